@@ -1,4 +1,4 @@
--- A copy of objects whose truth is elsewhere. The file is made anew whenever it is opened.
+-- A cache of a cluster's objects. The file is recreated at each start.
 
 CREATE TABLE kinds (
     id INTEGER PRIMARY KEY,

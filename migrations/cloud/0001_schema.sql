@@ -1,21 +1,21 @@
--- What the embedded cloud keeps. See docs/decisions/0003-cloud-versions.md for how versions are given.
+-- The database of the embedded cloud. docs/decisions/0003-cloud-versions.md explains how versions are assigned.
 
 -- One row: the counters of the file.
 CREATE TABLE meta (
   id           INTEGER PRIMARY KEY CHECK (id = 1),
-  last_version INTEGER NOT NULL,      -- the last resourceVersion given
-  incarnation  TEXT NOT NULL          -- random; changed when a rollback is noticed
+  last_version INTEGER NOT NULL,      -- the last resourceVersion assigned
+  incarnation  TEXT NOT NULL          -- random; changed when a rollback is detected
 ) STRICT;
 
--- Each opening of the file jumps ahead: versions in (previous_last, base] were never given by this file.
+-- Each opening of the file skips versions: those in (previous_last, base] were never assigned by this file.
 CREATE TABLE openings (
   base          INTEGER PRIMARY KEY,
   previous_last INTEGER NOT NULL,
   opened        TEXT NOT NULL,
-  renewed       INTEGER NOT NULL      -- 1 if a new incarnation began with it: losses from before are what it began for
+  renewed       INTEGER NOT NULL      -- 1 if it started a new incarnation, which accounts for earlier losses
 ) STRICT;
 
--- Kinds that have been stored, so that a row names its kind in one or two bytes.
+-- Stored kinds, so that a row names its kind in one or two bytes.
 CREATE TABLE resources (
   id          INTEGER PRIMARY KEY,
   "group"     TEXT NOT NULL,          -- empty for the core group
@@ -38,27 +38,26 @@ CREATE TABLE objects (
   sync_node   TEXT,                   -- of an ObjectSync or ClusterObjectSync: the node in its name
   sync_uid    TEXT,                   -- and the UID of the object it is about
   body        TEXT NOT NULL,          -- JSON with sorted keys
-  -- Of an Event: when it was changed last, Unix time in milliseconds. NULL for everything that lives for good, which is
-  -- spared the indexes.
+  -- Of an Event: the last change, Unix time in milliseconds. NULL for objects that do not expire, which the indexes omit.
   changed     INTEGER,
   labels      TEXT                    -- metadata.labels as JSON text; NULL without any
 ) STRICT;
--- Names stay unique without UNIQUE: whoever inserts has looked for the name in the same transaction. Labels stand beside the
--- names so that a selector is answered from the index. See docs/decisions/0006-api-machinery.md.
+-- Names are unique without UNIQUE: an insert checks for the name in the same transaction. The index includes the labels, so
+-- that it answers selectors. See docs/decisions/0006-api-machinery.md.
 CREATE INDEX objects_by_name ON objects (resource_id, namespace, name, labels);
--- Records are found by what they are about, never by their own random UID: they are spared that index.
+-- Sync records are looked up by their object, never by their own random UID, which this index omits.
 CREATE UNIQUE INDEX objects_by_uid ON objects (uid) WHERE sync_node IS NULL;
 CREATE UNIQUE INDEX objects_by_sync ON objects (sync_node, sync_uid) WHERE sync_node IS NOT NULL;
 CREATE INDEX objects_by_change ON objects (changed) WHERE changed IS NOT NULL;
--- The Events of each node by age, so that it has only so many of them: the node that has made an Event is in an annotation.
+-- The Events of each node by age, to limit their number. An annotation of an Event names its node.
 CREATE INDEX objects_by_maker ON objects (body ->> '$.metadata.annotations."edgesync.io/node"', changed)
   WHERE changed IS NOT NULL;
 
--- The newest changes, for watches, in partitions with bounds of their own: whatever the fleet writes in great numbers leaves
--- what people write alone.
+-- The newest changes, for watches, in partitions with separate bounds: frequent writes of the fleet do not displace the
+-- changes of operators.
 CREATE TABLE partitions (
   id    INTEGER PRIMARY KEY,          -- 0 all other kinds, 1 Nodes, 2 ObjectSyncs, 3 Leases, 4 Events
-  start INTEGER NOT NULL              -- every change after this version is in the partition
+  start INTEGER NOT NULL              -- all changes after this version are in the partition
 ) STRICT;
 
 -- The partitions 0 to 4.
@@ -68,11 +67,10 @@ CREATE TABLE events (
   resource_id      INTEGER NOT NULL,
   namespace        TEXT NOT NULL,
   name             TEXT NOT NULL,
-  object           TEXT NOT NULL,     -- as it was after the change; a deleted one as it was last
+  object           TEXT NOT NULL,     -- after the change; the last state of a deleted one
   previous_version INTEGER,           -- NULL for an added object
-  -- Of a modified object: as it was before, so that whoever watches a selection learns that an object has left it. Of a
-  -- record that only tells of another version: that version as it was before; all else is as in `object`. NULL for added and
-  -- deleted objects: `object` says it all.
+  -- Of a modified object: its previous state, so that watches with a selector observe that it no longer matches. Of a record
+  -- that only reports another version: the previous version; all else is as in `object`. NULL for added and deleted objects.
   previous         TEXT
 ) STRICT;
 CREATE TABLE node_changes (
@@ -116,41 +114,41 @@ CREATE TABLE event_changes (
   previous         TEXT
 ) STRICT;
 
--- What is known of each node beside its records.
+-- The state of each node beside its records.
 CREATE TABLE nodes (
   name          TEXT PRIMARY KEY,
   epoch         TEXT NOT NULL,        -- of the node's store, 32 hexadecimal digits
   confirmed     INTEGER NOT NULL,     -- the revision of the node's store up to which records are complete
-  incarnation   TEXT NOT NULL,        -- of this cloud, that the node's records belong to
+  incarnation   TEXT NOT NULL,        -- of this cloud, to which the node's records belong
   agent_version TEXT,
   last_seen     TEXT NOT NULL,
-  -- Count and digest of the node's records, under the epoch of its store: what its Hello is compared with, without a look at
-  -- the records. NULL if they are not known; then they are counted from the records.
+  -- Count and digest of the node's records, under the epoch of its store, compared with its Hello without reading the
+  -- records. NULL if unknown; then they are computed from the records.
   held_count    INTEGER,
   held_digest   TEXT,                 -- 32 hexadecimal digits
-  -- JSON: the database files that the node has had lately, each with the newest change that was ever recorded of it. A node
-  -- that calls more than that confirmed has been told so by a store of which this one is an older copy.
+  -- JSON: the recent database files of the node, each with the newest change ever recorded from it. A node that reports a
+  -- newer change as confirmed got that confirmation from a newer copy of this store: this one was restored.
   epochs        TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- How far the outbox of each node has taken effect: written in the transaction of the effects. See
--- docs/decisions/0010-leases.md for how Leases are kept.
+-- The progress of each node's outbox, written in the transaction of its effects. docs/decisions/0010-leases.md explains how
+-- Leases are stored.
 CREATE TABLE node_outboxes (
   node   TEXT PRIMARY KEY,
-  outbox TEXT NOT NULL,               -- random, made with the outbox: numbers of another one mean nothing
-  status INTEGER NOT NULL,            -- the last number of each lane, as 64 bits without a sign
+  outbox TEXT NOT NULL,               -- random, created with the outbox: numbers of another outbox do not compare
+  status INTEGER NOT NULL,            -- the last number of each lane, the bits of an unsigned 64-bit integer
   events INTEGER NOT NULL,
   bulk   INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Which version of an object the programs on a node work with, where rules for files concern it: as the node said last.
--- Written in the transaction of the numbers of its outbox.
+-- The version of an object that is in effect on a node, for objects with rules for files, as last reported. Written in the
+-- transaction of the outbox's progress.
 CREATE TABLE effects (
   node    TEXT NOT NULL,
   uid     TEXT NOT NULL,              -- of the object
-  epoch   TEXT NOT NULL,              -- the database file of the node that has said it: of another one it says nothing
+  epoch   TEXT NOT NULL,              -- the database file of the report; void for another one
   version TEXT,                       -- in effect; NULL if none is
-  wanted  TEXT NOT NULL,              -- tried last
+  wanted  TEXT NOT NULL,              -- the version tried last
   state   TEXT NOT NULL,              -- InEffect, NotInEffect, Conflict; others are of later versions
   rule    TEXT NOT NULL,
   message TEXT NOT NULL,
@@ -158,13 +156,12 @@ CREATE TABLE effects (
   PRIMARY KEY (node, uid)
 ) STRICT, WITHOUT ROWID;
 
--- Who may join, who has joined and who may use the API: documents of enrollment, without signatures and keys. No part of the
--- API.
+-- Documents of enrollment: members, join tokens and operators, without signatures and keys. The API does not serve them.
 CREATE TABLE documents (
   kind    TEXT NOT NULL,              -- member, token, operator
   id      TEXT NOT NULL,              -- the node; `jti` of the token; the serial number of the certificate
   node    TEXT,                       -- the node that it is for
-  version INTEGER NOT NULL,           -- of the counter in `meta`: a write names the version that it replaces
+  version INTEGER NOT NULL,           -- from the counter in `meta`; a write names the version that it replaces
   text    TEXT NOT NULL CHECK (json_valid(text)),
   PRIMARY KEY (kind, id)
 ) STRICT, WITHOUT ROWID;

@@ -1,4 +1,5 @@
--- What the edge holds. See docs/decisions/0004-store-layout.md for the reasons.
+-- The database of the device: held objects, local objects and the outbox. The layout is explained in
+-- docs/decisions/0004-store-layout.md.
 
 -- Kinds, so that a row names its kind in one or two bytes.
 CREATE TABLE resources (
@@ -12,7 +13,7 @@ CREATE TABLE resources (
   UNIQUE ("group", version, kind, plural, namespaced)
 ) STRICT;
 
--- One row for each object held. An update stays in its row: no index changes, one page is written.
+-- One row per held object. An update in place changes no index and writes one page.
 CREATE TABLE objects (
   id          INTEGER PRIMARY KEY,
   uid         TEXT NOT NULL,
@@ -29,8 +30,8 @@ CREATE TABLE objects (
 CREATE INDEX objects_by_uid ON objects (uid_key);
 CREATE UNIQUE INDEX objects_by_name ON objects (resource_id, namespace, name);
 
--- One row for each change that the cloud has not confirmed. The newest row carries the totals. A transaction
--- that only updates a few rows in place writes none: its last row carries the totals until the next one.
+-- One row per change that the cloud has not confirmed. The newest row carries the totals. A transaction that only
+-- updates a few rows in place writes no row here: its last object row carries the totals until the next transaction.
 CREATE TABLE journal (
   revision    INTEGER PRIMARY KEY,
   object_id   INTEGER,                -- the row that was put; superseded if its revision is larger
@@ -44,15 +45,15 @@ CREATE TABLE journal (
   confirmed   INTEGER                 -- the largest revision the cloud had confirmed
 ) STRICT;
 
--- Facts about the file: epoch, created, incarnation.
+-- Properties of the file: epoch, created, incarnation.
 CREATE TABLE meta (
   key         TEXT PRIMARY KEY,
   value       TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Leases and Events that were made on this node. They are no part of revision, count and digest. From here on comments stand
--- outside of the statements: SQLite keeps them inside, and the schema must fit on one page.
--- kind: 1 Lease, 2 Event. version: of the sequence of this table, unique. changed: Unix time in seconds.
+-- Leases and Events created on this node. Revision, count and digest do not cover them. From here on comments are outside
+-- of the statements: SQLite stores those inside, and the schema must fit on one page.
+-- kind: 1 Lease, 2 Event. version: unique, from the sequence of this table. changed: Unix time in seconds.
 -- checksum: over all columns but id.
 CREATE TABLE local_objects (
   id INTEGER PRIMARY KEY,
@@ -66,9 +67,9 @@ CREATE TABLE local_objects (
 ) STRICT;
 CREATE UNIQUE INDEX local_objects_by_name ON local_objects (kind, namespace, name);
 
--- What must reach the cloud and is not confirmed yet. id: the lane in the upper 8 bits, below it the number in the
--- lane, so that a page of a lane is one run of rows. hash: 32 bits of lane and key, a small index; the text decides.
--- made: milliseconds since the boot that boot names. checksum: over all columns.
+-- The outbox: uploads that the cloud has not confirmed. id: the lane in the upper 8 bits, the number in the lane below
+-- it, so that the rows of a lane are contiguous. hash: 32 bits over lane and key, a small index; the text decides.
+-- made: milliseconds since the boot named by boot. checksum: over all columns.
 CREATE TABLE outbox (
   id INTEGER PRIMARY KEY,
   hash INTEGER NOT NULL,

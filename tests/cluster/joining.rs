@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use edgesync_enrollment::membership::MembershipStore;
-use edgesync_enrollment::{Office, Pairing, PairingOptions};
+use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentService};
 use edgesync_kubernetes::cluster::Cluster;
 use edgesync_object::{Labels, Status};
 use edgesync_transport::tls::{Certificate, Key};
@@ -36,7 +36,7 @@ struct Setup {
 
 /// A replica that follows the changes of others.
 struct Replica {
-    pairing: Pairing,
+    service: EnrollmentService,
     _keeping: JoinSet<()>,
 }
 
@@ -56,12 +56,12 @@ impl Setup {
         Cluster::connect(Some(&self.kubernetes.admin)).await.unwrap()
     }
 
-    async fn enrollment(&self) -> Office {
-        Office::connect(std::sync::Arc::new(self.cluster().await), NAMESPACE).await.unwrap()
+    async fn enrollment(&self) -> Enrollment {
+        Enrollment::connect(std::sync::Arc::new(self.cluster().await), NAMESPACE).await.unwrap()
     }
 
-    async fn open(&self, name: &str) -> anyhow::Result<Pairing> {
-        let options = PairingOptions {
+    async fn open(&self, name: &str) -> anyhow::Result<EnrollmentService> {
+        let options = EnrollmentOptions {
             directory: self.directory(name),
             names: vec!["cloud.example".into()],
             broker: "mqtts://:8883".into(),
@@ -70,7 +70,7 @@ impl Setup {
             grace: HOUR,
             external: false,
         };
-        Pairing::open(
+        EnrollmentService::open(
             options,
             MembershipStore::of_cluster(std::sync::Arc::new(self.cluster().await), NAMESPACE),
         )
@@ -78,33 +78,33 @@ impl Setup {
     }
 
     async fn replica(&self, name: &str) -> Replica {
-        let pairing = self.open(name).await.unwrap();
-        let kept = pairing.clone();
+        let service = self.open(name).await.unwrap();
+        let kept = service.clone();
         let mut keeping = JoinSet::new();
         keeping.spawn(async move { kept.keep(None).await });
-        Replica { pairing, _keeping: keeping }
+        Replica { service, _keeping: keeping }
     }
 }
 
-async fn join(pairing: &Pairing, token: &str, node: &str) -> Result<Certificate, Status> {
+async fn join(service: &EnrollmentService, token: &str, node: &str) -> Result<Certificate, Status> {
     let (_, bearer) = token.split_once('.').unwrap();
     let request = Key::generate().unwrap().node_request(node).unwrap();
-    pairing.join(bearer, node, &request).await
+    service.join(bearer, node, &request).await
 }
 
 impl Replica {
     async fn token(&self, node: Option<&str>, uses: u32) -> String {
-        self.pairing.office().create_token(node, HOUR, uses, Labels::new()).await.unwrap().token
+        self.service.enrollment().create_token(node, HOUR, uses, Labels::new()).await.unwrap().token
     }
 
     /// Returns the nodes to disconnect next; fails after this time.
     async fn cut_within(&self, time: Duration) -> Vec<String> {
-        within("a node is cut", time, self.pairing.nodes_to_cut()).await
+        within("a node is cut", time, self.service.nodes_to_cut()).await
     }
 
     /// Waits until this node is disconnected, possibly after others.
     async fn until_cut(&self, node: &str, time: Duration) {
-        let cut = async { while !self.pairing.nodes_to_cut().await.iter().any(|cut| cut == node) {} };
+        let cut = async { while !self.service.nodes_to_cut().await.iter().any(|cut| cut == node) {} };
         within("the node is cut", time, cut).await;
     }
 }
@@ -118,14 +118,14 @@ async fn replicas_share_one_ca_and_count_token_uses_together() {
     setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
     let (one, two, three) = tokio::join!(setup.replica("1"), setup.replica("2"), setup.replica("3"));
     let replicas = [one, two, three];
-    let trusted: Vec<_> = replicas.iter().map(|replica| replica.pairing.trust().0[0].fingerprint()).collect();
+    let trusted: Vec<_> = replicas.iter().map(|replica| replica.service.trust().0[0].fingerprint()).collect();
     assert!(trusted.iter().all(|one| *one == trusted[0]), "{trusted:?}");
 
     let token = replicas[0].token(None, 1).await;
     let mut joining = JoinSet::new();
     for number in 0..20 {
-        let (pairing, token) = (replicas[number % 3].pairing.clone(), token.clone());
-        joining.spawn(async move { join(&pairing, &token, &format!("node-{number}")).await.err() });
+        let (service, token) = (replicas[number % 3].service.clone(), token.clone());
+        joining.spawn(async move { join(&service, &token, &format!("node-{number}")).await.err() });
     }
     let refusals: Vec<Status> = joining.join_all().await.into_iter().flatten().collect();
     assert_eq!(refusals.len(), 19, "{refusals:?}");
@@ -137,12 +137,12 @@ async fn replicas_share_one_ca_and_count_token_uses_together() {
     let token = replicas[0].token(None, 30).await;
     let mut joining = JoinSet::new();
     for number in 0..30 {
-        let (pairing, token) = (replicas[number % 3].pairing.clone(), token.clone());
-        joining.spawn(async move { join(&pairing, &token, &format!("many-{number}")).await.err() });
+        let (service, token) = (replicas[number % 3].service.clone(), token.clone());
+        joining.spawn(async move { join(&service, &token, &format!("many-{number}")).await.err() });
     }
     let refusals: Vec<Status> = joining.join_all().await.into_iter().flatten().collect();
     assert!(refusals.is_empty(), "{refusals:?}");
-    assert_eq!(join(&replicas[1].pairing, &token, "late").await.unwrap_err().code, 401);
+    assert_eq!(join(&replicas[1].service, &token, "late").await.unwrap_err().code, 401);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,12 +152,12 @@ async fn revocations_reach_all_replicas_across_a_server_crash() {
     setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
     let (one, other) = (setup.replica("1").await, setup.replica("2").await);
     for node in ["a", "b", "c"] {
-        join(&one.pairing, &one.token(Some(node), 1).await, node).await.unwrap();
+        join(&one.service, &one.token(Some(node), 1).await, node).await.unwrap();
     }
     let begun = Instant::now();
-    one.pairing.revoke_node("a").await.unwrap();
+    one.service.revoke_node("a").await.unwrap();
     assert_eq!(other.cut_within(SOON).await, ["a"]);
-    assert!(other.pairing.is_revoked("a"));
+    assert!(other.service.is_revoked("a"));
     assert_within(begun.elapsed(), SOON);
     // From the command line of an operator, without a replica's port.
     let enrollment = setup.enrollment().await;
@@ -166,16 +166,16 @@ async fn revocations_reach_all_replicas_across_a_server_crash() {
     one.until_cut("b", SOON).await;
 
     setup.kubernetes.server.kill();
-    assert_eq!(other.pairing.revoke_node("c").await.unwrap_err().code, 503);
-    assert!(one.pairing.is_revoked("a") && other.pairing.is_revoked("b"));
+    assert_eq!(other.service.revoke_node("c").await.unwrap_err().code, 503);
+    assert!(one.service.is_revoked("a") && other.service.is_revoked("b"));
     setup.kubernetes.run().await;
     assert_eq!(enrollment.revoke_node("c").await.unwrap(), 1);
     one.until_cut("c", PATIENCE).await;
     other.until_cut("c", PATIENCE).await;
     let late = setup.replica("3").await;
-    assert!(["a", "b", "c"].iter().all(|node| late.pairing.is_revoked(node)));
+    assert!(["a", "b", "c"].iter().all(|node| late.service.is_revoked(node)));
     assert!(enrollment.forget_node("a").await.unwrap());
-    join(&late.pairing, &late.token(None, 1).await, "a").await.unwrap();
+    join(&late.service, &late.token(None, 1).await, "a").await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -207,7 +207,7 @@ async fn revocations_reach_replicas_of_a_restored_cluster() {
     setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
     let replica = setup.replica("1").await;
     for node in ["a", "b", "c"] {
-        join(&replica.pairing, &replica.token(Some(node), 1).await, node).await.unwrap();
+        join(&replica.service, &replica.token(Some(node), 1).await, node).await.unwrap();
     }
     setup.enrollment().await.revoke_node("a").await.unwrap();
     replica.until_cut("a", SOON).await;
@@ -223,5 +223,5 @@ async fn revocations_reach_replicas_of_a_restored_cluster() {
     setup.kubernetes.copy_or_restore().await;
     assert_eq!(setup.enrollment().await.revoke_node("c").await.unwrap(), 1);
     replica.until_cut("c", PATIENCE).await;
-    assert!(replica.pairing.is_revoked("a"));
+    assert!(replica.service.is_revoked("a"));
 }

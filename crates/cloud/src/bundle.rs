@@ -1,4 +1,4 @@
-//! What a report of a problem of the cloud side needs: `edgesync-cloud support-bundle`.
+//! Collects the support bundle of the cloud side: `edgesync-cloud support-bundle`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -30,7 +30,7 @@ journal.txt          the journal of the unit, of the last day
 What could not be had says why.
 ";
 
-/// Collects everything; what cannot be had is noted in its place.
+/// Collects the files of the bundle. A file that cannot be collected contains the reason.
 pub(crate) async fn collect(config_path: &Path, report: &Report) -> Bundle {
     let loaded = config::load::<Config>(config_path);
     let config = loaded.as_ref().map(|loaded| loaded.config.clone()).unwrap_or_default();
@@ -42,7 +42,7 @@ pub(crate) async fn collect(config_path: &Path, report: &Report) -> Bundle {
     bundle.text("versions.txt", &format!("edgesync-cloud {VERSION}\narchitecture {machine}\ntime {now}\n"));
     match &loaded {
         Ok(loaded) => bundle.text("config.toml", &loaded.show()),
-        // The lines in question are not shown: nobody knows what is in them.
+        // The faulty lines are left out: they may contain secrets.
         Err(_) => bundle.text("config.toml", "# It cannot be read: see check.json.\n"),
     }
     let nodes = answered(client.get::<Value>(&edgesync_admin::Route::Nodes.path())).await;
@@ -58,7 +58,7 @@ pub(crate) async fn collect(config_path: &Path, report: &Report) -> Bundle {
     bundle
 }
 
-/// Knows the secrets in the files of this machine.
+/// Builds a redactor for the secrets in the files of this machine.
 fn redactor(config: &Config) -> Redactor {
     let files = [config.link.password_file.clone(), Some(config.pairing.directory.join("token.key"))];
     let texts = files.into_iter().flatten().filter_map(|path| fs::read(path).ok());
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_a_report_needs_is_in_it_and_what_is_secret_is_not() {
+    async fn the_bundle_is_complete_and_without_secrets() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cloud.toml");
         fs::write(

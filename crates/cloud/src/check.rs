@@ -1,4 +1,5 @@
-//! `edgesync-cloud check`: what the cloud side needs. None of the checks changes anything, and it need not run.
+//! `edgesync-cloud check`: checks the requirements of the cloud side. The checks are read-only and
+//! work while it is stopped.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -20,19 +21,18 @@ use edgesync_store::StoreError;
 use edgesync_store::durable::directory_of;
 use edgesync_transport::tls::Certificate;
 
-/// With less time left, a CA should be replaced.
+/// Remaining lifetime of the CA at which a warning is due.
 const CA_SOON_SECONDS: i64 = 90 * 86_400;
-/// What should be free on the disk, in bytes.
-const LEAST_FREE: u64 = 256 << 20;
+/// Minimum free space on the database's disk, in bytes.
+const MIN_FREE_BYTES: u64 = 256 << 20;
 
-/// What to do about a file that is no database of the cloud side, or none that can be read.
+/// Advice for a file that is no database of the cloud side, or not readable.
 const OTHER_FILE: &str = "see that store.path names the database of the cloud side, which the first start makes, and that \
                               this user, root or that of the service, may read it";
 
-/// What to do about a database from before the first release.
+/// Advice for a database from before the first release.
 const UNRELEASED_FILE: &str = "move it away, start edgesync-cloud, apply all manifests again and let the nodes join again with new tokens";
 
-/// Runs all checks.
 pub(crate) async fn run(config_path: &Path) -> Report {
     let mut report = Report::default();
     let config = match config::load::<Config>(config_path) {
@@ -71,7 +71,7 @@ pub(crate) async fn run(config_path: &Path) -> Report {
     report
 }
 
-/// The CA of nodes and operators.
+/// Checks the CA of nodes and operators.
 fn authority(config: &Config) -> Finding {
     let directory = &config.pairing.directory;
     let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
@@ -125,7 +125,7 @@ fn disk_space(config: &Config) -> Finding {
         Ok(found) => {
             let free = found.f_bavail.saturating_mul(found.f_frsize);
             let seen = format!("{} free in {}", size(free), directory.display());
-            if free < LEAST_FREE { Finding::warning(seen, "make room") } else { Finding::ok(seen) }
+            if free < MIN_FREE_BYTES { Finding::warning(seen, "make room") } else { Finding::ok(seen) }
         }
         Err(error) => Finding::failed(format!("{}: {error}", directory.display()), "look at the disk"),
     }
@@ -148,7 +148,7 @@ fn database(config: &Config) -> Finding {
     }
 }
 
-/// What to do if a file is not damaged, but no database of the cloud side, or none that can be read.
+/// Returns advice for a file that is undamaged, but no database of the cloud side or not readable.
 #[must_use]
 pub(crate) fn other_file(error: &CloudError) -> Option<&'static str> {
     let CloudError::Store(error) = error else { return None };
@@ -160,7 +160,7 @@ pub(crate) fn other_file(error: &CloudError) -> Option<&'static str> {
     is_other.then_some(OTHER_FILE)
 }
 
-/// Whether nodes wait for somebody.
+/// Checks for nodes that need an operator.
 async fn nodes(client: &Client) -> Finding {
     let answer: Value = match client.get(&Route::Nodes.path()).await {
         Ok(answer) => answer,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_wrong_is_said_and_nothing_is_made() {
+    async fn checks_report_problems_and_create_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cloud.toml");
         fs::write(

@@ -2,8 +2,8 @@
 
 pub mod args_cloud;
 pub mod cloud;
+mod enrollment;
 mod explain;
 mod maintenance_cloud;
 pub mod nodes;
-mod pairing;
 mod server;

@@ -1,6 +1,8 @@
-//! The program `edgesync-cloud`: command line, checks, support bundle, and the wiring of fleet, endpoint, API, enrollment and
-//! store into tasks. It contains no rules of its own, and it alone on the cloud side knows all parts. Read `service` first: it
-//! starts everything in order.
+//! The program `edgesync-cloud`: command line, checks, support bundle, and the wiring of fleet,
+//! endpoint, API, enrollment and store into tasks.
+//!
+//! It contains no rules of its own. Alone on the cloud side it depends on all parts. Read `service`
+//! first: it starts them in order.
 
 mod bundle;
 mod check;

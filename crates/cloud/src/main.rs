@@ -1,4 +1,4 @@
-//! The cloud side: `edgesync-cloud run`, and the commands that ask it.
+//! Entry point of `edgesync-cloud`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Starts the cloud side and ends it: store, endpoint or broker, fleet, API.
+//! Starts and stops the cloud side: store, endpoint or broker, fleet, API.
 
 #[cfg(feature = "kubernetes")]
 mod replica;
@@ -27,7 +27,7 @@ use edgesync_transport::tls::{self, Clock};
 
 use edgesync_enrollment::pages::Keys;
 use edgesync_enrollment::service::JoinService;
-use edgesync_enrollment::{Pairing, PairingOptions};
+use edgesync_enrollment::{EnrollmentOptions, EnrollmentService};
 use edgesync_fleet::admin::{Admin, BrokerDefaults, Parts};
 use edgesync_fleet::fleet::Fleet;
 use edgesync_fleet::objects::CloudObjects;
@@ -37,18 +37,18 @@ use edgesync_fleet::source::{Embedded, Source};
 use edgesync_fleet::summary::Board;
 use edgesync_fleet::upkeep::Upkeep;
 
-/// Over how long a replica that ends sends its nodes to the others, at most.
-const FAREWELLS: Duration = Duration::from_secs(5);
-/// How long the end waits for an external broker to take the farewell.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// Requests of operators that wait for the fleet.
+/// Time over which a stopping replica sends its nodes to the others, at most.
+const DRAIN_PERIOD: Duration = Duration::from_secs(5);
+/// Time limit for an external broker to accept the offline presence.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Capacity of the queue of operators' requests to the fleet.
 const ADMIN_QUEUE: usize = 64;
 
-/// Runs the cloud side until it is told to stop.
+/// Runs the cloud side until it is stopped.
 ///
 /// # Errors
-/// What keeps it from starting: a database that is damaged or in use, a cluster that there is no way to, an address that is
-/// taken.
+/// The start fails: the database is damaged or in use, the cluster's configuration is unusable, or
+/// an address is in use.
 pub(crate) async fn run(service: Service<Config>) -> anyhow::Result<()> {
     let config = service.config();
     let (kind, health) = (config.store.r#type, config.api.health);
@@ -65,20 +65,22 @@ pub(crate) async fn run(service: Service<Config>) -> anyhow::Result<()> {
     }
 }
 
-/// Runs over a database of this process.
+/// Runs with a database of this process.
 async fn run_embedded(service: Service<Config>, signals: Signals, probes: Probes) -> anyhow::Result<()> {
     let config = service.config().clone();
     let store = systemd::patiently("opening the database", open_store(&config)).await?;
-    let pairing = Pairing::open(pairing_options(&config), store.clone()).await.context("opening the CA")?;
+    let enrollment = EnrollmentService::open(enrollment_options(&config), store.clone())
+        .await
+        .context("opening the CA")?;
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
     let mut upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
     let backing = Backing {
         source: Embedded::new(Arc::clone(&objects)),
         objects: Arc::clone(&objects),
-        joining: Joining::open(&config, &pairing).await?,
-        pairing,
+        enrollment_tasks: EnrollmentTasks::open(&config, &enrollment).await?,
+        enrollment,
         database: Some((store, config.store.path.clone())),
-        shown: config.store.path.display().to_string(),
+        display_name: config.store.path.display().to_string(),
     };
     let begin = move || {
         upkeep.read_all(&objects);
@@ -87,51 +89,54 @@ async fn run_embedded(service: Service<Config>, signals: Signals, probes: Probes
     serve(service, signals, &probes, backing, begin).await
 }
 
-/// Who keeps the objects of a fleet, and who belongs to it.
+/// The store of a fleet, with its enrollment.
 struct Backing<S, K> {
     source: S,
-    /// What the API serves.
+    /// The objects that the API serves.
     objects: Arc<K>,
-    pairing: Pairing,
-    joining: Joining,
+    enrollment: EnrollmentService,
+    enrollment_tasks: EnrollmentTasks,
     /// The embedded store and its file.
     database: Option<(CloudStore, PathBuf)>,
-    /// In the log.
-    shown: String,
+    /// The store's name in the log.
+    display_name: String,
 }
 
-/// Where nodes join, and who looks after keys, certificates and revocations. Ends when it is dropped.
-struct Joining {
+/// Tasks of enrollment: the join service, and the upkeep of keys, certificates and revocations.
+/// Aborted on drop.
+struct EnrollmentTasks {
     address: Option<SocketAddr>,
     tasks: JoinSet<()>,
 }
 
-impl Joining {
-    /// Listens, if it is to.
+impl EnrollmentTasks {
+    /// Starts the join service, if it is configured.
     ///
     /// # Errors
-    /// The address is taken.
-    async fn open(config: &Config, pairing: &Pairing) -> anyhow::Result<Self> {
-        let mut joining = Self { address: None, tasks: JoinSet::new() };
+    /// The address is in use.
+    async fn open(config: &Config, enrollment: &EnrollmentService) -> anyhow::Result<Self> {
+        let mut enrollment_tasks = Self { address: None, tasks: JoinSet::new() };
         if let Some(address) = config.pairing.listen {
             let service =
-                JoinService::bind(address, pairing.clone()).await.context("opening the join service")?;
-            joining.address = Some(service.address());
-            joining.tasks.spawn(service.serve());
+                JoinService::bind(address, enrollment.clone()).await.context("opening the join service")?;
+            enrollment_tasks.address = Some(service.address());
+            enrollment_tasks.tasks.spawn(service.serve());
         }
-        Ok(joining)
+        Ok(enrollment_tasks)
     }
 
-    /// Looks after what nodes are admitted by; and after the kubeconfig of this machine, a file and the API that it is for.
-    fn keep(&mut self, pairing: &Pairing, kubeconfig: Option<(PathBuf, String)>) {
-        let pairing = pairing.clone();
+    /// Starts the upkeep of certificates, and of this machine's kubeconfig: its file and the API's
+    /// URL.
+    fn keep(&mut self, enrollment: &EnrollmentService, kubeconfig: Option<(PathBuf, String)>) {
+        let enrollment = enrollment.clone();
         self.tasks.spawn(async move {
-            pairing.keep(kubeconfig.as_ref().map(|(path, api)| (path.as_path(), api.as_str()))).await;
+            enrollment.keep(kubeconfig.as_ref().map(|(path, api)| (path.as_path(), api.as_str()))).await;
         });
     }
 }
 
-/// Serves a fleet until the process is told to stop. Once nodes are served, `begin` starts what lasts as long as they are.
+/// Serves a fleet until the process is stopped. `begin` starts tasks that run once nodes are
+/// served.
 async fn serve<S: Source, K: Storage, T>(
     mut service: Service<Config>,
     mut signals: Signals,
@@ -140,17 +145,17 @@ async fn serve<S: Source, K: Storage, T>(
     begin: impl FnOnce() -> T,
 ) -> anyhow::Result<()> {
     let config = service.config().clone();
-    let Backing { source, objects, pairing, mut joining, database, shown } = backing;
+    let Backing { source, objects, enrollment, mut enrollment_tasks, database, display_name } = backing;
     let store = database.as_ref().map(|(store, _)| store.clone());
     let (requests, admin) = mpsc::channel(ADMIN_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
     let socket = Address::Unix(config.api.socket.clone());
     let socket = Listener::bind(&socket).await.context("opening the socket of the API")?;
     let listener =
-        Listener::bind_tls(config.api.listen, pairing.api_tls()).await.context("opening the API")?;
+        Listener::bind_tls(config.api.listen, enrollment.api_tls()).await.context("opening the API")?;
     let address = listener.address().clone();
     let topics = Topics::new(&config.link.prefix)?;
-    let (downlink, events) = open_downlink(&config, &topics, &pairing).await?;
+    let (downlink, events) = open_downlink(&config, &topics, &enrollment).await?;
     let broker = match &downlink {
         Downlink::Embedded(broker) => format!("embedded on {}", broker.address()),
         Downlink::External(_) => config.link.broker.to_string(),
@@ -161,17 +166,17 @@ async fn serve<S: Source, K: Storage, T>(
     let parts = Parts {
         database,
         downlink: downlink.clone(),
-        pairing: pairing.clone(),
+        enrollment_service: enrollment.clone(),
         broker: BrokerDefaults {
             names: config.pairing.names.clone(),
             prefix: config.link.prefix.clone(),
             max_packet: packet_limit(config.link.max_frame),
         },
-        service: joining.address.map(|address| join_url(&config, address)),
+        service: enrollment_tasks.address.map(|address| join_url(&config, address)),
         board: Arc::clone(&board),
         page: page.clone(),
     };
-    let access = Access::certificates(pairing.operators(), own_uid());
+    let access = Access::certificates(enrollment.operators(), own_uid());
     let access = match &page {
         Some(page) => access.with_pages(page.keys()),
         None => access,
@@ -182,14 +187,15 @@ async fn serve<S: Source, K: Storage, T>(
         move || objects.checks()
     });
     let server = Server::new(objects, extension, access, limits);
-    // The operators of a cluster have kubeconfigs of the cluster, and its replicas look after their keys already.
+    // Operators of a cluster have the cluster's kubeconfigs, and the upkeep of a replica runs
+    // already.
     if source.replication().is_none() {
-        let (kubeconfig, api) = (config.api.kubeconfig.clone(), shown_api(&address));
-        pairing
+        let (kubeconfig, api) = (config.api.kubeconfig.clone(), local_api_url(&address));
+        enrollment
             .write_kubeconfig(&kubeconfig, &api)
             .await
             .context("writing the kubeconfig of this machine")?;
-        joining.keep(&pairing, Some((kubeconfig, api)));
+        enrollment_tasks.keep(&enrollment, Some((kubeconfig, api)));
     }
     let mut api = JoinSet::new();
     for listener in [Some(socket), Some(listener), page_listener].into_iter().flatten() {
@@ -201,14 +207,14 @@ async fn serve<S: Source, K: Storage, T>(
             server.serve(listener, stopped).await;
         });
     }
-    let joins = joining.address.map_or_else(|| "off".to_owned(), |address| address.to_string());
-    tracing::info!(%address, broker, joining = joins, store = shown, "the cloud side runs");
+    let joins = enrollment_tasks.address.map_or_else(|| "off".to_owned(), |address| address.to_string());
+    tracing::info!(%address, broker, joining = joins, store = display_name, "the cloud side runs");
     let running = format!("API on {address}, broker {broker}");
     let reading = "reading what is to be where";
     probes.readiness().set(Some(reading.to_owned()));
     systemd::ready(&format!("{running}; {reading}"));
-    // What nodes say waits in the endpoint until it is known what belongs on them.
-    let fleet = Fleet::start(&config, source, downlink.clone(), pairing);
+    // The endpoint queues messages of nodes until their desired objects are known.
+    let fleet = Fleet::start(&config, source, downlink.clone(), enrollment);
     let (fleet, kept, failed) = match signals.unless_stopped(fleet).await {
         Some(Ok(mut fleet)) => {
             fleet.show_on(board);
@@ -231,10 +237,10 @@ async fn serve<S: Source, K: Storage, T>(
     let farewell = CloudPresence { boot, online: false }.to_json();
     signals
         .during(async {
-            downlink.shutdown(farewell, FAREWELL).await;
+            downlink.shutdown(farewell, FAREWELL_TIMEOUT).await;
             drop(stop_api);
             while api.join_next().await.is_some() {}
-            joining.tasks.shutdown().await;
+            enrollment_tasks.tasks.shutdown().await;
             drop(kept);
             if let Some(mut fleet) = fleet {
                 fleet.finish().await;
@@ -248,13 +254,13 @@ async fn serve<S: Source, K: Storage, T>(
     failed.map_or(Ok(()), |error| Err(anyhow::Error::from(error).context("reading the store")))
 }
 
-/// The page, and where browsers on this machine get it.
+/// Opens the page and its listener for browsers on this machine.
 async fn open_page(config: &Config) -> anyhow::Result<(Option<Page>, Option<Listener>)> {
     if !config.page.enabled {
         return Ok((None, None));
     }
     let listener = match config.page.address() {
-        // Nodes are served, whoever has the address of the page.
+        // The page is optional: nodes are served even if its address is in use.
         Some(address) => Listener::bind(&Address::Tcp(address))
             .await
             .inspect(|listener| {
@@ -299,8 +305,8 @@ async fn open(path: &Path, options: CloudOptions) -> anyhow::Result<CloudStore> 
     Ok(tokio::task::spawn_blocking(move || CloudStore::open(&path, &options)).await??)
 }
 
-/// The API as programs on this machine reach it.
-fn shown_api(address: &Address) -> String {
+/// The URL of the API for programs on this machine.
+fn local_api_url(address: &Address) -> String {
     match address {
         Address::Tls { host, port } if host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_unspecified()) => {
             format!("https://127.0.0.1:{port}")
@@ -309,7 +315,7 @@ fn shown_api(address: &Address) -> String {
     }
 }
 
-/// Where nodes join, for a hint: by the first name that is configured, else by that of the machine.
+/// The URL of the join service for a hint, with the first configured name, else the host name.
 fn join_url(config: &Config, address: SocketAddr) -> String {
     let host = config.pairing.names.first().cloned().unwrap_or_else(|| match address.ip().is_unspecified() {
         true => host_name(),
@@ -318,7 +324,7 @@ fn join_url(config: &Config, address: SocketAddr) -> String {
     JoinUrl { host, port: address.port() }.to_string()
 }
 
-fn pairing_options(config: &Config) -> PairingOptions {
+fn enrollment_options(config: &Config) -> EnrollmentOptions {
     let mut names = config.pairing.names.clone();
     names.push(host_name());
     for address in [config.pairing.listen, Some(config.broker.listen), Some(config.api.listen)] {
@@ -327,10 +333,14 @@ fn pairing_options(config: &Config) -> PairingOptions {
     names.retain(|name| !name.is_empty());
     names.sort();
     names.dedup();
-    PairingOptions {
+    EnrollmentOptions {
         directory: config.pairing.directory.clone(),
         names,
-        broker: config.pairing.broker_url.as_ref().map_or_else(|| told_broker(config), BrokerUrl::to_string),
+        broker: config
+            .pairing
+            .broker_url
+            .as_ref()
+            .map_or_else(|| node_broker_url(config), BrokerUrl::to_string),
         prefix: config.link.prefix.clone(),
         lifetime: config.pairing.certificate_lifetime,
         grace: config.pairing.renewal_grace,
@@ -338,8 +348,8 @@ fn pairing_options(config: &Config) -> PairingOptions {
     }
 }
 
-/// The broker as nodes are told of it. Without a host it is on the machine that they ask.
-fn told_broker(config: &Config) -> String {
+/// The URL of the broker for nodes. Without a host it is on the host of the join service.
+fn node_broker_url(config: &Config) -> String {
     let listen = config.broker.listen;
     match config.broker.mode {
         BrokerMode::External => config.link.broker.to_string(),
@@ -350,11 +360,17 @@ fn told_broker(config: &Config) -> String {
     }
 }
 
-fn endpoint_options(config: &Config, topics: &Topics, pairing: Option<&Pairing>) -> BrokerOptions {
+fn endpoint_options(
+    config: &Config,
+    topics: &Topics,
+    enrollment: Option<&EnrollmentService>,
+) -> BrokerOptions {
     let link = &config.link;
     BrokerOptions {
         topics: topics.clone(),
-        tls: pairing.filter(|_| config.broker.tls.at(config.broker.listen)).map(Pairing::endpoint_tls),
+        tls: enrollment
+            .filter(|_| config.broker.tls.at(config.broker.listen))
+            .map(EnrollmentService::endpoint_tls),
         max_connections: config.broker.max_connections,
         max_packet: packet_limit(link.max_frame),
         queue_bytes: config.broker.queue,
@@ -362,7 +378,7 @@ fn endpoint_options(config: &Config, topics: &Topics, pairing: Option<&Pairing>)
         max_keepalive: link.keepalive,
         farewells: match config.store.r#type {
             StoreType::Sqlite => Duration::ZERO,
-            StoreType::Kubernetes => FAREWELLS,
+            StoreType::Kubernetes => DRAIN_PERIOD,
         },
         ..BrokerOptions::default()
     }
@@ -371,19 +387,19 @@ fn endpoint_options(config: &Config, topics: &Topics, pairing: Option<&Pairing>)
 async fn open_downlink(
     config: &Config,
     topics: &Topics,
-    pairing: &Pairing,
+    enrollment: &EnrollmentService,
 ) -> anyhow::Result<(Downlink, FleetEvents)> {
     let link = &config.link;
     match config.broker.mode {
         BrokerMode::Embedded => {
-            let options = endpoint_options(config, topics, Some(pairing));
+            let options = endpoint_options(config, topics, Some(enrollment));
             let (broker, events) =
                 Broker::bind(config.broker.listen, options).await.context("opening the MQTT endpoint")?;
             Ok((Downlink::Embedded(broker), events))
         }
         BrokerMode::External => {
             let mut options = configured_link(link)?;
-            options.tls = cloud_tls(link, pairing)?;
+            options.tls = cloud_tls(link, enrollment)?;
             options.queue = 1024;
             options.queue_bytes = config.broker.queue;
             options.events = 1024;
@@ -398,16 +414,19 @@ async fn open_downlink(
     }
 }
 
-/// TLS to an external broker, with a certificate of the own CA.
-fn cloud_tls(link: &edgesync_config::Link, pairing: &Pairing) -> anyhow::Result<Option<tls::Client>> {
+/// TLS for an external broker, with a certificate of our own CA.
+fn cloud_tls(
+    link: &edgesync_config::Link,
+    enrollment: &EnrollmentService,
+) -> anyhow::Result<Option<tls::Client>> {
     if !link.broker.tls {
         return Ok(None);
     }
     let trust = match &link.ca_file {
         Some(file) => read_trust(file)?,
-        None => pairing.trust(),
+        None => enrollment.trust(),
     };
-    Ok(Some(tls::Client::new(&trust, Some(&pairing.cloud_identity()?), Clock::system([]))?))
+    Ok(Some(tls::Client::new(&trust, Some(&enrollment.cloud_identity()?), Clock::system([]))?))
 }
 
 #[cfg(test)]
@@ -415,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_endpoint_keeps_to_the_keys_of_link_that_are_documented_for_it() {
+    fn the_endpoint_applies_the_documented_keys_of_link() {
         let mut config = Config::default();
         config.link.prefix = "plant/7".into();
         config.link.keepalive = Duration::from_secs(45);

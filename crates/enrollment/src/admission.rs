@@ -1,4 +1,4 @@
-//! Who is let in: tokens, and certificates for whoever shows one, or a certificate to renew.
+//! Issues tokens, exchanges them for certificates, and renews certificates.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,25 +7,26 @@ use jiff::Timestamp;
 
 use super::authority::{Authority, Request};
 use super::tokens::{self, TokenClaims, TokenRefusal};
-use super::{KEPT, NewToken, Office, Pairing, after, before, days, now};
-use crate::membership::{CertificateRecord, PairingRefusal, TokenRecord};
+use super::{Enrollment, EnrollmentService, NewToken, RETENTION, after, before, days, now};
+use crate::membership::{CertificateRecord, EnrollmentRefusal, TokenRecord};
 use edgesync_object::Labels;
 use edgesync_object::name::{check_label_key, check_label_value, check_subdomain};
 use edgesync_object::status::{Reason, Result, Status};
 use edgesync_transport::tls;
 
-/// The shortest and the longest life of a token.
+/// Time to live of a token.
 const TTL: RangeInclusive<Duration> = Duration::from_secs(60)..=days(3653);
-/// How often a token can be used.
+/// Number of uses of a token.
 const USES: RangeInclusive<u32> = 1..=1_000_000;
-/// The most labels of a token.
+/// Maximum number of labels of a token.
 const MAX_LABELS: usize = 32;
 
-impl Office {
-    /// Makes a token. `uses` is how often it can be used, `labels` what the Nodes of those get that join with it.
+impl Enrollment {
+    /// Creates a token for `uses` joins. `labels` are set on the Nodes that join with it.
     ///
     /// # Errors
-    /// A bad name or label, too many labels, a time to live or number of uses out of range, the store's.
+    /// Name or labels are invalid, there are too many labels, time to live or number of uses is out
+    /// of range, or the store fails.
     pub async fn create_token(
         &self,
         node: Option<&str>,
@@ -61,21 +62,21 @@ impl Office {
         Ok(NewToken { token: format!("{fingerprint}.{}", self.tokens.sign(&claims)), record })
     }
 
-    /// All tokens that can still be used, and those that ended within the last week.
+    /// Returns the usable tokens and those that ended within the last week.
     ///
     /// # Errors
-    /// The store's.
+    /// The store fails.
     pub async fn tokens(&self) -> Result<Vec<TokenRecord>> {
-        let since = before(now(), KEPT);
+        let since = before(now(), RETENTION);
         let mut tokens = self.membership.tokens().await?;
         tokens.retain(|token| token.revoked.is_none_or(|at| at >= since) && token.expires >= since);
         Ok(tokens)
     }
 
-    /// Makes a token useless. Tells whether it was of use before.
+    /// Revokes a token. Returns whether it was usable before.
     ///
     /// # Errors
-    /// There is no such token; the store's.
+    /// 404 if there is no such token; the store fails.
     pub async fn revoke_token(&self, id: &str) -> Result<bool> {
         let known = self.membership.revoke_token(id, now()).await?;
         known.ok_or_else(|| {
@@ -85,27 +86,29 @@ impl Office {
     }
 }
 
-impl Pairing {
-    /// A certificate for a node that shows a token. The request's subject must name the node.
+impl EnrollmentService {
+    /// Issues a certificate for a node that presents a token. The request's subject must name the
+    /// node.
     ///
     /// # Errors
-    /// Each says what to do: 401 for a token that is unknown, expired, used up or revoked; 403 for one of another
-    /// node, or a request that names another; 409 for a name that was used before; 422 for a request that cannot
-    /// be read; 429 for a node that has too many certificates.
+    /// The message says what to do. 401 for a token that is unknown, expired, used up or revoked;
+    /// 403 for a token or a request of another node; 409 for a name that was used before; 422 for a
+    /// request that cannot be parsed; 429 for a node with too many certificates.
     pub async fn join(&self, bearer: &str, node: &str, request: &[u8]) -> Result<tls::Certificate> {
         let now = now();
         let refused = |refusal: TokenRefusal| Status::new(Reason::Unauthorized, refusal.to_string());
         let claims = self.shared.tokens.verify(bearer, now).map_err(refused)?;
         let request = read_request(node, request)?;
         if let Some(only) = claims.node.filter(|only| only != node) {
-            return Err(refusal(&PairingRefusal::OtherNode(only), node));
+            return Err(refusal(&EnrollmentRefusal::OtherNode(only), node));
         }
         let (certificate, _) = self.sign(&request, node, now)?;
         let spent = self.shared.membership.spend_token(&claims.id, record(&certificate, node), now).await?;
         spent.map_err(|why| refusal(&why, node))?;
         tracing::info!(node, serial = certificate.serial(), token = claims.id, "a node has joined");
         if self.is_revoked(node) {
-            // The certificate is recorded: the node gets it, whatever becomes of the file for brokers.
+            // The certificate is recorded: the node gets it even if the file for brokers cannot be
+            // written.
             if let Err(error) = self.publish().await {
                 tracing::error!(node, "{error:#}");
             }
@@ -120,38 +123,43 @@ impl Pairing {
         Ok(certificate)
     }
 
-    /// A new certificate for a node that has shown one (which TLS has verified, expired or not).
+    /// Issues a new certificate for a node that presents a valid or expired one, which TLS has
+    /// verified.
     ///
     /// # Errors
-    /// 403 if it is another node's or revoked, or for too long expired; 422 and 429 as above.
+    /// 403 if the presented one is another node's, revoked, or expired for longer than the grace;
+    /// 422 and 429 as for [`Self::join`].
     pub async fn renew(
         &self,
-        shown: &tls::Certificate,
+        presented: &tls::Certificate,
         node: &str,
         request: &[u8],
     ) -> Result<tls::Certificate> {
         let now = now();
-        if shown.node() != Some(node) {
+        if presented.node() != Some(node) {
             return Err(forbidden(format!(
                 "a certificate renews its own name only: join as '{node}' with a token of 'edgesync-cloud token create'"
             )));
         }
         let request = read_request(node, request)?;
         let (certificate, grace) = self.sign(&request, node, now)?;
-        if after(shown.not_after(), grace) < now {
+        if after(presented.not_after(), grace) < now {
             return Err(forbidden(format!(
                 "the certificate has ended on {} and can be renewed no more: join again with a new token",
-                shown.not_after()
+                presented.not_after()
             )));
         }
-        let renewed =
-            self.shared.membership.renew_certificate(shown.serial(), record(&certificate, node), now).await?;
+        let renewed = self
+            .shared
+            .membership
+            .renew_certificate(presented.serial(), record(&certificate, node), now)
+            .await?;
         renewed.map_err(|why| refusal(&why, node))?;
         tracing::info!(node, serial = certificate.serial(), until = %certificate.not_after(), "a node has renewed");
         Ok(certificate)
     }
 
-    /// Signs, and gives the grace that counts at the same time.
+    /// Signs a request. Returns the renewal grace of the same moment too.
     fn sign(&self, request: &Request, node: &str, now: Timestamp) -> Result<(tls::Certificate, Duration)> {
         let (lifetime, grace) = {
             let state = self.state();
@@ -180,7 +188,7 @@ fn check_labels(labels: &Labels) -> Result<()> {
     Ok(())
 }
 
-/// Reads a request, which must name the node.
+/// Parses a request and checks that it names the node.
 fn read_request(node: &str, request: &[u8]) -> Result<Request> {
     check_node(node)?;
     let (subject, request) = Authority::read_request(request).map_err(|problem| {
@@ -199,30 +207,30 @@ fn forbidden(message: String) -> Status {
     Status::new(Reason::Forbidden, message)
 }
 
-/// A refusal, with what to do about it.
-fn refusal(why: &PairingRefusal, node: &str) -> Status {
+/// Converts a refusal to a status that says what to do.
+fn refusal(why: &EnrollmentRefusal, node: &str) -> Status {
     let create = "create a new one with 'edgesync-cloud token create'";
     let (reason, message) = match why {
-        PairingRefusal::UnknownToken | PairingRefusal::RevokedToken | PairingRefusal::UsedUp => {
+        EnrollmentRefusal::UnknownToken | EnrollmentRefusal::RevokedToken | EnrollmentRefusal::UsedUp => {
             (Reason::Unauthorized, format!("{why}: {create}"))
         }
-        PairingRefusal::OtherNode(_) => (
+        EnrollmentRefusal::OtherNode(_) => (
             Reason::Forbidden,
             format!(
                 "{why}: join under that name, or create a token for this one with 'edgesync-cloud token create --node {node}'"
             ),
         ),
-        PairingRefusal::NameTaken(_) => (
+        EnrollmentRefusal::NameTaken(_) => (
             Reason::AlreadyExists,
             format!(
                 "{why}, or was once: to replace that device, create a token with 'edgesync-cloud token create --node \
                  {node}'; to free the name for any token, 'edgesync-cloud node forget {node}'; else join under another name"
             ),
         ),
-        PairingRefusal::Revoked => {
+        EnrollmentRefusal::Revoked => {
             (Reason::Forbidden, format!("{why}, or not known here: join again with a new token"))
         }
-        PairingRefusal::TooMany => {
+        EnrollmentRefusal::TooMany => {
             (Reason::TooManyRequests, format!("{why}: it asks too often; revoke it if that is not meant"))
         }
     };

@@ -1,5 +1,5 @@
-//! The CA: made at the first start, or the operator's own. Signs certificates and the revocation list (RFC 5280). No
-//! state but its files.
+//! The CA: created at the first start, or the operator's own. Signs certificates and the revocation
+//! list (RFC 5280). Its files are its only state.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -22,38 +22,39 @@ use edgesync_object::name;
 use edgesync_store::durable::{self, with_suffix};
 use edgesync_transport::tls::{Certificate, Identity, Key, NODES, Subject, Trust};
 
-/// How long a CA lives that is made here.
+/// Lifetime of a CA created here.
 const CA_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
-/// How long before now everything begins to be valid, at most: clocks differ.
+/// Maximum time by which validity starts before now, because clocks differ.
 const BACKDATED: Duration = Duration::from_secs(3600);
-/// When the revocation list says that the next one comes.
+/// Time until the next update that the revocation list announces.
 const LIST_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// A CA that ends within this time is warned about.
-const ENDS_SOON: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Remaining lifetime of the CA at which a warning is logged.
+const EXPIRY_WARNING: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The CA with its key.
 pub(super) struct Authority {
     certificate: Certificate,
-    above: Vec<Certificate>,
+    parents: Vec<Certificate>,
     issuer: Issuer<'static, KeyPair>,
     key_id: KeyIdMethod,
 }
 
-/// A request whose signature was right.
+/// A certificate request with a valid signature.
 #[derive(Debug)]
 pub(super) struct Request {
     key: rcgen::PublicKey,
 }
 
 impl Authority {
-    /// Reads `ca.crt` and `ca.key` of a directory, or makes both (P-256, twenty years, mode 0600). One without the
-    /// other is an error that says what to do. In `ca.crt` there may be more certificates: those above the CA.
+    /// Reads `ca.crt` and `ca.key` from a directory, or creates both (P-256, twenty years, mode
+    /// 0600). `ca.crt` may also contain the CAs that sign this one.
     ///
     /// # Errors
-    /// Files; a certificate that is no CA; a key that is not its own.
+    /// A file fails; one exists without the other; the certificate is not a CA; the key belongs to
+    /// another one. The message says what to do.
     pub(super) fn open(directory: &Path, now: Timestamp) -> Result<Self> {
         let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
-        finish(&certificate, &key)?;
+        complete_or_discard(&certificate, &key)?;
         let found = (files::read(&certificate)?, files::read_secret(&key)?);
         let (there, missing) = match found {
             (Some(certificates), Some(secret)) => {
@@ -74,16 +75,16 @@ impl Authority {
         );
     }
 
-    /// Reads a CA and its key, PEM.
+    /// Loads a CA and its key from PEM.
     ///
     /// # Errors
-    /// As above; `what` says where they are from.
+    /// As for [`Self::open`]; `what` names the origin.
     pub(super) fn load(what: &str, certificates: &[u8], key: &[u8], now: Timestamp) -> Result<Self> {
         let text = |bytes| std::str::from_utf8(bytes).with_context(|| format!("{what} must be PEM"));
         let pem = format!("{}\n{}", text(certificates)?, text(key)?);
         let identity = Identity::from_pem(what, &pem)?;
         let certificate = identity.certificate().clone();
-        let above = identity.chain().get(1..).unwrap_or_default().to_vec();
+        let parents = identity.chain().get(1..).unwrap_or_default().to_vec();
         let (_, parsed) = X509Certificate::from_der(certificate.der())?;
         if !parsed.is_ca() {
             bail!("{what}: the certificate of the key is no CA (basicConstraints CA:TRUE)");
@@ -92,7 +93,7 @@ impl Authority {
             let end = certificate.not_after();
             bail!("{what}: the CA has ended on {end}: put a new one there and have every node join again");
         }
-        if after(now, ENDS_SOON) >= certificate.not_after() {
+        if after(now, EXPIRY_WARNING) >= certificate.not_after() {
             tracing::warn!("{what}: the CA ends on {}", certificate.not_after());
         }
         let pair = KeyPair::from_pem(&identity.key().to_pem()).map_err(|error| {
@@ -114,12 +115,12 @@ impl Authority {
             _ => None,
         });
         let key_id = key_id.unwrap_or(KeyIdMethod::Sha256);
-        let authority = Self { certificate: certificate.clone(), above, issuer, key_id };
+        let authority = Self { certificate: certificate.clone(), parents, issuer, key_id };
         authority.check_name(what, parsed.subject().as_raw(), now)?;
         Ok(authority)
     }
 
-    /// Whether what it signs names it in the very bytes of its own name: everybody who verifies compares those.
+    /// Checks that issued certificates repeat the CA's name byte for byte, which verifiers compare.
     fn check_name(&self, what: &str, subject: &[u8], now: Timestamp) -> Result<()> {
         let trial = self.client(&Subject::default(), now, BACKDATED)?;
         let (_, parsed) = X509Certificate::from_der(trial.certificate().der())?;
@@ -131,31 +132,31 @@ impl Authority {
         Ok(())
     }
 
-    /// Its certificate.
     pub(super) fn certificate(&self) -> &Certificate {
         &self.certificate
     }
 
-    /// Whoever has a certificate of it is believed.
+    /// The trust anchor with the CA's certificate.
     pub(super) fn trust(&self) -> Trust {
         Trust::new(vec![self.certificate.clone()])
     }
 
-    /// Its certificate and those above it, PEM.
+    /// The CA's certificate and the CAs that sign it, in PEM.
     pub(super) fn chain_pem(&self) -> String {
-        std::iter::once(&self.certificate).chain(&self.above).map(Certificate::to_pem).collect()
+        std::iter::once(&self.certificate).chain(&self.parents).map(Certificate::to_pem).collect()
     }
 
-    /// Reads a request (PKCS#10, DER), whose signature proves the key. Gives the subject and what [`Self::sign`] wants.
+    /// Parses a request (PKCS#10, DER) and verifies its signature. Returns the subject, and the
+    /// request for [`Self::sign`].
     ///
     /// # Errors
-    /// What is wrong with it, in words for whoever sent it.
+    /// The problem, in words for the requester.
     pub(super) fn read_request(der: &[u8]) -> Result<(Subject, Request), String> {
-        // First: a subject without attributes would be too much for the library.
+        // Runs first: the library does not handle a subject without attributes.
         let parts = request::read(der)?;
         let request = CertificateSigningRequestParams::from_der(&der.into())
             .map_err(|error| format!("it cannot be used: {error}"))?;
-        // The library takes the key's algorithm from the signature's.
+        // The library derives the key's algorithm from the signature's.
         if request.public_key.subject_public_key_info() != parts.key {
             return Err(
                 "its key must be P-256, P-384, Ed25519 or RSA, signed with SHA-256 (P-384: SHA-384)".into()
@@ -164,11 +165,12 @@ impl Authority {
         Ok((parts.subject, Request { key: request.public_key }))
     }
 
-    /// A certificate for a node and the key of its request: common name `<node>`, organization
-    /// [`edgesync_transport::tls::NODES`], for clients only, valid from an hour ago (clocks differ).
+    /// Issues a client certificate for a node and the key of its request: common name `<node>`,
+    /// organization [`edgesync_transport::tls::NODES`], valid from up to an hour ago because clocks
+    /// differ.
     ///
     /// # Errors
-    /// The library's.
+    /// Signing fails.
     pub(super) fn sign(
         &self,
         request: &Request,
@@ -182,10 +184,10 @@ impl Authority {
         self.issue(&params, &request.key)
     }
 
-    /// A new key with a certificate for servers under these names.
+    /// Generates a key and issues a server certificate for these names.
     ///
     /// # Errors
-    /// A name that cannot be in a certificate; the library's.
+    /// A name is invalid; signing fails.
     pub(super) fn server(&self, names: &[String], now: Timestamp, lifetime: Duration) -> Result<Identity> {
         let common_name = names.first().cloned().unwrap_or_default();
         let mut params = self.params(&Subject { common_name, ..Subject::default() }, now, lifetime)?;
@@ -203,10 +205,10 @@ impl Authority {
         self.issue_with_key(&params)
     }
 
-    /// A new key with a certificate for a client with this subject.
+    /// Generates a key and issues a client certificate with this subject.
     ///
     /// # Errors
-    /// The library's.
+    /// Signing fails.
     pub(super) fn client(&self, subject: &Subject, now: Timestamp, lifetime: Duration) -> Result<Identity> {
         self.issue_with_key(&self.client_params(subject, now, lifetime)?)
     }
@@ -222,15 +224,15 @@ impl Authority {
         Ok(params)
     }
 
-    /// What is the same in all certificates. None outlives the CA.
+    /// The parameters that all certificates share. None outlives the CA.
     fn params(&self, subject: &Subject, now: Timestamp, lifetime: Duration) -> Result<CertificateParams> {
         let end = self.certificate.not_after();
         if now >= end {
             bail!("the CA has ended on {end}: put a new one in its place and have every node join again");
         }
-        // A short one is renewed by its lifetime: most of that must lie ahead.
+        // Renewal depends on the lifetime: most of a short one must lie ahead.
         let backdated = BACKDATED.min(lifetime / 10);
-        let mut params = named(subject, before(now, backdated), after(now, lifetime).min(end))?;
+        let mut params = base_params(subject, before(now, backdated), after(now, lifetime).min(end))?;
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
@@ -248,11 +250,13 @@ impl Authority {
         Ok(Identity::new("the certificate just signed", vec![certificate], key)?)
     }
 
-    /// The revocation list (DER) with these serial numbers and times. It says that the next one comes in ten years: a
-    /// broker that checks that must not shut everybody out when the cloud side is away.
+    /// Signs the revocation list (DER) with these serial numbers and times.
+    ///
+    /// Its next update is in ten years: a broker that enforces it must not refuse all nodes while
+    /// the cloud side is down.
     ///
     /// # Errors
-    /// The library's.
+    /// Signing fails.
     pub(super) fn revocation_list(
         &self,
         number: u64,
@@ -281,26 +285,28 @@ impl Authority {
     }
 }
 
-/// Makes a CA. Both files are there before either gets its name, and the certificate gets its name last: whatever
-/// moment the power fails at, [`finish`] knows what to do.
+/// Creates a CA.
+///
+/// Both files are written under temporary names. The certificate gets its final name last, so that
+/// [`complete_or_discard`] can recover from a power failure at any step.
 fn create(certificate: &Path, key: &Path, now: Timestamp) -> Result<()> {
     let (signed, secret) = make(now)?;
-    durable::write(&with_suffix(key, NEW), secret.as_bytes(), 0o600)?;
-    durable::write(&with_suffix(certificate, NEW), signed.as_bytes(), 0o600)?;
-    finish(certificate, key)?;
+    durable::write(&with_suffix(key, NEW_SUFFIX), secret.as_bytes(), 0o600)?;
+    durable::write(&with_suffix(certificate, NEW_SUFFIX), signed.as_bytes(), 0o600)?;
+    complete_or_discard(certificate, key)?;
     tracing::info!(certificate = %certificate.display(), "a CA has been made");
     Ok(())
 }
 
-/// A new CA and its key, PEM.
+/// Generates a CA and its key, in PEM.
 ///
 /// # Errors
-/// The library's.
+/// Signing fails.
 pub fn make(now: Timestamp) -> Result<(String, String)> {
-    // Names differ, so that no certificate of one CA seems to be of another.
+    // A random name: certificates of one CA never appear to be of another.
     let common_name = format!("edgesync CA {}", hex(&random::<4>()?));
     let subject = Subject { common_name, ..Subject::default() };
-    let mut params = named(&subject, before(now, BACKDATED), after(now, CA_LIFETIME))?;
+    let mut params = base_params(&subject, before(now, BACKDATED), after(now, CA_LIFETIME))?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let secret = Key::generate()?.to_pem();
@@ -308,12 +314,12 @@ pub fn make(now: Timestamp) -> Result<(String, String)> {
     Ok((signed.pem(), secret))
 }
 
-/// What a file is called until the CA is complete.
-const NEW: &str = ".new";
+/// Suffix of the files of an incomplete CA.
+const NEW_SUFFIX: &str = ".new";
 
-/// Finishes a CA whose making was interrupted, or removes what there is of it.
-fn finish(certificate: &Path, key: &Path) -> Result<()> {
-    let (new_certificate, new_key) = (with_suffix(certificate, NEW), with_suffix(key, NEW));
+/// Completes an interrupted creation of a CA, or removes its leftovers.
+fn complete_or_discard(certificate: &Path, key: &Path) -> Result<()> {
+    let (new_certificate, new_key) = (with_suffix(certificate, NEW_SUFFIX), with_suffix(key, NEW_SUFFIX));
     if files::read(certificate)?.is_some() || files::read(&new_certificate)?.is_none() {
         durable::remove(&new_certificate)?;
         return Ok(durable::remove(&new_key)?);
@@ -324,8 +330,8 @@ fn finish(certificate: &Path, key: &Path) -> Result<()> {
     Ok(durable::rename(&new_certificate, certificate)?)
 }
 
-/// A certificate's subject, times and a serial number of 128 random bits.
-fn named(subject: &Subject, from: Timestamp, until: Timestamp) -> Result<CertificateParams> {
+/// Parameters with subject, validity and a serial number of 128 random bits.
+fn base_params(subject: &Subject, from: Timestamp, until: Timestamp) -> Result<CertificateParams> {
     let mut name = DistinguishedName::new();
     for (kind, text) in
         [(DnType::OrganizationName, &subject.organization), (DnType::CommonName, &subject.common_name)]
@@ -346,7 +352,7 @@ fn since_1970(time: Timestamp) -> Duration {
     Duration::from_secs(u64::try_from(time.as_second()).unwrap_or_default())
 }
 
-/// The bytes of a serial number in hexadecimal.
+/// Parses a serial number in hexadecimal.
 fn serial_bytes(serial: &str) -> Option<Vec<u8>> {
     let even = if serial.len().is_multiple_of(2) { serial.to_owned() } else { format!("0{serial}") };
     let digits = even.as_bytes().chunks(2);

@@ -1,5 +1,6 @@
-//! `edgesync-cloud broker-config`: everything an external broker needs so that nodes are told apart by their
-//! certificates: its configuration, access rules, CA, certificate, key, revocation list.
+//! Generates the files with which an external broker identifies nodes by their certificates:
+//! configuration, access rules, CA, certificate, key, revocation list. For `edgesync-cloud
+//! broker-config`.
 
 mod emqx;
 mod mosquitto;
@@ -8,80 +9,80 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{Pairing, days, now};
+use super::{EnrollmentService, days, now};
 use edgesync_object::name::check_subdomain;
 use edgesync_object::status::{Result, Status};
 
-/// How long the broker's certificate is good: it is renewed by hand.
+/// Lifetime of the broker's certificate, which is renewed by hand.
 const LIFETIME: Duration = days(825);
-/// What may wait for one client, in bytes.
+/// Maximum size of a client's queue, in bytes.
 const QUEUED_BYTES: u32 = 64 << 20;
-/// Publishes to a client that may be unacknowledged: as many as `link.inflight` may be.
+/// Maximum number of unacknowledged publishes to a client: the maximum of `link.inflight`.
 const INFLIGHT: u16 = 64;
-/// The longest keepalive, in seconds: as long as `link.keepalive` may be.
+/// Maximum keepalive, in seconds: the maximum of `link.keepalive`.
 const KEEPALIVE_SECONDS: u16 = 1200;
-/// The most connections: those of the largest fleet this is made for.
+/// Maximum number of connections: the largest supported fleet.
 const CONNECTIONS: u32 = 20_000;
 
-/// For which broker.
+/// The brokers that files can be generated for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavor {
     /// Eclipse Mosquitto 2.0 or newer.
     Mosquitto,
-    /// EMQX 5.
+    /// EMQX 5, not run in the project's tests.
     Emqx,
 }
 
-/// What the files are made from.
+/// Input of the generated files.
 #[derive(Clone, Debug)]
 pub struct BrokerConfig {
-    /// For which broker.
+    /// The broker to generate files for.
     pub flavor: Flavor,
-    /// Where the files will be, as the broker sees it: `/etc/mosquitto/edgesync`.
+    /// Installation directory on the broker's machine, such as `/etc/mosquitto/edgesync`.
     pub directory: String,
-    /// Host names and addresses that nodes use for the broker.
+    /// Host names and addresses by which nodes reach the broker.
     pub names: Vec<String>,
-    /// The port that it listens on.
+    /// The port of the broker's listener.
     pub port: u16,
-    /// The topics' prefix.
+    /// Prefix of all topics: `link.prefix`.
     pub prefix: String,
-    /// The largest packet, in bytes.
+    /// Maximum size of an MQTT packet, in bytes.
     pub max_packet: u32,
 }
 
-/// The files by name: the configuration first to be looked at, with comments on how to install them all.
+/// Generates the files, by name. The comments of the main configuration say how to install them.
 ///
 /// # Errors
-/// Names that cannot be in a certificate; the library's.
-pub fn files(pairing: &Pairing, wanted: &BrokerConfig) -> Result<BTreeMap<String, String>> {
-    check(wanted)?;
-    let authority = &pairing.shared.authority;
+/// A name, the directory, the prefix or the port is invalid; signing fails.
+pub fn files(service: &EnrollmentService, config: &BrokerConfig) -> Result<BTreeMap<String, String>> {
+    check(config)?;
+    let authority = &service.shared.authority;
     let identity = authority
-        .server(&wanted.names, now(), LIFETIME)
+        .server(&config.names, now(), LIFETIME)
         .map_err(|error| Status::internal(format!("{error:#}")))?;
     let ends = identity.certificate().not_after();
-    let mut files = match wanted.flavor {
-        Flavor::Mosquitto => mosquitto::files(wanted, ends),
-        Flavor::Emqx => emqx::files(wanted, ends),
+    let mut files = match config.flavor {
+        Flavor::Mosquitto => mosquitto::files(config, ends),
+        Flavor::Emqx => emqx::files(config, ends),
     };
     files.extend([
         ("ca.crt".to_owned(), authority.chain_pem()),
         ("server.crt".to_owned(), identity.certificate().to_pem()),
         ("server.key".to_owned(), identity.key().to_pem()),
-        ("revoked.crl".to_owned(), pairing.revocation_list()),
+        ("revoked.crl".to_owned(), service.revocation_list()),
     ]);
     Ok(files)
 }
 
-/// What goes into files in other languages must not be able to mean anything there.
-fn check(wanted: &BrokerConfig) -> Result<()> {
+/// Rejects values that could change the meaning of a generated file.
+fn check(config: &BrokerConfig) -> Result<()> {
     let problem = |message: String| Err(Status::bad_request(message));
-    if wanted.names.is_empty() {
+    if config.names.is_empty() {
         return problem("no host name or address of the broker is known: give --name NAME as nodes know it, or set pairing.names in the \
              configuration"
                 .into());
     }
-    for name in &wanted.names {
+    for name in &config.names {
         if name.parse::<IpAddr>().is_err()
             && let Err(problem) = check_subdomain(name)
         {
@@ -89,16 +90,16 @@ fn check(wanted: &BrokerConfig) -> Result<()> {
         }
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
-    if !wanted.directory.starts_with('/') || !wanted.directory.chars().all(plain) {
+    if !config.directory.starts_with('/') || !config.directory.chars().all(plain) {
         return problem(
             "--installed (or --output) must be an absolute path of letters, digits, '/', '.', '_' and '-' only".into(),
         );
     }
     let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '%' | '$' | '+' | '#');
-    if wanted.prefix.is_empty() || !wanted.prefix.chars().all(plain) {
+    if config.prefix.is_empty() || !config.prefix.chars().all(plain) {
         return problem("the topics' prefix must not have any of \" \\ % $ + # in it".into());
     }
-    if wanted.port == 0 {
+    if config.port == 0 {
         return problem("the port must be 1 to 65535".into());
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! The directory of the CA, and reading the files in it. They are written by [`durable`](edgesync_store::durable), mode 0600.
+//! Reads the files in the directory of the CA. [`durable`](edgesync_store::durable) writes them,
+//! mode 0600.
 
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind;
@@ -7,17 +8,18 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Longer files are none of ours.
+/// Maximum size of a file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Makes the directory, mode 0700. One that exists stays as it is, with a warning if others can look into it.
+/// Creates the directory, mode 0700. An existing one is left unchanged, with a warning if other
+/// users can read it.
 pub(super) fn open_directory(directory: &Path) -> Result<()> {
     let failed = || format!("cannot make the directory {}", directory.display());
     DirBuilder::new().recursive(true).mode(0o700).create(directory).with_context(failed)?;
     warn_if_open(directory, "the directory of the CA's key", "chmod 700")
 }
 
-/// Reads a file; none if there is none.
+/// Reads a file; `None` if it does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     let failed = || format!("cannot read {}", path.display());
     match fs::metadata(path) {
@@ -31,7 +33,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     fs::read(path).map(Some).with_context(failed)
 }
 
-/// Reads a file that holds a secret; warns if others can read it too.
+/// Reads a file that holds a secret. Warns if other users can read it.
 pub(super) fn read_secret(path: &Path) -> Result<Option<Vec<u8>>> {
     let content = read(path)?;
     if content.is_some() {
@@ -55,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_directory_is_for_its_owner_only_and_a_secret_is_read_also_where_it_is_open() {
+    fn the_directory_is_private_and_an_open_secret_is_still_read() {
         let dir = tempfile::tempdir().unwrap();
         let inner = dir.path().join("a/pki");
         open_directory(&inner).unwrap();
@@ -67,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_none_and_a_huge_one_is_refused() {
+    fn a_missing_file_is_none_and_a_huge_one_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.crt");
         assert_eq!(read(&path).unwrap(), None);

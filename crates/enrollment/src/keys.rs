@@ -1,8 +1,8 @@
-//! The keys of all replicas: Secrets in the namespace of edgesync. Whoever is first makes them, and all others read what
-//! that one has made.
+//! The keys of all replicas: Secrets in the namespace of edgesync. The first replica creates them,
+//! all others read them.
 //!
-//! The Secret with the key of the tokens says to which CA it belongs. So a CA that was replaced, or lost and made anew, is
-//! noticed before nodes are shut out that trust another one.
+//! The Secret with the token key records the CA that it belongs to. A CA that was replaced, or lost
+//! and recreated, is detected before nodes that trust another one are refused.
 
 use std::path::Path;
 
@@ -17,89 +17,92 @@ use crate::object_store::{Failure, ObjectStore};
 use edgesync_object::{Object, Resource, kinds};
 use edgesync_transport::tls::Certificate;
 
-/// The Secret with the CA, as of the type for TLS.
+/// Name of the Secret with the CA, of the type for TLS.
 pub(super) const CA: &str = "edgesync-ca";
 const CA_TYPE: &str = "kubernetes.io/tls";
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
-/// The Secret with the key that signs tokens.
+/// Name of the Secret with the key that signs tokens.
 pub(super) const TOKENS: &str = "edgesync-token-key";
 const TOKENS_TYPE: &str = "edgesync.io/token-key";
 const TOKEN_KEY: &str = "key";
-/// The annotation of it: the fingerprint of the CA that it belongs to.
-const OF_CA: &str = "edgesync.io/ca";
+/// Annotation of the token key's Secret: the fingerprint of the CA that it belongs to.
+const CA_ANNOTATION: &str = "edgesync.io/ca";
 
-/// Where the Secrets are.
-struct Place<'a> {
+/// The Secrets of a namespace.
+struct SecretStore<'a> {
     cluster: &'a dyn ObjectStore,
     namespace: &'a str,
-    secrets: Resource,
+    resource: Resource,
 }
 
-/// The CA and the key of the tokens of a namespace, made if there are none. `ca.crt` and `ca.key` of the directory are the
-/// operator's own CA: the Secret is made of them, and must have them if it is there.
+/// Opens the CA and the token key of a namespace, and creates those that are missing.
+///
+/// `ca.crt` and `ca.key` in the directory are the operator's own CA: the Secret is created from
+/// them, and an existing Secret must hold the same CA.
 ///
 /// # Errors
-/// The cluster's; a CA that is none; one that is not the one that nodes trust. Each says what to do.
+/// The cluster fails; the CA is invalid, or not the one that nodes trust. The message says what to
+/// do.
 pub(super) async fn open(
     cluster: &dyn ObjectStore,
     namespace: &str,
     directory: &Path,
 ) -> Result<(Authority, TokenKey)> {
     let (path, now) = (directory.to_owned(), now());
-    let own = tokio::task::spawn_blocking(move || Own::read(&path, now)).await??;
-    let place = Place::new(cluster, namespace);
-    let (ca, key) = (place.get(CA).await?, place.get(TOKENS).await?);
+    let own = tokio::task::spawn_blocking(move || OperatorCa::read(&path, now)).await??;
+    let secrets = SecretStore::new(cluster, namespace);
+    let (ca, key) = (secrets.get(CA).await?, secrets.get(TOKENS).await?);
     let ca = match ca {
         Some(ca) => ca,
-        None => place.make_ca(own.as_ref(), key.as_ref()).await?,
+        None => secrets.make_ca(own.as_ref(), key.as_ref()).await?,
     };
-    let authority = place.authority(&ca)?;
+    let authority = secrets.authority(&ca)?;
     if let Some(own) = own {
-        own.check(&place, &authority)?;
+        own.check(&secrets, &authority)?;
     }
     let key = match key {
         Some(key) => key,
-        None => place.make_token_key(&authority).await?,
+        None => secrets.make_token_key(&authority).await?,
     };
-    let tokens = place.token_key(&key, &authority)?;
+    let tokens = secrets.token_key(&key, &authority)?;
     Ok((authority, tokens))
 }
 
-/// The same where they must be there.
+/// Opens the CA and the token key of a namespace without creating them.
 ///
 /// # Errors
-/// As above; there are none.
+/// As for [`open`]; the Secrets do not exist.
 pub(super) async fn read(cluster: &dyn ObjectStore, namespace: &str) -> Result<(Authority, TokenKey)> {
-    let place = Place::new(cluster, namespace);
-    let (Some(ca), Some(key)) = (place.get(CA).await?, place.get(TOKENS).await?) else {
+    let secrets = SecretStore::new(cluster, namespace);
+    let (Some(ca), Some(key)) = (secrets.get(CA).await?, secrets.get(TOKENS).await?) else {
         bail!(
             "there is no CA of edgesync in the namespace '{namespace}' of {cluster:?}: name another namespace or cluster, or \
              wait until the first replica of edgesync-cloud has made one"
         );
     };
-    let authority = place.authority(&ca)?;
-    let tokens = place.token_key(&key, &authority)?;
+    let authority = secrets.authority(&ca)?;
+    let tokens = secrets.token_key(&key, &authority)?;
     Ok((authority, tokens))
 }
 
-impl<'a> Place<'a> {
+impl<'a> SecretStore<'a> {
     fn new(cluster: &'a dyn ObjectStore, namespace: &'a str) -> Self {
-        Self { cluster, namespace, secrets: kinds::guess("v1", "Secret", true) }
+        Self { cluster, namespace, resource: kinds::guess("v1", "Secret", true) }
     }
 
     async fn get(&self, name: &str) -> Result<Option<Object>> {
-        let got = self.cluster.get(&self.secrets, self.namespace, name).await;
-        got.with_context(|| format!("reading {}", self.what(name)))
+        let got = self.cluster.get(&self.resource, self.namespace, name).await;
+        got.with_context(|| format!("reading {}", self.describe(name)))
     }
 
-    /// Makes a Secret, unless another replica was faster: then it is that one's.
+    /// Creates a Secret. If another replica was faster, returns that one's.
     async fn make(&self, name: &str, secret: &Object) -> Result<Object> {
-        let failed = || format!("making {}", self.what(name));
-        match self.cluster.create(&self.secrets, secret).await {
+        let failed = || format!("making {}", self.describe(name));
+        match self.cluster.create(&self.resource, secret).await {
             Err(Failure::Conflict(_)) => match self.get(name).await? {
                 Some(made) => return Ok(made),
-                None => bail!("{} comes and goes: is somebody deleting it?", self.what(name)),
+                None => bail!("{} comes and goes: is somebody deleting it?", self.describe(name)),
             },
             Err(failure @ Failure::NotFound(_)) => {
                 let namespace = self.namespace;
@@ -112,10 +115,10 @@ impl<'a> Place<'a> {
         .with_context(failed)
     }
 
-    async fn make_ca(&self, own: Option<&Own>, key: Option<&Object>) -> Result<Object> {
-        let trusted = key.and_then(|key| key.annotations().remove(OF_CA));
+    async fn make_ca(&self, own: Option<&OperatorCa>, key: Option<&Object>) -> Result<Object> {
+        let trusted = key.and_then(|key| key.annotations().remove(CA_ANNOTATION));
         let (certificate, secret) = match (own, trusted) {
-            (Some(Own { key: Some(secret), fingerprint, certificate }), trusted)
+            (Some(OperatorCa { key: Some(secret), fingerprint, certificate }), trusted)
                 if trusted.as_ref().is_none_or(|trusted| trusted == fingerprint) =>
             {
                 (certificate.clone(), secret.clone())
@@ -124,13 +127,13 @@ impl<'a> Place<'a> {
                 "{} is not there, and nodes trust the CA with the fingerprint {trusted}: restore it from a copy (kubectl -n \
                  {namespace} create secret tls {CA} --cert=ca.crt --key=ca.key); or, if no node has joined yet, kubectl -n \
                  {namespace} delete secret {TOKENS}, and a new one is made",
-                self.what(CA),
+                self.describe(CA),
                 namespace = self.namespace,
             ),
             (Some(own), None) if own.key.is_none() => bail!(
                 "{} is not there, and of the CA in ca.crt of pairing.directory there is no ca.key: put it there, or remove \
                  ca.crt, and a new CA is made",
-                self.what(CA)
+                self.describe(CA)
             ),
             _ => {
                 let (certificate, secret) = authority::make(now())?;
@@ -144,27 +147,27 @@ impl<'a> Place<'a> {
     async fn make_token_key(&self, authority: &Authority) -> Result<Object> {
         let data = tokens::new_secret()?;
         let mut key = secret_object((self.namespace, TOKENS), TOKENS_TYPE, &[(TOKEN_KEY, &data)]);
-        let annotations = serde_json::json!({ OF_CA: authority.certificate().fingerprint() });
+        let annotations = serde_json::json!({ CA_ANNOTATION: authority.certificate().fingerprint() });
         key.set_metadata("annotations", annotations);
         self.make(TOKENS, &key).await
     }
 
     fn authority(&self, ca: &Object) -> Result<Authority> {
-        let what = self.what(CA);
+        let what = self.describe(CA);
         let part = |key| secret(ca, key).map_err(|why| anyhow::anyhow!("{what}: {why}"));
         Authority::load(&what, &part(CERTIFICATE)?, &part(KEY)?, now())
     }
 
     fn token_key(&self, key: &Object, authority: &Authority) -> Result<TokenKey> {
-        let what = self.what(TOKENS);
+        let what = self.describe(TOKENS);
         let is = authority.certificate().fingerprint();
-        let of = key.annotations().remove(OF_CA);
+        let of = key.annotations().remove(CA_ANNOTATION);
         if let Some(of) = of.filter(|of| *of != is) {
             bail!(
                 "{} holds a CA with the fingerprint {is}, but nodes and tokens of this fleet are of the CA {of}: restore \
                  that one; or, to begin anew with this one, kubectl -n {namespace} delete secret {TOKENS}: then each node has \
                  to join again with a new token",
-                self.what(CA),
+                self.describe(CA),
                 namespace = self.namespace,
             );
         }
@@ -172,19 +175,19 @@ impl<'a> Place<'a> {
         TokenKey::load(&what, &secret)
     }
 
-    fn what(&self, name: &str) -> String {
+    fn describe(&self, name: &str) -> String {
         format!("the Secret {}/{name}", self.namespace)
     }
 }
 
-/// The operator's own CA, in files. Without its key it only says which one is meant.
-struct Own {
+/// The operator's own CA, from files. Without a key it only identifies the expected CA.
+struct OperatorCa {
     certificate: Vec<u8>,
     key: Option<Vec<u8>>,
     fingerprint: String,
 }
 
-impl Own {
+impl OperatorCa {
     fn read(directory: &Path, now: Timestamp) -> Result<Option<Self>> {
         files::open_directory(directory)?;
         let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
@@ -199,7 +202,7 @@ impl Own {
         Ok(Some(Self { certificate: pem, key, fingerprint }))
     }
 
-    fn check(&self, place: &Place<'_>, authority: &Authority) -> Result<()> {
+    fn check(&self, secrets: &SecretStore<'_>, authority: &Authority) -> Result<()> {
         let is = authority.certificate().fingerprint();
         if self.fingerprint != is {
             bail!(
@@ -207,16 +210,16 @@ impl Own {
                  same one: to keep that of the Secret, which nodes trust that have joined there, remove ca.crt and ca.key from \
                  the directory; to begin anew with that of the files, kubectl -n {namespace} delete secret {CA} {TOKENS}: then \
                  each node has to join again with a new token",
-                place.what(CA),
+                secrets.describe(CA),
                 self.fingerprint,
-                namespace = place.namespace,
+                namespace = secrets.namespace,
             );
         }
         Ok(())
     }
 }
 
-/// The fingerprint of the first certificate.
+/// Returns the fingerprint of the first certificate.
 fn first(what: &str, pem: &[u8]) -> Result<String> {
     let pem = std::str::from_utf8(pem).with_context(|| format!("{what} must be PEM"))?;
     let certificates = Certificate::all_from_pem(what, pem)?;

@@ -1,25 +1,29 @@
-//! Enrollment on the cloud side: CA, join tokens, certificates of nodes and operators, revocation, and the HTTPS service for
-//! joining and renewal. It does not know the fleet's loop or the sync protocol, and keeps its records behind a store: the
-//! embedded database or Secrets of a cluster. Read [`membership`] first, then [`service`].
+//! Enrollment on the cloud side: CA, join tokens, certificates of nodes and operators, revocation,
+//! and the HTTPS service for joining and renewal.
 //!
-//! Private keys are files of `pairing.directory`, mode 0600: `ca.key`, `token.key`, `server.pem`. The CA may be the
-//! operator's own: existing `ca.crt` and `ca.key` are used as they are. With a cluster as the store, keys are Secrets that
-//! all replicas share, and each replica follows the revocations of the others.
+//! The crate is independent of the fleet's loop and the sync protocol. It keeps its records behind
+//! a store: the embedded database, or objects of a cluster. Read [`membership`] first, then
+//! [`service`].
+//!
+//! Private keys are files in `pairing.directory`, mode 0600: `ca.key`, `token.key`, `server.pem`.
+//! An existing `ca.crt` with `ca.key`, the operator's own CA, is used unchanged. With a cluster as
+//! the store, the keys of CA and tokens are Secrets that all replicas share, and each replica
+//! watches the revocations of the others.
 
 mod admission;
 pub mod authority;
 pub mod broker_config;
+mod enrollment;
 mod files;
-mod heeding;
 mod keys;
 pub mod membership;
 pub mod object_store;
-mod office;
 mod operators;
 pub mod pages;
 mod request;
+mod revocation_watch;
+mod served_certificates;
 pub mod service;
-mod shown;
 #[cfg(test)]
 mod tests;
 pub mod tokens;
@@ -40,115 +44,120 @@ use edgesync_transport::admission::LogThrottle;
 use edgesync_transport::tls::{self, Identity, Subject, Trust};
 
 use authority::Authority;
+pub use enrollment::Enrollment;
 use membership::{Changes, MembershipError, MembershipStore, TokenRecord};
-pub use office::Office;
 
-/// How long the cloud side's certificate for an external broker lives. Its key is never written: each start has a new
-/// one.
+/// Lifetime of the cloud side's certificate for an external broker. Its key is never stored: each
+/// start generates a new one.
 const CLOUD_LIFETIME: Duration = days(10 * 365);
-/// How old the revocation list becomes without a revocation.
-const LIST_AGE: Duration = days(30);
-/// How often all that is looked after.
-const UPKEEP: Duration = Duration::from_secs(3600);
-/// How often it is looked whether a revocation list could not be published.
-const REPUBLISH: Duration = Duration::from_secs(5);
-/// How long tokens are shown after their end, and certificates kept after they can be renewed no more.
-const KEPT: Duration = days(7);
+/// Maximum age of the revocation list. An older list is published again, also without a revocation.
+const LIST_MAX_AGE: Duration = days(30);
+/// Interval between two rounds of renewal and pruning.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(3600);
+/// Interval between two checks for a revocation list that failed to publish.
+const REPUBLISH_INTERVAL: Duration = Duration::from_secs(5);
+/// Retention of tokens after their expiry, and of certificates after the end of their renewal
+/// grace.
+const RETENTION: Duration = days(7);
 const LIST_FILE: &str = "revoked.crl";
 
 const fn days(days: u64) -> Duration {
     Duration::from_secs(days * 24 * 3600)
 }
 
-/// What pairing keeps to; `pairing` in the configuration.
+/// Settings of enrollment, the section `pairing` of the configuration.
 #[derive(Clone, Debug)]
-pub struct PairingOptions {
-    /// Where certificates are, and keys that are not in a cluster.
+pub struct EnrollmentOptions {
+    /// Directory of the certificates, and of the keys that are not in a cluster.
     pub directory: PathBuf,
     /// Host names and addresses of this machine, for the certificate of its services.
     pub names: Vec<String>,
-    /// What nodes are told; an empty host stands for the one they asked.
+    /// URL of the broker for nodes. An empty host stands for the host of the join service.
     pub broker: String,
-    /// The topics' prefix, which nodes are told.
+    /// Topic prefix for nodes.
     pub prefix: String,
-    /// How long certificates of nodes are good.
+    /// Lifetime of node certificates.
     pub lifetime: Duration,
-    /// How long after its end a certificate may still be renewed.
+    /// Time after its expiry in which a certificate can still be renewed.
     pub grace: Duration,
-    /// Whether an external broker lets nodes in, which may know an older revocation list.
+    /// Whether an external broker authenticates nodes. It may use an older revocation list.
     pub external: bool,
 }
 
-/// Everything about membership; cheap to clone.
+/// Issues, renews and revokes certificates, and publishes the revocation list. Cheap to clone.
 #[derive(Clone)]
-pub struct Pairing {
+pub struct EnrollmentService {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    office: Office,
+    enrollment: Enrollment,
     directory: PathBuf,
     names: Vec<String>,
     broker: String,
     prefix: String,
     external: bool,
     state: Mutex<State>,
-    /// The number of the last revocation list. Lists are made one after the other, each from what is stored then.
+    /// The number of the last revocation list. The lock serializes publishing: each list is built
+    /// from the store under it.
     publishing: tokio::sync::Mutex<u64>,
-    /// Refusals of the join service in the log.
+    /// Limits the log lines about refusals of the join service.
     refusals: LogThrottle,
     endpoint: tls::Server,
     api: tls::Server,
     joining: tls::Server,
     operators: Arc<operators::Table>,
-    /// Somebody is to be cut off.
+    /// Wakes [`EnrollmentService::nodes_to_cut`].
     cut: Notify,
-    /// What others change. Whoever heeds it has it.
+    /// The subscription to changes of the membership. The task that follows them holds the lock.
     changes: tokio::sync::Mutex<Changes>,
 }
 
 impl Deref for Shared {
-    type Target = Office;
+    type Target = Enrollment;
 
-    fn deref(&self) -> &Office {
-        &self.office
+    fn deref(&self) -> &Enrollment {
+        &self.enrollment
     }
 }
 
-impl std::fmt::Debug for Pairing {
+impl std::fmt::Debug for EnrollmentService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pairing").field("office", &self.shared.office).finish_non_exhaustive()
+        f.debug_struct("EnrollmentService")
+            .field("enrollment", &self.shared.enrollment)
+            .finish_non_exhaustive()
     }
 }
 
-/// What changes while it runs.
+/// Mutable state of the service.
 struct State {
     lifetime: Duration,
     grace: Duration,
     identity: Identity,
-    revoked: Revoked,
-    /// Nodes that were shut out, and whose connections are to be cut.
+    revoked: RevocationList,
+    /// Nodes whose connections must be closed after a revocation.
     to_cut: BTreeSet<String>,
-    /// How often the list was to be published, and the last time of these that it is known to be out. A restart publishes
-    /// it in any case: what is revoked is in the database.
-    wanted: u64,
-    published: u64,
+    /// Number of requests to publish the list. Not stored: a start publishes in any case, from the
+    /// revocations in the store.
+    generation: u64,
+    /// The last of these requests that is fulfilled.
+    published_generation: u64,
 }
 
-/// The revocation list that is in force.
-struct Revoked {
+/// The revocation list in force.
+struct RevocationList {
     der: Vec<u8>,
-    made: Timestamp,
-    /// Nodes that are not listened to.
+    created: Timestamp,
+    /// Nodes whose messages are ignored.
     nodes: HashSet<String>,
 }
 
-/// A token as it is handed out, once.
+/// A new token. Its secret part is shown this one time.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NewToken {
     /// `<fingerprint>.<JWT>`.
     pub token: String,
-    /// What is kept of it.
+    /// The stored record, without the signature.
     pub record: TokenRecord,
 }
 
@@ -158,46 +167,54 @@ impl std::fmt::Debug for NewToken {
     }
 }
 
-impl Pairing {
-    /// Opens or makes CA and keys, and reads what is revoked.
+impl EnrollmentService {
+    /// Opens the CA and the keys, creates those that are missing, and publishes the current
+    /// revocations.
     ///
     /// # Errors
-    /// Files that cannot be read or made, a CA that is none. Of a cluster: it does not serve, or its CA is another one than
-    /// that of the files, or than nodes trust.
+    /// Files cannot be read or written, or `ca.crt` is not a CA. With a cluster: it does not
+    /// respond, or its CA differs from the one in the files or the one that nodes trust.
     pub async fn open(
-        options: PairingOptions,
+        options: EnrollmentOptions,
         membership: impl Into<MembershipStore>,
     ) -> anyhow::Result<Self> {
-        let office = Office::open(&options, membership.into()).await?;
-        let PairingOptions { directory, names, broker, prefix, lifetime, grace, external } = options;
-        let names = shown::all_names(&names);
-        let (directory, names, office, identity) = tokio::task::spawn_blocking(move || {
-            let identity = shown::open(&office.authority, &directory, &names, now())?;
-            anyhow::Ok((directory, names, office, identity))
+        let enrollment = Enrollment::open(&options, membership.into()).await?;
+        let EnrollmentOptions { directory, names, broker, prefix, lifetime, grace, external } = options;
+        let names = served_certificates::all_names(&names);
+        let (directory, names, enrollment, identity) = tokio::task::spawn_blocking(move || {
+            let identity =
+                served_certificates::load_or_issue(&enrollment.authority, &directory, &names, now())?;
+            anyhow::Ok((directory, names, enrollment, identity))
         })
         .await??;
         let mut number = 0;
-        let changes = tokio::sync::Mutex::new(office.membership.changes());
-        let revoked = shown::make_list(&office.authority, &office.membership, external, &mut number).await?;
+        let changes = tokio::sync::Mutex::new(enrollment.membership.changes());
+        let revoked = served_certificates::build_list(
+            &enrollment.authority,
+            &enrollment.membership,
+            external,
+            &mut number,
+        )
+        .await?;
         let written = write_list(&directory, &revoked.der).await;
         if let Err(error) = &written {
             tracing::error!("{error:#}");
         }
-        let (to_cut, published) = (BTreeSet::new(), u64::from(written.is_ok()));
-        let state = State { lifetime, grace, identity, revoked, to_cut, wanted: 1, published };
+        let (to_cut, published_generation) = (BTreeSet::new(), u64::from(written.is_ok()));
+        let state = State { lifetime, grace, identity, revoked, to_cut, generation: 1, published_generation };
         let server = |required, grace| {
-            let rule = state.rule(&office.authority, required, grace);
+            let rule = state.rule(&enrollment.authority, required, grace);
             tls::Server::new(
                 &state.identity,
                 &rule,
-                tls::Clock::system([office.authority.certificate().not_before()]),
+                tls::Clock::system([enrollment.authority.certificate().not_before()]),
             )
         };
         let (endpoint, api, joining) =
             (server(true, Duration::ZERO)?, server(true, Duration::ZERO)?, server(false, grace)?);
-        let operators = operators::Table::new(&office.membership.operators().await?);
+        let operators = operators::Table::new(&enrollment.membership.operators().await?);
         let shared = Shared {
-            office,
+            enrollment,
             directory,
             names,
             broker,
@@ -216,64 +233,67 @@ impl Pairing {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// What of the options can change while it runs.
+    /// Applies the settings that a reload can change.
     pub fn reconfigure(&self, lifetime: Duration, grace: Duration) {
         let mut state = self.state();
         (state.lifetime, state.grace) = (lifetime, grace);
-        if let Err(error) = self.shared.put_in_force(&state) {
+        if let Err(error) = self.shared.apply(&state) {
             tracing::error!("the grace for renewals stays as it was: {error:#}");
         }
     }
 
-    /// The keys, and who remembers.
+    /// The keys and the store, without the service.
     #[must_use]
-    pub fn office(&self) -> &Office {
-        &self.shared.office
+    pub fn enrollment(&self) -> &Enrollment {
+        &self.shared.enrollment
     }
 
-    /// The CA.
+    /// The trust anchor of nodes: the CA.
     #[must_use]
     pub fn trust(&self) -> Trust {
         self.shared.authority.trust()
     }
 
-    /// What this machine's services show. Made anew well before it ends; see [`Pairing::keep`].
+    /// The certificate of this machine's services. [`EnrollmentService::keep`] renews it well
+    /// before its expiry.
     #[cfg(test)]
     fn server_identity(&self) -> Identity {
         self.state().identity.clone()
     }
 
-    /// What the cloud side shows to an external broker: a new key each time, good for ten years.
+    /// Issues the client certificate for an external broker, with a new key, valid for ten years.
     ///
     /// # Errors
-    /// The library's.
+    /// Signing fails.
     pub fn cloud_identity(&self) -> anyhow::Result<Identity> {
         let subject = Subject { common_name: tls::CLOUD.to_owned(), ..Subject::default() };
         self.shared.authority.client(&subject, now(), CLOUD_LIFETIME)
     }
 
-    /// TLS for the MQTT endpoint: certificates demanded, none expired, none revoked. Follows revocations and renewals.
+    /// TLS for the MQTT endpoint: a client certificate is required, neither expired nor revoked.
+    /// Follows revocations and renewals.
     pub fn endpoint_tls(&self) -> tls::Server {
         self.shared.endpoint.clone()
     }
 
-    /// TLS for the API: the same rule.
+    /// TLS for the API, with the rule of [`Self::endpoint_tls`].
     pub fn api_tls(&self) -> tls::Server {
         self.shared.api.clone()
     }
 
-    /// TLS for joining and renewing: certificates are optional, and may have expired within the grace.
+    /// TLS for joining and renewal: client certificates are optional, and may have expired within
+    /// the grace.
     pub(crate) fn joining_tls(&self) -> tls::Server {
         self.shared.joining.clone()
     }
 
-    /// Renews what it is time to renew: the certificate of the services, the kubeconfig of this machine, if there is
-    /// one, for the API at this address, the revocation list; publishes what could not be published; puts in force what others revoke. Never
-    /// ends.
+    /// Renews the services' certificate, the revocation list and the kubeconfig of this machine, if
+    /// one is given with the address of its API. Publishes lists that failed to publish, and
+    /// applies revocations of other processes. Never returns.
     pub async fn keep(&self, kubeconfig: Option<(&Path, &str)>) {
         let upkeep = async {
             loop {
-                tokio::time::sleep(UPKEEP).await;
+                tokio::time::sleep(UPKEEP_INTERVAL).await;
                 if let Err(error) = self.upkeep(now()).await {
                     tracing::error!(
                         "certificates and tokens are not looked after, next try in an hour: {error:#}"
@@ -290,7 +310,7 @@ impl Pairing {
         };
         let republish = async {
             loop {
-                tokio::time::sleep(REPUBLISH).await;
+                tokio::time::sleep(REPUBLISH_INTERVAL).await;
                 match self.republish().await {
                     Ok(true) => tracing::info!("the revocation list is published again"),
                     Ok(false) => {}
@@ -298,44 +318,44 @@ impl Pairing {
                 }
             }
         };
-        tokio::join!(upkeep, republish, self.heed());
+        tokio::join!(upkeep, republish, self.follow_changes());
     }
 
-    /// What is to be done at this time.
+    /// Runs one round of renewal and pruning.
     async fn upkeep(&self, now: Timestamp) -> anyhow::Result<()> {
-        let (grace, made, identity) = {
+        let (grace, created, identity) = {
             let state = self.state();
-            (state.grace, state.revoked.made, state.identity.clone())
+            (state.grace, state.revoked.created, state.identity.clone())
         };
-        if shown::ends_soon(&self.shared.authority, &identity, now) {
-            let pairing = self.clone();
+        if served_certificates::needs_renewal(&self.shared.authority, &identity, now) {
+            let service = self.clone();
             let fresh = tokio::task::spawn_blocking(move || {
-                let Shared { office, directory, names, .. } = &*pairing.shared;
-                shown::make(&office.authority, directory, names, now)
+                let Shared { enrollment, directory, names, .. } = &*service.shared;
+                served_certificates::issue(&enrollment.authority, directory, names, now)
             })
             .await??;
             let mut state = self.state();
             state.identity = fresh;
-            self.shared.put_in_force(&state)?;
+            self.shared.apply(&state)?;
         }
-        let forgotten = self.shared.membership.prune_pairing(before(before(now, grace), KEPT)).await?;
-        if forgotten > 0 || after(made, LIST_AGE) < now {
+        let forgotten = self.shared.membership.prune_expired(before(before(now, grace), RETENTION)).await?;
+        if forgotten > 0 || after(created, LIST_MAX_AGE) < now {
             self.publish().await?;
         }
         Ok(())
     }
 
-    /// Makes the revocation list anew from what is stored, puts it in force here and writes it for brokers. What fails is
-    /// tried again until it is done.
+    /// Rebuilds the revocation list from the store, applies it here and writes it for brokers. A
+    /// failed write is retried by [`Self::republish`].
     async fn publish(&self) -> anyhow::Result<()> {
-        self.state().wanted += 1;
+        self.state().generation += 1;
         let mut number = self.shared.publishing.lock().await;
         self.publish_as(&mut number).await.inspect_err(|error| tracing::error!("{error:#}"))
     }
 
-    /// Publishes the list if that could not be done. Tells whether it was so.
+    /// Publishes the list if an earlier attempt failed. Returns whether one had.
     async fn republish(&self) -> anyhow::Result<bool> {
-        let is_behind = |state: &State| state.published < state.wanted;
+        let is_behind = |state: &State| state.published_generation < state.generation;
         if !is_behind(&self.state()) {
             return Ok(false);
         }
@@ -348,87 +368,99 @@ impl Pairing {
     }
 
     async fn publish_as(&self, number: &mut u64) -> anyhow::Result<()> {
-        let Shared { office, directory, external, .. } = &*self.shared;
-        let wanted = self.state().wanted;
-        let revoked = shown::make_list(&office.authority, &office.membership, *external, number).await?;
+        let Shared { enrollment, directory, external, .. } = &*self.shared;
+        let generation = self.state().generation;
+        let revoked =
+            served_certificates::build_list(&enrollment.authority, &enrollment.membership, *external, number)
+                .await?;
         let der = revoked.der.clone();
         {
             let mut state = self.state();
             let fresh: Vec<_> = revoked.nodes.difference(&state.revoked.nodes).cloned().collect();
             state.to_cut.extend(fresh);
             state.revoked = revoked;
-            self.shared.put_in_force(&state)?;
+            self.shared.apply(&state)?;
         }
         self.shared.cut.notify_one();
         write_list(directory, &der).await?;
         let mut state = self.state();
-        state.published = state.published.max(wanted);
+        state.published_generation = state.published_generation.max(generation);
         Ok(())
     }
 
-    /// Revokes all certificates and tokens of a node: from its commit on nothing of the node is listened to, it is cut off,
-    /// and then the list is published. Gives how many certificates it were.
+    /// Revokes all certificates and tokens of a node. From the commit on its messages are ignored
+    /// and its connections are closed; then the list is published. Returns the number of
+    /// certificates.
     ///
     /// # Errors
-    /// The store's, and then nothing is revoked. Or it is, and the list could not be published, which is tried again.
+    /// The store fails, and nothing is revoked; or the revocation is committed and publishing
+    /// fails, which is retried.
     pub async fn revoke_node(&self, node: &str) -> Result<usize> {
         let name = node.to_owned();
-        self.revoking(async move |pairing| {
-            let revoked = pairing.shared.membership.revoke_certificates(&name, now()).await?;
+        self.revoke_and_publish(async move |service| {
+            let revoked = service.shared.membership.revoke_certificates(&name, now()).await?;
             if revoked > 0 {
-                pairing.shut_out(&name);
+                service.block_node(&name);
             }
             Ok(revoked)
         })
         .await
     }
 
-    /// Whether a name was ever used.
+    /// Whether a name was ever used, or a token is bound to it.
     ///
     /// # Errors
-    /// The store's.
+    /// The store fails.
     pub async fn knows_name(&self, node: &str) -> Result<bool> {
         Ok(self.shared.membership.knows_name(node).await?)
     }
 
-    /// Frees the name of a node that was removed: what is left of its certificates and tokens is revoked. Tells whether
-    /// the name was used.
+    /// Frees the name of a removed node and revokes its remaining certificates and tokens. Returns
+    /// whether the name was used.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`Self::revoke_node`].
     pub async fn forget_node(&self, node: &str) -> Result<bool> {
         let name = node.to_owned();
-        self.revoking(async move |pairing| pairing.shared.membership.forget_name(&name, now()).await).await
+        self.revoke_and_publish(async move |service| {
+            service.shared.membership.forget_name(&name, now()).await
+        })
+        .await
     }
 
-    /// The external broker refuses all certificates of a node that are revoked: whoever comes in its name now has another
-    /// one. Gives the number of those that this was not known of.
+    /// Records that the external broker refuses all revoked certificates of a node: a client that
+    /// connects in its name now holds another one. Returns the number of certificates not yet
+    /// recorded as refused.
     ///
     /// # Errors
-    /// As above.
+    /// As for [`Self::revoke_node`].
     pub async fn broker_updated(&self, node: &str) -> Result<usize> {
         let name = node.to_owned();
-        self.revoking(async move |pairing| pairing.shared.membership.note_refused(&name, now()).await).await
+        self.revoke_and_publish(async move |service| {
+            service.shared.membership.note_refused(&name, now()).await
+        })
+        .await
     }
 
-    /// Has the store change what is revoked, and publishes that: both to the end, although whoever has asked may be gone.
-    async fn revoking<T, F>(&self, change: impl FnOnce(Self) -> F) -> Result<T>
+    /// Runs a change of the revocations and publishes it. Both complete even if the caller is
+    /// cancelled.
+    async fn revoke_and_publish<T, F>(&self, change: impl FnOnce(Self) -> F) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = std::result::Result<T, MembershipError>> + Send + 'static,
     {
-        let (pairing, change) = (self.clone(), change(self.clone()));
+        let (service, change) = (self.clone(), change(self.clone()));
         let changing = tokio::spawn(async move {
             let changed = change.await?;
-            // Also when nothing has changed: what failed the last time is made up for.
-            pairing.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
+            // Without a change too: it retries what failed before.
+            service.publish().await.map_err(|error| Status::internal(format!("{error:#}")))?;
             Ok(changed)
         });
         changing.await.map_err(Status::internal)?
     }
 
-    /// Nothing of a node is listened to any more.
-    fn shut_out(&self, node: &str) {
+    /// Ignores the node's messages from now on and closes its connections.
+    fn block_node(&self, node: &str) {
         let mut state = self.state();
         state.revoked.nodes.insert(node.to_owned());
         state.to_cut.insert(node.to_owned());
@@ -436,7 +468,7 @@ impl Pairing {
         self.shared.cut.notify_one();
     }
 
-    /// Waits for nodes that were shut out: whoever has their connections is to cut them. Can be cancelled without loss.
+    /// Waits for nodes whose connections the caller must close after a revocation. Cancel-safe.
     pub async fn nodes_to_cut(&self) -> Vec<String> {
         loop {
             let nodes = std::mem::take(&mut self.state().to_cut);
@@ -447,18 +479,20 @@ impl Pairing {
         }
     }
 
-    /// Whether nothing that comes in a node's name is listened to: its certificates are revoked and it has joined with no
-    /// new token since. An external broker does not tell with which certificate a client has come, so there it has to be
-    /// known of every revoked one that the broker refuses it.
+    /// Whether a node's messages are ignored: its certificates are revoked, and it has not joined
+    /// with a new token since.
+    ///
+    /// An external broker does not report a client's certificate. Behind one, a node counts as
+    /// revoked until the broker is known to refuse each of its revoked certificates.
     #[must_use]
     pub fn is_revoked(&self, node: &str) -> bool {
         self.state().revoked.nodes.contains(node)
     }
 
-    /// The revocation list, PEM, for brokers.
+    /// The revocation list in PEM, for brokers.
     #[must_use]
     pub fn revocation_list(&self) -> String {
-        shown::list_pem(&self.state().revoked.der)
+        served_certificates::list_pem(&self.state().revoked.der)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -467,8 +501,8 @@ impl Pairing {
 }
 
 impl Shared {
-    /// All services show and demand what the state says.
-    fn put_in_force(&self, state: &State) -> anyhow::Result<()> {
+    /// Applies certificate and revocation list to the TLS of all services.
+    fn apply(&self, state: &State) -> anyhow::Result<()> {
         for (server, required, grace) in [
             (&self.endpoint, true, Duration::ZERO),
             (&self.api, true, Duration::ZERO),
@@ -487,15 +521,15 @@ impl State {
     }
 }
 
-/// Writes the list for brokers.
+/// Writes the revocation list to the directory, for brokers.
 async fn write_list(directory: &Path, der: &[u8]) -> anyhow::Result<()> {
-    let (path, pem) = (directory.join(LIST_FILE), shown::list_pem(der));
+    let (path, pem) = (directory.join(LIST_FILE), served_certificates::list_pem(der));
     tokio::task::spawn_blocking(move || durable::write(&path, pem.as_bytes(), 0o600))
         .await?
         .context("what is revoked is in force here, but brokers cannot learn of it yet, which is tried again")
 }
 
-/// Now, with the precision of certificates: seconds.
+/// The current time in whole seconds, the precision of certificates.
 pub fn now() -> Timestamp {
     Timestamp::from_second(Timestamp::now().as_second()).unwrap_or(Timestamp::UNIX_EPOCH)
 }

@@ -1,8 +1,8 @@
-//! The members of the fleet: tokens, certificates, and what became of the nodes that they are of.
+//! The members of the fleet: tokens, certificates and removed nodes.
 //!
-//! A [`MembershipStore`] applies the rules; the documents that it keeps are in the database of this process, or in a Kubernetes
-//! cluster for all replicas. What decides over a write is read before it, and the write names what it replaces
-//! (`documents`), so that of several writers one wins.
+//! A [`MembershipStore`] applies the rules. Its documents are in the database of this process, or
+//! in a Kubernetes cluster, shared by all replicas. Writes are compare-and-swap (`documents`): each
+//! names the state that it was decided on, so that of concurrent writers one wins.
 
 mod changes;
 mod documents;
@@ -25,7 +25,7 @@ use documents::{DocumentStore, Record, Revision, Stored};
 use edgesync_cloud_store::{CloudError, CloudStore, NodeEffect};
 use edgesync_object::{Labels, ObjectKey, Status};
 use edgesync_store::StoreError;
-use follow::{Known, Task};
+use follow::{Cache, WatchTask};
 use member::Member;
 use objects::ClusterDocuments;
 use table::Table;
@@ -33,20 +33,20 @@ use table::Table;
 pub use changes::{Changed, Changes, RevocationChange};
 pub(crate) use records::MAX_OPERATORS;
 pub use records::{
-    CertificateRecord, MAX_CERTIFICATES_PER_NODE, MemberRecord, OperatorRecord, PairingRefusal, Revocations,
-    TokenRecord,
+    CertificateRecord, EnrollmentRefusal, MAX_CERTIFICATES_PER_NODE, MemberRecord, OperatorRecord,
+    Revocations, TokenRecord,
 };
 
-/// How often a write is tried that others are faster with.
-const TRIES: u32 = 16;
-/// How long is waited between two tries at first, and at most, about.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(160));
-/// The most removed nodes that are remembered: the last ones.
+/// Attempts of a write that conflicts with others.
+const MAX_ATTEMPTS: u32 = 16;
+/// Base and maximum of the exponential backoff between two attempts, before jitter.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(160));
+/// Maximum number of remembered removed nodes; the oldest are dropped.
 const MAX_REMOVED_NODES: usize = 100_000;
-/// How long somebody is asked to wait while the cluster does not serve, in seconds.
+/// Value of `Retry-After` while the cluster is unavailable, in seconds.
 const RETRY_SECONDS: u32 = 5;
 
-/// Tokens, certificates and members. Cheap to clone.
+/// Store of tokens, certificates and members. Cheap to clone.
 #[derive(Clone)]
 pub struct MembershipStore {
     shared: Arc<Shared>,
@@ -54,61 +54,62 @@ pub struct MembershipStore {
 
 struct Shared {
     documents: Arc<dyn DocumentStore>,
-    /// The same documents, where other replicas change them too.
+    /// The same documents in a cluster, where other replicas change them too.
     cluster: Option<Arc<ClusterDocuments>>,
-    known: Arc<Known>,
-    /// One at a time spends a token here: others would only be in each other's way.
-    turns: [tokio::sync::Mutex<()>; 16],
-    following: Mutex<Option<Task>>,
+    cache: Arc<Cache>,
+    /// Serialize compare-and-swap loops on a token within this process: concurrent ones would only
+    /// conflict. Indexed by a hash of the id.
+    locks: [tokio::sync::Mutex<()>; 16],
+    watch_task: Mutex<Option<WatchTask>>,
 }
 
-/// Why something was not stored, or could not be read.
+/// Why the membership could not be read or written.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MembershipError {
-    /// The database's.
+    /// The database of this process fails.
     #[error(transparent)]
     Store(#[from] CloudError),
-    /// The cluster's.
+    /// The cluster refuses the request or is unavailable.
     #[error(transparent)]
     Cluster(#[from] Failure),
-    /// Others were always faster.
+    /// Every attempt has conflicted with another writer.
     #[error("the {kind} '{id}' is changed by others all the time: try again")]
     Contended {
-        /// What it is.
+        /// The kind of document.
         kind: &'static str,
-        /// Which one.
+        /// The id of the document.
         id: String,
     },
-    /// Somebody else has written an object of these.
+    /// Another program has written one of these objects.
     #[error(
         "{key} is not as edgesync has written it: {why}; restore it, or delete it, and what it says is forgotten"
     )]
     Damaged {
-        /// Which one.
+        /// Kind, namespace and name of the object.
         key: ObjectKey,
-        /// What is wrong.
+        /// The problem with its content.
         why: String,
     },
-    /// What there is cannot be followed.
+    /// The watch could not start.
     #[error("tokens and certificates in the namespace '{namespace}' cannot be followed: {why}")]
     Unfollowed {
-        /// Where.
+        /// The namespace in the cluster.
         namespace: String,
-        /// Why.
+        /// The error of the watch.
         why: String,
     },
 }
 
 type Result<T, E = MembershipError> = std::result::Result<T, E>;
 
-/// What has become of a name, beside its certificates.
+/// The state of a name, apart from its certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
-    /// Somebody has joined under it, or it was removed.
+    /// A node has joined under it, or it was removed.
     pub used: bool,
-    /// The labels of the token that it joined with last.
+    /// The labels of the token of the last join.
     pub labels: Arc<Labels>,
-    /// Since when it has been removed from the fleet.
+    /// Time of the removal from the fleet.
     pub removed: Option<Timestamp>,
 }
 
@@ -118,7 +119,7 @@ impl From<MembershipError> for Status {
             MembershipError::Store(_)
             | MembershipError::Damaged { .. }
             | MembershipError::Cluster(Failure::Invalid(_)) => Self::internal(error),
-            // What is missing there can be put right there.
+            // Temporary, or repairable in the cluster: the client retries.
             _ => Self::unavailable(error.to_string(), RETRY_SECONDS),
         }
     }
@@ -130,7 +131,7 @@ impl fmt::Debug for MembershipStore {
     }
 }
 
-/// In the database of this process, which alone writes it.
+/// The store in this process's database, without other writers.
 impl From<CloudStore> for MembershipStore {
     fn from(store: CloudStore) -> Self {
         Self::of(Arc::new(store), None)
@@ -138,7 +139,7 @@ impl From<CloudStore> for MembershipStore {
 }
 
 impl MembershipStore {
-    /// The one in this namespace of a cluster. Nothing is followed before [`Self::follow`].
+    /// The store in this namespace of a cluster. [`Self::follow`] starts the watch.
     #[must_use]
     pub fn of_cluster(cluster: Arc<dyn ObjectStore>, namespace: &str) -> Self {
         let documents = Arc::new(ClusterDocuments::new(cluster, namespace));
@@ -146,33 +147,33 @@ impl MembershipStore {
     }
 
     fn of(documents: Arc<dyn DocumentStore>, cluster: Option<Arc<ClusterDocuments>>) -> Self {
-        let (known, turns, following) = Default::default();
-        Self { shared: Arc::new(Shared { documents, cluster, known, turns, following }) }
+        let (cache, locks, watch_task) = Default::default();
+        Self { shared: Arc::new(Shared { documents, cluster, cache, locks, watch_task }) }
     }
 
-    /// The cluster and the namespace that it is in, if it is in one.
+    /// The cluster and the namespace of the store, if it is in a cluster.
     #[must_use]
     pub fn cluster(&self) -> Option<(&dyn ObjectStore, &str)> {
         self.shared.cluster.as_deref().map(|documents| (&*documents.cluster, &*documents.namespace))
     }
 
-    /// Tells what changes from now on, this process' own changes too.
+    /// Subscribes to the changes from now on, including those of this process.
     #[must_use]
     pub fn changes(&self) -> Changes {
-        Changes::new(self.shared.cluster.as_ref().map(|_| self.shared.known.changes.subscribe()))
+        Changes::new(self.shared.cluster.as_ref().map(|_| self.shared.cache.changes.subscribe()))
     }
 
-    /// What is known of a name; nothing if it was never used. Only for who follows.
+    /// The known state of a name; `None` if it was never used. Requires [`Self::follow`].
     #[must_use]
     pub fn membership(&self, node: &str) -> Option<Membership> {
-        self.shared.known.table().membership(node)
+        self.shared.cache.table().membership(node)
     }
 }
 
-/// Each method may fail with what [`MembershipError`] names.
+/// Every method fails with a [`MembershipError`].
 #[allow(clippy::missing_errors_doc, reason = "said once above")]
 impl MembershipStore {
-    /// Records a token.
+    /// Records a new token.
     pub async fn put_token(&self, token: TokenRecord) -> Result<()> {
         match self.write(&token, Revision::NONE, NodeEffect::None).await? {
             true => Ok(()),
@@ -180,86 +181,89 @@ impl MembershipStore {
         }
     }
 
-    /// All tokens, newest first.
+    /// Returns all tokens, newest first.
     pub async fn tokens(&self) -> Result<Vec<TokenRecord>> {
         let mut tokens = self.values::<TokenRecord>().await?;
         tokens.sort_by(|one, other| other.created.cmp(&one.created).then_with(|| one.id.cmp(&other.id)));
         Ok(tokens)
     }
 
-    /// Revokes a token; none if there is no such token, and else whether it was of use before.
+    /// Revokes a token. Returns whether it was usable before; `None` if it does not exist.
     pub async fn revoke_token(&self, id: &str, now: Timestamp) -> Result<Option<bool>> {
         let revoke = |token: &mut TokenRecord| {
-            let was_of_use = token.is_of_use(now);
+            let was_of_use = token.is_usable(now);
             token.revoked.get_or_insert(now);
             was_of_use
         };
         self.alter(id, NodeEffect::None, revoke).await
     }
 
-    /// Records the certificate of a renewal. The one that was shown must be known, of the same node and not revoked.
+    /// Records the certificate of a renewal. The presented one must be a known, unrevoked
+    /// certificate of the same node.
     pub async fn renew_certificate(
         &self,
-        shown: &str,
+        presented: &str,
         certificate: CertificateRecord,
         now: Timestamp,
-    ) -> Result<Result<(), PairingRefusal>> {
-        let renew = |member: &mut Member| member.renew(shown, &certificate, now);
-        // What there is not has no certificate to show.
+    ) -> Result<Result<(), EnrollmentRefusal>> {
+        let renew = |member: &mut Member| member.renew(presented, &certificate, now);
+        // A name without a record has no certificates.
         let renewed = self.change(&certificate.node, NodeEffect::None, renew).await?;
-        Ok(renewed.unwrap_or(Err(PairingRefusal::Revoked)))
+        Ok(renewed.unwrap_or(Err(EnrollmentRefusal::Revoked)))
     }
 
-    /// Revokes all certificates of a node and all tokens that are bound to it. Gives the number of certificates.
+    /// Revokes all certificates of a node and all tokens bound to it. Returns the number of
+    /// certificates.
     ///
-    /// First the tokens, then the certificates: whoever is just joining with one of these tokens looks at it once more after
-    /// the certificate was recorded.
+    /// Tokens are revoked before certificates: a concurrent join reads its token again after it has
+    /// recorded its certificate.
     pub async fn revoke_certificates(&self, node: &str, now: Timestamp) -> Result<usize> {
         self.revoke_tokens_of(node, now).await?;
         self.alter_member(node, NodeEffect::None, |member| member.revoke(now)).await
     }
 
-    /// Forgets that a name was used, and with it the labels of its token: any device may join under it again. What is
-    /// still good of it is revoked. Tells whether it was used.
+    /// Frees a used name, so that any device can join under it again. Drops its labels and revokes
+    /// its certificates. Returns whether it was used.
     pub async fn forget_name(&self, node: &str, now: Timestamp) -> Result<bool> {
         self.revoke_tokens_of(node, now).await?;
         self.alter_member(node, NodeEffect::None, |member| member.forget(now)).await
     }
 
-    /// Whether a name was ever used, or a token was made for it.
+    /// Whether a name was ever used, or a token is bound to it.
     pub async fn knows_name(&self, node: &str) -> Result<bool> {
         let documents = &self.shared.documents;
         Ok(self.is_used(&self.read_member(node).await?).await?
             || !documents.list(TokenRecord::KIND, Some(node)).await?.is_empty())
     }
 
-    /// Notes that an external broker refuses all certificates of a node that are revoked so far. Gives their number.
+    /// Records that an external broker refuses all revoked certificates of a node. Returns the
+    /// number of those that were unconfirmed.
     pub async fn note_refused(&self, node: &str, now: Timestamp) -> Result<usize> {
         self.alter_member(node, NodeEffect::None, |member| member.note_refused(now)).await
     }
 
-    /// What is revoked, as far as it is known here: whatever this process has revoked, and what others have as soon as it
-    /// is heard of.
+    /// Returns the known revocations: those of this process at once, those of others as soon as
+    /// they are observed.
     pub async fn revocations(&self) -> Result<Revocations> {
-        self.known(Table::revocations).await
+        self.read_table(Table::revocations).await
     }
 
-    /// Forgets tokens and certificates (also revoked ones) that ended before this time, which nobody can use, and of the nodes
-    /// that were removed those that were first, if there are too many.
-    pub async fn prune_pairing(&self, before: Timestamp) -> Result<usize> {
+    /// Drops tokens and certificates that expired before this time, also revoked ones, and the
+    /// oldest removed nodes beyond the limit. Returns the number of tokens and certificates.
+    pub async fn prune_expired(&self, before: Timestamp) -> Result<usize> {
         let mut forgotten = self.prune(|token: &TokenRecord| token.expires < before).await?
             + self.prune(|operator: &OperatorRecord| operator.expires < before).await?;
-        for node in self.known(|table| table.ended(before)).await? {
+        for node in self.read_table(|table| table.ended(before)).await? {
             forgotten += self.alter_member(&node, NodeEffect::None, |member| member.prune(before)).await?;
         }
         self.prune_removed(MAX_REMOVED_NODES).await?;
         Ok(forgotten)
     }
 
-    /// Records the certificate of an operator; false if there are too many already. Replicas that do this at the same moment
-    /// may make a few more than there should be.
+    /// Records the certificate of an operator; `false` if there are too many. Concurrent replicas
+    /// may exceed the limit slightly.
     pub async fn put_operator(&self, operator: OperatorRecord) -> Result<bool> {
-        let _turn = self.turn(OperatorRecord::KIND).await;
+        let _guard = self.lock(OperatorRecord::KIND).await;
         let is_good = |other: &&OperatorRecord| other.revoked.is_none() && other.expires > operator.created;
         if self.operators().await?.iter().filter(is_good).count() >= MAX_OPERATORS {
             return Ok(false);
@@ -267,11 +271,11 @@ impl MembershipStore {
         if !self.write(&operator, Revision::NONE, NodeEffect::None).await? {
             return Err(contended::<OperatorRecord>(&operator.serial));
         }
-        self.shared.known.tell([Changed::Operators]);
+        self.shared.cache.notify([Changed::Operators]);
         Ok(true)
     }
 
-    /// All certificates of operators, newest first.
+    /// Returns all certificates of operators, newest first.
     pub async fn operators(&self) -> Result<Vec<OperatorRecord>> {
         let mut operators = self.values::<OperatorRecord>().await?;
         operators.sort_by(|one, other| {
@@ -280,7 +284,8 @@ impl MembershipStore {
         Ok(operators)
     }
 
-    /// Revokes the certificate with this serial number, or all of this name. Gives how many that were not revoked before.
+    /// Revokes the operator certificate with this serial number, or all of this name. Returns the
+    /// number of newly revoked ones.
     pub async fn revoke_operators(&self, which: &str, now: Timestamp) -> Result<usize> {
         let mut revoked = 0;
         for OperatorRecord { serial, name, .. } in self.operators().await? {
@@ -294,58 +299,59 @@ impl MembershipStore {
             }
         }
         if revoked > 0 {
-            self.shared.known.tell([Changed::Operators]);
+            self.shared.cache.notify([Changed::Operators]);
         }
         Ok(revoked)
     }
 
-    /// The labels of the token that a node joined with last; none if its name was never used.
+    /// Returns the labels of a node's last join; `None` if its name is not used.
     pub async fn member_labels(&self, node: &str) -> Result<Option<Labels>> {
         let member = self.read_member(node).await?;
         Ok(member.used.then_some(member.labels))
     }
 
-    /// The names that somebody has joined under and that are not removed, in their order.
+    /// Returns the nodes that have joined and are not removed, ordered by name.
     pub async fn members(&self) -> Result<Vec<MemberRecord>> {
-        self.known(Table::members).await
+        self.read_table(Table::members).await
     }
 
-    /// The same of one name, as it is now.
+    /// Reads one member from the store.
     pub async fn member(&self, node: &str) -> Result<Option<MemberRecord>> {
         Ok(self.read_member(node).await?.record())
     }
 
-    /// The nodes that were removed from the fleet, and when, in the order of their names.
+    /// Returns the removed nodes with the time of removal, ordered by name.
     pub async fn removed(&self) -> Result<Vec<(String, Timestamp)>> {
-        self.known(Table::removed).await
+        self.read_table(Table::removed).await
     }
 
-    /// The nodes that were removed, and when, and the other names that were joined under.
+    /// Returns the removed nodes with the time of removal, and the members.
     pub async fn removed_and_members(&self) -> Result<(Vec<(String, Timestamp)>, Vec<MemberRecord>)> {
-        self.known(|table| (table.removed(), table.members())).await
+        self.read_table(|table| (table.removed(), table.members())).await
     }
 
-    /// When a node was removed, and what there is of it otherwise, as it is now.
+    /// Reads the time of removal and the member record of a node from the store.
     pub async fn standing(&self, node: &str) -> Result<(Option<Timestamp>, Option<MemberRecord>)> {
         let member = self.read_member(node).await?;
         Ok((member.removed, member.record()))
     }
 
-    /// Remembers that a node is removed from the fleet at this time; its name is not free again. Tells whether it was not
-    /// removed before. The database deletes all that it has of the node with this, of a cluster it is for the fleet to do.
+    /// Records that a node is removed from the fleet; its name stays taken. Returns whether this is
+    /// new. The database deletes all data of the node in the same transaction; in a cluster the
+    /// fleet deletes it.
     pub async fn remove_node(&self, node: &str, now: Timestamp) -> Result<bool> {
         self.alter_member(node, NodeEffect::Delete, |member| member.remove(now)).await
     }
 
-    /// Forgets that a node was removed: it may come back. Tells whether it had been.
+    /// Lets a removed node return. Returns whether it was removed.
     pub async fn admit_node(&self, node: &str) -> Result<bool> {
         self.alter_member(node, NodeEffect::None, Member::admit).await
     }
 }
 
-/// Reads, and writes that name what they replace.
+/// Reads and compare-and-swap writes.
 impl MembershipStore {
-    /// Reads a record, or what stands for one that is not there.
+    /// Reads a record, or the value of an absent one.
     async fn read<T: Record>(&self, id: &str) -> Result<Option<Stored<T>>> {
         let documents = &*self.shared.documents;
         match documents.get(T::KIND, id).await? {
@@ -358,23 +364,23 @@ impl MembershipStore {
         Ok(self.read(node).await?.map_or_else(|| Member::new(node), |stored| stored.value))
     }
 
-    /// Reads all records of a kind, or those that are for a node.
+    /// Reads all records of a kind, or those for a node.
     async fn read_all<T: Record>(&self, node: Option<&str>) -> Result<Vec<Result<Stored<T>>>> {
         let documents = Arc::clone(&self.shared.documents);
         let found = documents.list(T::KIND, node).await?;
-        // Of a large fleet that takes long.
+        // Takes long for a large fleet.
         let read =
             move || found.into_iter().map(|found| documents::read(&*documents, found)).collect::<Vec<_>>();
         let read = tokio::task::spawn_blocking(read).await;
         read.map_err(|error| CloudError::from(StoreError::internal(error.to_string())).into())
     }
 
-    /// The same without those that somebody else has written in a cluster.
+    /// Reads all records of a kind, without damaged objects of a cluster.
     async fn list<T: Record>(&self) -> Result<Vec<Stored<T>>> {
         let mut records = Vec::new();
         for read in self.read_all(None).await? {
             match read {
-                Err(MembershipError::Damaged { key, why }) => left_out(&key.name, &why),
+                Err(MembershipError::Damaged { key, why }) => warn_damaged(&key.name, &why),
                 read => records.push(read?),
             }
         }
@@ -385,10 +391,10 @@ impl MembershipStore {
         Ok(self.list().await?.into_iter().map(|stored| stored.value).collect())
     }
 
-    /// Reads what is known: what is followed, or else what there is now.
-    async fn known<T>(&self, read: impl FnOnce(&Table) -> T) -> Result<T> {
+    /// Reads the followed table, or one built from the store.
+    async fn read_table<T>(&self, read: impl FnOnce(&Table) -> T) -> Result<T> {
         if self.is_followed() {
-            return Ok(read(&self.shared.known.table()));
+            return Ok(read(&self.shared.cache.table()));
         }
         let mut table = Table::default();
         for Stored { value, revision } in self.list::<Member>().await? {
@@ -397,15 +403,16 @@ impl MembershipStore {
         Ok(read(&table))
     }
 
-    /// Changes a record until nobody else changes it meanwhile, unless that is refused. None if there is none.
+    /// Changes a record by compare-and-swap, unless the change is refused. Returns `None` if the
+    /// record does not exist.
     async fn change<T: Record, R, E>(
         &self,
         id: &str,
         effect: NodeEffect,
         mut change: impl FnMut(&mut T) -> Result<R, E>,
     ) -> Result<Option<Result<R, E>>> {
-        for attempt in 0..TRIES {
-            pause(attempt).await;
+        for attempt in 0..MAX_ATTEMPTS {
+            back_off(attempt).await;
             let Some(Stored { value: before, revision }) = self.read::<T>(id).await? else { return Ok(None) };
             let mut after = before.clone();
             let changed = match change(&mut after) {
@@ -422,7 +429,7 @@ impl MembershipStore {
         Err(contended::<T>(id))
     }
 
-    /// The same for a change that nothing refuses.
+    /// Changes a record by compare-and-swap, for a change that cannot be refused.
     async fn alter<T: Record, R>(
         &self,
         id: &str,
@@ -433,7 +440,7 @@ impl MembershipStore {
         Ok(changed.map(|changed| changed.unwrap_or_else(|never| match never {})))
     }
 
-    /// The same for a member: there is always one.
+    /// Changes a member, whose record is created on demand.
     async fn alter_member<R: Default>(
         &self,
         node: &str,
@@ -443,9 +450,9 @@ impl MembershipStore {
         Ok(self.alter(node, effect, change).await?.unwrap_or_default())
     }
 
-    /// Writes a record in the place of what was read, or deletes one that says nothing; false if that has changed meanwhile.
+    /// Replaces a record as it was read, and deletes an empty one; `false` if it has changed since.
     async fn write<T: Record>(&self, value: &T, replaces: Revision, effect: NodeEffect) -> Result<bool> {
-        let Shared { documents, cluster, known, .. } = &*self.shared;
+        let Shared { documents, cluster, cache, .. } = &*self.shared;
         let version = if replaces != Revision::NONE && value.as_member().is_some_and(Member::is_empty) {
             documents.delete(T::KIND, value.id(), replaces).await?.then_some(None)
         } else {
@@ -453,8 +460,8 @@ impl MembershipStore {
         };
         let Some(version) = version else { return Ok(false) };
         if let (Some(member), Some(_)) = (value.as_member(), cluster) {
-            let told = known.table().wrote(member, version);
-            known.tell(told);
+            let changed = cache.table().written(member, version);
+            cache.notify(changed);
         }
         Ok(true)
     }
@@ -470,7 +477,7 @@ impl MembershipStore {
         Ok(forgotten)
     }
 
-    /// Forgets which nodes were removed, but for the last ones.
+    /// Forgets all but the most recently removed nodes.
     async fn prune_removed(&self, most: usize) -> Result<()> {
         let mut removed = self.removed().await?;
         removed.sort_by(|(_, one), (_, other)| other.cmp(one));
@@ -490,8 +497,8 @@ impl MembershipStore {
         Ok(())
     }
 
-    /// Whether a name was used: somebody has joined or reported under it, it was removed, or a node of the cluster itself has
-    /// it.
+    /// Whether a name is taken: a node has joined or reported under it, it was removed, or a node
+    /// of the cluster itself has it.
     async fn is_used(&self, member: &Member) -> Result<bool> {
         Ok(member.was_used() || self.shared.documents.is_node(&member.node).await?)
     }
@@ -501,17 +508,17 @@ fn contended<T: Record>(id: &str) -> MembershipError {
     MembershipError::Contended { kind: T::KIND, id: id.to_owned() }
 }
 
-/// Waits before another try, longer each time, and not as long as others.
-async fn pause(attempt: u32) {
+/// Waits before another attempt, with exponential backoff and jitter.
+async fn back_off(attempt: u32) {
     if attempt > 0 {
-        let longest = PAUSES.1.min(PAUSES.0.saturating_mul(2u32.saturating_pow(attempt)));
+        let longest = BACKOFF.1.min(BACKOFF.0.saturating_mul(2u32.saturating_pow(attempt)));
         let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
         let longest = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
         tokio::time::sleep(Duration::from_micros(random % longest)).await;
     }
 }
 
-fn left_out(name: &str, why: &str) {
+fn warn_damaged(name: &str, why: &str) {
     tracing::error!(name, why, "an object is not as edgesync has written it, and left out");
 }
 

@@ -1,4 +1,4 @@
-//! The store of the objects that enrollment keeps where several replicas share them: a Kubernetes cluster.
+//! The interface to a store that several replicas share: the objects of a Kubernetes cluster.
 
 use std::fmt;
 use std::pin::Pin;
@@ -7,40 +7,40 @@ use serde_json::Value;
 
 use edgesync_object::{Object, ObjectKey, Resource};
 
-/// Why an object was not read or written.
+/// Why an object could not be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The object is another one than the writer knew, or exists where one was to be created. The caller reads it again and
-    /// applies its change to what it finds.
+    /// The object has another version than the write names, or exists already. The caller reads it
+    /// again and reapplies its change.
     #[error("{0} was changed meanwhile")]
     Conflict(ObjectKey),
-    /// There is no such object, or no such kind.
+    /// The object or its kind does not exist.
     #[error("there is no {0}")]
     NotFound(ObjectKey),
-    /// The caller lacks the right, in the words of the store.
+    /// The caller lacks the right. Message of the store.
     #[error("{0}")]
     Forbidden(String),
-    /// The store never accepts the object as it is, in its words.
+    /// The store rejects the object for good. Message of the store.
     #[error("{0}")]
     Invalid(String),
-    /// The store does not serve now; the caller retries later. Whether the object was written is unknown.
+    /// The store is unavailable; the caller retries. Whether the object was written is unknown.
     #[error("{0}")]
     Unserved(String),
 }
 
-/// What must be true of an object that is changed.
+/// Conditions on the object that a write changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Precondition<'a> {
-    /// It still has this UID.
+    /// The UID that the object must have.
     pub uid: Option<&'a str>,
-    /// It still has this `resourceVersion`.
+    /// The `resourceVersion` that the object must have.
     pub version: Option<&'a str>,
 }
 
 /// One event of a watch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
-    /// A list begins; what it does not have up to [`News::Complete`] is gone.
+    /// A list starts. Objects that it does not report before [`News::Complete`] are deleted.
     Begun,
     /// An object of the list.
     Listed(Object),
@@ -54,13 +54,13 @@ pub enum News {
     Failed(String),
 }
 
-/// A boxed future, so that the traits here can be used as objects.
+/// A boxed future: keeps the traits here object-safe.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Objects that several processes read, write and watch.
 ///
-/// Reads come from the quorum; writes name the version that they replace, so that of several writers one wins.
-/// Each method fails with what [`Failure`] names.
+/// Reads are quorum reads. Writes name the version that they replace: of concurrent writers one
+/// wins. Every method fails with a [`Failure`].
 pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     /// Reads an object; `None` if there is none.
     fn get<'a>(
@@ -70,7 +70,7 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
         name: &'a str,
     ) -> Pending<'a, Result<Option<Object>, Failure>>;
 
-    /// Reads all objects of a kind with these labels, in one namespace or in all.
+    /// Lists the objects of a kind with these labels, in one namespace or in all.
     fn list<'a>(
         &'a self,
         resource: &'a Resource,
@@ -78,14 +78,14 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
         selector: &'a str,
     ) -> Pending<'a, Result<Vec<Object>, Failure>>;
 
-    /// Creates an object.
+    /// Creates an object; [`Failure::Conflict`] if it exists.
     fn create<'a>(
         &'a self,
         resource: &'a Resource,
         object: &'a Object,
     ) -> Pending<'a, Result<Object, Failure>>;
 
-    /// Replaces the version that the object names.
+    /// Replaces the version that the object carries.
     fn replace<'a>(
         &'a self,
         resource: &'a Resource,
@@ -96,7 +96,7 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     fn merge<'a>(
         &'a self,
         resource: &'a Resource,
-        place: (&'a str, &'a str),
+        key: (&'a str, &'a str),
         precondition: Precondition<'a>,
         patch: Value,
     ) -> Pending<'a, Result<Object, Failure>>;
@@ -105,16 +105,16 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     fn delete<'a>(
         &'a self,
         resource: &'a Resource,
-        place: (&'a str, &'a str),
+        key: (&'a str, &'a str),
         precondition: Precondition<'a>,
     ) -> Pending<'a, Result<bool, Failure>>;
 
-    /// Watches a kind in a namespace, beginning with a list.
+    /// Watches a kind in a namespace. The watch starts with a list.
     fn follow(&self, resource: &Resource, namespace: &str, selector: &str) -> Box<dyn Follow>;
 }
 
-/// A watch.
+/// A watch that restarts by itself after a failure.
 pub trait Follow: Send {
-    /// Waits for the next event. Can be cancelled without loss.
+    /// Waits for the next event. Cancel-safe.
     fn next(&mut self) -> Pending<'_, News>;
 }

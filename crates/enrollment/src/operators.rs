@@ -1,5 +1,7 @@
-//! Operators: who may use the API. Each certificate is recorded when it is made, with a role; one that is not recorded, or
-//! revoked, opens nothing.
+//! Operators of the API: issues, records and revokes their certificates.
+//!
+//! Each certificate is recorded with a role when it is issued. One that is not recorded, or
+//! revoked, grants nothing.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,26 +13,26 @@ use tokio::sync::watch;
 
 use super::authority::Authority;
 use super::membership::{MAX_OPERATORS, MembershipStore, OperatorRecord};
-use super::{Pairing, after, days, files, now};
+use super::{EnrollmentService, after, days, files, now};
 use edgesync_api::{Caller, Kubeconfig, Operators, Role};
 use edgesync_object::name::check_subdomain;
 use edgesync_object::status::{Reason, Result, Status};
 use edgesync_store::durable;
 use edgesync_transport::tls::{Identity, OPERATOR_PREFIX, OPERATORS, Subject};
 
-/// How long the certificate of an operator may be good.
+/// Lifetime of an operator's certificate.
 const LIFETIMES: std::ops::RangeInclusive<Duration> = Duration::from_secs(60)..=days(3653);
-/// The operator whose kubeconfig lies on this machine, and how long their certificate is good.
+/// The operator of this machine's kubeconfig, and the lifetime of its certificate.
 const LOCAL: &str = "local";
 const LOCAL_LIFETIME: Duration = days(90);
-/// With less than this left it is made anew.
+/// Remaining lifetime at which this machine's kubeconfig gets a new certificate.
 const LOCAL_RENEWAL: Duration = days(30);
 
-/// The certificates that count, by serial number.
+/// The operators with a certificate that is not revoked, by serial number.
 pub(super) struct Table {
     callers: RwLock<HashMap<String, Caller>>,
     revoked: watch::Sender<()>,
-    turn: tokio::sync::Mutex<()>,
+    refresh_lock: tokio::sync::Mutex<()>,
 }
 
 impl Operators for Table {
@@ -48,7 +50,7 @@ impl Table {
         Arc::new(Self {
             callers: RwLock::new(callers(records)),
             revoked: watch::Sender::new(()),
-            turn: tokio::sync::Mutex::default(),
+            refresh_lock: tokio::sync::Mutex::default(),
         })
     }
 
@@ -67,57 +69,59 @@ fn callers(records: &[OperatorRecord]) -> HashMap<String, Caller> {
     .collect()
 }
 
-impl Pairing {
-    /// Who may use the API, with which certificate.
+impl EnrollmentService {
+    /// The operators that the API accepts, by certificate.
     pub fn operators(&self) -> Arc<dyn Operators> {
         Arc::clone(&self.shared.operators) as _
     }
 
-    /// What is known of the certificates of operators, newest first.
+    /// Returns the recorded certificates of operators, newest first.
     ///
     /// # Errors
-    /// The store's.
+    /// The store fails.
     pub async fn operator_records(&self) -> Result<Vec<OperatorRecord>> {
-        self.shared.office.operator_records().await
+        self.shared.enrollment.operator_records().await
     }
 
-    /// A certificate for an operator of the API, recorded.
+    /// Issues and records a certificate for an operator of the API.
     ///
     /// # Errors
-    /// A bad name, role or time; too many; the library's and the store's.
+    /// Name, role or lifetime is invalid; there are too many operators; signing or the store fails.
     pub async fn new_operator(&self, name: &str, role: Role, lifetime: Duration) -> Result<Identity> {
-        let identity = self.shared.office.new_operator(name, role, lifetime).await?;
+        let identity = self.shared.enrollment.new_operator(name, role, lifetime).await?;
         self.read_operators().await?;
         Ok(identity)
     }
 
-    /// Revokes the certificate with this serial number, or all of this name: their connections are cut. Gives how many.
+    /// Revokes the operator certificate with this serial number, or all of this name, and closes
+    /// their connections. Returns their number.
     ///
     /// # Errors
-    /// 404 if there is none that could be revoked; the store's.
+    /// 404 if none could be revoked; the store fails.
     pub async fn revoke_operators(&self, which: &str) -> Result<usize> {
-        // Goes on when whoever asked has hung up.
-        let (pairing, name) = (self.clone(), which.to_owned());
+        // Completes even if the caller is cancelled.
+        let (service, name) = (self.clone(), which.to_owned());
         let revoking = tokio::spawn(async move {
-            let count = pairing.shared.membership.revoke_operators(&name, now()).await?;
-            pairing.read_operators().await?;
+            let count = service.shared.membership.revoke_operators(&name, now()).await?;
+            service.read_operators().await?;
             Ok::<_, Status>(count)
         });
         check_found(which, revoking.await.map_err(Status::internal)??)
     }
 
     pub(super) async fn read_operators(&self) -> Result<()> {
-        // One after the other, so that nothing newer is replaced.
-        let _turn = self.shared.operators.turn.lock().await;
+        // Serializes refreshes: an older read must not replace a newer one.
+        let _guard = self.shared.operators.refresh_lock.lock().await;
         let records = self.operator_records().await?;
         self.shared.operators.replace(&records);
         Ok(())
     }
 
-    /// Sees to it that the administrators of this machine have a kubeconfig: mode 0600, with a certificate that is good.
+    /// Writes the kubeconfig for administrators of this machine, mode 0600, unless it is valid and
+    /// not due for renewal.
     ///
     /// # Errors
-    /// The file's, the store's.
+    /// The file or the store fails.
     pub async fn write_kubeconfig(&self, path: &Path, server: &str) -> anyhow::Result<()> {
         let what = path.display().to_string();
         let found = files::read_secret(path)?;
@@ -145,7 +149,7 @@ impl Pairing {
     }
 }
 
-/// A certificate for an operator, recorded.
+/// Issues a certificate for an operator and records it.
 pub(super) async fn issue(
     authority: &Authority,
     membership: &MembershipStore,
@@ -183,7 +187,7 @@ pub(super) async fn issue(
     Ok(identity)
 }
 
-/// So many certificates were revoked, which must be some.
+/// Returns the number of revoked certificates; 404 if it is zero.
 pub(super) fn check_found(which: &str, revoked: usize) -> Result<usize> {
     if revoked > 0 {
         return Ok(revoked);
@@ -194,7 +198,8 @@ pub(super) fn check_found(which: &str, revoked: usize) -> Result<usize> {
     Err(Status::new(Reason::NotFound, message))
 }
 
-/// The common name has a colon, so that no broker takes an operator for a node.
+/// Signs an operator's certificate. The common name contains a colon, so that no broker mistakes an
+/// operator for a node.
 fn sign(
     authority: &Authority,
     name: &str,

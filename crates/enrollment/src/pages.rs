@@ -1,5 +1,7 @@
-//! Keys with which a page asks: `edgesync-cloud page` gets one for who asks for it, and a browser shows it with each request.
-//! They are signed and not kept, so they are good after a restart too.
+//! Keys for the web page. `edgesync-cloud page` requests one, and the browser sends it with each
+//! request.
+//!
+//! Keys are signed and not stored, so that they stay valid across restarts.
 
 use std::path::Path;
 
@@ -14,23 +16,24 @@ use super::files;
 use edgesync_api::{PageKeys, Role};
 use edgesync_store::durable;
 
-/// How long a key is good, in seconds.
+/// Lifetime of a key, in seconds.
 const LIFETIME: i64 = 12 * 3600;
 
 const SECRET_BYTES: usize = 32;
-/// What is signed: what it is, the role, and the end.
+/// Prefix of a key's signed part: prefix, role, expiry.
 const HEAD: &str = "page1";
-/// A longer key is none.
+/// Maximum length of a key.
 const MAX_KEY: usize = 200;
 
-/// What signs keys. Not shown.
+/// Signs and verifies keys of the page. Has no `Debug`.
 pub struct Keys(hmac::Key);
 
 impl Keys {
-    /// Reads the secret, or makes it: 32 random bytes, mode 0600. Whoever removes the file makes all keys useless.
+    /// Reads the secret, or creates it: 32 random bytes, mode 0600. Removing the file invalidates
+    /// all keys.
     ///
     /// # Errors
-    /// The file's.
+    /// The file cannot be read or written, or has another length.
     pub fn open(path: &Path) -> Result<Self> {
         let secret = match files::read_secret(path)? {
             Some(secret) => secret,
@@ -52,7 +55,7 @@ impl Keys {
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &secret)))
     }
 
-    /// A key for a role, from now on.
+    /// Signs a key for a role. Returns it with its expiry.
     pub fn sign(&self, role: Role, now: Timestamp) -> (String, Timestamp) {
         let ends = now.as_second().saturating_add(LIFETIME);
         let head = format!("{HEAD}.{role}.{ends}");
@@ -85,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_its_role_until_its_end_and_over_a_restart() {
+    fn a_key_has_its_role_until_its_expiry_and_across_restarts() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("page.key");
         let (key, ends) = Keys::open(&path).unwrap().sign(Role::View, at(100));
@@ -98,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_is_no_key() {
+    fn a_changed_key_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let keys = Keys::open(&dir.path().join("page.key")).unwrap();
         let (key, _) = keys.sign(Role::View, at(100));
@@ -115,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_secret_is_told_of() {
+    fn a_damaged_secret_is_an_error_with_advice() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("page.key");
         std::fs::write(&path, "short").unwrap();

@@ -1,4 +1,4 @@
-//! Who asks for a certificate, and for which key: requests (PKCS#10, DER) before they are believed. Pure; takes any
+//! Parses certificate requests (PKCS#10, DER) before they are trusted. Pure; accepts arbitrary
 //! bytes.
 
 use x509_parser::asn1_rs::{Any, DerParser, FromDer as _, SequenceIterator};
@@ -12,33 +12,32 @@ const PRINTABLE_STRING: u8 = 0x13;
 const IA5_STRING: u8 = 0x16;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
-/// `id-at-commonName` and `id-at-organizationName`, as DER has them.
+/// `id-at-commonName` and `id-at-organizationName` in DER.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
 
-/// What is of interest in a request.
+/// The subject and the key of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequestParts<'a> {
-    /// Who asks.
     pub(super) subject: Subject,
     /// The public key, with its algorithm.
     pub(super) key: &'a [u8],
 }
 
-/// Looks into a request. The subject must be plain: each attribute once, by itself, in letters; so everybody reads the
-/// same in it.
+/// Parses a request. The subject must be unambiguous: each attribute once, in a set of its own, as
+/// text.
 pub(super) fn read(der: &[u8]) -> Result<RequestParts<'_>, &'static str> {
     let Ok(([], request)) = X509CertificationRequest::from_der(der) else {
         return Err("it is no certificate request in DER (PKCS#10)");
     };
-    let asked = request.certification_request_info;
-    let subject = plain(asked.subject.as_raw())
+    let info = request.certification_request_info;
+    let subject = parse_name(info.subject.as_raw())
         .ok_or("its subject is not plain: each attribute must be there once, by itself, as a text")?;
-    Ok(RequestParts { subject, key: asked.subject_pki.raw })
+    Ok(RequestParts { subject, key: info.subject_pki.raw })
 }
 
-/// Reads a `Name` to its last byte, which the library does not.
-fn plain(name: &[u8]) -> Option<Subject> {
+/// Parses a `Name` to its last byte, which the library does not.
+fn parse_name(name: &[u8]) -> Option<Subject> {
     let mut subject = Subject::default();
     let mut seen = Vec::new();
     for set in children(&Any::from_der(name).ok()?.1, SEQUENCE)? {
@@ -59,13 +58,13 @@ fn plain(name: &[u8]) -> Option<Subject> {
     Some(subject)
 }
 
-/// What is in an element, if it is of this tag.
+/// The children of an element with this tag; `None` for another tag.
 fn children<'a>(element: &Any<'a>, of: u8) -> Option<Vec<Any<'a>>> {
     let children = SequenceIterator::<Any<'a>, DerParser>::new(element.data);
     children.collect::<Result<_, _>>().ok().filter(|_| tag(element) == Some(of))
 }
 
-/// The tag with its class and form; none of those of several bytes is read here.
+/// The tag byte with class and form; `None` for tags of several bytes.
 fn tag(element: &Any<'_>) -> Option<u8> {
     match element.header.raw_tag() {
         Some(&[tag]) => Some(tag),
@@ -84,7 +83,7 @@ mod tests {
     /// `attributes` of a request.
     const CONTEXT_0: u8 = 0xa0;
 
-    /// An element of this tag with these parts.
+    /// Encodes an element with this tag and content.
     fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
         let content = parts.concat();
         let length = content.len();
@@ -110,7 +109,7 @@ mod tests {
         element(SEQUENCE, &[&algorithm(), &element(BIT_STRING, &[&[0, 7]])])
     }
 
-    fn asked(sets: &[Vec<u8>]) -> Vec<u8> {
+    fn csr(sets: &[Vec<u8>]) -> Vec<u8> {
         let name = element(SEQUENCE, &sets.iter().map(Vec::as_slice).collect::<Vec<_>>());
         let info = element(SEQUENCE, &[&[2, 1, 0], &name, &key(), &element(CONTEXT_0, &[])]);
         element(SEQUENCE, &[&info, &algorithm(), &element(BIT_STRING, &[&[0]])])
@@ -121,9 +120,9 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_subject_is_read() {
+    fn an_unambiguous_subject_is_read() {
         let node = attribute(COMMON_NAME, UTF8_STRING, &"n".repeat(200));
-        let der = asked(&[set(&[&attribute(ORGANIZATION, PRINTABLE_STRING, "system:nodes")]), set(&[&node])]);
+        let der = csr(&[set(&[&attribute(ORGANIZATION, PRINTABLE_STRING, "system:nodes")]), set(&[&node])]);
         let parts = read(&der).unwrap();
         assert_eq!(parts.subject.common_name, "n".repeat(200));
         assert_eq!(parts.subject.organization, "system:nodes");
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_that_could_be_read_in_two_ways_is_refused() {
+    fn an_ambiguous_subject_is_refused() {
         let a = attribute(COMMON_NAME, UTF8_STRING, "a");
         let b = attribute(COMMON_NAME, UTF8_STRING, "b");
         for sets in [
@@ -144,13 +143,13 @@ mod tests {
             vec![set(&[&a]), b"\x0c".to_vec()],
             vec![set(&[&a, b"\x0c"])],
         ] {
-            assert!(read(&asked(&sets)).unwrap_err().contains("not plain"), "{sets:?}");
+            assert!(read(&csr(&sets)).unwrap_err().contains("not plain"), "{sets:?}");
         }
     }
 
     #[test]
-    fn what_comes_after_a_request_is_not_overlooked() {
-        let mut der = asked(&[]);
+    fn bytes_after_a_request_are_refused() {
+        let mut der = csr(&[]);
         assert!(read(&der).is_ok());
         der.push(0);
         assert!(read(&der).is_err());
@@ -160,7 +159,7 @@ mod tests {
     fn fuzz_certificate_requests() {
         let node = attribute(COMMON_NAME, UTF8_STRING, "edge-1");
         let organization = attribute(ORGANIZATION, UTF8_STRING, "system:nodes");
-        let samples = [asked(&[]), asked(&[set(&[&organization]), set(&[&node])])];
+        let samples = [csr(&[]), csr(&[set(&[&organization]), set(&[&node])])];
         fuzz("certificate-request", &samples, |bytes| {
             let _ = read(bytes);
             let _ = super::super::authority::Authority::read_request(bytes);
@@ -169,14 +168,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = read(&bytes);
         }
 
         #[test]
-        fn any_damage_to_a_request_is_taken(at in 0..200usize, to in any::<u8>()) {
+        fn any_damage_to_a_request_is_parsed_without_panic(at in 0..200usize, to in any::<u8>()) {
             let node = attribute(COMMON_NAME, UTF8_STRING, "edge-1");
-            let mut der = asked(&[set(&[&attribute(ORGANIZATION, UTF8_STRING, "system:nodes")]), set(&[&node])]);
+            let mut der = csr(&[set(&[&attribute(ORGANIZATION, UTF8_STRING, "system:nodes")]), set(&[&node])]);
             let at = at % der.len();
             der[at] = to;
             let _ = read(&der);

@@ -1,5 +1,7 @@
-//! The join service: `GET /ca.crt`, `GET` or `POST /edge.crt`, `GET /edgesync/v1/join`, over TLS on a port of its own.
-//! The first two are KubeEdge's. A refusal is a line of text, which is shown on the device.
+//! The join service: `GET /ca.crt`, `GET` or `POST /edge.crt`, `GET /edgesync/v1/join`, over TLS on
+//! its own port.
+//!
+//! The first two calls are KubeEdge's. A refusal is one line of text, which the device prints.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{Pairing, now};
+use super::{EnrollmentService, now};
 use edgesync_api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
 use edgesync_join::Membership;
 use edgesync_join::calls::MEMBERSHIP;
@@ -20,63 +22,64 @@ use edgesync_transport::admission::{
 };
 use edgesync_transport::tls::Certificate;
 
-/// The most connections at a time. When more come, those go that have said nothing for longest.
+/// Maximum number of connections. Beyond it, those that have been silent longest are closed.
 const MAX_CONNECTIONS: usize = 256;
-/// The most of one address.
-const MAX_OF_ONE: usize = 64;
-/// The most that wait for a place, and as many that have said nothing.
-const WAITING: usize = 1024;
-/// How long the handshake may take.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a connection may last: the handshake, and the requests with their answers.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The longest request for a certificate. One with an RSA key of 8192 bits has 2.3 KB.
+/// Maximum number of connections per address.
+const MAX_PER_ADDRESS: usize = 64;
+/// Maximum number of connections that wait for a permit, and as many again that have sent nothing
+/// yet.
+const MAX_QUEUED: usize = 1024;
+/// Time limit of the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit of a connection: handshake, requests and answers.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum size of a certificate request. One with an 8192-bit RSA key has 2.3 KB.
 const MAX_BODY: usize = 16 << 10;
-/// How long to wait after a connection could not be taken: too many files are open.
+/// Delay after a failed accept: the process has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The join service, listening.
+/// The join service, bound to its address.
 pub struct JoinService {
     listener: TcpListener,
     address: SocketAddr,
-    pairing: Pairing,
+    service: EnrollmentService,
 }
 
 impl JoinService {
-    /// Listens.
+    /// Binds the listener.
     ///
     /// # Errors
-    /// The address is taken.
-    pub async fn bind(address: SocketAddr, pairing: Pairing) -> anyhow::Result<Self> {
+    /// The address is in use.
+    pub async fn bind(address: SocketAddr, service: EnrollmentService) -> anyhow::Result<Self> {
         let failed = || format!("the join service cannot listen on {address}");
         let listener = TcpListener::bind(address).await.with_context(failed)?;
         let address = listener.local_addr().with_context(failed)?;
-        Ok(Self { listener, address, pairing })
+        Ok(Self { listener, address, service })
     }
 
-    /// Where.
+    /// The bound address, with the port that the system chose for port 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until it is dropped. At most so many connections at a time as a small machine can take (256, and 64 of one
-    /// address): then those go that have said nothing for longest. Slow ones are cut after 30 s.
+    /// Serves until it is dropped. At most 256 connections are open, 64 per address; beyond that,
+    /// those that have been silent longest are closed. A connection is closed after 30 s.
     pub async fn serve(self) {
-        let limiter =
-            ConnectionLimiter::new(ConnectionLimits { total: MAX_CONNECTIONS, per_origin: MAX_OF_ONE });
-        let mut queue = Queue::new(limiter, QueueLimits { most: WAITING, silence: HANDSHAKE });
-        let full = LogThrottle::new();
-        // Dropped at the end, and with it the connections.
+        let limits = ConnectionLimits { total: MAX_CONNECTIONS, per_origin: MAX_PER_ADDRESS };
+        let limiter = ConnectionLimiter::new(limits);
+        let mut queue = Queue::new(limiter, QueueLimits { most: MAX_QUEUED, silence: HANDSHAKE_TIMEOUT });
+        let overflow_log = LogThrottle::new();
+        // Dropping the set aborts all connections.
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 Some(_) = connections.join_next() => {}
                 admitted = queue.next(|| Tcp::accept(&self.listener)) => match admitted {
                     Ok((Tcp(stream, peer), Some(permit))) => {
-                        let (pairing, permit) = (self.pairing.clone(), Arc::new(permit));
+                        let (service, permit) = (self.service.clone(), Arc::new(permit));
                         connections.spawn(async move {
                             tokio::select! {
-                                _ = timeout(PATIENCE, connection(pairing, stream, peer, permit.clone())) => {}
+                                _ = timeout(CONNECTION_TIMEOUT, connection(service, stream, peer, permit.clone())) => {}
                                 () = permit.must_go() => {
                                     tracing::debug!(%peer, "a connection to the join service was too slow");
                                 }
@@ -84,7 +87,7 @@ impl JoinService {
                         });
                     }
                     Ok((Tcp(_, peer), None)) => {
-                        if let Some(left_out) = full.line() {
+                        if let Some(left_out) = overflow_log.line() {
                             tracing::warn!(%peer, left_out, "too many connections to the join service: closed");
                         }
                     }
@@ -98,49 +101,53 @@ impl JoinService {
     }
 }
 
-async fn connection(pairing: Pairing, stream: TcpStream, peer: SocketAddr, permit: Arc<Permit>) {
+async fn connection(service: EnrollmentService, stream: TcpStream, peer: SocketAddr, permit: Arc<Permit>) {
     permit.speaks();
-    let (stream, shown) = match timeout(HANDSHAKE, pairing.joining_tls().accept(stream)).await {
+    let (stream, presented) = match timeout(HANDSHAKE_TIMEOUT, service.joining_tls().accept(stream)).await {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => return tracing::debug!(%peer, ?error, "no TLS with the join service"),
         Err(_) => return tracing::debug!(%peer, "no TLS with the join service in time"),
     };
-    // Who shows a certificate is known, and renews it.
-    let _busy = shown.as_ref().map(|_| permit.busy());
-    let shown = shown.map(Arc::new);
-    let limits = ExchangeLimits { body_bytes: MAX_BODY, patience: PATIENCE };
+    // A client with a certificate is a known node that renews: its permit is not revoked.
+    let _busy = presented.as_ref().map(|_| permit.busy());
+    let presented = presented.map(Arc::new);
+    let limits = ExchangeLimits { body_bytes: MAX_BODY, patience: CONNECTION_TIMEOUT };
     let answer = move |question: Question| {
-        let (pairing, shown) = (pairing.clone(), shown.clone());
-        // Before it joins, a device finds out in this way whether this is a CloudCore, which does not know the call.
-        let is_question = shown.is_none() && question.path == MEMBERSHIP;
+        let (service, presented) = (service.clone(), presented.clone());
+        // A device makes this call before it joins, to find out whether this is a CloudCore, which
+        // does not know it.
+        let is_probe = presented.is_none() && question.path == MEMBERSHIP;
         async move {
             reply(
-                answer(&pairing, shown.as_deref(), &question).await,
+                answer(&service, presented.as_deref(), &question).await,
                 peer,
-                is_question,
-                &pairing.shared.refusals,
+                is_probe,
+                &service.shared.refusals,
             )
         }
     };
     serve_connection(stream, limits, Arc::new(answer)).await;
 }
 
-/// An answer that is no refusal.
 struct Answer {
     media: &'static str,
     body: Vec<u8>,
 }
 
-async fn answer(pairing: &Pairing, shown: Option<&Certificate>, question: &Question) -> Result<Answer> {
+async fn answer(
+    service: &EnrollmentService,
+    presented: Option<&Certificate>,
+    question: &Question,
+) -> Result<Answer> {
     let path = question.path.split('?').next().unwrap_or_default();
     let der = |certificate: &Certificate| Answer {
         media: "application/octet-stream",
         body: certificate.der().to_vec(),
     };
     match (path, question.method.as_str()) {
-        ("/ca.crt", "GET") => Ok(der(pairing.shared.authority.certificate())),
-        ("/edge.crt", "GET" | "POST") => Ok(der(&certificate(pairing, shown, question).await?)),
-        (MEMBERSHIP, "GET") => membership(pairing, shown).await,
+        ("/ca.crt", "GET") => Ok(der(service.shared.authority.certificate())),
+        ("/edge.crt", "GET" | "POST") => Ok(der(&certificate(service, presented, question).await?)),
+        (MEMBERSHIP, "GET") => membership(service, presented).await,
         ("/ca.crt" | "/edge.crt" | MEMBERSHIP, _) => Err(Status::new(Reason::MethodNotAllowed, "use GET")),
         _ => Err(Status::new(
             Reason::NotFound,
@@ -149,10 +156,11 @@ async fn answer(pairing: &Pairing, shown: Option<&Certificate>, question: &Quest
     }
 }
 
-/// A token counts before a certificate: whoever sends one wants to join anew.
+/// Issues a certificate for a token, or renews the presented one. A token takes precedence: its
+/// sender wants to join again.
 async fn certificate(
-    pairing: &Pairing,
-    shown: Option<&Certificate>,
+    service: &EnrollmentService,
+    presented: Option<&Certificate>,
     question: &Question,
 ) -> Result<Certificate> {
     let named = question.header("nodename");
@@ -160,44 +168,44 @@ async fn certificate(
         let Some(node) = named else {
             return Err(Status::bad_request("the header NodeName must say which node asks"));
         };
-        return pairing.join(bearer, node, &question.body).await;
+        return service.join(bearer, node, &question.body).await;
     }
-    let Some(shown) = shown else {
+    let Some(presented) = presented else {
         return Err(Status::new(
             Reason::Unauthorized,
             "a token is needed to join (header Authorization: Bearer …), or a certificate to renew it; create a token \
              with 'edgesync-cloud token create'",
         ));
     };
-    let node = named.or(shown.node()).unwrap_or_default();
-    pairing.renew(shown, node, &question.body).await
+    let node = named.or(presented.node()).unwrap_or_default();
+    service.renew(presented, node, &question.body).await
 }
 
-/// The token of the header `Authorization`; an empty one is none.
+/// The token of the header `Authorization`; `None` for an empty one.
 fn bearer(question: &Question) -> Option<&str> {
     let (scheme, token) = question.header("authorization")?.trim().split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-async fn membership(pairing: &Pairing, shown: Option<&Certificate>) -> Result<Answer> {
-    let Some((shown, node)) = shown.and_then(|shown| Some((shown, shown.node()?))) else {
+async fn membership(service: &EnrollmentService, presented: Option<&Certificate>) -> Result<Answer> {
+    let Some((presented, node)) = presented.and_then(|presented| Some((presented, presented.node()?))) else {
         return Err(Status::new(
             Reason::Unauthorized,
             "the certificate of a node is needed: join first ('edgesync join')",
         ));
     };
-    // Expired ones are let in here, for renewals; revoked ones are not.
-    if shown.not_after() <= now() {
-        let message = format!("the certificate has ended on {}: renew it first", shown.not_after());
+    // TLS accepts expired certificates here, for renewals, but no revoked ones.
+    if presented.not_after() <= now() {
+        let message = format!("the certificate has ended on {}: renew it first", presented.not_after());
         return Err(Status::new(Reason::Forbidden, message));
     }
-    // Whoever has a certificate that is good and is no member was removed.
-    let removed = pairing.shared.membership.member(node).await?.is_none();
+    // A node with a valid certificate that is no member was removed.
+    let removed = service.shared.membership.member(node).await?.is_none();
     let membership = Membership {
         node: node.to_owned(),
-        broker: pairing.shared.broker.clone(),
-        prefix: pairing.shared.prefix.clone(),
+        broker: service.shared.broker.clone(),
+        prefix: service.shared.prefix.clone(),
         time: now().to_string(),
         removed,
     };
@@ -205,8 +213,8 @@ async fn membership(pairing: &Pairing, shown: Option<&Certificate>) -> Result<An
     Ok(Answer { media: "application/json", body })
 }
 
-/// As HTTP. What has gone wrong in here is for the log, not for whoever asks.
-fn reply(answer: Result<Answer>, peer: SocketAddr, is_question: bool, refusals: &LogThrottle) -> Reply {
+/// Converts an answer to HTTP. Internal errors go to the log, not to the client.
+fn reply(answer: Result<Answer>, peer: SocketAddr, is_probe: bool, refusals: &LogThrottle) -> Reply {
     let (code, media, body) = match answer {
         Ok(answer) => (200, answer.media, answer.body),
         Err(status) if status.code >= 500 => {
@@ -215,7 +223,7 @@ fn reply(answer: Result<Answer>, peer: SocketAddr, is_question: bool, refusals: 
             (status.code, "text/plain; charset=utf-8", message.into())
         }
         Err(status) => {
-            if is_question {
+            if is_probe {
                 tracing::debug!(%peer, "asked whether this is a CloudCore");
             } else if let Some(left_out) = refusals.line() {
                 let code = status.code;

@@ -1,4 +1,5 @@
-//! Joining, renewing and revoking, without a network. The service over TLS and the brokers are beside this.
+//! Joining, renewing and revoking, without a network. Submodules test the service over TLS and the
+//! brokers.
 
 use super::tokens::TokenClaims;
 use super::*;
@@ -15,15 +16,15 @@ mod service;
 const HOUR: Duration = Duration::from_secs(3600);
 const GRACE: Duration = days(2);
 
-/// A cloud side in directories of its own.
+/// A cloud side in its own directory.
 pub(super) struct Fixture {
-    pub(super) pairing: Pairing,
+    pub(super) service: EnrollmentService,
     pub(super) dir: tempfile::TempDir,
     store: CloudStore,
 }
 
-fn options(dir: &tempfile::TempDir) -> PairingOptions {
-    PairingOptions {
+fn options(dir: &tempfile::TempDir) -> EnrollmentOptions {
+    EnrollmentOptions {
         directory: dir.path().join("pki"),
         names: vec!["cloud.example".into()],
         broker: "mqtts://:8883".into(),
@@ -34,9 +35,9 @@ fn options(dir: &tempfile::TempDir) -> PairingOptions {
     }
 }
 
-async fn open(dir: tempfile::TempDir, options: PairingOptions) -> Fixture {
+async fn open(dir: tempfile::TempDir, options: EnrollmentOptions) -> Fixture {
     let store = CloudStore::open(&dir.path().join("cloud.db"), &CloudOptions::default()).unwrap();
-    Fixture { pairing: Pairing::open(options, store.clone()).await.unwrap(), dir, store }
+    Fixture { service: EnrollmentService::open(options, store.clone()).await.unwrap(), dir, store }
 }
 
 pub(super) async fn fixture() -> Fixture {
@@ -46,27 +47,28 @@ pub(super) async fn fixture() -> Fixture {
 }
 
 impl Fixture {
-    /// Stops it and starts it again with other options.
-    async fn reopen(self, change: impl FnOnce(&mut PairingOptions)) -> Self {
+    /// Restarts the cloud side with other options.
+    async fn reopen(self, change: impl FnOnce(&mut EnrollmentOptions)) -> Self {
         self.store.close().await;
-        drop(self.pairing);
+        drop(self.service);
         let mut options = options(&self.dir);
         change(&mut options);
         open(self.dir, options).await
     }
 
-    /// A token's JWT.
+    /// Creates a token and returns its JWT.
     pub(super) async fn token(&self, node: Option<&str>, uses: u32) -> String {
-        let token = self.pairing.office().create_token(node, HOUR, uses, Labels::new()).await.unwrap().token;
+        let token =
+            self.service.enrollment().create_token(node, HOUR, uses, Labels::new()).await.unwrap().token;
         token.split_once('.').unwrap().1.to_owned()
     }
 
-    /// Joins with a token of its own.
+    /// Joins with a new token.
     pub(super) async fn joined(&self, node: &str) -> Identity {
         let key = Key::generate().unwrap();
         let bearer = self.token(Some(node), 1).await;
         let request = key.node_request(node).unwrap();
-        let certificate = self.pairing.join(&bearer, node, &request).await.unwrap();
+        let certificate = self.service.join(&bearer, node, &request).await.unwrap();
         Identity::new("the answer", vec![certificate], key).unwrap()
     }
 
@@ -79,7 +81,7 @@ pub(super) fn request(node: &str) -> Vec<u8> {
     Key::generate().unwrap().node_request(node).unwrap()
 }
 
-/// The code of a refusal; its words must have these in them.
+/// Returns the code of a refusal, whose message must contain these words.
 fn refused(result: Result<Certificate>, words: &str) -> u16 {
     let status = result.unwrap_err();
     assert!(status.message.contains(words), "{}", status.message);
@@ -87,16 +89,17 @@ fn refused(result: Result<Certificate>, words: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn a_token_joins_a_node_and_says_which_ca_it_is_for() {
+async fn a_token_joins_a_node_and_names_its_ca() {
     let fixture = fixture().await;
-    let new = fixture.pairing.office().create_token(Some("edge-1"), HOUR, 1, Labels::new()).await.unwrap();
+    let new =
+        fixture.service.enrollment().create_token(Some("edge-1"), HOUR, 1, Labels::new()).await.unwrap();
     let (fingerprint, jwt) = new.token.split_once('.').unwrap();
-    assert_eq!(fingerprint, fixture.pairing.trust().0[0].fingerprint());
-    let certificate = fixture.pairing.join(jwt, "edge-1", &request("edge-1")).await.unwrap();
+    assert_eq!(fingerprint, fixture.service.trust().0[0].fingerprint());
+    let certificate = fixture.service.join(jwt, "edge-1", &request("edge-1")).await.unwrap();
     assert_eq!(certificate.node(), Some("edge-1"));
-    let listed = fixture.pairing.office().tokens().await.unwrap();
+    let listed = fixture.service.enrollment().tokens().await.unwrap();
     assert_eq!(listed, [TokenRecord { used: 1, ..new.record }]);
-    let store = &fixture.pairing.shared.membership;
+    let store = &fixture.service.shared.membership;
     assert_eq!(store.revoke_certificates("edge-1", now()).await.unwrap(), 1);
     assert_eq!(store.revocations().await.unwrap().serials[0].0, certificate.serial());
 }
@@ -104,11 +107,11 @@ async fn a_token_joins_a_node_and_says_which_ca_it_is_for() {
 #[tokio::test]
 async fn header_token_and_request_must_name_the_same_node() {
     let fixture = fixture().await;
-    let pairing = &fixture.pairing;
+    let service = &fixture.service;
     let (free, bound) = (fixture.token(None, 9).await, fixture.token(Some("a"), 9).await);
     let join = |bearer: &str, node: &'static str, request: Vec<u8>| {
-        let (pairing, bearer) = (pairing.clone(), bearer.to_owned());
-        async move { pairing.join(&bearer, node, &request).await }
+        let (service, bearer) = (service.clone(), bearer.to_owned());
+        async move { service.join(&bearer, node, &request).await }
     };
     assert_eq!(refused(join(&bound, "b", request("b")).await, "for node 'a' only"), 403);
     assert_eq!(refused(join(&bound, "a", request("b")).await, "CN=system:node:a"), 403);
@@ -117,133 +120,134 @@ async fn header_token_and_request_must_name_the_same_node() {
     assert_eq!(refused(join(&free, tls::CLOUD, request(tls::CLOUD)).await, "DNS-1123"), 422);
     assert_eq!(refused(join(&free, "a", b"nonsense".to_vec()).await, "PKCS#10"), 422);
     for name in ["a", "b", "A b", tls::CLOUD] {
-        assert_eq!(pairing.shared.membership.revoke_certificates(name, now()).await.unwrap(), 0, "{name}");
+        assert_eq!(service.shared.membership.revoke_certificates(name, now()).await.unwrap(), 0, "{name}");
     }
 }
 
 #[tokio::test]
-async fn tokens_that_are_no_good_say_what_to_do() {
+async fn refused_tokens_say_what_to_do() {
     let fixture = fixture().await;
-    let pairing = &fixture.pairing;
-    let asked = request("a");
+    let service = &fixture.service;
+    let csr = request("a");
     let other = self::fixture().await.token(None, 1).await;
-    assert_eq!(refused(pairing.join(&other, "a", &asked).await, "not from this cloud"), 401);
-    let revoked = pairing.office().create_token(None, HOUR, 1, Labels::new()).await.unwrap();
-    assert!(pairing.office().revoke_token(&revoked.record.id).await.unwrap());
-    assert!(!pairing.office().revoke_token(&revoked.record.id).await.unwrap());
+    assert_eq!(refused(service.join(&other, "a", &csr).await, "not from this cloud"), 401);
+    let revoked = service.enrollment().create_token(None, HOUR, 1, Labels::new()).await.unwrap();
+    assert!(service.enrollment().revoke_token(&revoked.record.id).await.unwrap());
+    assert!(!service.enrollment().revoke_token(&revoked.record.id).await.unwrap());
     let jwt = revoked.token.split_once('.').unwrap().1;
-    assert_eq!(refused(pairing.join(jwt, "a", &asked).await, "revoked: create a new one"), 401);
-    assert_eq!(pairing.office().revoke_token("none").await.unwrap_err().code, 404);
+    assert_eq!(refused(service.join(jwt, "a", &csr).await, "revoked: create a new one"), 401);
+    assert_eq!(service.enrollment().revoke_token("none").await.unwrap_err().code, 404);
     let once = fixture.token(None, 1).await;
-    pairing.join(&once, "a", &asked).await.unwrap();
-    assert_eq!(refused(pairing.join(&once, "b", &request("b")).await, "used already"), 401);
+    service.join(&once, "a", &csr).await.unwrap();
+    assert_eq!(refused(service.join(&once, "b", &request("b")).await, "used already"), 401);
     let expired = TokenClaims { id: "x".into(), node: None, expires: now() };
-    let expired = pairing.shared.tokens.sign(&expired);
-    assert_eq!(refused(pairing.join(&expired, "b", &request("b")).await, "has expired"), 401);
+    let expired = service.shared.tokens.sign(&expired);
+    assert_eq!(refused(service.join(&expired, "b", &request("b")).await, "has expired"), 401);
     let unknown = TokenClaims { id: "x".into(), node: None, expires: after(now(), HOUR) };
-    let unknown = pairing.shared.tokens.sign(&unknown);
-    assert_eq!(refused(pairing.join(&unknown, "b", &request("b")).await, "not known here"), 401);
+    let unknown = service.shared.tokens.sign(&unknown);
+    assert_eq!(refused(service.join(&unknown, "b", &request("b")).await, "not known here"), 401);
 }
 
 #[tokio::test]
-async fn a_taken_name_needs_a_token_of_its_own() {
+async fn a_taken_name_needs_a_token_bound_to_it() {
     let fixture = fixture().await;
-    let pairing = &fixture.pairing;
+    let service = &fixture.service;
     fixture.joined("a").await;
     let free = fixture.token(None, 9).await;
     let words = "token create --node a'; to free the name for any token, 'edgesync-cloud node forget a'";
-    assert_eq!(refused(pairing.join(&free, "a", &request("a")).await, words), 409);
+    assert_eq!(refused(service.join(&free, "a", &request("a")).await, words), 409);
     fixture.joined("a").await;
-    assert_eq!(pairing.revoke_node("a").await.unwrap(), 2);
-    assert_eq!(refused(pairing.join(&free, "a", &request("a")).await, words), 409);
-    assert!(pairing.forget_node("a").await.unwrap());
-    pairing.join(&free, "a", &request("a")).await.unwrap();
+    assert_eq!(service.revoke_node("a").await.unwrap(), 2);
+    assert_eq!(refused(service.join(&free, "a", &request("a")).await, words), 409);
+    assert!(service.forget_node("a").await.unwrap());
+    service.join(&free, "a", &request("a")).await.unwrap();
 }
 
 #[tokio::test]
-async fn two_devices_with_one_token_at_once_and_one_gets_in() {
+async fn a_single_use_token_admits_one_of_two_concurrent_devices() {
     let fixture = fixture().await;
     let bearer = fixture.token(None, 1).await;
     let (one, other) = (request("a"), request("b"));
     let (one, other) =
-        tokio::join!(fixture.pairing.join(&bearer, "a", &one), fixture.pairing.join(&bearer, "b", &other));
+        tokio::join!(fixture.service.join(&bearer, "a", &one), fixture.service.join(&bearer, "b", &other));
     assert_eq!(usize::from(one.is_ok()) + usize::from(other.is_ok()), 1);
-    let store = &fixture.pairing.shared.membership;
+    let store = &fixture.service.shared.membership;
     let revoked = async |name| store.revoke_certificates(name, now()).await.unwrap();
     assert_eq!(revoked("a").await + revoked("b").await, 1);
 }
 
 #[tokio::test]
-async fn a_certificate_renews_its_own_name_only_and_not_when_revoked_or_unknown() {
+async fn a_certificate_renews_only_its_own_name_and_only_if_recorded() {
     let fixture = fixture().await;
-    let pairing = &fixture.pairing;
+    let service = &fixture.service;
     let a = fixture.joined("a").await;
-    let renewed = pairing.renew(a.certificate(), "a", &request("a")).await.unwrap();
+    let renewed = service.renew(a.certificate(), "a", &request("a")).await.unwrap();
     assert_ne!(renewed.serial(), a.certificate().serial());
     let shown = a.certificate();
-    assert_eq!(refused(pairing.renew(shown, "b", &request("b")).await, "its own name only"), 403);
-    assert_eq!(refused(pairing.renew(shown, "a", &request("b")).await, "CN=system:node:a"), 403);
-    let operator = pairing.new_operator("a", Role::Admin, HOUR).await.unwrap();
-    assert_eq!(refused(pairing.renew(operator.certificate(), "a", &request("a")).await, "its own name"), 403);
-    // Signed by this CA, recorded nowhere: from a database that is lost.
-    let (_, asked) = Authority::read_request(&request("c")).unwrap();
-    let unknown = pairing.shared.authority.sign(&asked, "c", now(), HOUR).unwrap();
-    assert_eq!(refused(pairing.renew(&unknown, "c", &request("c")).await, "not known here"), 403);
-    pairing.revoke_node("a").await.unwrap();
-    assert_eq!(refused(pairing.renew(&renewed, "a", &request("a")).await, "is revoked"), 403);
+    assert_eq!(refused(service.renew(shown, "b", &request("b")).await, "its own name only"), 403);
+    assert_eq!(refused(service.renew(shown, "a", &request("b")).await, "CN=system:node:a"), 403);
+    let operator = service.new_operator("a", Role::Admin, HOUR).await.unwrap();
+    assert_eq!(refused(service.renew(operator.certificate(), "a", &request("a")).await, "its own name"), 403);
+    // Signed by this CA and recorded nowhere: the database was lost.
+    let (_, csr) = Authority::read_request(&request("c")).unwrap();
+    let unknown = service.shared.authority.sign(&csr, "c", now(), HOUR).unwrap();
+    assert_eq!(refused(service.renew(&unknown, "c", &request("c")).await, "not known here"), 403);
+    service.revoke_node("a").await.unwrap();
+    assert_eq!(refused(service.renew(&renewed, "a", &request("a")).await, "is revoked"), 403);
 }
 
 #[tokio::test]
 async fn an_expired_certificate_is_renewed_within_the_grace() {
     let fixture = fixture().await;
-    let pairing = &fixture.pairing;
+    let service = &fixture.service;
     for (age, good) in [(GRACE, true), (GRACE + 2 * HOUR, false)] {
-        let (_, asked) = Authority::read_request(&request("a")).unwrap();
+        let (_, csr) = Authority::read_request(&request("a")).unwrap();
         let past = before(now(), age);
-        let ended = pairing.shared.authority.sign(&asked, "a", past, Duration::from_secs(60)).unwrap();
-        let bound = pairing.office().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().record.id;
+        let ended = service.shared.authority.sign(&csr, "a", past, Duration::from_secs(60)).unwrap();
+        let bound =
+            service.enrollment().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().record.id;
         let recorded = CertificateRecord {
             serial: ended.serial().into(),
             node: "a".into(),
             not_before: ended.not_before(),
             not_after: ended.not_after(),
         };
-        pairing.shared.membership.spend_token(&bound, recorded, past).await.unwrap().unwrap();
-        let renewed = pairing.renew(&ended, "a", &request("a")).await;
+        service.shared.membership.spend_token(&bound, recorded, past).await.unwrap().unwrap();
+        let renewed = service.renew(&ended, "a", &request("a")).await;
         if good {
             renewed.unwrap();
         } else {
             assert_eq!(refused(renewed, "join again with a new token"), 403);
-            pairing.reconfigure(HOUR, GRACE + 3 * HOUR);
-            pairing.renew(&ended, "a", &request("a")).await.unwrap();
+            service.reconfigure(HOUR, GRACE + 3 * HOUR);
+            service.renew(&ended, "a", &request("a")).await.unwrap();
         }
     }
 }
 
 #[tokio::test]
-async fn a_revoked_node_is_not_listened_to_until_it_joins_anew_also_over_a_start() {
+async fn a_revoked_node_is_ignored_across_restarts_until_it_joins_again() {
     let fixture = fixture().await;
     fixture.joined("a").await;
     fixture.joined("b").await;
-    let empty = fixture.pairing.revocation_list();
-    assert_eq!(fixture.pairing.revoke_node("a").await.unwrap(), 1);
-    assert!(fixture.pairing.is_revoked("a") && !fixture.pairing.is_revoked("b"));
-    let list = fixture.pairing.revocation_list();
+    let empty = fixture.service.revocation_list();
+    assert_eq!(fixture.service.revoke_node("a").await.unwrap(), 1);
+    assert!(fixture.service.is_revoked("a") && !fixture.service.is_revoked("b"));
+    let list = fixture.service.revocation_list();
     assert_ne!(list, empty);
     assert_eq!(std::fs::read_to_string(fixture.file("revoked.crl")).unwrap(), list);
     let fixture = fixture.reopen(|_| {}).await;
-    assert!(fixture.pairing.is_revoked("a") && !fixture.pairing.is_revoked("b"));
+    assert!(fixture.service.is_revoked("a") && !fixture.service.is_revoked("b"));
     fixture.joined("a").await;
-    assert!(!fixture.pairing.is_revoked("a"));
+    assert!(!fixture.service.is_revoked("a"));
 }
 
 #[tokio::test]
-async fn a_revocation_is_carried_out_to_the_end_although_who_asked_for_it_has_gone() {
+async fn a_revocation_completes_when_its_caller_is_cancelled() {
     let fixture = fixture().await;
-    let pairing = &fixture.pairing;
+    let service = &fixture.service;
     fixture.joined("a").await;
     {
-        let mut asking = std::pin::pin!(pairing.revoke_node("a"));
+        let mut asking = std::pin::pin!(service.revoke_node("a"));
         assert!(
             std::future::poll_fn(|context| std::task::Poll::Ready(
                 asking.as_mut().poll(context).is_pending()
@@ -251,64 +255,73 @@ async fn a_revocation_is_carried_out_to_the_end_although_who_asked_for_it_has_go
             .await
         );
     }
-    assert_eq!(pairing.nodes_to_cut().await, ["a"]);
-    assert!(pairing.is_revoked("a"));
-    // Whoever publishes next waits for the one before.
-    pairing.publish().await.unwrap();
-    assert_eq!(std::fs::read_to_string(fixture.file(LIST_FILE)).unwrap(), pairing.revocation_list());
+    assert_eq!(service.nodes_to_cut().await, ["a"]);
+    assert!(service.is_revoked("a"));
+    // The second publication waits for the first.
+    service.publish().await.unwrap();
+    assert_eq!(std::fs::read_to_string(fixture.file(LIST_FILE)).unwrap(), service.revocation_list());
 }
 
+/// Across a restart too: the new process publishes from the store.
 #[tokio::test]
-async fn a_revocation_counts_at_once_and_is_published_as_soon_as_that_is_possible_over_a_start_too() {
+async fn a_revocation_that_fails_to_publish_is_in_force_and_retried() {
     let fixture = fixture().await;
     fixture.joined("a").await;
     let list = fixture.file(LIST_FILE);
-    let before = fixture.pairing.revocation_list();
+    let before = fixture.service.revocation_list();
     std::fs::remove_file(&list).unwrap();
     std::fs::create_dir(&list).unwrap();
-    let error = fixture.pairing.revoke_node("a").await.unwrap_err();
+    let error = fixture.service.revoke_node("a").await.unwrap_err();
     assert!(error.message.contains("brokers cannot learn of it yet"), "{error:?}");
-    assert!(fixture.pairing.is_revoked("a") && fixture.pairing.revocation_list() != before);
-    assert_eq!(fixture.pairing.nodes_to_cut().await[0], "a");
-    assert!(fixture.pairing.republish().await.is_err());
+    assert!(fixture.service.is_revoked("a") && fixture.service.revocation_list() != before);
+    assert_eq!(fixture.service.nodes_to_cut().await[0], "a");
+    assert!(fixture.service.republish().await.is_err());
     let fixture = fixture.reopen(|_| {}).await;
-    assert!(fixture.pairing.is_revoked("a") && fixture.pairing.republish().await.is_err());
+    assert!(fixture.service.is_revoked("a") && fixture.service.republish().await.is_err());
     std::fs::remove_dir(&list).unwrap();
-    assert!(fixture.pairing.republish().await.unwrap());
-    assert!(!fixture.pairing.republish().await.unwrap());
-    assert_eq!(std::fs::read_to_string(&list).unwrap(), fixture.pairing.revocation_list());
+    assert!(fixture.service.republish().await.unwrap());
+    assert!(!fixture.service.republish().await.unwrap());
+    assert_eq!(std::fs::read_to_string(&list).unwrap(), fixture.service.revocation_list());
 }
 
+/// Behind an external broker the cloud side cannot distinguish the two certificates.
 #[tokio::test]
-async fn behind_a_broker_a_node_that_was_revoked_is_listened_to_once_the_broker_refuses_the_thief() {
+async fn a_rejoined_node_is_ignored_until_the_broker_is_updated() {
     let fixture = fixture().await.reopen(|options| options.external = true).await;
-    let pairing = &fixture.pairing;
+    let service = &fixture.service;
     fixture.joined("a").await;
-    pairing.revoke_node("a").await.unwrap();
+    service.revoke_node("a").await.unwrap();
     fixture.joined("a").await;
-    assert!(pairing.is_revoked("a"), "nobody can tell it from the one that was revoked");
-    assert_eq!(pairing.broker_updated("a").await.unwrap(), 1);
-    assert!(!pairing.is_revoked("a"));
-    pairing.revoke_node("a").await.unwrap();
-    assert_eq!(pairing.broker_updated("a").await.unwrap(), 1);
-    assert!(pairing.is_revoked("a"), "it has no good certificate");
+    assert!(service.is_revoked("a"), "it cannot be distinguished from the revoked one");
+    assert_eq!(service.broker_updated("a").await.unwrap(), 1);
+    assert!(!service.is_revoked("a"));
+    service.revoke_node("a").await.unwrap();
+    assert_eq!(service.broker_updated("a").await.unwrap(), 1);
+    assert!(service.is_revoked("a"), "it has no good certificate");
 }
 
 #[tokio::test]
 async fn tokens_have_limits() {
     let fixture = fixture().await;
     let create =
-        async |ttl, uses| fixture.pairing.office().create_token(None, ttl, uses, Labels::new()).await;
+        async |ttl, uses| fixture.service.enrollment().create_token(None, ttl, uses, Labels::new()).await;
     assert!(create(Duration::from_secs(60), 1).await.is_ok());
     assert!(create(days(3653), 1_000_000).await.is_ok());
     for (ttl, uses) in [(Duration::from_secs(59), 1), (days(3654), 1), (HOUR, 0), (HOUR, 1_000_001)] {
         assert_eq!(create(ttl, uses).await.err().unwrap().code, 400, "{ttl:?} {uses}");
     }
     assert_eq!(
-        fixture.pairing.office().create_token(Some("a b"), HOUR, 1, Labels::new()).await.err().unwrap().code,
+        fixture
+            .service
+            .enrollment()
+            .create_token(Some("a b"), HOUR, 1, Labels::new())
+            .await
+            .err()
+            .unwrap()
+            .code,
         422
     );
-    let cloud = fixture.pairing.cloud_identity().unwrap();
+    let cloud = fixture.service.cloud_identity().unwrap();
     assert_eq!(
         (cloud.certificate().subject().common_name.as_str(), cloud.certificate().node()),
         (tls::CLOUD, None)
@@ -318,98 +331,98 @@ async fn tokens_have_limits() {
 #[tokio::test]
 async fn operators_are_recorded_and_revoked_one_by_one() {
     let fixture = fixture().await;
-    let pairing = &fixture.pairing;
+    let service = &fixture.service;
     for (name, role, lifetime) in [
         ("Me", Role::Edit, HOUR),
         ("me", Role::Local, HOUR),
         ("me", Role::Edit, Duration::ZERO),
         ("me", Role::Edit, days(3654)),
     ] {
-        assert_eq!(pairing.new_operator(name, role, lifetime).await.unwrap_err().code, 400, "{name} {role}");
+        assert_eq!(service.new_operator(name, role, lifetime).await.unwrap_err().code, 400, "{name} {role}");
     }
-    let ada = pairing.new_operator("ada", Role::Admin, HOUR).await.unwrap();
+    let ada = service.new_operator("ada", Role::Admin, HOUR).await.unwrap();
     let [first, second] = [
-        pairing.new_operator("bob", Role::View, HOUR).await.unwrap(),
-        pairing.new_operator("bob", Role::Edit, HOUR).await.unwrap(),
+        service.new_operator("bob", Role::View, HOUR).await.unwrap(),
+        service.new_operator("bob", Role::Edit, HOUR).await.unwrap(),
     ];
     let serial = |identity: &Identity| identity.certificate().serial().to_owned();
     assert_eq!(ada.certificate().subject().organization, tls::OPERATORS);
-    // No broker may take the name of an operator for that of a node.
+    // Brokers must not mistake an operator for a node.
     assert_eq!(ada.certificate().subject().common_name, "edgesync:operator:ada");
-    let role = |pairing: &Pairing, identity: &Identity| {
-        pairing.operators().find(&serial(identity)).map(|it| it.role)
+    let role = |service: &EnrollmentService, identity: &Identity| {
+        service.operators().find(&serial(identity)).map(|it| it.role)
     };
-    let roles = |pairing: &Pairing| [&ada, &first, &second].map(|one| role(pairing, one));
-    assert_eq!(roles(pairing), [Some(Role::Admin), Some(Role::View), Some(Role::Edit)]);
-    let revoked = pairing.operators().revoked();
-    assert_eq!(pairing.revoke_operators(&serial(&first)).await.unwrap(), 1);
+    let roles = |service: &EnrollmentService| [&ada, &first, &second].map(|one| role(service, one));
+    assert_eq!(roles(service), [Some(Role::Admin), Some(Role::View), Some(Role::Edit)]);
+    let revoked = service.operators().revoked();
+    assert_eq!(service.revoke_operators(&serial(&first)).await.unwrap(), 1);
     assert!(revoked.has_changed().unwrap());
-    assert_eq!(roles(pairing), [Some(Role::Admin), None, Some(Role::Edit)]);
-    assert_eq!(pairing.revoke_operators("bob").await.unwrap(), 1);
-    for nobody in ["bob", "eve", ""] {
-        assert_eq!(pairing.revoke_operators(nobody).await.unwrap_err().code, 404, "{nobody}");
+    assert_eq!(roles(service), [Some(Role::Admin), None, Some(Role::Edit)]);
+    assert_eq!(service.revoke_operators("bob").await.unwrap(), 1);
+    for unknown in ["bob", "eve", ""] {
+        assert_eq!(service.revoke_operators(unknown).await.unwrap_err().code, 404, "{unknown}");
     }
     let fixture = fixture.reopen(|_| {}).await;
-    assert_eq!(roles(&fixture.pairing), [Some(Role::Admin), None, None]);
-    let records = fixture.pairing.operator_records().await.unwrap();
+    assert_eq!(roles(&fixture.service), [Some(Role::Admin), None, None]);
+    let records = fixture.service.operator_records().await.unwrap();
     assert_eq!(records.iter().filter(|record| record.revoked.is_some()).count(), 2);
     assert_eq!(records.iter().map(|record| &*record.name).filter(|name| *name == "bob").count(), 2);
 }
 
 #[tokio::test]
-async fn the_administrators_of_the_machine_have_a_kubeconfig_that_is_good() {
+async fn the_local_kubeconfig_is_replaced_when_it_is_not_valid() {
     let fixture = fixture().await;
     let path = fixture.file("kubeconfig");
     let write = async |server: &str| {
-        fixture.pairing.write_kubeconfig(&path, server).await.unwrap();
+        fixture.service.write_kubeconfig(&path, server).await.unwrap();
         Kubeconfig::read("the file", &std::fs::read_to_string(&path).unwrap()).unwrap()
     };
     let first = write("https://127.0.0.1:1").await;
     let serial = first.identity.certificate().serial().to_owned();
-    assert_eq!(fixture.pairing.operators().find(&serial).unwrap().role, Role::Admin);
+    assert_eq!(fixture.service.operators().find(&serial).unwrap().role, Role::Admin);
     let same = |config: &Kubeconfig| config.identity.certificate() == first.identity.certificate();
     assert!(same(&write("https://127.0.0.1:1").await));
     let moved = write("https://127.0.0.1:2").await;
     assert!(same(&moved) && moved.server == "https://127.0.0.1:2");
-    // Revoked, broken or without a record: it is made anew.
-    fixture.pairing.revoke_operators("local").await.unwrap();
+    // A kubeconfig that is revoked, broken or not recorded is replaced.
+    fixture.service.revoke_operators("local").await.unwrap();
     let second = write("https://127.0.0.1:2").await;
     assert!(!same(&second));
     std::fs::write(&path, "nonsense").unwrap();
     assert_ne!(write("https://127.0.0.1:2").await.identity.certificate(), second.identity.certificate());
-    assert_eq!(fixture.pairing.operator_records().await.unwrap().len(), 3);
+    assert_eq!(fixture.service.operator_records().await.unwrap().len(), 3);
 }
 
 #[tokio::test]
-async fn the_certificate_of_the_services_is_kept_until_its_names_or_its_ca_change() {
+async fn the_served_certificate_is_kept_until_names_or_ca_change() {
     let fixture = fixture().await;
-    let first = fixture.pairing.server_identity();
+    let first = fixture.service.server_identity();
     let names: HashSet<_> = first.certificate().names().iter().cloned().collect();
     assert_eq!(names, ["cloud.example", "localhost", "127.0.0.1", "::1"].map(String::from).into());
     assert_eq!(first.chain().len(), 1);
     let fixture = fixture.reopen(|_| {}).await;
-    assert_eq!(fixture.pairing.server_identity().certificate(), first.certificate());
+    assert_eq!(fixture.service.server_identity().certificate(), first.certificate());
     let fixture = fixture.reopen(|options| options.names.push("0:0:0:0:0:0:0:2".into())).await;
-    let second = fixture.pairing.server_identity();
+    let second = fixture.service.server_identity();
     assert!(second.certificate().names().contains(&"::2".to_owned()));
     let fixture = fixture.reopen(|options| options.names.push("::2".into())).await;
-    assert_eq!(fixture.pairing.server_identity().certificate(), second.certificate());
+    assert_eq!(fixture.service.server_identity().certificate(), second.certificate());
     std::fs::write(fixture.file("server.pem"), "broken").unwrap();
     let fixture = fixture.reopen(|_| {}).await;
-    let third = fixture.pairing.server_identity();
+    let third = fixture.service.server_identity();
     for name in ["ca.crt", "ca.key"] {
         std::fs::remove_file(fixture.file(name)).unwrap();
     }
     let fixture = fixture.reopen(|_| {}).await;
-    assert_ne!(fixture.pairing.server_identity().certificate(), third.certificate());
+    assert_ne!(fixture.service.server_identity().certificate(), third.certificate());
 }
 
 #[tokio::test]
-async fn all_files_are_for_their_owner_only() {
+async fn all_files_are_readable_by_their_owner_only() {
     use std::os::unix::fs::PermissionsExt;
     let fixture = fixture().await;
     fixture.joined("a").await;
-    fixture.pairing.revoke_node("a").await.unwrap();
+    fixture.service.revoke_node("a").await.unwrap();
     let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(fixture.file("")), 0o700);
     let mut names = Vec::new();
@@ -423,22 +436,22 @@ async fn all_files_are_for_their_owner_only() {
 }
 
 #[tokio::test]
-async fn upkeep_renews_what_ends_and_forgets_what_is_over() {
+async fn upkeep_renews_certificates_and_prunes_records() {
     let fixture = fixture().await;
-    let pairing = &fixture.pairing;
+    let service = &fixture.service;
     fixture.joined("a").await;
-    pairing.revoke_node("a").await.unwrap();
-    let (first, list) = (pairing.server_identity(), pairing.revocation_list());
-    pairing.upkeep(after(now(), days(200))).await.unwrap();
-    assert_eq!(pairing.server_identity().certificate(), first.certificate());
-    assert_ne!(pairing.revocation_list(), list, "a month has passed");
-    assert!(!pairing.is_revoked("a"), "its certificates have ended long ago");
-    assert_eq!(pairing.shared.membership.tokens().await.unwrap(), []);
-    pairing.upkeep(after(now(), days(300))).await.unwrap();
-    let second = pairing.server_identity();
+    service.revoke_node("a").await.unwrap();
+    let (first, list) = (service.server_identity(), service.revocation_list());
+    service.upkeep(after(now(), days(200))).await.unwrap();
+    assert_eq!(service.server_identity().certificate(), first.certificate());
+    assert_ne!(service.revocation_list(), list, "a month has passed");
+    assert!(!service.is_revoked("a"), "its certificates have ended long ago");
+    assert_eq!(service.shared.membership.tokens().await.unwrap(), []);
+    service.upkeep(after(now(), days(300))).await.unwrap();
+    let second = service.server_identity();
     assert_ne!(second.certificate(), first.certificate());
-    assert_eq!(pairing.joining_tls().shows(), *second.certificate());
-    assert_eq!(pairing.endpoint_tls().shows(), *second.certificate());
+    assert_eq!(service.joining_tls().shows(), *second.certificate());
+    assert_eq!(service.endpoint_tls().shows(), *second.certificate());
     let kept = std::fs::read_to_string(fixture.file("server.pem")).unwrap();
     assert!(kept.starts_with(&second.certificate().to_pem()), "{kept}");
 }
@@ -454,7 +467,7 @@ fn any_bearer_and_request_are_refused_and_nothing_panics() {
     let bytes = proptest::collection::vec(any::<u8>(), 0..300);
     proptest!(|(text in ".{0,80}", node in "[a-z]{1,8}|.{0,12}", body in bytes)| {
         for bearer in [&text, &bearer] {
-            prop_assert!(runtime.block_on(fixture.pairing.join(bearer, &node, &body)).is_err());
+            prop_assert!(runtime.block_on(fixture.service.join(bearer, &node, &body)).is_err());
         }
     });
     runtime.block_on(fixture.store.close());

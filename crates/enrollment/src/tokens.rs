@@ -1,5 +1,6 @@
-//! Tokens: JWTs (RFC 7519) with HMAC-SHA-256 (`HS256`) under a key of their own in `token.key`. Signed ones are looked
-//! up in the store, which counts their uses.
+//! Join tokens: JWTs (RFC 7519) signed with HMAC-SHA-256 (`HS256`) under the key in `token.key`.
+//!
+//! A token with a valid signature is looked up in the store, which counts its uses.
 
 use std::path::Path;
 
@@ -16,30 +17,29 @@ use edgesync_store::durable;
 
 const FILE: &str = "token.key";
 const KEY_BYTES: usize = 32;
-/// A longer bearer is none of ours.
+/// Maximum length of a bearer token.
 const MAX_JWT: usize = 2048;
 
-/// The key that signs tokens. Not shown.
+/// The key that signs tokens. Has no `Debug`.
 pub(super) struct TokenKey(hmac::Key);
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TokenClaims {
-    /// Its id (`jti`), by which the store knows it.
+    /// Its id in the store (`jti`).
     pub(super) id: String,
-    /// Its only node (`sub`).
+    /// The only node that may use it (`sub`).
     pub(super) node: Option<String>,
-    /// Until when it can be used (`exp`).
+    /// Time of expiry (`exp`), in whole seconds.
     pub(super) expires: Timestamp,
 }
 
-/// Why a bearer is none.
+/// Why a bearer token is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TokenRefusal {
-    /// No JWT, another algorithm, another key.
+    /// It is no JWT, or has another algorithm or key.
     #[error("the token is not from this cloud: create one here with 'edgesync-cloud token create'")]
     Unknown,
-    /// Its time is over.
     #[error("the token has expired: create a new one with 'edgesync-cloud token create'")]
     Expired,
 }
@@ -59,10 +59,10 @@ struct Payload {
 }
 
 impl TokenKey {
-    /// Reads `token.key`, or makes it: 32 random bytes, mode 0600.
+    /// Reads `token.key`, or creates it: 32 random bytes, mode 0600.
     ///
     /// # Errors
-    /// The file's.
+    /// The file cannot be read or written.
     pub(super) fn open(directory: &Path) -> Result<Self> {
         let path = directory.join(FILE);
         let secret = match files::read_secret(&path)? {
@@ -76,10 +76,10 @@ impl TokenKey {
         Self::load(&path.display().to_string(), &secret)
     }
 
-    /// The key of some bytes.
+    /// Loads a key from its bytes.
     ///
     /// # Errors
-    /// It is not as long as it must be; `what` says where it is from.
+    /// The length is wrong; `what` names the origin.
     pub(super) fn load(what: &str, secret: &[u8]) -> Result<Self> {
         if secret.len() != KEY_BYTES {
             bail!(
@@ -90,7 +90,7 @@ impl TokenKey {
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, secret)))
     }
 
-    /// The JWT of some claims.
+    /// Signs claims as a JWT.
     pub(super) fn sign(&self, claims: &TokenClaims) -> String {
         let header = Header { alg: "HS256".into(), typ: Some("JWT".into()) };
         let payload =
@@ -100,7 +100,7 @@ impl TokenKey {
         format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature))
     }
 
-    /// Checks signature and time.
+    /// Verifies signature and expiry.
     ///
     /// # Errors
     /// See [`TokenRefusal`].
@@ -112,7 +112,7 @@ impl TokenKey {
         Ok(claims)
     }
 
-    /// The claims, if the signature is right.
+    /// Returns the claims of a token with a valid signature.
     fn read(&self, jwt: &str) -> Option<TokenClaims> {
         if jwt.len() > MAX_JWT {
             return None;
@@ -128,18 +128,18 @@ impl TokenKey {
     }
 }
 
-/// What a new key is made of.
+/// Generates the bytes of a new key.
 ///
 /// # Errors
-/// The system has no random numbers.
+/// The system's random source fails.
 pub(super) fn new_secret() -> Result<[u8; KEY_BYTES]> {
     random()
 }
 
-/// Random bytes of the system.
+/// Reads random bytes from the system.
 ///
 /// # Errors
-/// It has none.
+/// The system's random source fails.
 pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     match SystemRandom::new().fill(&mut bytes) {
@@ -148,13 +148,13 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     }
 }
 
-/// Lower-case hexadecimal digits.
+/// Formats bytes as lower-case hexadecimal digits.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn encode(part: &impl Serialize) -> String {
-    // Structs of texts and numbers always have a JSON.
+    // Structs of strings and numbers always serialize.
     BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(part).unwrap_or_default())
 }
 
@@ -183,7 +183,7 @@ mod tests {
         TokenClaims { id: "0011223344556677".into(), node: Some("edge-1".into()), expires: at(2_000_000_000) }
     }
 
-    /// A JWT with this header and payload, rightly signed.
+    /// A JWT with this header and payload and a valid signature.
     fn forged(header: &str, payload: &str) -> String {
         let encode = |text: &str| BASE64_URL_SAFE_NO_PAD.encode(text);
         let signed = format!("{}.{}", encode(header), encode(payload));
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn the_example_of_the_rfc_is_verified() {
-        // RFC 7515, A.1; its payload has no jti and so no claims, its signature is right.
+        // RFC 7515, A.1. Its payload has no `jti` and so no claims; its signature is valid.
         let secret = "AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow";
         let key = hmac::Key::new(hmac::HMAC_SHA256, &BASE64_URL_SAFE_NO_PAD.decode(secret).unwrap());
         let signed = "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ";
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_good_until_its_end() {
+    fn a_token_is_valid_until_its_expiry() {
         let jwt = KEY.sign(&claims());
         assert_eq!(KEY.verify(&jwt, at(1_999_999_999)), Ok(claims()));
         assert_eq!(KEY.verify(&jwt, at(2_000_000_000)), Err(TokenRefusal::Expired));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_made_once_and_a_wrong_one_is_refused() {
+    fn the_key_is_created_once_and_a_wrong_one_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let jwt = TokenKey::open(dir.path()).unwrap().sign(&claims());
         assert_eq!(TokenKey::open(dir.path()).unwrap().verify(&jwt, at(1)), Ok(claims()));
@@ -269,22 +269,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_a_token(text in ".{0,200}") {
+        fn arbitrary_text_is_no_token(text in ".{0,200}") {
             prop_assert_eq!(KEY.verify(&text, at(1)), Err(TokenRefusal::Unknown));
         }
 
         #[test]
-        fn no_changed_token_is_one(at_byte in 0..500usize, to in "[A-Za-z0-9_.-]") {
+        fn a_changed_token_is_refused(at_byte in 0..500usize, to in "[A-Za-z0-9_.-]") {
             let jwt = KEY.sign(&claims());
             let at_byte = at_byte % jwt.len();
             let mut changed = jwt.clone();
             changed.replace_range(at_byte..=at_byte, &to);
-            // The last digit of a signature has bits that say nothing; a strict decoder refuses those that are set.
+            // The last digit of a signature has unused bits; a strict decoder rejects those that
+            // are set.
             prop_assert_eq!(KEY.verify(&changed, at(1)).is_ok(), changed == jwt);
         }
 
         #[test]
-        fn any_signed_payload_is_taken(header in ".{0,40}", payload in ".{0,80}") {
+        fn any_signed_payload_is_parsed_without_panic(header in ".{0,40}", payload in ".{0,80}") {
             let _ = KEY.verify(&forged(&header, &payload), at(1));
         }
     }

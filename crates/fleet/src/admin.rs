@@ -22,7 +22,7 @@ use edgesync_admin::{Method, NodeAction, RolloutSubject, Route};
 use edgesync_api::{Extension, ExtensionCall, MetricsWriter, PageFile, Ready, Role};
 use edgesync_broker::Downlink;
 use edgesync_cloud_store::{CloudError, CloudStore};
-use edgesync_enrollment::Pairing;
+use edgesync_enrollment::EnrollmentService;
 use edgesync_enrollment::broker_config::{self, BrokerConfig, Flavor};
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
@@ -77,7 +77,7 @@ pub struct Parts {
     /// The way to the nodes.
     pub downlink: Downlink,
     /// Who belongs to the fleet.
-    pub pairing: Pairing,
+    pub enrollment_service: EnrollmentService,
     /// What a broker's configuration is made from.
     pub broker: BrokerDefaults,
     /// Where nodes join, as far as it is known: `https://HOST:PORT`.
@@ -132,7 +132,7 @@ impl Admin {
     /// All nodes, those too that have only joined.
     async fn nodes(&self) -> Result<NodeList> {
         let mut shown = self.ask(AdminRequest::Nodes).await?;
-        let members = self.parts.pairing.office().register().members().await?;
+        let members = self.parts.enrollment_service.enrollment().store().members().await?;
         shown.items = answers::with_members(shown.items, &members);
         Ok(shown)
     }
@@ -140,7 +140,7 @@ impl Admin {
     /// One node in full.
     async fn node(&self, node: &NodeName) -> Result<NodeInfo> {
         let found = self.ask(|answer| AdminRequest::Node(node.clone(), answer)).await?;
-        let member = self.parts.pairing.office().register().member(node).await?;
+        let member = self.parts.enrollment_service.enrollment().store().member(node).await?;
         let mut found = answers::with_member(found, member.as_ref()).ok_or_else(|| unknown(node))?;
         self.add_effects(node, &mut found).await?;
         Ok(found)
@@ -174,7 +174,7 @@ impl Admin {
             let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
             Status::new(Reason::NotFound, format!("there is no {} '{name}'{place}", resource.kind))
         };
-        if let Some((cluster, _)) = self.parts.pairing.office().register().cluster() {
+        if let Some((cluster, _)) = self.parts.enrollment_service.enrollment().store().cluster() {
             let found = cluster.get(resource, namespace, name).await;
             return found.map_err(|error| Status::unavailable(error.to_string(), 5))?.ok_or_else(missing);
         }
@@ -188,7 +188,7 @@ impl Admin {
 
     /// Why nothing can be done about a node that the fleet does not know.
     async fn not_here(&self, node: &NodeName) -> Status {
-        match self.parts.pairing.office().register().member(node).await {
+        match self.parts.enrollment_service.enrollment().store().member(node).await {
             Ok(Some(_)) => answers::never_connected(node),
             Ok(None) => unknown(node),
             Err(error) => error.into(),
@@ -223,8 +223,8 @@ impl Admin {
     }
 
     async fn revoke(&self, node: &NodeName) -> Result<RevokedCertificates> {
-        let certificates = self.parts.pairing.revoke_node(node).await?;
-        let known = certificates > 0 || self.parts.pairing.knows_name(node).await?;
+        let certificates = self.parts.enrollment_service.revoke_node(node).await?;
+        let known = certificates > 0 || self.parts.enrollment_service.knows_name(node).await?;
         if !known {
             return Err(answers::unknown(node));
         }
@@ -233,7 +233,7 @@ impl Admin {
 
     /// Revokes a node, removes it, and frees its name: each of these may have been done before.
     async fn forget(&self, node: &NodeName) -> Result<RevokedCertificates> {
-        let certificates = self.parts.pairing.revoke_node(node).await?;
+        let certificates = self.parts.enrollment_service.revoke_node(node).await?;
         let mut known = certificates > 0;
         let requests: [fn(NodeName, Answer) -> AdminRequest; 2] = [AdminRequest::Remove, AdminRequest::Admit];
         for request in requests {
@@ -243,7 +243,7 @@ impl Admin {
                 Err(status) => return Err(status),
             }
         }
-        known |= self.parts.pairing.forget_node(node).await?;
+        known |= self.parts.enrollment_service.forget_node(node).await?;
         if !known {
             return Err(unknown(node));
         }
@@ -292,9 +292,9 @@ impl Admin {
                 };
                 self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?
             }
-            Route::Tokens => answer(&answers::tokens(self.parts.pairing.office()).await?)?,
+            Route::Tokens => answer(&answers::tokens(self.parts.enrollment_service.enrollment()).await?)?,
             Route::Operators => {
-                let records = self.parts.pairing.operator_records().await?;
+                let records = self.parts.enrollment_service.operator_records().await?;
                 answer(&answers::operators(records, Timestamp::now()))?
             }
             _ => return Ok(None),
@@ -304,27 +304,29 @@ impl Admin {
 
     /// Does what an administrator asks for.
     async fn change(&self, route: Route<'_>, body: &Value) -> Result<Value> {
-        let pairing = &self.parts.pairing;
+        let enrollment_service = &self.parts.enrollment_service;
         match route {
             Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
             Route::CreateToken => {
                 let service = self.parts.service.as_deref();
-                answer(&answers::create_token(pairing.office(), wanted(body)?, service).await?)
+                answer(&answers::create_token(enrollment_service.enrollment(), wanted(body)?, service).await?)
             }
-            Route::RevokeToken(id) => answer(&answers::revoke_token(pairing.office(), id).await?),
+            Route::RevokeToken(id) => {
+                answer(&answers::revoke_token(enrollment_service.enrollment(), id).await?)
+            }
             Route::RevokeOperators(which) => {
-                let certificates = pairing.revoke_operators(which).await?;
+                let certificates = enrollment_service.revoke_operators(which).await?;
                 answer(&RevokedOperators { operator: which.to_owned(), certificates })
             }
             Route::CreateOperator => {
                 let OperatorRequest { user, role, lifetime_seconds } = wanted(body)?;
                 let lifetime = Duration::from_secs(lifetime_seconds);
-                let identity = pairing.new_operator(&user, role, lifetime).await?;
-                answer(&answers::new_operator(&pairing.trust(), &identity))
+                let identity = enrollment_service.new_operator(&user, role, lifetime).await?;
+                answer(&answers::new_operator(&enrollment_service.trust(), &identity))
             }
             Route::BrokerConfig => {
                 let config = self.parts.broker.complete(wanted(body)?)?;
-                answer(&BrokerFiles(broker_config::files(pairing, &config)?))
+                answer(&BrokerFiles(broker_config::files(enrollment_service, &config)?))
             }
             _ => Err(Status::no_such_path()),
         }
@@ -347,7 +349,7 @@ impl Admin {
             NodeAction::Admit => {
                 let request: AdmitRequest = wanted::<Option<_>>(body)?.unwrap_or_default();
                 if request.broker_updated {
-                    let noted = self.parts.pairing.broker_updated(node).await?;
+                    let noted = self.parts.enrollment_service.broker_updated(node).await?;
                     return answer(&answers::certificates(node, noted));
                 }
                 let admitted = self.ask(|answer| AdminRequest::Admit(node.clone(), answer)).await??;

@@ -13,7 +13,7 @@ use edgesync_admin::cloud::{
     RevokedToken, Token, TokenList, TokenRequest, state,
 };
 use edgesync_api::Role;
-use edgesync_enrollment::Office;
+use edgesync_enrollment::Enrollment;
 use edgesync_enrollment::membership::{MemberRecord, OperatorRecord, TokenRecord};
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
@@ -34,23 +34,27 @@ pub fn answer(answer: &impl Serialize) -> Result<Value> {
 }
 
 /// All tokens, without their secret part.
-pub async fn tokens(office: &Office) -> Result<TokenList> {
+pub async fn tokens(enrollment: &Enrollment) -> Result<TokenList> {
     let now = Timestamp::now();
-    Ok(TokenList { items: office.tokens().await?.iter().map(|record| token(record, now)).collect() })
+    Ok(TokenList { items: enrollment.tokens().await?.iter().map(|record| token(record, now)).collect() })
 }
 
 /// Makes a token. `service` is where to join, as far as that is known.
-pub async fn create_token(office: &Office, request: TokenRequest, service: Option<&str>) -> Result<NewToken> {
+pub async fn create_token(
+    enrollment: &Enrollment,
+    request: TokenRequest,
+    service: Option<&str>,
+) -> Result<NewToken> {
     let TokenRequest { node, ttl_seconds, uses, labels } = request;
     let ttl = Duration::from_secs(ttl_seconds);
-    let made = office.create_token(node.as_deref(), ttl, uses, labels).await?;
+    let made = enrollment.create_token(node.as_deref(), ttl, uses, labels).await?;
     let record = token(&made.record, Timestamp::now());
     Ok(NewToken { record, token: made.token, cloud: service.map(str::to_owned) })
 }
 
 /// Makes a token useless.
-pub async fn revoke_token(office: &Office, id: &str) -> Result<RevokedToken> {
-    Ok(RevokedToken { id: id.to_owned(), revoked: office.revoke_token(id).await? })
+pub async fn revoke_token(enrollment: &Enrollment, id: &str) -> Result<RevokedToken> {
+    Ok(RevokedToken { id: id.to_owned(), revoked: enrollment.revoke_token(id).await? })
 }
 
 fn token(token: &TokenRecord, now: Timestamp) -> Token {

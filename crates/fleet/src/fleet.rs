@@ -47,7 +47,7 @@ use tokio::time::Instant;
 
 use crate::config::Config;
 use edgesync_broker::{Downlink, FleetEvent, FleetEvents};
-use edgesync_enrollment::Pairing;
+use edgesync_enrollment::EnrollmentService;
 use edgesync_object::NodeName;
 use edgesync_placement::Placement;
 use edgesync_protocol::timing::{Now, earlier};
@@ -93,7 +93,7 @@ pub struct Fleet<S: Source> {
     replicas: Replicas,
     views: Views,
     counts: Counts,
-    pairing: Pairing,
+    enrollment: EnrollmentService,
 }
 
 impl<S: Source> Fleet<S> {
@@ -101,7 +101,12 @@ impl<S: Source> Fleet<S> {
     ///
     /// # Errors
     /// The source's.
-    pub async fn start(config: &Config, source: S, downlink: Downlink, pairing: Pairing) -> Result<Self> {
+    pub async fn start(
+        config: &Config,
+        source: S,
+        downlink: Downlink,
+        enrollment: EnrollmentService,
+    ) -> Result<Self> {
         let changes = source.follow();
         let mut known = source.registered().await?;
         // A Lease without a Node is nobody's.
@@ -140,7 +145,7 @@ impl<S: Source> Fleet<S> {
                 rollouts: Rollouts::new(config.placement.rules.len()),
             },
             counts: Counts::default(),
-            pairing,
+            enrollment,
         };
         fleet.read_all().await?;
         fleet.meet_stored(&orphans).await?;
@@ -242,7 +247,7 @@ impl<S: Source> Fleet<S> {
                     self.reconciler.nodes.links_moved(&moved);
                 }
                 Some(request) = admin.recv(), if self.views.queries.is_empty() => self.administer(request),
-                nodes = self.pairing.nodes_to_cut() => {
+                nodes = self.enrollment.nodes_to_cut() => {
                     nodes.iter().filter_map(|name| NodeName::parse(name).ok()).for_each(|name| self.cut(&name));
                 }
                 () = tokio::time::sleep_until(wake) => self.tick(),
@@ -308,7 +313,7 @@ impl<S: Source> Fleet<S> {
     fn configure(&mut self, config: &Config) {
         self.bodies.set_limit(config.sync.bodies);
         self.expiry.ttl = config.nodes.event_ttl;
-        self.pairing.reconfigure(config.pairing.certificate_lifetime, config.pairing.renewal_grace);
+        self.enrollment.reconfigure(config.pairing.certificate_lifetime, config.pairing.renewal_grace);
         let now = self.reconciler.now();
         let Reconciler { nodes, broadcasts, settings, .. } = &mut self.reconciler;
         settings.reload(config);

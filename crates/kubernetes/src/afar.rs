@@ -25,7 +25,7 @@ use edgesync_admin::cloud::{
 };
 use edgesync_admin::{NodeAction, Route};
 use edgesync_enrollment::membership::{MembershipError, MembershipStore};
-use edgesync_enrollment::{Office, now};
+use edgesync_enrollment::{Enrollment, now};
 use edgesync_fleet::answers::{self, OperatorRequest, answer, wanted};
 use edgesync_object::objectsync::split_sync_name;
 use edgesync_object::status::{Reason, Result};
@@ -79,24 +79,24 @@ impl Afar {
                  kubeconfig'",
             )),
             Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
-            Route::Tokens => answer(&answers::tokens(&self.office().await?).await?),
+            Route::Tokens => answer(&answers::tokens(&self.enrollment().await?).await?),
             Route::CreateToken => {
-                answer(&answers::create_token(&self.office().await?, wanted(body)?, None).await?)
+                answer(&answers::create_token(&self.enrollment().await?, wanted(body)?, None).await?)
             }
-            Route::RevokeToken(id) => answer(&answers::revoke_token(&self.office().await?, id).await?),
+            Route::RevokeToken(id) => answer(&answers::revoke_token(&self.enrollment().await?, id).await?),
             Route::Operators => {
-                let operators = self.office().await?.operator_records().await?;
+                let operators = self.enrollment().await?.operator_records().await?;
                 answer(&answers::operators(operators, Timestamp::now()))
             }
             Route::CreateOperator => {
                 let OperatorRequest { user, role, lifetime_seconds } = wanted(body)?;
-                let office = self.office().await?;
+                let enrollment = self.enrollment().await?;
                 let lifetime = Duration::from_secs(lifetime_seconds);
-                let identity = office.new_operator(&user, role, lifetime).await?;
-                answer(&answers::new_operator(&office.trust(), &identity))
+                let identity = enrollment.new_operator(&user, role, lifetime).await?;
+                answer(&answers::new_operator(&enrollment.trust(), &identity))
             }
             Route::RevokeOperators(which) => {
-                let certificates = self.office().await?.revoke_operators(which).await?;
+                let certificates = self.enrollment().await?.revoke_operators(which).await?;
                 answer(&RevokedOperators { operator: which.to_owned(), certificates })
             }
             Route::BrokerConfig => Err(Status::new(
@@ -116,7 +116,7 @@ impl Afar {
             NodeAction::Admit => {
                 let request: AdmitRequest = wanted::<Option<_>>(body)?.unwrap_or_default();
                 if request.broker_updated {
-                    let noted = self.office().await?.broker_updated(node).await?;
+                    let noted = self.enrollment().await?.broker_updated(node).await?;
                     return answer(&answers::certificates(node, noted));
                 }
                 answer(&Admitted { node: node.to_string(), admitted: self.admit(node).await? })
@@ -236,9 +236,9 @@ impl Afar {
     }
 
     async fn revoke(&self, name: &NodeName) -> Result<RevokedCertificates> {
-        let office = self.office().await?;
-        let certificates = office.revoke_node(name).await?;
-        if certificates == 0 && !office.register().knows_name(name).await.map_err(unremembered)? {
+        let enrollment = self.enrollment().await?;
+        let certificates = enrollment.revoke_node(name).await?;
+        if certificates == 0 && !enrollment.store().knows_name(name).await.map_err(unremembered)? {
             return Err(answers::unknown(name));
         }
         Ok(answers::certificates(name, certificates))
@@ -246,14 +246,14 @@ impl Afar {
 
     /// Revokes a node, removes it, and frees its name: each of these may have been done before.
     async fn forget(&self, name: &NodeName) -> Result<RevokedCertificates> {
-        let office = self.office().await?;
-        let certificates = office.revoke_node(name).await?;
+        let enrollment = self.enrollment().await?;
+        let certificates = enrollment.revoke_node(name).await?;
         let removed = match self.remove(name).await {
             Ok(removed) => Some(removed),
             Err(status) if status.code == 404 => None,
             Err(status) => return Err(status),
         };
-        let known = self.free(&office, name).await?;
+        let known = self.free(&enrollment, name).await?;
         if !known && removed.is_none() && certificates == 0 {
             return Err(answers::unknown(name));
         }
@@ -262,7 +262,7 @@ impl Afar {
             let mut free_since = tokio::time::Instant::now();
             while free_since.elapsed() < SETTLED {
                 tokio::time::sleep(LOOK).await;
-                if self.free(&office, name).await? {
+                if self.free(&enrollment, name).await? {
                     free_since = tokio::time::Instant::now();
                 }
             }
@@ -271,9 +271,9 @@ impl Afar {
     }
 
     /// Frees a name. Tells whether it was not free.
-    async fn free(&self, office: &Office, name: &NodeName) -> Result<bool> {
-        let admitted = office.register().admit_node(name).await.map_err(unremembered)?;
-        Ok(office.forget_node(name).await? || admitted)
+    async fn free(&self, enrollment: &Enrollment, name: &NodeName) -> Result<bool> {
+        let admitted = enrollment.store().admit_node(name).await.map_err(unremembered)?;
+        Ok(enrollment.forget_node(name).await? || admitted)
     }
 
     /// Has the removals of a node that are held back go out: as many as its Node tells. Tells how many.
@@ -333,8 +333,8 @@ impl Afar {
     }
 
     /// The keys, and who remembers.
-    async fn office(&self) -> Result<Office> {
-        let opened = Office::connect(Arc::new(self.cluster.clone()), &self.namespace).await;
+    async fn enrollment(&self) -> Result<Enrollment> {
+        let opened = Enrollment::connect(Arc::new(self.cluster.clone()), &self.namespace).await;
         opened.map_err(|error| {
             let reason = match error.downcast_ref::<Failure>() {
                 Some(Failure::Forbidden(_)) => Reason::Forbidden,

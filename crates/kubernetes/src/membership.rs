@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use edgesync_cloud_store::CloudOptions;
 use edgesync_cloud_store::CloudStore;
 use edgesync_enrollment::membership::{
-    CertificateRecord, Changed, Changes, MAX_CERTIFICATES_PER_NODE, MembershipStore, OperatorRecord,
-    PairingRefusal, RevocationChange, Revocations, TokenRecord,
+    CertificateRecord, Changed, Changes, EnrollmentRefusal, MAX_CERTIFICATES_PER_NODE, MembershipStore,
+    OperatorRecord, RevocationChange, Revocations, TokenRecord,
 };
 use edgesync_object::{Labels, Status};
 
@@ -39,7 +39,12 @@ fn certificate(serial: &str, node: &str) -> CertificateRecord {
     CertificateRecord { serial: serial.into(), node: node.into(), not_before: at(100), not_after: at(500) }
 }
 
-async fn spend(register: &MembershipStore, id: &str, serial: &str, node: &str) -> Result<(), PairingRefusal> {
+async fn spend(
+    register: &MembershipStore,
+    id: &str,
+    serial: &str,
+    node: &str,
+) -> Result<(), EnrollmentRefusal> {
     register.spend_token(id, certificate(serial, node), at(200)).await.unwrap()
 }
 
@@ -64,8 +69,8 @@ async fn a_token_is_counted_with_the_certificate() {
         register.put_token(TokenRecord { created: at(150), ..token("late", None, 1) }).await.unwrap();
         spend(&register, "t", "1", "a").await.unwrap();
         spend(&register, "t", "2", "b").await.unwrap();
-        assert_eq!(spend(&register, "t", "3", "c").await, Err(PairingRefusal::UsedUp));
-        assert_eq!(spend(&register, "none", "3", "c").await, Err(PairingRefusal::UnknownToken));
+        assert_eq!(spend(&register, "t", "3", "c").await, Err(EnrollmentRefusal::UsedUp));
+        assert_eq!(spend(&register, "none", "3", "c").await, Err(EnrollmentRefusal::UnknownToken));
         let tokens = register.tokens().await.unwrap();
         let late = TokenRecord { created: at(150), ..token("late", None, 1) };
         assert_eq!(tokens, [late, TokenRecord { used: 2, ..token("t", None, 2) }]);
@@ -93,7 +98,7 @@ async fn of_many_at_once_a_token_lets_in_as_many_as_it_may() {
         for one in tries.collect::<Vec<_>>() {
             match one.await.unwrap() {
                 Ok(()) => let_in += 1,
-                Err(refusal) => assert_eq!(refusal, PairingRefusal::UsedUp),
+                Err(refusal) => assert_eq!(refusal, EnrollmentRefusal::UsedUp),
             }
         }
         assert_eq!((let_in, register.tokens().await.unwrap()[0].used), (3, 3));
@@ -121,7 +126,7 @@ async fn of_many_who_want_one_name_at_once_one_gets_it_and_the_others_keep_their
         for one in tries.collect::<Vec<_>>() {
             match one.await.unwrap() {
                 Ok(()) => let_in += 1,
-                Err(refusal) => assert_eq!(refusal, PairingRefusal::NameTaken("a".into())),
+                Err(refusal) => assert_eq!(refusal, EnrollmentRefusal::NameTaken("a".into())),
             }
         }
         let used: u32 = register.tokens().await.unwrap().iter().map(|token| token.used).sum();
@@ -138,9 +143,9 @@ async fn a_token_is_for_its_node_and_an_unbound_one_for_free_names() {
         register.put_token(token("bound", Some("a"), 9)).await.unwrap();
         assert!(register.knows_name("a").await.unwrap(), "there is a token for it");
         assert!(!register.knows_name("b").await.unwrap());
-        assert_eq!(spend(&register, "bound", "0", "b").await, Err(PairingRefusal::OtherNode("a".into())));
+        assert_eq!(spend(&register, "bound", "0", "b").await, Err(EnrollmentRefusal::OtherNode("a".into())));
         spend(&register, "free", "1", "a").await.unwrap();
-        assert_eq!(spend(&register, "free", "2", "a").await, Err(PairingRefusal::NameTaken("a".into())));
+        assert_eq!(spend(&register, "free", "2", "a").await, Err(EnrollmentRefusal::NameTaken("a".into())));
         spend(&register, "bound", "2", "a").await.unwrap();
         let used: Vec<_> = register.tokens().await.unwrap().iter().map(|token| token.used).collect();
         assert_eq!(used, [1, 1], "a refusal is no use");
@@ -154,13 +159,13 @@ async fn a_name_that_was_used_is_free_again_only_when_it_is_forgotten() {
         register.put_token(token("t", None, 9)).await.unwrap();
         register.put_token(token("bound", Some("a"), 9)).await.unwrap();
         spend(&register, "t", "1", "a").await.unwrap();
-        let taken = |name: &str| Err(PairingRefusal::NameTaken(name.into()));
+        let taken = |name: &str| Err(EnrollmentRefusal::NameTaken(name.into()));
         // Revoked, lapsed, forgotten with all of its certificates, removed, taken in again.
         register.revoke_certificates("a", at(300)).await.unwrap();
         assert_eq!(spend(&register, "t", "2", "a").await, taken("a"));
         let late = register.spend_token("t", certificate("2", "a"), at(900)).await.unwrap();
         assert_eq!(late, taken("a"));
-        register.prune_pairing(at(600)).await.unwrap();
+        register.prune_expired(at(600)).await.unwrap();
         assert_eq!(spend(&register, "t", "2", "a").await, taken("a"));
         register.remove_node("a", at(300)).await.unwrap();
         assert!(register.admit_node("a").await.unwrap());
@@ -210,7 +215,7 @@ async fn revoking_a_node_revokes_its_certificates_and_tokens_until_it_joins_anew
         let revoked = register.revocations().await.unwrap();
         assert_eq!(revoked.serials, [("1".to_owned(), at(300)), ("2".to_owned(), at(300))]);
         assert_eq!(revoked.nodes, ["a"]);
-        assert_eq!(spend(&register, "old", "4", "a").await, Err(PairingRefusal::RevokedToken));
+        assert_eq!(spend(&register, "old", "4", "a").await, Err(EnrollmentRefusal::RevokedToken));
         register.put_token(token("next", Some("a"), 9)).await.unwrap();
         spend(&register, "next", "4", "a").await.unwrap();
         let revoked = register.revocations().await.unwrap();
@@ -228,18 +233,18 @@ async fn only_a_known_certificate_of_the_node_is_renewed_and_not_without_end() {
             register.renew_certificate(shown, certificate(serial, node), at(now)).await.unwrap()
         };
         assert_eq!(renew("f1", "f2", "a", 200).await, Ok(()));
-        assert_eq!(renew("9", "f3", "a", 200).await, Err(PairingRefusal::Revoked));
-        assert_eq!(renew("f1", "f3", "b", 200).await, Err(PairingRefusal::Revoked));
+        assert_eq!(renew("9", "f3", "a", 200).await, Err(EnrollmentRefusal::Revoked));
+        assert_eq!(renew("f1", "f3", "b", 200).await, Err(EnrollmentRefusal::Revoked));
         for number in 2..MAX_CERTIFICATES_PER_NODE {
             assert_eq!(renew("f1", &format!("{number:x}"), "a", 200).await, Ok(()));
         }
-        assert_eq!(renew("f1", "999", "a", 200).await, Err(PairingRefusal::TooMany));
+        assert_eq!(renew("f1", "999", "a", 200).await, Err(EnrollmentRefusal::TooMany));
         register.put_token(token("bound", Some("a"), 1)).await.unwrap();
-        assert_eq!(spend(&register, "bound", "998", "a").await, Err(PairingRefusal::TooMany));
+        assert_eq!(spend(&register, "bound", "998", "a").await, Err(EnrollmentRefusal::TooMany));
         assert_eq!(renew("f1", "999", "a", 500).await, Ok(()), "those have ended");
         let given = usize::try_from(MAX_CERTIFICATES_PER_NODE).unwrap() + 1;
         assert_eq!(register.revoke_certificates("a", at(600)).await.unwrap(), given);
-        assert_eq!(renew("f2", "997", "a", 200).await, Err(PairingRefusal::Revoked));
+        assert_eq!(renew("f2", "997", "a", 200).await, Err(EnrollmentRefusal::Revoked));
     })
     .await;
 }
@@ -256,7 +261,7 @@ async fn a_token_can_be_revoked_and_tells_whether_it_was_of_use() {
         assert_eq!(register.revoke_token("used", at(300)).await.unwrap(), Some(false));
         assert_eq!(register.revoke_token("late", at(1000)).await.unwrap(), Some(false));
         assert_eq!(register.revoke_token("none", at(300)).await.unwrap(), None);
-        assert_eq!(spend(&register, "t", "2", "b").await, Err(PairingRefusal::RevokedToken));
+        assert_eq!(spend(&register, "t", "2", "b").await, Err(EnrollmentRefusal::RevokedToken));
     })
     .await;
 }
@@ -267,10 +272,10 @@ async fn what_ended_long_ago_is_forgotten() {
         register.put_token(token("t", None, 9)).await.unwrap();
         spend(&register, "t", "1", "a").await.unwrap();
         register.revoke_certificates("a", at(300)).await.unwrap();
-        assert_eq!(register.prune_pairing(at(500)).await.unwrap(), 0);
-        assert_eq!(register.prune_pairing(at(501)).await.unwrap(), 1);
+        assert_eq!(register.prune_expired(at(500)).await.unwrap(), 0);
+        assert_eq!(register.prune_expired(at(501)).await.unwrap(), 1);
         assert_eq!(register.revocations().await.unwrap(), Revocations::default());
-        assert_eq!(register.prune_pairing(at(1001)).await.unwrap(), 1);
+        assert_eq!(register.prune_expired(at(1001)).await.unwrap(), 1);
         assert_eq!(register.tokens().await.unwrap(), []);
     })
     .await;
@@ -324,7 +329,7 @@ async fn operators_are_recorded_and_revoked_by_serial_number_or_name() {
         let listed = register.operators().await.unwrap();
         let shown: Vec<_> = listed.iter().map(|one| (one.serial.as_str(), one.revoked)).collect();
         assert_eq!(shown, [("3", Some(at(301))), ("2", Some(at(300))), ("1", None)]);
-        assert_eq!(register.prune_pairing(at(1001)).await.unwrap(), 3);
+        assert_eq!(register.prune_expired(at(1001)).await.unwrap(), 3);
         assert_eq!(register.operators().await.unwrap(), []);
     })
     .await;

@@ -1,6 +1,6 @@
 //! The command line of `edgesync-cloud`.
 
-// The words are in the help texts; fields that only flatten a group have none of their own.
+// The help texts document the fields; fields that only flatten a group have none.
 #![allow(missing_docs)]
 
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub struct CloudArgs {
     pub command: CloudCommand,
 }
 
-/// What `edgesync-cloud` does.
+/// The commands of `edgesync-cloud`.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum CloudCommand {
     /// Run the cloud side
@@ -147,7 +147,7 @@ pub enum CloudCommand {
     },
 }
 
-/// How what the cloud side says is shown.
+/// Output format and server of a command that lists.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct ShowArgs {
     #[command(flatten)]
@@ -156,7 +156,6 @@ pub struct ShowArgs {
     pub server: FleetArgs,
 }
 
-/// What of a node is explained.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct ExplainArgs {
     /// Name of the node
@@ -174,7 +173,6 @@ pub struct ExplainArgs {
     pub server: ServerArgs,
 }
 
-/// Which nodes are shown, and how.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct NodesArgs {
     /// Names of nodes that are shown in full, with what they reject; all in a table if none is given
@@ -195,7 +193,7 @@ pub struct NodesArgs {
     pub server: FleetArgs,
 }
 
-/// What nodes can be sorted by.
+/// The fields by which nodes can be sorted.
 pub(crate) const SORT_WORDS: [&str; 9] = [
     "name",
     "state",
@@ -208,7 +206,7 @@ pub(crate) const SORT_WORDS: [&str; 9] = [
     "certificate",
 ];
 
-/// The states that a node can be in.
+/// The states of a node.
 pub const STATES: [&str; 12] = [
     "in sync",
     "syncing",
@@ -224,13 +222,13 @@ pub const STATES: [&str; 12] = [
     "unknown",
 ];
 
-/// The name of a node, as `nodes -o name` prints it or without that.
+/// Parses a node's name, with or without the prefix that `nodes -o name` prints.
 fn node_name(text: &str) -> Result<String, String> {
     let name = text.strip_prefix("node/").unwrap_or(text);
     if name.is_empty() { Err("must not be empty".into()) } else { Ok(name.to_owned()) }
 }
 
-/// The address of an API as others reach it: an operator's certificate is shown over TLS only.
+/// Parses the address of an API over TLS: an operator's certificate works only there.
 fn over_tls(text: &str) -> Result<Address, String> {
     match text.parse() {
         Ok(address @ Address::Tls { .. }) => Ok(address),
@@ -238,13 +236,13 @@ fn over_tls(text: &str) -> Result<Address, String> {
     }
 }
 
-/// How often a token can be used.
+/// Parses the number of uses of a token, 1 to 1,000,000.
 fn uses(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (1..=1_000_000).contains(number));
     number.ok_or_else(|| "must be a number from 1 to 1000000".to_owned())
 }
 
-/// What is done with a node.
+/// The commands of `node`.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum NodeCommand {
     /// Remove nodes from the fleet, with all that is known of them; they are told when they come back
@@ -257,7 +255,6 @@ pub enum NodeCommand {
     Forget(NodeArgs),
 }
 
-/// Which node is admitted, and why.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct AdmitArgs {
     #[command(flatten)]
@@ -267,7 +264,7 @@ pub struct AdmitArgs {
     pub broker_updated: bool,
 }
 
-/// Which nodes, and where.
+/// Names of nodes, and the server.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct NodeArgs {
     /// Names of the nodes
@@ -277,7 +274,7 @@ pub struct NodeArgs {
     pub server: FleetArgs,
 }
 
-/// What is done with tokens.
+/// The commands of `token`.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum TokenCommand {
     /// Make a token and print it; it is not shown again
@@ -309,7 +306,6 @@ pub enum TokenCommand {
     },
 }
 
-/// What the configuration of a broker is made from.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct BrokerArgs {
     /// Which broker
@@ -331,7 +327,7 @@ pub struct BrokerArgs {
     pub server: FleetArgs,
 }
 
-/// What is done with operators.
+/// The commands of `operator`.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum OperatorCommand {
     /// Show the certificates of operators
@@ -346,7 +342,6 @@ pub enum OperatorCommand {
     },
 }
 
-/// Whom a kubeconfig is for.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct KubeconfigArgs {
     /// Name of the operator, for the audit log
@@ -376,7 +371,6 @@ pub struct ManifestArgs {
     pub namespace: Option<String>,
 }
 
-/// Which configuration file.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct ConfigArgs {
     /// Configuration file
@@ -391,7 +385,7 @@ pub struct ConfigArgs {
     pub path: PathBuf,
 }
 
-/// Which cloud side is asked.
+/// The API of a cloud side.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct ServerArgs {
     /// Address of the running cloud side's API: its socket, or https://HOST:PORT with --kubeconfig
@@ -404,7 +398,7 @@ pub struct ServerArgs {
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// Which fleet is asked: that of a cloud side, or that of a Kubernetes cluster, without a cloud side in between.
+/// The fleet: the API of a cloud side, or a Kubernetes cluster without a cloud side in between.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct FleetArgs {
     /// Address of the running cloud side's API: its socket, or https://HOST:PORT with --kubeconfig
@@ -424,13 +418,13 @@ pub struct FleetArgs {
     pub namespace: Option<String>,
 }
 
-/// The namespace of edgesync in a cluster, unless it is said.
+/// Default namespace of edgesync in a cluster.
 pub const NAMESPACE: &str = "edgesync";
 
-/// The variable that names the API that is asked, where neither `--server` nor a kubeconfig does.
+/// Environment variable with the address of the API, used without `--server` and `--kubeconfig`.
 pub(crate) const SERVER_VARIABLE: &str = "EDGESYNC_CLOUD_SERVER";
 
-/// Where the cloud side of this machine answers, unless it is configured otherwise.
+/// Default socket of the cloud side on this machine.
 pub(crate) const SOCKET: &str = "/run/edgesync-cloud/edgesync-cloud.sock";
 
 #[cfg(test)]
@@ -453,12 +447,12 @@ mod tests {
     }
 
     #[test]
-    fn the_default_namespace_is_that_of_the_replicas() {
+    fn the_default_namespace_is_that_of_the_configuration() {
         assert_eq!(NAMESPACE, Config::default().kubernetes.namespace);
     }
 
     #[test]
-    fn contexts_and_namespaces_are_of_a_kubeconfig() {
+    fn context_and_namespace_require_a_kubeconfig() {
         let words = ["edgesync-cloud", "nodes", "--kubeconfig", "a", "--context", "c", "-n", "fleet"];
         let args = CloudArgs::try_parse_from(words).unwrap();
         let CloudCommand::Nodes(NodesArgs { server, .. }) = args.command else { panic!("{args:?}") };
@@ -470,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_mean_is_refused_at_once() {
+    fn invalid_arguments_are_refused_with_a_hint() {
         for (words, said) in [
             (&["kubeconfig", "--api", "http://cloud.example:10551"][..], "https://cloud.example:10551"),
             (&["kubeconfig", "--api", "cloud"], "https://cloud.example:10551"),

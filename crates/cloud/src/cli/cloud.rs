@@ -1,4 +1,4 @@
-//! The program `edgesync-cloud`.
+//! Dispatches the commands of `edgesync-cloud`.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::args_cloud::{AdmitArgs, CloudArgs, CloudCommand, FleetArgs, NodeArgs, NodeCommand};
 use super::nodes;
 use super::server::{Fleet, body, client};
-use super::{explain, maintenance_cloud, pairing};
+use super::{enrollment, explain, maintenance_cloud};
 use edgesync_admin::cloud::{
     AdmitRequest, Admitted, Confirmed, PageInvitation, Removed, RevokedCertificates,
 };
@@ -65,16 +65,16 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         }),
         CloudCommand::Node(command) => program::ask(async |terminal| change_nodes(command, terminal).await),
         CloudCommand::Token(command) => {
-            program::ask(async |terminal| pairing::token(command, terminal).await)
+            program::ask(async |terminal| enrollment::token(command, terminal).await)
         }
         CloudCommand::BrokerConfig(broker) => {
-            program::ask(async |terminal| pairing::broker_config(broker, terminal).await)
+            program::ask(async |terminal| enrollment::broker_config(broker, terminal).await)
         }
         CloudCommand::Kubeconfig(args) => {
-            program::ask(async |terminal| pairing::kubeconfig(args, terminal).await)
+            program::ask(async |terminal| enrollment::kubeconfig(args, terminal).await)
         }
         CloudCommand::Operator(command) => {
-            program::ask(async |terminal| pairing::operator(command, terminal).await)
+            program::ask(async |terminal| enrollment::operator(command, terminal).await)
         }
         CloudCommand::Check { config, output } => {
             check::show(&check::wait(crate::check::run(&config.path))?, output.output)
@@ -92,7 +92,7 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
     }
 }
 
-/// Whether all nodes could be done what was asked for.
+/// Whether the command succeeded for all nodes.
 struct Done(bool);
 
 impl Exit for Done {
@@ -101,7 +101,7 @@ impl Exit for Done {
     }
 }
 
-/// Has something done with some nodes.
+/// Runs a command that changes nodes.
 async fn change_nodes(command: NodeCommand, terminal: &mut Terminal<'_>) -> Result<Done, CliError> {
     let mut request = AdmitRequest::default();
     let (NodeArgs { nodes, server }, action) = match command {
@@ -116,7 +116,8 @@ async fn change_nodes(command: NodeCommand, terminal: &mut Terminal<'_>) -> Resu
     each_node(server, &nodes, action, request, terminal).await
 }
 
-/// Has something done with one node after the other, and says what was done. What fails is told, and the rest goes on.
+/// Changes nodes one by one and prints each result. A failure is printed, and the next node
+/// follows.
 async fn each_node(
     server: FleetArgs,
     nodes: &[String],
@@ -152,7 +153,7 @@ async fn each_node(
     Ok(Done(all))
 }
 
-/// What was done with a node.
+/// Formats the result for a node.
 fn done(
     node: &str,
     action: NodeAction,

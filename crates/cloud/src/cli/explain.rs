@@ -1,4 +1,4 @@
-//! `explain-placement`: why an object is on a node, or is not.
+//! `explain-placement`: explains why an object is on a node, or is not.
 
 use serde_json::Value;
 
@@ -12,10 +12,10 @@ use edgesync_cli::output::{Output, Table, cell, render};
 use edgesync_cli::{CliError, Kinds, Terminal};
 use edgesync_object::Scope;
 
-/// Explains.
+/// Runs `explain-placement`.
 ///
 /// # Errors
-/// The node, the kind or the object is not known, or the request fails.
+/// Node, kind or object is unknown, or the request fails.
 pub(super) async fn run(args: ExplainArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let ExplainArgs { node, object, namespace, output, server } = args;
     let client = client(server).await?;
@@ -44,13 +44,13 @@ pub(super) async fn run(args: ExplainArgs, terminal: &mut Terminal<'_>) -> Resul
     let answer: Value = client.get(&path).await?;
     let text = match output.output {
         Output::Yaml | Output::Json => render(&answer, output.output)?,
-        _ => shown(&node, object.as_deref(), &read(&answer)?),
+        _ => format_answer(&node, object.as_deref(), &read(&answer)?),
     };
     Ok(terminal.out.write_all(text.as_bytes())?)
 }
 
-/// The answer in words, and what each rule says.
-fn shown(node: &str, named: Option<&str>, answer: &PlacementAnswer) -> String {
+/// Formats the answer, followed by the verdict of each rule.
+fn format_answer(node: &str, named: Option<&str>, answer: &PlacementAnswer) -> String {
     let mut out = String::new();
     if let (Some(named), Some(object)) = (named, &answer.object) {
         let not = if object.wanted { "" } else { "not " };
@@ -81,7 +81,7 @@ fn shown(node: &str, named: Option<&str>, answer: &PlacementAnswer) -> String {
     out + &table.render()
 }
 
-/// A text of others: what moves a terminal is escaped.
+/// Escapes control characters in foreign text.
 fn text(text: &str) -> String {
     cell(&Value::from(text))
 }
@@ -92,9 +92,9 @@ mod tests {
     use edgesync_admin::samples;
 
     #[test]
-    fn what_holds_it_back_stands_above_what_each_rule_says() {
+    fn the_state_of_the_object_precedes_the_rules() {
         let answer = samples::placement();
-        let text = shown("edge-1", Some("cm/line-1"), &answer);
+        let text = format_answer("edge-1", Some("cm/line-1"), &answer);
         assert!(
             text.starts_with("cm/line-1 is to be on node 'edge-1': the node rejects it, TooLarge: no\n"),
             "{text}"
@@ -104,7 +104,7 @@ mod tests {
             text.contains("\nPlacement plant/web                    selected         selected\n"),
             "{text}"
         );
-        let text = shown("edge-1", None, &PlacementAnswer { rules: Vec::new(), ..answer });
+        let text = format_answer("edge-1", None, &PlacementAnswer { rules: Vec::new(), ..answer });
         assert_eq!(text, "There are no rules for it.\n");
     }
 }

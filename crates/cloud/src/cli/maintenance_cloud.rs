@@ -1,4 +1,4 @@
-//! `edgesync-cloud backup`, `restore` and `verify`: the database of the cloud side.
+//! `edgesync-cloud backup`, `restore`, `verify` and `support-bundle`.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ use edgesync_fleet::config::{Config, StoreType};
 use edgesync_runtime::{chain, systemd};
 use edgesync_store::StoreError;
 
-/// The database; none where a cluster is the store.
+/// The path of the database; `None` where a cluster is the store.
 fn database(config: &Path) -> anyhow::Result<Option<PathBuf>> {
     let config = config::load::<Config>(config)?.config;
     Ok((config.store.r#type == StoreType::Sqlite).then_some(config.store.path))
@@ -30,7 +30,7 @@ fn database(config: &Path) -> anyhow::Result<Option<PathBuf>> {
 const NO_DATABASE: &str =
     "store.type is \"kubernetes\": there is no database, what is to be kept is in the cluster";
 
-/// Copies the database while the cloud side runs or not.
+/// Copies the database to a new file; the cloud side may be running.
 pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let Some(path) = database(config)? else { return refused(NO_DATABASE) };
     if fs::symlink_metadata(file).is_ok() {
@@ -49,10 +49,10 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Puts a copy in the place of the database.
+/// Replaces the database by a copy.
 pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let Some(path) = database(config)? else { return refused(NO_DATABASE) };
-    // Whoever owns the directory runs the cloud side, where there is no database.
+    // Without a database, the owner of the directory is the user of the cloud side.
     let owner = Owner::of(&path).or_else(|_| Owner::of(edgesync_store::durable::directory_of(&path)));
     let owner = owner.with_context(|| format!("looking at {}", path.display()))?;
     let (report, aside) = match inspect::restore(file, &path) {
@@ -75,7 +75,7 @@ pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Reads the whole database.
+/// Verifies the whole database; the cloud side may be running.
 pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
     let Some(path) = database(config)? else { return refused(NO_DATABASE) };
     let mut out = io::stdout();
@@ -97,7 +97,7 @@ pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
     }
 }
 
-/// Collects what a report of a problem needs.
+/// Writes the support bundle to a file.
 pub(super) fn support_bundle(config: &Path, file: Option<&Path>) -> anyhow::Result<u8> {
     let bundle = check::wait(async {
         let report = cloud_side::run(config).await;

@@ -1,4 +1,4 @@
-//! `nodes`: those of a fleet that are asked for, in the order that is wanted, and one of them in full.
+//! `nodes`: a selection of a fleet's nodes as a sorted table, or single nodes in full.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -15,7 +15,6 @@ use edgesync_cli::records::{self, RecordColumn};
 use edgesync_cli::{CliError, Terminal};
 use edgesync_object::{Labels, ObjectRef, Selector};
 
-/// What `nodes` shows of each of them.
 const COLUMNS: &[RecordColumn<NodeInfo>] = &[
     RecordColumn::value("name", |node| node.name().into()),
     RecordColumn::value("state", |node| node.state().into()),
@@ -30,21 +29,21 @@ const COLUMNS: &[RecordColumn<NodeInfo>] = &[
     RecordColumn::age("last report", |node| node.last_report().into()),
     RecordColumn::value("agent", |node| node.agent_version().into()),
 ];
-/// What `-o wide` shows beside.
+/// Further columns with `-o wide`.
 const WIDE: &[RecordColumn<NodeInfo>] = &[
     RecordColumn::rare("served by", |node| node.served_by().into()),
     RecordColumn::value("certificate ends", |node| certificate_ends(node).into()),
-    RecordColumn::value("labels", |node| shown_labels(node).into()),
+    RecordColumn::value("labels", |node| format_labels(node).into()),
 ];
 
-/// What nodes are sorted by.
+/// The value of a sort key.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Number(u64),
     Text(String),
 }
 
-/// What nodes can be sorted by: the word, the key, and whether the greatest comes first.
+/// A sort key: its word, its value, and whether the order is descending.
 type Sort = (&'static str, fn(&NodeInfo) -> Option<Key>, bool);
 const SORTS: [Sort; 9] = [
     ("name", |node| text(Some(node.name())), false),
@@ -66,15 +65,15 @@ fn certificate_ends(node: &NodeInfo) -> Option<&str> {
     node.membership()?.certificate_ends.as_deref()
 }
 
-fn shown_labels(node: &NodeInfo) -> String {
+fn format_labels(node: &NodeInfo) -> String {
     let pairs = node.labels().into_iter().flatten().map(|(key, value)| format!("{key}={value}"));
     pairs.collect::<Vec<_>>().join(",")
 }
 
-/// Shows nodes.
+/// Runs `nodes`.
 ///
 /// # Errors
-/// The request fails; a name is not known; the answer is that of another version.
+/// The request fails; a name is unknown; the answer is of another version.
 pub(super) async fn run(args: NodesArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
     let NodesArgs { names, states, selector, sort_by, output, server } = args;
     let (output, now) = (output.output, Timestamp::now());
@@ -88,7 +87,7 @@ pub(super) async fn run(args: NodesArgs, terminal: &mut Terminal<'_>) -> Result<
     let NodeList { items, .. } = read(&answer)?;
     let Value::Array(documents) = answer["items"].take() else { return Ok(()) };
     let mut nodes: Vec<(Value, NodeInfo)> = documents.into_iter().zip(items).collect();
-    nodes.retain(|(_, node)| is_wanted(node, &states, &selector));
+    nodes.retain(|(_, node)| is_selected(node, &states, &selector));
     sort(&mut nodes, &sort_by);
     let (documents, nodes): (Vec<Value>, Vec<NodeInfo>) = nodes.into_iter().unzip();
     match output {
@@ -107,7 +106,7 @@ pub(super) async fn run(args: NodesArgs, terminal: &mut Terminal<'_>) -> Result<
     let wide = if output == Output::Wide { WIDE } else { &[] };
     let columns: Vec<&RecordColumn<NodeInfo>> = COLUMNS.iter().chain(wide).collect();
     records::table(&nodes, &columns, now, terminal)?;
-    // For people: whatever reads the table finds nothing but the table.
+    // Goes to standard error: programs that read the table see only the table.
     if let Some(summary) = summary(&nodes) {
         terminal.out.flush()?;
         writeln!(terminal.err, "{summary}")?;
@@ -115,13 +114,13 @@ pub(super) async fn run(args: NodesArgs, terminal: &mut Terminal<'_>) -> Result<
     Ok(())
 }
 
-fn is_wanted(node: &NodeInfo, states: &[String], selector: &Selector) -> bool {
+fn is_selected(node: &NodeInfo, states: &[String], selector: &Selector) -> bool {
     let is_in = states.is_empty() || states.iter().any(|wanted| wanted == node.state());
     let none = Labels::new();
     is_in && (selector.is_empty() || selector.matches(node.labels().unwrap_or(&none)))
 }
 
-/// Sorts by a key; those of which it is not known come last, and equal ones stay in the order of their names.
+/// Sorts nodes by a key. Nodes without a value come last; equal ones keep the order of their names.
 fn sort(nodes: &mut [(Value, NodeInfo)], by: &str) {
     let Some((_, key, is_falling)) = SORTS.iter().find(|(word, ..)| *word == by) else { return };
     nodes.sort_by(|(_, one), (_, other)| match (key(one), key(other)) {
@@ -133,20 +132,20 @@ fn sort(nodes: &mut [(Value, NodeInfo)], by: &str) {
     });
 }
 
-/// How many there are in which state; nothing for one node, which says it itself.
+/// Counts the nodes by state; `None` for a single node.
 fn summary(nodes: &[NodeInfo]) -> Option<String> {
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
     for node in nodes {
         *states.entry(node.state()).or_default() += 1;
     }
-    let rank = |state: &str| STATES.iter().position(|known| *known == state).unwrap_or(STATES.len());
+    let rank = |state: &str| STATES.iter().position(|listed| *listed == state).unwrap_or(STATES.len());
     let mut counts: Vec<(&str, usize)> = states.into_iter().collect();
     counts.sort_by_key(|(state, _)| rank(state));
     let counts: Vec<String> = counts.iter().map(|(state, count)| format!("{count} {state}")).collect();
     (nodes.len() > 1).then(|| format!("{} nodes: {}", nodes.len(), counts.join(", ")))
 }
 
-/// Shows some nodes in full.
+/// Shows the named nodes in full.
 async fn show(
     fleet: &Fleet,
     names: &[String],
@@ -168,7 +167,7 @@ async fn show(
     Ok(terminal.out.write_all(text.as_bytes())?)
 }
 
-/// A node in full: its objects that are not as they should be in tables of their own.
+/// Formats a node in full, with tables of the objects that need attention.
 fn sheet(document: &Value) -> Result<String, Unreadable> {
     let node = read::<NodeInfo>(document)?;
     let mut plain = document.clone();
@@ -195,10 +194,10 @@ fn sheet(document: &Value) -> Result<String, Unreadable> {
     Ok(key_values(&plain) + &tables.concat())
 }
 
-/// The keys that stand in tables below the rest.
+/// The keys shown as tables below the others.
 const IN_TABLES: [&str; 3] = ["refusedObjects", "heldBackObjects", "objectsNotInEffect"];
 
-/// A table of objects with its title; nothing without objects.
+/// Formats a table of objects with a title; empty without objects.
 fn table<'a>(
     title: &str,
     columns: &[&str],
@@ -224,7 +223,8 @@ mod tests {
     use edgesync_admin::samples;
     use serde_json::json;
 
-    /// A node of this name and state, with its objects to come, labels and the end of its certificate.
+    /// A node with this name and state, pending objects, label `site` and expiry of its
+    /// certificate.
     fn node(
         name: &str,
         state: &str,
@@ -272,7 +272,7 @@ mod tests {
             let states: Vec<String> = states.iter().map(|state| (*state).to_owned()).collect();
             let selector = selector.parse().unwrap();
             let mut nodes = with_documents();
-            nodes.retain(|(_, node)| is_wanted(node, &states, &selector));
+            nodes.retain(|(_, node)| is_selected(node, &states, &selector));
             names(&nodes)
         };
         assert_eq!(chosen(&[], ""), "abcd");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_sorted_and_what_is_not_known_comes_last() {
+    fn nodes_without_the_sort_key_come_last() {
         for (by, expected) in [
             ("name", "abcd"),
             ("state", "adcb"),
@@ -299,13 +299,13 @@ mod tests {
     }
 
     #[test]
-    fn the_states_are_counted() {
+    fn the_summary_counts_nodes_by_state() {
         assert_eq!(summary(&nodes()).unwrap(), "4 nodes: 2 in sync, 1 offline, 1 never connected");
         assert_eq!(summary(&nodes()[..1]), None);
     }
 
     #[test]
-    fn what_a_node_rejects_is_named() {
+    fn rejected_objects_have_a_table_of_their_own() {
         let node = NodeInfo::Served(Box::new(ServedNode {
             rejected: 1,
             held_back_objects: Some(Vec::new()),

@@ -1,4 +1,5 @@
-//! The fleet that a command asks: through the API of its cloud side, or in the Kubernetes cluster that is its store.
+//! The server that a command uses: the API of a cloud side, or the Kubernetes cluster that is its
+//! store.
 
 use std::path::Path;
 
@@ -13,21 +14,21 @@ use edgesync_cli::CliError;
 use edgesync_cli::records::Lists;
 use edgesync_object::Resource;
 
-/// What the version of our own API has in it, and that of a cluster has not.
-const OURS: &str = "+edgesync.";
+/// Marks the version of our own API, in contrast to that of a cluster.
+const VERSION_MARK: &str = "+edgesync.";
 
-/// Who answers a command.
+/// The fleet that a command works on.
 pub(super) enum Fleet {
     /// The API of a cloud side.
     Api(Client),
-    /// The cluster that is the store of its replicas.
+    /// The cluster that stores the fleet of its replicas.
     #[cfg(feature = "kubernetes")]
     Cluster(Box<edgesync_kubernetes::afar::Afar>),
 }
 
 impl Fleet {
-    /// The one that is named, or that of the variable, or else that of this machine. The server of a kubeconfig is asked which
-    /// of the two it is.
+    /// Opens the named server, or that of the environment variable, or that of this machine. The
+    /// version of a kubeconfig's server distinguishes the two kinds.
     pub(super) async fn open(args: FleetArgs) -> Result<Self, CliError> {
         let FleetArgs { address, kubeconfig, context, namespace } = args;
         let in_cluster = context.is_some() || namespace.is_some();
@@ -36,13 +37,13 @@ impl Fleet {
         };
         if address.is_none() {
             match Server::of(&file, context.as_deref()).await? {
-                Server::Ours if in_cluster => {
+                Server::CloudSide if in_cluster => {
                     return Err(CliError::Usage(format!(
                         "{}: --context and --namespace are for a Kubernetes cluster, and this is the kubeconfig of a cloud side",
                         file.display()
                     )));
                 }
-                Server::Ours => {}
+                Server::CloudSide => {}
                 #[cfg(feature = "kubernetes")]
                 Server::Cluster(cluster) => {
                     let namespace = namespace.as_deref().unwrap_or(super::args_cloud::NAMESPACE);
@@ -57,7 +58,7 @@ impl Fleet {
         with_kubeconfig(address, &file).map(Self::Api)
     }
 
-    /// The answer to a request of the fleet; the body is that of a POST.
+    /// Sends a request; `body` is used for POST.
     pub(super) async fn call(&self, route: Route<'_>, body: &Value) -> Result<Value, CliError> {
         match (self, route.method()) {
             (Self::Api(client), Method::Get) => Ok(client.get(&route.path()).await?),
@@ -69,7 +70,7 @@ impl Fleet {
         }
     }
 
-    /// Where the API is that answers, if it is one.
+    /// The address of the API, if the server is one.
     pub(super) fn address(&self) -> Option<&Address> {
         match self {
             Self::Api(client) => Some(client.address()),
@@ -100,13 +101,13 @@ impl Lists for Fleet {
     }
 }
 
-/// The body of a request.
+/// Serializes the body of a request.
 pub(super) fn body(request: &impl Serialize) -> Result<Value, CliError> {
     edgesync_admin::write(request).map_err(|error| CliError::Show(error.to_string()))
 }
 
-/// A client of the API that is asked about objects: the one that is named, or that of the kubeconfig, or that of the variable,
-/// or else that of this machine.
+/// Opens the API for objects: the named one, or that of the kubeconfig, or that of the environment
+/// variable, or that of this machine.
 pub(super) async fn client(server: ServerArgs) -> Result<Client, CliError> {
     let ServerArgs { address, kubeconfig } = server;
     let Some(file) = kubeconfig else { return without_kubeconfig(address) };
@@ -148,30 +149,31 @@ fn with_kubeconfig(address: Option<Address>, file: &Path) -> Result<Client, CliE
     }
 }
 
-/// Whose kubeconfig it is.
+/// The kind of server that a kubeconfig names.
 enum Server {
-    /// That of a cloud side.
-    Ours,
-    /// That of a Kubernetes cluster.
+    /// The API of a cloud side.
+    CloudSide,
+    /// The API server of a Kubernetes cluster.
     #[cfg(feature = "kubernetes")]
     Cluster(edgesync_kubernetes::cluster::Cluster),
-    /// The same, which this program cannot use.
+    /// A Kubernetes cluster, which this build does not support.
     #[cfg(not(feature = "kubernetes"))]
     Cluster(()),
 }
 
 impl Server {
-    /// Asks the server of a kubeconfig for its version.
+    /// Detects the kind of server from its version.
     #[cfg(feature = "kubernetes")]
     async fn of(file: &Path, context: Option<&str>) -> Result<Self, CliError> {
         let connected = edgesync_kubernetes::cluster::Cluster::connect_in(file, context).await;
         let cluster =
             connected.map_err(|error| CliError::Usage(edgesync_runtime::chain(&error).to_string()))?;
         let version = cluster.version().await.map_err(|error| CliError::Cluster(error.to_string()))?;
-        Ok(if version.contains(OURS) { Self::Ours } else { Self::Cluster(cluster) })
+        Ok(if version.contains(VERSION_MARK) { Self::CloudSide } else { Self::Cluster(cluster) })
     }
 
-    /// The same. A server that does not answer is taken for ours: the next request says why it does not.
+    /// Detects the kind of server from its version. One that does not respond counts as a cloud
+    /// side: the next request reports the error.
     #[cfg(not(feature = "kubernetes"))]
     async fn of(file: &Path, context: Option<&str>) -> Result<Self, CliError> {
         if context.is_some() {
@@ -184,13 +186,13 @@ impl Server {
         })?;
         let version: Result<Value, _> = client.get("/version").await;
         let is_other = version.is_ok_and(|version| {
-            version["gitVersion"].as_str().is_some_and(|version| !version.contains(OURS))
+            version["gitVersion"].as_str().is_some_and(|version| !version.contains(VERSION_MARK))
         });
-        Ok(if is_other { Self::Cluster(()) } else { Self::Ours })
+        Ok(if is_other { Self::Cluster(()) } else { Self::CloudSide })
     }
 }
 
-/// What is to be done where this program cannot speak with clusters.
+/// The error of a build without support for clusters.
 #[cfg(not(feature = "kubernetes"))]
 fn without_feature(file: &Path) -> CliError {
     CliError::Usage(format!(
@@ -200,7 +202,7 @@ fn without_feature(file: &Path) -> CliError {
     ))
 }
 
-/// The address that the variable names, if it is set.
+/// The address in the environment variable, if it is set.
 fn of_variable() -> Result<Option<Address>, CliError> {
     let Some(text) = std::env::var_os(SERVER_VARIABLE) else { return Ok(None) };
     let address = text.to_string_lossy().parse();

@@ -1,15 +1,16 @@
-//! One of the replicas that serve a fleet over a Kubernetes cluster.
+//! A replica that serves a fleet with a Kubernetes cluster as the store.
 //!
-//! It waits for a cluster that does not serve, and says so; only what nobody can put right there ends it. With an external
-//! broker one replica serves all nodes, and the others stand by: nodes join at any of them.
+//! It waits for an unavailable cluster and reports that; only errors that the cluster cannot fix
+//! end it. With an external broker one replica serves all nodes, and the others stand by; every
+//! replica runs the join service.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::{Backing, Joining, pairing_options, serve};
+use super::{Backing, EnrollmentTasks, enrollment_options, serve};
 use edgesync_config::host_name;
-use edgesync_enrollment::Pairing;
+use edgesync_enrollment::EnrollmentService;
 use edgesync_enrollment::membership::MembershipStore;
 use edgesync_fleet::bare::{Bare, Readiness};
 use edgesync_fleet::config::{BrokerMode, Config};
@@ -21,19 +22,19 @@ use edgesync_runtime::Service;
 use edgesync_runtime::random;
 use edgesync_runtime::systemd::{self, Signals};
 
-/// How long is waited before the cluster is asked again that does not serve.
-const PAUSE: Duration = Duration::from_secs(2);
+/// Interval between two attempts to open an unavailable cluster.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What replicas share, opened.
+/// The shared state of the replicas, opened.
 struct Opened {
     source: Kubernetes,
-    pairing: Pairing,
+    enrollment: EnrollmentService,
 }
 
-/// Runs until the process is told to stop.
+/// Runs a replica until it is stopped.
 ///
 /// # Errors
-/// There is no way to a cluster; the cache cannot be made; an address is taken.
+/// The cluster's configuration is unusable, the cache cannot be created, or an address is in use.
 pub(super) async fn run(
     service: Service<Config>,
     mut signals: Signals,
@@ -42,21 +43,21 @@ pub(super) async fn run(
     let config = service.config().clone();
     let cluster = Cluster::connect(config.kubernetes.kubeconfig.as_deref()).await?;
     let cache = open_cache(&config).await?;
-    // The service manager does not wait for a cluster.
+    // Reported before the cluster responds: the service manager does not wait for it.
     systemd::ready("waiting for the cluster");
     let replica = format!("{}-{:08x}", host_name(), random() >> 32);
     tracing::info!(?cluster, replica, "a replica over a cluster");
     let opening = open(&config, &cluster, &cache, &replica, probes.readiness());
-    let Some(Opened { source, pairing }) = signals.unless_stopped(opening).await else { return Ok(()) };
-    let mut joining = Joining::open(&config, &pairing).await?;
-    joining.keep(&pairing, None);
+    let Some(Opened { source, enrollment }) = signals.unless_stopped(opening).await else { return Ok(()) };
+    let mut enrollment_tasks = EnrollmentTasks::open(&config, &enrollment).await?;
+    enrollment_tasks.keep(&enrollment, None);
     let lost = match config.broker.mode {
         BrokerMode::Embedded => None,
         BrokerMode::External => {
             probes.readiness().set(None);
             let standing_by = "standing by until this replica leads";
             systemd::status(standing_by);
-            tracing::info!(joining = ?joining.address, "{standing_by}");
+            tracing::info!(joining = ?enrollment_tasks.address, "{standing_by}");
             let led = async { while !source.is_leader() && !source.leads_otherwise().await {} };
             if signals.unless_stopped(led).await.is_none() {
                 return Ok(());
@@ -67,23 +68,23 @@ pub(super) async fn run(
     let backing = Backing {
         source,
         objects: Bare::new(Vec::new),
-        pairing,
-        joining,
+        enrollment,
+        enrollment_tasks,
         database: None,
-        shown: format!("{cluster:?}"),
+        display_name: format!("{cluster:?}"),
     };
     let serving = serve(service, signals, &probes, backing, || ());
     let Some(leading) = lost else { return serving.await };
     tokio::select! {
         served = serving => served,
-        // Nobody may speak for the fleet beside the next one.
+        // Only the leader may act for the fleet: this replica stops when it loses the lease.
         () = async { while leading.is_leader() && leading.leads_otherwise().await {} } => {
             anyhow::bail!("another replica serves the nodes from now on: this one begins anew")
         }
     }
 }
 
-/// Opens what replicas share, as soon as the cluster serves and allows it.
+/// Opens the shared state, and retries until the cluster is available and permits it.
 async fn open(
     config: &Config,
     cluster: &Cluster,
@@ -91,19 +92,19 @@ async fn open(
     replica: &str,
     readiness: &Readiness,
 ) -> Opened {
-    let mut told = String::new();
+    let mut last_error = String::new();
     loop {
         match try_open(config, cluster, cache, replica).await {
             Ok(opened) => return opened,
             Err(error) => {
                 let why = format!("{error:#}");
-                if why != told {
-                    tracing::error!("the fleet cannot be served yet, next try in {PAUSE:?}: {why}");
+                if why != last_error {
+                    tracing::error!("the fleet cannot be served yet, next try in {RETRY_INTERVAL:?}: {why}");
                     systemd::status(&format!("waiting: {why}"));
                 }
                 readiness.set(Some(why.clone()));
-                told = why;
-                tokio::time::sleep(PAUSE).await;
+                last_error = why;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
     }
@@ -116,13 +117,15 @@ async fn try_open(
     replica: &str,
 ) -> anyhow::Result<Opened> {
     let version = cluster.version().await?;
-    let register =
+    let membership =
         MembershipStore::of_cluster(std::sync::Arc::new(cluster.clone()), &config.kubernetes.namespace);
-    let pairing = Pairing::open(pairing_options(config), register.clone()).await.context("opening the CA")?;
-    let opened = Kubernetes::open(config, cluster.clone(), cache.clone(), register, replica).await;
+    let enrollment = EnrollmentService::open(enrollment_options(config), membership.clone())
+        .await
+        .context("opening the CA")?;
+    let opened = Kubernetes::open(config, cluster.clone(), cache.clone(), membership, replica).await;
     let source = opened.context("reading what replicas share")?;
     tracing::info!(version, "the cluster serves");
-    Ok(Opened { source, pairing })
+    Ok(Opened { source, enrollment })
 }
 
 async fn open_cache(config: &Config) -> anyhow::Result<Cache> {

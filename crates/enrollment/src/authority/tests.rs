@@ -1,4 +1,4 @@
-//! The CA as others see it: openssl verifies what it signs.
+//! The CA as other programs see it: openssl verifies its signatures.
 
 use super::*;
 use crate::now;
@@ -12,7 +12,7 @@ fn request(node: &str) -> Vec<u8> {
     Key::generate().unwrap().node_request(node).unwrap()
 }
 
-/// Runs openssl in a directory; gives what it prints, and whether it was content.
+/// Runs openssl in a directory. Returns whether it succeeded, and its output.
 fn openssl(directory: &Path, arguments: &str) -> (bool, String) {
     let output = Command::new("openssl")
         .args(arguments.split_whitespace())
@@ -23,7 +23,7 @@ fn openssl(directory: &Path, arguments: &str) -> (bool, String) {
     (output.status.success(), text(&output.stdout) + &text(&output.stderr))
 }
 
-fn made(directory: &Path, arguments: &str) {
+fn openssl_ok(directory: &Path, arguments: &str) {
     let (done, text) = openssl(directory, arguments);
     assert!(done, "openssl {arguments}: {text}");
 }
@@ -33,7 +33,7 @@ fn refused(directory: &Path) -> String {
 }
 
 #[test]
-fn a_ca_is_made_once() {
+fn a_ca_is_created_once() {
     let dir = tempfile::tempdir().unwrap();
     let first = Authority::open(dir.path(), now()).unwrap();
     let again = Authority::open(dir.path(), now()).unwrap();
@@ -48,11 +48,11 @@ fn a_ca_is_made_once() {
 }
 
 #[test]
-fn a_ca_whose_making_was_interrupted_is_finished_or_made_anew() {
+fn an_interrupted_ca_is_completed_or_created_again() {
     let whole = tempfile::tempdir().unwrap();
     Authority::open(whole.path(), now()).unwrap();
     let [crt, key] = ["ca.crt", "ca.key"].map(|name| fs::read(whole.path().join(name)).unwrap());
-    // What is there after each step, and whether that CA was complete.
+    // The files after each step, and whether the CA is complete with them.
     for (files, complete) in [
         (vec![("ca.key.new.new", &key)], false),
         (vec![("ca.key.new", &key)], false),
@@ -72,7 +72,7 @@ fn a_ca_whose_making_was_interrupted_is_finished_or_made_anew() {
 }
 
 #[test]
-fn half_a_ca_and_a_wrong_one_are_refused_with_what_to_do() {
+fn an_incomplete_or_mismatched_ca_is_refused_with_advice() {
     let dir = tempfile::tempdir().unwrap();
     Authority::open(dir.path(), now()).unwrap();
     let [crt, key] = ["ca.crt", "ca.key"].map(|name| dir.path().join(name));
@@ -94,7 +94,7 @@ fn half_a_ca_and_a_wrong_one_are_refused_with_what_to_do() {
 }
 
 #[test]
-fn a_ca_that_has_ended_is_refused() {
+fn an_expired_ca_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::open(dir.path(), now()).unwrap();
     let end = authority.certificate().not_after();
@@ -104,24 +104,24 @@ fn a_ca_that_has_ended_is_refused() {
 }
 
 #[test]
-fn a_node_gets_a_certificate_for_clients_within_the_life_of_the_ca() {
+fn a_node_certificate_is_for_clients_and_ends_with_the_ca() {
     let dir = tempfile::tempdir().unwrap();
     let now = now();
     let authority = Authority::open(dir.path(), now).unwrap();
-    let (subject, asked) = Authority::read_request(&request("edge-1")).unwrap();
+    let (subject, csr) = Authority::read_request(&request("edge-1")).unwrap();
     assert_eq!(subject.requested_node(), Some("edge-1"));
-    let certificate = authority.sign(&asked, "edge-1", now, DAY).unwrap();
+    let certificate = authority.sign(&csr, "edge-1", now, DAY).unwrap();
     assert_eq!(certificate.node(), Some("edge-1"));
     assert_eq!(certificate.not_before(), before(now, BACKDATED));
     assert_eq!(certificate.not_after(), after(now, DAY));
     assert_eq!(certificate.names(), ["edge-1"]);
-    let again = authority.sign(&asked, "edge-1", now, 100 * 365 * DAY).unwrap();
+    let again = authority.sign(&csr, "edge-1", now, 100 * 365 * DAY).unwrap();
     assert_eq!(again.not_after(), authority.certificate().not_after());
     assert_ne!(again.serial(), certificate.serial());
     assert!((28..=32).contains(&certificate.serial().len()), "{}", certificate.serial());
 
     fs::write(dir.path().join("node.crt"), certificate.to_pem()).unwrap();
-    made(dir.path(), "verify -CAfile ca.crt -purpose sslclient node.crt");
+    openssl_ok(dir.path(), "verify -CAfile ca.crt -purpose sslclient node.crt");
     assert!(!openssl(dir.path(), "verify -CAfile ca.crt -purpose sslserver node.crt").0);
     let (_, text) = openssl(
         dir.path(),
@@ -131,17 +131,17 @@ fn a_node_gets_a_certificate_for_clients_within_the_life_of_the_ca() {
 }
 
 #[test]
-fn a_list_is_accepted_by_openssl_and_shuts_out_what_is_in_it() {
+fn the_revocation_list_is_enforced_by_openssl() {
     let dir = tempfile::tempdir().unwrap();
     let now = now();
     let authority = Authority::open(dir.path(), now).unwrap();
-    let (_, asked) = Authority::read_request(&request("edge-1")).unwrap();
-    let certificate = authority.sign(&asked, "edge-1", now, DAY).unwrap();
+    let (_, csr) = Authority::read_request(&request("edge-1")).unwrap();
+    let certificate = authority.sign(&csr, "edge-1", now, DAY).unwrap();
     fs::write(dir.path().join("node.crt"), certificate.to_pem()).unwrap();
     let verify = "verify -crl_check -CAfile ca.crt -CRLfile list.pem node.crt";
     for (revoked, good) in [(vec![], true), (vec![(certificate.serial().to_owned(), now)], false)] {
         let der = authority.revocation_list(7, &revoked, now).unwrap();
-        fs::write(dir.path().join("list.pem"), crate::shown::list_pem(&der)).unwrap();
+        fs::write(dir.path().join("list.pem"), crate::served_certificates::list_pem(&der)).unwrap();
         let (verified, text) = openssl(dir.path(), verify);
         assert_eq!(verified, good, "{text}");
         assert!(good || text.contains("revoked"), "{text}");
@@ -149,17 +149,20 @@ fn a_list_is_accepted_by_openssl_and_shuts_out_what_is_in_it() {
 }
 
 #[test]
-fn the_operators_own_ca_is_taken_with_rsa_and_below_another() {
+fn the_operators_own_ca_may_use_rsa_and_be_intermediate() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path();
-    made(at, "req -x509 -newkey rsa:2048 -nodes -keyout root.key -out root.crt -subj /CN=root -days 30");
-    made(at, "req -newkey rsa:2048 -nodes -keyout ca.key -out ca.csr -subj /C=DE/O=Plant/CN=issuing");
+    openssl_ok(
+        at,
+        "req -x509 -newkey rsa:2048 -nodes -keyout root.key -out root.crt -subj /CN=root -days 30",
+    );
+    openssl_ok(at, "req -newkey rsa:2048 -nodes -keyout ca.key -out ca.csr -subj /C=DE/O=Plant/CN=issuing");
     fs::write(
         at.join("ext"),
         "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign,cRLSign\nsubjectKeyIdentifier=hash\n",
     )
     .unwrap();
-    made(
+    openssl_ok(
         at,
         "x509 -req -in ca.csr -CA root.crt -CAkey root.key -CAcreateserial -days 20 -extfile ext -out issuing.crt",
     );
@@ -167,22 +170,22 @@ fn the_operators_own_ca_is_taken_with_rsa_and_below_another() {
     fs::write(at.join("ca.crt"), format!("{root}{issuing}")).unwrap();
     let authority = Authority::open(at, now()).unwrap();
     assert_eq!(authority.certificate().subject().common_name, "issuing");
-    let (_, asked) = Authority::read_request(&request("edge-1")).unwrap();
-    let certificate = authority.sign(&asked, "edge-1", now(), 365 * DAY).unwrap();
+    let (_, csr) = Authority::read_request(&request("edge-1")).unwrap();
+    let certificate = authority.sign(&csr, "edge-1", now(), 365 * DAY).unwrap();
     assert_eq!(certificate.not_after(), authority.certificate().not_after());
     let list = authority.revocation_list(1, &[(certificate.serial().to_owned(), now())], now()).unwrap();
-    fs::write(at.join("list.pem"), crate::shown::list_pem(&list)).unwrap();
+    fs::write(at.join("list.pem"), crate::served_certificates::list_pem(&list)).unwrap();
     fs::write(at.join("node.crt"), certificate.to_pem()).unwrap();
     fs::write(at.join("chain.pem"), authority.chain_pem()).unwrap();
-    made(at, "verify -CAfile chain.pem node.crt");
+    openssl_ok(at, "verify -CAfile chain.pem node.crt");
     let (_, text) = openssl(at, "verify -crl_check -CAfile chain.pem -CRLfile list.pem node.crt");
     assert!(text.contains("revoked"), "{text}");
 }
 
 #[test]
-fn a_certificate_that_is_no_ca_is_refused() {
+fn a_certificate_without_the_ca_flag_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    made(
+    openssl_ok(
         dir.path(),
         "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /CN=x -days 3 -addext basicConstraints=CA:FALSE",
     );
@@ -191,9 +194,9 @@ fn a_certificate_that_is_no_ca_is_refused() {
 }
 
 #[test]
-fn a_ca_whose_name_cannot_be_repeated_is_refused() {
+fn a_ca_whose_name_cannot_be_reproduced_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    made(
+    openssl_ok(
         dir.path(),
         "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /OU=a/OU=b/CN=x -days 3",
     );
@@ -202,11 +205,11 @@ fn a_ca_whose_name_cannot_be_repeated_is_refused() {
 }
 
 #[test]
-fn requests_of_openssl_are_read_and_changed_ones_refused() {
+fn requests_of_openssl_are_read_and_changed_ones_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     for key in ["ec -pkeyopt ec_paramgen_curve:P-256", "rsa:2048", "ed25519"] {
         let subject = "-subj /O=system:nodes/CN=system:node:edge-1 -outform DER -out a.csr";
-        made(dir.path(), &format!("req -new -newkey {key} -nodes -keyout a.key {subject}"));
+        openssl_ok(dir.path(), &format!("req -new -newkey {key} -nodes -keyout a.key {subject}"));
         let mut der = fs::read(dir.path().join("a.csr")).unwrap();
         let (subject, _) = Authority::read_request(&der).unwrap();
         assert_eq!(subject.requested_node(), Some("edge-1"), "{key}");
@@ -217,15 +220,18 @@ fn requests_of_openssl_are_read_and_changed_ones_refused() {
 }
 
 #[test]
-fn a_server_has_names_and_addresses_and_is_no_client() {
+fn a_server_certificate_has_names_and_addresses_and_is_no_client() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::open(dir.path(), now()).unwrap();
     let names = ["cloud.example", "192.0.2.1", "::1"].map(str::to_owned);
     let identity = authority.server(&names, now(), DAY).unwrap();
     assert_eq!(identity.certificate().names().len(), 3);
     fs::write(dir.path().join("server.crt"), identity.certificate().to_pem()).unwrap();
-    made(dir.path(), "verify -CAfile ca.crt -purpose sslserver -verify_hostname cloud.example server.crt");
-    made(dir.path(), "verify -CAfile ca.crt -verify_ip 192.0.2.1 server.crt");
+    openssl_ok(
+        dir.path(),
+        "verify -CAfile ca.crt -purpose sslserver -verify_hostname cloud.example server.crt",
+    );
+    openssl_ok(dir.path(), "verify -CAfile ca.crt -verify_ip 192.0.2.1 server.crt");
     assert!(!openssl(dir.path(), "verify -CAfile ca.crt -purpose sslclient server.crt").0);
     assert!(authority.server(&["no name".to_owned()], now(), DAY).is_err());
 }
@@ -239,15 +245,15 @@ fn serial_numbers_are_read_with_odd_digits() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_no_request(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_are_no_request(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         prop_assert!(Authority::read_request(&bytes).is_err());
     }
 
     #[test]
-    fn no_request_with_damage_in_what_is_signed_is_taken(at in 0..400usize, to in any::<u8>()) {
+    fn a_request_with_damage_in_its_signed_part_is_refused(at in 0..400usize, to in any::<u8>()) {
         static REQUEST: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| request("edge-1"));
         let mut der = REQUEST.clone();
-        // Both lengths have one or two bytes of their own after the first; the signature has about 90 at the end.
+        // Both lengths have one or two further bytes; the signature is the last 90 bytes or so.
         let start = 2 + usize::from(der[1] & 0x7f);
         let at = start + at % (der.len() - start - 100);
         der[at] = to;

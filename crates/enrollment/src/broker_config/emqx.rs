@@ -1,4 +1,4 @@
-//! EMQX 5. Written after its documentation; not run in the project's tests.
+//! Configuration of EMQX 5, written from its documentation; not run in the project's tests.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use jiff::Timestamp;
 use super::{BrokerConfig, CONNECTIONS, INFLIGHT};
 use edgesync_transport::tls::CLOUD;
 
-/// How many messages may wait for a client: EMQX counts messages, not bytes.
+/// Maximum length of a client's queue: EMQX counts messages, not bytes.
 const QUEUED_MESSAGES: u32 = 10_000;
 
-pub(super) fn files(wanted: &BrokerConfig, ends: Timestamp) -> BTreeMap<String, String> {
-    [("emqx.conf".to_owned(), configuration(wanted, ends)), ("acl.conf".to_owned(), rules(wanted))].into()
+pub(super) fn files(config: &BrokerConfig, ends: Timestamp) -> BTreeMap<String, String> {
+    [("emqx.conf".to_owned(), configuration(config, ends)), ("acl.conf".to_owned(), rules(config))].into()
 }
 
-fn configuration(wanted: &BrokerConfig, ends: Timestamp) -> String {
-    let BrokerConfig { directory, port, max_packet, .. } = wanted;
-    let names = wanted.names.join(", ");
+fn configuration(config: &BrokerConfig, ends: Timestamp) -> String {
+    let BrokerConfig { directory, port, max_packet, .. } = config;
+    let names = config.names.join(", ");
     format!(
         "# EMQX 5 for edgesync: nodes are told apart by their certificates.
 # Written after EMQX's documentation and not tested by the project: try it before you rely on it.
@@ -85,8 +85,8 @@ authorization {{
     )
 }
 
-fn rules(wanted: &BrokerConfig) -> String {
-    let prefix = &wanted.prefix;
+fn rules(config: &BrokerConfig) -> String {
+    let prefix = &config.prefix;
     format!(
         "%% Who may do what, by the common name of the certificate. No node can have a name with a colon.
 {{allow, {{username, \"{CLOUD}\"}}, subscribe, [\"{prefix}/nodes/+/up\", \"{prefix}/nodes/+/presence\", \"{prefix}/cloud\"]}}.

@@ -1,4 +1,4 @@
-//! Eclipse Mosquitto 2.0.
+//! Configuration of Eclipse Mosquitto 2.0.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use super::{BrokerConfig, CONNECTIONS, INFLIGHT, KEEPALIVE_SECONDS, QUEUED_BYTES};
 use edgesync_transport::tls::CLOUD;
 
-pub(super) fn files(wanted: &BrokerConfig, ends: Timestamp) -> BTreeMap<String, String> {
-    [("mosquitto.conf".to_owned(), configuration(wanted, ends)), ("acl".to_owned(), rules(wanted))].into()
+pub(super) fn files(config: &BrokerConfig, ends: Timestamp) -> BTreeMap<String, String> {
+    [("mosquitto.conf".to_owned(), configuration(config, ends)), ("acl".to_owned(), rules(config))].into()
 }
 
-fn configuration(wanted: &BrokerConfig, ends: Timestamp) -> String {
-    let BrokerConfig { directory, port, max_packet, .. } = wanted;
-    let names = wanted.names.join(", ");
+fn configuration(config: &BrokerConfig, ends: Timestamp) -> String {
+    let BrokerConfig { directory, port, max_packet, .. } = config;
+    let names = config.names.join(", ");
     format!(
         "# mosquitto 2.0 for edgesync: nodes are told apart by their certificates.
 #
@@ -74,8 +74,8 @@ connection_messages true
     )
 }
 
-fn rules(wanted: &BrokerConfig) -> String {
-    let prefix = &wanted.prefix;
+fn rules(config: &BrokerConfig) -> String {
+    let prefix = &config.prefix;
     format!(
         "# Who may do what, by the common name of the certificate. What is not here is forbidden. Patterns count for
 # everybody; %u is the common name, which is the name of the node. mosquitto warns that the last one has no %u:

@@ -1,52 +1,54 @@
-//! Tells what changes in the membership, and what that means for what is revoked.
+//! Notifies of changes of the membership and of their effect on the revocations.
 
 use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
-/// What has changed.
+/// A change of the membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// Something of a name.
+    /// A member has changed.
     Member {
-        /// The name.
+        /// The name of the member.
         node: Arc<str>,
-        /// Whether this process has changed it, and knows that already: the watch may be faster than the answer.
+        /// Whether this process made the change and knows it: the watch may be faster than the
+        /// answer.
         own: bool,
-        /// Whether what is revoked of it has changed.
+        /// The effect on its revocations.
         revocation: RevocationChange,
     },
-    /// Certificates of operators.
+    /// Certificates of operators have changed.
     Operators,
-    /// More than could be told: everything is to be looked at.
+    /// Changes were dropped: the receiver must read everything again.
     All,
 }
 
-/// What has become of what is revoked of a name.
+/// The effect of a change on a member's revocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RevocationChange {
-    /// It is the same.
+    /// The revoked certificates are the same.
     None,
-    /// Something more is revoked.
+    /// More certificates are revoked.
     More,
-    /// Something else: it has joined anew, what is revoked was forgotten, or a broker refuses it.
+    /// Anything else: the node has joined again, revocations were dropped, or a broker refuses
+    /// them.
     Other,
 }
 
-/// Tells what changes.
+/// A subscription to the changes.
 #[derive(Debug)]
 pub struct Changes(Option<broadcast::Receiver<Changed>>);
 
 impl Changes {
-    pub(super) fn new(told: Option<broadcast::Receiver<Changed>>) -> Self {
-        Self(told)
+    pub(super) fn new(receiver: Option<broadcast::Receiver<Changed>>) -> Self {
+        Self(receiver)
     }
 
-    /// Waits for the next change; for ever, where nobody else can change anything. Can be cancelled without loss.
+    /// Waits for the next change; forever where no other process can make one. Cancel-safe.
     pub async fn next(&mut self) -> Changed {
         loop {
-            let Some(told) = &mut self.0 else { return std::future::pending().await };
-            match told.recv().await {
+            let Some(receiver) = &mut self.0 else { return std::future::pending().await };
+            match receiver.recv().await {
                 Ok(changed) => return changed,
                 Err(broadcast::error::RecvError::Lagged(_)) => return Changed::All,
                 Err(broadcast::error::RecvError::Closed) => self.0 = None,
@@ -54,8 +56,8 @@ impl Changes {
         }
     }
 
-    /// A change that can be told at once.
-    pub(crate) fn at_once(&mut self) -> Option<Changed> {
+    /// Returns a change that is queued already.
+    pub(crate) fn try_next(&mut self) -> Option<Changed> {
         match self.0.as_mut()?.try_recv() {
             Ok(changed) => Some(changed),
             Err(broadcast::error::TryRecvError::Lagged(_)) => Some(Changed::All),

@@ -1,4 +1,4 @@
-//! The storage under the membership: documents with versions, of which a write names the one that it replaces.
+//! The storage of the membership: versioned documents, written by compare-and-swap.
 
 use std::fmt;
 
@@ -15,24 +15,24 @@ use edgesync_store::StoreError;
 
 /// A document as it was read.
 pub(super) struct Found {
-    /// What the store calls it: [`DocumentStore::name`].
+    /// Its name in the store: [`DocumentStore::name`].
     pub(super) name: String,
-    /// JSON; or what is wrong with what holds it.
+    /// JSON, or the reason why the stored form is damaged.
     pub(super) text: Result<String, String>,
     pub(super) revision: Revision,
 }
 
-/// Which state of a document a write replaces.
+/// The state of a document that a write replaces.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Revision {
-    /// A row with this version; 0 if there is no document yet.
+    /// A row with this version; 0 if the document does not exist.
     Row(u64),
-    /// An object, of which other fields stay.
+    /// An object, whose other fields are kept.
     Object(Box<Object>),
 }
 
 impl Revision {
-    /// There is no document yet.
+    /// The document does not exist.
     pub(super) const NONE: Self = Self::Row(0);
 
     pub(super) fn version(&self) -> ResourceVersion {
@@ -43,24 +43,24 @@ impl Revision {
     }
 }
 
-/// Documents by kind and id. An answer to a write comes when it is durable.
-///
-/// Each method fails with what the store meets with.
+/// Documents by kind and id. A write returns once it is durable. Every method fails with the
+/// store's error.
 pub(super) trait DocumentStore: fmt::Debug + Send + Sync + 'static {
-    /// What a document is called here.
+    /// The name of a document in this store.
     fn name(&self, kind: &str, id: &str) -> String;
 
-    /// The error for a document that is not what was written.
+    /// The error for a document with damaged content.
     fn damaged(&self, kind: &str, name: &str, why: String) -> MembershipError;
 
-    /// Reads a document.
+    /// Reads a document; `None` if it does not exist.
     fn get<'a>(&'a self, kind: &'static str, id: &'a str) -> Pending<'a, Result<Option<Found>>>;
 
-    /// Reads all documents of a kind, or those that are for a node.
+    /// Lists the documents of a kind, or those for a node.
     fn list<'a>(&'a self, kind: &'static str, node: Option<&'a str>) -> Pending<'a, Result<Vec<Found>>>;
 
-    /// Puts a document in the place of what was read. Returns its version; `None` if it has changed meanwhile. Where the store
-    /// has the Nodes too, the effect is a part of the write; elsewhere Nodes follow the members by themselves.
+    /// Replaces a document as it was read. Returns its new version; `None` if it has changed since.
+    /// In a store that holds the Nodes too, the effect is part of the write; elsewhere the Nodes
+    /// follow the members.
     fn put(
         &self,
         document: Document,
@@ -68,11 +68,11 @@ pub(super) trait DocumentStore: fmt::Debug + Send + Sync + 'static {
         effect: NodeEffect,
     ) -> Pending<'_, Result<Option<ResourceVersion>>>;
 
-    /// Deletes a document as it was read; false if it has changed meanwhile, or is no more.
+    /// Deletes a document as it was read; `false` if it has changed since, or is deleted.
     fn delete<'a>(&'a self, kind: &'static str, id: &'a str, revision: Revision)
     -> Pending<'a, Result<bool>>;
 
-    /// Whether there is a node of this name, whoever has let it in.
+    /// Whether a node of this name exists, also one that has not joined here.
     fn is_node<'a>(&'a self, name: &'a str) -> Pending<'a, Result<bool>>;
 }
 
@@ -135,7 +135,7 @@ fn found(row: Document) -> Found {
     Found { name, text: Ok(row.text), revision: Revision::Row(row.version) }
 }
 
-/// What is kept as a document.
+/// A value that is stored as a document.
 pub(super) trait Record: Clone + PartialEq + Serialize + DeserializeOwned + Send + 'static {
     const KIND: &'static str;
 
@@ -146,7 +146,7 @@ pub(super) trait Record: Clone + PartialEq + Serialize + DeserializeOwned + Send
         None
     }
 
-    /// What stands for a document that is not there.
+    /// The value of a document that does not exist.
     fn absent(_id: &str) -> Option<Self> {
         None
     }
@@ -155,7 +155,7 @@ pub(super) trait Record: Clone + PartialEq + Serialize + DeserializeOwned + Send
         None
     }
 
-    /// How many certificates in it are revoked.
+    /// The number of revoked certificates in it.
     fn revoked_certificates(&self) -> usize {
         0
     }
@@ -209,13 +209,13 @@ impl Record for OperatorRecord {
     }
 }
 
-/// A record, and the state of its document.
+/// A record with the revision of its document.
 pub(super) struct Stored<T> {
     pub(super) value: T,
     pub(super) revision: Revision,
 }
 
-/// Reads a record out of its document.
+/// Parses the record in a document.
 ///
 /// # Errors
 /// See [`DocumentStore::damaged`].
@@ -228,18 +228,18 @@ pub(super) fn read<T: Record>(store: &dyn DocumentStore, found: Found) -> Result
     }
 }
 
-/// Reads a record that must be of the document that it stands in.
+/// Parses a record and checks that it belongs to its document.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem, as a text.
 pub(super) fn parse<T: Record>(text: &str, is_of: impl Fn(&T) -> bool) -> Result<T, String> {
     let value: T = serde_json::from_str(text).map_err(|error| format!("'{}.json': {error}", T::KIND))?;
     if is_of(&value) { Ok(value) } else { Err(format!("what it holds is of '{}'", value.id())) }
 }
 
-/// The document of a record.
+/// Serializes a record as a document.
 pub(super) fn write<T: Record>(value: &T) -> Document {
-    // Texts, times and numbers always have a JSON.
+    // Strings, times and numbers always serialize.
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
     let (id, node) = (value.id().to_owned(), value.node().map(str::to_owned));
     Document { kind: T::KIND, id, node, version: 0, text }

@@ -1,8 +1,8 @@
-//! What others change in the cluster, followed by a replica.
+//! Watches the changes of other replicas in the cluster.
 //!
-//! A watch tells it. Whether the watch has missed nothing is looked at beside that: with everything that is revoked one small
-//! object changes, the mark, which is read again and again. A watch that has not told of the newest mark is begun anew: its
-//! connection is dead, and would be noticed much later.
+//! A stalled watch is detected by a probe. Each revocation also changes one small object, the mark,
+//! which is read several times a second. A watch that has not delivered the newest mark is
+//! restarted: its connection is dead, which would be noticed much later.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,79 +16,82 @@ use super::documents::Record;
 use super::member::Member;
 use super::objects::{self, ClusterDocuments};
 use super::table::Table;
-use super::{Changed, MembershipError, MembershipStore, OperatorRecord, Result, left_out};
+use super::{Changed, MembershipError, MembershipStore, OperatorRecord, Result, warn_damaged};
 use crate::object_store::{Failure, Follow, News, Precondition};
 use edgesync_object::{Object, ResourceVersion};
 
-/// The name of the mark, and what the label says of it.
+/// Name of the mark, and the value of its label.
 const MARK: &str = "edgesync-revoked";
 const MARK_LABEL: &str = "mark";
-/// How long is waited between two looks at the mark, and how long one may take.
-const LOOK: Duration = Duration::from_millis(300);
-const LOOK_TIME: Duration = Duration::from_millis(500);
-/// So many looks one after another must fail until the cluster is taken for away.
-const PATIENCE: u32 = 3;
-/// A watch that has failed is taken for well after this time without another failure.
-const CALM: Duration = Duration::from_secs(2);
-/// A list that tells nothing for so long is begun anew.
-const SILENCE: Duration = Duration::from_secs(5);
-/// How many changes may wait for somebody who is told of them.
-const TOLD: usize = 1024;
+/// Interval between two reads of the mark, and the time limit of one.
+const PROBE_INTERVAL: Duration = Duration::from_millis(300);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Number of consecutive failures after which the cluster counts as unavailable.
+const MAX_PROBE_FAILURES: u32 = 3;
+/// Time without a failure after which the watch counts as current again.
+const RECOVERY_TIME: Duration = Duration::from_secs(2);
+/// Time without an event after which an incomplete list is restarted.
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Capacity of the channel of changes. A receiver that lags further behind gets [`Changed::All`].
+const CHANGE_BUFFER: usize = 1024;
 
-/// What the task that follows knows.
-pub(super) struct Known {
+/// The state that the watch task maintains.
+pub(super) struct Cache {
     table: Mutex<Table>,
     pub(super) changes: broadcast::Sender<Changed>,
-    /// Whether what is known is as new as the cluster.
+    /// Whether the table is as new as the cluster.
     is_current: watch::Sender<bool>,
 }
 
-/// A task that ends with its handle.
-pub(super) struct Task(JoinHandle<()>);
+/// A task that is aborted with its handle.
+pub(super) struct WatchTask(JoinHandle<()>);
 
-impl Drop for Task {
+impl Drop for WatchTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 impl MembershipStore {
-    /// Follows what others change, from now on until the last handle goes. Returns once all that there is now is known. Where
-    /// nobody else changes anything, nothing is followed.
+    /// Starts to follow the changes of other processes, until the last handle is dropped. Returns
+    /// once the first list is complete. Does nothing for a database, which no other process
+    /// changes.
     ///
     /// # Errors
-    /// That could not be read.
+    /// The list could not be read.
     pub async fn follow(&self) -> Result<()> {
         let Some(documents) = &self.shared.cluster else { return Ok(()) };
-        let mut follower = Follower::new(documents, &self.shared.known);
-        while !follower.is_told {
-            let news = follower.following.next().await;
+        let mut follower = Follower::new(documents, &self.shared.cache);
+        while !follower.is_listed {
+            let news = follower.watch.next().await;
             if let News::Failed(why) = news {
                 return Err(MembershipError::Unfollowed { namespace: documents.namespace.clone(), why });
             }
-            follower.hear(&news);
+            follower.observe(&news);
         }
-        follower.known.is_current.send_replace(true);
-        let task = Task(tokio::spawn(follower.run(look(documents))));
-        *self.following() = Some(task);
+        follower.cache.is_current.send_replace(true);
+        let task = WatchTask(tokio::spawn(follower.run(probe_mark(documents))));
+        *self.watch_task() = Some(task);
         Ok(())
     }
 
     pub(super) fn is_followed(&self) -> bool {
-        self.following().is_some()
+        self.watch_task().is_some()
     }
 
-    fn following(&self) -> MutexGuard<'_, Option<Task>> {
-        self.shared.following.lock().unwrap_or_else(PoisonError::into_inner)
+    fn watch_task(&self) -> MutexGuard<'_, Option<WatchTask>> {
+        self.shared.watch_task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether what is known of what others revoke is as new as the cluster. Meanwhile what was known last is in force.
+    /// Whether the known revocations are as new as the cluster. While they are not, the last known
+    /// ones stay in force.
     #[must_use]
     pub fn is_current(&self) -> watch::Receiver<bool> {
-        self.shared.known.is_current.subscribe()
+        self.shared.cache.is_current.subscribe()
     }
 
-    /// Something is revoked: the mark changes. It is durable already, so that this fails does not take it back.
+    /// Changes the mark after a revocation. The revocation is durable already: a failure only
+    /// delays the other replicas.
     pub(super) async fn mark(&self) {
         let Some(documents) = &self.shared.cluster else { return };
         let ClusterDocuments { cluster, namespace, maps, .. } = &**documents;
@@ -104,7 +107,8 @@ impl MembershipStore {
             marked => marked,
         };
         match marked {
-            // Another one was just made: whoever follows begins to know it.
+            // A conflict means that another process has just created the mark: followers observe
+            // that one.
             Ok(_) | Err(Failure::Conflict(_)) => {}
             Err(error) => {
                 tracing::warn!(%error, "that something is revoked may be noticed late by other replicas");
@@ -113,137 +117,138 @@ impl MembershipStore {
     }
 }
 
-/// What a look at the mark has shown: its version, or why it could not be read.
-type Look = std::result::Result<ResourceVersion, String>;
+/// The version of the mark, or why it could not be read.
+type Probe = std::result::Result<ResourceVersion, String>;
 
-/// Looks at the mark again and again, in a task of its own: a look may take long.
-fn look(documents: &Arc<ClusterDocuments>) -> (mpsc::Receiver<Look>, JoinSet<()>) {
+/// Reads the mark periodically, in its own task because a read may take long.
+fn probe_mark(documents: &Arc<ClusterDocuments>) -> (mpsc::Receiver<Probe>, JoinSet<()>) {
     let documents = Arc::clone(documents);
-    let (tell, told) = mpsc::channel(1);
-    let mut looking = JoinSet::new();
-    looking.spawn(async move {
+    let (sender, receiver) = mpsc::channel(1);
+    let mut probing = JoinSet::new();
+    probing.spawn(async move {
         loop {
-            sleep(LOOK).await;
+            sleep(PROBE_INTERVAL).await;
             let ClusterDocuments { cluster, namespace, maps, .. } = &*documents;
-            let look = match timeout(LOOK_TIME, cluster.get(maps, namespace, MARK)).await {
+            let probe = match timeout(PROBE_TIMEOUT, cluster.get(maps, namespace, MARK)).await {
                 Ok(Ok(mark)) => Ok(mark.map_or_else(|| 0.into(), |mark| mark.resource_version().into())),
                 Ok(Err(failure)) => Err(failure.to_string()),
                 Err(_) => Err("it does not answer in time".to_owned()),
             };
-            if tell.send(look).await.is_err() {
+            if sender.send(probe).await.is_err() {
                 return;
             }
         }
     });
-    (told, looking)
+    (receiver, probing)
 }
 
-/// What follows.
+/// The watch task with its state.
 struct Follower {
-    known: Arc<Known>,
-    following: Box<dyn Follow>,
-    /// Begins anew.
-    begin: Box<dyn Fn() -> Box<dyn Follow> + Send>,
+    cache: Arc<Cache>,
+    watch: Box<dyn Follow>,
+    /// Starts a new watch.
+    start_watch: Box<dyn Fn() -> Box<dyn Follow> + Send>,
     /// Whether a list is complete.
-    is_told: bool,
-    heard: Instant,
-    failed: Option<Instant>,
-    /// The mark as the watch has told of it last; 0 if there is none.
-    seen: ResourceVersion,
-    /// Another one that a look has shown: a newer one, or an older one if the cluster was restored from a copy, after which a
-    /// watch tells nothing for long.
-    behind: Option<ResourceVersion>,
-    /// Looks that have failed, one after another.
+    is_listed: bool,
+    last_event: Instant,
+    last_failure: Option<Instant>,
+    /// The last mark that the watch has delivered; 0 if there is none.
+    observed_mark: ResourceVersion,
+    /// A mark that a probe has read and the watch has not delivered. It may be older than the
+    /// delivered one: the cluster was restored from a copy, after which a watch can stay silent for
+    /// long.
+    missed_mark: Option<ResourceVersion>,
+    /// Number of consecutive failed probes.
     failures: u32,
 }
 
 impl Follower {
-    fn new(documents: &Arc<ClusterDocuments>, known: &Arc<Known>) -> Self {
+    fn new(documents: &Arc<ClusterDocuments>, cache: &Arc<Cache>) -> Self {
         let documents = Arc::clone(documents);
-        let begin =
+        let start_watch =
             Box::new(move || documents.cluster.follow(&documents.maps, &documents.namespace, objects::LABEL));
         Self {
-            known: Arc::clone(known),
-            following: begin(),
-            begin,
-            is_told: false,
-            heard: Instant::now(),
-            failed: None,
-            seen: 0.into(),
-            behind: None,
+            cache: Arc::clone(cache),
+            watch: start_watch(),
+            start_watch,
+            is_listed: false,
+            last_event: Instant::now(),
+            last_failure: None,
+            observed_mark: 0.into(),
+            missed_mark: None,
             failures: 0,
         }
     }
 
-    async fn run(mut self, (mut looks, _looking): (mpsc::Receiver<Look>, JoinSet<()>)) {
+    async fn run(mut self, (mut probes, _probing): (mpsc::Receiver<Probe>, JoinSet<()>)) {
         loop {
             tokio::select! {
-                news = self.following.next() => self.hear(&news),
-                Some(look) = looks.recv() => self.take(look),
+                news = self.watch.next() => self.observe(&news),
+                Some(probe) = probes.recv() => self.check(probe),
             }
         }
     }
 
-    /// The watch tells something.
-    fn hear(&mut self, news: &News) {
-        self.heard = Instant::now();
+    /// Handles an event of the watch.
+    fn observe(&mut self, news: &News) {
+        self.last_event = Instant::now();
         match news {
-            News::Begun => (self.is_told, self.seen) = (false, 0.into()),
-            News::Complete => self.is_told = true,
+            News::Begun => (self.is_listed, self.observed_mark) = (false, 0.into()),
+            News::Complete => self.is_listed = true,
             News::Listed(object) | News::Set(object) if object.name() == MARK => {
-                self.seen = object.resource_version().into();
+                self.observed_mark = object.resource_version().into();
             }
-            News::Gone(object) if object.name() == MARK => self.seen = 0.into(),
+            News::Gone(object) if object.name() == MARK => self.observed_mark = 0.into(),
             News::Failed(why) => {
-                self.failed = Some(Instant::now());
-                self.away(why);
+                self.last_failure = Some(Instant::now());
+                self.mark_stale(why);
             }
             News::Listed(_) | News::Set(_) | News::Gone(_) => {}
         }
-        self.known.know(news);
+        self.cache.apply_event(news);
     }
 
-    /// A look has shown the mark, or could not.
-    fn take(&mut self, look: Look) {
-        let mark = match look {
+    /// Compares the mark that a probe has read with the delivered one.
+    fn check(&mut self, probe: Probe) {
+        let mark = match probe {
             Ok(mark) => mark,
             Err(why) => {
                 self.failures = self.failures.saturating_add(1);
-                if self.failures >= PATIENCE {
-                    self.away(&why);
+                if self.failures >= MAX_PROBE_FAILURES {
+                    self.mark_stale(&why);
                 }
                 return;
             }
         };
         self.failures = 0;
-        if !self.is_told {
-            if self.heard.elapsed() > SILENCE {
-                self.begin_anew();
+        if !self.is_listed {
+            if self.last_event.elapsed() > LIST_TIMEOUT {
+                self.restart();
             }
-        } else if self.seen == mark {
-            self.behind = None;
-            if self.failed.is_none_or(|failed| failed.elapsed() > CALM)
-                && !self.known.is_current.send_replace(true)
+        } else if self.observed_mark == mark {
+            self.missed_mark = None;
+            if self.last_failure.is_none_or(|last_failure| last_failure.elapsed() > RECOVERY_TIME)
+                && !self.cache.is_current.send_replace(true)
             {
                 tracing::info!("what is revoked elsewhere is followed again");
             }
-        } else if self.behind.as_ref() == Some(&mark) {
+        } else if self.missed_mark.as_ref() == Some(&mark) {
             tracing::debug!("the watch of what is revoked elsewhere has missed something: it begins anew");
-            self.begin_anew();
+            self.restart();
         } else {
-            // The watch may just be on its way.
-            self.behind = Some(mark);
+            // The event may be under way: the next probe decides.
+            self.missed_mark = Some(mark);
         }
     }
 
-    fn begin_anew(&mut self) {
-        self.following = (self.begin)();
-        (self.is_told, self.heard, self.behind) = (false, Instant::now(), None);
+    fn restart(&mut self) {
+        self.watch = (self.start_watch)();
+        (self.is_listed, self.last_event, self.missed_mark) = (false, Instant::now(), None);
     }
 
-    /// What others revoke cannot be known now.
-    fn away(&self, why: &str) {
-        if self.known.is_current.send_replace(false) {
+    /// Reports that revocations of other replicas cannot be observed.
+    fn mark_stale(&self, why: &str) {
+        if self.cache.is_current.send_replace(false) {
             tracing::warn!(
                 "what is revoked elsewhere cannot be followed: what is known stays in force: {why}"
             );
@@ -251,36 +256,36 @@ impl Follower {
     }
 }
 
-impl Default for Known {
+impl Default for Cache {
     fn default() -> Self {
         let (table, is_current) = Default::default();
-        Self { table, changes: broadcast::Sender::new(TOLD), is_current }
+        Self { table, changes: broadcast::Sender::new(CHANGE_BUFFER), is_current }
     }
 }
 
-impl Known {
+impl Cache {
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn tell(&self, changed: impl IntoIterator<Item = Changed>) {
+    pub(super) fn notify(&self, changed: impl IntoIterator<Item = Changed>) {
         for changed in changed {
-            // Nobody may listen.
+            // Fails without a receiver, which is fine.
             let _ = self.changes.send(changed);
         }
     }
 
-    fn know(&self, news: &News) {
+    fn apply_event(&self, news: &News) {
         let changed = match news {
             News::Begun => {
-                self.table().begin();
+                self.table().start_list();
                 return;
             }
             News::Complete => {
-                let mut changed = self.table().complete();
-                // They are not kept here: something may have changed.
+                let mut changed = self.table().finish_list();
+                // The table does not hold operators: they may have changed.
                 changed.push(Changed::Operators);
-                return self.tell(changed);
+                return self.notify(changed);
             }
             News::Failed(_) => return,
             News::Listed(object) => {
@@ -289,14 +294,14 @@ impl Known {
             News::Set(object) => {
                 self.put(object, |table, member| table.set(member, &object.resource_version().into()))
             }
-            News::Gone(object) => {
-                self.put(object, |table, member| table.gone(&member.node, &object.resource_version().into()))
-            }
+            News::Gone(object) => self
+                .put(object, |table, member| table.deleted(&member.node, &object.resource_version().into())),
         };
-        self.tell(changed);
+        self.notify(changed);
     }
 
-    /// Something of an object is known now. One that is damaged changes nothing: what was known of the name stays.
+    /// Applies an object of an event. A damaged one changes nothing: the known state of its name
+    /// stays.
     fn put(
         &self,
         object: &Object,
@@ -311,8 +316,8 @@ impl Known {
         match objects::record(object) {
             Ok(member) => put(&mut self.table(), &member),
             Err(why) => {
-                left_out(object.name(), &why);
-                self.table().keep(object.name());
+                warn_damaged(object.name(), &why);
+                self.table().keep_unreadable(object.name());
                 None
             }
         }

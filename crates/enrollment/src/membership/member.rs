@@ -1,38 +1,39 @@
-//! The rules for one name: its certificates, its labels, and whether it was used or removed. Pure.
+//! The rules for one name: its certificates and labels, and whether it was used or removed. Pure.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::records::{CertificateRecord, MemberRecord, PairingRefusal, check_held};
+use super::records::{CertificateRecord, EnrollmentRefusal, MemberRecord, check_held};
 use edgesync_object::Labels;
 
-/// The most certificates of a name that are remembered; an object of a cluster has at most 1 MiB. Those that ended first go
-/// first: one that is not known renews nothing.
+/// Maximum number of remembered certificates of a name, so that its object stays below a cluster's
+/// limit of 1 MiB. Those that expired first are dropped: a certificate that is not remembered
+/// cannot be renewed.
 pub(super) const MAX_REMEMBERED: usize = 1024;
 
-/// What is known of a name.
+/// The record of a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Member {
-    /// The name.
     pub(super) node: String,
-    /// Whether it was used: it is not free again by itself.
+    /// Whether a node has joined under the name or was removed. The name stays taken until it is
+    /// forgotten.
     pub(super) used: bool,
-    /// Those of the token that it joined with last.
+    /// The labels of the token of the last join.
     pub(super) labels: Labels,
-    /// When it was removed from the fleet.
+    /// Time of the removal from the fleet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) removed: Option<Timestamp>,
-    /// Its certificates, in the order in which they were given.
-    pub(super) certificates: Vec<Given>,
+    /// The issued certificates, oldest first.
+    pub(super) certificates: Vec<IssuedCertificate>,
 }
 
-/// A certificate that was given.
+/// A certificate that was issued to the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Given {
+pub(super) struct IssuedCertificate {
     pub(super) serial: String,
     pub(super) not_before: Timestamp,
     pub(super) not_after: Timestamp,
@@ -48,147 +49,159 @@ impl Member {
         Self { node: node.to_owned(), ..Self::default() }
     }
 
-    /// Whether it says nothing, and so is not worth keeping.
+    /// Whether the record holds no information and can be deleted.
     pub(super) fn is_empty(&self) -> bool {
         !self.used && self.removed.is_none() && self.certificates.is_empty()
     }
 
-    /// Whether anybody has joined under the name, or was removed.
+    /// Whether a node has joined under the name or was removed.
     pub(super) fn was_used(&self) -> bool {
         self.used || self.removed.is_some()
     }
 
-    /// How many certificates have neither ended nor been revoked.
+    /// The number of certificates that are neither expired nor revoked.
     pub(super) fn held(&self, now: Timestamp) -> u32 {
-        let good = |given: &&Given| given.revoked.is_none() && given.not_after > now;
+        let good = |issued: &&IssuedCertificate| issued.revoked.is_none() && issued.not_after > now;
         u32::try_from(self.certificates.iter().filter(good).count()).unwrap_or(u32::MAX)
     }
 
-    /// It has joined with a token that has these labels.
+    /// Records a join with a token that has these labels.
     ///
     /// # Errors
-    /// There is no room.
+    /// The record is full.
     pub(super) fn join(
         &mut self,
         certificate: &CertificateRecord,
         labels: Labels,
         now: Timestamp,
-    ) -> Result<(), PairingRefusal> {
+    ) -> Result<(), EnrollmentRefusal> {
         self.add(certificate, now)?;
         self.used = true;
         self.labels = labels;
         Ok(())
     }
 
-    /// It shows a certificate and gets another one.
+    /// Records the renewal of the presented certificate.
     ///
     /// # Errors
-    /// The one that is shown is revoked or not known; there are too many.
+    /// The presented certificate is revoked or unknown; there are too many.
     pub(super) fn renew(
         &mut self,
-        shown: &str,
+        presented: &str,
         certificate: &CertificateRecord,
         now: Timestamp,
-    ) -> Result<(), PairingRefusal> {
-        let is_shown = |given: &Given| given.serial == shown && given.revoked.is_none();
-        if !self.certificates.iter().any(is_shown) {
-            return Err(PairingRefusal::Revoked);
+    ) -> Result<(), EnrollmentRefusal> {
+        let is_presented =
+            |issued: &IssuedCertificate| issued.serial == presented && issued.revoked.is_none();
+        if !self.certificates.iter().any(is_presented) {
+            return Err(EnrollmentRefusal::Revoked);
         }
         check_held(self.held(now))?;
         self.add(certificate, now)
     }
 
-    fn add(&mut self, certificate: &CertificateRecord, now: Timestamp) -> Result<(), PairingRefusal> {
+    fn add(&mut self, certificate: &CertificateRecord, now: Timestamp) -> Result<(), EnrollmentRefusal> {
         let CertificateRecord { serial, not_before, not_after, .. } = certificate.clone();
-        self.certificates.push(Given { serial, not_before, not_after, revoked: None, refused: None });
+        self.certificates.push(IssuedCertificate {
+            serial,
+            not_before,
+            not_after,
+            revoked: None,
+            refused: None,
+        });
         while self.certificates.len() > MAX_REMEMBERED {
-            let ended = self.certificates.iter().enumerate().filter(|(_, given)| given.not_after <= now);
-            let Some((first, _)) = ended.min_by_key(|(_, given)| given.not_after) else {
-                return Err(PairingRefusal::TooMany);
+            let ended = self.certificates.iter().enumerate().filter(|(_, issued)| issued.not_after <= now);
+            let Some((first, _)) = ended.min_by_key(|(_, issued)| issued.not_after) else {
+                return Err(EnrollmentRefusal::TooMany);
             };
             self.certificates.remove(first);
         }
         Ok(())
     }
 
-    /// Revokes all certificates. Gives how many were not.
+    /// Revokes all certificates. Returns the number of newly revoked ones.
     pub(super) fn revoke(&mut self, now: Timestamp) -> usize {
-        self.note(|given| given.revoked.is_none(), |given| given.revoked = Some(now))
+        self.update(|issued| issued.revoked.is_none(), |issued| issued.revoked = Some(now))
     }
 
-    /// Revokes one certificate. Gives how many were not: one or none.
+    /// Revokes one certificate. Returns the number of newly revoked ones: one or zero.
     pub(super) fn revoke_one(&mut self, serial: &str, now: Timestamp) -> usize {
-        let is_it = |given: &Given| given.serial == serial && given.revoked.is_none();
-        self.note(is_it, |given| given.revoked = Some(now))
+        let is_it = |issued: &IssuedCertificate| issued.serial == serial && issued.revoked.is_none();
+        self.update(is_it, |issued| issued.revoked = Some(now))
     }
 
-    /// A broker refuses what is revoked. Gives how many of these were not known to be refused.
+    /// Records that a broker refuses all revoked certificates. Returns the number of those that
+    /// were unconfirmed.
     pub(super) fn note_refused(&mut self, now: Timestamp) -> usize {
-        let is_doubtful = |given: &Given| given.revoked.is_some() && given.refused.is_none();
-        self.note(is_doubtful, |given| given.refused = Some(now))
+        let is_doubtful = |issued: &IssuedCertificate| issued.revoked.is_some() && issued.refused.is_none();
+        self.update(is_doubtful, |issued| issued.refused = Some(now))
     }
 
-    fn note(&mut self, of: impl Fn(&Given) -> bool, note: impl Fn(&mut Given)) -> usize {
-        self.certificates.iter_mut().filter(|given| of(given)).map(note).count()
+    fn update(
+        &mut self,
+        of: impl Fn(&IssuedCertificate) -> bool,
+        update: impl Fn(&mut IssuedCertificate),
+    ) -> usize {
+        self.certificates.iter_mut().filter(|issued| of(issued)).map(update).count()
     }
 
-    /// Frees the name, and revokes what is still good. Tells whether it was used.
+    /// Frees the name and revokes all certificates. Returns whether it was used.
     pub(super) fn forget(&mut self, now: Timestamp) -> bool {
         self.revoke(now);
         self.labels = Labels::new();
         std::mem::take(&mut self.used)
     }
 
-    /// It is removed from the fleet; the name is not free again. Tells whether it was not removed before.
+    /// Records the removal from the fleet; the name stays taken. Returns whether this is new.
     pub(super) fn remove(&mut self, now: Timestamp) -> bool {
         self.used = true;
-        // Whoever removes a node twice does not change when it was removed.
+        // A repeated removal keeps the time of the first.
         let is_new = self.removed.is_none();
         self.removed.get_or_insert(now);
         is_new
     }
 
-    /// It may come back. Tells whether it was removed.
+    /// Lets a removed node return. Returns whether it was removed.
     pub(super) fn admit(&mut self) -> bool {
         self.removed.take().is_some()
     }
 
-    /// Forgets certificates that ended before this time. Gives how many.
+    /// Drops certificates that expired before this time. Returns their number.
     pub(super) fn prune(&mut self, before: Timestamp) -> usize {
         let all = self.certificates.len();
-        self.certificates.retain(|given| given.not_after >= before);
+        self.certificates.retain(|issued| issued.not_after >= before);
         all - self.certificates.len()
     }
 
-    /// What is revoked: serial numbers and times.
+    /// The revoked certificates: serial numbers and times.
     pub(super) fn revoked(&self) -> BTreeMap<&str, Timestamp> {
         let revoked = self.certificates.iter();
-        revoked.filter_map(|given| Some((&*given.serial, given.revoked?))).collect()
+        revoked.filter_map(|issued| Some((&*issued.serial, issued.revoked?))).collect()
     }
 
-    /// Whether it has certificates, and all of them are revoked.
-    pub(super) fn is_shut_out(&self) -> bool {
-        !self.certificates.is_empty() && self.certificates.iter().all(|given| given.revoked.is_some())
+    /// Whether there are certificates, all of them revoked.
+    pub(super) fn is_fully_revoked(&self) -> bool {
+        !self.certificates.is_empty() && self.certificates.iter().all(|issued| issued.revoked.is_some())
     }
 
-    /// What is told of it, if somebody has joined under it and it is not removed.
+    /// The public record, if a node has joined under the name and is not removed.
     pub(super) fn record(&self) -> Option<MemberRecord> {
         (self.used && self.removed.is_none()).then(|| MemberRecord {
             node: self.node.clone(),
             ends: self.ends(),
-            is_revoked: self.is_shut_out(),
+            is_revoked: self.is_fully_revoked(),
         })
     }
 
-    /// When the last of its certificates that are not revoked ends.
+    /// The latest expiry of the certificates that are not revoked.
     pub(super) fn ends(&self) -> Option<Timestamp> {
-        let good = self.certificates.iter().filter(|given| given.revoked.is_none());
-        good.map(|given| given.not_after).max()
+        let good = self.certificates.iter().filter(|issued| issued.revoked.is_none());
+        good.map(|issued| issued.not_after).max()
     }
 
-    /// Whether of something that is revoked nobody has said that a broker refuses it.
+    /// Whether there are revoked certificates that no broker is known to refuse.
     pub(super) fn is_doubtful(&self) -> bool {
-        self.certificates.iter().any(|given| given.revoked.is_some() && given.refused.is_none())
+        self.certificates.iter().any(|issued| issued.revoked.is_some() && issued.refused.is_none())
     }
 }
 
@@ -212,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_bounded_and_what_is_good_is_kept() {
+    fn a_full_name_drops_expired_certificates_and_keeps_valid_ones() {
         let mut member = Member::new("a");
         let most = u32::try_from(MAX_REMEMBERED).unwrap();
         for serial in 0..most {
@@ -220,10 +233,13 @@ mod tests {
         }
         member.revoke(at(1));
         let full = member.clone();
-        assert_eq!(member.join(&certificate(most, 9999), Labels::new(), at(1)), Err(PairingRefusal::TooMany));
+        assert_eq!(
+            member.join(&certificate(most, 9999), Labels::new(), at(1)),
+            Err(EnrollmentRefusal::TooMany)
+        );
         member = full;
         member.join(&certificate(most, 9999), Labels::new(), at(101)).unwrap();
-        let serials: Vec<_> = member.certificates.iter().map(|given| &*given.serial).collect();
+        let serials: Vec<_> = member.certificates.iter().map(|issued| &*issued.serial).collect();
         assert_eq!((serials.len(), serials[0]), (MAX_REMEMBERED, "1"), "the one that ended first has gone");
         assert!(serials.contains(&&*format!("{most:x}")));
         assert!(documents::write(&member).text.len() < 1 << 20);

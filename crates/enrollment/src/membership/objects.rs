@@ -1,6 +1,8 @@
-//! Documents as objects of a Kubernetes cluster, all in one namespace: tokens are Secrets, all others ConfigMaps.
+//! Documents as objects of a Kubernetes cluster, all in one namespace: tokens are Secrets, all
+//! others ConfigMaps.
 //!
-//! Who may write those Secrets may let devices in. A token has no signature in it, so who only reads it cannot.
+//! Write access to those Secrets is enough to enroll devices. Read access is not: they do not
+//! contain the signature of the token.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,13 +21,14 @@ use edgesync_object::node_labels::has_reported;
 use edgesync_object::{Object, Resource, ResourceVersion, kinds};
 use edgesync_transport::tls::certificate::sha256_hex;
 
-/// The label of all these objects: the kind of the document.
+/// Label of all these objects: the kind of the document.
 pub(super) const LABEL: &str = "edgesync.io/pairing";
-/// The label with the node that an object is for: a hash, since names may be longer than values of labels.
+/// Label with the node that an object is for, as a hash: names may be longer than label values.
 const NODE_HASH: &str = "edgesync.io/pairing-node";
 /// The `type` of the Secrets.
 const TOKEN_TYPE: &str = "edgesync.io/token";
-/// The longest id that stands in the name of its object: those have 253 characters, as names of nodes may.
+/// Maximum length of an id in the name of an object. Names of objects and of nodes both have up to
+/// 253 characters.
 const MAX_ID: usize = 200;
 
 /// Documents in a namespace of a cluster.
@@ -102,7 +105,7 @@ impl DocumentStore for ClusterDocuments {
             match written {
                 Ok(object) => Ok(Some(object.resource_version().into())),
                 Err(Failure::Conflict(_)) => Ok(None),
-                // One that is gone has changed.
+                // A deleted object has changed too.
                 Err(Failure::NotFound(_)) if !is_new => Ok(None),
                 Err(failure) => Err(failure.into()),
             }
@@ -114,8 +117,8 @@ impl DocumentStore for ClusterDocuments {
             let Revision::Object(object) = revision else { return Ok(false) };
             let precondition =
                 Precondition { uid: Some(object.uid()), version: Some(object.resource_version()) };
-            let place = (&*self.namespace, object.name());
-            match self.cluster.delete(self.resource(kind), place, precondition).await {
+            let key = (&*self.namespace, object.name());
+            match self.cluster.delete(self.resource(kind), key, precondition).await {
                 Err(Failure::Conflict(_)) => Ok(false),
                 deleted => Ok(deleted?),
             }
@@ -130,7 +133,7 @@ impl DocumentStore for ClusterDocuments {
     }
 }
 
-/// Something else than this program is the node.
+/// Whether another program than this one, a kubelet, runs the node.
 fn has_kubelet(node: &Object) -> bool {
     let version =
         node.fields().get("status").and_then(|status| status.get("nodeInfo")?.get("kubeletVersion"));
@@ -141,7 +144,7 @@ fn is_secret(kind: &str) -> bool {
     kind == TokenRecord::KIND
 }
 
-/// The name of the object of a document.
+/// The name of a document's object.
 pub(super) fn name(kind: &str, id: &str) -> String {
     if id.len() <= MAX_ID {
         format!("edgesync-{kind}.{id}")
@@ -150,13 +153,13 @@ pub(super) fn name(kind: &str, id: &str) -> String {
     }
 }
 
-/// Selects the objects of a kind of document, or those that are for a node.
+/// Selects the objects of a kind of document, or those for a node.
 fn selector(kind: &str, node: Option<&str>) -> String {
     let of_node = node.map(|node| format!(",{NODE_HASH}={}", hash(node)));
     format!("{LABEL}={kind}{}", of_node.unwrap_or_default())
 }
 
-/// 128 bits of it: values of labels have at most 63 characters.
+/// 128 bits of the hash: label values have at most 63 characters.
 fn hash(node: &str) -> String {
     sha256_hex(node.as_bytes()).chars().take(32).collect()
 }
@@ -166,7 +169,7 @@ pub(super) fn is_of(object: &Object, kind: &str) -> bool {
     object.labels().get(LABEL).is_some_and(|value| value == kind)
 }
 
-/// A document as a new object.
+/// Builds the object of a new document.
 fn new_object(document: &Document, namespace: &str) -> Object {
     let mut labels = BTreeMap::from([(LABEL, document.kind.to_owned())]);
     labels.extend(document.node.as_ref().map(|node| (NODE_HASH, hash(node))));
@@ -179,7 +182,7 @@ fn new_object(document: &Document, namespace: &str) -> Object {
     object
 }
 
-/// Writes a document into its object, whose other fields stay.
+/// Writes a document into its object and keeps the other fields.
 fn write(object: &mut Object, document: &Document) {
     let text =
         if is_secret(document.kind) { BASE64_STANDARD.encode(&document.text) } else { document.text.clone() };
@@ -195,10 +198,10 @@ fn found(kind: &str, object: Object) -> Found {
     }
 }
 
-/// The record in an object.
+/// Parses the record in an object.
 ///
 /// # Errors
-/// What is wrong with the object.
+/// The problem, as a text.
 pub(super) fn record<T: Record>(object: &Object) -> Result<T, String> {
     parse(&read(T::KIND, object)?, |value: &T| name(T::KIND, value.id()) == object.name())
 }
@@ -212,16 +215,16 @@ fn read(kind: &str, object: &Object) -> Result<String, String> {
     }
 }
 
-/// The bytes under a key of a Secret.
+/// Decodes the value of a key of a Secret.
 ///
 /// # Errors
-/// There are none.
+/// The key is missing, or its value is no base64.
 pub(crate) fn secret(object: &Object, key: &str) -> Result<Vec<u8>, String> {
     let text = text(object, key)?;
     BASE64_STANDARD.decode(text).map_err(|error| format!("'{key}' is no base64: {error}"))
 }
 
-/// A new Secret with these contents.
+/// Builds a Secret with this data.
 pub(crate) fn secret_object((namespace, name): (&str, &str), kind: &str, data: &[(&str, &[u8])]) -> Object {
     let mut object = object(name, namespace);
     object.fields_mut().insert("type".to_owned(), kind.into());
@@ -231,7 +234,7 @@ pub(crate) fn secret_object((namespace, name): (&str, &str), kind: &str, data: &
     object
 }
 
-/// A new object.
+/// Builds an object with name and namespace.
 pub(super) fn object(name: &str, namespace: &str) -> Object {
     let mut object = Object::default();
     object.set_metadata("name", name);
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_read_as_it_was_written_and_found_by_its_node() {
+    fn a_token_object_round_trips_and_is_selected_by_its_node() {
         let node = "n".repeat(253);
         let object = object_of(&token(Some(&node)));
         check_subdomain(object.name()).unwrap();
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_of_another_name_or_with_other_data_is_no_token_and_no_operator() {
+    fn an_object_with_another_name_or_without_data_is_rejected() {
         let mut other = object_of(&token(None));
         other.set_metadata("name", name(TokenRecord::KIND, "7"));
         assert!(record::<TokenRecord>(&other).unwrap_err().contains("0011223344556677"));
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn each_name_has_one_object_with_a_name_that_a_cluster_takes() {
+    fn each_name_has_its_own_object_with_a_valid_name() {
         let long = |last: &str| format!("{}.{last}", "n".repeat(MAX_SUBDOMAIN - 2));
         let names = ["a".to_owned(), "by-hash.a".to_owned(), "n".repeat(MAX_ID), long("a"), long("b")];
         let mut objects = std::collections::BTreeSet::new();
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_of_another_node_or_of_nobody_is_not_believed() {
+    fn an_object_with_the_record_of_another_node_is_rejected() {
         let mut object = object_of(&Member::new("a"));
         write(&mut object, &document(&Member::new("b")));
         assert!(record::<Member>(&object).unwrap_err().contains("'b'"));

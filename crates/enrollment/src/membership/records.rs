@@ -1,48 +1,49 @@
-//! What enrollment keeps: tokens, certificates of nodes and of operators. None of it has a signature or a key in it.
+//! The stored records: tokens, certificates of nodes and of operators. None contains a signature or
+//! a key.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use edgesync_object::Labels;
 
-/// The most certificates of a node that have neither ended nor been revoked: a node that renews without end does not
-/// fill the store.
+/// Maximum number of certificates of a node that are neither expired nor revoked. Keeps a node that
+/// renews in a loop from filling the store.
 pub const MAX_CERTIFICATES_PER_NODE: u32 = 64;
-/// The most certificates of operators that have neither ended nor been revoked.
+/// Maximum number of operator certificates that are neither expired nor revoked.
 pub(crate) const MAX_OPERATORS: usize = 10_000;
 
 /// A token, without its signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenRecord {
-    /// Its id.
+    /// The claim `jti` of the token.
     pub id: String,
-    /// The only node that it is for.
+    /// The only node that may use it.
     pub node: Option<String>,
-    /// When it was made.
+    /// When it was issued.
     pub created: Timestamp,
-    /// Until when it can be used.
+    /// When it stops being accepted.
     pub expires: Timestamp,
-    /// How often it could be used at first.
+    /// Number of joins that it allows in all.
     pub uses: u32,
-    /// How often it has been used.
+    /// Number of joins so far.
     pub used: u32,
-    /// When it was revoked.
+    /// Time of revocation; `None` while it is valid.
     pub revoked: Option<Timestamp>,
-    /// What it gives to the Nodes of those that join with it.
+    /// Labels for the Nodes that join with it.
     pub labels: Labels,
 }
 
 /// A certificate of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateRecord {
-    /// Its serial number in hexadecimal.
+    /// The serial number in hexadecimal.
     pub serial: String,
-    /// The node.
+    /// The name of the node.
     pub node: String,
-    /// From when it is valid.
+    /// Start of validity, in whole seconds.
     pub not_before: Timestamp,
-    /// Until when.
+    /// End of validity, in whole seconds.
     pub not_after: Timestamp,
 }
 
@@ -50,39 +51,39 @@ pub struct CertificateRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OperatorRecord {
-    /// Its serial number in hexadecimal.
+    /// The serial number in hexadecimal.
     pub serial: String,
-    /// Whose it is.
+    /// The name of the operator.
     pub name: String,
-    /// What they may do, in a word of the API.
+    /// The role, as the API spells it.
     pub role: String,
-    /// When it was made.
+    /// When it was issued.
     pub created: Timestamp,
-    /// Until when it is valid.
+    /// When it stops being accepted.
     pub expires: Timestamp,
-    /// When it was revoked.
+    /// Time of revocation; `None` while it is valid.
     pub revoked: Option<Timestamp>,
 }
 
-/// Why a certificate is not recorded, and so not given out.
+/// Why a certificate is neither recorded nor issued.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PairingRefusal {
-    /// There is no such token: the database is another one than the token was made with.
+pub enum EnrollmentRefusal {
+    /// The token does not exist: it was created with another store.
     #[error("the token is not known here")]
     UnknownToken,
-    /// It was revoked.
+    /// The token was revoked.
     #[error("the token was revoked")]
     RevokedToken,
-    /// It has been used as often as it may.
+    /// The token has no uses left.
     #[error("the token has been used already, as often as it may")]
     UsedUp,
-    /// It is for another node.
+    /// The token is bound to another node.
     #[error("the token is for node '{0}' only")]
     OtherNode(String),
-    /// The name has been used before, and the token is not bound to it.
+    /// The name was used before, and the token is not bound to it.
     #[error("the name '{0}' is taken")]
     NameTaken(String),
-    /// The certificate that was shown is revoked, or not known.
+    /// The presented certificate is revoked or unknown.
     #[error("the certificate is revoked")]
     Revoked,
     /// The node has [`MAX_CERTIFICATES_PER_NODE`] certificates already.
@@ -90,54 +91,54 @@ pub enum PairingRefusal {
     TooMany,
 }
 
-/// What is revoked.
+/// Revoked certificates and the nodes that they affect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revocations {
-    /// Serial numbers of certificates, and when each was revoked.
+    /// Serial numbers of revoked certificates, with the time of revocation.
     pub serials: Vec<(String, Timestamp)>,
-    /// Nodes that have certificates, all of them revoked.
+    /// Nodes with certificates, all of them revoked.
     pub nodes: Vec<String>,
-    /// Nodes with revoked certificates of which nobody has said that an external broker refuses them.
+    /// Nodes with revoked certificates that no external broker is known to refuse.
     pub doubtful: Vec<String>,
 }
 
-/// A name that somebody has joined under, and that is not removed.
+/// A node that has joined and is not removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberRecord {
-    /// The name.
+    /// The name of the node.
     pub node: String,
-    /// When the last of its certificates that are not revoked ends.
+    /// The latest expiry of its certificates that are not revoked.
     pub ends: Option<Timestamp>,
     /// Whether it has certificates, all of them revoked.
     pub is_revoked: bool,
 }
 
 impl TokenRecord {
-    /// Whether somebody can join with it.
-    pub(super) fn is_of_use(&self, now: Timestamp) -> bool {
+    /// Whether a node can join with it.
+    pub(super) fn is_usable(&self, now: Timestamp) -> bool {
         self.revoked.is_none() && self.used < self.uses && now < self.expires
     }
 
-    /// Whether it gives a certificate to a node, whose name `was_used` before or not, and which has `held` certificates that
-    /// are good. When the token ends is in its signature.
+    /// Checks that the token admits a node. `was_used` says whether the name was used before,
+    /// `held` how many valid certificates it has. The expiry is checked with the signature.
     ///
     /// # Errors
-    /// Why not.
-    pub(super) fn check(&self, node: &str, was_used: bool, held: u32) -> Result<(), PairingRefusal> {
+    /// The refusal.
+    pub(super) fn check(&self, node: &str, was_used: bool, held: u32) -> Result<(), EnrollmentRefusal> {
         match &self.node {
-            _ if self.revoked.is_some() => Err(PairingRefusal::RevokedToken),
-            Some(only) if only != node => Err(PairingRefusal::OtherNode(only.clone())),
-            _ if self.used >= self.uses => Err(PairingRefusal::UsedUp),
-            None if was_used => Err(PairingRefusal::NameTaken(node.to_owned())),
+            _ if self.revoked.is_some() => Err(EnrollmentRefusal::RevokedToken),
+            Some(only) if only != node => Err(EnrollmentRefusal::OtherNode(only.clone())),
+            _ if self.used >= self.uses => Err(EnrollmentRefusal::UsedUp),
+            None if was_used => Err(EnrollmentRefusal::NameTaken(node.to_owned())),
             _ => check_held(held),
         }
     }
 }
 
-/// Whether a node may have one more certificate that is good, beside so many.
+/// Checks that a node with this number of valid certificates may get another one.
 ///
 /// # Errors
-/// [`PairingRefusal::TooMany`].
-pub(super) fn check_held(held: u32) -> Result<(), PairingRefusal> {
-    if held < MAX_CERTIFICATES_PER_NODE { Ok(()) } else { Err(PairingRefusal::TooMany) }
+/// [`EnrollmentRefusal::TooMany`].
+pub(super) fn check_held(held: u32) -> Result<(), EnrollmentRefusal> {
+    if held < MAX_CERTIFICATES_PER_NODE { Ok(()) } else { Err(EnrollmentRefusal::TooMany) }
 }

@@ -1,36 +1,41 @@
-//! Spends tokens: two documents change, one after the other.
+//! Exchanges uses of a token for certificates: two documents change, one after the other.
 //!
-//! First the use is counted, by compare-and-swap: nobody else can count the same one. Then the certificate is recorded, and
-//! given out after that. Whoever fails in between has used the token up and let nobody in. At the end the token is looked at
-//! once more, because it may have been revoked, and with it all certificates that there were at that time.
+//! First the use is counted, by compare-and-swap, so that no other process counts the same one.
+//! Then the certificate is recorded; it is issued after that. A crash in between costs a use and
+//! admits no node. Last, the token is read again: a revocation since then has revoked only the
+//! certificates recorded at that time.
 
 use jiff::Timestamp;
 
 use super::documents::Stored;
 use super::member::Member;
 use super::records::check_held;
-use super::{CertificateRecord, MembershipStore, PairingRefusal, Result, TokenRecord, contended, pause};
+use super::{
+    CertificateRecord, EnrollmentRefusal, MembershipStore, Result, TokenRecord, back_off, contended,
+};
 use edgesync_cloud_store::NodeEffect;
 
-/// How often it is tried to count a use. Others who are faster use the token up, or are as many as there are replicas.
-const TRIES: u32 = 64;
+/// Attempts to count a use. At most one task per replica counts uses of a token at a time.
+const MAX_ATTEMPTS: u32 = 64;
 
 impl MembershipStore {
-    /// Counts a use of a token, records the certificate that it led to, and gives the labels of the token to the node, in the
-    /// place of those of the token before. A token that is not bound to a node gives no certificate for a name that was used
-    /// before, whatever has become of its certificates ([`Self::forget_name`] frees it). A node that was revoked comes back by
-    /// this: its older certificates stay revoked.
+    /// Counts a use of a token, records the certificate issued for it, and replaces the node's
+    /// labels by the token's.
+    ///
+    /// A token that is not bound to a node is refused for a name that was used before, whatever
+    /// happened to its certificates; [`Self::forget_name`] frees it. A revoked node returns this
+    /// way: its older certificates stay revoked.
     ///
     /// # Errors
-    /// The store's; inside, why not.
+    /// The store fails. The inner result is the refusal.
     pub async fn spend_token(
         &self,
         id: &str,
         certificate: CertificateRecord,
         now: Timestamp,
-    ) -> Result<Result<(), PairingRefusal>> {
+    ) -> Result<Result<(), EnrollmentRefusal>> {
         let counted = {
-            let _turn = self.turn(id).await;
+            let _guard = self.lock(id).await;
             self.count_use(id, &certificate.node, now).await?
         };
         match counted {
@@ -39,53 +44,53 @@ impl MembershipStore {
         }
     }
 
-    /// Records the certificate that a use has led to, once the use is counted.
+    /// Records the certificate for a use that is counted.
     pub async fn record_use(
         &self,
         token: &TokenRecord,
         certificate: &CertificateRecord,
         now: Timestamp,
-    ) -> Result<Result<(), PairingRefusal>> {
+    ) -> Result<Result<(), EnrollmentRefusal>> {
         let recorded = self.change(&certificate.node, NodeEffect::Label, |member: &mut Member| {
             if token.node.is_none() && member.was_used() {
-                return Err(PairingRefusal::NameTaken(member.node.clone()));
+                return Err(EnrollmentRefusal::NameTaken(member.node.clone()));
             }
             check_held(member.held(now))?;
             member.join(certificate, token.labels.clone(), now)
         });
         if let Some(Err(refusal)) = recorded.await? {
-            self.give_back(&token.id).await;
+            self.release_use(&token.id).await;
             return Ok(Err(refusal));
         }
         let refusal = match self.read::<TokenRecord>(&token.id).await? {
             Some(Stored { value, .. }) if value.revoked.is_none() => return Ok(Ok(())),
-            Some(_) => PairingRefusal::RevokedToken,
-            None => PairingRefusal::UnknownToken,
+            Some(_) => EnrollmentRefusal::RevokedToken,
+            None => EnrollmentRefusal::UnknownToken,
         };
         let revoke = |member: &mut Member| member.revoke_one(&certificate.serial, now);
         self.alter_member(&certificate.node, NodeEffect::None, revoke).await?;
         Ok(Err(refusal))
     }
 
-    /// Waits until nobody else is at the same thing here.
-    pub(super) async fn turn(&self, id: &str) -> tokio::sync::MutexGuard<'_, ()> {
-        let turns = &self.shared.turns;
-        let turn =
+    /// Locks an id within this process.
+    pub(super) async fn lock(&self, id: &str) -> tokio::sync::MutexGuard<'_, ()> {
+        let locks = &self.shared.locks;
+        let index =
             id.bytes().fold(0, |sum: usize, byte| sum.wrapping_mul(31).wrapping_add(usize::from(byte)));
-        turns[turn % turns.len()].lock().await
+        locks[index % locks.len()].lock().await
     }
 
-    /// Counts a use, if the token is good for this node.
+    /// Counts a use, if the token admits this node.
     pub async fn count_use(
         &self,
         id: &str,
         node: &str,
         now: Timestamp,
-    ) -> Result<Result<TokenRecord, PairingRefusal>> {
-        for attempt in 0..TRIES {
-            pause(attempt).await;
+    ) -> Result<Result<TokenRecord, EnrollmentRefusal>> {
+        for attempt in 0..MAX_ATTEMPTS {
+            back_off(attempt).await;
             let Some(Stored { value: mut token, revision }) = self.read::<TokenRecord>(id).await? else {
-                return Ok(Err(PairingRefusal::UnknownToken));
+                return Ok(Err(EnrollmentRefusal::UnknownToken));
             };
             let member = self.read_member(node).await?;
             let was_used = token.node.is_none() && self.is_used(&member).await?;
@@ -100,10 +105,10 @@ impl MembershipStore {
         Err(contended::<TokenRecord>(id))
     }
 
-    /// A use that came to nothing is none.
-    async fn give_back(&self, id: &str) {
-        let give_back = |token: &mut TokenRecord| token.used = token.used.saturating_sub(1);
-        if let Err(error) = self.alter(id, NodeEffect::None, give_back).await {
+    /// Returns a use that led to no certificate.
+    async fn release_use(&self, id: &str) {
+        let release_use = |token: &mut TokenRecord| token.used = token.used.saturating_sub(1);
+        if let Err(error) = self.alter(id, NodeEffect::None, release_use).await {
             tracing::warn!(token = id, %error, "a use of a token that came to nothing is counted nevertheless");
         }
     }

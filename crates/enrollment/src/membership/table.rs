@@ -1,6 +1,6 @@
-//! What a replica knows of all names, from the watch and from its own writes. Pure.
+//! The state of all names that a replica knows from the watch and from its own writes. Pure.
 //!
-//! An own write counts at once; what a watch tells of the same object that is older than that does not.
+//! An own write takes effect at once; older events of the same object are ignored.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,49 +14,49 @@ use super::records::{MemberRecord, Revocations};
 use super::{Changed, Membership, RevocationChange};
 use edgesync_object::{Labels, ResourceVersion};
 
-/// The most sets of labels that are kept for names that have them too.
+/// Maximum number of interned sets of labels.
 const MAX_SHARED_LABELS: usize = 1024;
 
-/// See the module.
+/// The cached members, with an index of the revoked ones.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    members: BTreeMap<Arc<str>, Known>,
-    /// Names of which something is revoked.
+    members: BTreeMap<Arc<str>, CachedMember>,
+    /// Names with revoked certificates.
     revoked: BTreeSet<Arc<str>>,
-    /// The versions of own writes that the watch has not told yet.
-    own: HashMap<Arc<str>, ResourceVersion>,
-    /// What was listed since a list has begun.
+    /// Versions of own writes that the watch has not delivered yet.
+    own_writes: HashMap<Arc<str>, ResourceVersion>,
+    /// Names reported since the current list started.
     listed: Option<HashSet<Arc<str>>>,
     shared: HashSet<Arc<Labels>>,
 }
 
-/// What is known of a name.
+/// The cached state of a name.
 #[derive(Debug)]
-struct Known {
+struct CachedMember {
     membership: Membership,
-    /// When its first certificate ends.
+    /// The earliest expiry of its certificates.
     first_end: Option<Timestamp>,
-    /// When the last one that is not revoked ends.
+    /// The latest expiry of those that are not revoked.
     last_end: Option<Timestamp>,
-    revoked: Option<Box<Revoked>>,
+    revoked: Option<Box<RevokedCertificates>>,
 }
 
-/// What is revoked of a name.
+/// The revoked certificates of a name.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Revoked {
+struct RevokedCertificates {
     serials: BTreeMap<String, Timestamp>,
-    is_shut_out: bool,
+    is_fully_revoked: bool,
     is_doubtful: bool,
 }
 
 impl Table {
-    /// All that there is follows, from a request that is not made yet: own writes of before are in there.
-    pub(super) fn begin(&mut self) {
-        self.own.clear();
+    /// Starts a list. Its request is not sent yet, so that it contains all earlier own writes.
+    pub(super) fn start_list(&mut self) {
+        self.own_writes.clear();
         self.listed = Some(HashSet::new());
     }
 
-    /// A member is listed.
+    /// Applies a member from a list.
     pub(super) fn list(&mut self, member: &Member, version: &ResourceVersion) -> Option<Changed> {
         if let Some(listed) = &mut self.listed {
             listed.insert(member.node.as_str().into());
@@ -64,61 +64,61 @@ impl Table {
         self.set(member, version)
     }
 
-    /// An object is there and cannot be read: what is known of its name stays.
-    pub(super) fn keep(&mut self, object: &str) {
+    /// Keeps the known state of an object that exists and is damaged.
+    pub(super) fn keep_unreadable(&mut self, object: &str) {
         if let Some(listed) = &mut self.listed {
             let node = self.members.keys().find(|node| objects::name(Member::KIND, node) == object);
             listed.extend(node.cloned());
         }
     }
 
-    /// That was all.
-    pub(super) fn complete(&mut self) -> Vec<Changed> {
+    /// Ends a list and drops the names that it did not report.
+    pub(super) fn finish_list(&mut self) -> Vec<Changed> {
         let Some(listed) = self.listed.take() else { return Vec::new() };
-        let is_left = |node: &&Arc<str>| !listed.contains(*node) && !self.own.contains_key(*node);
-        let left: Vec<Arc<str>> = self.members.keys().filter(is_left).cloned().collect();
-        left.iter().filter_map(|node| self.put(node, None, false)).collect()
+        let is_missing = |node: &&Arc<str>| !listed.contains(*node) && !self.own_writes.contains_key(*node);
+        let missing: Vec<Arc<str>> = self.members.keys().filter(is_missing).cloned().collect();
+        missing.iter().filter_map(|node| self.put(node, None, false)).collect()
     }
 
-    /// A member is new or has changed.
+    /// Applies a new or changed member.
     pub(super) fn set(&mut self, member: &Member, version: &ResourceVersion) -> Option<Changed> {
         let node: Arc<str> = member.node.as_str().into();
-        if self.own.get(&node).is_some_and(|own| version.is_older_than(own)) {
+        if self.own_writes.get(&node).is_some_and(|own| version.is_older_than(own)) {
             return None;
         }
-        self.own.remove(&node);
+        self.own_writes.remove(&node);
         self.put(&node, Some(member), false)
     }
 
-    /// There is nothing of a member any more.
-    pub(super) fn gone(&mut self, node: &str, version: &ResourceVersion) -> Option<Changed> {
+    /// Applies the deletion of a member.
+    pub(super) fn deleted(&mut self, node: &str, version: &ResourceVersion) -> Option<Changed> {
         let node: Arc<str> = node.into();
-        if self.own.get(&node).is_some_and(|own| version.is_older_than(own)) {
+        if self.own_writes.get(&node).is_some_and(|own| version.is_older_than(own)) {
             return None;
         }
-        self.own.remove(&node);
+        self.own_writes.remove(&node);
         self.put(&node, None, false)
     }
 
-    /// This replica has written a member, or removed it, which has no version.
-    pub(super) fn wrote(&mut self, member: &Member, version: Option<ResourceVersion>) -> Option<Changed> {
+    /// Applies an own write; a deletion has no version.
+    pub(super) fn written(&mut self, member: &Member, version: Option<ResourceVersion>) -> Option<Changed> {
         let node: Arc<str> = member.node.as_str().into();
         let Some(version) = version else {
-            self.own.remove(&node);
+            self.own_writes.remove(&node);
             return self.put(&node, None, true);
         };
-        self.own.insert(Arc::clone(&node), version);
+        self.own_writes.insert(Arc::clone(&node), version);
         self.put(&node, Some(member), true)
     }
 
     fn put(&mut self, node: &Arc<str>, member: Option<&Member>, own: bool) -> Option<Changed> {
-        let known = member.map(|member| self.known(member));
-        let after = known.as_ref().and_then(|known| known.revoked.as_deref());
+        let cached = member.map(|member| self.cache_entry(member));
+        let after = cached.as_ref().and_then(|cached| cached.revoked.as_deref());
         let before = self.members.get(node);
-        let revocation = change(before.and_then(|known| known.revoked.as_deref()), after);
-        let is_same = match (before, &known) {
+        let revocation = change(before.and_then(|cached| cached.revoked.as_deref()), after);
+        let is_same = match (before, &cached) {
             (None, None) => true,
-            (Some(before), Some(known)) => before.membership == known.membership,
+            (Some(before), Some(cached)) => before.membership == cached.membership,
             _ => false,
         };
         if after.is_some() {
@@ -126,21 +126,22 @@ impl Table {
         } else {
             self.revoked.remove(node);
         }
-        match known {
-            Some(known) => drop(self.members.insert(Arc::clone(node), known)),
+        match cached {
+            Some(cached) => drop(self.members.insert(Arc::clone(node), cached)),
             None => drop(self.members.remove(node)),
         }
-        let is_news = !is_same || revocation != RevocationChange::None;
-        is_news.then(|| Changed::Member { node: Arc::clone(node), own, revocation })
+        let is_change = !is_same || revocation != RevocationChange::None;
+        is_change.then(|| Changed::Member { node: Arc::clone(node), own, revocation })
     }
 
-    fn known(&mut self, member: &Member) -> Known {
+    fn cache_entry(&mut self, member: &Member) -> CachedMember {
         let serials: BTreeMap<String, Timestamp> =
             member.revoked().into_iter().map(|(serial, at)| (serial.to_owned(), at)).collect();
-        let (is_shut_out, is_doubtful) = (member.is_shut_out(), member.is_doubtful());
-        let revoked = (!serials.is_empty()).then(|| Box::new(Revoked { serials, is_shut_out, is_doubtful }));
+        let (is_fully_revoked, is_doubtful) = (member.is_fully_revoked(), member.is_doubtful());
+        let revoked = (!serials.is_empty())
+            .then(|| Box::new(RevokedCertificates { serials, is_fully_revoked, is_doubtful }));
         let labels = self.share(&member.labels);
-        Known {
+        CachedMember {
             membership: Membership { used: member.used, labels, removed: member.removed },
             first_end: member.certificates.iter().map(|given| given.not_after).min(),
             last_end: member.ends(),
@@ -148,7 +149,7 @@ impl Table {
         }
     }
 
-    /// Most names have the labels of another one.
+    /// Interns labels: most names share theirs with others.
     fn share(&mut self, labels: &Labels) -> Arc<Labels> {
         if let Some(shared) = self.shared.get(labels) {
             return Arc::clone(shared);
@@ -163,39 +164,39 @@ impl Table {
         labels
     }
 
-    /// What is known of a name.
+    /// The membership of a name.
     pub(super) fn membership(&self, node: &str) -> Option<Membership> {
-        self.members.get(node).map(|known| known.membership.clone())
+        self.members.get(node).map(|cached| cached.membership.clone())
     }
 
-    /// The nodes that were removed, in the order of their names.
+    /// The removed nodes, ordered by name.
     pub(super) fn removed(&self) -> Vec<(String, Timestamp)> {
         let removed = self.members.iter();
-        removed.filter_map(|(node, known)| Some((node.to_string(), known.membership.removed?))).collect()
+        removed.filter_map(|(node, cached)| Some((node.to_string(), cached.membership.removed?))).collect()
     }
 
-    /// The names that somebody has joined under and that are not removed, in their order.
+    /// The nodes that have joined and are not removed, ordered by name.
     pub(super) fn members(&self) -> Vec<MemberRecord> {
-        let is_one = |known: &Known| known.membership.used && known.membership.removed.is_none();
-        let members = self.members.iter().filter(|(_, known)| is_one(known));
-        let record = |(node, known): (&Arc<str>, &Known)| MemberRecord {
+        let is_one = |cached: &CachedMember| cached.membership.used && cached.membership.removed.is_none();
+        let members = self.members.iter().filter(|(_, cached)| is_one(cached));
+        let record = |(node, cached): (&Arc<str>, &CachedMember)| MemberRecord {
             node: node.to_string(),
-            ends: known.last_end,
-            is_revoked: known.revoked.as_ref().is_some_and(|revoked| revoked.is_shut_out),
+            ends: cached.last_end,
+            is_revoked: cached.revoked.as_ref().is_some_and(|revoked| revoked.is_fully_revoked),
         };
         members.map(record).collect()
     }
 
-    /// What is revoked.
+    /// Collects the revoked certificates of all names.
     pub(super) fn revocations(&self) -> Revocations {
         let mut revocations = Revocations::default();
         for node in &self.revoked {
-            let Some(revoked) = self.members.get(node).and_then(|known| known.revoked.as_deref()) else {
+            let Some(revoked) = self.members.get(node).and_then(|cached| cached.revoked.as_deref()) else {
                 continue;
             };
             let serials = revoked.serials.iter().map(|(serial, at)| (serial.clone(), *at));
             revocations.serials.extend(serials);
-            if revoked.is_shut_out {
+            if revoked.is_fully_revoked {
                 revocations.nodes.push(node.to_string());
             }
             if revoked.is_doubtful {
@@ -206,15 +207,15 @@ impl Table {
         revocations
     }
 
-    /// Names with certificates that ended before a time.
+    /// Names with a certificate that expired before this time.
     pub(super) fn ended(&self, before: Timestamp) -> Vec<String> {
-        let ended = |known: &Known| known.first_end.is_some_and(|end| end < before);
-        self.members.iter().filter(|(_, known)| ended(known)).map(|(node, _)| node.to_string()).collect()
+        let ended = |cached: &CachedMember| cached.first_end.is_some_and(|end| end < before);
+        self.members.iter().filter(|(_, cached)| ended(cached)).map(|(node, _)| node.to_string()).collect()
     }
 }
 
-/// What has become of what is revoked of a name.
-fn change(before: Option<&Revoked>, after: Option<&Revoked>) -> RevocationChange {
+/// Compares the revocations of a name before and after a change.
+fn change(before: Option<&RevokedCertificates>, after: Option<&RevokedCertificates>) -> RevocationChange {
     let is_new = |serial| before.is_none_or(|before| !before.serials.contains_key(serial));
     match after {
         after if after == before => RevocationChange::None,
@@ -258,13 +259,13 @@ mod tests {
     }
 
     #[test]
-    fn an_own_write_counts_until_the_watch_has_come_to_it() {
+    fn an_own_write_takes_precedence_until_the_watch_delivers_it() {
         let mut table = Table::default();
         let (good, bad) = (member("a", "1"), revoked(member("a", "1")));
         assert_eq!(table.set(&good, &version(5)), changed("a", false, RevocationChange::None));
-        assert_eq!(table.wrote(&bad, Some(version(7))), changed("a", true, RevocationChange::More));
+        assert_eq!(table.written(&bad, Some(version(7))), changed("a", true, RevocationChange::More));
         assert_eq!(table.set(&good, &version(6)), None);
-        assert_eq!(table.gone("a", &version(6)), None);
+        assert_eq!(table.deleted("a", &version(6)), None);
         assert_eq!(table.revocations().nodes, ["a"]);
         assert_eq!(table.set(&bad, &version(7)), None, "nothing new");
         assert_eq!(table.set(&good, &version(8)), changed("a", false, RevocationChange::Other));
@@ -272,47 +273,47 @@ mod tests {
     }
 
     #[test]
-    fn what_a_list_does_not_have_is_no_more_unless_it_was_written_since() {
+    fn members_missing_from_a_list_are_dropped_unless_written_since() {
         let mut table = Table::default();
-        table.wrote(&revoked(member("old", "1")), Some(version(3)));
+        table.written(&revoked(member("old", "1")), Some(version(3)));
         table.set(&member("kept", "2"), &version(4));
-        table.begin();
-        table.wrote(&revoked(member("new", "3")), Some(version(9)));
-        table.wrote(&revoked(member("kept", "2")), Some(version(10)));
+        table.start_list();
+        table.written(&revoked(member("new", "3")), Some(version(9)));
+        table.written(&revoked(member("kept", "2")), Some(version(10)));
         assert_eq!(table.list(&member("kept", "2"), &version(4)), None);
-        assert_eq!(table.complete(), [changed("old", false, RevocationChange::Other).unwrap()]);
+        assert_eq!(table.finish_list(), [changed("old", false, RevocationChange::Other).unwrap()]);
         assert_eq!(table.revocations().nodes, ["kept", "new"]);
-        // The cluster was restored from a copy: versions are older, and yet they count.
-        table.begin();
+        // The cluster was restored from a copy: the versions are older, and still apply.
+        table.start_list();
         table.list(&member("kept", "2"), &version(2));
-        assert_eq!(table.complete().len(), 1);
+        assert_eq!(table.finish_list().len(), 1);
         assert_eq!(table.revocations(), Revocations::default());
     }
 
     #[test]
-    fn what_is_known_of_a_name_stays_while_its_object_cannot_be_read() {
+    fn the_state_of_a_name_stays_while_its_object_is_damaged() {
         let mut table = Table::default();
         table.set(&revoked(member("a", "1")), &version(3));
-        table.begin();
-        table.keep(&objects::name(Member::KIND, "a"));
-        table.keep(&objects::name(Member::KIND, "b"));
-        assert_eq!(table.complete(), []);
+        table.start_list();
+        table.keep_unreadable(&objects::name(Member::KIND, "a"));
+        table.keep_unreadable(&objects::name(Member::KIND, "b"));
+        assert_eq!(table.finish_list(), []);
         assert_eq!(table.revocations().nodes, ["a"]);
     }
 
     #[test]
-    fn a_list_that_begins_again_takes_nothing_away_before_it_is_complete() {
+    fn a_restarted_list_drops_nothing_before_it_is_complete() {
         let mut table = Table::default();
         table.set(&revoked(member("a", "1")), &version(3));
-        table.begin();
-        table.begin();
+        table.start_list();
+        table.start_list();
         assert_eq!(table.revocations().nodes, ["a"]);
-        assert_eq!(table.complete().len(), 1);
-        assert_eq!(table.complete(), []);
+        assert_eq!(table.finish_list().len(), 1);
+        assert_eq!(table.finish_list(), []);
     }
 
     #[test]
-    fn one_more_revoked_certificate_is_told_of_a_node_that_has_a_good_one() {
+    fn another_revocation_is_a_change_of_a_node_with_a_valid_one() {
         let mut table = Table::default();
         let mut two = member("a", "1");
         two.revoke(at(1));
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_labels_are_kept_once() {
+    fn equal_labels_are_interned() {
         let mut table = Table::default();
         for node in ["a", "b"] {
             let mut member = member(node, node);

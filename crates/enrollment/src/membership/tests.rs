@@ -1,5 +1,5 @@
-//! The membership in the database of this process: crashes, and its Nodes. The rules that hold in a cluster too are tested in
-//! `edgesync-kubernetes`.
+//! The membership in the database of this process: crashes, and its Nodes. `edgesync-kubernetes`
+//! tests the rules that hold in a cluster too.
 
 use super::*;
 use edgesync_cloud_store::{CloudOptions, NodeChange};
@@ -8,7 +8,7 @@ use edgesync_object::{NodeName, Object, kinds};
 use edgesync_store::durable::with_suffix;
 use serde_json::json;
 
-/// A store in a directory of its own.
+/// A store in its own directory.
 struct Fixture {
     members: MembershipStore,
     store: CloudStore,
@@ -25,7 +25,7 @@ fn fixture() -> Fixture {
 }
 
 impl Fixture {
-    /// What would be found after a crash at this moment, opened beside what goes on.
+    /// Opens a copy of the files as a crash at this moment would leave them.
     fn after_crash(&self) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for part in ["", "-wal"] {
@@ -41,7 +41,7 @@ impl Fixture {
         NodeLabels::of(&node)
     }
 
-    async fn spend(&self, id: &str, serial: &str, node: &str) -> Result<(), PairingRefusal> {
+    async fn spend(&self, id: &str, serial: &str, node: &str) -> Result<(), EnrollmentRefusal> {
         self.members.spend_token(id, certificate(serial, node), at(200)).await.unwrap()
     }
 }
@@ -56,19 +56,19 @@ fn token(id: &str, node: Option<&str>, uses: u32) -> TokenRecord {
     TokenRecord { id: id.into(), node, created, expires, uses, used: 0, revoked: None, labels }
 }
 
-/// A certificate that is good from 100 to 500.
+/// A certificate that is valid from 100 to 500.
 fn certificate(serial: &str, node: &str) -> CertificateRecord {
     let (not_before, not_after) = (at(100), at(500));
     CertificateRecord { serial: serial.into(), node: node.into(), not_before, not_after }
 }
 
 #[tokio::test]
-async fn a_token_is_counted_with_the_certificate_and_both_survive() {
+async fn a_counted_use_and_its_certificate_survive_a_crash() {
     let fixture = fixture();
     fixture.members.put_token(token("t", None, 2)).await.unwrap();
     fixture.spend("t", "1", "a").await.unwrap();
     fixture.spend("t", "2", "b").await.unwrap();
-    assert_eq!(fixture.spend("t", "3", "c").await, Err(PairingRefusal::UsedUp));
+    assert_eq!(fixture.spend("t", "3", "c").await, Err(EnrollmentRefusal::UsedUp));
     let Fixture { members, .. } = &fixture.after_crash();
     assert_eq!(members.tokens().await.unwrap(), [TokenRecord { used: 2, ..token("t", None, 2) }]);
     for (serial, node) in [("1", "a"), ("2", "b")] {
@@ -78,27 +78,27 @@ async fn a_token_is_counted_with_the_certificate_and_both_survive() {
 }
 
 #[tokio::test]
-async fn a_use_that_is_counted_is_spent_after_a_crash_and_has_let_nobody_in() {
+async fn a_counted_use_is_spent_after_a_crash_and_admits_no_node() {
     let fixture = fixture();
     fixture.members.put_token(token("t", None, 1)).await.unwrap();
     fixture.members.count_use("t", "a", at(200)).await.unwrap().unwrap();
     let crashed = fixture.after_crash();
-    assert_eq!(crashed.spend("t", "1", "a").await, Err(PairingRefusal::UsedUp));
+    assert_eq!(crashed.spend("t", "1", "a").await, Err(EnrollmentRefusal::UsedUp));
     assert_eq!(crashed.members.members().await.unwrap(), []);
 }
 
 #[tokio::test]
-async fn a_name_that_a_node_has_reported_under_is_taken() {
+async fn a_name_under_which_a_node_has_reported_is_taken() {
     let fixture = fixture();
     fixture.members.put_token(token("t", None, 9)).await.unwrap();
     fixture.store.record(&NodeName::parse("reported").unwrap(), None, Default::default()).await.unwrap();
-    let taken = Err(PairingRefusal::NameTaken("reported".into()));
+    let taken = Err(EnrollmentRefusal::NameTaken("reported".into()));
     assert_eq!(fixture.spend("t", "2", "reported").await, taken);
     assert!(fixture.members.knows_name("reported").await.unwrap());
 }
 
 #[tokio::test]
-async fn labels_of_a_token_are_given_to_the_node_that_joins_with_it_and_stay() {
+async fn labels_of_a_token_stay_on_the_node_that_joined_with_it() {
     let fixture = fixture();
     let Fixture { members, store, .. } = &fixture;
     let labels = |site: &str| Labels::from([("site".to_owned(), site.to_owned())]);
@@ -115,24 +115,24 @@ async fn labels_of_a_token_are_given_to_the_node_that_joins_with_it_and_stay() {
         given.insert("kubernetes.io/hostname".to_owned(), "a".to_owned());
         NodeLabels { given, claimed: Labels::from([("rack".to_owned(), "7".to_owned())]) }
     };
-    // It joins before there is a Node, and says something else.
+    // The node joins before its Node exists, and reports other labels.
     fixture.spend("t", "1", "a").await.unwrap();
     store.change_nodes(says()).await.unwrap();
     assert_eq!(fixture.node("a").await, known("north"));
-    // The Node is removed and comes back.
+    // The Node is removed, and admitted again.
     members.remove_node("a", at(300)).await.unwrap();
     members.admit_node("a").await.unwrap();
     store.change_nodes(says()).await.unwrap();
     let fixture = fixture.after_crash();
     assert_eq!(fixture.node("a").await, known("north"));
-    // It joins anew.
+    // The node joins again.
     fixture.spend("next", "2", "a").await.unwrap();
     fixture.store.change_nodes(says()).await.unwrap();
     assert_eq!(fixture.node("a").await, known("west"));
 }
 
 #[tokio::test]
-async fn a_node_is_removed_with_all_that_there_is_of_it_or_not_at_all() {
+async fn a_node_is_removed_with_all_its_data_or_not_at_all() {
     let fixture = fixture();
     fixture.store.record(&NodeName::parse("a").unwrap(), None, Default::default()).await.unwrap();
     assert!(fixture.members.remove_node("a", at(300)).await.unwrap());
@@ -153,7 +153,7 @@ async fn the_list_of_removed_nodes_is_bounded() {
     }
     members.prune_removed(4).await.unwrap();
     let removed = members.removed().await.unwrap();
-    // Of those that were removed first, the last by name.
+    // Of the nodes with the oldest removal, the last by name is dropped.
     assert_eq!(
         removed.iter().map(|(name, _)| &**name).collect::<Vec<_>>(),
         ["new", "old-1", "old-2", "old-4"]
@@ -162,7 +162,7 @@ async fn the_list_of_removed_nodes_is_bounded() {
 }
 
 #[tokio::test]
-async fn a_document_of_the_database_that_is_of_another_name_is_damage() {
+async fn a_row_with_the_document_of_another_name_is_damage() {
     let Fixture { members, store, .. } = &fixture();
     let other = documents::write(&Member { used: true, ..Member::new("b") });
     let other = edgesync_cloud_store::Document { id: "a".into(), ..other };

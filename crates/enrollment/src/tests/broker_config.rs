@@ -1,4 +1,4 @@
-//! What brokers are configured with: a real mosquitto runs with it.
+//! The generated files, run with a real mosquitto.
 
 use super::*;
 use crate::broker_config::{BrokerConfig, Flavor, files};
@@ -8,14 +8,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-// The tests of this crate do not wait for all that the rest of the kit needs.
+// The tests of this crate do not build the rest of the kit.
 #[allow(dead_code, unreachable_pub, reason = "a part of the kit")]
 #[path = "../../../testkit/src/mosquitto.rs"]
 mod support;
 
 const INSTALL: &str = "mosquitto is needed for this test: apt-get install mosquitto mosquitto-clients";
 
-fn wanted(flavor: Flavor, directory: &Path, address: SocketAddr) -> BrokerConfig {
+fn broker_config(flavor: Flavor, directory: &Path, address: SocketAddr) -> BrokerConfig {
     BrokerConfig {
         flavor,
         directory: directory.to_str().unwrap().into(),
@@ -26,7 +26,7 @@ fn wanted(flavor: Flavor, directory: &Path, address: SocketAddr) -> BrokerConfig
     }
 }
 
-/// A mosquitto as it is configured by the files, but for its address. Killed when dropped.
+/// A mosquitto that runs with the generated files, except for its address. Killed when dropped.
 struct Broker {
     address: SocketAddr,
     directory: PathBuf,
@@ -41,14 +41,14 @@ impl Broker {
         let address = support::free_address();
         let port = address.port();
         for (name, content) in
-            files(&fixture.pairing, &wanted(Flavor::Mosquitto, &directory, address)).unwrap()
+            files(&fixture.service, &broker_config(Flavor::Mosquitto, &directory, address)).unwrap()
         {
             let listen = format!("listener {port} {}", address.ip());
             let content = content.replace(&format!("listener {port}"), &listen);
             std::fs::write(directory.join(name), content).unwrap();
         }
         let config = directory.join("mosquitto.conf");
-        // As root it would become another user, who cannot read the directory of the test.
+        // Started as root it would switch to a user who cannot read the directory of the test.
         let more = std::fs::read_to_string(&config).unwrap() + "user root\n";
         std::fs::write(&config, more).unwrap();
         let mut child = Command::new("mosquitto")
@@ -81,7 +81,7 @@ impl Broker {
         }
     }
 
-    /// Runs a client of mosquitto; gives whether it was content, and what it printed.
+    /// Runs a client of mosquitto. Returns whether it succeeded, and its output.
     fn client(&self, program: &str, identity: Option<&Identity>, arguments: &[&str]) -> (bool, String) {
         let mut command = support::client_command(program, self.address, arguments);
         command.arg("--cafile").arg(self.directory.join("ca.crt"));
@@ -95,7 +95,7 @@ impl Broker {
         (output.status.success(), text(&output.stdout) + &text(&output.stderr))
     }
 
-    /// Publishes; gives whether that was allowed. With QoS 1 the broker says so.
+    /// Publishes with QoS 1 and returns whether the broker allowed it.
     fn publishes(&self, identity: &Identity, more: &[&str], topic: &str) -> bool {
         let message = ["-q", "1", "-t", topic, "-m", topic];
         let (_, text) = self.client("mosquitto_pub", Some(identity), &[&message[..], more].concat());
@@ -104,12 +104,12 @@ impl Broker {
         !refused
     }
 
-    /// Whether somebody can connect at all.
+    /// Whether a client with this certificate can connect.
     fn connects(&self, identity: Option<&Identity>) -> bool {
         self.client("mosquitto_pub", identity, &["-t", "x", "-m", "x"]).0
     }
 
-    /// The first retained messages, of so many, that come for these topics.
+    /// Reads up to `count` retained messages of these topics.
     fn reads(&self, identity: &Identity, topics: &[&str], count: usize) -> String {
         let count = count.to_string();
         let mut arguments = vec!["-W", "20", "-C", count.as_str(), "-F", "%p"];
@@ -126,10 +126,10 @@ impl Drop for Broker {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mosquitto_tells_nodes_apart_by_their_certificates() {
+async fn mosquitto_identifies_nodes_by_their_certificates() {
     let fixture = fixture().await;
     let (a, b) = (fixture.joined("edge-a").await, fixture.joined("edge-b").await);
-    let cloud = fixture.pairing.cloud_identity().unwrap();
+    let cloud = fixture.service.cloud_identity().unwrap();
     let broker = Broker::start(&fixture);
     let topic = |end: &str| format!("edgesync/v1/{end}");
     let forged: &[&str] = &["-i", "edge-b"];
@@ -154,7 +154,7 @@ async fn mosquitto_tells_nodes_apart_by_their_certificates() {
     for &(who, more, end, allowed) in cases {
         assert_eq!(broker.publishes(who, more, &topic(end)), allowed, "{end} {more:?}");
     }
-    // What others retained is sent first if it is sent at all.
+    // Retained messages of others arrive first, if at all.
     let foreign = [
         topic("nodes/edge-b/down"),
         topic("nodes/edge-b/presence"),
@@ -173,7 +173,7 @@ async fn mosquitto_tells_nodes_apart_by_their_certificates() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mosquitto_lets_nobody_in_without_a_certificate_of_this_ca_that_is_not_revoked() {
+async fn mosquitto_requires_an_unrevoked_certificate_of_this_ca() {
     let fixture = fixture().await;
     let (a, b) = (fixture.joined("edge-a").await, fixture.joined("edge-b").await);
     let foreign = self::fixture().await.joined("edge-a").await;
@@ -181,8 +181,8 @@ async fn mosquitto_lets_nobody_in_without_a_certificate_of_this_ca_that_is_not_r
     assert!(broker.connects(Some(&a)) && broker.connects(Some(&b)));
     assert!(!broker.connects(None));
     assert!(!broker.connects(Some(&foreign)));
-    assert!(!broker.connects(Some(&fixture.pairing.server_identity())), "a server is no client");
-    fixture.pairing.revoke_node("edge-a").await.unwrap();
+    assert!(!broker.connects(Some(&fixture.service.server_identity())), "a server is no client");
+    fixture.service.revoke_node("edge-a").await.unwrap();
     std::fs::copy(fixture.file("revoked.crl"), broker.directory.join("revoked.crl")).unwrap();
     let hangup = Command::new("kill").args(["-HUP", &broker.child.id().to_string()]).status().unwrap();
     assert!(hangup.success());
@@ -194,10 +194,11 @@ async fn mosquitto_lets_nobody_in_without_a_certificate_of_this_ca_that_is_not_r
 }
 
 #[tokio::test]
-async fn files_for_emqx_name_everything_that_is_there() {
+async fn files_for_emqx_name_all_generated_files() {
     let fixture = fixture().await;
-    let wanted = wanted(Flavor::Emqx, Path::new("/etc/emqx/edgesync"), "127.0.0.1:8883".parse().unwrap());
-    let files = files(&fixture.pairing, &wanted).unwrap();
+    let config =
+        broker_config(Flavor::Emqx, Path::new("/etc/emqx/edgesync"), "127.0.0.1:8883".parse().unwrap());
+    let files = files(&fixture.service, &config).unwrap();
     let names: Vec<_> = files.keys().map(String::as_str).collect();
     assert_eq!(names, ["acl.conf", "ca.crt", "emqx.conf", "revoked.crl", "server.crt", "server.key"]);
     let config = &files["emqx.conf"];
@@ -212,10 +213,10 @@ async fn files_for_emqx_name_everything_that_is_there() {
 }
 
 #[tokio::test]
-async fn what_could_mean_something_else_in_the_files_is_refused() {
+async fn values_with_a_meaning_in_the_files_are_refused() {
     let fixture = fixture().await;
-    let good = wanted(Flavor::Mosquitto, Path::new("/etc/m"), "127.0.0.1:8883".parse().unwrap());
-    assert!(files(&fixture.pairing, &good).is_ok());
+    let good = broker_config(Flavor::Mosquitto, Path::new("/etc/m"), "127.0.0.1:8883".parse().unwrap());
+    assert!(files(&fixture.service, &good).is_ok());
     for bad in [
         BrokerConfig { directory: "/etc/a\nallow_anonymous true".into(), ..good.clone() },
         BrokerConfig { directory: "relative".into(), ..good.clone() },
@@ -226,6 +227,6 @@ async fn what_could_mean_something_else_in_the_files_is_refused() {
         BrokerConfig { names: vec!["a b".into()], ..good.clone() },
         BrokerConfig { port: 0, ..good.clone() },
     ] {
-        assert_eq!(files(&fixture.pairing, &bad).unwrap_err().code, 400, "{bad:?}");
+        assert_eq!(files(&fixture.service, &bad).unwrap_err().code, 400, "{bad:?}");
     }
 }

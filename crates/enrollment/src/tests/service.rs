@@ -1,4 +1,4 @@
-//! The join service over real TLS, with curl: another client than our own.
+//! The join service over real TLS, with curl as an independent client.
 
 use super::*;
 use crate::service::JoinService;
@@ -13,7 +13,7 @@ struct Served {
 
 async fn served() -> Served {
     let fixture = fixture().await;
-    let service = JoinService::bind(([127, 0, 0, 1], 0).into(), fixture.pairing.clone()).await.unwrap();
+    let service = JoinService::bind(([127, 0, 0, 1], 0).into(), fixture.service.clone()).await.unwrap();
     let address = service.address();
     let mut serving = tokio::task::JoinSet::new();
     serving.spawn(service.serve());
@@ -21,26 +21,26 @@ async fn served() -> Served {
 }
 
 #[tokio::test]
-async fn only_who_wants_in_is_refused_in_the_log_and_not_who_asks_whether_this_is_a_cloudcore() {
+async fn the_log_names_refused_joins_but_no_cloudcore_probes() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(log.reopen().unwrap())).finish();
-    // All tasks of this test are on one thread.
+    // All tasks of this test run on one thread.
     let _logging = tracing::subscriber::set_default(subscriber);
     let logged = || std::fs::read_to_string(log.path()).unwrap();
     let Served { fixture, address, serving: _serving } = served().await;
     let url = format!("https://localhost:{}", address.port()).parse().unwrap();
-    let stranger = tls::Client::new(&fixture.pairing.trust(), None, tls::Clock::system([])).unwrap();
+    let stranger = tls::Client::new(&fixture.service.trust(), None, tls::Clock::system([])).unwrap();
     assert_eq!(calls::is_cloud_core(&url, &stranger).await, Ok(false));
     assert!(!logged().contains("refused"), "{}", logged());
     calls::fetch_membership(&url, &stranger).await.unwrap_err();
-    let (trust, asked) = (fixture.pairing.trust(), request("a"));
-    let nobody = calls::Credential::Certificate;
-    calls::fetch_certificate(&url, &stranger, &trust, "a", &asked, nobody).await.unwrap_err();
+    let (trust, csr) = (fixture.service.trust(), request("a"));
+    let without_name = calls::Credential::Certificate;
+    calls::fetch_certificate(&url, &stranger, &trust, "a", &csr, without_name).await.unwrap_err();
     assert_eq!(logged().matches("refused to join or renew: a token is needed").count(), 1, "{}", logged());
 }
 
 impl Served {
-    /// Runs curl with what a name stands for in its arguments; gives the code, 0 without an answer, and the body.
+    /// Runs curl. Returns the status code, 0 without an answer, and the body.
     async fn curl(&self, path: &str, arguments: &[&str]) -> (u16, Vec<u8>) {
         let out = tempfile::NamedTempFile::new().unwrap();
         let ca = self.fixture.file("ca.crt");
@@ -68,7 +68,7 @@ impl Served {
         code
     }
 
-    /// Writes something into a file; gives its path.
+    /// Writes a file and returns its path.
     fn file(&self, name: &str, content: &[u8]) -> String {
         let path = self.fixture.dir.path().join(name);
         std::fs::write(&path, content).unwrap();
@@ -77,15 +77,15 @@ impl Served {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_joins_learns_the_rest_and_renews() {
+async fn a_device_joins_reads_its_membership_and_renews() {
     let served = served().await;
     let (code, ca) = served.curl("/ca.crt", &["--insecure"]).await;
-    assert_eq!((code, ca.as_slice()), (200, served.fixture.pairing.trust().0[0].der()));
+    assert_eq!((code, ca.as_slice()), (200, served.fixture.service.trust().0[0].der()));
     for method in ["GET", "POST"] {
         let key = Key::generate().unwrap();
-        let asked = served.file("a.csr", &key.node_request("a").unwrap());
+        let csr = served.file("a.csr", &key.node_request("a").unwrap());
         let bearer = format!("Authorization: Bearer {}", served.fixture.token(Some("a"), 1).await);
-        let body = format!("@{asked}");
+        let body = format!("@{csr}");
         let send = ["-X", method, "--data-binary", &body, "-H", "NodeName: a"];
         let (code, der) = served.curl("/edge.crt", &[&send[..], &["-H", &bearer]].concat()).await;
         assert_eq!(code, 200, "{}", String::from_utf8_lossy(&der));
@@ -106,7 +106,7 @@ async fn a_device_joins_learns_the_rest_and_renews() {
         let renewed = Certificate::from_der("the answer", &der).unwrap();
         assert_eq!((code, renewed.node()), (200, Some("a")));
         assert_ne!(renewed.serial(), identity.certificate().serial());
-        // A certificate gives nobody the name of another.
+        // A certificate does not renew another name.
         let other = format!("@{}", served.file("b.csr", &request("b")));
         let send = ["--data-binary", other.as_str(), "-H", "NodeName: b"];
         assert_eq!(
@@ -117,18 +117,18 @@ async fn a_device_joins_learns_the_rest_and_renews() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_say_what_to_do_and_have_their_codes() {
+async fn refusals_have_their_codes_and_say_what_to_do() {
     let served = served().await;
-    let asked = format!("@{}", served.file("a.csr", &request("a")));
-    let send = ["--data-binary", asked.as_str(), "-H", "NodeName: a"];
+    let csr = format!("@{}", served.file("a.csr", &request("a")));
+    let send = ["--data-binary", csr.as_str(), "-H", "NodeName: a"];
     let with = |more: &[&'static str]| [&send[..], more].concat();
     assert_eq!(served.refused("/edge.crt", &with(&[]), "a token is needed").await, 401);
     let wrong = with(&["-H", "Authorization: Bearer a.b.c"]);
     assert_eq!(served.refused("/edge.crt", &wrong, "not from this cloud").await, 401);
     let wrong = with(&["-H", "Authorization: Basic YTpi"]);
     assert_eq!(served.refused("/edge.crt", &wrong, "a token is needed").await, 401);
-    let nobody = ["--data-binary", asked.as_str(), "-H", "Authorization: Bearer a.b.c"];
-    assert_eq!(served.refused("/edge.crt", &nobody, "NodeName").await, 400);
+    let without_name = ["--data-binary", csr.as_str(), "-H", "Authorization: Bearer a.b.c"];
+    assert_eq!(served.refused("/edge.crt", &without_name, "NodeName").await, 400);
     assert_eq!(served.refused("/edge.crt", &["-X", "DELETE"], "use GET").await, 405);
     assert_eq!(served.refused("/edgesync/v1/join", &[], "join first").await, 401);
     assert_eq!(served.refused("/api/v1/secrets", &[], "join service").await, 404);
@@ -144,7 +144,7 @@ async fn a_revoked_or_foreign_certificate_gets_no_connection_at_once() {
     let pem = served.file("a.pem", a.to_pem().as_bytes());
     let shown = ["--cert", pem.as_str(), "--key", pem.as_str()];
     assert_eq!(served.curl("/edgesync/v1/join", &shown).await.0, 200);
-    served.fixture.pairing.revoke_node("a").await.unwrap();
+    served.fixture.service.revoke_node("a").await.unwrap();
     assert_eq!(served.curl("/edgesync/v1/join", &shown).await.0, 0);
     let foreign = fixture().await.joined("a").await;
     let pem = served.file("foreign.pem", foreign.to_pem().as_bytes());
@@ -153,7 +153,7 @@ async fn a_revoked_or_foreign_certificate_gets_no_connection_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_says_nothing_does_not_keep_it_from_stopping() {
+async fn a_silent_connection_does_not_delay_the_stop() {
     let served = served().await;
     let mut silent = tokio::net::TcpStream::connect(served.address).await.unwrap();
     assert_eq!(served.curl("/ca.crt", &[]).await.0, 200);
@@ -163,9 +163,9 @@ async fn who_says_nothing_does_not_keep_it_from_stopping() {
     assert!(matches!(read, Ok(0) | Err(_)));
 }
 
-/// Nine idle connections a second were enough to keep all devices out.
+/// Nine idle connections a second used to keep all devices out.
 #[tokio::test(flavor = "multi_thread")]
-async fn idle_connections_keep_nobody_from_joining() {
+async fn idle_connections_do_not_block_devices_that_join() {
     let served = served().await;
     let mut idle = Vec::new();
     for _ in 0..400 {
@@ -173,7 +173,7 @@ async fn idle_connections_keep_nobody_from_joining() {
     }
     let begun = std::time::Instant::now();
     let (code, ca) = served.curl("/ca.crt", &["--insecure"]).await;
-    assert_eq!((code, ca.as_slice()), (200, served.fixture.pairing.trust().0[0].der()));
+    assert_eq!((code, ca.as_slice()), (200, served.fixture.service.trust().0[0].der()));
     assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
     drop(idle);
 }

@@ -26,7 +26,7 @@ impl<S: Source> Fleet<S> {
                 self.removals.disconnected();
             }
             FleetEvent::NodeConnected { node, connection, .. } => {
-                if self.pairing.is_revoked(&node) {
+                if self.enrollment.is_revoked(&node) {
                     return self.cut(&node);
                 }
                 if self.removals.connected(&node, Some(&connection.to_string())) {
@@ -103,7 +103,7 @@ impl<S: Source> Fleet<S> {
     /// Whether what comes in a name does not count. An external broker may not know the newest revocation list, and cuts
     /// nobody who is connected.
     fn is_shut_out(&mut self, name: &NodeName) -> bool {
-        let is_revoked = self.pairing.is_revoked(name);
+        let is_revoked = self.enrollment.is_revoked(name);
         if is_revoked {
             self.counts.bad_frame("revoked");
         }

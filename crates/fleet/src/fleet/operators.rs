@@ -61,7 +61,7 @@ impl<S: Source> Fleet<S> {
             }
             AdminRequest::Explain(name, object, answer) => {
                 let parts = (&self.reconciler, &self.rules, &self.removals);
-                let is_revoked = self.pairing.is_revoked(&name);
+                let is_revoked = self.enrollment.is_revoked(&name);
                 let _ = answer.send(explain(parts, &name, is_revoked, object.as_deref()));
             }
             AdminRequest::Remove(name, answer) => self.remove_on_request(&name, answer),

@@ -17,7 +17,7 @@ use crate::CloudObjects;
 use crate::source::Embedded;
 use edgesync_broker::{Broker, BrokerOptions};
 use edgesync_cloud_store::{CloudOptions, CloudStore, Stored};
-use edgesync_enrollment::PairingOptions;
+use edgesync_enrollment::EnrollmentOptions;
 use edgesync_object::{Object, ObjectKey, Resource, ResourceVersion, kinds};
 use edgesync_protocol::change::Put;
 use edgesync_protocol::digest::Epoch;
@@ -132,8 +132,8 @@ async fn node(name: &'static str, broker: Broker) {
     }
 }
 
-async fn pairing(directory: &Path, store: &CloudStore) -> Pairing {
-    let options = PairingOptions {
+async fn enrollment(directory: &Path, store: &CloudStore) -> EnrollmentService {
+    let options = EnrollmentOptions {
         directory: directory.join("pki"),
         names: vec!["cloud.example".into()],
         broker: "mqtts://:8883".into(),
@@ -142,7 +142,7 @@ async fn pairing(directory: &Path, store: &CloudStore) -> Pairing {
         external: false,
         grace: Duration::from_secs(3600),
     };
-    Pairing::open(options, store.clone()).await.unwrap()
+    EnrollmentService::open(options, store.clone()).await.unwrap()
 }
 
 /// One turn of the loop.
@@ -187,12 +187,12 @@ impl Site {
         let config: Config = edgesync_config::parse(Path::new("test.toml"), text, []).unwrap().config;
         let directory = tempfile::tempdir().unwrap();
         let store = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
-        let pairing = pairing(directory.path(), &store).await;
+        let enrollment = enrollment(directory.path(), &store).await;
         let (broker, events) =
             Broker::bind(([127, 0, 0, 1], 0).into(), BrokerOptions::default()).await.unwrap();
         let objects = Arc::new(CloudObjects::new(store.clone()).await.unwrap());
         let downlink = Downlink::Embedded(broker.clone());
-        let fleet = Fleet::start(&config, Embedded::new(objects), downlink, pairing).await.unwrap();
+        let fleet = Fleet::start(&config, Embedded::new(objects), downlink, enrollment).await.unwrap();
         Self { fleet, events, broker, store, _directory: directory }
     }
 

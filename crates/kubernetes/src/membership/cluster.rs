@@ -33,7 +33,7 @@ async fn a_replica_that_dies_after_it_has_counted_a_use_lets_nobody_in_and_the_u
     one.count_use("t", "a", at(200)).await.unwrap().unwrap();
     // It goes no further. The device asks the other one.
     let asked = other.spend_token("t", certificate("1", "a"), at(200)).await.unwrap();
-    assert_eq!(asked, Err(PairingRefusal::UsedUp));
+    assert_eq!(asked, Err(EnrollmentRefusal::UsedUp));
     assert_eq!(other.revoke_certificates("a", at(300)).await.unwrap(), 0);
 }
 
@@ -51,7 +51,7 @@ async fn a_node_that_is_revoked_while_it_joins_elsewhere_does_not_get_in() {
         let counted = one.count_use(id, node, at(200)).await.unwrap().unwrap();
         assert_eq!(other.revoke_certificates(node, at(250)).await.unwrap(), usize::from(has_one));
         let joined = one.record_use(&counted, &certificate(serial, node), at(260)).await.unwrap();
-        assert_eq!(joined, Err(PairingRefusal::RevokedToken));
+        assert_eq!(joined, Err(EnrollmentRefusal::RevokedToken));
         let revoked = one.revocations().await.unwrap();
         assert!(revoked.nodes.contains(&node.to_owned()), "{revoked:?}");
     }
@@ -68,10 +68,10 @@ async fn a_token_whose_secret_is_deleted_lets_nobody_in() {
         one.cluster().unwrap().0.delete(&secrets, (NAMESPACE, "edgesync-token.t"), Default::default()).await;
     assert!(deleted.unwrap());
     let joined = one.record_use(&counted, &certificate("1", "a"), at(200)).await.unwrap();
-    assert_eq!(joined, Err(PairingRefusal::UnknownToken));
+    assert_eq!(joined, Err(EnrollmentRefusal::UnknownToken));
     assert_eq!(one.revocations().await.unwrap().nodes, ["a"]);
     let later = one.spend_token("t", certificate("2", "b"), at(200)).await.unwrap();
-    assert_eq!(later, Err(PairingRefusal::UnknownToken));
+    assert_eq!(later, Err(EnrollmentRefusal::UnknownToken));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -90,7 +90,7 @@ async fn nobody_joins_under_the_name_of_a_node_that_the_cluster_has_already() {
         served.objects.create(&nodes, node).await.unwrap();
     }
     let joined = async |name| one.spend_token("t", certificate("1", name), at(200)).await.unwrap();
-    assert_eq!(joined("worker-1").await, Err(PairingRefusal::NameTaken("worker-1".into())));
+    assert_eq!(joined("worker-1").await, Err(EnrollmentRefusal::NameTaken("worker-1".into())));
     assert!(one.knows_name("worker-1").await.unwrap());
     // One that somebody has applied ahead, with its labels, is for whoever joins.
     assert_eq!(joined("ahead").await, Ok(()));

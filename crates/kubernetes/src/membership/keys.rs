@@ -6,7 +6,7 @@ use super::replicas::{open, options};
 use super::served::{NAMESPACE, Served};
 use super::*;
 use crate::cluster::Precondition;
-use edgesync_enrollment::{Office, Pairing};
+use edgesync_enrollment::{Enrollment, EnrollmentService};
 use edgesync_object::kinds;
 use edgesync_transport::tls::Key;
 
@@ -18,26 +18,26 @@ async fn delete(served: &Served, name: &str) {
 
 /// Why a replica does not start.
 async fn refused(served: &Served, name: &str) -> String {
-    let error = Pairing::open(options(served, name), served.register().await).await.unwrap_err();
+    let error = EnrollmentService::open(options(served, name), served.register().await).await.unwrap_err();
     format!("{error:#}")
 }
 
-fn fingerprint(pairing: &Pairing) -> String {
-    pairing.trust().0[0].fingerprint()
+fn fingerprint(service: &EnrollmentService) -> String {
+    service.trust().0[0].fingerprint()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_that_start_at_once_have_the_same_ca_and_believe_each_others_tokens() {
     let served = Served::start().await;
     let (one, two, three) = tokio::join!(open(&served, "1"), open(&served, "2"), open(&served, "3"));
-    let trusted = fingerprint(&one.pairing);
-    assert_eq!([fingerprint(&two.pairing), fingerprint(&three.pairing)], [trusted.clone(), trusted]);
+    let trusted = fingerprint(&one.service);
+    assert_eq!([fingerprint(&two.service), fingerprint(&three.service)], [trusted.clone(), trusted]);
     let hour = std::time::Duration::from_secs(3600);
-    let token = one.pairing.office().create_token(None, hour, 9, Labels::new()).await.unwrap().token;
+    let token = one.service.enrollment().create_token(None, hour, 9, Labels::new()).await.unwrap().token;
     let (_, bearer) = token.split_once('.').unwrap();
     for (replica, node) in [(&two, "a"), (&three, "b")] {
         let request = Key::generate().unwrap().node_request(node).unwrap();
-        let certificate = replica.pairing.join(bearer, node, &request).await.unwrap();
+        let certificate = replica.service.join(bearer, node, &request).await.unwrap();
         assert_eq!(certificate.node(), Some(node));
     }
     // No key lies in the directory of a replica.
@@ -61,7 +61,7 @@ async fn the_operators_own_ca_becomes_that_of_the_cluster_and_another_one_is_ref
     }
     let replica = open(&served, "own").await;
     let plain = open(&served, "plain").await;
-    assert_eq!(fingerprint(&replica.pairing), fingerprint(&plain.pairing));
+    assert_eq!(fingerprint(&replica.service), fingerprint(&plain.service));
     let advice = "kubectl -n edgesync delete secret edgesync-ca edgesync-token-key";
     let error = refused(&served, "other").await;
     assert!(
@@ -72,7 +72,7 @@ async fn the_operators_own_ca_becomes_that_of_the_cluster_and_another_one_is_ref
     for (directory, good) in [(&own, true), (&other, false)] {
         std::fs::remove_file(directory.join("ca.key")).unwrap();
         let name = directory.file_name().unwrap().to_str().unwrap();
-        let opened = Pairing::open(options(&served, name), served.register().await).await;
+        let opened = EnrollmentService::open(options(&served, name), served.register().await).await;
         assert_eq!(opened.is_ok(), good, "{name}");
     }
     delete(&served, "edgesync-ca").await;
@@ -84,7 +84,7 @@ async fn the_operators_own_ca_becomes_that_of_the_cluster_and_another_one_is_ref
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ca_that_is_lost_or_replaced_is_noticed_before_nodes_are_shut_out() {
     let served = Served::start().await;
-    let first = fingerprint(&open(&served, "1").await.pairing);
+    let first = fingerprint(&open(&served, "1").await.service);
     let secrets = kinds::by_word("secrets").unwrap().resource();
     let kept = served.cluster().await.get(&secrets, NAMESPACE, "edgesync-ca").await.unwrap().unwrap();
 
@@ -106,7 +106,7 @@ async fn a_ca_that_is_lost_or_replaced_is_noticed_before_nodes_are_shut_out() {
     kept.remove_metadata("uid");
     kept.remove_metadata("resourceVersion");
     served.cluster().await.create(&secrets, &kept).await.unwrap();
-    assert_eq!(fingerprint(&open(&served, "1").await.pairing), first);
+    assert_eq!(fingerprint(&open(&served, "1").await.service), first);
 
     let broken = json!({ "data": { "key": "c2hvcnQ=" } });
     let at = (NAMESPACE, "edgesync-token-key");
@@ -118,10 +118,11 @@ async fn a_ca_that_is_lost_or_replaced_is_noticed_before_nodes_are_shut_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_elsewhere_makes_no_keys_and_is_told_where_there_are_none() {
     let served = Served::start().await;
-    let error = Office::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap_err().to_string();
+    let error =
+        Enrollment::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap_err().to_string();
     assert!(error.contains("no CA of edgesync in the namespace 'edgesync'"), "{error}");
     open(&served, "1").await;
-    Office::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
-    let error = Office::connect(Arc::new(served.cluster().await), "other").await.unwrap_err().to_string();
+    Enrollment::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
+    let error = Enrollment::connect(Arc::new(served.cluster().await), "other").await.unwrap_err().to_string();
     assert!(error.contains("name another namespace or cluster"), "{error}");
 }

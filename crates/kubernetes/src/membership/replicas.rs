@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::served::{NAMESPACE, Served};
 use super::*;
-use edgesync_enrollment::{Office, Pairing, PairingOptions};
+use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentService};
 use edgesync_testkit::timing::{assert_within, is_within, within};
 use edgesync_transport::tls::Key;
 
@@ -16,12 +16,12 @@ const SOON: Duration = Duration::from_secs(2);
 
 /// A replica that keeps to what others change.
 pub(super) struct Replica {
-    pub(super) pairing: Pairing,
+    pub(super) service: EnrollmentService,
     _keeping: JoinSet<()>,
 }
 
-pub(super) fn options(served: &Served, name: &str) -> PairingOptions {
-    PairingOptions {
+pub(super) fn options(served: &Served, name: &str) -> EnrollmentOptions {
+    EnrollmentOptions {
         directory: served.path(name),
         names: vec!["cloud.example".into()],
         broker: "mqtts://:8883".into(),
@@ -33,11 +33,11 @@ pub(super) fn options(served: &Served, name: &str) -> PairingOptions {
 }
 
 pub(super) async fn open(served: &Served, name: &str) -> Replica {
-    let pairing = Pairing::open(options(served, name), served.register().await).await.unwrap();
-    let kept = pairing.clone();
+    let service = EnrollmentService::open(options(served, name), served.register().await).await.unwrap();
+    let kept = service.clone();
     let mut keeping = JoinSet::new();
     keeping.spawn(async move { kept.keep(None).await });
-    Replica { pairing, _keeping: keeping }
+    Replica { service, _keeping: keeping }
 }
 
 impl Replica {
@@ -48,12 +48,12 @@ impl Replica {
     ) -> edgesync_object::status::Result<edgesync_transport::tls::Certificate> {
         let (_, bearer) = token.split_once('.').unwrap();
         let request = Key::generate().unwrap().node_request(node).unwrap();
-        self.pairing.join(bearer, node, &request).await
+        self.service.join(bearer, node, &request).await
     }
 
     /// The nodes that are cut next; in time, or the test fails.
     async fn cut(&self) -> Vec<String> {
-        within("a node is cut", SOON, self.pairing.nodes_to_cut()).await
+        within("a node is cut", SOON, self.service.nodes_to_cut()).await
     }
 }
 
@@ -61,15 +61,15 @@ impl Replica {
 async fn of_twenty_who_join_at_three_replicas_with_a_token_for_one_use_exactly_one_gets_in() {
     let served = Served::start().await;
     let replicas = [open(&served, "1").await, open(&served, "2").await, open(&served, "3").await];
-    let token = replicas[0].pairing.office().create_token(None, HOUR, 1, Labels::new()).await.unwrap();
+    let token = replicas[0].service.enrollment().create_token(None, HOUR, 1, Labels::new()).await.unwrap();
     let mut joining = JoinSet::new();
     for number in 0..20 {
-        let (pairing, token) = (replicas[number % 3].pairing.clone(), token.token.clone());
+        let (service, token) = (replicas[number % 3].service.clone(), token.token.clone());
         joining.spawn(async move {
             let node = format!("node-{number}");
             let (_, bearer) = token.split_once('.').unwrap();
             let request = Key::generate().unwrap().node_request(&node).unwrap();
-            pairing.join(bearer, &node, &request).await.map(|certificate| certificate.serial().to_owned())
+            service.join(bearer, &node, &request).await.map(|certificate| certificate.serial().to_owned())
         });
     }
     let (mut let_in, mut refusals) = (Vec::new(), Vec::new());
@@ -84,28 +84,28 @@ async fn of_twenty_who_join_at_three_replicas_with_a_token_for_one_use_exactly_o
         refusals.iter().all(|(code, words)| *code == 401 && words.contains("used already")),
         "{refusals:?}"
     );
-    let office = Office::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
+    let enrollment = Enrollment::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
     let mut recorded = 0;
     for number in 0..20 {
-        recorded += office.revoke_node(&format!("node-{number}")).await.unwrap();
+        recorded += enrollment.revoke_node(&format!("node-{number}")).await.unwrap();
     }
     assert_eq!(recorded, 1);
-    assert_eq!(office.register().revocations().await.unwrap().serials[0].0, let_in[0]);
+    assert_eq!(enrollment.store().revocations().await.unwrap().serials[0].0, let_in[0]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_seconds() {
     let served = Served::start().await;
     let (one, other) = (open(&served, "1").await, open(&served, "2").await);
-    let token = one.pairing.office().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token;
+    let token = one.service.enrollment().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token;
     let certificate = one.join(&token, "a").await.unwrap();
-    let empty = other.pairing.revocation_list();
+    let empty = other.service.revocation_list();
     let begun = Instant::now();
-    assert_eq!(one.pairing.revoke_node("a").await.unwrap(), 1);
+    assert_eq!(one.service.revoke_node("a").await.unwrap(), 1);
     assert_eq!(other.cut().await, ["a"]);
     assert_within(begun.elapsed(), SOON);
-    assert!(other.pairing.is_revoked("a"));
-    let list = other.pairing.revocation_list();
+    assert!(other.service.is_revoked("a"));
+    let list = other.service.revocation_list();
     assert_ne!(list, empty);
     // The file for brokers is written when the list is in force.
     let file = served.path("2").join("revoked.crl");
@@ -114,27 +114,28 @@ async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_second
         tokio::task::yield_now().await;
     }
     let request = Key::generate().unwrap().node_request("a").unwrap();
-    let renewed = other.pairing.renew(&certificate, "a", &request).await;
+    let renewed = other.service.renew(&certificate, "a", &request).await;
     assert_eq!(renewed.unwrap_err().code, 403);
     assert_eq!(one.cut().await, ["a"]);
     // One that starts later knows it from the start.
-    assert!(open(&served, "3").await.pairing.is_revoked("a"));
+    assert!(open(&served, "3").await.service.is_revoked("a"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_has_joined_anew_meanwhile_is_cut_too() {
     let served = Served::start().await;
     let (one, other) = (open(&served, "1").await, open(&served, "2").await);
-    let create =
-        async || one.pairing.office().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token;
+    let create = async || {
+        one.service.enrollment().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token
+    };
     one.join(&create().await, "a").await.unwrap();
-    one.pairing.revoke_node("a").await.unwrap();
+    one.service.revoke_node("a").await.unwrap();
     one.join(&create().await, "a").await.unwrap();
     // It has a good certificate, and perhaps a connection of the time before.
     assert_eq!(other.cut().await, ["a"]);
-    assert!(!one.pairing.is_revoked("a"));
+    assert!(!one.service.is_revoked("a"));
     let end = Instant::now() + SOON;
-    while other.pairing.is_revoked("a") {
+    while other.service.is_revoked("a") {
         assert!(Instant::now() < end, "it is shut out at the other replica");
         tokio::task::yield_now().await;
     }
@@ -144,27 +145,27 @@ async fn a_node_that_has_joined_anew_meanwhile_is_cut_too() {
 async fn an_operator_with_a_kubeconfig_does_all_that_from_anywhere() {
     let served = Served::start().await;
     let replica = open(&served, "1").await;
-    let office = Office::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
+    let enrollment = Enrollment::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
     let labels = Labels::from([("site".to_owned(), "north".to_owned())]);
-    let new = office.create_token(None, HOUR, 2, labels.clone()).await.unwrap();
+    let new = enrollment.create_token(None, HOUR, 2, labels.clone()).await.unwrap();
     replica.join(&new.token, "a").await.unwrap();
-    let listed = office.tokens().await.unwrap();
+    let listed = enrollment.tokens().await.unwrap();
     assert_eq!(listed, [TokenRecord { used: 1, ..new.record.clone() }]);
-    assert_eq!(office.register().member_labels("a").await.unwrap(), Some(labels));
-    assert!(office.revoke_token(&new.record.id).await.unwrap());
+    assert_eq!(enrollment.store().member_labels("a").await.unwrap(), Some(labels));
+    assert!(enrollment.revoke_token(&new.record.id).await.unwrap());
     assert_eq!(replica.join(&new.token, "b").await.unwrap_err().code, 401);
-    assert_eq!(office.revoke_node("a").await.unwrap(), 1);
+    assert_eq!(enrollment.revoke_node("a").await.unwrap(), 1);
     assert_eq!(replica.cut().await, ["a"]);
-    assert!(office.forget_node("a").await.unwrap());
+    assert!(enrollment.forget_node("a").await.unwrap());
 
-    let identity = office.new_operator("ada", edgesync_api::Role::View, HOUR).await.unwrap();
+    let identity = enrollment.new_operator("ada", edgesync_api::Role::View, HOUR).await.unwrap();
     let serial = identity.certificate().serial().to_owned();
-    let table = replica.pairing.operators();
+    let table = replica.service.operators();
     let mut told = table.revoked();
     while table.find(&serial).is_none() {
         within("the operator is known", SOON, told.changed()).await.unwrap();
     }
-    assert_eq!(office.revoke_operators("ada").await.unwrap(), 1);
+    assert_eq!(enrollment.revoke_operators("ada").await.unwrap(), 1);
     while table.find(&serial).is_some() {
         within("the operator is refused", SOON, told.changed()).await.unwrap();
     }
@@ -175,16 +176,16 @@ async fn while_the_cluster_is_away_nobody_joins_and_the_last_list_is_in_force() 
     let mut served = Served::start().await;
     let replica = open(&served, "1").await;
     let token = async |node| {
-        replica.pairing.office().create_token(Some(node), HOUR, 1, Labels::new()).await.unwrap().token
+        replica.service.enrollment().create_token(Some(node), HOUR, 1, Labels::new()).await.unwrap().token
     };
     let (a, b) = (token("a").await, token("b").await);
     replica.join(&a, "a").await.unwrap();
-    replica.pairing.revoke_node("a").await.unwrap();
+    replica.service.revoke_node("a").await.unwrap();
     served.stop().await;
     let refused = replica.join(&b, "b").await.unwrap_err();
     assert_eq!(refused.code, 503);
     assert!(refused.message.contains("cannot be reached"), "{}", refused.message);
-    assert!(replica.pairing.is_revoked("a"));
+    assert!(replica.service.is_revoked("a"));
     served.run().await;
     replica.join(&b, "b").await.unwrap();
 }

@@ -229,7 +229,7 @@ impl<const SHARED: bool> World<SHARED> {
         let config: Config = edgesync_config::parse(Path::new("test.toml"), text, []).unwrap().config;
         let directory = tempfile::tempdir().unwrap();
         let real = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
-        let pairing = pairing(directory.path(), &real).await;
+        let enrollment = enrollment(directory.path(), &real).await;
         let (changes, told) = mpsc::unbounded_channel();
         let asked = Arc::new(AtomicU64::new(0));
         let told = Told(told, Arc::clone(&asked));
@@ -237,7 +237,7 @@ impl<const SHARED: bool> World<SHARED> {
         let (downlink, broker) = Downlink::played(QUEUE);
         changes.send(Change::Begun).unwrap();
         changes.send(Change::Complete).unwrap();
-        let fleet = Fleet::start(&config, store.clone(), downlink, pairing).await.unwrap();
+        let fleet = Fleet::start(&config, store.clone(), downlink, enrollment).await.unwrap();
         let name = |n| format!("node-{n:05}");
         let devices = (0..NODES).map(|n| (name(n), Device::new(&name(n)))).collect();
         tokio::time::pause();

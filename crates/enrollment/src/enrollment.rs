@@ -1,5 +1,6 @@
-//! Who says who may join: the keys, and who remembers. Not more, so that the command line can do the same from any machine
-//! that reaches the cluster.
+//! The keys and the membership store, without the service.
+//!
+//! The command line uses it alone, from any machine that reaches the cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,42 +8,47 @@ use std::time::Duration;
 use super::authority::Authority;
 use super::operators;
 use super::tokens::TokenKey;
-use super::{PairingOptions, files, now};
+use super::{EnrollmentOptions, files, now};
 use crate::membership::{MembershipStore, OperatorRecord};
 use crate::object_store::ObjectStore;
 use edgesync_api::Role;
 use edgesync_object::status::Result;
 use edgesync_transport::tls::{Identity, Trust};
 
-/// See the module. What it revokes is in force where whoever remembers is followed: [`Pairing`](super::Pairing) does that.
-pub struct Office {
+/// CA, token key and membership store. A revocation takes effect in the processes that follow the
+/// store: [`EnrollmentService`](super::EnrollmentService) does.
+pub struct Enrollment {
     pub(super) authority: Authority,
     pub(super) tokens: TokenKey,
     pub(super) membership: MembershipStore,
 }
 
-impl std::fmt::Debug for Office {
+impl std::fmt::Debug for Enrollment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Office").field("membership", &self.membership).finish_non_exhaustive()
+        f.debug_struct("Enrollment").field("membership", &self.membership).finish_non_exhaustive()
     }
 }
 
-impl Office {
-    /// The one of a cluster, with whatever rights there are to the Secrets in this namespace.
+impl Enrollment {
+    /// Opens the enrollment of a cluster, with the caller's rights to the Secrets in this
+    /// namespace.
     ///
     /// # Errors
-    /// They cannot be read; there are none, and the message says what to do.
+    /// The Secrets cannot be read, or do not exist. The message says what to do.
     pub async fn connect(cluster: Arc<dyn ObjectStore>, namespace: &str) -> anyhow::Result<Self> {
         let (authority, tokens) = super::keys::read(&*cluster, namespace).await?;
         let membership = MembershipStore::of_cluster(cluster, namespace);
         Ok(Self { authority, tokens, membership })
     }
 
-    /// Opens or makes the keys where the membership is, and begins to follow it.
+    /// Opens the keys, creates those that are missing, and follows the membership.
     ///
     /// # Errors
-    /// The files', the cluster's; a CA that is none, or another one than that of other replicas.
-    pub(super) async fn open(options: &PairingOptions, membership: MembershipStore) -> anyhow::Result<Self> {
+    /// Files or cluster fail; `ca.crt` is not a CA, or not the one of the other replicas.
+    pub(super) async fn open(
+        options: &EnrollmentOptions,
+        membership: MembershipStore,
+    ) -> anyhow::Result<Self> {
         let directory = options.directory.clone();
         let (authority, tokens) = match membership.cluster() {
             None => {
@@ -58,63 +64,64 @@ impl Office {
         Ok(Self { authority, tokens, membership })
     }
 
-    /// The CA.
+    /// The trust anchor of nodes: the CA.
     #[must_use]
     pub fn trust(&self) -> Trust {
         self.authority.trust()
     }
 
-    /// The membership.
+    /// The store of tokens, certificates and members.
     #[must_use]
-    pub fn register(&self) -> &MembershipStore {
+    pub fn store(&self) -> &MembershipStore {
         &self.membership
     }
 
-    /// Revokes all certificates and tokens of a node. Gives how many certificates it were.
+    /// Revokes all certificates and tokens of a node. Returns the number of certificates.
     ///
     /// # Errors
-    /// The store's.
+    /// The store fails.
     pub async fn revoke_node(&self, node: &str) -> Result<usize> {
         Ok(self.membership.revoke_certificates(node, now()).await?)
     }
 
-    /// Frees the name of a node that was removed. Tells whether the name was used.
+    /// Frees the name of a removed node. Returns whether the name was used.
     ///
     /// # Errors
-    /// The store's.
+    /// The store fails.
     pub async fn forget_node(&self, node: &str) -> Result<bool> {
         Ok(self.membership.forget_name(node, now()).await?)
     }
 
-    /// An external broker refuses all certificates of a node that are revoked. Gives the number of those that this was not
-    /// known of.
+    /// Records that an external broker refuses all revoked certificates of a node. Returns the
+    /// number of certificates not yet recorded as refused.
     ///
     /// # Errors
-    /// The store's.
+    /// The store fails.
     pub async fn broker_updated(&self, node: &str) -> Result<usize> {
         Ok(self.membership.note_refused(node, now()).await?)
     }
 
-    /// What is known of the certificates of operators, newest first.
+    /// Returns the recorded certificates of operators, newest first.
     ///
     /// # Errors
-    /// The store's.
+    /// The store fails.
     pub async fn operator_records(&self) -> Result<Vec<OperatorRecord>> {
         Ok(self.membership.operators().await?)
     }
 
-    /// A certificate for an operator of the API, recorded.
+    /// Issues and records a certificate for an operator of the API.
     ///
     /// # Errors
-    /// A bad name, role or time; too many; the library's and the store's.
+    /// Name, role or lifetime is invalid; there are too many operators; signing or the store fails.
     pub async fn new_operator(&self, name: &str, role: Role, lifetime: Duration) -> Result<Identity> {
         operators::issue(&self.authority, &self.membership, name, role, lifetime).await
     }
 
-    /// Revokes the certificate with this serial number, or all of this name. Gives how many.
+    /// Revokes the operator certificate with this serial number, or all of this name. Returns their
+    /// number.
     ///
     /// # Errors
-    /// 404 if there is none that could be revoked; the store's.
+    /// 404 if none could be revoked; the store fails.
     pub async fn revoke_operators(&self, which: &str) -> Result<usize> {
         let revoked = self.membership.revoke_operators(which, now()).await?;
         operators::check_found(which, revoked)

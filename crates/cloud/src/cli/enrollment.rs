@@ -20,7 +20,7 @@ use edgesync_config::units::show_duration;
 use edgesync_store::durable;
 use edgesync_transport::tls::{Certificate, Identity, TlsError};
 
-/// What `token list` shows.
+/// Columns of `token list`.
 const TOKEN_COLUMNS: [&RecordColumn<Token>; 7] = [
     &RecordColumn::value("id", |token| token.id.as_str().into()),
     &RecordColumn::value("node", |token| token.node.as_deref().into()),
@@ -31,7 +31,7 @@ const TOKEN_COLUMNS: [&RecordColumn<Token>; 7] = [
     &RecordColumn::value("expires", |token| token.expires.to_string().into()),
 ];
 
-/// What `operator list` shows.
+/// Columns of `operator list`.
 const OPERATOR_COLUMNS: [&RecordColumn<Operator>; 6] = [
     &RecordColumn::value("name", |operator| operator.name.as_str().into()),
     &RecordColumn::value("role", |operator| operator.role.as_str().into()),
@@ -49,7 +49,7 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
             let request = TokenRequest { node: node.clone(), ttl_seconds: ttl.as_secs(), uses, labels };
             let made = Fleet::open(server).await?.call(Route::CreateToken, &body(&request)?).await?;
             let made: NewToken = read(&made)?;
-            // Alone on standard output, so that a script can take it.
+            // Standard output carries nothing else, for scripts.
             writeln!(terminal.out, "{}", made.token)?;
             let service = made.cloud.as_deref().unwrap_or("https://HOST:10002");
             let whom = node.map_or_else(|| "any new node".to_owned(), |node| format!("node '{node}'"));
@@ -143,7 +143,7 @@ pub(super) async fn kubeconfig(args: KubeconfigArgs, terminal: &mut Terminal<'_>
     Ok(terminal.out.write_all(text.as_bytes())?)
 }
 
-/// If the output goes to a file that others could read, they can no more; true if it was so.
+/// Makes an output file private that other users could read. Returns whether it was so.
 fn close_to_others(output: &impl AsFd) -> std::io::Result<bool> {
     let file = std::fs::File::from(output.as_fd().try_clone_to_owned()?);
     let metadata = file.metadata()?;
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_others_could_read_is_closed_to_them() {
+    fn an_output_file_is_made_private() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_permissions(Permissions::from_mode(0o644)).unwrap();
         assert!(close_to_others(file.as_file()).unwrap());

@@ -1,4 +1,4 @@
-//! What this machine's services show: the certificate in `server.pem`, and the revocation list.
+//! The certificate of this machine's services, `server.pem`, and the revocation list.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,21 +11,21 @@ use jiff::Timestamp;
 
 use super::authority::Authority;
 use super::membership::MembershipStore;
-use super::{Revoked, after, days, files, now};
+use super::{RevocationList, after, days, files, now};
 use edgesync_store::durable;
 use edgesync_transport::tls::Identity;
 
-/// How long the certificate of this machine's services lives.
+/// Lifetime of the services' certificate.
 const LIFETIME: Duration = days(397);
-/// With less than this left it is made anew.
+/// Remaining lifetime at which the certificate is renewed.
 const RENEWAL: Duration = days(130);
 const FILE: &str = "server.pem";
 
-/// The names of this machine, each once: those of the configuration and those it calls itself by.
+/// Returns the configured names and the local ones, without duplicates.
 pub(super) fn all_names(configured: &[String]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let own = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
-    for name in configured.iter().chain(&own).map(|name| plain_name(name)) {
+    for name in configured.iter().chain(&own).map(|name| normalize_name(name)) {
         if !names.contains(&name) {
             names.push(name);
         }
@@ -33,18 +33,19 @@ pub(super) fn all_names(configured: &[String]) -> Vec<String> {
     names
 }
 
-/// One way to write each address.
-fn plain_name(name: &str) -> String {
+/// Normalizes an address to one spelling.
+fn normalize_name(name: &str) -> String {
     name.parse::<IpAddr>().map_or_else(|_| name.to_owned(), |address| address.to_string())
 }
 
-/// Whether a certificate of the services is to be made anew.
+/// Whether the services' certificate is due for renewal.
 fn is_due(identity: &Identity, now: Timestamp) -> bool {
     after(now, RENEWAL) >= identity.certificate().not_after()
 }
 
-/// What was kept, if it is of this CA, for these names and not soon at its end; else a new one.
-pub(super) fn open(
+/// Returns the stored certificate if this CA signed it for these names and it is not due for
+/// renewal; issues one otherwise.
+pub(super) fn load_or_issue(
     authority: &Authority,
     directory: &Path,
     names: &[String],
@@ -57,10 +58,11 @@ pub(super) fn open(
         identity.inspect_err(|error| tracing::warn!("{error}: it is made anew")).ok()
     });
     if let Some(kept) = kept {
-        let of: BTreeSet<String> = kept.certificate().names().iter().map(|name| plain_name(name)).collect();
-        // The CA is in the file to tell which one signed it.
+        let of: BTreeSet<String> =
+            kept.certificate().names().iter().map(|name| normalize_name(name)).collect();
+        // The file carries the CA to record which one signed.
         let signed_here = kept.chain().get(1).is_some_and(|ca| ca == authority.certificate());
-        if signed_here && of == names.iter().cloned().collect() && !ends_soon(authority, &kept, now) {
+        if signed_here && of == names.iter().cloned().collect() && !needs_renewal(authority, &kept, now) {
             return Ok(Identity::new(
                 "the certificate of the services",
                 vec![kept.certificate().clone()],
@@ -68,15 +70,15 @@ pub(super) fn open(
             )?);
         }
     }
-    make(authority, directory, names, now)
+    issue(authority, directory, names, now)
 }
 
-/// Whether a certificate is to be made anew, and a new one would live longer.
-pub(super) fn ends_soon(authority: &Authority, identity: &Identity, now: Timestamp) -> bool {
+/// Whether a certificate is due for renewal and the CA lets a new one live longer.
+pub(super) fn needs_renewal(authority: &Authority, identity: &Identity, now: Timestamp) -> bool {
     is_due(identity, now) && identity.certificate().not_after() < authority.certificate().not_after()
 }
 
-pub(super) fn make(
+pub(super) fn issue(
     authority: &Authority,
     directory: &Path,
     names: &[String],
@@ -89,20 +91,21 @@ pub(super) fn make(
     Ok(identity)
 }
 
-/// A list of what is revoked now. Its number is the time, so that it grows over restarts too.
-pub(super) async fn make_list(
+/// Builds the list of the current revocations. Its number is the time in milliseconds, so that it
+/// grows across restarts.
+pub(super) async fn build_list(
     authority: &Authority,
     membership: &MembershipStore,
     external: bool,
     number: &mut u64,
-) -> anyhow::Result<Revoked> {
+) -> anyhow::Result<RevocationList> {
     let revocations = membership.revocations().await?;
     let now = now();
     let milliseconds = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
     *number = milliseconds.max(*number + 1);
     let der = authority.revocation_list(*number, &revocations.serials, now)?;
     let doubtful = revocations.doubtful.into_iter().filter(|_| external);
-    Ok(Revoked { der, made: now, nodes: revocations.nodes.into_iter().chain(doubtful).collect() })
+    Ok(RevocationList { der, created: now, nodes: revocations.nodes.into_iter().chain(doubtful).collect() })
 }
 
 pub(super) fn list_pem(der: &[u8]) -> String {

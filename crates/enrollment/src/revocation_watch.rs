@@ -1,29 +1,29 @@
-//! What others change is put in force here: other replicas, and the command line.
+//! Applies changes by other processes: replicas and the command line.
 
 use std::time::Duration;
 
-use super::Pairing;
+use super::EnrollmentService;
 use super::membership::{Changed, RevocationChange};
 
-/// When it is tried again to read the certificates of operators.
+/// Delay before the operator certificates are read again after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What is to be done about some changes.
+/// Work that follows from observed changes.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Due {
-    /// A new revocation list is to be made.
+    /// Publish a new revocation list.
     publish: bool,
-    /// The certificates of operators are to be read.
+    /// Read the operator certificates again.
     operators: bool,
-    /// Nodes of which something more is revoked. Which of its certificates a connection has shown is not known, so the node
-    /// comes again.
+    /// Nodes with a newly revoked certificate. A connection does not record which certificate it
+    /// presented, so the node must reconnect.
     cut: Vec<String>,
 }
 
 impl Due {
     fn add(&mut self, changed: Changed) {
         match changed {
-            // Whoever has changed it has put it in force.
+            // The writer has applied it already.
             Changed::Member { own: true, .. }
             | Changed::Member { revocation: RevocationChange::None, .. } => {}
             Changed::Member { node, revocation, .. } => {
@@ -38,9 +38,9 @@ impl Due {
     }
 }
 
-impl Pairing {
-    /// Puts in force what others change. Never ends.
-    pub(super) async fn heed(&self) {
+impl EnrollmentService {
+    /// Applies changes by other processes as they are observed. Never returns.
+    pub(super) async fn follow_changes(&self) {
         let mut changes = self.shared.changes.lock().await;
         let mut due = Due::default();
         loop {
@@ -48,20 +48,20 @@ impl Pairing {
                 changed = changes.next() => due.add(changed),
                 () = tokio::time::sleep(RETRY), if due != Due::default() => {}
             }
-            while let Some(changed) = changes.at_once() {
+            while let Some(changed) = changes.try_next() {
                 due.add(changed);
             }
-            due = self.put_in_force(due).await;
+            due = self.apply(due).await;
         }
     }
 
-    /// Does what is due. Gives what could not be done.
-    async fn put_in_force(&self, due: Due) -> Due {
+    /// Does the work that is due. Returns the part that failed.
+    async fn apply(&self, due: Due) -> Due {
         let Due { publish, operators, cut } = due;
         if publish {
-            // A list that is not published is in force all the same, and is published later.
+            // A list that fails to publish is in force here, and is published later.
             let _ = self.publish().await;
-            self.cut_again(cut);
+            self.cut_rejoined(cut);
         }
         let mut left = Due::default();
         if operators && let Err(status) = self.read_operators().await {
@@ -74,8 +74,9 @@ impl Pairing {
         left
     }
 
-    /// Cuts those of some nodes that are not shut out, and so were not cut yet: they have joined anew.
-    fn cut_again(&self, mut nodes: Vec<String>) {
+    /// Closes the connections of nodes that still have a valid certificate: publishing closes only
+    /// those of fully revoked nodes.
+    fn cut_rejoined(&self, mut nodes: Vec<String>) {
         let mut state = self.state();
         nodes.retain(|node| !state.revoked.nodes.contains(node));
         if !nodes.is_empty() {
