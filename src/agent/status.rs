@@ -44,7 +44,8 @@ pub(super) struct StoreView {
     pub(super) kinds: Vec<(Arc<Resource>, u64)>,
 }
 
-/// Serves `status`, `traffic`, `files`, `verify` and `seal/rotate` under `/edgesync/v1/`, and the metrics of the agent.
+/// Serves `status`, `traffic`, `files`, `verify` and `seal/rotate` under `/edgesync/v1/`, and the
+/// metrics of the agent.
 pub(super) struct StatusExtension {
     query_sender: mpsc::Sender<Query>,
     files: Files,

@@ -95,7 +95,8 @@ pub enum EdgeCommand {
         #[command(flatten)]
         config: ConfigArgs,
     },
-    /// Check the database: each row, count and digest; and with --online that the cloud records the same
+    /// Check the database: each row, count and digest; and with --online that the cloud records the
+    /// same
     #[command(
         after_help = "Exit codes: 0 sound; with --online: mended if it was not, and the cloud records the same; \
                             1 damaged, or the cloud did not confirm; 69 no agent answers."
@@ -174,7 +175,8 @@ pub struct JoinArgs {
     /// Name of the node [default: that of the token, of the configuration, or of the host]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// Address of CloudCore's WebSocket, if the cloud is KubeEdge's [default: the host of --cloud, port 10000]
+    /// Address of CloudCore's WebSocket, if the cloud is KubeEdge's
+    /// [default: the host of --cloud, port 10000]
     #[arg(long, value_name = "wss://HOST:PORT")]
     pub cloudcore: Option<CloudCoreUrl>,
     /// Replace the identity that this device has

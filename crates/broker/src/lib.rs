@@ -6,9 +6,10 @@
 //! Any MQTT v5 client can connect, with QoS 0 or 1.
 //!
 //! # Limits
-//! One task per connection, with a read buffer up to the packet limit and a queue bounded in messages and bytes. A client
-//! that does not read, acknowledge or send keepalives is disconnected; none delays another. While the receiver of
-//! [`FleetEvents`] is slow, or a client exceeds its rate, its socket is not read and its publishes are not acknowledged.
+//! One task per connection, with a read buffer up to the packet limit and a queue bounded in
+//! messages and bytes. A client that does not read, acknowledge or send keepalives is disconnected;
+//! none delays another. While the receiver of [`FleetEvents`] is slow, or a client exceeds its
+//! rate, its socket is not read and its publishes are not acknowledged.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The type checker. An expression whose type is known only at run time has the type `dyn` and fits everywhere.
+//! The type checker. An expression whose type is known only at run time has the type `dyn` and fits
+//! everywhere.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use super::signatures::{Known, look_up};
 use super::tree::{Each, Expr, How, Node, Operator};
 use super::types::Type;
 
-/// Returns the type of an expression over variables of these types, and the item types of its `sum` calls. A step is a node
-/// of the tree, or a few bytes of a compiled pattern.
+/// Returns the type of an expression over variables of these types, and the item types of its `sum`
+/// calls. A step is a node of the tree, or a few bytes of a compiled pattern.
 ///
 /// # Errors
 /// The first type error, the first function that is not evaluated, or too few steps.

@@ -4,7 +4,8 @@
 //! borrowed [`serde_json::Value`]s, without copying them. No I/O and no clock. The crate is
 //! independent of schemas and objects: the caller translates a schema into [`Type`]s.
 //!
-//! Read [`Program`] first, then [`Type`] and [`Meter`]. The crate's README lists the functions that are evaluated.
+//! Read [`Program`] first, then [`Type`] and [`Meter`]. The crate's README lists the functions that
+//! are evaluated.
 //!
 //! # Example
 //!
@@ -33,8 +34,9 @@
 //!
 //! # Cost
 //!
-//! Compiling is bounded by the length of the expression. Running spends steps of a [`Meter`]: an evaluation that needs
-//! more than are left ends with [`Failure::Budget`], whatever the size of the values.
+//! Compiling is bounded by the length of the expression. Running spends steps of a [`Meter`]: an
+//! evaluation that needs more than are left ends with [`Failure::Budget`], whatever the size of the
+//! values.
 //!
 //! ```
 //! use edgesync_cel::{Failure, Meter, Program, Regexes, Type};
@@ -98,8 +100,8 @@ pub enum Fault {
         /// The error without its position; [`Fault::message`] adds that.
         message: String,
     },
-    /// The expression may be valid in Kubernetes but uses a function or an argument that this crate does not evaluate;
-    /// the text names it. Callers usually warn instead of refusing the schema.
+    /// The expression may be valid in Kubernetes but uses a function or an argument that this crate
+    /// does not evaluate; the text names it. Callers usually warn instead of refusing the schema.
     Lacking(String),
 }
 
@@ -108,8 +110,8 @@ impl Fault {
         Self::Wrong { at, message: message.into() }
     }
 
-    /// Formats the error for the author of the expression, with line, column and a caret as `kubectl` shows it. `text` is
-    /// the expression that was compiled.
+    /// Formats the error for the author of the expression, with line, column and a caret as
+    /// `kubectl` shows it. `text` is the expression that was compiled.
     pub fn message(&self, text: &str) -> String {
         match self {
             Self::Lacking(what) => format!("{what} is not evaluated"),
@@ -140,8 +142,8 @@ pub struct Program {
     sums: check::Sums,
 }
 
-/// The result of an evaluation. Rules give a `bool` and message expressions a `string`; no other value leaves the
-/// evaluator.
+/// The result of an evaluation. Rules give a `bool` and message expressions a `string`; no other
+/// value leaves the evaluator.
 #[derive(Debug, PartialEq)]
 pub enum Answer {
     /// A rule's result: whether the value complies.
@@ -152,16 +154,18 @@ pub enum Answer {
     Other(&'static str),
 }
 
-/// A variable of an evaluation: name, type and value. The type must be the one the program was compiled with. The value
-/// may be absent only if the type is [`Type::Optional`]; for any other type an absent value reads as null.
+/// A variable of an evaluation: name, type and value. The type must be the one the program was
+/// compiled with. The value may be absent only if the type is [`Type::Optional`]; for any other
+/// type an absent value reads as null.
 pub type Variable<'a> = (&'a str, &'a Type, Option<&'a Value>);
 
 impl Program {
     /// Parses an expression and checks its types against those of the variables.
     ///
     /// # Errors
-    /// The first syntax or type error, a function that is not evaluated here, or an expression beyond the limits:
-    /// 100,000 bytes, 100 levels of nesting, and a number of checking steps that grows with its length.
+    /// The first syntax or type error, a function that is not evaluated here, or an expression
+    /// beyond the limits: 100,000 bytes, 100 levels of nesting, and a number of checking steps that
+    /// grows with its length.
     pub fn compile(text: &str, variables: &[(&str, Type)]) -> Result<Self, Fault> {
         let root = parse::parse(text)?;
         let (of, sums) = check::check(&root, variables, CHECK_STEPS + 20 * text.len() as u64)?;
@@ -173,16 +177,18 @@ impl Program {
         &self.of
     }
 
-    /// Returns whether the expression uses a variable, such as `oldSelf`: a rule with it is a transition rule.
+    /// Returns whether the expression uses a variable, such as `oldSelf`: a rule with it is a
+    /// transition rule.
     pub fn names(&self, variable: &str) -> bool {
         self.root.names(variable)
     }
 
-    /// Evaluates the expression. `meter` is spent as it runs; `regexes` keeps compiled patterns for the next run.
+    /// Evaluates the expression. `meter` is spent as it runs; `regexes` keeps compiled patterns for
+    /// the next run.
     ///
     /// # Errors
-    /// [`Failure::Failed`] where CEL has no value, such as an absent field, an index out of range or a division by zero;
-    /// [`Failure::Budget`] if the meter has too few steps left.
+    /// [`Failure::Failed`] where CEL has no value, such as an absent field, an index out of range
+    /// or a division by zero; [`Failure::Budget`] if the meter has too few steps left.
     pub fn run<'a>(
         &'a self,
         variables: &[Variable<'a>],

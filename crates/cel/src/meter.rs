@@ -3,8 +3,8 @@
 /// Reason why an evaluation has no result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
-    /// CEL has no value for it; the message is CEL's, such as `no such key: x`. `||`, `&&` and the macros absorb it
-    /// where the other operand decides.
+    /// CEL has no value for it; the message is CEL's, such as `no such key: x`. `||`, `&&` and the
+    /// macros absorb it where the other operand decides.
     Failed(String),
     /// The [`Meter`] is empty. Nothing absorbs this.
     Budget,
@@ -25,20 +25,23 @@ pub(super) fn truncated(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MAX_SHOWN)).unwrap_or(text)
 }
 
-/// The remaining budget of an evaluation, in steps. A step is about one access to a value, or 16 bytes of text read or
-/// written; a match of a pattern costs more for a larger pattern. Kubernetes' cost units are of about the same size.
+/// The remaining budget of an evaluation, in steps. A step is about one access to a value, or 16
+/// bytes of text read or written; a match of a pattern costs more for a larger pattern. Kubernetes'
+/// cost units are of about the same size.
 #[derive(Debug)]
 pub struct Meter {
     left: u64,
 }
 
 impl Meter {
-    /// Creates a meter with a budget. Kubernetes gives one rule 1,000,000 units and all rules of an object 10,000,000.
+    /// Creates a meter with a budget. Kubernetes gives one rule 1,000,000 units and all rules of an
+    /// object 10,000,000.
     pub fn new(steps: u64) -> Self {
         Self { left: steps }
     }
 
-    /// Returns the steps that are left: 0 after [`Failure::Budget`]. The difference to the start is the cost of the run.
+    /// Returns the steps that are left: 0 after [`Failure::Budget`]. The difference to the start is
+    /// the cost of the run.
     pub fn left(&self) -> u64 {
         self.left
     }

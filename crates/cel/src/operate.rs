@@ -82,8 +82,8 @@ fn add<'a>(left: &Val<'a>, right: &Val<'a>, meter: &mut Meter) -> Outcome<Val<'a
     }
 }
 
-/// Concatenates two lists by the topology of the left one: a set keeps each item once, a map the later of two items with the
-/// same keys.
+/// Concatenates two lists by the topology of the left one: a set keeps each item once, a map the
+/// later of two items with the same keys.
 fn joined<'a>(
     left: &Val<'a>,
     mut ours: Vec<Val<'a>>,

@@ -8,19 +8,21 @@ use super::meter::{Meter, Outcome, failed, truncated};
 
 /// Longest pattern, in bytes.
 const MAX_PATTERN: usize = 4096;
-/// Memory limits that compilation tries in turn, in bytes. The time of a match grows with the compiled size, so the
-/// smallest limit that suffices prices a match.
+/// Memory limits that compilation tries in turn, in bytes. The time of a match grows with the
+/// compiled size, so the smallest limit that suffices prices a match.
 const COMPILED: [usize; 5] = [1024, 4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024];
 /// Bytes of compiled pattern, times bytes of text, that one step pays for.
 const BYTES_A_STEP: usize = 400;
-/// Capture groups of a pattern, including group 0. A match takes the compiled size once for each group.
+/// Capture groups of a pattern, including group 0. A match takes the compiled size once for each
+/// group.
 const MAX_GROUPS: usize = 50;
 /// Memory that a match of one pattern may take, in bytes.
 const MAX_WEIGHT: usize = 4 * 1024 * 1024;
 /// Memory that all cached patterns together may take for a match, in bytes.
 const MAX_KEPT: usize = 8 * 1024 * 1024;
 
-/// A compiled pattern of bounded size: at most 4,096 bytes of source, 49 groups, and 4 MiB for a match.
+/// A compiled pattern of bounded size: at most 4,096 bytes of source, 49 groups, and 4 MiB for a
+/// match.
 pub struct Pattern {
     /// The pattern, for a caller that matches without a [`Meter`].
     pub regex: Regex,
@@ -33,14 +35,15 @@ impl Pattern {
         meter.spend(1 + text.saturating_mul(self.size) / BYTES_A_STEP)
     }
 
-    /// Returns an upper bound of the memory that a match takes, in bytes: the sum over all patterns that a caller keeps
-    /// is what it has to limit.
+    /// Returns an upper bound of the memory that a match takes, in bytes: the sum over all patterns
+    /// that a caller keeps is what it has to limit.
     pub fn weight(&self) -> usize {
         self.size.saturating_mul(self.regex.captures_len())
     }
 }
 
-/// Compiles a pattern and spends the cost of each size that is tried. The inner error is a mistake in the pattern.
+/// Compiles a pattern and spends the cost of each size that is tried. The inner error is a mistake
+/// in the pattern.
 ///
 /// # Errors
 /// The meter is empty.
@@ -71,7 +74,8 @@ pub(super) fn compile(pattern: &str, meter: &mut Meter) -> Outcome<Result<Patter
     Ok(Err(wrong))
 }
 
-/// Compiles a pattern for a caller that matches without a meter, such as the keyword `pattern` of a schema.
+/// Compiles a pattern for a caller that matches without a meter, such as the keyword `pattern` of a
+/// schema.
 ///
 /// # Errors
 /// A syntax error, or a pattern beyond the limits of [`Pattern`].
@@ -85,8 +89,8 @@ pub(super) struct Tools<'m> {
     pub(super) regexes: &'m mut Regexes,
 }
 
-/// A cache of compiled patterns, shared by the evaluations of one caller. It is emptied when its patterns would take more
-/// than 8 MiB to match.
+/// A cache of compiled patterns, shared by the evaluations of one caller. It is emptied when its
+/// patterns would take more than 8 MiB to match.
 #[derive(Default)]
 pub struct Regexes {
     known: HashMap<String, Pattern>,

@@ -1,5 +1,5 @@
-//! The evaluator, a tree walker bounded by a meter. An error of one operand of `&&` or `||` counts only if the other operands do
-//! not decide, as CEL specifies.
+//! The evaluator, a tree walker bounded by a meter. An error of one operand of `&&` or `||` counts
+//! only if the other operands do not decide, as CEL specifies.
 
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 
 use super::types::Type;
 
-/// Overloads by function name. A signature is receiver, dot, arguments, `>` and result, each type as one letter (see
-/// `plain`).
+/// Overloads by function name. A signature is receiver, dot, arguments, `>` and result, each type
+/// as one letter (see `plain`).
 const FUNCTIONS: &[(&str, &[&str])] = &[
     ("size", &[".S>I", ".Y>I", ".L>I", ".M>I", "S.>I", "Y.>I", "L.>I", "M.>I"]),
     ("startsWith", &["S.S>B"]),

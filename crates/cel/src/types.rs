@@ -12,7 +12,8 @@ const MAX_LEVELS: usize = 64;
 /// [`fmt::Display`] writes CEL's name of the type, as error messages show it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Type {
-    /// Any value: operators and functions are checked at run time (`x-kubernetes-int-or-string`, undeclared fields).
+    /// Any value: operators and functions are checked at run time (`x-kubernetes-int-or-string`,
+    /// undeclared fields).
     Dyn,
     /// The type of `null` alone. Null fits any other type too, because fields may be nullable.
     Null,
@@ -72,15 +73,15 @@ pub enum Merge {
     Atomic,
     /// By value. Order does not count for equality; `+` is the union.
     Set,
-    /// By the values of these fields (`x-kubernetes-list-map-keys`). Order does not count for equality; with `+`, an item
-    /// of the right list replaces one of the left with the same keys.
+    /// By the values of these fields (`x-kubernetes-list-map-keys`). Order does not count for
+    /// equality; with `+`, an item of the right list replaces one of the left with the same keys.
     Map(Vec<Arc<str>>),
 }
 
 /// The type of an object with declared fields.
 ///
-/// Two object types are equal only if they are the same `ObjectOf`, which the schema declares at one place. Comparing
-/// them field by field could take exponential time.
+/// Two object types are equal only if they are the same `ObjectOf`, which the schema declares at
+/// one place. Comparing them field by field could take exponential time.
 #[derive(Debug, Default)]
 pub struct ObjectOf {
     /// The fields by the names that expressions use: those that [`escape`] returns.
@@ -111,8 +112,8 @@ impl Type {
         Self::List(Arc::new(ListOf { item, merge: Merge::Atomic }))
     }
 
-    /// Returns the type of a map; [`Type::Dyn`] if the value is nested 64 levels deep. A key type that CEL does not allow
-    /// (anything but `bool`, `int`, `uint` and `string`) becomes `dyn`.
+    /// Returns the type of a map; [`Type::Dyn`] if the value is nested 64 levels deep. A key type
+    /// that CEL does not allow (anything but `bool`, `int`, `uint` and `string`) becomes `dyn`.
     pub fn map(key: Type, value: Type) -> Self {
         if value.is_deepest() {
             return Self::Dyn;
@@ -120,7 +121,8 @@ impl Type {
         Self::Map(Arc::new((if key.may_be_key() { key } else { Self::Dyn }, value)))
     }
 
-    /// Returns the type of a value that may be absent; [`Type::Dyn`] if the value is nested 64 levels deep.
+    /// Returns the type of a value that may be absent; [`Type::Dyn`] if the value is nested 64
+    /// levels deep.
     pub fn optional(of: Type) -> Self {
         if of.is_deepest() {
             return Self::Dyn;
@@ -154,7 +156,8 @@ impl Type {
         matches!(self, Self::Int | Self::Uint | Self::Double)
     }
 
-    /// Returns whether a value of one type may be of the other. Null fits any type: fields may be nullable.
+    /// Returns whether a value of one type may be of the other. Null fits any type: fields may be
+    /// nullable.
     pub(super) fn fits(&self, other: &Type) -> bool {
         match (self, other) {
             (Self::Dyn | Self::Null, _) | (_, Self::Dyn | Self::Null) => true,
@@ -235,8 +238,9 @@ pub(super) const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// Returns the name by which expressions address a field, escaped as Kubernetes does it: `a-b` becomes `a__dash__b`,
-/// `namespace` becomes `__namespace__`. `None` if no expression can name the field.
+/// Returns the name by which expressions address a field, escaped as Kubernetes does it: `a-b`
+/// becomes `a__dash__b`, `namespace` becomes `__namespace__`. `None` if no expression can name the
+/// field.
 pub fn escape(name: &str) -> Option<String> {
     if RESERVED.contains(&name) {
         return Some(format!("__{name}__"));

@@ -123,7 +123,8 @@ impl<'a> Val<'a> {
         matches!(self, Self::Bool(_) | Self::Int(_) | Self::Uint(_) | Self::Text(_))
     }
 
-    /// Views a JSON value as its declared type. Timestamps, durations and bytes are parsed at each access.
+    /// Views a JSON value as its declared type. Timestamps, durations and bytes are parsed at each
+    /// access.
     ///
     /// # Errors
     /// The value is not of its type.

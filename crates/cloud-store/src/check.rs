@@ -1,5 +1,6 @@
-//! Looking through the whole database while it is used: in pieces, each in a read of its own, so that nothing is held
-//! for as long as it takes. What a write has changed in between is read as it is then.
+//! Looking through the whole database while it is used: in pieces, each in a read of its own, so
+//! that nothing is held for as long as it takes. What a write has changed in between is read as it
+//! is then.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -45,11 +46,12 @@ const TABLES: [&str; 8] =
     ["meta", "openings", "partitions", "resources", "nodes", "node_outboxes", "effects", "documents"];
 
 impl CloudStore {
-    /// Reads everything once: whether rows are what they were written as, and are found under their names.
+    /// Reads everything once: whether rows are what they were written as, and are found under their
+    /// names.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] for damage, which [`CloudStore::damage`] tells from then on; or whatever else the store
-    /// meets with.
+    /// [`StoreError::Corrupt`] for damage, which [`CloudStore::damage`] tells from then on; or
+    /// whatever else the store meets with.
     pub async fn look_through(&self) -> Result<CheckReport, CloudError> {
         let mut report = CheckReport::default();
         let mut place = Place::Table(0);
@@ -145,8 +147,8 @@ fn quick_check(conn: &Connection, table: &str) -> Result<(), StoreError> {
     if found == "ok" { Ok(()) } else { Err(StoreError::corrupt(format!("table {table}: {found}"))) }
 }
 
-/// Reads rows: the text must be that of the object in the columns, and the indexes must lead to the row. Returns the last
-/// one, if there was one.
+/// Reads rows: the text must be that of the object in the columns, and the indexes must lead to the
+/// row. Returns the last one, if there was one.
 fn rows(conn: &Connection, after: i64, count: &mut u64) -> Result<Option<i64>, CloudError> {
     let mut statement = conn.prepare_cached(
         "SELECT id, namespace, name, uid, version, body,
@@ -184,7 +186,8 @@ fn rows(conn: &Connection, after: i64, count: &mut u64) -> Result<Option<i64>, C
     Ok(last)
 }
 
-/// Reads entries of the index by name and the rows that they lead to: SQLite refuses those that lead nowhere.
+/// Reads entries of the index by name and the rows that they lead to: SQLite refuses those that
+/// lead nowhere.
 fn names(conn: &Connection, kind: i64, namespace: &str, name: &str) -> Result<Place, CloudError> {
     let mut statement = conn.prepare_cached(
         "SELECT resource_id, namespace, name, version FROM objects INDEXED BY objects_by_name

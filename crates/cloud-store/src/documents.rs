@@ -1,7 +1,9 @@
-//! Documents of enrollment, each replaced by compare-and-swap: the members of the fleet, tokens, certificates of operators.
+//! Documents of enrollment, each replaced by compare-and-swap: the members of the fleet, tokens,
+//! certificates of operators.
 //!
-//! They are no objects: the API does not serve them, they have no history, and no [`super::Observer`] is told of them. The
-//! store reads two fields of a member, `labels` and `removed`: its Node and its Lease must agree with them.
+//! They are no objects: the API does not serve them, they have no history, and no
+//! [`super::Observer`] is told of them. The store reads two fields of a member, `labels` and
+//! `removed`: its Node and its Lease must agree with them.
 
 use std::sync::Arc;
 
@@ -15,7 +17,8 @@ use edgesync_store::StoreError;
 
 /// The kind of the documents that are named after nodes.
 const MEMBER: &str = "member";
-/// About what a write takes in the queue and in the transaction beside the text: with the Node, whose labels may change.
+/// About what a write takes in the queue and in the transaction beside the text: with the Node,
+/// whose labels may change.
 const WRITE_BYTES: usize = 4096;
 
 /// A document.
@@ -27,7 +30,8 @@ pub struct Document {
     pub id: String,
     /// The node that it is for.
     pub node: Option<String>,
-    /// Of the store's counter. In a document to be written: the version that it replaces, 0 to create it.
+    /// Of the store's counter. In a document to be written: the version that it replaces, 0 to
+    /// create it.
     pub version: u64,
     /// JSON.
     pub text: String,
@@ -40,7 +44,8 @@ pub enum NodeEffect {
     None,
     /// The Node gets the labels of the member, in the place of those that the member had before.
     Label,
-    /// The records, the Node, the Lease and the outbox of the node are deleted. Finalizers are not waited for.
+    /// The records, the Node, the Lease and the outbox of the node are deleted. Finalizers are not
+    /// waited for.
     Delete,
 }
 
@@ -83,8 +88,8 @@ impl CloudStore {
             .await
     }
 
-    /// Writes a document, if the one that is there has the version that it names. Returns the new version; `None` if there is
-    /// another one.
+    /// Writes a document, if the one that is there has the version that it names. Returns the new
+    /// version; `None` if there is another one.
     ///
     /// # Errors
     /// [`CloudError::Invalid`] for a member that no node can be, or the store's.
@@ -168,7 +173,8 @@ impl Tx<'_> {
         Ok((written > 0).then_some(version))
     }
 
-    /// Gives the labels of a member to its Node, if there is one, in the place of those of `before`.
+    /// Gives the labels of a member to its Node, if there is one, in the place of those of
+    /// `before`.
     fn label_node(&mut self, nodes: &Arc<Resource>, node: &str, before: &Labels) -> Result<(), CloudError> {
         let Some(kind) = resource_id(self.conn, &nodes.group, &nodes.kind)? else { return Ok(()) };
         let Some(row) = find(self.conn, kind, "", node)? else { return Ok(()) };

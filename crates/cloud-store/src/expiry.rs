@@ -12,8 +12,9 @@ use edgesync_store::engine::integer;
 const MAX_ROOM: usize = 500;
 
 impl CloudStore {
-    /// Deletes Events that nobody has changed for longer than this, the oldest first, at most `limit` of them (and
-    /// about [`super::MAX_PAGE_BYTES`]) in one transaction. Returns how many; to be called again until there are none.
+    /// Deletes Events that nobody has changed for longer than this, the oldest first, at most
+    /// `limit` of them (and about [`super::MAX_PAGE_BYTES`]) in one transaction. Returns how many;
+    /// to be called again until there are none.
     ///
     /// They are deleted as by a client, but for finalizers: those are not waited for.
     ///

@@ -24,8 +24,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// What comes out of a [`Feed`].
 #[derive(Clone, Debug)]
 pub enum FeedItem {
-    /// All that there is follows, from its beginning: at first, and after changes were lost to a receiver that was too
-    /// slow.
+    /// All that there is follows, from its beginning: at first, and after changes were lost to a
+    /// receiver that was too slow.
     Begun,
     /// A part of it.
     Listed(Vec<Summary>),
@@ -41,11 +41,12 @@ pub enum FeedItem {
     Closed,
 }
 
-/// Every object that can be placed and every Node, in parts, and all changes, also those in between. Whoever takes all in
-/// as it comes does not go back to an older commit's state of an object, or to one that is no more.
+/// Every object that can be placed and every Node, in parts, and all changes, also those in
+/// between. Whoever takes all in as it comes does not go back to an older commit's state of an
+/// object, or to one that is no more.
 ///
-/// The parts are not of one commit, so that nothing is held for as long as reading takes: an object that has changed
-/// since the beginning is left out of them, because its change has been told.
+/// The parts are not of one commit, so that nothing is held for as long as reading takes: an object
+/// that has changed since the beginning is left out of them, because its change has been told.
 #[derive(Debug)]
 pub struct Feed {
     store: CloudStore,
@@ -86,8 +87,8 @@ impl Feed {
         Self { store, state: State::Start(None), again: false }
     }
 
-    /// Has all that there is told once more, beside all changes; [`FeedItem::Again`] says when that is done. What is under
-    /// way is finished first.
+    /// Has all that there is told once more, beside all changes; [`FeedItem::Again`] says when that
+    /// is done. What is under way is finished first.
     pub fn again(&mut self) {
         self.again = true;
     }
@@ -137,7 +138,8 @@ impl Feed {
         FeedItem::Begun
     }
 
-    /// Begins to tell all again, if that was asked for and nothing else is under way. No change is missed meanwhile.
+    /// Begins to tell all again, if that was asked for and nothing else is under way. No change is
+    /// missed meanwhile.
     fn begin_again(&mut self) {
         if !self.again {
             return;

@@ -1,7 +1,7 @@
 //! What the cloud knows of each node as objects: its Node and its Lease.
 //!
-//! Leases are renewed in batches, outside of the history: a renewal changes the row of the Lease in its place, with
-//! a new version, and watches are not told.
+//! Leases are renewed in batches, outside of the history: a renewal changes the row of the Lease in
+//! its place, with a new version, and watches are not told.
 
 use std::sync::Arc;
 
@@ -27,7 +27,8 @@ const NODE_BYTES: usize = 4096;
 pub struct NodeChange {
     /// The node.
     pub node: NodeName,
-    /// What it says of itself: replaces what it said before. Labels that were given to it stay as they are.
+    /// What it says of itself: replaces what it said before. Labels that were given to it stay as
+    /// they are.
     pub report: Option<NodeReport>,
     /// Conditions to set; others stay. One whose status stays keeps its `lastTransitionTime`.
     pub conditions: Vec<Condition>,
@@ -60,12 +61,13 @@ impl CloudStore {
             .await
     }
 
-    /// Writes Leases, all in one transaction, making those that there are not. The last one of a node counts. A
-    /// removed node gets none.
+    /// Writes Leases, all in one transaction, making those that there are not. The last one of a
+    /// node counts. A removed node gets none.
     ///
-    /// A renewal gives the Lease its next version, so that a write based on an older one conflicts, but it is no part
-    /// of the history and no [`super::Observer`] is told. The fields of `spec` that a renewal does not have are not
-    /// kept. That a Lease is made, or gets its Node as its owner, is an ordinary change.
+    /// A renewal gives the Lease its next version, so that a write based on an older one conflicts,
+    /// but it is no part of the history and no [`super::Observer`] is told. The fields of `spec`
+    /// that a renewal does not have are not kept. That a Lease is made, or gets its Node as its
+    /// owner, is an ordinary change.
     ///
     /// # Errors
     /// The store's.
@@ -78,8 +80,9 @@ impl CloudStore {
         self.write(bytes, move |tx| tx.renew_leases(&resource, &renewals)).await
     }
 
-    /// Changes Nodes, all in one transaction. What changes nothing costs no version. Left out, with a line in the log,
-    /// are reports that would make a Node one that clients cannot read; removed nodes are left out in silence.
+    /// Changes Nodes, all in one transaction. What changes nothing costs no version. Left out, with
+    /// a line in the log, are reports that would make a Node one that clients cannot read; removed
+    /// nodes are left out in silence.
     ///
     /// # Errors
     /// The store's.

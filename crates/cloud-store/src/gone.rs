@@ -3,10 +3,12 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-/// The most namespaces of which it is remembered that they have gone. Who still takes one for there began before.
+/// The most namespaces of which it is remembered that they have gone. Who still takes one for there
+/// began before.
 const MAX_GONE: usize = 1024;
 
-/// The namespaces that went last. What is undone stays in here: whether there is a namespace is for its row to say.
+/// The namespaces that went last. What is undone stays in here: whether there is a namespace is for
+/// its row to say.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
     names: HashSet<Arc<str>>,

@@ -1,6 +1,7 @@
-//! The history: the newest changes in partitions, each with bounds of its own, so that what the fleet writes in great
-//! numbers (a roll-out to all nodes, a night without a network) does not push out what people write. Versions are of one
-//! sequence; which of them can still be gone on from is for each partition to say.
+//! The history: the newest changes in partitions, each with bounds of its own, so that what the
+//! fleet writes in great numbers (a roll-out to all nodes, a night without a network) does not push
+//! out what people write. Versions are of one sequence; which of them can still be gone on from is
+//! for each partition to say.
 
 use rusqlite::Connection;
 

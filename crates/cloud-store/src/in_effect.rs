@@ -1,9 +1,10 @@
-//! What is in effect on nodes: of each object that rules for files concern there, the version that its programs work with,
-//! and why that is no newer one.
+//! What is in effect on nodes: of each object that rules for files concern there, the version that
+//! its programs work with, and why that is no newer one.
 //!
-//! A row belongs to a record of the node, or to one that is about to come, and goes with it. It also goes when the node
-//! turns up with another database file: what a lost file knew is not what the node knows. The record shows in two labels what
-//! the row says: they alone are what clients of the API see.
+//! A row belongs to a record of the node, or to one that is about to come, and goes with it. It
+//! also goes when the node turns up with another database file: what a lost file knew is not what
+//! the node knows. The record shows in two labels what the row says: they alone are what clients of
+//! the API see.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -67,7 +68,8 @@ impl StandingCounts {
     }
 }
 
-/// What is in effect on a node, in some 30 bytes for each object: there may be a thousand on each of ten thousand nodes.
+/// What is in effect on a node, in some 30 bytes for each object: there may be a thousand on each
+/// of ten thousand nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
     epoch: Option<Epoch>,
@@ -84,8 +86,8 @@ pub fn key_of(text: &str) -> u64 {
 }
 
 impl Standing {
-    /// Takes in what a node has said with one item of its outbox, unless that was taken in before. Nothing is known of one
-    /// that was refused, also when it comes again.
+    /// Takes in what a node has said with one item of its outbox, unless that was taken in before.
+    /// Nothing is known of one that was refused, also when it comes again.
     pub fn take(&mut self, outbox: &str, seq: u64, epoch: Epoch, effect: Option<&EffectContent>) {
         self.taken.begin(outbox, Lane::Status, 0);
         let is_new = self.taken.accept(Lane::Status, seq);
@@ -135,7 +137,8 @@ impl Standing {
         *self.counts.of(state) += 1;
     }
 
-    /// Whether a version of an object is in effect, both by their [`key_of`]; nothing if the node has said nothing of it.
+    /// Whether a version of an object is in effect, both by their [`key_of`]; nothing if the node
+    /// has said nothing of it.
     #[must_use]
     pub fn has(&self, uid: u64, version: u64) -> Option<bool> {
         let (found, state) = self.objects.get(&uid)?;
@@ -227,8 +230,8 @@ fn standings(conn: &Connection) -> Result<HashMap<NodeName, Standing>, CloudErro
 }
 
 impl Tx<'_> {
-    /// Notes what a node with this database file says of an object. Tells whether it is one that the node may hold: it is
-    /// placed there, or recorded.
+    /// Notes what a node with this database file says of an object. Tells whether it is one that
+    /// the node may hold: it is placed there, or recorded.
     pub(super) fn put_in_effect(
         &mut self,
         node: &NodeName,
@@ -292,8 +295,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// A node has this database file: what others have said of it is not known any more. And it holds these objects alone, if
-    /// that is known.
+    /// A node has this database file: what others have said of it is not known any more. And it
+    /// holds these objects alone, if that is known.
     pub(super) fn forget_effects(
         &mut self,
         node: &NodeName,

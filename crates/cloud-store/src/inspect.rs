@@ -1,4 +1,5 @@
-//! Looking at a database of the cloud side, copying it and putting a copy in its place, whether the cloud side runs or not.
+//! Looking at a database of the cloud side, copying it and putting a copy in its place, whether the
+//! cloud side runs or not.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +14,12 @@ use edgesync_store::durable::with_suffix;
 use edgesync_store::engine::{self, open_as_it_is};
 use edgesync_store::mark;
 
-/// Reads everything in one snapshot: whether rows are what they were written as, and the structure is sound.
+/// Reads everything in one snapshot: whether rows are what they were written as, and the structure
+/// is sound.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] for damage; the database of another program, or of a newer one; the system's.
+/// [`StoreError::Corrupt`] for damage; the database of another program, or of a newer one; the
+/// system's.
 pub fn inspect(path: &Path) -> Result<CheckReport, CloudError> {
     let conn = open(path)?;
     let tx = conn.unchecked_transaction().map_err(StoreError::from)?;
@@ -26,7 +29,8 @@ pub fn inspect(path: &Path) -> Result<CheckReport, CloudError> {
     if verdict == "ok" { Ok(report) } else { Err(StoreError::corrupt(verdict).into()) }
 }
 
-/// Copies the database as of one moment into a new file for its owner only, flushes the copy, and looks through it.
+/// Copies the database as of one moment into a new file for its owner only, flushes the copy, and
+/// looks through it.
 ///
 /// # Errors
 /// See [`inspect`]; a file that exists is not touched. What was written of the copy is removed.
@@ -35,8 +39,8 @@ pub fn backup(path: &Path, to: &Path) -> Result<CheckReport, CloudError> {
     engine::copy(&source, to, inspect)
 }
 
-/// Puts a copy in the place of the database. The one that was there is set aside; its name is returned, if there was one. The
-/// copy is looked through first, and stays.
+/// Puts a copy in the place of the database. The one that was there is set aside; its name is
+/// returned, if there was one. The copy is looked through first, and stays.
 ///
 /// # Errors
 /// See [`inspect`]; [`StoreError::InUse`] while the cloud side runs.

@@ -1,5 +1,5 @@
-//! The Leases of nodes: ordinary objects that are made as all are, and renewed in their rows. The reasons and the
-//! cost: `docs/decisions/0010-leases.md`.
+//! The Leases of nodes: ordinary objects that are made as all are, and renewed in their rows. The
+//! reasons and the cost: `docs/decisions/0010-leases.md`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use edgesync_object::{NodeName, Object, Resource, with_field, with_resource_vers
 pub(super) const NAMESPACE: &str = "kube-node-lease";
 /// The group of Leases.
 const GROUP: &str = "coordination.k8s.io";
-/// Leases have row numbers from here up to zero: rows that change every few seconds stand together, so that a batch
-/// writes few pages. Other rows have the numbers above.
+/// Leases have row numbers from here up to zero: rows that change every few seconds stand together,
+/// so that a batch writes few pages. Other rows have the numbers above.
 const FIRST_ROW: i64 = -(1 << 40);
 
 /// A Lease that was renewed.
@@ -82,7 +82,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The Node has come after its Lease: an ordinary change, because whoever follows owners must learn of it.
+    /// The Node has come after its Lease: an ordinary change, because whoever follows owners must
+    /// learn of it.
     fn adopt(
         &mut self,
         resource: &Arc<Resource>,
@@ -147,7 +148,8 @@ fn spec(renewal: &LeaseRenewal) -> Value {
     })
 }
 
-/// The same as text, without the tree. The name needs no escapes: a Lease of another one was never made.
+/// The same as text, without the tree. The name needs no escapes: a Lease of another one was never
+/// made.
 fn spec_text(renewal: &LeaseRenewal) -> String {
     format!(
         r#"{{"acquireTime":"{}","holderIdentity":"{}","leaseDurationSeconds":{},"leaseTransitions":{},"renewTime":"{}"}}"#,
@@ -175,8 +177,8 @@ struct LeaseSpec {
     lease_transitions: u32,
 }
 
-/// The Leases that nodes hold, as they were written last, and the names of those nodes that there is no Node of. Whatever else
-/// somebody keeps in the namespace is left out.
+/// The Leases that nodes hold, as they were written last, and the names of those nodes that there
+/// is no Node of. Whatever else somebody keeps in the namespace is left out.
 pub(super) fn leases(conn: &Connection) -> Result<(Vec<LeaseRenewal>, Vec<NodeName>), CloudError> {
     let (mut leases, mut orphans) = (Vec::new(), Vec::new());
     let Some(kind) = resource_id(conn, GROUP, "Lease")? else { return Ok((leases, orphans)) };

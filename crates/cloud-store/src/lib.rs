@@ -1,18 +1,20 @@
-//! The SQLite store of the embedded cloud side: objects of any kind with versions and history, the ledger of what each node
-//! reported, and the [`Document`]s of enrollment. It knows neither HTTP nor connections nor the fleet's loop. Read [`CloudStore`]
-//! first, then [`Feed`].
+//! The SQLite store of the embedded cloud side: objects of any kind with versions and history, the
+//! ledger of what each node reported, and the [`Document`]s of enrollment. It knows neither HTTP
+//! nor connections nor the fleet's loop. Read [`CloudStore`] first, then [`Feed`].
 //!
 //! # Guarantees
-//! - Every change gets the next `resourceVersion` of one counter and an entry in the history, in the transaction of the
-//!   change. A caller is answered after the commit.
+//! - Every change gets the next `resourceVersion` of one counter and an entry in the history, in
+//!   the transaction of the change. A caller is answered after the commit.
 //! - No version is given twice, even if the file is replaced by an older copy (`versions`).
-//! - A [`Feed`] yields every committed change of an object that can be placed, in order and once. An [`Observer`] receives
-//!   every change of every kind, with the previous state. The exceptions: renewals of node Leases
-//!   ([`CloudStore::renew_leases`]) and documents get versions, and nobody is notified.
+//! - A [`Feed`] yields every committed change of an object that can be placed, in order and once.
+//!   An [`Observer`] receives every change of every kind, with the previous state. The exceptions:
+//!   renewals of node Leases ([`CloudStore::renew_leases`]) and documents get versions, and nobody
+//!   is notified.
 //! - A [`CloudSnapshot`] shows one commit for as long as it is open.
-//! - A damaged file is never refilled silently, because what it held exists nowhere else. A file that cannot be opened is
-//!   refused; [`CloudOptions::set_aside_corrupt`] allows a fresh start beside it. Damage found later fails the read that
-//!   meets it; [`CloudStore::look_through`] reads everything, and [`CloudStore::damage`] returns what was found.
+//! - A damaged file is never refilled silently, because what it held exists nowhere else. A file
+//!   that cannot be opened is refused; [`CloudOptions::set_aside_corrupt`] allows a fresh start
+//!   beside it. Damage found later fails the read that meets it; [`CloudStore::look_through`] reads
+//!   everything, and [`CloudStore::damage`] returns what was found.
 //! - One process at a time: the file `<database>.lock` is locked as long as the database is open.
 
 mod change;
@@ -81,7 +83,8 @@ pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect, Uploa
 /// The most kinds whose descriptions are shared between objects.
 const MAX_SHARED_KINDS: usize = 4096;
 
-/// A handle of the store, cheap to clone. The threads end with [`CloudStore::close`] or the last handle.
+/// A handle of the store, cheap to clone. The threads end with [`CloudStore::close`] or the last
+/// handle.
 #[derive(Clone, Debug)]
 pub struct CloudStore {
     writer: Writer<CloudState>,
@@ -120,23 +123,24 @@ impl CloudStore {
         open::open(path, options)
     }
 
-    /// Stores a new object and gives it a version, and uid, creation time and generation if it has none.
+    /// Stores a new object and gives it a version, and uid, creation time and generation if it has
+    /// none.
     ///
     /// # Errors
-    /// [`CloudError::AlreadyExists`], [`CloudError::Invalid`], [`CloudError::TooLarge`], [`CloudError::NamespaceLeft`], or
-    /// the store's.
+    /// [`CloudError::AlreadyExists`], [`CloudError::Invalid`], [`CloudError::TooLarge`],
+    /// [`CloudError::NamespaceLeft`], or the store's.
     pub async fn create(&self, resource: &Resource, object: Object) -> Result<Stored, CloudError> {
         let (resource, bytes) = self.check(resource, &object)?;
         self.write(bytes, move |tx| tx.create_within(&resource, object.clone())).await
     }
 
-    /// Puts an object as it is in the place of the one of the same namespace and name, if that has the version
-    /// `expected` and the same uid, and gives it the next version. An equal object changes nothing, not even
-    /// the version.
+    /// Puts an object as it is in the place of the one of the same namespace and name, if that has
+    /// the version `expected` and the same uid, and gives it the next version. An equal object
+    /// changes nothing, not even the version.
     ///
     /// # Errors
-    /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::OtherUid`], [`CloudError::TooLarge`],
-    /// [`CloudError::Invalid`] for a record that is none, or the store's.
+    /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::OtherUid`],
+    /// [`CloudError::TooLarge`], [`CloudError::Invalid`] for a record that is none, or the store's.
     pub async fn update(
         &self,
         resource: &Resource,
@@ -148,11 +152,13 @@ impl CloudStore {
         self.write(bytes, move |tx| tx.update(&resource, object.clone(), expected)).await
     }
 
-    /// Deletes an object, if it has the version `expected` where one is given, and returns it as it was last, with
-    /// the version of the deletion. The object is gone at once: finalizers are not waited for.
+    /// Deletes an object, if it has the version `expected` where one is given, and returns it as it
+    /// was last, with the version of the deletion. The object is gone at once: finalizers are not
+    /// waited for.
     ///
     /// # Errors
-    /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::NotEmpty`], or the store's.
+    /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::NotEmpty`], or the
+    /// store's.
     pub async fn delete(
         &self,
         resource: &Resource,
@@ -189,8 +195,8 @@ impl CloudStore {
         self.readers.run(read::resources).await
     }
 
-    /// Reads objects by UID, at most [`MAX_BODIES`] of them, to send them to nodes. UIDs that no object
-    /// has are left out.
+    /// Reads objects by UID, at most [`MAX_BODIES`] of them, to send them to nodes. UIDs that no
+    /// object has are left out.
     ///
     /// # Errors
     /// The store's.
@@ -201,8 +207,8 @@ impl CloudStore {
     /// Changes after a version, in order.
     ///
     /// # Errors
-    /// [`CloudError::Expired`] if the history does not reach back that far, or if the version is of a timeline
-    /// that this store has replaced; or the store's.
+    /// [`CloudError::Expired`] if the history does not reach back that far, or if the version is of
+    /// a timeline that this store has replaced; or the store's.
     pub async fn history(&self, query: HistoryQuery) -> Result<HistoryPage, CloudError> {
         if let Some(oldest) = self.issued().end_of(query.after) {
             return Err(CloudError::Expired { after: query.after, oldest });
@@ -210,8 +216,8 @@ impl CloudStore {
         self.readers.run(move |conn| read::history(conn, &query)).await
     }
 
-    /// Opens a snapshot of the newest commit. While it is open the write-ahead log cannot begin anew: it is to be
-    /// dropped as soon as it can be.
+    /// Opens a snapshot of the newest commit. While it is open the write-ahead log cannot begin
+    /// anew: it is to be dropped as soon as it can be.
     ///
     /// # Errors
     /// [`StoreError::TooManySnapshots`], or whatever else the store meets with.
@@ -238,8 +244,8 @@ impl CloudStore {
         Feed::new(self.clone())
     }
 
-    /// Records what a node has reported, all of it in one transaction; of its agent the version that is known stays if
-    /// none is given.
+    /// Records what a node has reported, all of it in one transaction; of its agent the version
+    /// that is known stays if none is given.
     ///
     /// # Errors
     /// The store's. Single reports that cannot be recorded are in [`Recorded::refused`].
@@ -278,21 +284,24 @@ impl CloudStore {
         self.shared.last_version.load(Ordering::Acquire)
     }
 
-    /// The versions that this store has given out, as far as they can be told from those of one that it replaced.
+    /// The versions that this store has given out, as far as they can be told from those of one
+    /// that it replaced.
     #[must_use]
     pub fn issued(&self) -> Arc<Issued> {
         Arc::clone(&self.shared.issued())
     }
 
-    /// The random id of this timeline: made with the file, changed by [`CloudStore::new_incarnation`].
+    /// The random id of this timeline: made with the file, changed by
+    /// [`CloudStore::new_incarnation`].
     #[must_use]
     pub fn incarnation(&self) -> Arc<str> {
         Arc::clone(&self.shared.incarnation.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Gives the store another incarnation: called when it turns out that the file is an older copy, or the process goes on
-    /// in one of its machine. Versions jump ahead as they do when the file is opened, so that what the other copy has given
-    /// is known to be lost ([`CloudStore::issued`]) and is not given again.
+    /// Gives the store another incarnation: called when it turns out that the file is an older
+    /// copy, or the process goes on in one of its machine. Versions jump ahead as they do when the
+    /// file is opened, so that what the other copy has given is known to be lost
+    /// ([`CloudStore::issued`]) and is not given again.
     ///
     /// # Errors
     /// The store's.
@@ -364,7 +373,8 @@ impl CloudStore {
 }
 
 impl Shared {
-    /// The clock has jumped: the machine was away, and may have gone on elsewhere from where it is now.
+    /// The clock has jumped: the machine was away, and may have gone on elsewhere from where it is
+    /// now.
     fn wake_up(&self, tx: &mut Tx<'_>) -> Result<(), CloudError> {
         tracing::warn!(
             "the clock has jumped ahead: in case that this is a copy of the machine, a new incarnation begins"
@@ -372,8 +382,8 @@ impl Shared {
         Ok(self.begin_anew(tx)?)
     }
 
-    /// Jumps ahead, and begins another incarnation. If the transaction fails, the next one jumps at least as far: no
-    /// version is given that counts as lost here.
+    /// Jumps ahead, and begins another incarnation. If the transaction fails, the next one jumps at
+    /// least as far: no version is given that counts as lost here.
     fn begin_anew(&self, tx: &mut Tx<'_>) -> rusqlite::Result<()> {
         let fresh: Arc<str> = open::random_id().into();
         let base = versions::begin_anew(tx.conn, tx.state.last(), tx.now, &fresh)?;
@@ -419,7 +429,8 @@ fn check_node(node: &str) -> Result<NodeName, CloudError> {
     })
 }
 
-/// Parses the name of a node in a row. Whatever else wrote it, no node can have another one: such a row is left out.
+/// Parses the name of a node in a row. Whatever else wrote it, no node can have another one: such a
+/// row is left out.
 fn node_of_row(name: &str) -> Option<NodeName> {
     let parsed = NodeName::parse(name);
     parsed

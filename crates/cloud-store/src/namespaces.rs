@@ -1,5 +1,5 @@
-//! Namespaces within a transaction: one goes only when nothing is in it, and nothing comes into one that is going or has
-//! gone since somebody looked.
+//! Namespaces within a transaction: one goes only when nothing is in it, and nothing comes into one
+//! that is going or has gone since somebody looked.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ impl Tx<'_> {
         if left { Err(CloudError::NamespaceLeft { namespace: namespace.to_owned() }) } else { Ok(()) }
     }
 
-    /// Called before a row is removed by name: refuses a Namespace that has something in it. Records do not count, they go
-    /// when their nodes report.
+    /// Called before a row is removed by name: refuses a Namespace that has something in it.
+    /// Records do not count, they go when their nodes report.
     pub(super) fn check_leaving(&mut self, resource: &Resource, name: &str) -> Result<(), CloudError> {
         if !are_namespaces(resource) {
             return Ok(());

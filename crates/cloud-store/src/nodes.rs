@@ -242,7 +242,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Somebody else than the fleet changes a record of a node: what is known of all of them holds no more.
+    /// Somebody else than the fleet changes a record of a node: what is known of all of them holds
+    /// no more.
     pub(super) fn forget_tally(&self, node: &str) -> rusqlite::Result<()> {
         const SQL: &str = "UPDATE nodes SET held_count = NULL, held_digest = NULL WHERE name = ?1";
         self.conn.prepare_cached(SQL)?.execute([node]).map(drop)
@@ -322,8 +323,8 @@ fn write_record(record: &ObjectSync<'_>) -> Result<String, StoreError> {
     String::from_utf8(text).map_err(|error| StoreError::internal(error.to_string()))
 }
 
-/// The text of a record that tells of another version. Also the version that it told of, if the record has no
-/// fields but those of [`ObjectSync`]: then nothing else differs.
+/// The text of a record that tells of another version. Also the version that it told of, if the
+/// record has no fields but those of [`ObjectSync`]: then nothing else differs.
 fn with_version_held(
     stored: &Stored,
     held: &ResourceVersion,

@@ -1,5 +1,5 @@
-//! Create, update and delete within a transaction: what the store gives (versions; uid and times where they are
-//! missing) and what it refuses.
+//! Create, update and delete within a transaction: what the store gives (versions; uid and times
+//! where they are missing) and what it refuses.
 
 use std::sync::Arc;
 
@@ -186,8 +186,8 @@ impl Tx<'_> {
         Ok(stored)
     }
 
-    /// Deletes the object under the name, if that has the version `expected` where one is given, and returns it as it
-    /// was last, with the version of the deletion.
+    /// Deletes the object under the name, if that has the version `expected` where one is given,
+    /// and returns it as it was last, with the version of the deletion.
     pub(super) fn delete(
         &mut self,
         resource: &Arc<Resource>,
@@ -241,8 +241,9 @@ impl Tx<'_> {
         }
     }
 
-    /// The id of the kind, entered if it is new. As long as there are objects of a kind it has one plural and one scope; then
-    /// its names may be another one's, as when a definition is deleted and made anew.
+    /// The id of the kind, entered if it is new. As long as there are objects of a kind it has one
+    /// plural and one scope; then its names may be another one's, as when a definition is deleted
+    /// and made anew.
     pub(super) fn register(&self, resource: &Resource, key: &ObjectKey) -> Result<i64, CloudError> {
         let namespaced = resource.scope == Scope::Namespaced;
         let mut statement = self.conn.prepare_cached(
@@ -276,8 +277,8 @@ impl Tx<'_> {
         Ok(self.conn.last_insert_rowid())
     }
 
-    /// Takes its names from a kind, unless there are objects of it; tells whether there were none. The history still names
-    /// it: so it stays, under names that no kind can have.
+    /// Takes its names from a kind, unless there are objects of it; tells whether there were none.
+    /// The history still names it: so it stays, under names that no kind can have.
     fn retire(&self, id: i64) -> rusqlite::Result<bool> {
         const SQL: &str = "UPDATE resources SET kind = kind || ' ' || id, plural = plural || ' ' || id
             WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM objects WHERE resource_id = ?1)";
@@ -365,7 +366,8 @@ fn stored(object: &Object, version: u64) -> Stored {
     }
 }
 
-/// Node and UID of a record that comes from a client: its name and fields must be those of a record.
+/// Node and UID of a record that comes from a client: its name and fields must be those of a
+/// record.
 fn sync_columns(
     resource: &Resource,
     object: &Object,

@@ -46,8 +46,9 @@ pub struct CloudOptions {
     pub max_object_bytes: usize,
     /// The most Events of a node that are kept; the oldest make room for newer ones.
     pub events_per_node: usize,
-    /// Whether a damaged database is renamed to `<database>.corrupt-<time>` and an empty one made. All
-    /// objects get new UIDs then, and the incarnation changes, so nodes delete nothing unconfirmed.
+    /// Whether a damaged database is renamed to `<database>.corrupt-<time>` and an empty one made.
+    /// All objects get new UIDs then, and the incarnation changes, so nodes delete nothing
+    /// unconfirmed.
     pub set_aside_corrupt: bool,
     /// The wall clock.
     pub clock: fn() -> jiff::Timestamp,
@@ -78,7 +79,8 @@ impl Default for CloudOptions {
     }
 }
 
-/// 64 bits, 60 of them random, as 16 hexadecimal digits: every Hello carries the incarnation, so it is short.
+/// 64 bits, 60 of them random, as 16 hexadecimal digits: every Hello carries the incarnation, so it
+/// is short.
 pub(super) fn random_id() -> String {
     format!("{:016x}", uuid::Uuid::new_v4().as_u64_pair().0)
 }

@@ -24,8 +24,8 @@ pub struct RuleStatus {
 }
 
 impl CloudStore {
-    /// Replaces the status of a rule and nothing else of it. One that it has costs no version; a rule that is no more, or
-    /// another one, is left alone.
+    /// Replaces the status of a rule and nothing else of it. One that it has costs no version; a
+    /// rule that is no more, or another one, is left alone.
     ///
     /// # Errors
     /// The store's.

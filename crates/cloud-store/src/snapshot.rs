@@ -28,7 +28,8 @@ pub struct Scan {
     pub name: Option<String>,
     /// Only objects with these labels, if no name is given.
     pub labels: Selector,
-    /// At most so many objects are kept. Reading ends after [`MAX_PAGE_BYTES`] of objects, kept or not.
+    /// At most so many objects are kept. Reading ends after [`MAX_PAGE_BYTES`] of objects, kept or
+    /// not.
     pub limit: usize,
     /// Where the reading before ended.
     pub after: Option<Cursor>,
@@ -59,8 +60,9 @@ impl CloudSnapshot {
         self.version
     }
 
-    /// Reads objects in the order of namespace and name. `keep` is called with each of them on the reading thread
-    /// and makes of it what is returned, or nothing. Also tells where to go on, if there are more rows.
+    /// Reads objects in the order of namespace and name. `keep` is called with each of them on the
+    /// reading thread and makes of it what is returned, or nothing. Also tells where to go on, if
+    /// there are more rows.
     ///
     /// # Errors
     /// The store's.
@@ -108,7 +110,8 @@ impl<T, K: FnMut(Listed) -> Option<T>> Page<'_, T, K> {
     /// Takes an object in; whether there is room for more.
     fn take(&mut self, listed: Listed) -> bool {
         self.bytes += listed.body.len();
-        // The place is only needed if this is the last one: remembered before the object is given away.
+        // The place is only needed if this is the last one: remembered before the object is given
+        // away.
         let last = self.kept.len() + 1 >= self.scan.limit || self.bytes >= MAX_PAGE_BYTES;
         self.place = last.then(|| Cursor { namespace: listed.namespace.clone(), name: listed.name.clone() });
         self.kept.extend((self.keep)(listed));

@@ -1,5 +1,5 @@
-//! What lives beside the write connection: the counter of versions, the history's length, and the changes
-//! that are published once they are committed.
+//! What lives beside the write connection: the counter of versions, the history's length, and the
+//! changes that are published once they are committed.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,8 +23,8 @@ use edgesync_store::engine::{self, Checkpoint};
 use edgesync_store::snapshots::Snapshots;
 use edgesync_store::writer::WriterHooks;
 
-/// The most bytes of changes that one transaction keeps for the observer; of a larger one it is told the
-/// version only.
+/// The most bytes of changes that one transaction keeps for the observer; of a larger one it is
+/// told the version only.
 const MAX_UNTOLD_BYTES: usize = 32 << 20;
 
 /// The state of the writer's thread.
@@ -159,7 +159,8 @@ impl CloudState {
         self.now.last
     }
 
-    /// Whether the clock has jumped ahead of the one that runs with the machine since this was asked before.
+    /// Whether the clock has jumped ahead of the one that runs with the machine since this was
+    /// asked before.
     pub(super) fn has_jumped(&mut self, now: jiff::Timestamp, running: Duration) -> bool {
         self.now.lead.has_jumped(micros(now), running)
     }
@@ -192,7 +193,8 @@ impl CloudState {
         Ok(())
     }
 
-    /// Where changes of a kind go: its partition of the history, and its name if the observer wants them.
+    /// Where changes of a kind go: its partition of the history, and its name if the observer wants
+    /// them.
     fn known(&mut self, conn: &Connection, resource_id: i64) -> rusqlite::Result<Known> {
         if let Some(known) = self.kinds.get(&resource_id) {
             return Ok(known.clone());

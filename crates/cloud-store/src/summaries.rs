@@ -25,8 +25,8 @@ pub(super) struct Part {
     pub(super) left: Vec<i64>,
 }
 
-/// The rows of everything that placement decides about, of the Nodes, whose labels it decides by, and of the rules that are
-/// objects: the last one first. Rules come before what they select.
+/// The rows of everything that placement decides about, of the Nodes, whose labels it decides by,
+/// and of the rules that are objects: the last one first. Rules come before what they select.
 pub(super) fn rows(conn: &Connection) -> Result<Vec<i64>, CloudError> {
     let mut statement = conn.prepare_cached("SELECT id FROM objects WHERE resource_id = ?1")?;
     let (mut rows, mut rules): (Vec<i64>, Vec<i64>) = <_>::default();
@@ -44,7 +44,8 @@ pub(super) fn rows(conn: &Connection) -> Result<Vec<i64>, CloudError> {
     Ok(rows)
 }
 
-/// Reads rows, the last one first, up to [`MAX_PAGE_BYTES`] of objects. Rows that are no more are left out.
+/// Reads rows, the last one first, up to [`MAX_PAGE_BYTES`] of objects. Rows that are no more are
+/// left out.
 pub(super) fn part(conn: &Connection, shared: &Shared, mut rows: Vec<i64>) -> Result<Part, CloudError> {
     let known = resource_map(conn)?;
     let mut kinds: HashMap<(i64, String), Arc<Resource>> = HashMap::new();

@@ -45,7 +45,8 @@ impl Fixture {
         Self { store, ..self }
     }
 
-    /// The store as it would be found after a crash at this moment, opened beside the one that goes on.
+    /// The store as it would be found after a crash at this moment, opened beside the one that goes
+    /// on.
     pub(super) fn after_crash(&self) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cloud.db");
@@ -86,7 +87,8 @@ async fn put_member(
     Ok(store.put_document(member, effect).await?.is_some())
 }
 
-/// Everything that an observer is told: what happened to what, and the newest version after each commit.
+/// Everything that an observer is told: what happened to what, and the newest version after each
+/// commit.
 #[derive(Default)]
 pub(super) struct Told(std::sync::Mutex<(Vec<(ChangeKind, String)>, u64)>);
 

@@ -1,5 +1,5 @@
-//! Items of the outbox of a node take effect, each once: effect and number are stored in one transaction, by the rule
-//! of [`edgesync_protocol::upload::Taken`].
+//! Items of the outbox of a node take effect, each once: effect and number are stored in one
+//! transaction, by the rule of [`edgesync_protocol::upload::Taken`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,7 +48,8 @@ pub struct UploadEffect {
 pub enum Effect {
     /// The Node of the node says this of itself.
     Node(Box<NodeReport>),
-    /// The status of an object, if that is still the one of this UID. Everything else of the object stays.
+    /// The status of an object, if that is still the one of this UID. Everything else of the object
+    /// stays.
     Status {
         /// Its kind.
         resource: Resource,
@@ -58,22 +59,26 @@ pub enum Effect {
         name: String,
         /// Its UID.
         uid: Uid,
-        /// Whether it belongs on the node. If not, it is refused, and why tells whether it is there.
+        /// Whether it belongs on the node. If not, it is refused, and why tells whether it is
+        /// there.
         placed: bool,
         /// The value of the field `status`.
         status: Value,
     },
-    /// What of an object is in effect on the node is noted, in the place of what was noted of it before.
+    /// What of an object is in effect on the node is noted, in the place of what was noted of it
+    /// before.
     InEffect {
         /// What the node says.
         effect: Box<EffectContent>,
         /// The database file of the node: with another one it begins anew.
         epoch: Epoch,
-        /// Whether the object belongs on the node. If not, it must at least be recorded that it is there.
+        /// Whether the object belongs on the node. If not, it must at least be recorded that it is
+        /// there.
         placed: bool,
     },
-    /// An Event (`events.k8s.io/v1`) is created; or, if the node has made one of that name, replaced. If the name
-    /// is taken by an Event that this node has not made, the name of the node is added to it.
+    /// An Event (`events.k8s.io/v1`) is created; or, if the node has made one of that name,
+    /// replaced. If the name is taken by an Event that this node has not made, the name of the node
+    /// is added to it.
     Event(Box<Object>),
 }
 
@@ -96,9 +101,9 @@ const MAX_REFUSAL: usize = 256;
 const CLOUD_METADATA: [&str; 4] = ["finalizers", "generateName", "managedFields", "ownerReferences"];
 
 impl UploadBatch {
-    /// The namespaces that Events of the batch are in. The store knows no rules of namespaces: whoever has them makes
-    /// sure before [`CloudStore::take`] that these exist and are not being deleted, and refuses the Events of those
-    /// in which nothing can be created.
+    /// The namespaces that Events of the batch are in. The store knows no rules of namespaces:
+    /// whoever has them makes sure before [`CloudStore::take`] that these exist and are not being
+    /// deleted, and refuses the Events of those in which nothing can be created.
     #[must_use]
     pub fn event_namespaces(&self) -> BTreeSet<&str> {
         let events = self.items.iter().filter_map(|item| match &item.effect {
@@ -122,10 +127,12 @@ impl UploadBatch {
 }
 
 impl CloudStore {
-    /// Has items take effect, in their order, each once; what cannot is refused, and hinders no other.
+    /// Has items take effect, in their order, each once; what cannot is refused, and hinders no
+    /// other.
     ///
     /// # Errors
-    /// [`CloudError::NotFound`] if the node was removed from the fleet, or the store's. Then nothing of it has taken effect, and the numbers are what they were.
+    /// [`CloudError::NotFound`] if the node was removed from the fleet, or the store's. Then
+    /// nothing of it has taken effect, and the numbers are what they were.
     pub async fn take(&self, batch: UploadBatch) -> Result<UploadOutcome, CloudError> {
         let shared = Arc::clone(&self.shared);
         self.write(batch.bytes(), move |tx| tx.take(&batch, &shared)).await
@@ -347,8 +354,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The name under which an Event of a node is kept, and what is there. One that the node has made under another
-    /// name, because its own was taken then, stays where it is.
+    /// The name under which an Event of a node is kept, and what is there. One that the node has
+    /// made under another name, because its own was taken then, stays where it is.
     fn place_of_event(
         &self,
         resource: &Resource,
@@ -414,8 +421,8 @@ fn check_size(key: ObjectKey, text: &str, shared: &Shared) -> Result<(), CloudEr
     if size > limit { Err(CloudError::TooLarge { key, size, limit }) } else { Ok(()) }
 }
 
-/// The names that an Event of a node may have, in the order in which they are tried: its own, with the node's behind
-/// it, and one with a checksum of both where those are too long or taken too.
+/// The names that an Event of a node may have, in the order in which they are tried: its own, with
+/// the node's behind it, and one with a checksum of both where those are too long or taken too.
 #[must_use]
 pub fn event_names(name: &str, node: &NodeName) -> Vec<String> {
     let mut names = vec![name.to_owned()];

@@ -37,11 +37,12 @@ pub(super) fn micros(now: jiff::Timestamp) -> u64 {
     u64::try_from(now.as_microsecond()).unwrap_or(0)
 }
 
-/// A version that is ahead of everything that a newer copy of this file, or the same process in a copy of its machine, may
-/// have given: versions are given at less than one per microsecond, so none can have passed the clock.
+/// A version that is ahead of everything that a newer copy of this file, or the same process in a
+/// copy of its machine, may have given: versions are given at less than one per microsecond, so
+/// none can have passed the clock.
 ///
-/// If the clock is behind the file, its versions go on from the last one: that is loud, because then they may have been
-/// given before.
+/// If the clock is behind the file, its versions go on from the last one: that is loud, because
+/// then they may have been given before.
 fn base(previous: u64, now: jiff::Timestamp) -> u64 {
     let clock = micros(now);
     if clock <= previous {
@@ -74,7 +75,8 @@ fn enter(
     Ok(())
 }
 
-/// Jumps ahead within a transaction, as opening does, and begins another incarnation. Returns the version to go on from.
+/// Jumps ahead within a transaction, as opening does, and begins another incarnation. Returns the
+/// version to go on from.
 pub(super) fn begin_anew(
     conn: &Connection,
     previous: u64,
@@ -204,7 +206,8 @@ mod tests {
     fn a_new_incarnation_jumps_over_what_a_copy_of_the_machine_has_given() {
         let mut conn = database();
         let opened = open(&mut conn, at(1000), "a").unwrap();
-        // The machine is saved here. It goes on to 1200 and is lost; the saved one wakes up at 9000 and has given two.
+        // The machine is saved here. It goes on to 1200 and is lost; the saved one wakes up at 9000
+        // and has given two.
         let base = begin_anew(&conn, opened.counters.last + 2, at(9000), "b").unwrap();
         let issued = issued(&conn).unwrap();
         assert_eq!(base, 9000);

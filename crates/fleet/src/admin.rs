@@ -63,7 +63,8 @@ pub enum AdminRequest {
     Find(Wanted, oneshot::Sender<Value>),
     /// The keys of all labels of nodes, or who has which value of one.
     Labels(Option<String>, oneshot::Sender<Value>),
-    /// The numbers for the metrics, but for those of store and broker, which are read beside the fleet.
+    /// The numbers for the metrics, but for those of store and broker, which are read beside the
+    /// fleet.
     Numbers(oneshot::Sender<Box<CloudNumbers>>),
 }
 
@@ -88,8 +89,9 @@ pub struct Parts {
     pub page: Option<Page>,
 }
 
-/// Serves `summary`, `rollouts`, `objects` and `labels` for pages; `nodes`, `nodes/NODE`, and `confirm-deletions`, `remove`, `admit`, `revoke` and `forget` below that; `tokens`,
-/// `operators` and `broker-config`; and the metrics of the cloud side.
+/// Serves `summary`, `rollouts`, `objects` and `labels` for pages; `nodes`, `nodes/NODE`, and
+/// `confirm-deletions`, `remove`, `admit`, `revoke` and `forget` below that; `tokens`, `operators`
+/// and `broker-config`; and the metrics of the cloud side.
 #[derive(Clone)]
 pub struct Admin {
     requests: mpsc::Sender<AdminRequest>,
@@ -110,8 +112,8 @@ impl Admin {
 }
 
 impl Admin {
-    /// The numbers for the metrics; none if the fleet does not answer in time: then only the families of the API and the
-    /// process are there, and an alert can tell.
+    /// The numbers for the metrics; none if the fleet does not answer in time: then only the
+    /// families of the API and the process are there, and an alert can tell.
     pub(super) async fn numbers(&self) -> Option<Box<CloudNumbers>> {
         let answered = tokio::time::timeout(METRICS_PATIENCE, self.ask(AdminRequest::Numbers)).await;
         let mut numbers = answered.ok()?.ok()?;

@@ -94,8 +94,8 @@ pub fn certificates(node: &NodeName, certificates: usize) -> RevokedCertificates
     RevokedCertificates { node: node.to_string(), certificates }
 }
 
-/// Adds to what is known of nodes what is known of their names: when certificates end, who is revoked, and who has joined and
-/// never come.
+/// Adds to what is known of nodes what is known of their names: when certificates end, who is
+/// revoked, and who has joined and never come.
 pub fn with_members(nodes: Vec<NodeInfo>, members: &[MemberRecord]) -> Vec<NodeInfo> {
     let mut nodes: BTreeMap<String, NodeInfo> =
         nodes.into_iter().map(|node| (node.name().to_owned(), node)).collect();

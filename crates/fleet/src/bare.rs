@@ -1,5 +1,5 @@
-//! An API without objects: health and metrics, and the paths of an extension. It is what replicas have, whose objects are in a
-//! cluster with an API of its own, and what probes are answered by.
+//! An API without objects: health and metrics, and the paths of an extension. It is what replicas
+//! have, whose objects are in a cluster with an API of its own, and what probes are answered by.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

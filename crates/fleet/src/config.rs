@@ -29,7 +29,8 @@ pub struct Config {
     pub kubernetes: Kubernetes,
     /// Who serves MQTT.
     pub broker: Broker,
-    /// The connection to an external broker; its prefix and frame limit count for the embedded one too.
+    /// The connection to an external broker; its prefix and frame limit count for the embedded one
+    /// too.
     pub link: Link,
     /// Windows, times and guards of the sync protocol.
     pub sync: Sync,
@@ -148,7 +149,8 @@ section! {
     window_objects: usize = 1024, live units::count(window_objects, 1..=65_536);
     /// Largest number of bytes sent to a node and not reported yet.
     window_bytes: usize = 1 << 20, live units::size(window_bytes, 4 * KIB..=GIB);
-    /// Largest number of bytes of objects that are in memory for all nodes together, on their way to them.
+    /// Largest number of bytes of objects that are in memory for all nodes together, on their way
+    /// to them.
     bodies: usize = 256 << 20, live units::size(bodies, 16 * MIB..=64 * GIB);
     /// Largest number of objects in a frame.
     frame_objects: usize = 128, live units::count(frame_objects, 1..=4096);
@@ -162,7 +164,8 @@ section! {
     compress_above: Option<usize> = Some(1 << 10), live units::size_or_never(compress_above, 0..=16 * MIB);
     /// Whether `metadata.managedFields` is left out of what is sent.
     strip_managed_fields: bool = true, live units::flag(strip_managed_fields);
-    /// Whether the annotation in which `kubectl apply` keeps a second copy of the object is left out of what is sent.
+    /// Whether the annotation in which `kubectl apply` keeps a second copy of the object is left
+    /// out of what is sent.
     strip_last_applied: bool = true, live units::flag(strip_last_applied);
     /// Share of a node's objects above which deletions after a change of incarnation wait for a
     /// confirmation.
@@ -206,7 +209,8 @@ section! {
     max_events: usize = 1_000, fixed units::count(max_events, 10..=1_000_000);
     /// Whether `/metrics` has gauges for each node.
     metrics_per_node: bool = true, live units::flag(metrics_per_node);
-    /// Keys of labels, or beginnings of keys with a `*`, that nodes may give themselves and placement rules go by.
+    /// Keys of labels, or beginnings of keys with a `*`, that nodes may give themselves and
+    /// placement rules go by.
     trusted_labels: Vec<String> = Vec::new(),
         fixed units::words(trusted_labels, TRUSTED_LABELS, check_trusted_label);
 }

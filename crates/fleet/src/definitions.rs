@@ -1,9 +1,10 @@
-//! CustomResourceDefinitions: what they must be like, the kinds that they make, and the task that follows the stored
-//! ones. Depends on `api` and `object`.
+//! CustomResourceDefinitions: what they must be like, the kinds that they make, and the task that
+//! follows the stored ones. Depends on `api` and `object`.
 //!
-//! A definition is written like any object. The task sees the change within the time of a commit, serves the kinds,
-//! and only then writes `NamesAccepted` and `Established` into the status: who waits for the condition finds the
-//! kind served. A definition that is deleted stays until all objects of its kind are gone.
+//! A definition is written like any object. The task sees the change within the time of a commit,
+//! serves the kinds, and only then writes `NamesAccepted` and `Established` into the status: who
+//! waits for the condition finds the kind served. A definition that is deleted stays until all
+//! objects of its kind are gone.
 
 mod check;
 mod names;
@@ -35,8 +36,9 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// How long the task waits when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Completes and checks a definition that is created (`old` is `None`) or changed. Objects of other kinds are
-/// left alone. Gives what its author is to be warned of: rules that are not evaluated here.
+/// Completes and checks a definition that is created (`old` is `None`) or changed. Objects of other
+/// kinds are left alone. Gives what its author is to be warned of: rules that are not evaluated
+/// here.
 ///
 /// # Errors
 /// 422 with everything that is wrong. A definition whose spec stays as it is can always be changed.
@@ -53,7 +55,8 @@ pub(super) fn admit(kind: &Kind, old: Option<&Object>, object: &mut Object) -> R
     if causes.is_empty() { Ok(warnings) } else { Err(Status::invalid(GROUP, KIND, object.name(), causes)) }
 }
 
-/// The kinds of this program that are served without a definition in the store. A cluster is given the same ones.
+/// The kinds of this program that are served without a definition in the store. A cluster is given
+/// the same ones.
 pub(super) fn own() -> Vec<Kind> {
     let texts = [
         include_str!("../../../packaging/kubernetes/crds/clusterplacements.yaml"),
@@ -219,8 +222,8 @@ impl<K: Storage> Definitions<K> {
         (self.serve)(kinds.into_iter().flat_map(|(_, kinds)| kinds).collect());
     }
 
-    /// Writes what has come of the definitions, and clears up behind those that are deleted. Tells whether all
-    /// is done.
+    /// Writes what has come of the definitions, and clears up behind those that are deleted. Tells
+    /// whether all is done.
     async fn settle(&self) -> bool {
         let mut settled = true;
         for (name, outcome) in self.outcomes() {
@@ -253,7 +256,8 @@ impl<K: Storage> Definitions<K> {
         Ok(true)
     }
 
-    /// Writes the status, unless the definition has changed since: then the change is on its way here.
+    /// Writes the status, unless the definition has changed since: then the change is on its way
+    /// here.
     async fn write_status(&self, name: &str, known: &Definition, status: Map<String, Value>) -> Result<()> {
         let Some(stored) = self.storage.get(&self.resource, "", name).await? else { return Ok(()) };
         if stored.version != known.version {

@@ -1,15 +1,17 @@
-//! The fleet: the only owner of the nodes' machines and of the placement. One loop: events of nodes, changes of the source and
-//! requests of operators go into the machines, their effects come out.
+//! The fleet: the only owner of the nodes' machines and of the placement. One loop: events of
+//! nodes, changes of the source and requests of operators go into the machines, their effects come
+//! out.
 //!
 //! # Layout
 //! Each part owns its state, and returns what it wants done:
-//! - `reconciler`: the machines with the objects that they reconcile with; `nodes`, `broadcasts`, `ledger_loader`, `timeline`
-//!   and `settings` are parts of it;
+//! - `reconciler`: the machines with the objects that they reconcile with; `nodes`, `broadcasts`,
+//!   `ledger_loader`, `timeline` and `settings` are parts of it;
 //! - `bodies`, `sender` with `line`: what goes to nodes; `ingest`: what comes from them;
 //! - `rules`, `removals`, `replicas`, `requests`, `numbers`;
 //! - `queries`, `overview`, `rollouts`, `search`, `explain`: what operators and pages see.
 //!
-//! [`Fleet`] composes them: `events`, `changes`, `effects`, `departures`, `operators` are its methods by what causes them.
+//! [`Fleet`] composes them: `events`, `changes`, `effects`, `departures`, `operators` are its
+//! methods by what causes them.
 
 mod bodies;
 mod broadcasts;
@@ -153,7 +155,8 @@ impl<S: Source> Fleet<S> {
         Ok(fleet)
     }
 
-    /// Takes in the nodes that have reported before, and removes those whose Node was deleted since.
+    /// Takes in the nodes that have reported before, and removes those whose Node was deleted
+    /// since.
     async fn meet_stored(&mut self, orphans: &HashSet<NodeName>) -> Result<()> {
         let mut standings = self.requests.source().standings().await?;
         for (name, facts) in self.requests.source().nodes().await? {
@@ -175,7 +178,8 @@ impl<S: Source> Fleet<S> {
         Ok(())
     }
 
-    /// Takes in all that there is. Nodes wait so long: what is not known yet must not look like what is no more.
+    /// Takes in all that there is. Nodes wait so long: what is not known yet must not look like
+    /// what is no more.
     async fn read_all(&mut self) -> Result<()> {
         let watchdog = Watchdog::start();
         let (mut claiming, mut complete) = (0, false);
@@ -255,7 +259,8 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Does what can be done without waiting, as far as one turn may. Tells when the next turn is due.
+    /// Does what can be done without waiting, as far as one turn may. Tells when the next turn is
+    /// due.
     fn begin_turn(&mut self) -> Instant {
         self.follow_incarnation();
         let untold = self.spread_news();
@@ -332,7 +337,8 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Makes a node known that may never have reported. None if it was removed, or there are too many.
+    /// Makes a node known that may never have reported. None if it was removed, or there are too
+    /// many.
     fn meet(&mut self, name: &NodeName) -> Option<NodeId> {
         self.meet_known(name, None)
     }

@@ -1,6 +1,7 @@
-//! The controller of the cloud side: one loop with the protocol machine of every node, placement, roll-outs, Leases of nodes,
-//! uploads, garbage collection, admin requests and the page. It does not know where objects are stored: a database of this
-//! process or a Kubernetes cluster implements [`source::Source`]. Read [`fleet`] first, then [`source`].
+//! The controller of the cloud side: one loop with the protocol machine of every node, placement,
+//! roll-outs, Leases of nodes, uploads, garbage collection, admin requests and the page. It does
+//! not know where objects are stored: a database of this process or a Kubernetes cluster implements
+//! [`source::Source`]. Read [`fleet`] first, then [`source`].
 
 pub mod admin;
 pub mod answers;

@@ -1,16 +1,18 @@
-//! Which nodes live: their Leases, and the conditions of their Nodes that follow from them. Pure: the time comes in,
-//! changes of Leases and Nodes come out in batches.
+//! Which nodes live: their Leases, and the conditions of their Nodes that follow from them. Pure:
+//! the time comes in, changes of Leases and Nodes come out in batches.
 //!
-//! What counts is when a renewal arrives, by the cloud's own clock that never jumps: the clock of a node may be wrong.
-//! After a start every node that is known has the time of its Lease to show itself.
+//! What counts is when a renewal arrives, by the cloud's own clock that never jumps: the clock of a
+//! node may be wrong. After a start every node that is known has the time of its Lease to show
+//! itself.
 //!
-//! When the Lease of a node runs out, all its conditions become Unknown, those that it has reported itself too, as
-//! Kubernetes' node lifecycle controller has it: a full disk of which nobody has heard for hours is not known to be
-//! full. What the node has reported is kept in memory and set again when it renews. After a start nothing is kept:
-//! then the node is asked for its report ([`NodeLifecycle::wants_report`]).
+//! When the Lease of a node runs out, all its conditions become Unknown, those that it has reported
+//! itself too, as Kubernetes' node lifecycle controller has it: a full disk of which nobody has
+//! heard for hours is not known to be full. What the node has reported is kept in memory and set
+//! again when it renews. After a start nothing is kept: then the node is asked for its report
+//! ([`NodeLifecycle::wants_report`]).
 //!
-//! Conditions are written as they are when it is time to, not as they have changed: a write that failed, or that
-//! passed another one, is simply made again.
+//! Conditions are written as they are when it is time to, not as they have changed: a write that
+//! failed, or that passed another one, is simply made again.
 
 mod conditions;
 
@@ -39,7 +41,8 @@ const STEADY: Duration = Duration::from_secs(10);
 const GATHER: Duration = Duration::from_millis(100);
 /// How long a write that failed is not tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// The most nodes that are looked at at a time: those of which thousands fall silent at once are looked at in parts.
+/// The most nodes that are looked at at a time: those of which thousands fall silent at once are
+/// looked at in parts.
 const LOOKS: usize = 1000;
 /// The most Leases, and the most Nodes, in one transaction.
 const BATCH: usize = 2000;
@@ -48,12 +51,14 @@ const BATCH: usize = 2000;
 #[derive(Debug)]
 pub(super) struct NodeLifecycle {
     nodes: HashMap<NodeName, Vital>,
-    /// When a node is to be looked at again: its Lease runs out, or it has been in its state of sync for long enough.
+    /// When a node is to be looked at again: its Lease runs out, or it has been in its state of
+    /// sync for long enough.
     deadlines: BTreeSet<(Now, NodeName)>,
     leases: Batches,
     changes: Batches,
     flush: Duration,
-    /// Other replicas may serve the same nodes: of those that are not connected here nothing is said.
+    /// Other replicas may serve the same nodes: of those that are not connected here nothing is
+    /// said.
     is_shared: bool,
 }
 
@@ -124,7 +129,8 @@ impl NodeLifecycle {
         for lease in &known.leases {
             let vital = lifecycle.nodes.entry(lease.node.clone()).or_default();
             vital.arrived = Some(lease.renewed);
-            // It may have run out before the start: then the store has the node's own conditions as Unknown.
+            // It may have run out before the start: then the store has the node's own conditions as
+            // Unknown.
             let good = jiff::SignedDuration::from_secs(lease.seconds.into());
             vital.restore = clock.duration_since(lease.renewed) > good;
             vital.lease = Some(lease.clone());
@@ -136,7 +142,8 @@ impl NodeLifecycle {
         lifecycle
     }
 
-    /// One of several replicas: it says nothing of nodes that are not connected here, whatever is stored of them.
+    /// One of several replicas: it says nothing of nodes that are not connected here, whatever is
+    /// stored of them.
     pub(super) fn of_replica(now: Now, clock: Timestamp, flush: Duration) -> Self {
         Self { is_shared: true, ..Self::new(now, clock, &Registered::default(), flush) }
     }
@@ -147,8 +154,8 @@ impl NodeLifecycle {
         self.leases.at = self.leases.at.min(now + flush);
     }
 
-    /// A renewal has arrived. A node whose clock is wrong by more than its Lease is long gets the time of the cloud:
-    /// what reads the Lease compares it with the cloud's clock.
+    /// A renewal has arrived. A node whose clock is wrong by more than its Lease is long gets the
+    /// time of the cloud: what reads the Lease compares it with the cloud's clock.
     pub(super) fn renewed(&mut self, now: Now, clock: Timestamp, node: &NodeName, lease: &Lease) {
         let name = node.clone();
         let vital = self.nodes.entry(name.clone()).or_default();
@@ -189,8 +196,9 @@ impl NodeLifecycle {
         }
     }
 
-    /// Whether a node is in sync, and if not, what is missing. A change is told once it has lasted for a while; of changing
-    /// numbers only that of the removals that are held back, which an operator confirms.
+    /// Whether a node is in sync, and if not, what is missing. A change is told once it has lasted
+    /// for a while; of changing numbers only that of the removals that are held back, which an
+    /// operator confirms.
     pub(super) fn in_sync(
         &mut self,
         now: Now,
@@ -236,14 +244,15 @@ impl NodeLifecycle {
         }
     }
 
-    /// Whether a node is to be asked for its report: its own conditions may be Unknown in the store, and what it
-    /// reported before is not known here.
+    /// Whether a node is to be asked for its report: its own conditions may be Unknown in the
+    /// store, and what it reported before is not known here.
     pub(super) fn wants_report(&self, node: &NodeName) -> bool {
         let unknown = |vital: &Vital| vital.restore || vital.life == Life::Lost;
         self.nodes.get(node).is_some_and(|vital| vital.reported.is_none() && unknown(vital))
     }
 
-    /// Somebody else has noted that a node has fallen silent. One that renews its Lease here lives: that is written again.
+    /// Somebody else has noted that a node has fallen silent. One that renews its Lease here lives:
+    /// that is written again.
     pub(super) fn found_silent(&mut self, now: Now, node: &NodeName) {
         let lives = self.nodes.get(node).is_some_and(|vital| vital.life == Life::Renewed);
         if lives {
@@ -383,7 +392,8 @@ impl NodeLifecycle {
             let mut changed = false;
             if vital.until.is_some_and(|until| until <= now) {
                 if self.is_shared {
-                    // It may live at another replica. Who looks after all Leases says if it does not.
+                    // It may live at another replica. Who looks after all Leases says if it does
+                    // not.
                     self.forget(&name);
                     continue;
                 }
@@ -427,7 +437,8 @@ impl Batches {
         self.under_way.clone()
     }
 
-    /// The write has ended. What is left is not written before `at`, if there was not more than fits one write.
+    /// The write has ended. What is left is not written before `at`, if there was not more than
+    /// fits one write.
     fn written(&mut self, stored: bool, at: Now) {
         let full = self.under_way.len() >= BATCH;
         let written = std::mem::take(&mut self.under_way);

@@ -1,5 +1,6 @@
-//! The numbers of the cloud side for Prometheus: what they are, and how `/metrics` shows them. Pure; the fleet and
-//! [`super::admin`] fill them in when somebody asks. `docs/metrics.md` describes each.
+//! The numbers of the cloud side for Prometheus: what they are, and how `/metrics` shows them.
+//! Pure; the fleet and [`super::admin`] fill them in when somebody asks. `docs/metrics.md`
+//! describes each.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use edgesync_runtime::metrics::write_writer;
 use edgesync_store::writer::WriterStats;
 use edgesync_transport::link::{Cause, Endings, Traffic};
 
-/// What the metrics of the cloud side show. Numbers of things that happened only grow while it runs.
+/// What the metrics of the cloud side show. Numbers of things that happened only grow while it
+/// runs.
 #[derive(Clone, Debug, Default)]
 pub struct CloudNumbers {
     /// All nodes put together.
@@ -169,8 +171,8 @@ impl Totals {
     }
 }
 
-/// Adds what a machine has counted. Of a node that goes the counters are to be kept: sums that fall would look like
-/// a restart.
+/// Adds what a machine has counted. Of a node that goes the counters are to be kept: sums that fall
+/// would look like a restart.
 pub(crate) fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
     let CloudCounters {
         hellos,

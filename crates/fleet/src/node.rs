@@ -187,7 +187,8 @@ impl Node {
     }
 }
 
-/// What a node is to hold, as its machine sees it; and what of it cannot be read now. Counts how often it looks.
+/// What a node is to hold, as its machine sees it; and what of it cannot be read now. Counts how
+/// often it looks.
 pub(super) struct DesiredOn<'a>(pub(super) OnNode<'a>, pub(super) &'a [Unread], pub(super) &'a Work);
 
 impl DesiredState for DesiredOn<'_> {

@@ -43,7 +43,8 @@ impl std::fmt::Debug for CloudObjects {
 }
 
 impl CloudObjects {
-    /// Reads the kinds that the store has met before and observes its changes. There can be one for a store.
+    /// Reads the kinds that the store has met before and observes its changes. There can be one for
+    /// a store.
     ///
     /// # Errors
     /// The store's.
@@ -73,8 +74,9 @@ impl CloudObjects {
         &self.store
     }
 
-    /// Replaces the kinds of CustomResourceDefinitions: all versions that are served, those of a group together.
-    /// A kind that was served only because the store has objects of it gives way for good.
+    /// Replaces the kinds of CustomResourceDefinitions: all versions that are served, those of a
+    /// group together. A kind that was served only because the store has objects of it gives way
+    /// for good.
     pub fn set_custom(&self, kinds: &[Arc<Kind>]) {
         self.kinds.set_custom(kinds);
     }

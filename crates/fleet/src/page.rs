@@ -1,5 +1,5 @@
-//! The page for browsers: its files, which are part of the program, and the keys with which it asks where there are no
-//! certificates. Why: `docs/decisions/0023-page.md`.
+//! The page for browsers: its files, which are part of the program, and the keys with which it asks
+//! where there are no certificates. Why: `docs/decisions/0023-page.md`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -59,7 +59,8 @@ impl Page {
         Arc::clone(&self.keys) as Arc<dyn PageKeys>
     }
 
-    /// Where it is, with a key for this role, and until when that is good; nothing if it is not served without certificates.
+    /// Where it is, with a key for this role, and until when that is good; nothing if it is not
+    /// served without certificates.
     pub(super) fn invitation(&self, role: Role) -> Option<PageInvitation> {
         let address = self.address?;
         let (key, ends) = self.keys.sign(role, Timestamp::now());

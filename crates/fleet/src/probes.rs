@@ -1,5 +1,6 @@
-//! What the probes of Kubernetes and Prometheus ask for, over plain HTTP (`api.health`): it answers from the first moment of a
-//! start, however long that takes, and tells nothing but health and numbers.
+//! What the probes of Kubernetes and Prometheus ask for, over plain HTTP (`api.health`): it answers
+//! from the first moment of a start, however long that takes, and tells nothing but health and
+//! numbers.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};

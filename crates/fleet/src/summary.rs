@@ -1,5 +1,5 @@
-//! What a page shows of the whole fleet: one row for each node, what has changed since, and the last hour. The fleet makes it
-//! once; however many pages are open, they are handed the same bytes.
+//! What a page shows of the whole fleet: one row for each node, what has changed since, and the
+//! last hour. The fleet makes it once; however many pages are open, they are handed the same bytes.
 //!
 //! `docs/api.md` describes what is sent.
 
@@ -86,7 +86,8 @@ impl Board {
         (self.revision.receiver_count(), self.asked.load(Ordering::Relaxed))
     }
 
-    /// What a pass has found, at a time in milliseconds: becomes the next revision if it is anything.
+    /// What a pass has found, at a time in milliseconds: becomes the next revision if it is
+    /// anything.
     pub(super) fn tell(&self, at: i64, found: Found) {
         let mut told = self.told();
         if found.rows.is_empty() && found.gone.is_empty() && told.revision > 0 {
@@ -135,7 +136,8 @@ impl Board {
         made
     }
 
-    /// Lines from now on: at first all rows, unless `from` is a start and a revision after which all is known.
+    /// Lines from now on: at first all rows, unless `from` is a start and a revision after which
+    /// all is known.
     pub(super) fn watch(
         self: &Arc<Self>,
         from: Option<(&str, u64)>,
@@ -209,7 +211,8 @@ impl Told {
         self.revision
     }
 
-    /// The names of the states come first, so that whoever reads the text from its beginning can tell what follows.
+    /// The names of the states come first, so that whoever reads the text from its beginning can
+    /// tell what follows.
     fn line(&self, what: &str, start: &str, nodes: &str, gone: &Value) -> Bytes {
         let mut text = String::with_capacity(nodes.len() + 512);
         // Writing to a text does not fail.

@@ -1,5 +1,5 @@
-//! What goes on behind the API of the cloud: the kinds of CustomResourceDefinitions are served, dependents and
-//! namespaces collected.
+//! What goes on behind the API of the cloud: the kinds of CustomResourceDefinitions are served,
+//! dependents and namespaces collected.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// Makes the namespaces that every cluster has and serves the kinds that are defined, from now on as they change.
+    /// Makes the namespaces that every cluster has and serves the kinds that are defined, from now
+    /// on as they change.
     ///
     /// # Errors
     /// The store's, as the API says it.

@@ -1,5 +1,5 @@
-//! Checks what a node sends from its outbox before it takes effect: whether it can be read, is valid, and is this
-//! node's to say. Pure.
+//! Checks what a node sends from its outbox before it takes effect: whether it can be read, is
+//! valid, and is this node's to say. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,7 +44,8 @@ fn invalid(message: impl Into<String>) -> Refusal {
     (RefusedReason::Invalid, message.into())
 }
 
-/// The objects that an upload says something of, by UID: their status, or what is in effect. Only the lane of status has any.
+/// The objects that an upload says something of, by UID: their status, or what is in effect. Only
+/// the lane of status has any.
 pub(super) fn places(upload: &Upload, place: impl Fn(&str) -> Place) -> HashMap<Uid, Place> {
     if upload.lane != Lane::Status {
         return HashMap::new();
@@ -58,8 +59,8 @@ pub(super) fn places(upload: &Upload, place: impl Fn(&str) -> Place) -> HashMap<
     uids.map(|uid| (uid.clone(), place(&uid))).collect()
 }
 
-/// What is to be stored for an upload of a node with this database file. `places` is what [`places`] has found; `schema` has
-/// the schemas of kinds, if there are any.
+/// What is to be stored for an upload of a node with this database file. `places` is what
+/// [`places`] has found; `schema` has the schemas of kinds, if there are any.
 pub(super) fn prepare(
     (node, epoch): (&NodeName, Epoch),
     upload: &Upload,
@@ -133,7 +134,8 @@ fn object_status(
     let StatusContent { uid, object, status } = content;
     let resource = match places.get(uid) {
         Some(Place::Here(placed)) => same_object(placed, object)?,
-        // Whether it is gone, or another one has its name, or it does not belong on this node, the store tells.
+        // Whether it is gone, or another one has its name, or it does not belong on this node, the
+        // store tells.
         Some(Place::Elsewhere) => {
             let guessed = kinds::guess(&object.api_version, &object.kind, !object.namespace.is_empty());
             if !is_placeable(&guessed) {
@@ -158,7 +160,8 @@ fn object_status(
     })
 }
 
-/// What is in effect of an object that the node holds, or is to hold: of others a node says nothing but that they are gone.
+/// What is in effect of an object that the node holds, or is to hold: of others a node says nothing
+/// but that they are gone.
 fn in_effect(effect: EffectContent, epoch: Epoch, places: &HashMap<Uid, Place>) -> Result<Effect, Refusal> {
     if !effect.is_sane() {
         return Err(invalid("what is in effect goes beyond its limits, or contradicts itself"));

@@ -1,15 +1,16 @@
-//! How much the loop does in a turn, in units of work instead of time: a clock would tell of the machine that it runs on.
+//! How much the loop does in a turn, in units of work instead of time: a clock would tell of the
+//! machine that it runs on.
 //!
 //! A unit is an object that is looked at for a node, or as much work: see the constants.
 
 use std::cell::Cell;
 
-/// Units after which a part of a turn ends, however much is left: the next turn goes on with it. A part may take longer by
-/// one piece, which is a node with all that it is to hold.
+/// Units after which a part of a turn ends, however much is left: the next turn goes on with it. A
+/// part may take longer by one piece, which is a node with all that it is to hold.
 ///
-/// A turn has five parts at most, and is to take less than 60 ms: 6 µs for a unit. The longest turns of 10,000 nodes with
-/// objects of a rule for all of them have 4,000 to 5,000 units. They take 7 ms with optimisation, and 10 µs for a unit
-/// without any.
+/// A turn has five parts at most, and is to take less than 60 ms: 6 µs for a unit. The longest
+/// turns of 10,000 nodes with objects of a rule for all of them have 4,000 to 5,000 units. They
+/// take 7 ms with optimisation, and 10 µs for a unit without any.
 const PART: u64 = 2048;
 /// The most that a turn may take at 10,000 nodes of the tests.
 #[cfg(test)]

@@ -58,7 +58,8 @@ pub(super) struct Disk {
     pub(super) max_size: u64,
     /// Whether what is written is flushed all at once, by [`Disk::flush`].
     pub(super) at_once: bool,
-    /// A file or directory of each file system on which something was written since, by the number of its device.
+    /// A file or directory of each file system on which something was written since, by the number
+    /// of its device.
     pub(super) unflushed: RefCell<BTreeMap<u64, OwnedFd>>,
     /// Number of steps until a simulated crash; used by tests.
     #[cfg(test)]

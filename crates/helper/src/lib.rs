@@ -1,7 +1,7 @@
 //! The privileged helper: writes files and reloads programs on behalf of the unprivileged agent. It
 //! trusts its configuration file, provided that only root can write it, and nothing else: the agent
-//! sends the name of a rule and objects, never paths or commands. It is independent of cloud, network
-//! and database. Read `serve` first.
+//! sends the name of a rule and objects, never paths or commands. It is independent of cloud,
+//! network and database. Read `serve` first.
 //!
 //! It executes the plans of [`edgesync_files`]: [`disk`] lays out files, `hook` runs programs,
 //! `records` persists the state. Requests are serial, so no two programs run at once. It exits when

@@ -2,8 +2,8 @@
 //! against the scripted CloudCore, over a link that is cut, with crashes, lost and rolled-back
 //! databases, a full store, and a changing cluster.
 //!
-//! `EDGESYNC_SEED=<n> cargo test -p edgesync-kubeedge --lib simulation::one_seed -- --nocapture` shows one run step by step;
-//! `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.
+//! `EDGESYNC_SEED=<n> cargo test -p edgesync-kubeedge --lib simulation::one_seed -- --nocapture`
+//! shows one run step by step; `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.
 
 mod checks;
 mod convergence;

@@ -1,14 +1,16 @@
-//! What operators ask of a fleet over a Kubernetes cluster, answered from the cluster itself: from any machine that reaches it,
-//! whether or not a replica runs.
+//! What operators ask of a fleet over a Kubernetes cluster, answered from the cluster itself: from
+//! any machine that reaches it, whether or not a replica runs.
 //!
-//! The paths are those of the replicas' own API, and so are the answers. Nothing is decided here that replicas decide: what is
-//! written is what they look for, tokens and names in the namespace of edgesync, Nodes and their annotations.
+//! The paths are those of the replicas' own API, and so are the answers. Nothing is decided here
+//! that replicas decide: what is written is what they look for, tokens and names in the namespace
+//! of edgesync, Nodes and their annotations.
 //!
 //! # Removing a node
-//! First the name is remembered as removed, then its Node is deleted. In this order nobody makes the Node anew in between, and
-//! whoever dies between the two leaves a node that is served as before, and a removal that the same command completes. Replicas
-//! that hear that the Node is gone remember the removal too and take away what is left of the node, as after
-//! `kubectl delete node`. They are waited for, as far as they run: what came before them, they would undo.
+//! First the name is remembered as removed, then its Node is deleted. In this order nobody makes
+//! the Node anew in between, and whoever dies between the two leaves a node that is served as
+//! before, and a removal that the same command completes. Replicas that hear that the Node is gone
+//! remember the removal too and take away what is left of the node, as after `kubectl delete node`.
+//! They are waited for, as far as they run: what came before them, they would undo.
 
 mod nodes;
 
@@ -34,10 +36,12 @@ use edgesync_placement::DELETIONS_CONFIRMED_ANNOTATION;
 
 /// How often a Node is annotated that others change meanwhile.
 const ATTEMPTS: usize = 10;
-/// How long it is waited for replicas that take away what is left of a node, and how often is looked.
+/// How long it is waited for replicas that take away what is left of a node, and how often is
+/// looked.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a name must be free before it is believed that no replica remembers it as removed any more.
+/// How long a name must be free before it is believed that no replica remembers it as removed any
+/// more.
 const SETTLED: Duration = Duration::from_secs(1);
 /// How soon to ask again what others have changed meanwhile, in seconds.
 const RETRY_SECONDS: u32 = 1;
@@ -130,8 +134,9 @@ impl Afar {
         }
     }
 
-    /// Some of the ObjectSyncs or ClusterObjectSyncs that this program has written, of one node or of all: the first ones, or
-    /// those from where the page before has ended. With them is told where the next page begins.
+    /// Some of the ObjectSyncs or ClusterObjectSyncs that this program has written, of one node or
+    /// of all: the first ones, or those from where the page before has ended. With them is told
+    /// where the next page begins.
     ///
     /// # Errors
     /// What the cluster refuses; it does not have that kind.
@@ -212,8 +217,9 @@ impl Afar {
         Ok(true)
     }
 
-    /// Waits until replicas have taken away the Lease of a node that was removed, which is when they have remembered that. Not
-    /// for long: there may be none, and then the cluster collects what belongs to the Node.
+    /// Waits until replicas have taken away the Lease of a node that was removed, which is when
+    /// they have remembered that. Not for long: there may be none, and then the cluster collects
+    /// what belongs to the Node.
     async fn swept(&self, name: &NodeName) -> Result<()> {
         let until = tokio::time::Instant::now() + PATIENCE;
         while self.lease(name).await?.is_some() && tokio::time::Instant::now() < until {
@@ -276,7 +282,8 @@ impl Afar {
         Ok(enrollment.forget_node(name).await? || admitted)
     }
 
-    /// Has the removals of a node that are held back go out: as many as its Node tells. Tells how many.
+    /// Has the removals of a node that are held back go out: as many as its Node tells. Tells how
+    /// many.
     async fn confirm_deletions(&self, name: &NodeName) -> Result<u64> {
         let incarnation = self.incarnation().await?;
         for _ in 0..ATTEMPTS {
@@ -319,7 +326,8 @@ impl Afar {
         Ok(found.filter(mark::is_marked))
     }
 
-    /// The incarnation that replicas speak of. That there is one tells that this is their namespace.
+    /// The incarnation that replicas speak of. That there is one tells that this is their
+    /// namespace.
     async fn incarnation(&self) -> Result<Arc<str>> {
         let found = recorded_incarnation(&self.cluster, &self.namespace).await.map_err(refusal)?;
         found.ok_or_else(|| {

@@ -1,7 +1,7 @@
 //! A copy of objects whose truth is elsewhere, so that their bodies need not all be in memory.
 //!
-//! Nothing rests on the file: it begins empty whenever it is opened, is never synced to the disk, and may be deleted at will.
-//! It is private to its owner nevertheless: Secrets are in it.
+//! Nothing rests on the file: it begins empty whenever it is opened, is never synced to the disk,
+//! and may be deleted at will. It is private to its owner nevertheless: Secrets are in it.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -104,11 +104,12 @@ impl WriterHooks for State {
 }
 
 impl Cache {
-    /// Makes an empty cache in the place of what is there. Blocks: to be called at the start, outside of async tasks.
+    /// Makes an empty cache in the place of what is there. Blocks: to be called at the start,
+    /// outside of async tasks.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] if another process has it open, [`StoreError::Foreign`] if the file is no cache, which leaves
-    /// it alone; whatever else prevents it from being used.
+    /// [`StoreError::InUse`] if another process has it open, [`StoreError::Foreign`] if the file is
+    /// no cache, which leaves it alone; whatever else prevents it from being used.
     pub fn open(path: &Path, options: &CacheOptions) -> Result<Self, StoreError> {
         let lock = engine::lock(path)?;
         clear(path, &options.engine)?;
@@ -136,7 +137,8 @@ impl Cache {
             .await
     }
 
-    /// The bodies of objects, at most [`MAX_BODIES`] of them. Objects that there are not are left out.
+    /// The bodies of objects, at most [`MAX_BODIES`] of them. Objects that there are not are left
+    /// out.
     ///
     /// # Errors
     /// The store's.
@@ -144,7 +146,8 @@ impl Cache {
         self.readers.run(move |conn| bodies(conn, &uids, left_out)).await
     }
 
-    /// A part of all that there is: the first one from 0, each other one from where the one before says.
+    /// A part of all that there is: the first one from 0, each other one from where the one before
+    /// says.
     ///
     /// # Errors
     /// The store's.

@@ -1,7 +1,8 @@
-//! A Kubernetes cluster as what a fleet follows: who one is there, what is to be watched, what that tells, and how
-//! single objects are written.
+//! A Kubernetes cluster as what a fleet follows: who one is there, what is to be watched, what that
+//! tells, and how single objects are written.
 //!
-//! The cluster is the store then: it gives UIDs and versions. Nothing else knows the client library. May depend on [`edgesync_object`] and [`edgesync_placement`].
+//! The cluster is the store then: it gives UIDs and versions. Nothing else knows the client
+//! library. May depend on [`edgesync_object`] and [`edgesync_placement`].
 
 mod access;
 mod feed;

@@ -1,7 +1,8 @@
-//! A Kubernetes cluster as the store of a fleet: objects, Placements, Nodes, Leases, Events and ObjectSyncs live there, and any
-//! number of stateless replicas serve nodes over it. It implements the traits of [`edgesync_fleet`] and
-//! [`edgesync_enrollment`] and knows neither the protocol's frames nor connections to nodes. Read [`source`] first, then
-//! [`cluster`], the informer; [`cache`] is the disposable copy that a replica keeps.
+//! A Kubernetes cluster as the store of a fleet: objects, Placements, Nodes, Leases, Events and
+//! ObjectSyncs live there, and any number of stateless replicas serve nodes over it. It implements
+//! the traits of [`edgesync_fleet`] and [`edgesync_enrollment`] and knows neither the protocol's
+//! frames nor connections to nodes. Read [`source`] first, then [`cluster`], the informer;
+//! [`cache`] is the disposable copy that a replica keeps.
 
 pub mod afar;
 pub mod cache;

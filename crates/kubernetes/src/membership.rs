@@ -1,4 +1,5 @@
-//! One suite of rules for both who remember. The cluster is the embedded API of a cloud side, over HTTP.
+//! One suite of rules for both who remember. The cluster is the embedded API of a cloud side, over
+//! HTTP.
 
 use std::sync::Arc;
 

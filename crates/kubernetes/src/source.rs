@@ -2,10 +2,10 @@
 //!
 //! # Layout
 //! - what the cluster tells, through the cache: `intake`;
-//! - what is written: `leases`, `nodes`, `uploads`, `syncs` with `records`, `rules`, all at the rate of `requests`, and only on
-//!   what bears the `mark` of edgesync;
-//! - who serves a node: `serving`; who leads, and what the leader does: `leader`, `sweep`; which life of the cluster it is:
-//!   `incarnation`.
+//! - what is written: `leases`, `nodes`, `uploads`, `syncs` with `records`, `rules`, all at the
+//!   rate of `requests`, and only on what bears the `mark` of edgesync;
+//! - who serves a node: `serving`; who leads, and what the leader does: `leader`, `sweep`; which
+//!   life of the cluster it is: `incarnation`.
 
 mod incarnation;
 mod intake;
@@ -96,7 +96,8 @@ struct Shared {
 }
 
 impl Kubernetes {
-    /// Opens what replicas share, and begins to write. Nothing is read of objects before [`Source::follow`].
+    /// Opens what replicas share, and begins to write. Nothing is read of objects before
+    /// [`Source::follow`].
     ///
     /// # Errors
     /// The cluster does not serve, or does not allow it.

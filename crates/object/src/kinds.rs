@@ -41,8 +41,9 @@ macro_rules! kinds {
     (@scope C) => { Scope::Cluster };
 }
 
-/// Every known kind, in the order of discovery: the groups of Kubernetes by the priority that they have there, then others
-/// by name; the kinds of a group by plural. Where two share a plural (`events`), the first one is meant by the bare word.
+/// Every known kind, in the order of discovery: the groups of Kubernetes by the priority that they
+/// have there, then others by name; the kinds of a group by plural. Where two share a plural
+/// (`events`), the first one is meant by the bare word.
 #[rustfmt::skip]
 pub static KINDS: &[KnownKind] = kinds! {
     "" "v1" "Binding" "bindings" "binding" N [];

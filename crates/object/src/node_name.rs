@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::name::{Problem, check_subdomain};
 
-/// The name of a node: a DNS-1123 subdomain. Cheap to clone. It dereferences to its text, and compares and hashes as that, so
-/// that a map by name is also asked with a text.
+/// The name of a node: a DNS-1123 subdomain. Cheap to clone. It dereferences to its text, and
+/// compares and hashes as that, so that a map by name is also asked with a text.
 ///
 /// ```
 /// use edgesync_object::NodeName;

@@ -1,5 +1,5 @@
-//! Label selectors: the text form (`a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1,j<9`) and the structured form
-//! (`matchLabels`, `matchExpressions`).
+//! Label selectors: the text form (`a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1,j<9`) and the
+//! structured form (`matchLabels`, `matchExpressions`).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

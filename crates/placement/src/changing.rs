@@ -1,9 +1,9 @@
 //! Rules that come and go while there are nodes and objects.
 //!
-//! The labels of objects are not kept, so a rule that comes selects nothing at first: whoever has the objects tells those
-//! again that it may select. A rule that changes comes as another one, and the old one goes once all was told again: what
-//! both select stays where it is meanwhile. A rule goes object by object, because one object more or less may concern all
-//! nodes.
+//! The labels of objects are not kept, so a rule that comes selects nothing at first: whoever has
+//! the objects tells those again that it may select. A rule that changes comes as another one, and
+//! the old one goes once all was told again: what both select stays where it is meanwhile. A rule
+//! goes object by object, because one object more or less may concern all nodes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ impl RuleId {
 }
 
 impl Placement {
-    /// Takes in a rule. It selects the nodes that are known, and of the objects what is told from now on.
+    /// Takes in a rule. It selects the nodes that are known, and of the objects what is told from
+    /// now on.
     pub fn add_rule(&mut self, rule: PlacementRule) -> RuleId {
         let free = self.rules.iter().position(|rule| rule.stage == Stage::Gone);
         let number = free.unwrap_or(self.rules.len());
@@ -49,16 +50,17 @@ impl Placement {
         RuleId(number)
     }
 
-    /// A rule is to go: nothing that is told from now on is selected by it. What it has selected leaves it in
-    /// [`Placement::shrink_rule`].
+    /// A rule is to go: nothing that is told from now on is selected by it. What it has selected
+    /// leaves it in [`Placement::shrink_rule`].
     pub fn retire_rule(&mut self, id: RuleId) {
         if let Some(rule) = self.rules.get_mut(id.0) {
             rule.stage = Stage::Going;
         }
     }
 
-    /// Takes one object out of a rule that is to go, and tells what that means for nodes. Nothing once there is none left:
-    /// then the rule has gone, and its number may become that of another one.
+    /// Takes one object out of a rule that is to go, and tells what that means for nodes. Nothing
+    /// once there is none left: then the rule has gone, and its number may become that of another
+    /// one.
     pub fn shrink_rule(&mut self, id: RuleId) -> Option<Differences> {
         let rule = self.rules.get_mut(id.0).filter(|rule| rule.stage == Stage::Going)?;
         match rule.objects.first().copied() {

@@ -32,14 +32,14 @@ impl Delta {
     }
 }
 
-/// What the change of an object means for nodes. It is good until the next change of an object: then the index says no
-/// more what was before.
+/// What the change of an object means for nodes. It is good until the next change of an object:
+/// then the index says no more what was before.
 #[derive(Debug, Default)]
 pub struct Differences {
     /// Of what Pods have begun or ceased to refer to.
     pub deltas: Vec<Delta>,
-    /// Of the object itself, and of one that it has replaced. Asked for by [`Placement::next_node`] and
-    /// [`Placement::differences_on`].
+    /// Of the object itself, and of one that it has replaced. Asked for by [`Placement::next_node`]
+    /// and [`Placement::differences_on`].
     moves: Vec<Move>,
 }
 
@@ -65,8 +65,8 @@ impl Move {
 }
 
 impl Placement {
-    /// The first node after this one, in the order of names, that differences may concern. Its time does not depend on
-    /// how many there are.
+    /// The first node after this one, in the order of names, that differences may concern. Its time
+    /// does not depend on how many there are.
     #[must_use]
     pub fn next_node(&self, differences: &Differences, after: Option<&NodeName>) -> Option<NodeName> {
         let states = differences.moves.iter().flat_map(Move::states);

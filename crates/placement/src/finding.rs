@@ -7,8 +7,8 @@ use super::{Placed, Placement, RuleId};
 use edgesync_object::{NodeName, Resource, Target};
 
 impl Placement {
-    /// Looks at some objects, beginning with the one of a number: those that are wanted, by kind, namespace and name, and the
-    /// number to go on with, if there are more.
+    /// Looks at some objects, beginning with the one of a number: those that are wanted, by kind,
+    /// namespace and name, and the number to go on with, if there are more.
     pub fn find(
         &self,
         from: u32,

@@ -1,17 +1,21 @@
-//! The placement index: which object belongs on which node, by rules, by the objects' own labels and annotations, and by the
-//! Pods that refer to them. It is pure and incremental, and knows [`edgesync_object`] only: no protocol, store or fleet. Read
-//! [`Placement`] first, then [`Differences`].
+//! The placement index: which object belongs on which node, by rules, by the objects' own labels
+//! and annotations, and by the Pods that refer to them. It is pure and incremental, and knows
+//! [`edgesync_object`] only: no protocol, store or fleet. Read [`Placement`] first, then
+//! [`Differences`].
 //!
 //! An object is desired on a node if one of these holds:
-//! 1. it names the node: label `edgesync.io/node`, annotation `edgesync.io/nodes`, `spec.nodeName` of a Pod;
+//! 1. it names the node: label `edgesync.io/node`, annotation `edgesync.io/nodes`, `spec.nodeName`
+//!    of a Pod;
 //! 2. it is a ConfigMap or Secret that a Pod refers to which names the node (1);
-//! 3. a rule selects both the object and the node, and the node is known ([`Placement::set_node`]). Rules come from the
-//!    configuration or are objects themselves ([`spec`]), which can be added and removed ([`Placement::add_rule`]).
+//! 3. a rule selects both the object and the node, and the node is known ([`Placement::set_node`]).
+//!    Rules come from the configuration or are objects themselves ([`spec`]), which can be added
+//!    and removed ([`Placement::add_rule`]).
 //!
-//! 1 and 2 hold for unknown nodes too, so the order in which objects and nodes appear does not matter. A change yields exactly
-//! the differences it makes; one that concerns all nodes lists them lazily. Memory is proportional to objects plus nodes, not
-//! to their product: a rule's objects are kept once per rule. Objects that nothing places are not kept, except ConfigMaps and
-//! Secrets, to which a Pod may come to refer.
+//! 1 and 2 hold for unknown nodes too, so the order in which objects and nodes appear does not
+//! matter. A change yields exactly the differences it makes; one that concerns all nodes lists them
+//! lazily. Memory is proportional to objects plus nodes, not to their product: a rule's objects are
+//! kept once per rule. Objects that nothing places are not kept, except ConfigMaps and Secrets, to
+//! which a Pod may come to refer.
 
 #![warn(missing_docs)]
 
@@ -63,7 +67,8 @@ pub struct Placement {
     names: Sets<NodeName>,
     /// What Pods need in their namespaces.
     references: HashMap<Id, Box<[Reference]>>,
-    /// How many objects a set of rules selects, once somebody has asked since an object has changed.
+    /// How many objects a set of rules selects, once somebody has asked since an object has
+    /// changed.
     counted: HashMap<Vec<usize>, usize>,
     /// Objects that a node is to hold for reasons 1 and 2.
     direct: HashMap<NodeName, BTreeSet<Id>>,
@@ -180,7 +185,8 @@ impl Placement {
         (before, after)
     }
 
-    /// What differs for a node whose rules have changed: only objects of a rule that came or went can.
+    /// What differs for a node whose rules have changed: only objects of a rule that came or went
+    /// can.
     fn differences_of_node(&self, name: &NodeName, before: &[usize], after: &[usize]) -> Vec<Delta> {
         let changed =
             |a: &[usize], b: &[usize]| a.iter().filter(|n| !b.contains(n)).copied().collect::<Vec<_>>();
@@ -191,7 +197,8 @@ impl Placement {
                 let earlier = numbers.get(..place).unwrap_or_default();
                 for id in self.rules.get(*number).iter().flat_map(|rule| &rule.objects) {
                     let Some(slot) = self.slots.get(*id) else { continue };
-                    // Placed by something else before and after, or listed by an earlier rule already.
+                    // Placed by something else before and after, or listed by an earlier rule
+                    // already.
                     let rules = self.selections.get(slot.rules);
                     let otherwise = self.direct.get(name).is_some_and(|ids| ids.contains(id))
                         || rules.iter().any(|n| other.contains(n) || earlier.contains(n));
@@ -203,7 +210,8 @@ impl Placement {
         deltas
     }
 
-    /// Takes in an object that is new or has changed, or may be selected by a rule that has come since it was told.
+    /// Takes in an object that is new or has changed, or may be selected by a rule that has come
+    /// since it was told.
     pub fn upsert(&mut self, object: &Summary) -> Differences {
         let mut differences = Differences::default();
         if !is_placeable(&object.resource) {
@@ -219,7 +227,8 @@ impl Placement {
             return differences;
         }
         let target = Target::of(&object.resource);
-        // One name, one object: a recreated one replaces the old one, whose deletion may come later.
+        // One name, one object: a recreated one replaces the old one, whose deletion may come
+        // later.
         let namesake =
             target.and_then(|target| self.slots.by_name((target, &object.namespace, &object.name)));
         if let Some(old) = namesake.filter(|id| Some(*id) != known) {
@@ -247,8 +256,8 @@ impl Placement {
         differences
     }
 
-    /// Looks at some objects, beginning with the one of a number: which of them are not among these UIDs, and the number
-    /// to go on with, if there are more.
+    /// Looks at some objects, beginning with the one of a number: which of them are not among these
+    /// UIDs, and the number to go on with, if there are more.
     #[must_use]
     pub fn absent(&self, uids: &HashSet<Uid>, from: u32, count: u32) -> (Vec<Uid>, Option<u32>) {
         let end = self.slots.end().min(from.saturating_add(count));
@@ -325,7 +334,8 @@ impl Placement {
         self.slots.share(id, shared);
     }
 
-    /// Enters an object that is not in the index. One that nothing places and no Pod can refer to is left out.
+    /// Enters an object that is not in the index. One that nothing places and no Pod can refer to
+    /// is left out.
     fn put_in(&mut self, object: &Summary, rules: &[usize]) -> Option<Id> {
         let nodes: Vec<NodeName> = object.nodes.iter().cloned().collect();
         let target = Target::of(&object.resource);
@@ -408,8 +418,8 @@ impl Placement {
         pairs.collect()
     }
 
-    /// Counts the references of a Pod that has changed. What is referred to at a node for the first time
-    /// comes, what is for the last time goes.
+    /// Counts the references of a Pod that has changed. What is referred to at a node for the first
+    /// time comes, what is for the last time goes.
     fn follow_references(
         &mut self,
         before: &BTreeSet<(Named, NodeName)>,
@@ -452,8 +462,8 @@ impl Placement {
         true
     }
 
-    /// A node has begun or ceased to refer to a ConfigMap or Secret: a difference if it exists and nothing
-    /// else places it there.
+    /// A node has begun or ceased to refer to a ConfigMap or Secret: a difference if it exists and
+    /// nothing else places it there.
     fn reference_changed(&mut self, named: &Named, node: &NodeName, refers: bool) -> Option<Delta> {
         let id = self.slots.by_name((named.target, &named.namespace, &named.name))?;
         let slot = self.slots.get(id)?;

@@ -26,7 +26,8 @@ impl<'a> OnNode<'a> {
         self.placement.slots.whole(slot).filter(|_| wanted)
     }
 
-    /// UID and version of everything that the node is to hold, each object once, in no particular order.
+    /// UID and version of everything that the node is to hold, each object once, in no particular
+    /// order.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, ResourceVersion)> + use<'a> {
         self.slots().map(|slot| (slot.uid(), slot.version()))
     }

@@ -1,4 +1,5 @@
-//! Placement rules: which objects belong on which nodes. They stand in the configuration, or are objects (`spec.rs`).
+//! Placement rules: which objects belong on which nodes. They stand in the configuration, or are
+//! objects (`spec.rs`).
 
 use serde::Deserialize;
 
@@ -8,8 +9,8 @@ use edgesync_object::{Labels, Selector};
 
 pub use edgesync_object::matching::{Glob, GlobError, KindError, KindMatch, ObjectMatch};
 
-/// One rule: every object that it selects belongs on every node that it selects. What a part leaves out
-/// is not restricted.
+/// One rule: every object that it selects belongs on every node that it selects. What a part leaves
+/// out is not restricted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PlacementRule {

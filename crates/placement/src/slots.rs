@@ -1,7 +1,8 @@
 //! The objects of the index in few bytes each, found by UID and by name.
 //!
-//! What many nodes hold is kept whole, so that all that is on its way to them shares it. What at most one node is to hold,
-//! and what nothing places, is a text of UID, version and name: it is made whole when somebody asks.
+//! What many nodes hold is kept whole, so that all that is on its way to them shares it. What at
+//! most one node is to hold, and what nothing places, is a text of UID, version and name: it is
+//! made whole when somebody asks.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -12,7 +13,8 @@ use hashbrown::HashTable;
 use super::{Summary, Uid};
 use edgesync_object::{ObjectRef, Resource, ResourceVersion, Target};
 
-/// An object of the index, as others see it. Its labels are not kept: they were compared with the rules when it came.
+/// An object of the index, as others see it. Its labels are not kept: they were compared with the
+/// rules when it came.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The UID.
@@ -212,8 +214,8 @@ impl Slots {
         self.by_name.find(self.table.hasher.hash_one((target, namespace, name)), is_it)
     }
 
-    /// Enters an object that is not in the table. `shared`: several nodes may hold it. Nothing if a name is longer than any
-    /// can be.
+    /// Enters an object that is not in the table. `shared`: several nodes may hold it. Nothing if a
+    /// name is longer than any can be.
     pub(super) fn insert(&mut self, object: &Summary, shared: bool, rules: u32, nodes: u32) -> Option<Id> {
         let words = self.words_of(&object.resource, &object.namespace)?;
         let form = text(&object.uid, object.version.as_str(), &object.name)?;

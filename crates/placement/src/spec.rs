@@ -1,6 +1,6 @@
-//! Rules as objects: `Placement`, which places objects of its own namespace, so that whoever may write there decides, and
-//! `ClusterPlacement`, which places objects of any namespaces and cluster-scoped ones. `packaging/kubernetes/crds` defines
-//! both.
+//! Rules as objects: `Placement`, which places objects of its own namespace, so that whoever may
+//! write there decides, and `ClusterPlacement`, which places objects of any namespaces and
+//! cluster-scoped ones. `packaging/kubernetes/crds` defines both.
 
 use serde::Deserialize;
 
@@ -57,7 +57,8 @@ impl InForce {
     }
 }
 
-/// The rule, and which of its kinds are none: the others are placed nevertheless. What cannot be read places nothing.
+/// The rule, and which of its kinds are none: the others are placed nevertheless. What cannot be
+/// read places nothing.
 fn read(rule: &RuleText, namespace: &str) -> Result<(PlacementRule, Problems), Problems> {
     let spec = serde_json::from_str(&rule.spec);
     let Spec { objects, nodes } =

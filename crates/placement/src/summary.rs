@@ -1,5 +1,5 @@
-//! What deciding about an object takes, without its body: identity, version, labels, and what ties it to
-//! nodes.
+//! What deciding about an object takes, without its body: identity, version, labels, and what ties
+//! it to nodes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,11 +12,12 @@ use edgesync_object::{Labels, NodeName, Object, Reference, Resource, ResourceVer
 
 /// The label that places an object on one node: its value is the node's name.
 pub const NODE_LABEL: &str = "edgesync.io/node";
-/// The annotation that places an object on several nodes, or on one whose name is no label value: node
-/// names, separated by commas.
+/// The annotation that places an object on several nodes, or on one whose name is no label value:
+/// node names, separated by commas.
 pub const NODES_ANNOTATION: &str = "edgesync.io/nodes";
-/// The annotation of a Node with which an operator confirms removals that are held back, where several replicas serve the
-/// node: `INCARNATION/COUNT`, the incarnation and the most removals that are meant.
+/// The annotation of a Node with which an operator confirms removals that are held back, where
+/// several replicas serve the node: `INCARNATION/COUNT`, the incarnation and the most removals that
+/// are meant.
 pub const DELETIONS_CONFIRMED_ANNOTATION: &str = "edgesync.io/deletions-confirmed";
 /// The most nodes that one annotation may name; further ones are ignored.
 pub(crate) const MAX_NAMED_NODES: usize = 1024;
@@ -59,8 +60,8 @@ pub struct NodeNotes {
     pub silent: bool,
     /// It lives and is said to hold what it is to hold.
     pub in_sync: bool,
-    /// Whether all objects that rules for files concern there are in effect, and it holds what it is to hold; nothing
-    /// without such rules.
+    /// Whether all objects that rules for files concern there are in effect, and it holds what it
+    /// is to hold; nothing without such rules.
     pub in_effect: Option<bool>,
 }
 
@@ -163,8 +164,9 @@ impl Summary {
         self.notes.iter().flat_map(|notes| notes.claimed.iter().flatten())
     }
 
-    /// The labels that rules select a Node by: those that were given to it, and of those that it has given itself the ones
-    /// that an operator trusts. A trusted one is a key, or the beginning of keys with a `*` after it.
+    /// The labels that rules select a Node by: those that were given to it, and of those that it
+    /// has given itself the ones that an operator trusts. A trusted one is a key, or the beginning
+    /// of keys with a `*` after it.
     #[must_use]
     pub fn trusted_labels(&self, trusted: &[String]) -> Labels {
         let fits = |key: &str| {

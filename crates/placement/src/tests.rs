@@ -1,4 +1,5 @@
-//! What the index promises: the right nodes, exact differences, and always what a fresh start would give.
+//! What the index promises: the right nodes, exact differences, and always what a fresh start would
+//! give.
 
 use super::*;
 use edgesync_object::{Object, kinds};
@@ -280,7 +281,8 @@ enum Step {
     RemoveNode {
         node: u8,
     },
-    /// Another rule in the place of the one that was added last: what there is is told again in between.
+    /// Another rule in the place of the one that was added last: what there is is told again in
+    /// between.
     ChangeRule {
         rule: u8,
     },

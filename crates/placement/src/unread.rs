@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::rules::KindMatch;
 use edgesync_object::{ObjectRef, kinds, split_api_version};
 
-/// Objects that somebody wants and that may be there or not. What a node holds of them is not to be taken for deleted.
+/// Objects that somebody wants and that may be there or not. What a node holds of them is not to be
+/// taken for deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unread {
     /// Of one kind: in one namespace, or in all.

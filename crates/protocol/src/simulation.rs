@@ -2,8 +2,8 @@
 //! databases, in virtual time and from a seed. The guarantees are checked at every step,
 //! convergence at the end.
 //!
-//! `EDGESYNC_SEED=<n> cargo test -p edgesync-protocol --lib simulation::seeded::one_seed -- --nocapture` shows one run step by step;
-//! `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.
+//! `EDGESYNC_SEED=<n> cargo test -p edgesync-protocol --lib simulation::seeded::one_seed -- --nocapture`
+//! shows one run step by step; `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.
 
 #![allow(missing_docs, reason = "for tests")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a simulation fails by panicking")]

@@ -15,8 +15,9 @@ pub fn limit_arenas() {
     {
         /// Free memory at the top of the heap above which it is returned, in bytes.
         const TRIM_THRESHOLD: libc::c_int = 512 << 10;
-        // SAFETY: mallopt takes two integers, touches only the allocator's own state under its lock,
-        // and refuses unknown values by its result, which may be ignored: a limit is only missing then.
+        // SAFETY: mallopt takes two integers, touches only the allocator's own state under its
+        // lock, and refuses unknown values by its result, which may be ignored: a limit is only
+        // missing then.
         unsafe {
             libc::mallopt(libc::M_ARENA_MAX, 1);
             libc::mallopt(libc::M_TRIM_THRESHOLD, TRIM_THRESHOLD);

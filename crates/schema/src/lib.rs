@@ -2,8 +2,9 @@
 //! list topology, CEL validation rules, Protocol Buffers of built-in kinds, and OpenAPI output.
 //! Pure, without HTTP and storage. Read [`Schema`] first.
 //!
-//! The vocabulary is that of OpenAPI v3 as Kubernetes restricts and extends it (`x-kubernetes-…`). Schemas are trees without
-//! cycles: where a type contains itself (JSONSchemaProps), the inner one is [`Type::Any`] with unknown fields preserved.
+//! The vocabulary is that of OpenAPI v3 as Kubernetes restricts and extends it (`x-kubernetes-…`).
+//! Schemas are trees without cycles: where a type contains itself (JSONSchemaProps), the inner one
+//! is [`Type::Any`] with unknown fields preserved.
 
 #![warn(missing_docs)]
 

@@ -1,7 +1,7 @@
 //! Time limits that hold on a busy machine as on an idle one.
 //!
-//! A limit is what an idle machine keeps. Where it has passed, [`load`] measures how busy the machine is, and the limit counts
-//! that many times.
+//! A limit is what an idle machine keeps. Where it has passed, [`load`] measures how busy the
+//! machine is, and the limit counts that many times.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The processor time that [`load`] takes: several of a scheduler's slices.
 const WORK: Duration = Duration::from_millis(30);
 
-/// The factor by which this machine runs a thread slower than an idle one would, at least 1: wall-clock time over processor
-/// time of a piece of work, rounded up.
+/// The factor by which this machine runs a thread slower than an idle one would, at least 1:
+/// wall-clock time over processor time of a piece of work, rounded up.
 pub fn load() -> u32 {
     let (begun, worked) = (Instant::now(), processor_time());
     while processor_time() - worked < WORK {}
@@ -34,7 +34,8 @@ pub fn scaled(time: Duration) -> Duration {
     time * load()
 }
 
-/// Whether `elapsed` is within `limit`, or within what the limit is on a machine as busy as this one now.
+/// Whether `elapsed` is within `limit`, or within what the limit is on a machine as busy as this
+/// one now.
 pub fn is_within(elapsed: Duration, limit: Duration) -> bool {
     elapsed < limit || elapsed < scaled(limit)
 }

@@ -5,7 +5,8 @@
 //! layers above confirm end to end what must not be lost; they get an event for every connection
 //! and every loss.
 //!
-//! `edgesync-kubeedge` has the other client, a WebSocket to a CloudCore, over the same [`task`], [`handle`] and [`queue`].
+//! `edgesync-kubeedge` has the other client, a WebSocket to a CloudCore, over the same [`task`],
+//! [`handle`] and [`queue`].
 //!
 //! One task owns the connection and blocks on nothing else. Publishes go through a queue bounded in
 //! messages and bytes ([`LinkHandle::try_publish`] reports when it is full). While the receiver of
@@ -42,7 +43,8 @@ use stream::Target;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-/// The largest number of unacknowledged publishes: rumqttc keeps a table of this size per connection.
+/// The largest number of unacknowledged publishes: rumqttc keeps a table of this size per
+/// connection.
 pub(crate) const MAX_INFLIGHT: u16 = 64;
 /// The longest payload of a will, in bytes: its length field has two bytes.
 pub(crate) const MAX_WILL: usize = 65_535;

@@ -6,7 +6,8 @@
 //! the others. No other common name is a valid node name, so no node can get another party's
 //! certificate.
 //!
-//! May depend on [`edgesync_object`] (names). Only this module names `rustls`, `tokio_rustls`, `rcgen` and `yasna`.
+//! May depend on [`edgesync_object`] (names). Only this module names `rustls`, `tokio_rustls`,
+//! `rcgen` and `yasna`.
 //!
 //! # Clocks
 //! A device without a battery starts in 1970. Such a clock must not keep it from its cloud, and

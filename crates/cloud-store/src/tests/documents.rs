@@ -1,4 +1,5 @@
-//! Documents of enrollment: replaced by compare-and-swap, and durable with what they change of a Node.
+//! Documents of enrollment: replaced by compare-and-swap, and durable with what they change of a
+//! Node.
 
 use super::*;
 use edgesync_object::Labels;

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Takes in what a feed tells, as placement does: versions by names. Returns after `Complete`, or a change.
+/// Takes in what a feed tells, as placement does: versions by names. Returns after `Complete`, or a
+/// change.
 fn take_in(known: &mut BTreeMap<String, u64>, item: FeedItem) -> bool {
     let version = |summary: &Summary| summary.version.as_str().parse::<u64>().unwrap();
     match item {

@@ -1,4 +1,5 @@
-//! Nodes as objects: made and changed by reports and conditions, removed, and what is known of them at a start.
+//! Nodes as objects: made and changed by reports and conditions, removed, and what is known of them
+//! at a start.
 
 use super::leases::{lease, renewal};
 use super::*;

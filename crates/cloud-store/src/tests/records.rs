@@ -249,7 +249,8 @@ async fn an_observer_is_told_of_what_it_wants_and_of_nothing_that_was_refused() 
     assert_eq!(told[2].previous.as_ref(), Some(&told[1].body));
 }
 
-/// Prints rates; run with `--ignored --nocapture`. The figures are for people, nothing is asserted about time.
+/// Prints rates; run with `--ignored --nocapture`. The figures are for people, nothing is asserted
+/// about time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement, not a test"]
 async fn measure_creates_and_records() {

@@ -14,7 +14,8 @@ use edgesync_api::Address;
 use edgesync_cli::EXIT_CODES;
 use edgesync_cli::args::{self, CheckArgs, GetArgs, OutputArgs};
 
-/// The cloud side of edgesync: keeps Kubernetes objects, places them on nodes, brings nodes into sync.
+/// The cloud side of edgesync: keeps Kubernetes objects, places them on nodes, brings nodes into
+/// sync.
 #[derive(Parser, Clone, Debug, PartialEq, Eq)]
 #[command(
     name = "edgesync-cloud",
@@ -42,10 +43,11 @@ pub enum CloudCommand {
     },
     /// Create the objects of manifests, or change those that differ
     ///
-    /// This is a server-side apply in the name "edgesync-cloud": the fields of a manifest get its values, whoever has set them
-    /// before; fields that an earlier apply has set and that are not in the manifest any more are removed; all others stay.
-    /// Fields that the kind does not have are refused. Objects that no manifest names are left alone. What fails is told, and
-    /// the rest goes on.
+    /// This is a server-side apply in the name "edgesync-cloud": the fields of a manifest get its
+    /// values, whoever has set them before; fields that an earlier apply has set and that are not
+    /// in the manifest any more are removed; all others stay. Fields that the kind does not have
+    /// are refused. Objects that no manifest names are left alone. What fails is told, and the rest
+    /// goes on.
     Apply {
         #[command(flatten)]
         manifests: ManifestArgs,
@@ -71,9 +73,11 @@ pub enum CloudCommand {
     },
     /// Show the nodes: whether they are ready, connected and in sync, and what is pending
     Nodes(NodesArgs),
-    /// Say why an object is on a node, or is not: what each rule of placement says, and what holds it back
+    /// Say why an object is on a node, or is not: what each rule of placement says, and what holds
+    /// it back
     ExplainPlacement(ExplainArgs),
-    /// Say where the page is that shows the fleet in a browser, with a key that is good for twelve hours
+    /// Say where the page is that shows the fleet in a browser, with a key that is good for twelve
+    /// hours
     Page(ServerArgs),
     /// Show the versions that nodes have reported: ObjectSync records
     Syncs {
@@ -117,7 +121,8 @@ pub enum CloudCommand {
         #[command(flatten)]
         config: ConfigArgs,
     },
-    /// Put a backup in the place of the database, which is set aside; the cloud side must be stopped
+    /// Put a backup in the place of the database, which is set aside; the cloud side must be
+    /// stopped
     #[command(
         after_help = "Exit codes: 0 restored, 1 not restored: the copy is damaged, or the cloud side runs."
     )]
@@ -175,7 +180,8 @@ pub struct ExplainArgs {
 
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct NodesArgs {
-    /// Names of nodes that are shown in full, with what they reject; all in a table if none is given
+    /// Names of nodes that are shown in full, with what they reject; all in a table if none is
+    /// given
     #[arg(value_name = "NODE", conflicts_with_all = ["states", "selector", "sort_by"], value_parser = node_name)]
     pub names: Vec<String>,
     /// Only nodes in this state, such as "offline"; may be given more than once
@@ -245,13 +251,16 @@ fn uses(text: &str) -> Result<u32, String> {
 /// The commands of `node`.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum NodeCommand {
-    /// Remove nodes from the fleet, with all that is known of them; they are told when they come back
+    /// Remove nodes from the fleet, with all that is known of them; they are told when they come
+    /// back
     Remove(NodeArgs),
     /// Let nodes that were removed come back
     Admit(AdmitArgs),
-    /// Revoke all certificates and tokens of nodes and cut their connections: they come back with a new token only
+    /// Revoke all certificates and tokens of nodes and cut their connections: they come back with a
+    /// new token only
     Revoke(NodeArgs),
-    /// Revoke and remove nodes that never come back, and free their names: any token lets a device in under them again
+    /// Revoke and remove nodes that never come back, and free their names: any token lets a device
+    /// in under them again
     Forget(NodeArgs),
 }
 
@@ -259,7 +268,8 @@ pub enum NodeCommand {
 pub struct AdmitArgs {
     #[command(flatten)]
     pub nodes: NodeArgs,
-    /// The node has joined again after it was revoked, and the external broker has the new revocation list
+    /// The node has joined again after it was revoked, and the external broker has the new
+    /// revocation list
     #[arg(long)]
     pub broker_updated: bool,
 }
@@ -279,7 +289,8 @@ pub struct NodeArgs {
 pub enum TokenCommand {
     /// Make a token and print it; it is not shown again
     Create {
-        /// The only node that may use it, also to replace the device of that name [default: any name that was never used]
+        /// The only node that may use it, also to replace the device of that name
+        /// [default: any name that was never used]
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
         /// Label that the Node of whoever joins with it gets; may be given more than once
@@ -311,13 +322,16 @@ pub struct BrokerArgs {
     /// Which broker
     #[arg(value_name = "BROKER", value_parser = ["mosquitto", "emqx"])]
     pub flavor: String,
-    /// Write the files to this new directory, readable by their owner only; without it they are printed
+    /// Write the files to this new directory, readable by their owner only; without it they are
+    /// printed
     #[arg(long, value_name = "DIRECTORY", value_parser = args::path)]
     pub output: Option<PathBuf>,
-    /// Where the files will be, as the broker sees it [default: the directory of --output, or /etc/mosquitto/edgesync]
+    /// Where the files will be, as the broker sees it
+    /// [default: the directory of --output, or /etc/mosquitto/edgesync]
     #[arg(long, value_name = "DIRECTORY")]
     pub installed: Option<String>,
-    /// Host name or address by which nodes reach the broker; may be given more than once [default: pairing.names]
+    /// Host name or address by which nodes reach the broker; may be given more than once
+    /// [default: pairing.names]
     #[arg(long = "name", value_name = "NAME")]
     pub names: Vec<String>,
     /// Port that the broker listens on
@@ -334,7 +348,8 @@ pub enum OperatorCommand {
     List(ShowArgs),
     /// Revoke certificates of an operator and cut their connections
     Revoke {
-        /// Name of the operator, for all of them, or the serial number of one, as "operator list" shows it
+        /// Name of the operator, for all of them, or the serial number of one, as "operator list"
+        /// shows it
         #[arg(value_name = "NAME")]
         which: String,
         #[command(flatten)]
@@ -347,7 +362,8 @@ pub struct KubeconfigArgs {
     /// Name of the operator, for the audit log
     #[arg(long, value_name = "NAME", default_value = "operator")]
     pub user: String,
-    /// What the operator may do: view everything but Secrets; edit what is in namespaces; or be an admin
+    /// What the operator may do: view everything but Secrets; edit what is in namespaces; or be an
+    /// admin
     #[arg(long, value_name = "ROLE", default_value = "admin", value_parser = ["view", "edit", "admin"])]
     pub role: String,
     /// How long the certificate is good
@@ -406,8 +422,8 @@ pub struct FleetArgs {
     /// /run/edgesync-cloud/edgesync-cloud.sock]
     #[arg(long = "server", value_name = "ADDRESS")]
     pub address: Option<Address>,
-    /// A kubeconfig: that of a Kubernetes cluster with replicas of the cloud side, which is asked itself; or one of
-    /// "edgesync-cloud kubeconfig", for a cloud side on another machine
+    /// A kubeconfig: that of a Kubernetes cluster with replicas of the cloud side, which is asked
+    /// itself; or one of "edgesync-cloud kubeconfig", for a cloud side on another machine
     #[arg(long, value_name = "FILE", env = "EDGESYNC_CLOUD_KUBECONFIG", value_parser = args::path)]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the cluster in the kubeconfig [default: the current one]

@@ -16,7 +16,8 @@ use edgesync_object::objectsync::is_sync_record;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Resource, Scope, Status};
 
-/// The shortest time from one look at all kinds to the next: what following costs while much is written.
+/// The shortest time from one look at all kinds to the next: what following costs while much is
+/// written.
 const ROUND: Duration = Duration::from_millis(20);
 /// How long the task waits when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -248,8 +249,9 @@ impl<K: Storage> Collector<K> {
         Some(uid)
     }
 
-    /// Examines objects and acts on them, many at the same time. Those that have changed after the version up to
-    /// which every kind has been looked at wait for the next round: not all of their dependents may be known.
+    /// Examines objects and acts on them, many at the same time. Those that have changed after the
+    /// version up to which every kind has been looked at wait for the next round: not all of their
+    /// dependents may be known.
     async fn examine(&mut self) {
         let caught_up = self.followed.iter().map(|followed| followed.version).min().unwrap_or_default();
         let mut tasks = JoinSet::new();
@@ -291,7 +293,8 @@ impl<K: Storage> Collector<K> {
         }
     }
 
-    /// Takes in how an action ended. Who failed is tried again later; who has changed comes as a change.
+    /// Takes in how an action ended. Who failed is tried again later; who has changed comes as a
+    /// change.
     fn acted(&mut self, done: Option<Result<(Uid, Result<()>), tokio::task::JoinError>>) {
         let Some(Ok((uid, outcome))) = done else { return };
         match outcome {
@@ -360,7 +363,8 @@ fn is_same(a: &Resource, b: &Resource) -> bool {
     a.group == b.group && a.kind == b.kind
 }
 
-/// Does what is planned, unless the object is no longer as it was seen: then the change is on its way here.
+/// Does what is planned, unless the object is no longer as it was seen: then the change is on its
+/// way here.
 async fn act<K: Storage>(storage: &K, uid: &Uid, place: &Place, action: Action) -> Result<()> {
     let Place { resource, namespace, name, version } = place;
     let Some(stored) = storage.get(resource, namespace, name).await? else { return Ok(()) };

@@ -1,7 +1,8 @@
-//! Who owns whom, and what is to be done about it. Pure: sees changes, gives plans, does nothing itself.
+//! Who owns whom, and what is to be done about it. Pure: sees changes, gives plans, does nothing
+//! itself.
 //!
-//! It holds only objects that have owners or wait for their dependents: about 400 bytes for each, plus 200 for each
-//! owner that has dependents. All other objects cost nothing.
+//! It holds only objects that have owners or wait for their dependents: about 400 bytes for each,
+//! plus 200 for each owner that has dependents. All other objects cost nothing.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -88,7 +89,8 @@ pub(super) enum Presence {
     Present,
     /// No object of this uid is where the reference says.
     Absent,
-    /// Nobody can say: the kind is not served, or the reference leads from the cluster into a namespace.
+    /// Nobody can say: the kind is not served, or the reference leads from the cluster into a
+    /// namespace.
     Unresolvable,
 }
 
@@ -229,7 +231,8 @@ impl Graph {
         self.entries.get(uid).map(|entry| &entry.place)
     }
 
-    /// The owners that must be known before there can be a plan for an object, with what is known of them.
+    /// The owners that must be known before there can be a plan for an object, with what is known
+    /// of them.
     pub(super) fn owners(&self, uid: &str) -> Vec<(Owner, Option<Presence>)> {
         let Some(entry) = self.entries.get(uid).filter(|entry| !entry.deleting) else { return Vec::new() };
         let known = |owner: &Owner| {
@@ -272,7 +275,8 @@ impl Graph {
         self.dependents.get(uid).into_iter().flatten().any(blocks)
     }
 
-    /// A dependent loses its references to owners that leave it behind, also if it is being deleted itself.
+    /// A dependent loses its references to owners that leave it behind, also if it is being deleted
+    /// itself.
     fn plan_orphan(&self, entry: &Entry) -> Option<Action> {
         let leaving = entry.owners.iter().filter(|owner| self.hold(&owner.uid) == Hold::Orphan);
         let leaving: Vec<Uid> = leaving.map(|owner| owner.uid.clone()).collect();

@@ -12,7 +12,8 @@ use edgesync_api::Storage;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Resource, Scope};
 
-/// How soon a namespace is looked at again, at first and at most: objects in it wait for their finalizers.
+/// How soon a namespace is looked at again, at first and at most: objects in it wait for their
+/// finalizers.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 /// The finalizer in the spec of a namespace that has not been emptied.
 const FINALIZER: &str = "kubernetes";

@@ -1,5 +1,5 @@
-//! Deletes objects the way the API does: who has finalizers is marked and waits for them, the others go at once.
-//! Depends on `api` and `object`.
+//! Deletes objects the way the API does: who has finalizers is marked and waits for them, the
+//! others go at once. Depends on `api` and `object`.
 
 use std::sync::Arc;
 
@@ -79,7 +79,8 @@ async fn remove<K: Storage>(storage: &K, resource: &Arc<Resource>, stored: &Stor
     }
 }
 
-/// Replaces an object after a change, or removes it if it was only waiting for what has been taken away.
+/// Replaces an object after a change, or removes it if it was only waiting for what has been taken
+/// away.
 ///
 /// # Errors
 /// 409 if it is no longer at the version of `stored`, and the storage's.
@@ -120,8 +121,9 @@ pub(crate) async fn release<K: Storage>(
     put(storage, resource, &stored, object).await
 }
 
-/// Deletes all objects of a kind, in one namespace or everywhere. Tells how many there were before: some of them may
-/// wait for their finalizers, so nothing is left only after a sweep that found nothing. Holds one page at a time.
+/// Deletes all objects of a kind, in one namespace or everywhere. Tells how many there were before:
+/// some of them may wait for their finalizers, so nothing is left only after a sweep that found
+/// nothing. Holds one page at a time.
 ///
 /// # Errors
 /// The storage's; what has been deleted stays so.

@@ -53,7 +53,8 @@ fn run(storage: &Arc<Memory>) -> Running {
     Running(tokio::spawn(Collector::new(Arc::clone(storage), Arc::default()).run()))
 }
 
-/// Waits until the collector has nothing more to do: it sees a change that was made after all others.
+/// Waits until the collector has nothing more to do: it sees a change that was made after all
+/// others.
 async fn settle(storage: &Memory) {
     put(storage, "cm", "last", vec![owner("secret", "nobody", false)]).await;
     storage.until("the end of the last object", |names| !names.contains(&"ConfigMap last".to_owned())).await;

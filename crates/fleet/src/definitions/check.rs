@@ -15,7 +15,8 @@ const MAX_SELECTABLE: usize = 8;
 /// The annotation without which no kind may be defined in the groups of Kubernetes.
 const APPROVED: &str = "api-approved.kubernetes.io";
 
-/// Fills in the names that follow from others, and the finalizer that keeps the definition until its objects are gone.
+/// Fills in the names that follow from others, and the finalizer that keeps the definition until
+/// its objects are gone.
 pub(super) fn complete(object: &mut Object) {
     if let Some(Value::Object(spec)) = object.fields_mut().get_mut("spec") {
         if let Some(Value::Object(names)) = spec.get_mut("names") {
@@ -42,8 +43,8 @@ fn default(fields: &mut Map<String, Value>, name: &str, value: String) {
     }
 }
 
-/// Everything that is wrong with a definition, beyond the schema of its kind, and the rules of its schemas that are not
-/// evaluated here.
+/// Everything that is wrong with a definition, beyond the schema of its kind, and the rules of its
+/// schemas that are not evaluated here.
 pub(super) fn check(old: Option<&Object>, object: &Object) -> (Vec<Cause>, Vec<String>) {
     let spec = map(object.fields(), "spec");
     let mut causes = Vec::new();
@@ -234,7 +235,8 @@ fn check_selectable(at: &str, version: &Map<String, Value>, causes: &mut Vec<Cau
     }
 }
 
-/// What stays: the group; once it is served also kind, plural and scope; and versions in which objects are stored.
+/// What stays: the group; once it is served also kind, plural and scope; and versions in which
+/// objects are stored.
 fn check_unchanged(old: &Object, new: &Object, causes: &mut Vec<Cause>) {
     let (before, after) = (map(old.fields(), "spec"), map(new.fields(), "spec"));
     let status = map(old.fields(), "status");

@@ -1,4 +1,5 @@
-//! The names of custom kinds: who may have which, and what the status of a definition says of it. Pure.
+//! The names of custom kinds: who may have which, and what the status of a definition says of it.
+//! Pure.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -45,8 +46,8 @@ impl<'a> Taken<'a> {
     }
 }
 
-/// Decides who gets which names: built-in kinds first, then who is served already, then the older definition.
-/// A definition that wants a name of another one keeps those it had.
+/// Decides who gets which names: built-in kinds first, then who is served already, then the older
+/// definition. A definition that wants a name of another one keeps those it had.
 pub(super) fn resolve(
     definitions: &BTreeMap<String, Definition>,
     served: &[Arc<Kind>],

@@ -222,8 +222,8 @@ fn column(column: &Map<String, Value>) -> PrinterColumn {
     }
 }
 
-/// Orders versions by how much clients should prefer them: `v2`, `v1`, `v1beta2`, `v1alpha1`, then others, in the
-/// order of the alphabet reversed.
+/// Orders versions by how much clients should prefer them: `v2`, `v1`, `v1beta2`, `v1alpha1`, then
+/// others, in the order of the alphabet reversed.
 fn rank(version: &str) -> (u8, u64, u64, Reverse<String>) {
     let number = |text: &str| text.parse::<u64>().ok().filter(|_| !text.starts_with('+'));
     let parsed = version.strip_prefix('v').and_then(|rest| {

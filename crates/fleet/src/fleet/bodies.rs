@@ -1,8 +1,10 @@
-//! The bodies of the objects that nodes are to be sent: read once for all nodes that wait for them, many in one read, and
-//! shared as long as somebody holds them. What is alive of them has one limit for the process.
+//! The bodies of the objects that nodes are to be sent: read once for all nodes that wait for them,
+//! many in one read, and shared as long as somebody holds them. What is alive of them has one limit
+//! for the process.
 //!
-//! No I/O: the fleet reads what [`Bodies::next_read`] asks for, and hands on what [`Bodies::next_answer`] has. What one body
-//! means for thousands of nodes is done in steps ([`Bodies::step`]).
+//! No I/O: the fleet reads what [`Bodies::next_read`] asks for, and hands on what
+//! [`Bodies::next_answer`] has. What one body means for thousands of nodes is done in steps
+//! ([`Bodies::step`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,8 +44,8 @@ pub(super) struct Answer {
     pub(super) bodies: Vec<Loaded>,
 }
 
-/// What a load is for. Large objects stay for as long as a slow link takes, others come and go: each sort has half of the
-/// limit, so that neither waits for the other.
+/// What a load is for. Large objects stay for as long as a slow link takes, others come and go:
+/// each sort has half of the limit, so that neither waits for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     /// Objects that share a frame.
@@ -112,7 +114,8 @@ struct Read {
 #[derive(Debug)]
 struct Waiting {
     load: u64,
-    /// The version that will do. Absent if the read begins after it was asked for: then what comes is the newest.
+    /// The version that will do. Absent if the read begins after it was asked for: then what comes
+    /// is the newest.
     version: Option<ResourceVersion>,
 }
 
@@ -248,8 +251,9 @@ impl Bodies {
         self.served.extend(served.into_iter().map(|waiting| (waiting.load, loaded.clone())));
     }
 
-    /// Hands one body to one load, or lets one load in for which there is room, in their order. To be called until there
-    /// is nothing left to do, which it tells, before [`Bodies::next_read`]: what many wait for is read together.
+    /// Hands one body to one load, or lets one load in for which there is room, in their order. To
+    /// be called until there is nothing left to do, which it tells, before [`Bodies::next_read`]:
+    /// what many wait for is read together.
     pub(super) fn step(&mut self) -> bool {
         let Some((id, loaded)) = self.served.pop_front() else { return self.let_in() };
         if let Some(load) = self.loads.get_mut(&id) {
@@ -290,7 +294,8 @@ impl Bodies {
         false
     }
 
-    /// Takes a load in, unless it has to wait: it needs more than there is room for, and it would not be alone.
+    /// Takes a load in, unless it has to wait: it needs more than there is room for, and it would
+    /// not be alone.
     fn admit(&mut self, id: u64, sort: Sort) -> bool {
         let Some(load) = self.loads.get_mut(&id) else { return true };
         let is_new = |wanted: &&Wanted| match self.entries.get(&wanted.uid) {

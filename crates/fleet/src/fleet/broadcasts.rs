@@ -1,9 +1,10 @@
-//! Broadcasts to many nodes: an object that is on all of them has changed, the broker is gone, the configuration was reloaded,
-//! a new incarnation begins. Each node learns of them before its machine hears anything else, and a part of the nodes in each
-//! turn of the loop, so that a turn takes no longer the more nodes there are.
+//! Broadcasts to many nodes: an object that is on all of them has changed, the broker is gone, the
+//! configuration was reloaded, a new incarnation begins. Each node learns of them before its
+//! machine hears anything else, and a part of the nodes in each turn of the loop, so that a turn
+//! takes no longer the more nodes there are.
 //!
-//! Changes that the source tells meanwhile wait for their turn: one object changes at a time. So what a node is to hold
-//! changes, for its machine, exactly when the machine is told.
+//! Changes that the source tells meanwhile wait for their turn: one object changes at a time. So
+//! what a node is to hold changes, for its machine, exactly when the machine is told.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -34,7 +35,8 @@ pub(super) enum Waiting {
     CaughtUp(u64, ResourceVersion),
     /// What cannot be read is this from now on.
     Unread(Vec<Unread>),
-    /// The source was replaced by an older copy, all of which is told when this question is answered.
+    /// The source was replaced by an older copy, all of which is told when this question is
+    /// answered.
     Restored(u64),
     /// A rule gives up one object after the other.
     Shrink(RuleId),
@@ -47,8 +49,8 @@ pub(super) enum Waiting {
 pub(super) struct Broadcasts {
     /// How much has happened that concerns many nodes.
     count: u64,
-    /// When it was last that all connections were lost, that the configuration was reloaded, and that a new incarnation
-    /// began: the count from then on.
+    /// When it was last that all connections were lost, that the configuration was reloaded, and
+    /// that a new incarnation began: the count from then on.
     closed: u64,
     reloaded: u64,
     renewed: u64,

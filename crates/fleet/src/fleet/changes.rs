@@ -37,7 +37,8 @@ impl<C: Changes> Feed<C> {
 }
 
 impl<S: Source> Fleet<S> {
-    /// Goes on with what many nodes are to be told, as far as one turn may. Tells whether something is left.
+    /// Goes on with what many nodes are to be told, as far as one turn may. Tells whether something
+    /// is left.
     pub(super) fn spread_news(&mut self) -> bool {
         let end = self.reconciler.work.part();
         while !self.reconciler.work.has_reached(end) {

@@ -1,8 +1,8 @@
 //! Removes nodes from the fleet, and admits them again.
 //!
-//! A removed node has no machine. To each Hello it is told that it was removed, and it waits long before the next one; other
-//! frames of it are dropped. What the store is doing about the node ends first: a record or a Node that is written after the
-//! removal would stay.
+//! A removed node has no machine. To each Hello it is told that it was removed, and it waits long
+//! before the next one; other frames of it are dropped. What the store is doing about the node ends
+//! first: a record or a Node that is written after the removal would stay.
 
 use super::Fleet;
 use super::nodes::NodeId;

@@ -25,7 +25,8 @@ const LINES: usize = 3;
 const TURN: u64 = 1 << 20;
 
 impl<S: Source> Fleet<S> {
-    /// Does what the machines want, for as long as one turn of the loop may take. Tells whether something is left to do.
+    /// Does what the machines want, for as long as one turn of the loop may take. Tells whether
+    /// something is left to do.
     pub(super) fn drain(&mut self) -> bool {
         let (end, part) = (self.sender.written() + TURN, self.reconciler.work.part());
         for _ in 0..TURNS {
@@ -176,7 +177,8 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// The store begins a new incarnation when it is asked to, and when it notices that its machine was away.
+    /// The store begins a new incarnation when it is asked to, and when it notices that its machine
+    /// was away.
     pub(super) fn follow_incarnation(&mut self) {
         let source = self.requests.source();
         let incarnation = source.incarnation();

@@ -62,7 +62,8 @@ impl<S: Source> Fleet<S> {
         self.reconciler.disconnected(name);
     }
 
-    /// A node that was shut out loses its connection, also one that it has made while that was under way.
+    /// A node that was shut out loses its connection, also one that it has made while that was
+    /// under way.
     pub(super) fn cut(&mut self, name: &NodeName) {
         self.sender.disconnect(name);
         self.disconnected(name);
@@ -100,8 +101,8 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Whether what comes in a name does not count. An external broker may not know the newest revocation list, and cuts
-    /// nobody who is connected.
+    /// Whether what comes in a name does not count. An external broker may not know the newest
+    /// revocation list, and cuts nobody who is connected.
     fn is_shut_out(&mut self, name: &NodeName) -> bool {
         let is_revoked = self.enrollment.is_revoked(name);
         if is_revoked {

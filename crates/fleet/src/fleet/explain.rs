@@ -9,7 +9,8 @@ use edgesync_object::NodeName;
 use edgesync_placement::Summary;
 use edgesync_protocol::cloud::{CloudPhase, DesiredState};
 
-/// What the rules say of a node and an object, and what has come of it. None if the node is not known.
+/// What the rules say of a node and an object, and what has come of it. None if the node is not
+/// known.
 pub(super) fn explain(
     (reconciler, rules, removals): (&Reconciler, &Rules, &Removals),
     name: &NodeName,

@@ -1,8 +1,9 @@
-//! What nodes send up, carried out: items of their outboxes take effect, Leases and conditions are written in batches,
-//! Events live their time.
+//! What nodes send up, carried out: items of their outboxes take effect, Leases and conditions are
+//! written in batches, Events live their time.
 //!
-//! One write of each sort is under way at a time, and of outboxes so many that they share commits: thousands of nodes
-//! that come back at once wait in a queue of bounded size, and what does not fit is sent again by its node.
+//! One write of each sort is under way at a time, and of outboxes so many that they share commits:
+//! thousands of nodes that come back at once wait in a queue of bounded size, and what does not fit
+//! is sent again by its node.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -64,7 +65,8 @@ pub(super) struct Stored {
     events_dropped: u64,
     /// The conditions in the report of the node, if it was in there.
     report: Option<Vec<Condition>>,
-    /// What is in effect, by the numbers of the items that said so; nothing of those that were refused.
+    /// What is in effect, by the numbers of the items that said so; nothing of those that were
+    /// refused.
     in_effect: Vec<(u64, Epoch, Option<EffectContent>)>,
 }
 
@@ -92,7 +94,8 @@ impl EventExpiry {
     fn ended(&mut self, now: Now, expired: &Result<u64>) {
         self.under_way = false;
         let full = matches!(expired, Ok(count) if *count >= EXPIRE_BATCH as u64);
-        // A full batch leaves more behind: the next one follows, after whatever waits for the database.
+        // A full batch leaves more behind: the next one follows, after whatever waits for the
+        // database.
         self.next = if full { now } else { now + EXPIRE_EVERY };
     }
 }
@@ -205,8 +208,8 @@ impl<S: Source> Fleet<S> {
         self.take_next();
     }
 
-    /// Records of a node are about to be stored: what it does not hold any more, or what another database file of it knew,
-    /// is not in effect there.
+    /// Records of a node are about to be stored: what it does not hold any more, or what another
+    /// database file of it knew, is not in effect there.
     pub(super) fn recording(&mut self, id: NodeId, batch: &RecordBatch) {
         let Some(node) = self.reconciler.nodes.get_mut(id) else { return };
         let standing = &mut node.reported.standing;
@@ -297,7 +300,8 @@ impl<S: Source> Fleet<S> {
         self.tell_differences(now);
     }
 
-    /// Only a node of which there is a Node gets a Lease: one that is left alone tells that its Node was deleted.
+    /// Only a node of which there is a Node gets a Lease: one that is left alone tells that its
+    /// Node was deleted.
     fn of_nodes(&self, mut leases: Vec<LeaseRenewal>) -> Vec<LeaseRenewal> {
         leases.retain(|lease| self.reconciler.nodes.has_object(&lease.node));
         leases
@@ -330,7 +334,8 @@ impl<S: Source> Fleet<S> {
         self.expiry.ended(self.reconciler.now(), expired);
     }
 
-    /// Writes what would be lost with the process: the last renewals, which tell the next start who was alive.
+    /// Writes what would be lost with the process: the last renewals, which tell the next start who
+    /// was alive.
     pub async fn finish(&mut self) {
         let until = tokio::time::Instant::now() + LAST_WRITE;
         while self.reconciler.nodes.lifecycle.is_writing_leases() {

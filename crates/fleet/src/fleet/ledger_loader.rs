@@ -1,7 +1,8 @@
-//! Bounds the memory of ledgers: the records of a node are read only if the node differs from what it is to hold, and only as
-//! many are read at a time as keep the differences of all nodes together below a limit. The others wait in their order; each is
-//! told from time to time that its Hello was received. A node in sync for which much changes while there is no room falls
-//! behind: its machine forgets what differs, and has its records read like the others.
+//! Bounds the memory of ledgers: the records of a node are read only if the node differs from what
+//! it is to hold, and only as many are read at a time as keep the differences of all nodes together
+//! below a limit. The others wait in their order; each is told from time to time that its Hello was
+//! received. A node in sync for which much changes while there is no room falls behind: its machine
+//! forgets what differs, and has its records read like the others.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use edgesync_protocol::timing::Now;
 const MAX_DIFFERENCES: usize = 500_000;
 /// Nodes whose records are being read at the same time.
 const MAX_READS: usize = 16;
-/// After so long one node is read in spite of the bound: what nodes refuse, or are slow to take, must not keep all others
-/// out.
+/// After so long one node is read in spite of the bound: what nodes refuse, or are slow to take,
+/// must not keep all others out.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the module.
@@ -61,8 +62,8 @@ impl LedgerLoader {
                 || (self.reading == 0 && now.saturating_sub(self.last) >= PATIENCE))
     }
 
-    /// The next node whose records are to be read, and how many differences are expected; none while there is no room.
-    /// [`LedgerLoader::ended`] follows.
+    /// The next node whose records are to be read, and how many differences are expected; none
+    /// while there is no room. [`LedgerLoader::ended`] follows.
     pub(super) fn next(&mut self, now: Now, nodes: &Nodes) -> Option<(NodeId, NodeName, usize)> {
         while let Some(id) = self.waiting.front().copied() {
             let Some(node) = nodes.get(id) else {

@@ -1,5 +1,5 @@
-//! Nodes that wait for room in the one queue to an external broker, in their order. One task waits for all of them: a
-//! message that leaves wakes one node, however many wait.
+//! Nodes that wait for room in the one queue to an external broker, in their order. One task waits
+//! for all of them: a message that leaves wakes one node, however many wait.
 
 use super::nodes::NodeId;
 use std::collections::{HashSet, VecDeque};

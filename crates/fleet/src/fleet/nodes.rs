@@ -1,7 +1,8 @@
-//! All nodes: an arena of those with a machine, the index of their names, and the tables that say which of them the loop looks at
-//! next.
+//! All nodes: an arena of those with a machine, the index of their names, and the tables that say
+//! which of them the loop looks at next.
 //!
-//! What waits of a node in a table or queue is its [`NodeId`]. Passes over all nodes follow the order of their names.
+//! What waits of a node in a table or queue is its [`NodeId`]. Passes over all nodes follow the
+//! order of their names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
@@ -14,7 +15,8 @@ use edgesync_protocol::timing::Now;
 /// Nodes that are known by name; more are refused.
 const MAX_NODES: usize = 100_000;
 
-/// A node with a machine. An id is given once: what waits of a node that was removed finds nothing, also if the node comes back.
+/// A node with a machine. An id is given once: what waits of a node that was removed finds nothing,
+/// also if the node comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeId(u32);
 

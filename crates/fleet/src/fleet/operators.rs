@@ -21,7 +21,8 @@ pub(super) struct Views {
 }
 
 impl<S: Source> Fleet<S> {
-    /// Goes on with the queries about all nodes, as far as one turn may. Tells whether something is left.
+    /// Goes on with the queries about all nodes, as far as one turn may. Tells whether something is
+    /// left.
     pub(super) fn gather(&mut self) -> bool {
         let Self { views, reconciler, removals, counts, bodies, requests, .. } = self;
         let complete = |numbers: &mut CloudNumbers| {
@@ -34,7 +35,8 @@ impl<S: Source> Fleet<S> {
         views.queries.gather(&View { reconciler, removals, counts, complete: &complete })
     }
 
-    /// Goes on with the overview, or with the roll-outs that are counted. Tells whether something is left.
+    /// Goes on with the overview, or with the roll-outs that are counted. Tells whether something
+    /// is left.
     pub(super) fn update_views(&mut self) -> bool {
         let traffic = Traffic { sent: self.sender.written(), received: self.counts.received };
         let Views { overview, rollouts, .. } = &mut self.views;

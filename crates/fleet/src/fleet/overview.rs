@@ -1,5 +1,5 @@
-//! The overview of all nodes that pages show, gathered from some of them in each turn of the loop, once a second while somebody
-//! looks and every ten seconds otherwise.
+//! The overview of all nodes that pages show, gathered from some of them in each turn of the loop,
+//! once a second while somebody looks and every ten seconds otherwise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,8 @@ const LOOKED_AT: Duration = Duration::from_secs(1);
 const SAMPLE_EVERY: Duration = Duration::from_secs(10);
 /// Between two samples of the last hour of each node.
 const MINUTE: Duration = Duration::from_secs(60);
-/// Numbers that change all the time are told with every so many passes, of a fleet that is larger than [`SMALL`].
+/// Numbers that change all the time are told with every so many passes, of a fleet that is larger
+/// than [`SMALL`].
 const NUMBERS_EVERY: u64 = 5;
 /// The numbers of so many nodes are told at once.
 const SMALL: usize = 500;

@@ -1,5 +1,5 @@
-//! Queries of operators and Prometheus about all nodes, answered from some of them in each turn of the loop. An answer is
-//! exact for each node, though not of the same moment for all of them.
+//! Queries of operators and Prometheus about all nodes, answered from some of them in each turn of
+//! the loop. An answer is exact for each node, though not of the same moment for all of them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -76,7 +76,8 @@ impl Queries {
         self.0.push_back(query);
     }
 
-    /// Goes on with what is asked about all nodes, as far as one turn may. Tells whether something is left.
+    /// Goes on with what is asked about all nodes, as far as one turn may. Tells whether something
+    /// is left.
     pub(super) fn gather(&mut self, view: &View<'_>) -> bool {
         let work = &view.reconciler.work;
         let end = work.part();
@@ -93,7 +94,8 @@ impl Queries {
 }
 
 impl View<'_> {
-    /// Looks at the next node. Without one the query is answered, unless removed nodes are asked for too.
+    /// Looks at the next node. Without one the query is answered, unless removed nodes are asked
+    /// for too.
     fn answer(&self, query: Query) -> Option<Query> {
         let (nodes, work) = (&self.reconciler.nodes, &self.reconciler.work);
         // Those who asked may have gone.

@@ -1,5 +1,5 @@
-//! The nodes' machines and the objects that they reconcile with. Whatever is told to a machine goes through here, so that each
-//! machine knows all broadcasts first and gets its turn afterwards.
+//! The nodes' machines and the objects that they reconcile with. Whatever is told to a machine goes
+//! through here, so that each machine knows all broadcasts first and gets its turn afterwards.
 //!
 //! No I/O: the loop carries out what the machines want.
 
@@ -116,7 +116,8 @@ impl Reconciler {
         Some(node.machine.poll_effect(&self.desired.on(&node.name, &self.work)))
     }
 
-    /// Makes a node known that may never have reported; `facts` is what is stored of it. None if there are too many.
+    /// Makes a node known that may never have reported; `facts` is what is stored of it. None if
+    /// there are too many.
     pub(super) fn meet(&mut self, name: &NodeName, facts: Option<NodeFacts>) -> Option<NodeId> {
         if let Some(id) = self.nodes.id(name) {
             self.inform(id);
@@ -194,7 +195,8 @@ impl Reconciler {
         self.nodes.touch(id);
     }
 
-    /// The machine of a node has had its turn: enters its differences and its deadline. Returns whether the node is in sync.
+    /// The machine of a node has had its turn: enters its differences and its deadline. Returns
+    /// whether the node is in sync.
     pub(super) fn end_turn(&mut self, id: NodeId) -> bool {
         let now = self.now();
         self.nodes.schedule(id);
@@ -264,7 +266,8 @@ impl Reconciler {
         }
     }
 
-    /// Whether a Node would be selected by other rules if all were believed that the node says of itself.
+    /// Whether a Node would be selected by other rules if all were believed that the node says of
+    /// itself.
     pub(super) fn claims_more(&self, summary: &Summary) -> bool {
         let mut all = summary.labels.clone();
         all.extend(summary.claimed().map(|(key, value)| (key.clone(), value.clone())));

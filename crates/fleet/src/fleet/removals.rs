@@ -1,8 +1,8 @@
 //! The nodes that were removed from the fleet, and how far each is on its way out or back in.
 //!
-//! A removed node has no machine. To each Hello it is told that it was removed, and it waits long before the next one;
-//! other frames of it are dropped. What the store is doing about the node is let end first: a record or a Node that is
-//! written after the removal would stay.
+//! A removed node has no machine. To each Hello it is told that it was removed, and it waits long
+//! before the next one; other frames of it are dropped. What the store is doing about the node is
+//! let end first: a record or a Node that is written after the removal would stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -121,7 +121,8 @@ impl Removals {
         self.draining.insert(name.clone());
     }
 
-    /// Answers an operator who removes a node that was removed before, once that is done. Returns the answer otherwise.
+    /// Answers an operator who removes a node that was removed before, once that is done. Returns
+    /// the answer otherwise.
     pub(super) fn remove_again(&mut self, name: &NodeName, answer: Answer) -> Option<Answer> {
         let Some(removed) = self.nodes.get_mut(name) else { return Some(answer) };
         match removed.stage {
@@ -144,8 +145,8 @@ impl Removals {
         }
     }
 
-    /// Begins to remove a node from the store, if nothing is under way about it any more. Returns whether an operator has
-    /// asked for that; [`Removals::removed`] follows.
+    /// Begins to remove a node from the store, if nothing is under way about it any more. Returns
+    /// whether an operator has asked for that; [`Removals::removed`] follows.
     pub(super) fn begin_deletion(&mut self, name: &NodeName, is_writing: bool) -> Option<bool> {
         let removed = self.nodes.get_mut(name)?;
         if removed.stage != Stage::Draining || removed.busy > 0 || is_writing {
@@ -191,7 +192,8 @@ impl Removals {
         })
     }
 
-    /// Takes a frame of a removed node; `is_removed` says whether the store still has it as removed.
+    /// Takes a frame of a removed node; `is_removed` says whether the store still has it as
+    /// removed.
     pub(super) fn received(
         &mut self,
         name: &NodeName,
@@ -216,7 +218,8 @@ impl Removals {
 
     // --- and in again
 
-    /// An operator admits a node. Returns the answer if the node was not removed, or whether it is to be admitted.
+    /// An operator admits a node. Returns the answer if the node was not removed, or whether it is
+    /// to be admitted.
     pub(super) fn admit_again(&mut self, name: &NodeName, answer: Answer) -> Result<bool, Answer> {
         let Some(removed) = self.nodes.get_mut(name) else { return Err(answer) };
         match removed.stage {
@@ -237,8 +240,9 @@ impl Removals {
         }
     }
 
-    /// The Node of a removed node was created, which admits it. While the removal waits for the store, it is the store that
-    /// has just made the Node: it goes with the rest. Returns whether the node is to be admitted at once.
+    /// The Node of a removed node was created, which admits it. While the removal waits for the
+    /// store, it is the store that has just made the Node: it goes with the rest. Returns whether
+    /// the node is to be admitted at once.
     pub(super) fn node_created(&mut self, name: &NodeName) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
         match removed.stage {
@@ -267,7 +271,8 @@ impl Removals {
         removed.map(|removed| removed.stage = Stage::Admitting).is_some()
     }
 
-    /// The store has admitted a node, or could not. Returns the connection that an admitted node has.
+    /// The store has admitted a node, or could not. Returns the connection that an admitted node
+    /// has.
     pub(super) fn admitted(
         &mut self,
         now: Now,

@@ -1,4 +1,5 @@
-//! What there is to do because other replicas may serve the same nodes. Why: `docs/decisions/0018-replicas.md`.
+//! What there is to do because other replicas may serve the same nodes. Why:
+//! `docs/decisions/0018-replicas.md`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -23,10 +24,11 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
-    /// Machines that want this replica to have caught up, with the questions that are to be answered, in their order: the
-    /// question, the node, the machine's token.
+    /// Machines that want this replica to have caught up, with the questions that are to be
+    /// answered, in their order: the question, the node, the machine's token.
     asked: VecDeque<(u64, NodeId, u64)>,
-    /// The source was replaced by an older copy, all of which is told when this question is answered.
+    /// The source was replaced by an older copy, all of which is told when this question is
+    /// answered.
     restored: Option<u64>,
     /// Nodes whose differences are to become ObjectSyncs, and when.
     differing: BTreeSet<(Now, NodeId)>,
@@ -81,13 +83,15 @@ impl<S: Source> Fleet<S> {
         self.reconciler.broadcasts.go_on_with(Waiting::CaughtUp(question, reached));
     }
 
-    /// The source was replaced by an older copy, all of which is told when this question is answered.
+    /// The source was replaced by an older copy, all of which is told when this question is
+    /// answered.
     pub(super) fn restored(&mut self, until: u64) {
         self.replicas.restored = Some(until);
         self.reconciler.broadcasts.restored();
     }
 
-    /// The copy in the place of the source does not have the Node of a node: it is older. The node says anew what it is.
+    /// The copy in the place of the source does not have the Node of a node: it is older. The node
+    /// says anew what it is.
     pub(super) fn node_lost(&mut self, name: &NodeName) {
         tracing::warn!(
             node = name.as_str(),
@@ -102,7 +106,8 @@ impl<S: Source> Fleet<S> {
         self.reconciler.prove_anew(id);
     }
 
-    /// A Node is there, or has changed: whoever serves it has a machine for it, which is told of all changes from now on.
+    /// A Node is there, or has changed: whoever serves it has a machine for it, which is told of
+    /// all changes from now on.
     pub(super) fn node_told(&mut self, name: &NodeName, summary: &Summary) {
         let Some(NodeNotes { claimed, confirmed, silent, in_sync, in_effect }) = summary.notes.as_deref()
         else {
@@ -213,7 +218,8 @@ impl<S: Source> Fleet<S> {
         replication.set_syncs(&node.name, held);
     }
 
-    /// Has nodes released whose connection has ended: nobody waits for their bodies, and nobody serves them here.
+    /// Has nodes released whose connection has ended: nobody waits for their bodies, and nobody
+    /// serves them here.
     pub(super) fn release(&mut self) {
         for name in self.reconciler.take_left() {
             if let Some(id) = self.reconciler.nodes.id(&name) {
@@ -225,7 +231,8 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Looks whether a node differs, or has ObjectSyncs from when it did, where only differences leave some.
+    /// Looks whether a node differs, or has ObjectSyncs from when it did, where only differences
+    /// leave some.
     pub(super) fn watch_differences(&mut self, id: NodeId) {
         let mode = self.requests.replication().map(Replication::object_syncs);
         if mode != Some(ObjectSyncs::Differences) {

@@ -1,4 +1,5 @@
-//! Requests of the loop to the source and to links. Each runs as a task of its own; its response arrives here.
+//! Requests of the loop to the source and to links. Each runs as a task of its own; its response
+//! arrives here.
 
 use std::sync::Arc;
 

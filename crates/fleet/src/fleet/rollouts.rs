@@ -1,5 +1,5 @@
-//! How far a version of an object, or what a rule selects, has come: which nodes hold it, which do not, and why. Counted part by
-//! part, and again as long as somebody looks.
+//! How far a version of an object, or what a rule selects, has come: which nodes hold it, which do
+//! not, and why. Counted part by part, and again as long as somebody looks.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -141,7 +141,8 @@ impl Straggler {
         }
     }
 
-    /// Of a node that is not connected here. What it holds is known where another replica serves it and says so.
+    /// Of a node that is not connected here. What it holds is known where another replica serves it
+    /// and says so.
     fn away(reconciler: &Reconciler, node: &Node) -> Option<Self> {
         let state = row_of(node, &reconciler.nodes.lifecycle, reconciler.is_shared).state;
         (state != State::InSync).then(|| Self::new(state))
@@ -215,7 +216,8 @@ impl Rollouts {
         }
     }
 
-    /// Begins to count, or goes on with it, as far as one turn may. Tells whether something is left.
+    /// Begins to count, or goes on with it, as far as one turn may. Tells whether something is
+    /// left.
     pub(super) fn count(&mut self, reconciler: &Reconciler, rules: &Rules) -> bool {
         let mut counting = match self.counting.take() {
             Some(counting) => counting,

@@ -1,7 +1,9 @@
-//! Rules that are objects: taken in, followed by what they select, given up, and told what has come of them.
+//! Rules that are objects: taken in, followed by what they select, given up, and told what has come
+//! of them.
 //!
-//! The index does not keep what nothing selects, so a rule that comes makes the source tell everything once more. What it
-//! replaces stays in force until that is done: an object that both select stays where it is.
+//! The index does not keep what nothing selects, so a rule that comes makes the source tell
+//! everything once more. What it replaces stays in force until that is done: an object that both
+//! select stays where it is.
 
 mod in_effect;
 
@@ -105,7 +107,8 @@ impl Rules {
 }
 
 impl Rules {
-    /// Takes in a rule that is new, or has changed. Returns whether the source must list everything once more.
+    /// Takes in a rule that is new, or has changed. Returns whether the source must list everything
+    /// once more.
     #[must_use]
     pub(super) fn set(&mut self, reconciler: &mut Reconciler, summary: &Arc<Summary>) -> bool {
         let Some(text) = &summary.rule else { return false };
@@ -146,8 +149,8 @@ impl Rules {
         id.into_iter().for_each(|id| give_up(reconciler, id));
     }
 
-    /// Everything was told once more: what was replaced before that goes. Returns whether the source must list everything
-    /// once more.
+    /// Everything was told once more: what was replaced before that goes. Returns whether the
+    /// source must list everything once more.
     #[must_use]
     pub(super) fn told_again(&mut self, reconciler: &mut Reconciler) -> bool {
         for id in std::mem::take(&mut self.replaced) {
@@ -161,8 +164,8 @@ impl Rules {
 
     // --- what has come of them
 
-    /// Looks at rules, one in a turn. Returns the status of one that is to be written; [`Rules::status_written`] follows.
-    /// `problems` is what the source says of a rule.
+    /// Looks at rules, one in a turn. Returns the status of one that is to be written;
+    /// [`Rules::status_written`] follows. `problems` is what the source says of a rule.
     pub(super) fn look(
         &mut self,
         reconciler: &Reconciler,

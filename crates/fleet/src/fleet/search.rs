@@ -1,4 +1,5 @@
-//! Searches for pages: objects by name, the objects of a node, the labels of nodes. Each looks at a bounded part at a time.
+//! Searches for pages: objects by name, the objects of a node, the labels of nodes. Each looks at a
+//! bounded part at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -94,7 +95,8 @@ pub(super) fn show_found(mut found: Vec<Arc<Placed>>) -> Value {
     json!({ "items": items, "more": more })
 }
 
-/// The objects of a node, those first that it does not hold as it is to; nothing if there is no such node.
+/// The objects of a node, those first that it does not hold as it is to; nothing if there is no
+/// such node.
 pub(super) fn objects_on(reconciler: &Reconciler, name: &NodeName, wanted: &Wanted) -> Option<Value> {
     let node = reconciler.nodes.named(name)?;
     let on_node = reconciler.desired.placement.on(name);

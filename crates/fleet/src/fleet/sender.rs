@@ -81,7 +81,8 @@ impl Sender {
         }
     }
 
-    /// Waits for links that have taken something; tells of which nodes. Can be cancelled without loss.
+    /// Waits for links that have taken something; tells of which nodes. Can be cancelled without
+    /// loss.
     pub(super) async fn moved(&self) -> Vec<NodeName> {
         self.downlink.moved().await
     }
@@ -120,7 +121,8 @@ impl Sender {
         }
     }
 
-    /// While there is room in the queue of all nodes: the next of those who wait for it sends a frame. None if nobody waits.
+    /// While there is room in the queue of all nodes: the next of those who wait for it sends a
+    /// frame. None if nobody waits.
     pub(super) fn serve_next(&mut self, reconciler: &mut Reconciler) -> Option<Sent> {
         let id = self.line.next()?;
         Some(match self.send_next(reconciler, id) {

@@ -38,7 +38,8 @@ impl Settings {
         }
     }
 
-    /// Applies a reloaded configuration. The largest frame and the trusted labels stay until the next start.
+    /// Applies a reloaded configuration. The largest frame and the trusted labels stay until the
+    /// next start.
     pub(super) fn reload(&mut self, config: &Config) {
         let (max_frame, trusted_labels) = (self.max_frame, std::mem::take(&mut self.trusted_labels));
         *self = Self { max_frame, trusted_labels, ..Self::new(config) };

@@ -200,7 +200,8 @@ impl Site {
         turn(&mut self.fleet, &mut self.events).await;
     }
 
-    /// Lets the fleet run until so many nodes hold this version of the object; the most bodies that were alive.
+    /// Lets the fleet run until so many nodes hold this version of the object; the most bodies that
+    /// were alive.
     async fn until_in_sync(&mut self, nodes: usize, stored: &Stored) -> u64 {
         let (end, mut most) = (Instant::now() + PATIENCE, 0);
         loop {

@@ -1,5 +1,5 @@
-//! The timeline of versions that is in force, and the nodes that witness its end: they hold what the store never gave, so the
-//! store was replaced by an older copy.
+//! The timeline of versions that is in force, and the nodes that witness its end: they hold what
+//! the store never gave, so the store was replaced by an older copy.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ impl Timeline {
         self.witnesses.clear();
     }
 
-    /// Records that a node, one of so many, holds what the store never gave. Returns whether the source must begin another
-    /// incarnation: enough nodes agree, and it does not do so yet.
+    /// Records that a node, one of so many, holds what the store never gave. Returns whether the
+    /// source must begin another incarnation: enough nodes agree, and it does not do so yet.
     pub(super) fn store_went_back(&mut self, node: &NodeName, nodes: usize) -> bool {
         let agreed = self.witnesses.hear(node, nodes);
         let witnesses = self.witnesses.count();

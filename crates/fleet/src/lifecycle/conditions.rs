@@ -7,7 +7,8 @@ use edgesync_protocol::node::{
 
 use super::{Life, Vital};
 
-/// The reason of all conditions when the Lease has run out; Kubernetes' node lifecycle controller has the same.
+/// The reason of all conditions when the Lease has run out; Kubernetes' node lifecycle controller
+/// has the same.
 const STATUS_UNKNOWN: &str = "NodeStatusUnknown";
 const NO_RENEWAL: &str = "the agent has stopped renewing its Lease";
 /// What nodes report, as far as is known before they have.
@@ -105,7 +106,8 @@ fn unknown(name: &str) -> Condition {
 }
 
 impl Vital {
-    /// The conditions as they are now; those that the node has reported only if they have to be set again.
+    /// The conditions as they are now; those that the node has reported only if they have to be set
+    /// again.
     pub(super) fn conditions(&self) -> Vec<Condition> {
         match self.life {
             Life::Unheard => Vec::new(),

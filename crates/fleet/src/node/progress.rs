@@ -1,4 +1,5 @@
-//! How far a node is with what it must hold: how many objects that are, how many differ, and since when it lags behind.
+//! How far a node is with what it must hold: how many objects that are, how many differ, and since
+//! when it lags behind.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! What other replicas and operators say of a node through its Node, and the ObjectSyncs that this replica writes of it.
+//! What other replicas and operators say of a node through its Node, and the ObjectSyncs that this
+//! replica writes of it.
 
 /// See the module.
 #[derive(Debug, Default)]

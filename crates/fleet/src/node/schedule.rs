@@ -1,5 +1,5 @@
-//! When the loop looks at a node: its turn, its deadline, the broadcasts that it knows, and the requests to the store that it
-//! waits for.
+//! When the loop looks at a node: its turn, its deadline, the broadcasts that it knows, and the
+//! requests to the store that it waits for.
 
 use edgesync_protocol::timing::Now;
 

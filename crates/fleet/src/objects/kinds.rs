@@ -1,5 +1,5 @@
-//! The kinds that the cloud serves: the built-in ones, those of CustomResourceDefinitions, and those that
-//! the store has met without a definition.
+//! The kinds that the cloud serves: the built-in ones, those of CustomResourceDefinitions, and
+//! those that the store has met without a definition.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,8 +11,8 @@ use edgesync_object::{Resource, objectsync};
 use edgesync_schema as schema;
 use edgesync_schema::Schema;
 
-/// Why nobody writes the records. They are the ledger of what is sent: one that was made up or taken away would make
-/// the cloud send too little or too much until the node's digest shows it.
+/// Why nobody writes the records. They are the ledger of what is sent: one that was made up or
+/// taken away would make the cloud send too little or too much until the node's digest shows it.
 const RECORDS_HINT: &str =
     "it says what a node has reported and is written by nobody else; change the object that it is about";
 
@@ -57,8 +57,9 @@ impl Kinds {
         self.table().version
     }
 
-    /// Replaces the custom kinds. A learnt kind of the same group and kind or plural is forgotten for good; a
-    /// custom kind that is also a built-in one is left out. They are served in the order of their groups and plurals.
+    /// Replaces the custom kinds. A learnt kind of the same group and kind or plural is forgotten
+    /// for good; a custom kind that is also a built-in one is left out. They are served in the
+    /// order of their groups and plurals.
     pub(super) fn set_custom(&self, custom: &[Arc<Kind>]) {
         self.change(|table| {
             let covered = |kind: &Arc<Kind>| is_covered(&kind.resource, custom);

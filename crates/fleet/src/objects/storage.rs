@@ -16,7 +16,8 @@ use edgesync_placement::spec::InForce;
 use super::super::definitions;
 use super::{CloudObjects, RETRY_SECONDS, read_token, status, watch, write_token};
 
-/// About how many bytes of changes a watch that has fallen behind the ring reads at a time: nobody shares them.
+/// About how many bytes of changes a watch that has fallen behind the ring reads at a time: nobody
+/// shares them.
 const HISTORY_BYTES: usize = 256 << 10;
 
 /// An open list over the cloud's store.

@@ -1,5 +1,5 @@
-//! What the store tells of its commits, turned into changes as the API hands them on: of those kinds that somebody has
-//! watched.
+//! What the store tells of its commits, turned into changes as the API hands them on: of those
+//! kinds that somebody has watched.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -10,10 +10,12 @@ use edgesync_cloud_store::{ChangeKind, KindName, Observer, WatchChange};
 /// The bytes of changes that are kept in memory; older ones are read from the history.
 pub(super) const RING_BYTES: usize = 16 << 20;
 
-/// The newest changes and of which kinds they are. The store's writer fills it after each commit, watches read it.
+/// The newest changes and of which kinds they are. The store's writer fills it after each commit,
+/// watches read it.
 pub(super) struct Watches {
     pub(super) ring: Ring<Arc<KindName>>,
-    /// The kinds that have been asked for, and the version since which their changes are kept; none if not yet.
+    /// The kinds that have been asked for, and the version since which their changes are kept; none
+    /// if not yet.
     kinds: RwLock<HashMap<KindName, Option<u64>>>,
 }
 
@@ -22,8 +24,8 @@ impl Watches {
         Self { ring: Ring::new(bytes, 0), kinds: RwLock::default() }
     }
 
-    /// The changes of a kind after a version; nothing if some of them are here no more or never were. A kind
-    /// that is asked for is kept from the next transaction on.
+    /// The changes of a kind after a version; nothing if some of them are here no more or never
+    /// were. A kind that is asked for is kept from the next transaction on.
     pub(super) fn after(&self, kind: &KindName, after: u64) -> Option<Batch> {
         let Some(since) = self.kinds().get(kind).copied() else {
             self.kinds_mut().entry(kind.clone()).or_default();

@@ -43,7 +43,8 @@ impl Embedded {
         self.objects.store()
     }
 
-    /// Refuses Events of namespaces that do not exist, or take nothing any more: nodes make no namespaces.
+    /// Refuses Events of namespaces that do not exist, or take nothing any more: nodes make no
+    /// namespaces.
     async fn check_namespaces(&self, batch: &mut UploadBatch) -> Result<()> {
         let kind = kinds::guess("events.k8s.io/v1", "Event", true);
         let names: Vec<String> = batch.event_namespaces().into_iter().map(str::to_owned).collect();

@@ -80,7 +80,8 @@ pub enum SourceError {
 }
 
 impl SourceError {
-    /// Whether the source may do it later without help. A cluster comes back; nobody repairs a database by itself.
+    /// Whether the source may do it later without help. A cluster comes back; nobody repairs a
+    /// database by itself.
     #[must_use]
     pub(crate) fn is_retryable(&self) -> bool {
         !matches!(self, Self::Store(_) | Self::Members(MembershipError::Store(_)))

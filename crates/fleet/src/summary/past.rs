@@ -1,12 +1,13 @@
-//! The last hour of one node: a sample every minute, in two bytes for each number, because there may be a hundred thousand
-//! nodes.
+//! The last hour of one node: a sample every minute, in two bytes for each number, because there
+//! may be a hundred thousand nodes.
 
 use edgesync_admin::cloud::NodeHistory;
 
 /// Samples that are kept: an hour. All take 360 bytes for a node.
 const SAMPLES: usize = 60;
 
-/// A number with the first twelve of its bits, and how many were left out: it is off by less than a thousandth.
+/// A number with the first twelve of its bits, and how many were left out: it is off by less than a
+/// thousandth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Coarse(u16);
 

@@ -1,6 +1,8 @@
-//! Nodes of a fleet as their Nodes and Leases in the cluster tell of them, in the shape in which replicas show them. Pure.
+//! Nodes of a fleet as their Nodes and Leases in the cluster tell of them, in the shape in which
+//! replicas show them. Pure.
 //!
-//! Replicas know more than they write: how many objects a node holds and when it has reported last is not told here.
+//! Replicas know more than they write: how many objects a node holds and when it has reported last
+//! is not told here.
 
 use std::collections::{BTreeMap, HashMap};
 

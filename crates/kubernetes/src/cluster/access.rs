@@ -45,7 +45,8 @@ impl fmt::Display for Credentials {
     }
 }
 
-/// Why there is no way into a cluster. Trying again does not help before somebody has changed something.
+/// Why there is no way into a cluster. Trying again does not help before somebody has changed
+/// something.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The kubeconfig cannot be used.
@@ -87,7 +88,8 @@ pub enum AccessError {
     },
 }
 
-/// Why an API server does not serve. It is to be asked again later: all of this can be put right there.
+/// Why an API server does not serve. It is to be asked again later: all of this can be put right
+/// there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unserved {
     /// It cannot be reached.
@@ -149,8 +151,9 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Finds the credentials: the kubeconfig that is named, else the service account of the Pod, else the kubeconfig of the
-    /// user. The cluster is not asked for anything: [`Self::version`] does that.
+    /// Finds the credentials: the kubeconfig that is named, else the service account of the Pod,
+    /// else the kubeconfig of the user. The cluster is not asked for anything: [`Self::version`]
+    /// does that.
     ///
     /// # Errors
     /// There are none, or they cannot be read.
@@ -162,7 +165,8 @@ impl Cluster {
         Self::with(config, credentials)
     }
 
-    /// The same with the kubeconfig that is named, in one of its contexts: the one that is current there if none is said.
+    /// The same with the kubeconfig that is named, in one of its contexts: the one that is current
+    /// there if none is said.
     ///
     /// # Errors
     /// It cannot be read, or has no such context.
@@ -205,7 +209,8 @@ impl Cluster {
         kinds::discover(&self.client).await.map_err(|error| self.unserved(&error))
     }
 
-    /// The newest version that the cluster has given. Each that it gives later is newer, unless it is restored from a copy.
+    /// The newest version that the cluster has given. Each that it gives later is newer, unless it
+    /// is restored from a copy.
     ///
     /// # Errors
     /// It does not serve, or its Nodes cannot be listed.
@@ -228,7 +233,8 @@ impl Cluster {
     }
 }
 
-/// A client that asks again a few times where a server says that it has too much to do (429, 503, 504).
+/// A client that asks again a few times where a server says that it has too much to do (429, 503,
+/// 504).
 fn patient(client: Client) -> Client {
     let Ok(policy) = RetryPolicy::new(PAUSES.0, PAUSES.1, ATTEMPTS, true) else { return client };
     let namespace = client.default_namespace().to_owned();
@@ -377,7 +383,8 @@ mod tests {
         assert!(error.to_string().starts_with(&expected), "{error}");
     }
 
-    /// A server that gives these answers, one on each connection, and the last one for ever. Tells how many it has given.
+    /// A server that gives these answers, one on each connection, and the last one for ever. Tells
+    /// how many it has given.
     fn scripted(answers: [(&'static str, &'static str); 3]) -> (SocketAddr, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, given) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));

@@ -1,7 +1,8 @@
-//! All that is to be known of a cluster, in one order: watches come and go with what the rules want and the cluster serves.
+//! All that is to be known of a cluster, in one order: watches come and go with what the rules want
+//! and the cluster serves.
 //!
-//! Nothing is taken for gone because it could not be read. Only a delete that the cluster tells of, and a complete list of
-//! the very watch that told of an object before, leave it out.
+//! Nothing is taken for gone because it could not be read. Only a delete that the cluster tells of,
+//! and a complete list of the very watch that told of an object before, leave it out.
 
 use std::sync::Arc;
 
@@ -26,8 +27,8 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Follows what these interests want, [`Interest::fleet`] among them, and what the rules want that are objects of the
-    /// cluster.
+    /// Follows what these interests want, [`Interest::fleet`] among them, and what the rules want
+    /// that are objects of the cluster.
     #[must_use]
     pub fn new(cluster: Cluster, interests: Vec<Interest>) -> Self {
         let (to, items) = mpsc::channel(ITEMS);
@@ -49,17 +50,19 @@ impl Feed {
         }
     }
 
-    /// Asks to be told once all has been told that there is in the cluster now. Gives the number of the question, from 1.
-    /// One [`Item::CaughtUp`] answers all that were asked before the cluster was looked at.
+    /// Asks to be told once all has been told that there is in the cluster now. Gives the number of
+    /// the question, from 1. One [`Item::CaughtUp`] answers all that were asked before the cluster
+    /// was looked at.
     ///
-    /// Nothing less than to list everything proves that a watch has missed nothing: it is silent where nothing happens, and
-    /// where it lags. So this costs what a start costs, but at one time only, however many have asked.
+    /// Nothing less than to list everything proves that a watch has missed nothing: it is silent
+    /// where nothing happens, and where it lags. So this costs what a start costs, but at one time
+    /// only, however many have asked.
     pub fn catch_up(&mut self) -> u64 {
         self.questions.send_modify(|asked| *asked += 1);
         *self.questions.borrow()
     }
-    /// It has turned out that the cluster is an older copy of itself: from now on older versions are news too. Whoever says so
-    /// asks to catch up as well.
+    /// It has turned out that the cluster is an older copy of itself: from now on older versions
+    /// are news too. Whoever says so asks to catch up as well.
     pub fn doubt(&self) {
         self.doubts.notify_one();
     }

@@ -22,7 +22,8 @@ use edgesync_placement::{Summary, Unread};
 const MESSAGES: usize = 16;
 /// How often the cluster is looked at, if nothing says that kinds have come or gone.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// How long is waited after a cluster did not serve, or kinds may have come or gone: both take it a while.
+/// How long is waited after a cluster did not serve, or kinds may have come or gone: both take it a
+/// while.
 const LOOK_SOON: Duration = Duration::from_secs(2);
 /// The shortest time between two rounds of catching up: each lists everything.
 const ROUND_EVERY: Duration = Duration::from_secs(1);
@@ -239,7 +240,8 @@ impl Follower {
         if !matches!(told, Told::Begun | Told::Failed(_)) {
             self.failed = None;
         }
-        // A part of a list does not say what there is: what could not be read is known with the end of it.
+        // A part of a list does not say what there is: what could not be read is known with the end
+        // of it.
         if !matches!(told, Told::Begun | Told::Failed(_) | Told::Listed(_)) {
             self.change_state(&spot, State::Well);
         }
@@ -378,7 +380,8 @@ impl Follower {
         }
     }
 
-    /// Starts a watch, or begins it anew: what it had is gone when it has listed all and that is not there.
+    /// Starts a watch, or begins it anew: what it had is gone when it has listed all and that is
+    /// not there.
     fn start(&mut self, spot: Spot, watch: Watch) {
         let before = self.running.remove(&spot);
         let left = self.left.remove(&spot).map(|left| left.id);
@@ -401,8 +404,8 @@ impl Follower {
         self.list_those(|_| true);
     }
 
-    /// The cluster serves. A watch that goes on is silent as long as nothing happens: whether what was given up can be read
-    /// again is known when it is listed.
+    /// The cluster serves. A watch that goes on is silent as long as nothing happens: whether what
+    /// was given up can be read again is known when it is listed.
     fn list_what_was_given_up(&mut self) {
         self.list_those(|running| running.is_listed && running.state.is_given_up());
     }
@@ -442,7 +445,8 @@ impl Follower {
         self.kinds.is_some() && has_fleet && self.running.values().all(Running::is_answered)
     }
 
-    /// Ends a round of catching up that is through, and begins another one if somebody has asked meanwhile.
+    /// Ends a round of catching up that is through, and begins another one if somebody has asked
+    /// meanwhile.
     async fn catch_up(&mut self) -> Result<(), Closed> {
         if let Some(Round { question, reached: Some(reached) }) = &self.round
             && self.is_answered()
@@ -484,7 +488,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Gives up what was watched, where nobody wants it any more, or others tell of all that is wanted of it.
+    /// Gives up what was watched, where nobody wants it any more, or others tell of all that is
+    /// wanted of it.
     async fn release(&mut self) -> Result<(), Closed> {
         let ready: Vec<Spot> = self
             .left

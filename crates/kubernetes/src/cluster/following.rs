@@ -1,4 +1,5 @@
-//! One kind in one namespace, followed by somebody who wants to know soon and whole what changes there.
+//! One kind in one namespace, followed by somebody who wants to know soon and whole what changes
+//! there.
 
 use std::fmt;
 use std::pin::Pin;
@@ -18,7 +19,8 @@ use super::plan::Place;
 use super::watching::{Failure, PAGE, WATCH_SECONDS, api, begins_anew, failure};
 use edgesync_object::{Object, Resource};
 
-/// How long is waited before what failed is tried again. It does not grow: who follows wants to know soon.
+/// How long is waited before what failed is tried again. It does not grow: who follows wants to
+/// know soon.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Follows objects of one kind with a label in one namespace.
@@ -41,8 +43,8 @@ impl fmt::Debug for Following {
 }
 
 impl Cluster {
-    /// Follows the objects of a kind in a namespace that have these labels (a selector). Nothing is asked for before
-    /// [`Following::next`].
+    /// Follows the objects of a kind in a namespace that have these labels (a selector). Nothing is
+    /// asked for before [`Following::next`].
     #[must_use]
     pub fn follow(&self, resource: &Resource, namespace: &str, selector: &str) -> Following {
         let config = watcher::Config {

@@ -1,5 +1,5 @@
-//! Which watch tells of which objects. Several watches may tell of one object, and each may list all of its objects anew.
-//! An object is gone when none tells of it any more. Pure.
+//! Which watch tells of which objects. Several watches may tell of one object, and each may list
+//! all of its objects anew. An object is gone when none tells of it any more. Pure.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -69,7 +69,8 @@ impl Holdings {
         self.set(watch, object)
     }
 
-    /// A watch tells of an object. Tells whether that is news: another watch may have told it, or something newer.
+    /// A watch tells of an object. Tells whether that is news: another watch may have told it, or
+    /// something newer.
     pub(super) fn set(&mut self, watch: WatchId, object: &Summary) -> bool {
         let mut held = match self.objects.entry(object.uid.clone()) {
             Entry::Vacant(entry) => {
@@ -108,7 +109,8 @@ impl Holdings {
         self.drop_from(watch, |uid| !listed.contains(uid))
     }
 
-    /// A watch says that an object is no more, or does not concern it any more. Tells whether it is gone.
+    /// A watch says that an object is no more, or does not concern it any more. Tells whether it is
+    /// gone.
     pub(super) fn remove(&mut self, watch: WatchId, uid: &str) -> bool {
         if let Some(listed) = self.listing.get_mut(&watch) {
             listed.remove(uid);

@@ -12,28 +12,32 @@ use edgesync_placement::{Summary, Unread};
 pub enum Item {
     /// A part of what there is.
     Listed(Vec<Seen>),
-    /// That was all that there was at first, but for what is [`Item::Unread`]. It is not said before the cluster has told
-    /// its Nodes and the rules that are objects: without those it is not known what is wanted.
+    /// That was all that there was at first, but for what is [`Item::Unread`]. It is not said
+    /// before the cluster has told its Nodes and the rules that are objects: without those it is
+    /// not known what is wanted.
     Complete,
     /// An object is new, or has another content.
     Set(Seen),
     /// An object is no more, or wanted by nobody.
     Gone(Arc<Summary>),
-    /// Objects were told that a list leaves out: only their identity is known. They are no more, unless the cluster is an older
-    /// copy of itself. Where its versions go on above all that were given, nothing here shows that: see
-    /// [`Feed::doubt`](super::Feed::doubt).
+    /// Objects were told that a list leaves out: only their identity is known. They are no more,
+    /// unless the cluster is an older copy of itself. Where its versions go on above all that were
+    /// given, nothing here shows that: see [`Feed::doubt`](super::Feed::doubt).
     Unlisted(Vec<Arc<Summary>>),
-    /// All is told that there was when this was asked for, see [`Feed::catch_up`](super::Feed::catch_up).
+    /// All is told that there was when this was asked for, see
+    /// [`Feed::catch_up`](super::Feed::catch_up).
     CaughtUp {
         /// The last question that this answers.
         question: u64,
-        /// The newest version that the cluster had given. What is newer was given in a life of it that is lost.
+        /// The newest version that the cluster had given. What is newer was given in a life of it
+        /// that is lost.
         reached: ResourceVersion,
     },
-    /// The cluster was restored from a copy: its newest version is older than one that it has told. All of it is told anew.
+    /// The cluster was restored from a copy: its newest version is older than one that it has told.
+    /// All of it is told anew.
     Restored,
-    /// What is wanted and cannot be read now: of these objects it is not known whether there are others than were told.
-    /// Said whenever it changes.
+    /// What is wanted and cannot be read now: of these objects it is not known whether there are
+    /// others than were told. Said whenever it changes.
     Unread(Vec<Unread>),
     /// Who does not get what, and why. Said whenever it changes.
     Problems(Vec<Problem>),

@@ -1,4 +1,5 @@
-//! What a cluster serves: each group is asked by itself, so that one that does not answer hides no other.
+//! What a cluster serves: each group is asked by itself, so that one that does not answer hides no
+//! other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,7 +39,8 @@ pub(super) async fn discover(client: &Client) -> Result<Kinds, kube::Error> {
     Ok(kinds)
 }
 
-/// Fails while the server starts: it serves before it knows all kinds, and denies those that it does not know yet.
+/// Fails while the server starts: it serves before it knows all kinds, and denies those that it
+/// does not know yet.
 async fn check_ready(client: &Client) -> Result<(), kube::Error> {
     let request = Request::new("").get("readyz", &GetParams::default()).map_err(kube::Error::BuildRequest)?;
     match client.request_text(request).await {
@@ -75,7 +77,8 @@ pub(super) fn to_ask_for(resource: &Resource) -> ApiResource {
     }
 }
 
-/// The kinds of a group, each in the version that the cluster prefers, or else in the first one that has it.
+/// The kinds of a group, each in the version that the cluster prefers, or else in the first one
+/// that has it.
 async fn of_group(client: &Client, group: APIGroup) -> (String, Result<Vec<Arc<Resource>>, kube::Error>) {
     let preferred = group.preferred_version.map(|version| version.version).unwrap_or_default();
     let mut versions: Vec<String> = group.versions.into_iter().map(|version| version.version).collect();

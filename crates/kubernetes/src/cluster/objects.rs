@@ -1,4 +1,5 @@
-//! Single objects of a cluster: read from its quorum, written with the preconditions that keep writers apart.
+//! Single objects of a cluster: read from its quorum, written with the preconditions that keep
+//! writers apart.
 
 use kube::api::{
     Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
@@ -35,8 +36,8 @@ impl Cluster {
         }
     }
 
-    /// All objects of a kind as they are now, in a namespace or everywhere, that have these labels (a selector). They are asked
-    /// for in pages, and are of one time.
+    /// All objects of a kind as they are now, in a namespace or everywhere, that have these labels
+    /// (a selector). They are asked for in pages, and are of one time.
     ///
     /// # Errors
     /// See [`Failure`].
@@ -58,8 +59,8 @@ impl Cluster {
         }
     }
 
-    /// Some of these objects: the first ones, or those from where the page before has ended. With them is told where the next
-    /// page begins, if there is one.
+    /// Some of these objects: the first ones, or those from where the page before has ended. With
+    /// them is told where the next page begins, if there is one.
     ///
     /// # Errors
     /// See [`Failure`].
@@ -96,7 +97,8 @@ impl Cluster {
         read(resource, made.map_err(|error| self.failure(&error, key))?)
     }
 
-    /// Replaces an object: the very one, if it has a `resourceVersion`. See [`Self::create`] for its status.
+    /// Replaces an object: the very one, if it has a `resourceVersion`. See [`Self::create`] for
+    /// its status.
     ///
     /// # Errors
     /// See [`Failure`].

@@ -1,9 +1,10 @@
 //! What is to be watched: from what is wanted and what the cluster serves. Pure.
 //!
-//! A watch is of one kind, in one namespace or everywhere, with one label selector: the narrowest one that selects what all
-//! who want something there are after. Each watch is a connection, so there is one per kind and place, and none in a
-//! namespace where the watch of everywhere tells the same. Where that one is refused there is: who may read one namespace
-//! is not disturbed by who would like to read all.
+//! A watch is of one kind, in one namespace or everywhere, with one label selector: the narrowest
+//! one that selects what all who want something there are after. Each watch is a connection, so
+//! there is one per kind and place, and none in a namespace where the watch of everywhere tells the
+//! same. Where that one is refused there is: who may read one namespace is not disturbed by who
+//! would like to read all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,7 +15,8 @@ use edgesync_object::selector::MAX_SELECTOR;
 use edgesync_object::{Resource, Scope, Selector, Target};
 use edgesync_placement::{Glob, KindMatch, NODE_LABEL, ObjectMatch, Unread};
 
-/// The most namespaces of one kind that somebody has watched one by one; with more of them, all are.
+/// The most namespaces of one kind that somebody has watched one by one; with more of them, all
+/// are.
 pub(crate) const MAX_NAMESPACES: usize = 32;
 /// The most watches of a plan.
 pub(crate) const MAX_WATCHES: usize = 1024;
@@ -71,8 +73,8 @@ impl Interest {
         Self::rule(Origin::Named, ObjectMatch { kinds, selector, ..ObjectMatch::default() })
     }
 
-    /// Objects of some kinds that may name their nodes with the annotation: all of them are looked at, because
-    /// nothing can be selected by an annotation.
+    /// Objects of some kinds that may name their nodes with the annotation: all of them are looked
+    /// at, because nothing can be selected by an annotation.
     #[must_use]
     pub fn annotated(kinds: Vec<KindMatch>) -> Self {
         Self::rule(Origin::Named, ObjectMatch { kinds, ..ObjectMatch::default() })
@@ -294,8 +296,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Plans for some interests. Spots that were refused are planned nevertheless, so that they are tried again, but
-    /// nobody relies on them.
+    /// Plans for some interests. Spots that were refused are planned nevertheless, so that they are
+    /// tried again, but nobody relies on them.
     #[must_use]
     pub(super) fn of(interests: &[Interest], kinds: &Kinds, refused: &BTreeSet<Spot>) -> Self {
         let mut plan = Self::default();

@@ -68,7 +68,8 @@ impl State {
 }
 
 impl Running {
-    /// Whether it has told what there is, or others need not wait for it. Nothing is right without what the fleet itself is.
+    /// Whether it has told what there is, or others need not wait for it. Nothing is right without
+    /// what the fleet itself is.
     pub(super) fn is_answered(&self) -> bool {
         match self.state {
             State::Refused(_) | State::Broken(PATIENCE.., _) => !self.watch.origins.contains(&Origin::Fleet),

@@ -1,5 +1,5 @@
-//! How many requests a replica makes of a cluster: so many in a second, a few more at once, and what is urgent before
-//! what can wait.
+//! How many requests a replica makes of a cluster: so many in a second, a few more at once, and
+//! what is urgent before what can wait.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,9 +18,10 @@ pub(crate) enum Urgency {
 
 /// The requests that may be made, for all who make some. Cheap to clone.
 ///
-/// One that is made takes its place in the rate at the moment that [`Throttle::wait`] returns: whoever gives up waiting
-/// takes none. Each class waits in the order of arrival. What is in the background gets a place only while nothing urgent
-/// waits, and leaves half of the burst alone: so that what becomes urgent next does not wait for what was not.
+/// One that is made takes its place in the rate at the moment that [`Throttle::wait`] returns:
+/// whoever gives up waiting takes none. Each class waits in the order of arrival. What is in the
+/// background gets a place only while nothing urgent waits, and leaves half of the burst alone: so
+/// that what becomes urgent next does not wait for what was not.
 #[derive(Clone, Debug)]
 pub(crate) struct Throttle {
     shared: Arc<Shared>,
@@ -47,7 +48,8 @@ struct Shared {
     waiting: watch::Sender<usize>,
 }
 
-/// A bucket of places that fills by one in each interval. It is kept as the time at which it is full again.
+/// A bucket of places that fills by one in each interval. It is kept as the time at which it is
+/// full again.
 #[derive(Debug)]
 struct Bucket {
     interval: Duration,

@@ -1,5 +1,5 @@
-//! One watch of the cluster as a task: it lists, follows, and goes on after whatever cuts it off, which is
-//! `kube::runtime::watcher`'s work.
+//! One watch of the cluster as a task: it lists, follows, and goes on after whatever cuts it off,
+//! which is `kube::runtime::watcher`'s work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,8 @@ const PART: usize = 256;
 const PART_BYTES: usize = 1 << 20;
 /// Objects in an answer to a request for a list.
 pub(super) const PAGE: u32 = 500;
-/// So long a watch lasts until it is asked for anew, in seconds. A connection that has died is noticed five seconds later.
+/// So long a watch lasts until it is asked for anew, in seconds. A connection that has died is
+/// noticed five seconds later.
 pub(super) const WATCH_SECONDS: u32 = 120;
 /// How long is waited before a watch begins anew that could not be started.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -214,8 +215,9 @@ pub(super) fn api(client: Client, resource: &Resource, place: &Place) -> Api<Dyn
     }
 }
 
-/// Whether a list has to say first what there is now. Where a watch cannot be started, the watcher asks for the same one
-/// again: for ever, if it is too old, and without a word once it is allowed again.
+/// Whether a list has to say first what there is now. Where a watch cannot be started, the watcher
+/// asks for the same one again: for ever, if it is too old, and without a word once it is allowed
+/// again.
 pub(super) fn begins_anew(event: &watcher::Result<Event<DynamicObject>>) -> bool {
     let Err(watcher::Error::WatchStartFailed(Error::Api(status))) = event else { return false };
     status.code == 410 || status.is_forbidden() || status.is_not_found()

@@ -1,5 +1,5 @@
-//! What only a cluster can meet with: another replica between two writes, objects that others write, an API server that is
-//! away.
+//! What only a cluster can meet with: another replica between two writes, objects that others
+//! write, an API server that is away.
 
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ async fn a_replica_that_dies_after_it_has_counted_a_use_lets_nobody_in_and_the_u
 async fn a_node_that_is_revoked_while_it_joins_elsewhere_does_not_get_in() {
     let served = Served::start().await;
     let (one, other) = two(&served).await;
-    // The other replica revokes before the certificate is recorded, or, for the second name, knows of nothing to revoke.
+    // The other replica revokes before the certificate is recorded, or, for the second name, knows
+    // of nothing to revoke.
     for (id, node, serial, has_one) in [("t1", "a", "1", true), ("t2", "b", "2", false)] {
         if has_one {
             one.put_token(token("first", Some(node), 1)).await.unwrap();

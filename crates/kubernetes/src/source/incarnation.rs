@@ -1,8 +1,10 @@
-//! The life of a cluster that all replicas speak of: its id, in a ConfigMap, with what tells that it is over.
+//! The life of a cluster that all replicas speak of: its id, in a ConfigMap, with what tells that
+//! it is over.
 //!
-//! A cluster that was restored from a copy gives versions again that nodes know already, with other contents. It is another
-//! life then, with another id, and so is another cluster (another UID of the namespace `kube-system`). The ConfigMap
-//! is changed by compare and swap alone, so that all replicas come to have the same id.
+//! A cluster that was restored from a copy gives versions again that nodes know already, with other
+//! contents. It is another life then, with another id, and so is another cluster (another UID of
+//! the namespace `kube-system`). The ConfigMap is changed by compare and swap alone, so that all
+//! replicas come to have the same id.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -71,8 +73,8 @@ impl Life {
 }
 
 impl Incarnation {
-    /// Reads which life it is, and begins the first one, or another one if the cluster is another one or older than it was
-    /// when somebody looked.
+    /// Reads which life it is, and begins the first one, or another one if the cluster is another
+    /// one or older than it was when somebody looked.
     ///
     /// # Errors
     /// The cluster does not serve, or the namespace of the replicas is not there.
@@ -113,8 +115,8 @@ impl Incarnation {
         self.state().life.id.clone()
     }
 
-    /// The newest version that is known to have been given in this life, by any replica. A cluster that has not reached it
-    /// was restored from a copy.
+    /// The newest version that is known to have been given in this life, by any replica. A cluster
+    /// that has not reached it was restored from a copy.
     #[cfg(test)]
     pub(super) fn newest(&self) -> ResourceVersion {
         let state = self.state();
@@ -129,8 +131,9 @@ impl Incarnation {
         }
     }
 
-    /// Looks which life it is, and tells whether it is another one than before. Once in a while the newest version that was
-    /// seen is recorded too. To be called before it is relied on, and every few seconds.
+    /// Looks which life it is, and tells whether it is another one than before. Once in a while the
+    /// newest version that was seen is recorded too. To be called before it is relied on, and every
+    /// few seconds.
     ///
     /// # Errors
     /// It could not be read or written.
@@ -169,8 +172,9 @@ impl Incarnation {
         Err(unsettled())
     }
 
-    /// Whether what the cluster has now is not of this life: others say so, or what the replicas have written there last is
-    /// not there. A cluster that was restored from a copy shows that although its versions go on above all that were given.
+    /// Whether what the cluster has now is not of this life: others say so, or what the replicas
+    /// have written there last is not there. A cluster that was restored from a copy shows that
+    /// although its versions go on above all that were given.
     ///
     /// # Errors
     /// It could not be read.
@@ -191,7 +195,8 @@ impl Incarnation {
         false
     }
 
-    /// The same as [`Self::begin_another`] for who knows this life alone: another one that was begun since is it.
+    /// The same as [`Self::begin_another`] for who knows this life alone: another one that was
+    /// begun since is it.
     ///
     /// # Errors
     /// See there.
@@ -200,7 +205,8 @@ impl Incarnation {
         if *now == *life { self.begin_another(reached).await } else { Ok(now) }
     }
 
-    /// Begins another life, whose newest version is this one, unless another replica has begun one already. Tells its id.
+    /// Begins another life, whose newest version is this one, unless another replica has begun one
+    /// already. Tells its id.
     ///
     /// # Errors
     /// It could not be written. The life is the one before.
@@ -247,7 +253,8 @@ impl Incarnation {
     }
 }
 
-/// The incarnation that the replicas of this namespace speak of; nothing if none has ever run there.
+/// The incarnation that the replicas of this namespace speak of; nothing if none has ever run
+/// there.
 ///
 /// # Errors
 /// The cluster's.

@@ -1,4 +1,5 @@
-//! What the cluster tells, as the fleet takes it: each object is in the cache before anybody hears of it.
+//! What the cluster tells, as the fleet takes it: each object is in the cache before anybody hears
+//! of it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,7 +84,8 @@ impl Intake {
         Ok((Change::Listed(part.summaries), part.next))
     }
 
-    /// Takes the item in that waits. Nothing is lost if this is cancelled: it is taken in again, which changes nothing.
+    /// Takes the item in that waits. Nothing is lost if this is cancelled: it is taken in again,
+    /// which changes nothing.
     async fn take_in(&mut self) -> Result<(), SourceError> {
         let changes = match &self.item {
             Some(Item::Listed(seen)) => {
@@ -151,7 +153,8 @@ impl Intake {
         self.ready.extend(change);
     }
 
-    /// The cluster is an older copy of itself. Once all of it is known, another life begins, if none has since.
+    /// The cluster is an older copy of itself. Once all of it is known, another life begins, if
+    /// none has since.
     fn read_anew(&mut self) {
         let until = self.feed.catch_up();
         self.restored = Some(until);

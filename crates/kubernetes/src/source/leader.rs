@@ -1,9 +1,10 @@
-//! One of the replicas leads: the one that holds the Lease `edgesync-cloud`. It does what is to be done once, such as telling
-//! which nodes have fallen silent ([`super::sweep`]).
+//! One of the replicas leads: the one that holds the Lease `edgesync-cloud`. It does what is to be
+//! done once, such as telling which nodes have fallen silent ([`super::sweep`]).
 //!
-//! Whether the Lease of another one has run out is judged by how long it has not changed, by the clock of whoever looks.
-//! What it says of times is for people. So clocks may differ as they like; they only have to run equally fast. A leader stops
-//! being one in its own eyes ([`SURE`]) before anybody else can take its place ([`LEASE`]), counted from before it asked.
+//! Whether the Lease of another one has run out is judged by how long it has not changed, by the
+//! clock of whoever looks. What it says of times is for people. So clocks may differ as they like;
+//! they only have to run equally fast. A leader stops being one in its own eyes ([`SURE`]) before
+//! anybody else can take its place ([`LEASE`]), counted from before it asked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +22,8 @@ use edgesync_object::{Object, Resource, kinds};
 
 /// The name of the Lease.
 const NAME: &str = "edgesync-cloud";
-/// How long it is good. Whoever waits for it notices a renewal up to [`LOOK`] later, so another one takes over within fifteen
-/// seconds from when a leader dies.
+/// How long it is good. Whoever waits for it notices a renewal up to [`LOOK`] later, so another one
+/// takes over within fifteen seconds from when a leader dies.
 const LEASE: Duration = Duration::from_secs(13);
 /// How long a leader is sure to be one after a renewal.
 const SURE: Duration = Duration::from_secs(10);
@@ -79,7 +80,8 @@ impl Leader {
         }
     }
 
-    /// Tries to lead, and goes on leading, until `stop`; then the Lease is given back, so that another one need not wait.
+    /// Tries to lead, and goes on leading, until `stop`; then the Lease is given back, so that
+    /// another one need not wait.
     pub(super) async fn run(&self, stop: impl Future<Output = ()> + Send) {
         let mut stop = std::pin::pin!(stop);
         let mut seen = None;

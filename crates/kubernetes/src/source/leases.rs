@@ -1,8 +1,9 @@
 //! The Leases of nodes in `kube-node-lease`, which also tell which replica serves a node.
 //!
-//! Whoever renews the Lease of a node writes its own id beside ([`SERVED_BY`]). A node renews over its newest connection,
-//! so a replica that holds an old one, and does not know it, stops renewing. [`Leases::served`] asks who it is. It is what
-//! keeps such a replica from writing what is out of date, see [`super::syncs`] and [`super::uploads`].
+//! Whoever renews the Lease of a node writes its own id beside ([`SERVED_BY`]). A node renews over
+//! its newest connection, so a replica that holds an old one, and does not know it, stops renewing.
+//! [`Leases::served`] asks who it is. It is what keeps such a replica from writing what is out of
+//! date, see [`super::syncs`] and [`super::uploads`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -107,8 +108,8 @@ impl Leases {
         Self { requests: self.requests.in_background(), ..self.clone() }
     }
 
-    /// Renews Leases, the last renewal of each node, and makes those that there are not. Nodes that there is no Node of get
-    /// none, and those of others are left alone, with a line in the log.
+    /// Renews Leases, the last renewal of each node, and makes those that there are not. Nodes that
+    /// there is no Node of get none, and those of others are left alone, with a line in the log.
     ///
     /// # Errors
     /// One of them could not be renewed. All others are, unless they could not be either.
@@ -120,8 +121,8 @@ impl Leases {
         results.into_iter().collect()
     }
 
-    /// Writes that this replica serves a node from now on, whose session has begun here: until its first renewal has arrived
-    /// the Lease would name the replica that served it before.
+    /// Writes that this replica serves a node from now on, whose session has begun here: until its
+    /// first renewal has arrived the Lease would name the replica that served it before.
     ///
     /// # Errors
     /// The Lease could not be written.
@@ -142,8 +143,8 @@ impl Leases {
         Err(unsettled(node))
     }
 
-    /// Who serves a node: another replica if its renewal is at least as new as the last one of this replica, of which it
-    /// has taken the place then. Renewals of one node follow its own clock.
+    /// Who serves a node: another replica if its renewal is at least as new as the last one of this
+    /// replica, of which it has taken the place then. Renewals of one node follow its own clock.
     ///
     /// # Errors
     /// The Lease could not be read.
@@ -230,8 +231,8 @@ impl Leases {
                 self.note(node, &lease);
                 Ok(true)
             }
-            // A UID that is not the one of the object is a conflict to some servers, and to others a change of what cannot
-            // be changed.
+            // A UID that is not the one of the object is a conflict to some servers, and to others
+            // a change of what cannot be changed.
             Err(Failure::Conflict(_) | Failure::NotFound(_) | Failure::Invalid(_)) => {
                 self.state().known.remove(node);
                 Ok(false)
@@ -261,7 +262,8 @@ impl Leases {
         }
     }
 
-    /// A renewal as fields of the Lease; with those that make it this program's if it may not be yet.
+    /// A renewal as fields of the Lease; with those that make it this program's if it may not be
+    /// yet.
     fn text(&self, renewal: &LeaseRenewal, owner: Option<&str>) -> Value {
         let mut metadata = json!({"annotations": {SERVED_BY: &*self.replica}});
         if let Some(uid) = owner {

@@ -1,5 +1,5 @@
-//! What in a cluster is this program's: the marks of Nodes, Leases and ObjectSyncs. All else belongs to somebody, and is
-//! left alone. Pure.
+//! What in a cluster is this program's: the marks of Nodes, Leases and ObjectSyncs. All else
+//! belongs to somebody, and is left alone. Pure.
 
 use serde_json::{Value, json};
 
@@ -12,12 +12,14 @@ use edgesync_store::checksum::checksum64;
 pub(crate) const MARK: &str = "edgesync.io/edge";
 /// Its value.
 pub(crate) const MARKED: &str = "true";
-/// The label of ObjectSyncs with the node that they are of. Those of a KubeEdge in the same cluster have none.
+/// The label of ObjectSyncs with the node that they are of. Those of a KubeEdge in the same cluster
+/// have none.
 pub(crate) const RECORD_NODE: &str = "edgesync.io/node";
-/// The label of ObjectSyncs that show what is in effect with the database file of the node that has said so, hashed: what
-/// another one knew is not in effect.
+/// The label of ObjectSyncs that show what is in effect with the database file of the node that has
+/// said so, hashed: what another one knew is not in effect.
 pub(crate) const EFFECT_EPOCH: &str = "edgesync.io/effect-epoch";
-/// The annotation of a Lease with the replica that has renewed it last: the one that serves the node.
+/// The annotation of a Lease with the replica that has renewed it last: the one that serves the
+/// node.
 pub(crate) const SERVED_BY: &str = "edgesync.io/served-by";
 /// What is left of the name of a node where it is no label value.
 const MAX_START: usize = 46;
@@ -37,8 +39,8 @@ pub(crate) fn owner(node: &NodeName, uid: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})
 }
 
-/// The value of [`RECORD_NODE`] for a node: its name, or what stands for it if that is longer than a value may be. Two
-/// nodes may share one, so whoever selects by it looks at the names too.
+/// The value of [`RECORD_NODE`] for a node: its name, or what stands for it if that is longer than
+/// a value may be. Two nodes may share one, so whoever selects by it looks at the names too.
 pub(crate) fn node_value(node: &str) -> String {
     if check_label_value(node).is_ok() {
         return node.to_owned();

@@ -1,4 +1,5 @@
-//! The Nodes of a fleet in a cluster: made when a node reports, changed as it reports, and never taken from a kubelet.
+//! The Nodes of a fleet in a cluster: made when a node reports, changed as it reports, and never
+//! taken from a kubelet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,9 +23,10 @@ use edgesync_store::checksum::checksum64;
 const ROLE: &str = "node-role.kubernetes.io/edge";
 /// The taint of our Nodes, so that the scheduler puts no Pod there.
 ///
-/// It is `NoSchedule` and not `NoExecute` too: that would have Pods deleted which somebody has bound to the node by
-/// `spec.nodeName`, and these are what a node is to hold. There are Pods that tolerate every taint, those of many DaemonSets
-/// among them. They stay pending: no Pod fits onto a Node with room for none ([`complete_status`]).
+/// It is `NoSchedule` and not `NoExecute` too: that would have Pods deleted which somebody has
+/// bound to the node by `spec.nodeName`, and these are what a node is to hold. There are Pods that
+/// tolerate every taint, those of many DaemonSets among them. They stay pending: no Pod fits onto a
+/// Node with room for none ([`complete_status`]).
 const TAINT: &str = "edgesync.io/edge";
 /// Nodes that are changed at a time.
 const AT_A_TIME: usize = 8;
@@ -46,8 +48,8 @@ const NODE_INFO: [&str; 10] = [
     "systemUUID",
 ];
 
-/// The labels that were given to the member of a name, by the token that it has joined with; nothing for one that was
-/// removed, of which no Node is made.
+/// The labels that were given to the member of a name, by the token that it has joined with;
+/// nothing for one that was removed, of which no Node is made.
 pub(super) type GivenLabels = Arc<dyn Fn(&NodeName) -> Option<Labels> + Send + Sync>;
 
 /// Why a Node is not changed.
@@ -116,8 +118,8 @@ impl Nodes {
         self.turns[place].lock().await
     }
 
-    /// Changes Nodes, and makes those that there are not. Left out, with a line in the log, are Nodes of others and what the
-    /// cluster refuses for good.
+    /// Changes Nodes, and makes those that there are not. Left out, with a line in the log, are
+    /// Nodes of others and what the cluster refuses for good.
     ///
     /// # Errors
     /// One of them could not be written. All others are, unless they could not be either.
@@ -131,8 +133,9 @@ impl Nodes {
         results.into_iter().collect()
     }
 
-    /// What a node says of itself. Nothing is written if another replica serves it; and what somebody else changes meanwhile
-    /// is a failure, so that what the node says is looked at once more before it is written ([`super::uploads`]).
+    /// What a node says of itself. Nothing is written if another replica serves it; and what
+    /// somebody else changes meanwhile is a failure, so that what the node says is looked at once
+    /// more before it is written ([`super::uploads`]).
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -142,9 +145,10 @@ impl Nodes {
         self.attempt(change, true).await.map_err(NodeError::from_attempt)
     }
 
-    /// Removes a Node, its Lease and its ObjectSyncs, and tells whether there was anything. The Node goes first: what remains
-    /// if this fails goes when it is called again, and nothing is made for a node without a Node. A cluster with a controller
-    /// manager would collect the rest by itself, others would keep it.
+    /// Removes a Node, its Lease and its ObjectSyncs, and tells whether there was anything. The
+    /// Node goes first: what remains if this fails goes when it is called again, and nothing is
+    /// made for a node without a Node. A cluster with a controller manager would collect the rest
+    /// by itself, others would keep it.
     ///
     /// # Errors
     /// Something could not be removed.
@@ -181,8 +185,8 @@ impl Nodes {
         .await
     }
 
-    /// Has a Node of this name changed by a closure, if it is this program's, until nobody else changes it meanwhile. Tells
-    /// whether there is one.
+    /// Has a Node of this name changed by a closure, if it is this program's, until nobody else
+    /// changes it meanwhile. Tells whether there is one.
     ///
     /// # Errors
     /// It could not be read or written.
@@ -239,7 +243,8 @@ impl Nodes {
         if old.as_ref().is_some_and(|old| !mark::is_marked(old)) {
             return Err(Attempt::Never(NodeError::Foreign(node.to_string())));
         }
-        // After the Node was read: who serves the node next reads it later, or this write conflicts.
+        // After the Node was read: who serves the node next reads it later, or this write
+        // conflicts.
         if fenced && let Served::By(replica) = self.leases.served(node).await.map_err(Attempt::failed)? {
             return Err(Attempt::failed(SourceError::ServedElsewhere { node: node.to_string(), replica }));
         }
@@ -352,8 +357,8 @@ fn taint(node: &mut Object) {
     spec["taints"] = json!(taints);
 }
 
-/// Leaves no room for Pods, whatever the device has, and gives what else the API has of every Node: what it would add itself
-/// would be a difference each time that the node reports.
+/// Leaves no room for Pods, whatever the device has, and gives what else the API has of every Node:
+/// what it would add itself would be a difference each time that the node reports.
 fn complete_status(node: &mut Object) {
     let status = node.fields_mut().entry("status").or_insert_with(|| json!({}));
     for field in ["allocatable", "capacity", "nodeInfo"] {

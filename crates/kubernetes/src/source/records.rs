@@ -1,8 +1,8 @@
-//! ObjectSyncs and ClusterObjectSyncs as objects of the cluster: read, written and deleted one by one, only those of this
-//! program.
+//! ObjectSyncs and ClusterObjectSyncs as objects of the cluster: read, written and deleted one by
+//! one, only those of this program.
 //!
-//! A KubeEdge in the same cluster has records of its own, under names of the same form. Ours have the label
-//! [`RECORD_NODE`], and one without is never touched.
+//! A KubeEdge in the same cluster has records of its own, under names of the same form. Ours have
+//! the label [`RECORD_NODE`], and one without is never touched.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -131,7 +131,8 @@ impl Records {
         }
     }
 
-    /// All records of some nodes. One look serves them all: the API server goes through every record for it.
+    /// All records of some nodes. One look serves them all: the API server goes through every
+    /// record for it.
     ///
     /// # Errors
     /// They could not be read.
@@ -181,7 +182,8 @@ impl Records {
         Ok(found)
     }
 
-    /// Makes a record of a Node of this UID, or changes the one that is known. Tells what is known then.
+    /// Makes a record of a Node of this UID, or changes the one that is known. Tells what is known
+    /// then.
     pub(super) async fn put(
         &self,
         (node, owner): (&NodeName, &str),
@@ -194,7 +196,8 @@ impl Records {
         let mut object = object(resource, (node, owner), &name, record);
         let status = object.fields().get("status").cloned();
         let mut stored = match known {
-            // The object of a UID has one namespace for good. Whatever the record is, it is not about that.
+            // The object of a UID has one namespace for good. Whatever the record is, it is not
+            // about that.
             Some(known) if *known.namespace != *record.object.namespace => {
                 self.remove(node, uid, known).await?;
                 self.create(resource, &object).await?

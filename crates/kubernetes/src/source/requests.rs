@@ -9,8 +9,8 @@ use edgesync_object::{Object, Resource, ResourceVersion};
 
 /// A cluster that is asked at a rate. Cheap to clone.
 ///
-/// What is read in order to write counts too: it costs the API server as much. A list counts once, however many pages it
-/// has.
+/// What is read in order to write counts too: it costs the API server as much. A list counts once,
+/// however many pages it has.
 #[derive(Clone)]
 pub(super) struct Requests {
     cluster: Cluster,

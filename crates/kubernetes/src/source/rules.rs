@@ -22,8 +22,8 @@ impl Rules {
         Self { requests: requests.in_background() }
     }
 
-    /// Replaces the status of a rule and nothing else of it. One that it has is not written; a rule that is no more, or
-    /// another one, is left alone.
+    /// Replaces the status of a rule and nothing else of it. One that it has is not written; a rule
+    /// that is no more, or another one, is left alone.
     ///
     /// # Errors
     /// It could not be read or written.

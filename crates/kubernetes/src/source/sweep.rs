@@ -1,8 +1,9 @@
 //! What the leader does about nodes that have fallen silent, whichever replica served them last.
 //!
-//! The node lifecycle controller of a cluster sets `Ready` to Unknown when a Lease has not been renewed for its time. Where
-//! there is none, the leader does; and in any case it does the same to the conditions that only edgesync has. As with
-//! [`super::leader`], what counts is how long a Lease has not changed by one's own clock.
+//! The node lifecycle controller of a cluster sets `Ready` to Unknown when a Lease has not been
+//! renewed for its time. Where there is none, the leader does; and in any case it does the same to
+//! the conditions that only edgesync has. As with [`super::leader`], what counts is how long a
+//! Lease has not changed by one's own clock.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -26,7 +27,8 @@ pub(super) const EVERY: Duration = Duration::from_secs(10);
 const MANAGER: (&str, &str) = ("kube-system", "kube-controller-manager");
 /// How long it is good where it does not say so.
 const MANAGER_SECONDS: Duration = Duration::from_secs(15);
-/// The reason of all conditions when the Lease has run out; the node lifecycle controller has the same.
+/// The reason of all conditions when the Lease has run out; the node lifecycle controller has the
+/// same.
 const STATUS_UNKNOWN: &str = "NodeStatusUnknown";
 const NO_RENEWAL: &str = "the agent has stopped renewing its Lease";
 /// What the conditions of edgesync begin with.
@@ -57,7 +59,8 @@ struct Seen {
 }
 
 impl Silences {
-    /// Notes the Leases that there are. Tells which nodes have fallen silent, and have not been noted as told.
+    /// Notes the Leases that there are. Tells which nodes have fallen silent, and have not been
+    /// noted as told.
     fn look(&mut self, now: Instant, leases: &[Found]) -> Vec<NodeName> {
         let there: HashSet<&str> = leases.iter().map(|lease| lease.renewal.node.as_str()).collect();
         self.seen.retain(|node, _| there.contains(&**node));
@@ -92,8 +95,8 @@ impl Sweep {
         }
     }
 
-    /// Looks once, to be called every [`EVERY`] while this replica leads. Tells of how many nodes it was written that they
-    /// have fallen silent.
+    /// Looks once, to be called every [`EVERY`] while this replica leads. Tells of how many nodes
+    /// it was written that they have fallen silent.
     ///
     /// # Errors
     /// The Leases could not be read, or a Node not be written: it is tried again the next time.
@@ -113,8 +116,8 @@ impl Sweep {
         failed.map_or(Ok(count), Err)
     }
 
-    /// Whether a controller manager looks after the Nodes: one that was seen to renew its Lease lately. One that was not seen
-    /// for long enough is given the time.
+    /// Whether a controller manager looks after the Nodes: one that was seen to renew its Lease
+    /// lately. One that was not seen for long enough is given the time.
     async fn is_managed(&mut self) -> Result<bool> {
         let Some(lease) = self.requests.get(&self.lease, MANAGER.0, MANAGER.1).await? else {
             self.manager = None;
@@ -131,7 +134,8 @@ impl Sweep {
     }
 }
 
-/// Nothing is known any more of a Node: all that edgesync says of it, and `Ready` unless somebody else looks after that.
+/// Nothing is known any more of a Node: all that edgesync says of it, and `Ready` unless somebody
+/// else looks after that.
 fn all_unknown(node: &mut Object, managed: bool, now: Timestamp) {
     let mut names: Vec<String> = vec![CLOUD_REACHABLE.to_owned(), IN_SYNC.to_owned()];
     if !managed {

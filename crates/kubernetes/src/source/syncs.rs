@@ -1,24 +1,26 @@
 //! The ObjectSyncs and ClusterObjectSyncs of a cluster, written behind what nodes confirm.
 //!
-//! Nothing rests on them: they show what nodes hold. So they are written in the background of the rate, of each node and
-//! object the newest alone, and a replica that dies leaves them behind what nodes hold until its nodes are served again:
-//! then [`Syncs::replace`] tells all.
+//! Nothing rests on them: they show what nodes hold. So they are written in the background of the
+//! rate, of each node and object the newest alone, and a replica that dies leaves them behind what
+//! nodes hold until its nodes are served again: then [`Syncs::replace`] tells all.
 //!
 //! # Whose word counts
-//! Two replicas may take themselves for the one that serves a node. The one whose connection is dead has old news, and its
-//! queue may be long. What keeps it from writing them is this order:
-//! 1. whoever begins to serve a node writes that into its Lease ([`super::leases::Leases::claim`]) before it writes anything;
-//! 2. a replica reads the records of a node, then looks at the Lease, and only if the node is its own writes them, each over
-//!    the version that it has read or written last.
+//! Two replicas may take themselves for the one that serves a node. The one whose connection is
+//! dead has old news, and its queue may be long. What keeps it from writing them is this order:
+//! 1. whoever begins to serve a node writes that into its Lease ([`super::leases::Leases::claim`])
+//!    before it writes anything;
+//! 2. a replica reads the records of a node, then looks at the Lease, and only if the node is its
+//!    own writes them, each over the version that it has read or written last.
 //!
-//! If it looked before the other one's claim, it has also read before that, and so before anything that the other one has
-//! written: its writes conflict with those, and then it begins anew at 2. If it looked after the claim, it drops all that it
-//! has of the node. What it writes over nobody's write is older than what comes next, and is replaced by that.
+//! If it looked before the other one's claim, it has also read before that, and so before anything
+//! that the other one has written: its writes conflict with those, and then it begins anew at 2. If
+//! it looked after the claim, it drops all that it has of the node. What it writes over nobody's
+//! write is older than what comes next, and is replaced by that.
 //!
 //! # Bounds
-//! So many records wait at most. What does not fit makes its node *due*: all that waits of it is dropped, and
-//! [`Syncs::due`] asks for all of it once half of the queue is free. Of the nodes that are served here, some 100 bytes are
-//! kept for each record.
+//! So many records wait at most. What does not fit makes its node *due*: all that waits of it is
+//! dropped, and [`Syncs::due`] asks for all of it once half of the queue is free. Of the nodes that
+//! are served here, some 100 bytes are kept for each record.
 
 mod queue;
 
@@ -47,7 +49,8 @@ use queue::{End, Job, Queue, Turn};
 const AT_A_TIME: usize = 8;
 /// Nodes whose records are read at a time: a list goes through the records of all nodes.
 const LISTED: usize = 64;
-/// How long nothing is written after the cluster did not serve: twice as long each time, up to [`PAUSE_MAX`].
+/// How long nothing is written after the cluster did not serve: twice as long each time, up to
+/// [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_secs(1);
 /// See [`PAUSE`].
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -88,8 +91,9 @@ impl Syncs {
         Self { shared: Arc::new(Shared { records, requests, leases, node, queue, woken }) }
     }
 
-    /// These are all records that a node is to have; whatever else there is of it goes. To be called once the node is served
-    /// here ([`Leases::claim`]), and when [`Syncs::due`] asks for it.
+    /// These are all records that a node is to have; whatever else there is of it goes. To be
+    /// called once the node is served here ([`Leases::claim`]), and when [`Syncs::due`] asks for
+    /// it.
     pub(super) fn replace(&self, node: &NodeName, all: Vec<(Uid, Record)>) {
         self.queue().replace(node, all);
         self.wake();
@@ -101,8 +105,8 @@ impl Syncs {
         self.wake();
     }
 
-    /// A node has this database file: what records show by the word of another one goes with what is written next of them.
-    /// To be told before [`Syncs::replace`].
+    /// A node has this database file: what records show by the word of another one goes with what
+    /// is written next of them. To be told before [`Syncs::replace`].
     pub(super) fn follow(&self, node: &NodeName, epoch: Epoch) {
         self.queue().follow(node, epoch);
     }
@@ -124,8 +128,8 @@ impl Syncs {
         self.wake();
     }
 
-    /// Waits for a node of which all is to be told anew, by [`Syncs::replace`]: until then changes of it mean nothing. Can be
-    /// cancelled without loss.
+    /// Waits for a node of which all is to be told anew, by [`Syncs::replace`]: until then changes
+    /// of it mean nothing. Can be cancelled without loss.
     pub(super) async fn due(&self) -> NodeName {
         let mut woken = self.shared.woken.subscribe();
         loop {

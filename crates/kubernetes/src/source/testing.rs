@@ -1,6 +1,8 @@
-//! A cluster in the process of the test: the embedded store with its API on loopback, as replicas see it.
+//! A cluster in the process of the test: the embedded store with its API on loopback, as replicas
+//! see it.
 //!
-//! With `EDGESYNC_TEST_KUBECONFIG` it is the cluster of that kubeconfig, for one test alone: it must be as new.
+//! With `EDGESYNC_TEST_KUBECONFIG` it is the cluster of that kubeconfig, for one test alone: it
+//! must be as new.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,25 +1,29 @@
 //! What nodes send from their outboxes takes effect in a cluster.
 //!
 //! # Each once
-//! There is no transaction that holds an effect and its number together. The numbers are kept in memory
-//! ([`Taken`]), and begin with what the node calls confirmed. So a replica that takes a node over may repeat what its
-//! predecessor did last and could not confirm. That does no harm, because each effect says what is to be, not what is to
-//! change: the Node's report, a status, what is in effect and an Event are put in the place of what is there, and nothing is written that is
-//! there already. Repeated in their order, the items of a lane end where they ended before. Until then a reader may see an
-//! older one of them once more.
+//! There is no transaction that holds an effect and its number together. The numbers are kept in
+//! memory ([`Taken`]), and begin with what the node calls confirmed. So a replica that takes a node
+//! over may repeat what its predecessor did last and could not confirm. That does no harm, because
+//! each effect says what is to be, not what is to change: the Node's report, a status, what is in
+//! effect and an Event are put in the place of what is there, and nothing is written that is there
+//! already. Repeated in their order, the items of a lane end where they ended before. Until then a
+//! reader may see an older one of them once more.
 //!
 //! # By the replica that serves the node
-//! A replica whose connection to a node is dead may still have an upload of it in its hands, and the node has sent that
-//! again, and newer ones, to another replica. It must not put the old ones over the new ones. The order is the one of
+//! A replica whose connection to a node is dead may still have an upload of it in its hands, and
+//! the node has sent that again, and newer ones, to another replica. It must not put the old ones
+//! over the new ones. The order is the one of
 //! [`super::syncs`]: whoever begins to serve a node claims its Lease first
-//! ([`super::leases::Leases::claim`]). Each effect reads what is there, then looks who serves the node, then writes over what
-//! it has read. A look before the claim means that it was also read before anything that the successor writes: a conflict. A
-//! look after it fails the batch. A conflict is never tried again, whoever caused it: the batch fails, and the node
-//! sends it again, to whoever serves it by then. An Event that is created replaces nothing, so it needs no look.
+//! ([`super::leases::Leases::claim`]). Each effect reads what is there, then looks who serves the
+//! node, then writes over what it has read. A look before the claim means that it was also read
+//! before anything that the successor writes: a conflict. A look after it fails the batch. A
+//! conflict is never tried again, whoever caused it: the batch fails, and the node sends it again,
+//! to whoever serves it by then. An Event that is created replaces nothing, so it needs no look.
 //!
 //! # Nothing is lost
-//! What the cluster cannot do now (it does not answer, asks to wait, is at odds with another writer) fails the batch
-//! after the items before it, which are not repeated here. What it will never do is refused, in its words.
+//! What the cluster cannot do now (it does not answer, asks to wait, is at odds with another
+//! writer) fails the batch after the items before it, which are not repeated here. What it will
+//! never do is refused, in its words.
 
 mod in_effect;
 
@@ -224,7 +228,8 @@ impl Uploads {
         }
         match self.requests.replace_status(item.resource, &object).await {
             Ok(_) => Ok(()),
-            // The object has gone, or its kind has no such subresource: then the status is a field like others.
+            // The object has gone, or its kind has no such subresource: then the status is a field
+            // like others.
             Err(Failure::NotFound(_)) => {
                 self.meant(item).await?;
                 let replaced = self.requests.replace(item.resource, &object).await?;
@@ -251,8 +256,8 @@ impl Uploads {
         Err(Undone::Refused(RefusedReason::Recreated, why))
     }
 
-    /// Creates an Event, or replaces the one that this node has made under its name. If somebody else has made that one, the
-    /// name of the node is added to it.
+    /// Creates an Event, or replaces the one that this node has made under its name. If somebody
+    /// else has made that one, the name of the node is added to it.
     async fn apply_event(&self, node: &NodeName, event: &Object) -> Result<(), Undone> {
         let mut event = event.clone();
         for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
@@ -330,8 +335,8 @@ impl StatusItem<'_> {
     }
 }
 
-/// Whether an Event is about something without a namespace and stands where newer servers want that: older ones, 1.20 among
-/// them, take it in [`SYSTEM`] alone.
+/// Whether an Event is about something without a namespace and stands where newer servers want
+/// that: older ones, 1.20 among them, take it in [`SYSTEM`] alone.
 fn may_be_of_the_system(event: &Object) -> bool {
     let regarding = event.fields().get("regarding").and_then(|regarding| regarding.get("namespace"));
     event.namespace() == "default" && regarding.and_then(Value::as_str).is_none_or(str::is_empty)

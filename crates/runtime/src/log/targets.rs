@@ -9,9 +9,9 @@ use tracing_subscriber::filter::Targets;
 /// A documented name, and the modules that it currently covers.
 type Name = (&'static str, &'static [&'static str]);
 
-/// The modules of the former single crate. A target of a filter is a prefix of the line's target, so a path that is a prefix
-/// of another crate's name ends in `::`. A name includes the names below it: `edgesync::store` includes
-/// `edgesync::store::cloud`.
+/// The modules of the former single crate. A target of a filter is a prefix of the line's target,
+/// so a path that is a prefix of another crate's name ends in `::`. A name includes the names below
+/// it: `edgesync::store` includes `edgesync::store::cloud`.
 const NAMES: &[Name] = &[
     ("edgesync::agent", &["edgesync::agent"]),
     ("edgesync::api", &["edgesync_api"]),

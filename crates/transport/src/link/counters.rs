@@ -43,7 +43,8 @@ counters! {
     pub struct Counters {
         /// Messages that were encoded and may still wait for the socket.
         pub(crate) unwritten: AtomicU64,
-        /// The last measured time from a publish to its PUBACK, in nanoseconds; zero if there is none.
+        /// The last measured time from a publish to its PUBACK, in nanoseconds; zero if there is
+        /// none.
         round_trip: AtomicU64,
         lost: [AtomicU64; Cause::COUNT],
         failed: [AtomicU64; Cause::COUNT],

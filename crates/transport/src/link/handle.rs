@@ -39,7 +39,8 @@ pub enum PublishError {
 
 /// A command to the task that owns the connection.
 pub enum Command {
-    /// Drops the current connection as unresponsive; ignored without a connection. See [`LinkHandle::give_up`].
+    /// Drops the current connection as unresponsive; ignored without a connection. See
+    /// [`LinkHandle::give_up`].
     GiveUp,
     /// Ends the link for good. See [`LinkHandle::shutdown`].
     Shutdown(Shutdown),
@@ -125,7 +126,8 @@ impl LinkHandle {
     /// Queues a message with QoS 1 for the current connection.
     ///
     /// # Errors
-    /// It cannot be sent now ([`PublishError::NotConnected`], [`PublishError::Full`]) or not at all.
+    /// It cannot be sent now ([`PublishError::NotConnected`], [`PublishError::Full`]) or not at
+    /// all.
     pub fn try_publish(&self, topic: &str, payload: Vec<u8>, retain: bool) -> Result<(), PublishError> {
         check_topic(topic)?;
         let size = packet_size(topic, &payload);

@@ -160,7 +160,8 @@ impl Identity {
     /// Combines a key and its certificates.
     ///
     /// # Errors
-    /// [`TlsError::OtherKey`] if they do not belong together, [`TlsError::NoCertificate`] without any.
+    /// [`TlsError::OtherKey`] if they do not belong together, [`TlsError::NoCertificate`] without
+    /// any.
     pub fn new(what: &str, chain: Vec<Certificate>, key: Key) -> Result<Self, TlsError> {
         let Some(leaf) = chain.first() else {
             let problem = "there is none".to_owned();

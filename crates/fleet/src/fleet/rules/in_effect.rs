@@ -1,5 +1,5 @@
-//! On how many of its nodes the objects of a rule are in effect. Counted part by part: there may be a thousand objects on each
-//! of ten thousand nodes, and the loop has other things to do.
+//! On how many of its nodes the objects of a rule are in effect. Counted part by part: there may be
+//! a thousand objects on each of ten thousand nodes, and the loop has other things to do.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -52,7 +52,8 @@ impl Count {
             tells = true;
             all &= is_in_effect;
         }
-        // What it has told another replica, or another run of this one, its Node says, for all of its objects.
+        // What it has told another replica, or another run of this one, its Node says, for all of
+        // its objects.
         tells |= node.replicas.in_effect().is_some();
         all &= node.replicas.in_effect() != Some(false);
         self.telling += u64::from(tells);
@@ -61,7 +62,8 @@ impl Count {
 }
 
 impl Rules {
-    /// Begins to count for a rule, or goes on with it, as far as one turn may. Nothing before it is done.
+    /// Begins to count for a rule, or goes on with it, as far as one turn may. Nothing before it is
+    /// done.
     pub(super) fn count_in_effect(&mut self, reconciler: &Reconciler) -> Option<Count> {
         let mut count = match self.counting.take() {
             Some(count) => count,

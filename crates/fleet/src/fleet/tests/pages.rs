@@ -34,7 +34,8 @@ impl Shown {
         Self { site, board, object, nodes }
     }
 
-    /// Lets the fleet run until pages are told what is expected, as somebody who looks all the time sees it.
+    /// Lets the fleet run until pages are told what is expected, as somebody who looks all the time
+    /// sees it.
     async fn until_told(&mut self, expected: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {

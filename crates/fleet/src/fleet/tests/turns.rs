@@ -1,5 +1,6 @@
-//! No turn of the loop is longer the more nodes there are: 10,000 nodes and what happens to all of them at once, counted in
-//! units of work. Real machines on both sides; the store and the broker are memory.
+//! No turn of the loop is longer the more nodes there are: 10,000 nodes and what happens to all of
+//! them at once, counted in units of work. Real machines on both sides; the store and the broker
+//! are memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;

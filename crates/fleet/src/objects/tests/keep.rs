@@ -438,7 +438,8 @@ async fn lists_that_overlap_do_not_make_the_log_longer_than_its_bound() {
             }
         }
     }
-    // A transaction may come on top, and what is written while a read that has just begun is waited for.
+    // A transaction may come on top, and what is written while a read that has just begun is waited
+    // for.
     assert!(longest < (LOG_FACTOR + 2) * LOG, "{longest}");
     assert!(given_up > 0 && whole > 300, "{given_up} were given up, {whole} were not");
 }

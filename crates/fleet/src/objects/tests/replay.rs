@@ -1,5 +1,5 @@
-//! Whoever lists and then follows the changes ends with what a fresh list shows, whatever happens meanwhile:
-//! writes by many, falling behind, restarts of the store.
+//! Whoever lists and then follows the changes ends with what a fresh list shows, whatever happens
+//! meanwhile: writes by many, falling behind, restarts of the store.
 
 use std::collections::BTreeMap;
 
@@ -178,8 +178,8 @@ async fn storm(objects: &Arc<CloudObjects>, seed: u64, count: usize) {
     writers.join_all().await;
 }
 
-/// Clients of different patience follow while others write; then the store is closed with some changes that
-/// nobody has seen, and opened again.
+/// Clients of different patience follow while others write; then the store is closed with some
+/// changes that nobody has seen, and opened again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_client_that_replays_the_changes_ends_with_what_a_fresh_list_shows() {
     let mut fixture = Fixture::new(&options(), RING).await;

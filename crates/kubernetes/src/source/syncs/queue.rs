@@ -1,4 +1,5 @@
-//! What is to be written of ObjectSyncs: of each node and object the newest, in a bounded number. Pure.
+//! What is to be written of ObjectSyncs: of each node and object the newest, in a bounded number.
+//! Pure.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -157,7 +158,8 @@ impl Queue {
         found.leaves = false;
     }
 
-    /// A record of a node was written beside this. If it is being written here at this moment, that conflicts.
+    /// A record of a node was written beside this. If it is being written here at this moment, that
+    /// conflicts.
     pub(super) fn noted(&mut self, node: &NodeName, uid: &Uid, known: Known) {
         if let Some(records) = self.nodes.get_mut(node).and_then(|node| node.known.as_mut()) {
             records.insert(uid.clone(), known);
@@ -261,7 +263,8 @@ impl Queue {
         }
     }
 
-    /// Nodes whose records are to be read. [`Queue::listed`] is to follow for each, or [`Queue::not_listed`].
+    /// Nodes whose records are to be read. [`Queue::listed`] is to follow for each, or
+    /// [`Queue::not_listed`].
     pub(super) fn take_unlisted(&mut self, most: usize) -> Vec<Turn> {
         let count = self.unlisted.len().min(most);
         let mut turns: Vec<Turn> = self.unlisted.drain(..count).collect();
@@ -327,8 +330,8 @@ impl Queue {
         }
     }
 
-    /// Whether so much more fits. If not, all of the node is dropped, and to be told anew later. A node that has more than
-    /// fits at all is let in when it is alone.
+    /// Whether so much more fits. If not, all of the node is dropped, and to be told anew later. A
+    /// node that has more than fits at all is let in when it is alone.
     fn has_room(&mut self, name: &NodeName, more: usize) -> bool {
         let fits = self.entries == 0 || self.entries.saturating_add(more) <= self.limit;
         if !fits {

@@ -1,7 +1,9 @@
-//! What is in effect on a node, as labels of the ObjectSyncs of a cluster: an item has taken effect once they are written.
+//! What is in effect on a node, as labels of the ObjectSyncs of a cluster: an item has taken effect
+//! once they are written.
 //!
-//! The order is that of the module above: the record is read, then it is looked who serves the node, then it is written over
-//! what was read. After a conflict all of that is done anew, so whoever serves the node no more does not get that far.
+//! The order is that of the module above: the record is read, then it is looked who serves the
+//! node, then it is written over what was read. After a conflict all of that is done anew, so
+//! whoever serves the node no more does not get that far.
 
 use serde_json::json;
 
@@ -29,7 +31,8 @@ pub(in crate::source) struct Shown {
 }
 
 impl Uploads {
-    /// Has the ObjectSync of an object show what is in effect of it. Where not every object has one, nothing is shown.
+    /// Has the ObjectSync of an object show what is in effect of it. Where not every object has
+    /// one, nothing is shown.
     pub(super) async fn apply_in_effect(
         &self,
         node: &NodeName,
@@ -76,7 +79,8 @@ impl Uploads {
         Err(Undone::Failed(SourceError::Contended { kind: "ObjectSync", name }))
     }
 
-    /// Makes the ObjectSync of an object that the node holds and that nobody has written yet. Tells whether there can be one.
+    /// Makes the ObjectSync of an object that the node holds and that nobody has written yet. Tells
+    /// whether there can be one.
     async fn make_record(&self, node: &NodeName, effect: &EffectContent) -> Result<bool, Undone> {
         let Some(Shown { records, syncs }) = &self.shown else { return Ok(false) };
         let owner = match syncs.owner(node).await? {
