@@ -204,7 +204,7 @@ impl Place {
 
 /// What there is one watch of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Spot {
+pub(crate) struct Spot {
     /// The kind.
     pub kind: KindId,
     /// Where.
