@@ -161,6 +161,16 @@ pub struct Rejection {
     pub message: String,
 }
 
+/// Answer about node labels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum LabelAnswer {
+    /// Without a key in the query.
+    Keys(LabelKeys),
+    /// With a key.
+    Values(LabelValues),
+}
+
 /// Keys of all node labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabelKeys {

@@ -15,8 +15,9 @@ use super::metrics::{self, CloudNumbers};
 use super::page::{self, Page};
 use super::summary::{Board, RolloutAnswer, RolloutOf, Wanted};
 use edgesync_admin::cloud::{
-    AdmitRequest, Admitted, BrokerConfigRequest, BrokerFiles, Confirmed, NodeHistory, NodeInfo, NodeList,
-    ObjectNotInEffect, PageInvitation, Removed, RevokedCertificates, RevokedOperators,
+    AdmitRequest, Admitted, BrokerConfigRequest, BrokerFiles, Confirmed, LabelAnswer, NodeHistory, NodeInfo,
+    NodeList, NodeObjects, ObjectList, ObjectNotInEffect, PageInvitation, PlacementAnswer, Removed,
+    RevokedCertificates, RevokedOperators, RuleList,
 };
 use edgesync_admin::{Method, NodeAction, RolloutSubject, Route};
 use edgesync_api::{Extension, ExtensionCall, MetricsWriter, PageFile, Ready, Role};
@@ -46,7 +47,7 @@ pub enum AdminRequest {
     /// Removals that are held back may go out; answers with their number.
     ConfirmDeletions(NodeName, oneshot::Sender<Option<u64>>),
     /// Why an object is on a node, or is not.
-    Explain(NodeName, Option<Box<Summary>>, oneshot::Sender<Option<Value>>),
+    Explain(NodeName, Option<Box<Summary>>, oneshot::Sender<Option<PlacementAnswer>>),
     /// A node is removed from the fleet; answers with whether it was not before.
     Remove(NodeName, Answer),
     /// A node that was removed may come back; answers with whether it had been removed.
@@ -54,15 +55,15 @@ pub enum AdminRequest {
     /// The last hour of a node.
     Past(NodeName, oneshot::Sender<Option<NodeHistory>>),
     /// The objects of a node.
-    Objects(NodeName, Wanted, oneshot::Sender<Option<Value>>),
+    Objects(NodeName, Wanted, oneshot::Sender<Option<NodeObjects>>),
     /// How far something is rolled out.
     Rollout(RolloutOf, RolloutAnswer),
     /// All rules that place objects on nodes.
-    Rules(oneshot::Sender<Value>),
+    Rules(oneshot::Sender<RuleList>),
     /// Objects of all nodes.
-    Find(Wanted, oneshot::Sender<Value>),
+    Find(Wanted, oneshot::Sender<ObjectList>),
     /// The keys of all labels of nodes, or who has which value of one.
-    Labels(Option<String>, oneshot::Sender<Value>),
+    Labels(Option<String>, oneshot::Sender<LabelAnswer>),
     /// The numbers for the metrics, but for those of store and broker, which are read beside the
     /// fleet.
     Numbers(oneshot::Sender<Box<CloudNumbers>>),
@@ -149,7 +150,7 @@ impl Admin {
     }
 
     /// Why an object is on a node, or is not; what rules say of the node, if no object is named.
-    async fn placement(&self, node: &NodeName, query: &[(String, String)]) -> Result<Value> {
+    async fn placement(&self, node: &NodeName, query: &[(String, String)]) -> Result<PlacementAnswer> {
         let of = |field: &str| {
             query.iter().find(|(name, _)| name == field).map(|(_, value)| value.clone()).unwrap_or_default()
         };
@@ -163,9 +164,9 @@ impl Admin {
             let version = found.resource_version().into();
             Some(Box::new(Summary::of(&found, Arc::new(resource), version)))
         };
-        let told = self.ask(|answer| AdminRequest::Explain(node.clone(), object, answer)).await?;
-        match told {
-            Some(told) => Ok(told),
+        let explained = self.ask(|answer| AdminRequest::Explain(node.clone(), object, answer)).await?;
+        match explained {
+            Some(explained) => Ok(explained),
             None => Err(self.not_here(node).await),
         }
     }
@@ -266,7 +267,7 @@ impl Admin {
         let shown = match route {
             Route::Nodes => answer(&self.nodes().await?)?,
             Route::Node(node) => answer(&self.node(&node_name(node)?).await?)?,
-            Route::Placement(node) => self.placement(&node_name(node)?, &call.query).await?,
+            Route::Placement(node) => answer(&self.placement(&node_name(node)?, &call.query).await?)?,
             Route::NodeHistory(node) => {
                 let name = node_name(node)?;
                 let past = self.ask(|answer| AdminRequest::Past(name, answer)).await?;
@@ -275,14 +276,14 @@ impl Admin {
             Route::NodeObjects(node) => {
                 let name = node_name(node)?;
                 let objects = self.ask(|answer| AdminRequest::Objects(name, wanted(), answer)).await?;
-                objects.ok_or_else(|| unknown(node))?
+                answer(&objects.ok_or_else(|| unknown(node))?)?
             }
-            Route::Objects => self.ask(|answer| AdminRequest::Find(wanted(), answer)).await?,
+            Route::Objects => answer(&self.ask(|answer| AdminRequest::Find(wanted(), answer)).await?)?,
             Route::Labels => {
                 let key = Some(call.parameter("key")).filter(|key| !key.is_empty()).map(str::to_owned);
-                self.ask(|answer| AdminRequest::Labels(key, answer)).await?
+                answer(&self.ask(|answer| AdminRequest::Labels(key, answer)).await?)?
             }
-            Route::Rollouts => self.ask(AdminRequest::Rules).await?,
+            Route::Rollouts => answer(&self.ask(AdminRequest::Rules).await?)?,
             Route::Rollout(subject) => {
                 let of = match subject {
                     RolloutSubject::Object(uid) => RolloutOf::Object(uid.into()),
@@ -292,7 +293,7 @@ impl Admin {
                         RolloutOf::Configured(number.ok_or_else(gone)?)
                     }
                 };
-                self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?
+                answer(&self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?)?
             }
             Route::Tokens => answer(&answers::tokens(self.parts.enrollment_service.enrollment()).await?)?,
             Route::Operators => {

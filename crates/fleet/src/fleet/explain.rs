@@ -1,6 +1,6 @@
 //! Why an object is on a node, or is not, as operators are told.
 
-use serde_json::{Value, json};
+use edgesync_admin::cloud::{ObjectFacts, ObjectVerdict, PlacementAnswer, RuleVerdict};
 
 use super::reconciler::Reconciler;
 use super::removals::Removals;
@@ -16,29 +16,29 @@ pub(super) fn explain(
     name: &NodeName,
     is_revoked: bool,
     object: Option<&Summary>,
-) -> Option<Value> {
+) -> Option<PlacementAnswer> {
     if removals.has(name) {
         let why = "the node was removed from the fleet";
-        return Some(
-            json!({ "node": name, "rules": [], "object": object.map(|_| json!({ "wanted": false, "state": why })) }),
-        );
+        let verdict = |_| ObjectVerdict { wanted: false, state: why.to_owned(), facts: None };
+        let object = object.map(verdict);
+        return Some(PlacementAnswer { node: name.to_string(), labels: None, rules: Vec::new(), object });
     }
     let (nodes, placement) = (&reconciler.nodes, &reconciler.desired.placement);
     let node = nodes.named(name)?;
     let verdicts = placement.verdicts(name, object);
-    let shown_rules: Vec<Value> = verdicts
-        .iter()
-        .map(|verdict| {
-            json!({
-                "rule": rules.name(verdict.rule),
-                "selectsNode": verdict.node.is_none(),
-                "nodeMismatch": verdict.node,
-                "selectsObject": object.is_some().then_some(verdict.object.is_none()),
-                "objectMismatch": verdict.object,
-            })
-        })
-        .collect();
-    let mut shown = json!({ "node": name, "labels": nodes.labels(name), "rules": shown_rules });
+    let shown_rules = verdicts.iter().map(|verdict| RuleVerdict {
+        rule: rules.name(verdict.rule),
+        selects_node: verdict.node.is_none(),
+        node_mismatch: verdict.node.clone(),
+        selects_object: object.is_some().then_some(verdict.object.is_none()),
+        object_mismatch: verdict.object.clone(),
+    });
+    let mut shown = PlacementAnswer {
+        node: name.to_string(),
+        labels: nodes.labels(name).cloned(),
+        rules: shown_rules.collect(),
+        object: None,
+    };
     let Some(object) = object else { return Some(shown) };
     let selecting = verdicts.iter().filter(|verdict| verdict.node.is_none() && verdict.object.is_none());
     let mut because: Vec<String> = selecting.map(|verdict| rules.name(verdict.rule)).collect();
@@ -67,14 +67,13 @@ pub(super) fn explain(
         (false, _) if held.is_some() => "the node holds it, and is to remove it".to_owned(),
         (false, _) => "nothing places it on the node".to_owned(),
     };
-    shown["object"] = json!({
-        "uid": &*object.uid,
-        "version": object.version,
-        "labels": object.labels,
-        "wanted": wanted,
-        "because": because,
-        "held": held,
-        "state": state,
-    });
+    let facts = ObjectFacts {
+        uid: object.uid.to_string(),
+        version: object.version.to_string(),
+        labels: object.labels.clone(),
+        because,
+        held: held.map(|version| version.to_string()),
+    };
+    shown.object = Some(ObjectVerdict { wanted, state, facts: Some(facts) });
     Some(shown)
 }

@@ -4,9 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use edgesync_admin::cloud::{NodeInfo, NodeList};
+use edgesync_admin::cloud::{LabelAnswer, NodeInfo, NodeList, ObjectList};
 use jiff::Timestamp;
-use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::numbers::Counts;
@@ -35,14 +34,14 @@ pub(super) enum Query {
     },
     /// Objects by name, from the one of this number on.
     Find {
-        answer: oneshot::Sender<Value>,
+        answer: oneshot::Sender<ObjectList>,
         wanted: Wanted,
         found: Vec<Arc<Placed>>,
         from: u32,
     },
     /// The labels of all nodes, or one of them.
     Labels {
-        answer: oneshot::Sender<Value>,
+        answer: oneshot::Sender<LabelAnswer>,
         key: Option<String>,
         gathered: Gathered,
         at: Option<NodeName>,
@@ -137,7 +136,7 @@ impl View<'_> {
             }
             Query::Labels { answer, key, mut gathered, at } => {
                 let Some(Node { name, .. }) = nodes.next(at.as_ref()) else {
-                    let _ = answer.send(gathered.show(key.as_deref()));
+                    let _ = answer.send(gathered.show(key));
                     return None;
                 };
                 work.node();

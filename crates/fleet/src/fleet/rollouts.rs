@@ -5,8 +5,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use edgesync_admin::cloud::{
+    Curve, PlacedObject, Rollout, RolloutTarget, RuleItem, RuleList, RuleName, Straggler as NamedStraggler,
+};
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 use super::overview::row_of;
 use super::reconciler::Reconciler;
@@ -16,7 +18,7 @@ use crate::source::key_of;
 use crate::summary::{RolloutAnswer, RolloutOf, STATES, State};
 use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339;
-use edgesync_placement::{Placed, Placement, RuleId};
+use edgesync_placement::{Placed, Placement, RuleId, Summary};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::CloudPhase;
 use edgesync_protocol::timing::Now;
@@ -61,7 +63,7 @@ struct Tracked {
     /// Since when it is that, in milliseconds since 1970, if that was seen.
     since: Option<i64>,
     points: VecDeque<(i64, [usize; 3])>,
-    shown: Value,
+    shown: Option<Rollout>,
     waiting: Vec<RolloutAnswer>,
 }
 
@@ -73,13 +75,13 @@ struct Counting {
     wanted: usize,
     holding: usize,
     in_effect: [usize; 2],
-    behind: [(usize, Vec<Value>); STATES.len()],
+    behind: [(usize, Vec<NamedStraggler>); STATES.len()],
 }
 
 #[derive(Debug)]
 enum What {
     Object(Arc<Placed>),
-    Rule(RuleId, Value, String),
+    Rule(RuleId, RuleName, String),
 }
 
 /// Why a node does not hold what it is to hold.
@@ -175,10 +177,8 @@ impl Counting {
         if named.len() < NAMED {
             let since = reconciler.nodes.named(name).and_then(|node| node.shown.row).map(|row| row.since);
             let since = since.and_then(|second| Timestamp::from_second(second).ok()).map(rfc3339);
-            named.push(json!({
-                "node": name, "why": STATES[why as usize], "since": since,
-                "held": held, "object": object, "message": message,
-            }));
+            let (node, why) = (name.to_string(), STATES[why as usize].to_owned());
+            named.push(NamedStraggler { node, why, since, held, object, message });
         }
     }
 }
@@ -201,18 +201,19 @@ impl Rollouts {
                 version: String::new(),
                 since: None,
                 points: VecDeque::new(),
-                shown: Value::Null,
+                shown: None,
                 waiting: Vec::new(),
             });
             tracked.len() - 1
         });
         let Some(tracked) = tracked.get_mut(place) else { return };
         tracked.asked = now;
-        if tracked.counted.is_some_and(|at| now < at + COUNT_EVERY) {
-            // Who asked may have gone.
-            let _ = answer.send(Some(tracked.shown.clone()));
-        } else {
-            tracked.waiting.push(answer);
+        match &tracked.shown {
+            Some(shown) if tracked.counted.is_some_and(|at| now < at + COUNT_EVERY) => {
+                // The client may have disconnected.
+                let _ = answer.send(Some(shown.clone()));
+            }
+            _ => tracked.waiting.push(answer),
         }
     }
 
@@ -272,9 +273,7 @@ impl Rollouts {
             RolloutOf::Object(uid) => placement.object(uid).map(What::Object),
             RolloutOf::Rule(uid) => {
                 let (summary, id, _) = rules.one(uid)?;
-                let shown = json!({
-                    "kind": summary.resource.kind, "namespace": &*summary.namespace, "name": &*summary.name, "uid": &**uid,
-                });
+                let shown = rule_name(summary, None);
                 let generation = summary.rule.as_ref().map_or(0, |rule| rule.generation);
                 Some(What::Rule(id?, shown, generation.to_string()))
             }
@@ -286,18 +285,18 @@ impl Rollouts {
     }
 
     fn end(&mut self, reconciler: &Reconciler, counting: Counting) {
-        let placement = &reconciler.desired.placement;
+        let selection = &reconciler.desired.placement;
         let Counting { of, what, wanted, holding, in_effect, behind, .. } = counting;
         let Some(tracked) = self.tracked.iter_mut().find(|tracked| tracked.of == of) else { return };
         let now = Timestamp::now().as_millisecond();
-        let (version, mut shown) = match &what {
+        let (version, target) = match what {
             What::Object(object) => {
-                let shown = json!({ "object": show_object(object), "version": object.version });
-                (object.version.to_string(), shown)
+                let version = object.version.to_string();
+                (version.clone(), RolloutTarget::Object { object: show_object(&object), version })
             }
-            What::Rule(id, shown, version) => {
-                let objects = placement.selected_by(*id).0;
-                (version.clone(), json!({ "placement": shown, "objects": objects }))
+            What::Rule(id, placement, version) => {
+                let objects = selection.selected_by(id).0 as u64;
+                (version, RolloutTarget::Placement { placement, objects })
             }
         };
         if tracked.version != version {
@@ -314,18 +313,12 @@ impl Rollouts {
         }
         let column = |which: usize| tracked.points.iter().map(|(_, all)| all[which]).collect::<Vec<_>>();
         let counts: Vec<usize> = behind.iter().map(|(count, _)| *count).collect();
-        shown["at"] = now.into();
-        shown["since"] = json!(tracked.since);
-        shown["wanted"] = wanted.into();
-        shown["holding"] = holding.into();
-        shown["inEffect"] = in_effect[0].into();
-        shown["notInEffect"] = in_effect[1].into();
-        shown["states"] = json!(STATES);
-        shown["behind"] = json!(counts);
-        shown["curve"] = json!({
-            "at": tracked.points.iter().map(|(at, _)| *at).collect::<Vec<_>>(),
-            "holding": column(0), "wanted": column(1), "offline": column(2),
-        });
+        let curve = Curve {
+            at: tracked.points.iter().map(|(at, _)| *at).collect(),
+            holding: column(0),
+            wanted: column(1),
+            offline: column(2),
+        };
         // What hinders most comes first.
         let order = [
             State::Rejecting,
@@ -337,47 +330,78 @@ impl Rollouts {
         ];
         let mut behind = behind.map(|(_, named)| named);
         let stragglers = order.iter().flat_map(|state| std::mem::take(&mut behind[*state as usize]));
-        shown["stragglers"] = stragglers.collect();
+        let shown = Rollout {
+            of: target,
+            at: now,
+            since: tracked.since,
+            wanted,
+            holding,
+            in_effect: in_effect[0],
+            not_in_effect: in_effect[1],
+            states: STATES.map(str::to_owned).to_vec(),
+            behind: counts,
+            curve,
+            stragglers: stragglers.collect(),
+        };
         // Who asked may have gone.
         tracked.waiting.drain(..).for_each(|answer| drop(answer.send(Some(shown.clone()))));
-        tracked.shown = shown;
+        tracked.shown = Some(shown);
     }
 
     /// All rules, as far as they are in force: what can be rolled out.
-    pub(super) fn show_rules(&self, placement: &Placement, rules: &Rules) -> Value {
-        let (mut items, all) = (Vec::new(), 0..self.configured);
-        for (number, id) in all.filter_map(|number| Some((number, placement.configured(number)?))) {
-            let (objects, nodes) = placement.selected_by(id);
-            items.push((configured(number), objects, nodes));
+    pub(super) fn show_rules(&self, placement: &Placement, rules: &Rules) -> RuleList {
+        let mut items = Vec::new();
+        let mut add = |rule: RuleName, (objects, nodes): (usize, usize)| {
+            items.push(RuleItem { rule, objects: objects as u64, nodes: nodes as u64 });
+        };
+        for number in 0..self.configured {
+            if let Some(id) = placement.configured(number) {
+                add(configured(number), placement.selected_by(id));
+            }
         }
         let mut known: Vec<_> = rules.uids().filter_map(|uid| rules.one(uid)).collect();
         known.sort_by_key(|(summary, ..)| (summary.namespace.clone(), summary.name.clone()));
         for (summary, id, _) in known {
-            let (objects, nodes) = id.map_or((0, 0), |id| placement.selected_by(id));
-            let shown = json!({
-                "kind": summary.resource.kind, "namespace": &*summary.namespace, "name": &*summary.name,
-                "uid": &*summary.uid, "inForce": id.is_some(),
-            });
-            items.push((shown, objects, nodes));
+            let selected = id.map_or((0, 0), |id| placement.selected_by(id));
+            add(rule_name(summary, Some(id.is_some())), selected);
         }
-        let items = items.into_iter().map(|(mut shown, objects, nodes)| {
-            (shown["objects"], shown["nodes"]) = (objects.into(), nodes.into());
-            shown
-        });
-        json!({ "items": items.collect::<Vec<_>>() })
+        RuleList { items }
     }
 }
 
 /// A rule of the configuration, which has no name.
-fn configured(number: usize) -> Value {
-    json!({ "kind": "configuration", "namespace": "", "name": (number + 1).to_string(), "inForce": true })
+fn configured(number: usize) -> RuleName {
+    RuleName {
+        kind: "configuration".to_owned(),
+        namespace: String::new(),
+        name: (number + 1).to_string(),
+        uid: None,
+        in_force: Some(true),
+    }
 }
 
-/// An object in a few words.
-pub(super) fn show_object(object: &Placed) -> Value {
+/// A rule that is an object.
+fn rule_name(summary: &Summary, in_force: Option<bool>) -> RuleName {
+    RuleName {
+        kind: summary.resource.kind.clone(),
+        namespace: summary.namespace.to_string(),
+        name: summary.name.to_string(),
+        uid: Some(summary.uid.to_string()),
+        in_force,
+    }
+}
+
+/// Returns the identity and size of an object.
+pub(super) fn show_object(object: &Placed) -> PlacedObject {
     let Placed { uid, version, object, resource, size } = object;
-    json!({
-        "uid": &**uid, "resourceVersion": version, "apiVersion": &*object.api_version, "kind": &*object.kind,
-        "plural": resource.plural, "namespace": &*object.namespace, "name": &*object.name, "bytes": size,
-    })
+    PlacedObject {
+        uid: uid.to_string(),
+        resource_version: version.to_string(),
+        api_version: object.api_version.to_string(),
+        kind: object.kind.to_string(),
+        plural: resource.plural.clone(),
+        namespace: object.namespace.to_string(),
+        name: object.name.to_string(),
+        bytes: *size,
+    }
 }

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use edgesync_admin::cloud::{
+    LabelAnswer, LabelKey, LabelKeys, LabelValues, NodeObject, NodeObjects, ObjectList, Rejection,
+};
 
 use super::nodes::Nodes;
 use super::reconciler::Reconciler;
@@ -33,15 +35,13 @@ pub(crate) struct Gathered {
 }
 
 impl Gathered {
-    pub(super) fn show(self, key: Option<&str>) -> Value {
+    pub(super) fn show(self, key: Option<String>) -> LabelAnswer {
         match key {
-            Some(key) => json!({ "key": key, "values": self.nodes }),
+            Some(key) => LabelAnswer::Values(LabelValues { key, values: self.nodes }),
             None => {
                 let keys = self.keys.into_iter();
-                let shown = keys.map(
-                    |(key, (nodes, values))| json!({ "key": key, "nodes": nodes, "values": values.len() }),
-                );
-                json!({ "keys": shown.collect::<Vec<_>>() })
+                let shown = keys.map(|(key, (nodes, values))| LabelKey { key, nodes, values: values.len() });
+                LabelAnswer::Keys(LabelKeys { keys: shown.collect() })
             }
         }
     }
@@ -87,17 +87,16 @@ pub(super) fn find_some(
 }
 
 /// What was found, as far as it is shown.
-pub(super) fn show_found(mut found: Vec<Arc<Placed>>) -> Value {
+pub(super) fn show_found(mut found: Vec<Arc<Placed>>) -> ObjectList {
     let more = found.len() > MOST;
     found.truncate(MOST);
     found.sort_by_key(|one| one.object.key());
-    let items: Vec<Value> = found.iter().map(|object| show_object(object)).collect();
-    json!({ "items": items, "more": more })
+    ObjectList { items: found.iter().map(|object| show_object(object)).collect(), more }
 }
 
 /// The objects of a node, those first that it does not hold as it is to; nothing if there is no
 /// such node.
-pub(super) fn objects_on(reconciler: &Reconciler, name: &NodeName, wanted: &Wanted) -> Option<Value> {
+pub(super) fn objects_on(reconciler: &Reconciler, name: &NodeName, wanted: &Wanted) -> Option<NodeObjects> {
     let node = reconciler.nodes.named(name)?;
     let on_node = reconciler.desired.placement.on(name);
     let is_known = node.machine.phase() == CloudPhase::Live;
@@ -109,16 +108,16 @@ pub(super) fn objects_on(reconciler: &Reconciler, name: &NodeName, wanted: &Want
             return false;
         }
         let stands = is_known.then(|| node.machine.stands_with(&object.uid)).flatten();
-        let mut shown = show_object(object);
-        shown["held"] = match stands.map(|stands| stands.other) {
-            None => Value::Null,
-            Some(None) => json!(object.version),
-            Some(Some(other)) => json!(other.map_or("", |record| record.version.as_str())),
-        };
-        if let Some(refusal) = stands.and_then(|stands| stands.refusal) {
-            (shown["reason"], shown["message"]) = (json!(refusal.reason), json!(refusal.message));
-        }
-        items.push(shown);
+        let held = stands.map(|stands| match stands.other {
+            None => object.version.to_string(),
+            Some(other) => other.map(|record| record.version.to_string()).unwrap_or_default(),
+        });
+        let refusal = stands.and_then(|stands| stands.refusal);
+        let rejection = refusal.map(|refusal| Rejection {
+            reason: format!("{:?}", refusal.reason),
+            message: refusal.message.clone(),
+        });
+        items.push(NodeObject { object: show_object(object), held, rejection });
         true
     };
     let differing: BTreeSet<&str> =
@@ -140,5 +139,5 @@ pub(super) fn objects_on(reconciler: &Reconciler, name: &NodeName, wanted: &Want
             break;
         }
     }
-    Some(json!({ "items": items, "more": more, "known": is_known }))
+    Some(NodeObjects { items, more, known: is_known })
 }

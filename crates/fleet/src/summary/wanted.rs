@@ -1,6 +1,6 @@
 //! What pages ask the fleet for.
 
-use serde_json::Value;
+use edgesync_admin::cloud::Rollout;
 use tokio::sync::oneshot;
 
 use edgesync_object::Resource;
@@ -18,8 +18,8 @@ pub enum RolloutOf {
     Configured(usize),
 }
 
-/// Who is to be told; nothing if there is no such object or rule.
-pub(crate) type RolloutAnswer = oneshot::Sender<Option<Value>>;
+/// Receives the roll-out; `None` if there is no such object or rule.
+pub(crate) type RolloutAnswer = oneshot::Sender<Option<Rollout>>;
 
 /// Which objects somebody looks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
