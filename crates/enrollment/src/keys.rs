@@ -52,8 +52,10 @@ pub(super) async fn open(
     let (path, now) = (directory.to_owned(), now());
     let own = tokio::task::spawn_blocking(move || OperatorCa::read(&path, now)).await??;
     let secrets = SecretStore::new(cluster, namespace);
-    let (ca, key) = (secrets.get(CA).await?, secrets.get(TOKENS).await?);
-    let ca = match ca {
+    // The CA is created before the token key. In this order a key without a CA means that the CA was
+    // lost, and not that another replica has created both meanwhile.
+    let key = secrets.get(TOKENS).await?;
+    let ca = match secrets.get(CA).await? {
         Some(ca) => ca,
         None => secrets.make_ca(own.as_ref(), key.as_ref()).await?,
     };
@@ -75,7 +77,7 @@ pub(super) async fn open(
 /// As for [`open`]; the Secrets do not exist.
 pub(super) async fn read(cluster: &dyn ObjectStore, namespace: &str) -> Result<(Authority, TokenKey)> {
     let secrets = SecretStore::new(cluster, namespace);
-    let (Some(ca), Some(key)) = (secrets.get(CA).await?, secrets.get(TOKENS).await?) else {
+    let (Some(key), Some(ca)) = (secrets.get(TOKENS).await?, secrets.get(CA).await?) else {
         bail!(
             "there is no CA of edgesync in the namespace '{namespace}' of {cluster:?}: name another namespace or cluster, or \
              wait until the first replica of edgesync-cloud has made one"
@@ -225,4 +227,94 @@ fn first(what: &str, pem: &[u8]) -> Result<String> {
     let certificates = Certificate::all_from_pem(what, pem)?;
     let first = certificates.first().with_context(|| format!("{what} has no certificate"))?;
     Ok(first.fingerprint())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object_store::{Follow, Pending, Precondition};
+    use std::collections::BTreeMap;
+    use std::mem::take;
+    use std::sync::Mutex;
+
+    /// Secrets by name, and those that another replica creates right after the next read.
+    #[derive(Debug, Default)]
+    struct Secrets {
+        held: Mutex<BTreeMap<String, Object>>,
+        appearing: Mutex<BTreeMap<String, Object>>,
+    }
+
+    impl ObjectStore for Secrets {
+        fn get<'a>(
+            &'a self,
+            _: &'a Resource,
+            _: &'a str,
+            name: &'a str,
+        ) -> Pending<'a, Result<Option<Object>, Failure>> {
+            let mut held = self.held.lock().unwrap();
+            let found = held.get(name).cloned();
+            held.extend(take(&mut *self.appearing.lock().unwrap()));
+            Box::pin(async { Ok(found) })
+        }
+
+        fn create<'a>(
+            &'a self,
+            resource: &'a Resource,
+            object: &'a Object,
+        ) -> Pending<'a, Result<Object, Failure>> {
+            let mut held = self.held.lock().unwrap();
+            let created = match held.contains_key(object.name()) {
+                true => Err(Failure::Conflict(resource.key("edgesync", object.name()))),
+                false => Ok(object.clone()),
+            };
+            held.entry(object.name().to_owned()).or_insert_with(|| object.clone());
+            Box::pin(async { created })
+        }
+
+        fn list<'a>(
+            &'a self,
+            _: &'a Resource,
+            _: Option<&'a str>,
+            _: &'a str,
+        ) -> Pending<'a, Result<Vec<Object>, Failure>> {
+            unreachable!("keys are read by name")
+        }
+
+        fn replace<'a>(&'a self, _: &'a Resource, _: &'a Object) -> Pending<'a, Result<Object, Failure>> {
+            unreachable!("keys do not change")
+        }
+
+        fn merge<'a>(
+            &'a self,
+            _: &'a Resource,
+            _: (&'a str, &'a str),
+            _: Precondition<'a>,
+            _: serde_json::Value,
+        ) -> Pending<'a, Result<Object, Failure>> {
+            unreachable!("keys do not change")
+        }
+
+        fn delete<'a>(
+            &'a self,
+            _: &'a Resource,
+            _: (&'a str, &'a str),
+            _: Precondition<'a>,
+        ) -> Pending<'a, Result<bool, Failure>> {
+            unreachable!("keys stay")
+        }
+
+        fn follow(&self, _: &Resource, _: &str, _: &str) -> Box<dyn Follow> {
+            unreachable!("keys are not watched")
+        }
+    }
+
+    #[tokio::test]
+    async fn keys_that_appear_between_two_reads_are_those_of_the_fleet() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = Secrets::default();
+        let (created, _) = open(&first, "edgesync", directory.path()).await.unwrap();
+        let late = Secrets { appearing: first.held, ..Secrets::default() };
+        let (found, _) = open(&late, "edgesync", directory.path()).await.unwrap();
+        assert_eq!(found.certificate().fingerprint(), created.certificate().fingerprint());
+    }
 }
