@@ -122,7 +122,7 @@ pub enum Unserved {
         /// The server's message.
         cause: String,
     },
-    /// It answers with an error.
+    /// The server answers with another error.
     #[error("the API server {server} answers: {cause}")]
     Refused {
         /// The server's address.

@@ -15,9 +15,9 @@ pub enum Item {
     /// The initial lists are complete, except for [`Item::Unread`]. Sent only after Nodes and rule
     /// objects are listed, because they determine which other objects are desired.
     Complete,
-    /// An object is new, or has another content.
+    /// An object was added or modified.
     Set(Seen),
-    /// An object is no more, or wanted by nobody.
+    /// An object was deleted, or is no longer of interest.
     Gone(Arc<Summary>),
     /// Objects missing from a relist; only their identity is known. They are deleted, unless the
     /// cluster was restored from a backup. A restored cluster whose versions continue above all
