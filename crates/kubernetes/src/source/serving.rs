@@ -27,7 +27,7 @@ pub(super) struct Serving {
 
 /// A connected node.
 struct Node {
-    /// Whether its Lease is claimed.
+    /// True when its Lease is claimed.
     claimed: watch::Receiver<bool>,
     /// Desired ObjectSyncs, buffered until the claim.
     held: Option<HashMap<Uid, Record>>,
