@@ -53,7 +53,7 @@ pub enum AccessError {
     Kubeconfig {
         /// The kubeconfig.
         credentials: Credentials,
-        /// The first line of the parser's message.
+        /// The cause, in one line.
         problem: String,
     },
     /// The kubeconfig is valid but has no context of this name.

@@ -290,7 +290,7 @@ impl Follower {
                 before.broken("there is no such kind any more".to_owned())
             }
             Failure::Broken(error) => {
-                // The API server may be another one after the outage.
+                // The cluster may be a different one after the outage.
                 self.look_soon();
                 let why = self.cluster.unserved(&error).to_string();
                 let state = before.broken(why.clone());
@@ -404,7 +404,7 @@ impl Follower {
         self.list_those(|_| true);
     }
 
-    /// Relists watches in the state `Broken` after an outage. A running watch is silent while
+    /// Relists the watches given up, once discovery succeeds. A working watch is silent while
     /// nothing changes, so only a list shows that it works again.
     fn list_what_was_given_up(&mut self) {
         self.list_those(|running| running.is_listed && running.state.is_given_up());
@@ -439,7 +439,7 @@ impl Follower {
         self.catch_up().await
     }
 
-    /// Returns whether every watch is listed or refused.
+    /// Returns whether each watch is listed, refused or given up. Requires the kinds of the fleet.
     fn is_answered(&self) -> bool {
         let has_fleet = !self.plan.problems.iter().any(|problem| problem.origin == Origin::Fleet);
         self.kinds.is_some() && has_fleet && self.running.values().all(Running::is_answered)

@@ -173,8 +173,8 @@ impl Incarnation {
     }
 
     /// Returns whether the cluster's state does not belong to this incarnation: the ConfigMap names
-    /// another one, or is older than the last write of a replica. The latter detects a restored
-    /// cluster whose versions continue above all earlier ones.
+    /// another one, is older than when last read, or is missing. This detects a restored cluster
+    /// even if its versions continue above all earlier ones.
     ///
     /// # Errors
     /// The ConfigMap could not be read.

@@ -170,7 +170,7 @@ impl Leader {
         self.renewed(Object::from(fields.collect::<serde_json::Map<_, _>>()), true)
     }
 
-    /// Returns the Lease as held by this replica; `anew` for an acquisition instead of a renewal.
+    /// Returns the Lease as held by this replica; `anew` marks an acquisition.
     fn renewed(&self, mut lease: Object, anew: bool) -> Object {
         let now = rfc3339_micros(Timestamp::now());
         let before = lease.fields().get("spec").cloned().unwrap_or_else(|| json!({}));

@@ -8,9 +8,9 @@
 //! Two replicas may consider themselves the server of a node. The one with the dead connection has
 //! outdated state, possibly a long queue of it. This order keeps it from writing that:
 //! 1. a replica that starts to serve a node claims its Lease ([`super::leases::Leases::claim`])
-//! before it writes anything;
+//!    before it writes anything;
 //! 2. a replica reads the records of a node, then checks the Lease, and only if it serves the node
-//! writes each record with the version that it has read or written last.
+//!    writes each record with the version that it has read or written last.
 //!
 //! If the check precedes the other replica's claim, so does the read, and therefore it precedes all
 //! writes of the other replica: these writes conflict, and step 2 repeats. If the check follows the

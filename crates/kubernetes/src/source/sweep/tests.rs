@@ -59,7 +59,7 @@ async fn a_node_that_has_fallen_silent_is_unknown_and_one_that_renews_is_not() {
     assert!(!has_reported(&lost));
     pass(Duration::from_secs(5)).await;
     assert_eq!(sweep.look().await.unwrap(), 0, "it is told once");
-    // One node renews and expires again.
+    // Both nodes renew and expire.
     leases.renew(vec![renewal("edge-1", 50), renewal("edge-2", 50)]).await.unwrap();
     assert_eq!(sweep.look().await.unwrap(), 0);
     pass(SILENT).await;

@@ -35,7 +35,8 @@ pub(super) struct Queue {
     later: Vec<Turn>,
     /// Nodes whose records were dropped, by overflow or fencing, and must be set again.
     due: BTreeSet<NodeName>,
-    /// Formerly due nodes whose records were requested. Their changes are ignored until then.
+    /// Formerly due nodes whose records were requested. Their changes are ignored until
+    /// [`Queue::replace`].
     asked: HashSet<NodeName>,
     /// Nodes served by another replica.
     fenced: HashSet<NodeName>,
