@@ -57,7 +57,7 @@ struct Known {
 pub(super) enum Served {
     /// This replica, or none.
     Here,
-    /// Another replica, which has renewed the Lease since this one did.
+    /// Another replica, which has renewed or claimed the Lease since this one did.
     By(String),
 }
 

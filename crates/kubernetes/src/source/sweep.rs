@@ -58,8 +58,7 @@ struct Seen {
 }
 
 impl Silences {
-    /// Records the current Leases. Returns the nodes with an expired Lease that is not
-    /// marked yet.
+    /// Records the current Leases. Returns the nodes with an expired Lease that is not marked yet.
     fn look(&mut self, now: Instant, leases: &[Found]) -> Vec<NodeName> {
         let there: HashSet<&str> = leases.iter().map(|lease| lease.renewal.node.as_str()).collect();
         self.seen.retain(|node, _| there.contains(&**node));

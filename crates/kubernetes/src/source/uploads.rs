@@ -15,9 +15,9 @@
 //! ([`super::leases::Leases::claim`]). Each effect reads the object, then checks who serves the
 //! node, then writes with the version that it has read. If the check precedes the claim, the read
 //! precedes all writes of the successor, so the write conflicts. If the check follows the claim,
-//! the batch fails. A conflict is never retried here, whatever its cause: the batch fails, and the
-//! node sends it again to the replica that serves it then. The creation of an Event replaces
-//! nothing and needs no check.
+//! the batch fails. A conflict fails the batch too, whatever its cause, and the node sends it again
+//! to the replica that serves it then; only [`in_effect`] retries, with another read and check. The
+//! creation of an Event replaces nothing and needs no check.
 //!
 //! # No loss
 //! A temporary failure (no answer, throttling, a conflict) fails the batch after the items before
