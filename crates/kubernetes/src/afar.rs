@@ -1,16 +1,17 @@
-//! What operators ask of a fleet over a Kubernetes cluster, answered from the cluster itself: from
-//! any machine that reaches it, whether or not a replica runs.
+//! Operator requests answered from the Kubernetes cluster alone, without a running replica, from
+//! any machine that reaches the API server.
 //!
-//! The paths are those of the replicas' own API, and so are the answers. Nothing is decided here
-//! that replicas decide: what is written is what they look for, tokens and names in the namespace
-//! of edgesync, Nodes and their annotations.
+//! Paths and answers are those of the replicas' API. This module takes no decision that belongs to
+//! a replica: it writes only what replicas read, which is tokens and names in the namespace of
+//! edgesync, Nodes and their annotations.
 //!
 //! # Removing a node
-//! First the name is remembered as removed, then its Node is deleted. In this order nobody makes
-//! the Node anew in between, and whoever dies between the two leaves a node that is served as
-//! before, and a removal that the same command completes. Replicas that hear that the Node is gone
-//! remember the removal too and take away what is left of the node, as after `kubectl delete node`.
-//! They are waited for, as far as they run: what came before them, they would undo.
+//! The removal is recorded first, then the Node is deleted. The record prevents a replica from
+//! recreating the Node in between. A crash between the two steps leaves a node that is served as
+//! before, and the same command completes the removal. Replicas that observe the deletion of the
+//! Node record the removal too and delete the remaining objects of the node, as after `kubectl
+//! delete node`. The command waits for running replicas, because they would undo a change that
+//! precedes their own record.
 
 mod nodes;
 
@@ -34,19 +35,17 @@ use edgesync_object::status::{Reason, Result};
 use edgesync_object::{NodeName, Object, Resource, Status, kinds};
 use edgesync_placement::DELETIONS_CONFIRMED_ANNOTATION;
 
-/// How often a Node is annotated that others change meanwhile.
+/// Attempts to annotate a Node that others change concurrently.
 const ATTEMPTS: usize = 10;
-/// How long it is waited for replicas that take away what is left of a node, and how often is
-/// looked.
+/// Time limit for replicas to delete the remaining objects of a node, and the poll interval.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a name must be free before it is believed that no replica remembers it as removed any
-/// more.
+/// Time for which a name must stay free: after that no replica is expected to record its removal.
 const SETTLED: Duration = Duration::from_secs(1);
-/// How soon to ask again what others have changed meanwhile, in seconds.
+/// Retry delay after a conflict, in seconds.
 const RETRY_SECONDS: u32 = 1;
 
-/// See the module.
+/// Answers operator requests from the cluster.
 #[derive(Debug)]
 pub struct Afar {
     cluster: Cluster,
@@ -57,7 +56,8 @@ pub struct Afar {
 }
 
 impl Afar {
-    /// The fleet whose replicas have their Secrets in this namespace. Nothing is asked yet.
+    /// Returns a handle for the fleet whose replicas have their Secrets in this namespace. Sends no
+    /// request.
     #[must_use]
     pub fn new(cluster: Cluster, namespace: &str) -> Self {
         Self {
@@ -69,10 +69,10 @@ impl Afar {
         }
     }
 
-    /// Answers a request as replicas do; what it asks for is done. The body is that of a POST.
+    /// Executes a request and answers as a replica does. `body` is that of a POST.
     ///
     /// # Errors
-    /// As theirs; and what the cluster refuses.
+    /// Those of a replica, and refusals of the cluster.
     pub async fn call(&self, route: Route<'_>, body: &Value) -> Result<Value> {
         match route {
             Route::Nodes => answer(&self.nodes().await?),
@@ -134,12 +134,11 @@ impl Afar {
         }
     }
 
-    /// Some of the ObjectSyncs or ClusterObjectSyncs that this program has written, of one node or
-    /// of all: the first ones, or those from where the page before has ended. With them is told
-    /// where the next page begins.
+    /// Returns a page of the ObjectSyncs or ClusterObjectSyncs written by this program, of one node
+    /// or of all, and the continue token of the next page.
     ///
     /// # Errors
-    /// What the cluster refuses; it does not have that kind.
+    /// The cluster refuses the request or does not have the kind.
     pub async fn syncs(
         &self,
         kind: &Resource,
@@ -162,7 +161,7 @@ impl Afar {
             ),
             failure => refusal(failure),
         })?;
-        // Names that are no label values may share one.
+        // Names that are no valid label values may share one.
         objects.retain(|object| {
             node.is_none_or(|node| split_sync_name(object.name()).is_some_and(|(name, _)| name == node))
         });
@@ -170,7 +169,7 @@ impl Afar {
     }
 }
 
-/// Nodes.
+/// Operations on nodes.
 impl Afar {
     async fn nodes(&self) -> Result<NodeList> {
         let incarnation = self.incarnation().await?;
@@ -199,7 +198,7 @@ impl Afar {
         answers::with_member(shown, member.as_ref()).ok_or_else(|| answers::unknown(name))
     }
 
-    /// Removes a node. Tells whether anything of it was there.
+    /// Removes a node. Returns whether its Node existed.
     async fn remove(&self, name: &NodeName) -> Result<bool> {
         self.incarnation().await?;
         let node = self.node(name).await?;
@@ -217,9 +216,9 @@ impl Afar {
         Ok(true)
     }
 
-    /// Waits until replicas have taken away the Lease of a node that was removed, which is when
-    /// they have remembered that. Not for long: there may be none, and then the cluster collects
-    /// what belongs to the Node.
+    /// Waits until replicas have deleted the Lease of a removed node, which they do after they have
+    /// recorded the removal. The wait is bounded: without a running replica, the cluster
+    /// garbage-collects the dependents of the Node.
     async fn swept(&self, name: &NodeName) -> Result<()> {
         let until = tokio::time::Instant::now() + PATIENCE;
         while self.lease(name).await?.is_some() && tokio::time::Instant::now() < until {
@@ -228,7 +227,7 @@ impl Afar {
         Ok(())
     }
 
-    /// Lets a node that was removed come back. Tells whether it was.
+    /// Admits a removed node again. Returns whether it was removed.
     async fn admit(&self, name: &NodeName) -> Result<bool> {
         self.incarnation().await?;
         let register = &self.register;
@@ -250,7 +249,7 @@ impl Afar {
         Ok(answers::certificates(name, certificates))
     }
 
-    /// Revokes a node, removes it, and frees its name: each of these may have been done before.
+    /// Revokes a node, removes it and frees its name. Idempotent.
     async fn forget(&self, name: &NodeName) -> Result<RevokedCertificates> {
         let enrollment = self.enrollment().await?;
         let certificates = enrollment.revoke_node(name).await?;
@@ -264,7 +263,7 @@ impl Afar {
             return Err(answers::unknown(name));
         }
         if removed == Some(true) {
-            // Each replica remembers a removal when it hears of it, which may be after this.
+            // Each replica records a removal when it observes it, possibly after this point.
             let mut free_since = tokio::time::Instant::now();
             while free_since.elapsed() < SETTLED {
                 tokio::time::sleep(LOOK).await;
@@ -276,14 +275,13 @@ impl Afar {
         Ok(answers::certificates(name, certificates))
     }
 
-    /// Frees a name. Tells whether it was not free.
+    /// Frees a name. Returns whether it was in use.
     async fn free(&self, enrollment: &Enrollment, name: &NodeName) -> Result<bool> {
         let admitted = enrollment.store().admit_node(name).await.map_err(unremembered)?;
         Ok(enrollment.forget_node(name).await? || admitted)
     }
 
-    /// Has the removals of a node that are held back go out: as many as its Node tells. Tells how
-    /// many.
+    /// Confirms the held-back removals of a node, as many as its Node reports. Returns the number.
     async fn confirm_deletions(&self, name: &NodeName) -> Result<u64> {
         let incarnation = self.incarnation().await?;
         for _ in 0..ATTEMPTS {
@@ -299,7 +297,7 @@ impl Afar {
             }
             let text = format!("{incarnation}/{held}");
             let patch = json!({"metadata": {"annotations": {DELETIONS_CONFIRMED_ANNOTATION: text}}});
-            // As many as are confirmed, and no others that have come in between.
+            // The precondition limits the confirmation to the removals that were counted.
             let same = Precondition { uid: Some(node.uid()), version: Some(node.resource_version()) };
             match self.cluster.merge(&self.node, ("", name), same, patch).await {
                 Ok(_) => return Ok(held),
@@ -311,7 +309,7 @@ impl Afar {
         Err(Status::unavailable(message, RETRY_SECONDS))
     }
 
-    /// The Node of a node, if there is one.
+    /// Returns the Node of a node, if it exists.
     async fn node(&self, name: &NodeName) -> Result<Option<Object>> {
         let found = self.cluster.get(&self.node, "", name).await.map_err(refusal)?;
         if found.as_ref().is_some_and(|node| !mark::is_marked(node)) {
@@ -326,7 +324,7 @@ impl Afar {
         Ok(found.filter(mark::is_marked))
     }
 
-    /// The incarnation that replicas speak of. That there is one tells that this is their
+    /// Returns the incarnation that replicas use. Its absence means that no replica has run in this
     /// namespace.
     async fn incarnation(&self) -> Result<Arc<str>> {
         let found = recorded_incarnation(&self.cluster, &self.namespace).await.map_err(refusal)?;
@@ -340,7 +338,7 @@ impl Afar {
         })
     }
 
-    /// The keys, and who remembers.
+    /// Connects to the enrollment service's keys and membership store.
     async fn enrollment(&self) -> Result<Enrollment> {
         let opened = Enrollment::connect(Arc::new(self.cluster.clone()), &self.namespace).await;
         opened.map_err(|error| {
@@ -354,12 +352,12 @@ impl Afar {
     }
 }
 
-/// Parses the name of a node in a request. There is no node of a name that no node can have.
+/// Parses the node name in a request. An invalid name gets the answer for an unknown node.
 fn node_name(node: &str) -> Result<NodeName> {
     NodeName::parse(node).map_err(|_| answers::unknown(node))
 }
 
-/// What the cluster says, to whoever has asked.
+/// Maps a failure of the cluster to an API status.
 fn refusal(failure: Failure) -> Status {
     match failure {
         Failure::Forbidden(why) => Status::new(Reason::Forbidden, why),
@@ -371,7 +369,7 @@ fn refusal(failure: Failure) -> Status {
     }
 }
 
-/// The same of what is remembered in the cluster.
+/// Maps an error of the membership store to an API status.
 fn unremembered(error: MembershipError) -> Status {
     match error {
         MembershipError::Cluster(failure) => refusal(failure),

@@ -1,7 +1,7 @@
-//! A copy of objects whose truth is elsewhere, so that their bodies need not all be in memory.
+//! Disposable on-disk copy of the cluster's objects, so that not all bodies need to be in memory.
 //!
-//! Nothing rests on the file: it begins empty whenever it is opened, is never synced to the disk,
-//! and may be deleted at will. It is private to its owner nevertheless: Secrets are in it.
+//! The file is not durable: it starts empty at each open, is never synced to disk, and may be
+//! deleted at any time. It is readable by its owner only, because it contains Secrets.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -25,23 +25,23 @@ use edgesync_store::migrate::CACHE;
 use edgesync_store::reader::{Generation, ReaderLimits, Readers};
 use edgesync_store::writer::{Writer, WriterHooks, WriterLimits};
 
-/// What a cache is.
+/// Identifies a cache file.
 const KIND: Kind = Kind { application_id: mark::CACHE, migrations: CACHE };
-/// The most objects in one part of all that there is.
+/// Maximum number of objects in one [`CachePart`].
 const PART_ROWS: usize = 512;
-/// A part with so many bytes of bodies gets no more objects.
+/// Size in bytes of bodies from which a part takes no more objects.
 const PART_BYTES: usize = 4 << 20;
-/// The most bodies that one call reads.
+/// Maximum number of bodies that one call reads.
 pub const MAX_BODIES: usize = 10_000;
 
-/// How a cache is opened.
+/// Options for opening a cache.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// How the file is opened.
+    /// Options of the SQLite connections.
     pub engine: EngineOptions,
-    /// The limits of the writer's queue.
+    /// Limits of the writer's queue.
     pub writer: WriterLimits,
-    /// The limits of the readers.
+    /// Limits of the readers.
     pub readers: ReaderLimits,
 }
 
@@ -55,12 +55,12 @@ impl Default for CacheOptions {
     }
 }
 
-/// What has come of an object.
+/// A change of one object.
 #[derive(Clone, Debug)]
 pub enum CacheChange {
-    /// It is like this, as JSON text.
+    /// The object's current state, with its JSON text.
     Put(Arc<Summary>, Arc<str>),
-    /// It is no more.
+    /// The object was deleted.
     Remove(Uid),
 }
 
@@ -73,12 +73,12 @@ impl CacheChange {
     }
 }
 
-/// A part of all that there is.
+/// One page of all objects in the cache.
 #[derive(Clone, Debug)]
 pub struct CachePart {
-    /// What placement needs of the objects.
+    /// Placement's view of the objects.
     pub summaries: Vec<Summary>,
-    /// Where the next part begins; nothing if this was the last one.
+    /// Start of the next part; `None` for the last one.
     pub next: Option<u64>,
 }
 
@@ -89,11 +89,11 @@ pub struct Cache {
     readers: Readers,
 }
 
-/// What the writer has beside the file.
+/// State of the writer beside the file.
 struct State {
-    /// Kinds that are in the file, by their rows.
+    /// Row ids of the kinds in the file.
     kinds: HashMap<Arc<Resource>, i64>,
-    /// Keeps other processes out.
+    /// Excludes other processes.
     _lock: File,
 }
 
@@ -104,17 +104,17 @@ impl WriterHooks for State {
 }
 
 impl Cache {
-    /// Makes an empty cache in the place of what is there. Blocks: to be called at the start,
-    /// outside of async tasks.
+    /// Creates an empty cache in place of an existing one. Blocks: call it at startup, outside of
+    /// async tasks.
     ///
     /// # Errors
-    /// [`StoreError::InUse`] if another process has it open, [`StoreError::Foreign`] if the file is
-    /// no cache, which leaves it alone; whatever else prevents it from being used.
+    /// [`StoreError::InUse`] if another process has it open; [`StoreError::Foreign`] if the file is
+    /// not a cache, which is left untouched; other errors of the file system or SQLite.
     pub fn open(path: &Path, options: &CacheOptions) -> Result<Self, StoreError> {
         let lock = engine::lock(path)?;
         clear(path, &options.engine)?;
         let conn = engine::open_writer(path, KIND, &options.engine)?;
-        // What a crash takes would be deleted anyway.
+        // A crash may lose data, because the next open deletes it anyway.
         conn.pragma_update(None, "synchronous", "off")?;
         let on_corrupt = Box::new(|error: &StoreError| tracing::error!(%error, "the cache is damaged"));
         let generation = Generation::default();
@@ -124,10 +124,10 @@ impl Cache {
         Ok(Self { writer: Writer::start("cache-write", conn, state, limits)?, readers })
     }
 
-    /// Takes changes in, in their order, all or none. Whoever reads after that reads them.
+    /// Applies changes in order, all or none. Later reads observe them.
     ///
     /// # Errors
-    /// The store's.
+    /// Those of the store.
     pub async fn apply(&self, changes: Vec<CacheChange>) -> Result<(), StoreError> {
         let bytes = changes.iter().map(CacheChange::bytes).sum();
         self.writer
@@ -137,32 +137,30 @@ impl Cache {
             .await
     }
 
-    /// The bodies of objects, at most [`MAX_BODIES`] of them. Objects that there are not are left
-    /// out.
+    /// Returns the bodies of objects, at most [`MAX_BODIES`]. Skips unknown UIDs.
     ///
     /// # Errors
-    /// The store's.
+    /// Those of the store.
     pub async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>, StoreError> {
         self.readers.run(move |conn| bodies(conn, &uids, left_out)).await
     }
 
-    /// A part of all that there is: the first one from 0, each other one from where the one before
-    /// says.
+    /// Returns one part of all objects: the first from 0, each later one from [`CachePart::next`].
     ///
     /// # Errors
-    /// The store's.
+    /// Those of the store.
     pub async fn part(&self, from: u64) -> Result<CachePart, StoreError> {
         self.readers.run(move |conn| part(conn, from)).await
     }
 
-    /// Finishes what is queued and closes the file.
+    /// Drains the queue and closes the file.
     pub async fn close(&self) {
         self.readers.close();
         self.writer.close().await;
     }
 }
 
-/// Deletes a cache that is there, whatever state it is in.
+/// Deletes an existing cache, whatever its state.
 fn clear(path: &Path, options: &EngineOptions) -> Result<(), StoreError> {
     if !path.exists() {
         return Ok(());
@@ -241,7 +239,7 @@ fn part(conn: &Connection, from: u64) -> Result<CachePart, StoreError> {
     let mut statement = conn.prepare_cached(
         "SELECT id, kind_id, version, body FROM objects WHERE id >= ?1 ORDER BY id LIMIT ?2",
     )?;
-    // One more tells whether there is a next part.
+    // One extra row shows whether a next part exists.
     let mut rows = statement.query((from, PART_ROWS + 1))?;
     let (mut summaries, mut bytes) = (Vec::new(), 0);
     while let Some(row) = rows.next()? {

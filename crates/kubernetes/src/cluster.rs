@@ -1,7 +1,7 @@
-//! A Kubernetes cluster as what a fleet follows: who one is there, what is to be watched, what that
-//! tells, and how single objects are written.
+//! Kubernetes client of a fleet: credentials, watch planning, the informer, and reads and writes of
+//! single objects.
 //!
-//! The cluster is the store then: it gives UIDs and versions. Nothing else knows the client
+//! The cluster is the store and assigns UIDs and resource versions. No other module uses the client
 //! library. May depend on [`edgesync_object`] and [`edgesync_placement`].
 
 mod access;

@@ -1,8 +1,8 @@
-//! A Kubernetes cluster as the store of a fleet: objects, Placements, Nodes, Leases, Events and
-//! ObjectSyncs live there, and any number of stateless replicas serve nodes over it. It implements
-//! the traits of [`edgesync_fleet`] and [`edgesync_enrollment`] and knows neither the protocol's
-//! frames nor connections to nodes. Read [`source`] first, then [`cluster`], the informer;
-//! [`cache`] is the disposable copy that a replica keeps.
+//! Kubernetes backend of the cloud side: objects, Placements, Nodes, Leases, Events and ObjectSyncs
+//! live in the cluster, and any number of stateless replicas serve nodes from it. Implements the
+//! traits of [`edgesync_fleet`] and [`edgesync_enrollment`]; depends on neither protocol frames nor
+//! node connections. Start with [`source`], then [`cluster`] (the informer) and [`cache`] (a
+//! replica's disposable copy of objects).
 
 pub mod afar;
 pub mod cache;

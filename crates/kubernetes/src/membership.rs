@@ -1,5 +1,5 @@
-//! One suite of rules for both who remember. The cluster is the embedded API of a cloud side, over
-//! HTTP.
+//! Conformance tests of both membership stores: SQLite, and a cluster served by the embedded API
+//! over HTTP.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn token(id: &str, node: Option<&str>, uses: u32) -> TokenRecord {
     }
 }
 
-/// A certificate that is good from 100 to 500.
+/// A certificate valid from 100 to 500.
 fn certificate(serial: &str, node: &str) -> CertificateRecord {
     CertificateRecord { serial: serial.into(), node: node.into(), not_before: at(100), not_after: at(500) }
 }
@@ -49,7 +49,7 @@ async fn spend(
     register.spend_token(id, certificate(serial, node), at(200)).await.unwrap()
 }
 
-/// Holds for a register, whoever remembers.
+/// Runs a test against each store.
 async fn with_each<F: Future<Output = ()>>(holds: impl Fn(MembershipStore) -> F) {
     let directory = tempfile::tempdir().unwrap();
     let store = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
@@ -161,7 +161,7 @@ async fn a_name_that_was_used_is_free_again_only_when_it_is_forgotten() {
         register.put_token(token("bound", Some("a"), 9)).await.unwrap();
         spend(&register, "t", "1", "a").await.unwrap();
         let taken = |name: &str| Err(EnrollmentRefusal::NameTaken(name.into()));
-        // Revoked, lapsed, forgotten with all of its certificates, removed, taken in again.
+        // Revoked, expired, forgotten with all certificates, removed, admitted again.
         register.revoke_certificates("a", at(300)).await.unwrap();
         assert_eq!(spend(&register, "t", "2", "a").await, taken("a"));
         let late = register.spend_token("t", certificate("2", "a"), at(900)).await.unwrap();
@@ -171,13 +171,13 @@ async fn a_name_that_was_used_is_free_again_only_when_it_is_forgotten() {
         register.remove_node("a", at(300)).await.unwrap();
         assert!(register.admit_node("a").await.unwrap());
         assert_eq!(spend(&register, "t", "2", "a").await, taken("a"));
-        // Also of one that has never had a certificate.
+        // The name never had a certificate.
         register.remove_node("removed", at(300)).await.unwrap();
         assert_eq!(spend(&register, "t", "2", "removed").await, taken("removed"));
         assert!(register.forget_name("a", at(300)).await.unwrap());
         assert!(!register.forget_name("a", at(300)).await.unwrap());
         spend(&register, "t", "2", "a").await.unwrap();
-        // What is good of a name that is forgotten is revoked with it.
+        // Forgetting a name revokes its valid certificates.
         assert!(register.forget_name("a", at(300)).await.unwrap());
         assert_eq!(register.revocations().await.unwrap().nodes, ["a"]);
     })

@@ -1,11 +1,12 @@
-//! A Kubernetes cluster as the source of a fleet, beside other replicas that have the same.
+//! Object source and node store of a fleet in a Kubernetes cluster, shared by any number of
+//! replicas.
 //!
 //! # Layout
-//! - what the cluster tells, through the cache: `intake`;
-//! - what is written: `leases`, `nodes`, `uploads`, `syncs` with `records`, `rules`, all at the
-//!   rate of `requests`, and only on what bears the `mark` of edgesync;
-//! - who serves a node: `serving`; who leads, and what the leader does: `leader`, `sweep`; which
-//!   life of the cluster it is: `incarnation`.
+//! - changes from the cluster, through the cache: `intake`;
+//! - writes: `leases`, `nodes`, `uploads`, `syncs` with `records`, `rules`; all pass the rate limit
+//!   of `requests` and touch only objects with the label in `mark`;
+//! - assignment of nodes to replicas: `serving`; leader election and the leader's work: `leader`,
+//!   `sweep`; detection of a restored cluster: `incarnation`.
 
 mod incarnation;
 mod intake;
@@ -62,14 +63,14 @@ use sweep::Sweep;
 use syncs::Syncs;
 use uploads::{Shown, Uploads};
 
-/// ObjectSyncs that wait to be written, at most: about 200 bytes each.
+/// Maximum number of queued ObjectSyncs, at about 200 bytes each.
 const MAX_SYNCS: usize = 200_000;
-/// How often is looked which life of the cluster it is.
+/// Interval between checks of the cluster's incarnation.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How long the end waits for ObjectSyncs that are not written yet.
+/// Time limit for flushing queued ObjectSyncs on shutdown, and for releasing the leader's Lease.
 const LAST_SYNCS: Duration = Duration::from_secs(5);
 
-/// See the module. Cheap to clone.
+/// A Kubernetes cluster as [`Source`] of a fleet. Cheap to clone.
 #[derive(Clone)]
 pub struct Kubernetes(Arc<Shared>);
 
@@ -89,18 +90,18 @@ struct Shared {
     serving: Serving,
     rules: Rules,
     leader: Leader,
-    /// Becomes true when this replica ends.
+    /// Set to true when this replica shuts down.
     stopping: watch::Sender<bool>,
-    /// What goes on beside.
+    /// Background tasks; aborted on drop.
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl Kubernetes {
-    /// Opens what replicas share, and begins to write. Nothing is read of objects before
+    /// Opens the shared state and starts the background writers. Reads no objects before
     /// [`Source::follow`].
     ///
     /// # Errors
-    /// The cluster does not serve, or does not allow it.
+    /// The API server is unavailable or denies access.
     pub async fn open(
         config: &Config,
         cluster: Cluster,
@@ -146,12 +147,12 @@ impl Kubernetes {
         Ok(source)
     }
 
-    /// Waits until this replica leads, if it does not, or leads no more; tells which.
+    /// Waits until this replica gains or loses leadership; returns whether it leads now.
     pub async fn leads_otherwise(&self) -> bool {
         self.0.leader.changed(self.0.leader.is_leader()).await
     }
 
-    /// Whether this one leads.
+    /// Returns whether this replica is the leader.
     pub fn is_leader(&self) -> bool {
         self.0.leader.is_leader()
     }
@@ -164,7 +165,7 @@ impl Kubernetes {
         let (lead, mut stopped) = (leader.clone(), stopping.subscribe());
         tasks.spawn(async move {
             let stopped = async {
-                // Who stops it may be gone.
+                // A closed channel also means stop.
                 let _ = stopped.wait_for(|stopping| *stopping).await;
             };
             lead.run(stopped).await;
@@ -199,7 +200,7 @@ impl Kubernetes {
     }
 }
 
-/// Looks after the Leases of all nodes while this replica leads.
+/// Checks the Leases of all nodes while this replica leads.
 async fn sweep_while(leader: &Leader, mut sweep: Sweep) {
     while leader.is_leader() {
         match sweep.look().await {
@@ -211,7 +212,7 @@ async fn sweep_while(leader: &Leader, mut sweep: Sweep) {
     }
 }
 
-/// What the fleet wants to know of.
+/// Returns the interests that the configuration and the fleet itself give.
 fn interests(config: &Config) -> Vec<Interest> {
     let Options { labelled, annotated, pods, .. } = &config.kubernetes;
     let mut interests: Vec<Interest> = Interest::fleet(mark::selector().parse().unwrap_or_default()).into();
@@ -233,7 +234,7 @@ fn interests(config: &Config) -> Vec<Interest> {
     interests
 }
 
-/// What a problem of a rule means for its status.
+/// Maps a problem of a rule to a problem in its status.
 fn rule_problem(problem: &Problem) -> RuleProblem {
     let (reason, hides) = match &problem.cause {
         Cause::Unserved => ("KindUnknown", false),
@@ -264,12 +265,12 @@ impl ObjectSource for Kubernetes {
     }
 
     fn schema(&self, _: &Resource) -> Option<Arc<Schema>> {
-        // The cluster checks what is written into it.
+        // The API server validates writes.
         None
     }
 
     fn rule_problems(&self, rule: &Uid, _: &[KindMatch]) -> Vec<RuleProblem> {
-        // Several places of a kind have the same problem.
+        // Several watch scopes of a kind have the same problem.
         let told: BTreeMap<String, RuleProblem> = self
             .problems_of(rule)
             .iter()
@@ -280,7 +281,7 @@ impl ObjectSource for Kubernetes {
     }
 
     async fn set_rule_status(&self, status: RuleStatus) -> Result<()> {
-        // All replicas would say the same, but for what they have heard of each other's nodes.
+        // All replicas compute nearly the same status, so only the leader writes it.
         if !self.is_leader() {
             return Ok(());
         }
@@ -297,7 +298,7 @@ impl ObjectSource for Kubernetes {
     }
 
     fn issued(&self) -> Arc<Issued> {
-        // How far the cluster has got is told by each answer to who catches up.
+        // Each answer to a catch-up carries the version that the cluster has reached.
         Arc::default()
     }
 }
@@ -337,7 +338,7 @@ impl NodeStore for Kubernetes {
     }
 
     async fn remove_node(&self, node: &NodeName, asked: bool) -> Result<bool> {
-        // Nothing more is written of it.
+        // Stops all writes for the node before its removal.
         self.0.serving.end(node);
         self.0.syncs.forget(node);
         let is_member = asked || self.members().knows_name(node).await?;
@@ -356,12 +357,12 @@ impl NodeStore for Kubernetes {
     }
 
     async fn expire_events(&self, _: Duration, _: usize) -> Result<u64> {
-        // The cluster has a time to live of its own for them.
+        // The API server expires Events itself.
         Ok(0)
     }
 
     async fn standings(&self) -> Result<HashMap<NodeName, Standing>> {
-        // Nodes tell anew what is in effect, at whichever replica they connect to.
+        // Nodes report what is in effect at each connection, to any replica.
         Ok(HashMap::new())
     }
 }
@@ -424,7 +425,7 @@ impl Replication for Kubernetes {
         }
         self.0.stopping.send_replace(true);
         let leads = self.0.leader.clone();
-        // The Lease is given back, so that nobody need wait for it.
+        // Releases the Lease, so that a successor need not wait for it to expire.
         let given_back = async { while leads.is_leader() && leads.changed(true).await {} };
         let _ = tokio::time::timeout(LAST_SYNCS, given_back).await;
         self.0.cache.close().await;

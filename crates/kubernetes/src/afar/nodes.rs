@@ -1,8 +1,7 @@
-//! Nodes of a fleet as their Nodes and Leases in the cluster tell of them, in the shape in which
-//! replicas show them. Pure.
+//! Node information derived from Nodes and Leases, in the shape of the replicas' API. Pure.
 //!
-//! Replicas know more than they write: how many objects a node holds and when it has reported last
-//! is not told here.
+//! Replicas know more than they write: the number of held objects and the time of the last report
+//! are missing here.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +14,7 @@ use edgesync_object::Object;
 use edgesync_object::time::rfc3339;
 use edgesync_protocol::node::{FILES_IN_EFFECT, FilesSummary, IN_SYNC, READY};
 
-/// A condition of a Node.
+/// A condition of a Node's status.
 struct Condition<'a> {
     status: &'a str,
     message: &'a str,
@@ -28,7 +27,7 @@ fn condition<'a>(node: &'a Object, name: &str) -> Option<Condition<'a>> {
     Some(Condition { status: text("status"), message: text("message") })
 }
 
-/// What a node lacks, if that is known.
+/// Returns the counts of pending, rejected and held-back changes, if known.
 fn counts(node: &Object) -> Option<Counts> {
     match condition(node, IN_SYNC)? {
         Condition { status: "True", .. } => Some(Counts::default()),
@@ -37,12 +36,12 @@ fn counts(node: &Object) -> Option<Counts> {
     }
 }
 
-/// How many removals of a node are held back, if that is known.
+/// Returns the number of held-back removals of a node, if known.
 pub(super) fn held(node: &Object) -> Option<u64> {
     counts(node).map(|counts| counts.held)
 }
 
-/// What a node is doing, in the words of the replicas.
+/// Returns the state of a node in the terms of the replicas' API.
 fn state_of(node: &Object, is_ready: Option<bool>) -> &'static str {
     let in_sync = condition(node, IN_SYNC);
     match (is_ready, in_sync, counts(node).unwrap_or_default()) {
@@ -55,13 +54,13 @@ fn state_of(node: &Object, is_ready: Option<bool>) -> &'static str {
     }
 }
 
-/// A node that has a Node.
+/// Describes a node that has a Node.
 pub(super) fn show(node: &Object, lease: Option<&Object>, removed: Option<Timestamp>) -> NodeInfo {
     let is_ready = condition(node, READY).map(|ready| ready.status == "True");
     let counts = counts(node);
     let files = condition(node, FILES_IN_EFFECT).and_then(|files| FilesSummary::read(files.message));
     let state = match removed {
-        // The Node is deleted next, or whoever was about to do that has died.
+        // The deletion of the Node follows, or its command crashed before it.
         Some(_) => state::BEING_REMOVED,
         None => state_of(node, is_ready),
     };
@@ -84,7 +83,7 @@ pub(super) fn show(node: &Object, lease: Option<&Object>, removed: Option<Timest
     }))
 }
 
-/// A node that was removed, and of which there is no Node.
+/// Describes a removed node without a Node.
 pub(super) fn show_removed(name: &str, since: Timestamp) -> NodeInfo {
     NodeInfo::Removed(RemovedNode {
         name: name.to_owned(),
@@ -95,14 +94,14 @@ pub(super) fn show_removed(name: &str, since: Timestamp) -> NodeInfo {
     })
 }
 
-/// The version of its agent, as the agent says it elsewhere.
+/// Returns the agent's version without the decoration of `kubeletVersion`.
 fn agent(node: &Object) -> Option<&str> {
     let version = node.fields().get("status")?.get("nodeInfo")?.get("kubeletVersion")?.as_str()?;
     let version = version.strip_prefix('v').unwrap_or(version);
     Some(version.strip_suffix("-edgesync").unwrap_or(version)).filter(|version| !version.is_empty())
 }
 
-/// All nodes in the order of their names, those too that were removed.
+/// Returns all nodes, including removed ones, sorted by name.
 pub(super) fn all(nodes: &[Object], leases: &[Object], removed: &[(String, Timestamp)]) -> Vec<NodeInfo> {
     let leases: HashMap<&str, &Object> = leases.iter().map(|lease| (lease.name(), lease)).collect();
     let since: HashMap<&str, Timestamp> = removed.iter().map(|(name, since)| (&**name, *since)).collect();

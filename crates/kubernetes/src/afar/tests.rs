@@ -1,4 +1,4 @@
-//! What Nodes and Leases tell, as it is shown.
+//! Tests of the node information derived from Nodes and Leases.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn object(value: Value) -> Object {
     Object::from(fields)
 }
 
-/// A Node with a condition `Ready` and one `InSync`: status and message.
+/// A Node with the conditions `Ready` and `InSync`, given as status and message.
 fn node(ready: &str, in_sync: &[(&str, &str)]) -> Object {
     let mut conditions = vec![json!({"type": "Ready", "status": ready})];
     let sync = |(status, message): &(&str, &str)| json!({"type": "edgesync.io/InSync", "status": status, "message": message});

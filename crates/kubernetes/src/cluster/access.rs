@@ -1,4 +1,4 @@
-//! The way into a cluster: with whose credentials, and what to do where they do not serve.
+//! Connection to a cluster: finds credentials, retries overloaded API servers, classifies errors.
 
 use std::error::Error;
 use std::fmt;
@@ -15,19 +15,19 @@ use super::kinds;
 use super::plan::Kinds;
 use edgesync_object::ResourceVersion;
 
-/// The longest that the API server may be silent, also where a watch has nothing to tell.
+/// Read timeout of a connection; exceeds the lifetime of an idle watch.
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
-/// The longest that making a connection may take.
+/// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// So often a server is asked again that has too much to do, before whoever asks is told.
+/// Retries of a request to an overloaded server before the caller gets the error.
 const ATTEMPTS: u32 = 3;
-/// How long is waited before that the first time, and at most, unless the server says how long.
+/// First and maximum backoff between retries, unless the server sends `Retry-After`.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
-/// Whose credentials are used.
+/// Source of the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {
-    /// A kubeconfig that was named.
+    /// A named kubeconfig.
     Kubeconfig(PathBuf),
     /// The kubeconfig of this user: `$KUBECONFIG`, else `~/.kube/config`.
     User,
@@ -45,100 +45,98 @@ impl fmt::Display for Credentials {
     }
 }
 
-/// Why there is no way into a cluster. Trying again does not help before somebody has changed
-/// something.
+/// Permanent error of the local credentials; retrying does not help.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// The kubeconfig cannot be used.
+    /// The kubeconfig is unreadable or invalid.
     #[error("{credentials} cannot be used: {problem}")]
     Kubeconfig {
-        /// Which one.
+        /// The kubeconfig.
         credentials: Credentials,
-        /// What is wrong with it.
+        /// The cause, in one line.
         problem: String,
     },
-    /// The kubeconfig is good, and has no context of this name.
+    /// The kubeconfig is valid but has no context of this name.
     #[error("{credentials} has no context '{context}': {known}")]
     NoContext {
-        /// Which one.
+        /// The kubeconfig.
         credentials: Credentials,
-        /// What was asked for.
+        /// The requested context.
         context: String,
-        /// Those that it has, in words.
+        /// The existing contexts, as a phrase.
         known: String,
     },
-    /// Nothing was named, and there is nothing.
+    /// No kubeconfig was named and none was found.
     #[error(
         "no cluster is known: name a kubeconfig in kubernetes.kubeconfig, or run in a Pod with a service account \
          ({service_account})"
     )]
     Nowhere {
-        /// Why it is not that of a Pod.
+        /// Reason why no service account is available.
         service_account: InClusterError,
-        /// Why it is not that of the user.
+        /// Reason why the user's kubeconfig is not available.
         source: KubeconfigError,
     },
-    /// What the credentials say cannot be used.
+    /// The client library rejects the credentials.
     #[error("{credentials} cannot be used")]
     Credentials {
-        /// Whose.
+        /// Their source.
         credentials: Credentials,
-        /// What is wrong.
+        /// The client library's error.
         source: kube::Error,
     },
 }
 
-/// Why an API server does not serve. It is to be asked again later: all of this can be put right
-/// there.
+/// Error of the API server. Retryable: each cause can be fixed on the server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unserved {
-    /// It cannot be reached.
+    /// The server is not reachable.
     #[error("the API server {server} cannot be reached: {cause}")]
     Unreachable {
-        /// Its address.
+        /// The server's address.
         server: String,
-        /// Why, as the network tells it.
+        /// The network error.
         cause: String,
     },
-    /// It is not known to be the right one.
+    /// The server's certificate is not trusted.
     #[error(
         "the API server {server} is not trusted: {cause}: {credentials} must have the certificate authority of that server"
     )]
     Untrusted {
-        /// Its address.
+        /// The server's address.
         server: String,
-        /// Why.
+        /// The TLS error.
         cause: String,
-        /// With whose credentials.
+        /// The credentials in use.
         credentials: Credentials,
     },
-    /// It does not know who asks.
+    /// The server rejects the credentials (401).
     #[error(
         "the API server {server} does not accept {credentials}: they are expired, revoked or of another cluster ({cause})"
     )]
     Unknown {
-        /// Its address.
+        /// The server's address.
         server: String,
-        /// With whose credentials.
+        /// The credentials in use.
         credentials: Credentials,
-        /// What it says.
+        /// The server's message.
         cause: String,
     },
-    /// It answers with an error.
+    /// The server answers with another error.
     #[error("the API server {server} answers: {cause}")]
     Refused {
-        /// Its address.
+        /// The server's address.
         server: String,
-        /// What it says.
+        /// The server's message.
         cause: String,
     },
 }
 
-/// A cluster, and who one is there. Cheap to clone.
+/// A client of a cluster with credentials. Cheap to clone.
 #[derive(Clone)]
 pub struct Cluster {
     pub(super) client: Client,
-    /// The same for those who follow, and wait longer from time to time by themselves.
+    /// Client without retries, for watches, which have their own backoff.
     pub(super) following: Box<Client>,
     server: String,
     credentials: Credentials,
@@ -151,12 +149,11 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Finds the credentials: the kubeconfig that is named, else the service account of the Pod,
-    /// else the kubeconfig of the user. The cluster is not asked for anything: [`Self::version`]
-    /// does that.
+    /// Finds the credentials: the named kubeconfig, else the Pod's service account, else the user's
+    /// kubeconfig. Sends no request; [`Self::version`] does.
     ///
     /// # Errors
-    /// There are none, or they cannot be read.
+    /// No credentials are found, or they are unreadable.
     pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, AccessError> {
         let (config, credentials) = match kubeconfig {
             Some(path) => named(path, None).await?,
@@ -165,11 +162,10 @@ impl Cluster {
         Self::with(config, credentials)
     }
 
-    /// The same with the kubeconfig that is named, in one of its contexts: the one that is current
-    /// there if none is said.
+    /// Loads the named kubeconfig with one of its contexts, by default the current one.
     ///
     /// # Errors
-    /// It cannot be read, or has no such context.
+    /// The kubeconfig is unreadable or has no such context.
     pub async fn connect_in(kubeconfig: &Path, context: Option<&str>) -> Result<Self, AccessError> {
         let (config, credentials) = named(kubeconfig, context).await?;
         Self::with(config, credentials)
@@ -178,7 +174,7 @@ impl Cluster {
     fn with(mut config: Config, credentials: Credentials) -> Result<Self, AccessError> {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
-        // By itself the client asks again for minutes, and nobody hears of it meanwhile.
+        // The client's own retries last for minutes and report nothing meanwhile.
         config.default_retry = false;
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         match Client::try_from(config) {
@@ -192,33 +188,33 @@ impl Cluster {
         }
     }
 
-    /// The version of the cluster, such as `v1.20.2`.
+    /// Returns the version of the cluster, such as `v1.20.2`.
     ///
     /// # Errors
-    /// It does not serve; the error says what to do.
+    /// The server is unavailable; the message says how to fix it.
     pub async fn version(&self) -> Result<String, Unserved> {
         let asked = self.client.apiserver_version().await;
         asked.map(|info| info.git_version).map_err(|error| self.unserved(&error))
     }
 
-    /// Which kinds the cluster serves.
+    /// Discovers the kinds that the cluster serves.
     ///
     /// # Errors
-    /// It does not serve, is not ready yet, or does not tell.
+    /// The server is unavailable, not ready yet, or fails discovery.
     pub async fn kinds(&self) -> Result<Kinds, Unserved> {
         kinds::discover(&self.client).await.map_err(|error| self.unserved(&error))
     }
 
-    /// The newest version that the cluster has given. Each that it gives later is newer, unless it
-    /// is restored from a copy.
+    /// Returns the newest resource version that the cluster has assigned. Later ones are newer,
+    /// unless the cluster is restored from a backup.
     ///
     /// # Errors
-    /// It does not serve, or its Nodes cannot be listed.
+    /// The server is unavailable, or does not let this program list Nodes.
     pub async fn reached(&self) -> Result<ResourceVersion, Unserved> {
         kinds::reached(&self.client).await.map_err(|error| self.unserved(&error))
     }
 
-    /// What an error of the client means.
+    /// Classifies an error of the client library.
     pub(super) fn unserved(&self, error: &kube::Error) -> Unserved {
         let (server, credentials) = (self.server.clone(), self.credentials.clone());
         let cause = root(error);
@@ -233,8 +229,7 @@ impl Cluster {
     }
 }
 
-/// A client that asks again a few times where a server says that it has too much to do (429, 503,
-/// 504).
+/// Returns a client that retries with backoff while the server is overloaded (429, 503, 504).
 fn patient(client: Client) -> Client {
     let Ok(policy) = RetryPolicy::new(PAUSES.0, PAUSES.1, ATTEMPTS, true) else { return client };
     let namespace = client.default_namespace().to_owned();
@@ -245,7 +240,7 @@ fn patient(client: Client) -> Client {
     Client::new(Retry::new(policy, once), namespace)
 }
 
-/// What is at the bottom of an error: above it, each layer says that it had one.
+/// Returns the message of the innermost error; the outer layers only wrap it.
 pub(super) fn root(error: &dyn Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
@@ -254,7 +249,7 @@ pub(super) fn root(error: &dyn Error) -> String {
     error.to_string()
 }
 
-/// What is wrong with a kubeconfig, in one line.
+/// Returns the cause of a kubeconfig error in one line.
 fn problem(error: &KubeconfigError) -> String {
     if let KubeconfigError::ReadConfig(error, _) = error {
         return error.to_string();
@@ -373,7 +368,7 @@ mod tests {
     async fn a_server_that_cannot_be_reached_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
-        // The port is free: it was given to this listener, which has gone.
+        // The port is free: its listener is closed.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         fs::write(&path, kubeconfig(&format!("http://{address}"))).unwrap();
         let cluster = Cluster::connect(Some(&path)).await.unwrap();
@@ -383,8 +378,8 @@ mod tests {
         assert!(error.to_string().starts_with(&expected), "{error}");
     }
 
-    /// A server that gives these answers, one on each connection, and the last one for ever. Tells
-    /// how many it has given.
+    /// Starts a server that gives these answers, one per connection, and repeats the last. Returns
+    /// its address and the counter of answers.
     fn scripted(answers: [(&'static str, &'static str); 3]) -> (SocketAddr, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, given) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));

@@ -1,8 +1,8 @@
-//! All that is to be known of a cluster, in one order: watches come and go with what the rules want
-//! and the cluster serves.
+//! Merged, ordered stream of a cluster's changes. Watches start and stop as rules and served kinds
+//! change.
 //!
-//! Nothing is taken for gone because it could not be read. Only a delete that the cluster tells of,
-//! and a complete list of the very watch that told of an object before, leave it out.
+//! A read failure never deletes an object. Only a delete event, or a complete list of the same
+//! watch that reported the object before, does.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use super::item::Item;
 use super::plan::Interest;
 use super::watching::Task;
 
-/// Items that wait for who follows.
+/// Capacity of the channel to the consumer.
 const ITEMS: usize = 16;
 
-/// Follows a cluster as long as it is kept.
+/// A subscription to a cluster; ends on drop.
 #[derive(Debug)]
 pub struct Feed {
     items: mpsc::Receiver<Item>,
@@ -27,8 +27,8 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Follows what these interests want, [`Interest::fleet`] among them, and what the rules want
-    /// that are objects of the cluster.
+    /// Follows these interests, which include [`Interest::fleet`], and those of rules stored as
+    /// objects of the cluster.
     #[must_use]
     pub fn new(cluster: Cluster, interests: Vec<Interest>) -> Self {
         let (to, items) = mpsc::channel(ITEMS);
@@ -36,13 +36,13 @@ impl Feed {
         let doubts = Arc::new(Notify::new());
         let follower = Follower::new(cluster, interests, to, Arc::clone(&doubts));
         let follower = tokio::spawn(async move {
-            // Who follows has gone.
+            // An error means that the consumer was dropped.
             let _ = follower.run(asked).await;
         });
         Self { items, questions, doubts, _follower: Task(follower) }
     }
 
-    /// Waits for the next item. Can be cancelled without loss.
+    /// Waits for the next item. Cancel-safe.
     pub async fn next(&mut self) -> Item {
         match self.items.recv().await {
             Some(item) => item,
@@ -50,19 +50,18 @@ impl Feed {
         }
     }
 
-    /// Asks to be told once all has been told that there is in the cluster now. Gives the number of
-    /// the question, from 1. One [`Item::CaughtUp`] answers all that were asked before the cluster
-    /// was looked at.
+    /// Requests an [`Item::CaughtUp`] for the current state of the cluster. Returns the number of
+    /// the request, from 1. One item answers all requests made before the cluster was read.
     ///
-    /// Nothing less than to list everything proves that a watch has missed nothing: it is silent
-    /// where nothing happens, and where it lags. So this costs what a start costs, but at one time
-    /// only, however many have asked.
+    /// Only a relist proves that a watch has missed nothing, because a watch is silent when nothing
+    /// happens and when it lags. A catch-up therefore costs as much as a start; concurrent requests
+    /// share one.
     pub fn catch_up(&mut self) -> u64 {
         self.questions.send_modify(|asked| *asked += 1);
         *self.questions.borrow()
     }
-    /// It has turned out that the cluster is an older copy of itself: from now on older versions
-    /// are news too. Whoever says so asks to catch up as well.
+    /// Accepts older versions as changes from now on, because the cluster turned out to be restored
+    /// from a backup. The caller also requests a catch-up.
     pub fn doubt(&self) {
         self.doubts.notify_one();
     }

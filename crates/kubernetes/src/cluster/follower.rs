@@ -1,4 +1,4 @@
-//! The task that has all watches: it starts and ends them, and makes one order of what they tell.
+//! Task that owns all watches: starts and stops them, and merges their events into one order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,80 +18,80 @@ use edgesync_object::{Resource, ResourceVersion};
 use edgesync_placement::spec::InForce;
 use edgesync_placement::{Summary, Unread};
 
-/// Messages of watches that wait.
+/// Capacity of the channel from the watches.
 const MESSAGES: usize = 16;
-/// How often the cluster is looked at, if nothing says that kinds have come or gone.
+/// Interval of discovery without a sign that the served kinds have changed.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// How long is waited after a cluster did not serve, or kinds may have come or gone: both take it a
-/// while.
+/// Delay of discovery after an outage or a sign that the served kinds have changed; both take the
+/// cluster a while.
 const LOOK_SOON: Duration = Duration::from_secs(2);
-/// The shortest time between two rounds of catching up: each lists everything.
+/// Minimum interval between catch-up rounds, because each one lists everything.
 const ROUND_EVERY: Duration = Duration::from_secs(1);
 
-/// Nobody listens any more.
+/// The consumer was dropped.
 pub(super) struct Closed;
 
-/// What a cluster is, apart from its objects.
+/// Result of one discovery.
 struct Look {
     kinds: Kinds,
     reached: ResourceVersion,
 }
 
-/// All is listed to tell that nothing was missed.
+/// A catch-up round: lists everything, to prove that no change was missed.
 struct Round {
-    /// The last question that it answers.
+    /// The last request that it answers.
     question: u64,
-    /// How far the cluster has got; nothing until it was looked at.
+    /// The version that the cluster had reached; `None` until discovery.
     reached: Option<ResourceVersion>,
 }
 
-/// The task that has all watches.
+/// The task that owns all watches.
 pub(super) struct Follower {
     cluster: Cluster,
     to: mpsc::Sender<Item>,
     messages: mpsc::Receiver<Message>,
     to_messages: mpsc::Sender<Message>,
-    /// What is wanted whatever rules there are as objects: that of the fleet itself among it.
+    /// Static interests, including those of the fleet itself.
     interests: Vec<Interest>,
-    /// What rules want that are objects, by their UIDs.
+    /// Interests of rules stored as objects, by UID.
     rules: BTreeMap<Arc<str>, Interest>,
-    /// What the cluster serves; nothing until it has told.
+    /// The served kinds; `None` before the first discovery.
     kinds: Option<Kinds>,
-    /// What of it all is not watched, apart from its watches: those are running.
+    /// The current plan without its watches, which are in `running`.
     plan: Plan,
-    /// What is watched may not be what is wanted any more.
+    /// Set when the running watches may differ from the desired ones.
     is_outdated: bool,
     running: BTreeMap<Spot, Running>,
-    /// Spots that are watched no more, as long as it is not clear who else tells of what they had.
+    /// Stopped watches, kept until their objects are covered by others or no longer of interest.
     left: BTreeMap<Spot, Left>,
     holdings: Holdings,
-    /// The newest version that was told.
+    /// The newest version delivered.
     newest: ResourceVersion,
-    /// Numbers of watches and runs.
+    /// Last assigned numbers of watches and of runs.
     next_watch: u32,
     next_run: u64,
-    /// All rules are known that are objects: they are told before what they select.
+    /// Set when all rules stored as objects are listed, which precedes the objects they select.
     knows_rules: bool,
-    /// All was told a first time.
+    /// Set when [`Item::Complete`] was sent.
     is_complete: bool,
-    /// Questions so far.
+    /// Number of catch-up requests so far.
     asked: u64,
     answered: u64,
     round: Option<Round>,
-    /// When the next one may begin.
+    /// Earliest start of the next round.
     next_round: Instant,
-    /// Why it does not serve, if that was said and nothing has come since.
+    /// The outage already reported, cleared by the next event.
     failed: Option<String>,
-    /// What is unread, and who has which problem, may not be what was said last.
+    /// Set when problems or unread objects may differ from those sent last.
     is_trouble_changed: bool,
     problems: Vec<Problem>,
     unread: Vec<Unread>,
-    /// Kinds may have come or gone.
+    /// Notified when the served kinds may have changed.
     changed_kinds: Arc<Notify>,
-    /// The cluster may be an older copy of itself.
+    /// Notified when the cluster may be restored from a backup.
     doubts: Arc<Notify>,
     _definitions: Task,
-    /// With the newest version that was told when it began.
+    /// The running discovery, with the newest version delivered at its start.
     looking: Option<(JoinHandle<Result<Look, Unserved>>, ResourceVersion)>,
     look_at: Instant,
 }
@@ -169,24 +169,25 @@ impl Follower {
         self.to.send(item).await.map_err(|_| Closed)
     }
 
-    /// Looks at the cluster.
+    /// Starts discovery.
     fn look(&mut self) {
         self.look_at = Instant::now() + LOOK_EVERY;
         let cluster = self.cluster.clone();
         let look = async move {
-            // What the cluster has given by now may be of kinds that it serves by now.
+            // The version is read before the kinds, so that the kinds include all that have objects
+            // up to it.
             let reached = cluster.reached().await?;
             Ok(Look { kinds: cluster.kinds().await?, reached })
         };
         self.looking = Some((tokio::spawn(look), self.newest.clone()));
     }
 
-    /// Looks at the cluster again soon.
+    /// Schedules discovery soon.
     fn look_soon(&mut self) {
         self.look_at = self.look_at.min(Instant::now() + LOOK_SOON);
     }
 
-    /// The cluster was looked at, at a time when nothing newer than this had been told.
+    /// Handles the result of a discovery that started when `newest` was the newest version.
     async fn looked(
         &mut self,
         looked: Result<Look, Unserved>,
@@ -197,7 +198,7 @@ impl Follower {
             Err(error) => {
                 tracing::debug!(%error, "the cluster cannot be looked at");
                 self.look_soon();
-                // Watches say themselves that they are broken.
+                // Broken watches report themselves.
                 return if self.kinds.is_some() { Ok(()) } else { self.say_failed(error.to_string()).await };
             }
         };
@@ -221,7 +222,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Says why the cluster does not serve, once.
+    /// Reports an outage, once per cause.
     async fn say_failed(&mut self, why: String) -> Result<(), Closed> {
         if self.failed.as_ref() == Some(&why) {
             return Ok(());
@@ -231,7 +232,7 @@ impl Follower {
     }
 
     async fn take_in(&mut self, Message { spot, run, told }: Message) -> Result<(), Closed> {
-        // Of a run that has ended.
+        // Drops messages of a stopped run.
         let Some(id) =
             self.running.get(&*spot).filter(|running| running.run == run).map(|running| running.id)
         else {
@@ -240,8 +241,7 @@ impl Follower {
         if !matches!(told, Told::Begun | Told::Failed(_)) {
             self.failed = None;
         }
-        // A part of a list does not say what there is: what could not be read is known with the end
-        // of it.
+        // A partial list proves nothing about unread objects; only its end does.
         if !matches!(told, Told::Begun | Told::Failed(_) | Told::Listed(_)) {
             self.change_state(&spot, State::Well);
         }
@@ -290,7 +290,7 @@ impl Follower {
                 before.broken("there is no such kind any more".to_owned())
             }
             Failure::Broken(error) => {
-                // It may be another one when it serves again.
+                // The cluster may be a different one after the outage.
                 self.look_soon();
                 let why = self.cluster.unserved(&error).to_string();
                 let state = before.broken(why.clone());
@@ -309,13 +309,13 @@ impl Follower {
             return;
         };
         tracing::debug!(%spot, ?state, "a watch fares otherwise than before");
-        // Nobody relies on what is refused.
+        // A refused watch does not cover others.
         self.is_outdated |= running.state.is_refused() != state.is_refused();
         self.is_trouble_changed = true;
         running.state = state;
     }
 
-    /// Notes how far versions have got, and what a rule wants that is an object.
+    /// Records the newest version, and the interest of a rule.
     fn note(&mut self, object: &Seen) {
         if self.newest.is_older_than(&object.summary.version) {
             self.newest = object.summary.version.clone();
@@ -323,7 +323,7 @@ impl Follower {
         self.take_rule(object);
     }
 
-    /// What a rule wants that is an object, from now on.
+    /// Records the interest of a rule stored as an object.
     fn take_rule(&mut self, object: &Seen) {
         let summary = &object.summary;
         let Some(text) = &summary.rule else { return };
@@ -351,7 +351,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Starts and ends watches, so that they are those that are wanted.
+    /// Starts and stops watches to match the plan.
     fn replan(&mut self) {
         let Some(kinds) = &self.kinds else { return };
         let refused = |(spot, running): (&Spot, &Running)| running.state.is_refused().then(|| spot.clone());
@@ -380,8 +380,8 @@ impl Follower {
         }
     }
 
-    /// Starts a watch, or begins it anew: what it had is gone when it has listed all and that is
-    /// not there.
+    /// Starts or restarts a watch. Its previous objects are dropped when a complete list lacks
+    /// them.
     fn start(&mut self, spot: Spot, watch: Watch) {
         let before = self.running.remove(&spot);
         let left = self.left.remove(&spot).map(|left| left.id);
@@ -389,7 +389,7 @@ impl Follower {
             self.next_watch += 1;
             WatchId(self.next_watch)
         });
-        // Nobody waits for one that is as it was.
+        // An unchanged watch keeps its state, so that nothing waits for a broken one.
         let state = before.filter(|before| before.watch.asks_the_same(&watch)).map(|before| before.state);
         self.next_run += 1;
         let run = self.next_run;
@@ -399,13 +399,13 @@ impl Follower {
         self.running.insert(spot, Running { id, run, watch, state, is_listed: false, _task: task });
     }
 
-    /// Lists everything anew. Only what is news is told.
+    /// Relists everything. Delivers only the differences.
     fn list_again(&mut self) {
         self.list_those(|_| true);
     }
 
-    /// The cluster serves. A watch that goes on is silent as long as nothing happens: whether what
-    /// was given up can be read again is known when it is listed.
+    /// Relists the watches given up, once discovery succeeds. A working watch is silent while
+    /// nothing changes, so only a list shows that it works again.
     fn list_what_was_given_up(&mut self) {
         self.list_those(|running| running.is_listed && running.state.is_given_up());
     }
@@ -419,7 +419,7 @@ impl Follower {
         }
     }
 
-    /// Does and says what has become clear by what has happened.
+    /// Applies the consequences of the last event.
     async fn settle(&mut self) -> Result<(), Closed> {
         if std::mem::take(&mut self.is_outdated) {
             self.replan();
@@ -439,14 +439,13 @@ impl Follower {
         self.catch_up().await
     }
 
-    /// Whether the cluster has said of everything what there is, or that it does not give it.
+    /// Returns whether each watch is listed, refused or given up. Requires the kinds of the fleet.
     fn is_answered(&self) -> bool {
         let has_fleet = !self.plan.problems.iter().any(|problem| problem.origin == Origin::Fleet);
         self.kinds.is_some() && has_fleet && self.running.values().all(Running::is_answered)
     }
 
-    /// Ends a round of catching up that is through, and begins another one if somebody has asked
-    /// meanwhile.
+    /// Completes a catch-up round, and starts the next one if requested.
     async fn catch_up(&mut self) -> Result<(), Closed> {
         if let Some(Round { question, reached: Some(reached) }) = &self.round
             && self.is_answered()
@@ -460,14 +459,14 @@ impl Follower {
         }
         if self.round.is_none() && self.is_complete && self.answered < self.asked {
             self.round = Some(Round { question: self.asked, reached: None });
-            // What is being looked at now may be older than the question.
+            // A running discovery may be older than the request.
             self.looking = None;
             self.look_at = self.next_round.max(Instant::now());
         }
         Ok(())
     }
 
-    /// Says who does not get what, and what is unread, if that is not what was said last.
+    /// Sends problems and unread objects if they have changed.
     async fn say_trouble(&mut self) -> Result<(), Closed> {
         let Plan { problems, unread, .. } = &self.plan;
         let (mut problems, mut unread) = (problems.clone(), unread.clone());
@@ -488,8 +487,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Gives up what was watched, where nobody wants it any more, or others tell of all that is
-    /// wanted of it.
+    /// Releases stopped watches whose objects are no longer of interest or covered by other
+    /// watches.
     async fn release(&mut self) -> Result<(), Closed> {
         let ready: Vec<Spot> = self
             .left

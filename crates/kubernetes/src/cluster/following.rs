@@ -1,5 +1,4 @@
-//! One kind in one namespace, followed by somebody who wants to know soon and whole what changes
-//! there.
+//! Watch of one kind in one namespace, with a short retry interval.
 
 use std::fmt;
 use std::pin::Pin;
@@ -19,18 +18,17 @@ use super::plan::Place;
 use super::watching::{Failure, PAGE, WATCH_SECONDS, api, begins_anew, failure};
 use edgesync_object::{Object, Resource};
 
-/// How long is waited before what failed is tried again. It does not grow: who follows wants to
-/// know soon.
+/// Retry interval after a failure. Constant, because the consumer needs changes soon.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Follows objects of one kind with a label in one namespace.
+/// A watch of objects of one kind with a label selector in one namespace.
 pub struct Following {
     client: Client,
     resource: Arc<Resource>,
     place: Place,
     config: watcher::Config,
     events: Events,
-    /// When what failed is tried again.
+    /// Time of the next retry.
     pause: Option<Instant>,
 }
 
@@ -43,8 +41,8 @@ impl fmt::Debug for Following {
 }
 
 impl Cluster {
-    /// Follows the objects of a kind in a namespace that have these labels (a selector). Nothing is
-    /// asked for before [`Following::next`].
+    /// Watches the objects of a kind in a namespace that match a label selector. Sends no request
+    /// before [`Following::next`].
     #[must_use]
     pub fn follow(&self, resource: &Resource, namespace: &str, selector: &str) -> Following {
         let config = watcher::Config {
@@ -65,7 +63,7 @@ fn begin(client: &Client, resource: &Resource, place: &Place, config: &watcher::
 }
 
 impl Following {
-    /// Waits for what is told next. Can be cancelled without loss.
+    /// Waits for the next event. Cancel-safe.
     pub async fn next(&mut self) -> News {
         loop {
             if let Some(until) = self.pause {

@@ -1,5 +1,5 @@
-//! Which watch tells of which objects. Several watches may tell of one object, and each may list
-//! all of its objects anew. An object is gone when none tells of it any more. Pure.
+//! Index of objects by the watches that report them. Several watches may report one object, and
+//! each may relist at any time. An object is deleted when no watch reports it any more. Pure.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -14,29 +14,29 @@ type Uid = Arc<str>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct WatchId(pub(super) u32);
 
-/// What all watches have told of.
+/// All objects reported by watches.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     objects: HashMap<Uid, Held>,
-    /// How many objects each watch tells of.
+    /// Number of objects per watch.
     counts: HashMap<WatchId, usize>,
-    /// Of watches that are listing: what they have listed so far.
+    /// UIDs listed so far, for watches with a list in progress.
     listing: HashMap<WatchId, HashSet<Uid>>,
 }
 
-/// An object as it is known here.
+/// An object's identity and version.
 #[derive(Debug)]
 struct Held {
     version: ResourceVersion,
     resource: Arc<Resource>,
     namespace: Arc<str>,
     name: Arc<str>,
-    /// The watches that tell of it; there is one at least.
+    /// The watches that report it; never empty.
     by: Vec<WatchId>,
 }
 
 impl Held {
-    /// What is left to say of an object that is gone.
+    /// Returns the remaining summary of a deleted object.
     fn into_summary(self, uid: Uid) -> Summary {
         let Self { version, resource, namespace, name, .. } = self;
         Summary {
@@ -56,12 +56,12 @@ impl Held {
 }
 
 impl Holdings {
-    /// A watch begins to list all that it has.
+    /// Starts the list of a watch.
     pub(super) fn begin(&mut self, watch: WatchId) {
         self.listing.insert(watch, HashSet::new());
     }
 
-    /// A watch has listed an object. Tells whether that is news.
+    /// Records a listed object. Returns whether it is a change.
     pub(super) fn list(&mut self, watch: WatchId, object: &Summary) -> bool {
         if let Some(listed) = self.listing.get_mut(&watch) {
             listed.insert(object.uid.clone());
@@ -69,8 +69,8 @@ impl Holdings {
         self.set(watch, object)
     }
 
-    /// A watch tells of an object. Tells whether that is news: another watch may have told it, or
-    /// something newer.
+    /// Records an object of a watch. Returns whether it is a change: another watch may have
+    /// reported the same or a newer version.
     pub(super) fn set(&mut self, watch: WatchId, object: &Summary) -> bool {
         let mut held = match self.objects.entry(object.uid.clone()) {
             Entry::Vacant(entry) => {
@@ -88,7 +88,8 @@ impl Holdings {
         }
         let is_news = match object.version.relation(&held.version) {
             Relation::Equal => held.resource != object.resource,
-            // The watches are not in step. One that is alone goes back only where its cluster does.
+            // Watches are not in step, so an older version is ignored. The only watch of an object
+            // goes back only if its cluster does.
             Relation::Older => held.by.len() == 1,
             Relation::Newer | Relation::Different => true,
         };
@@ -99,18 +100,18 @@ impl Holdings {
         is_news
     }
 
-    /// A watch has listed all that it has. Gives what is gone since it did so before.
+    /// Completes the list of a watch. Returns the objects deleted since its previous list.
     pub(super) fn complete(&mut self, watch: WatchId) -> Vec<Summary> {
         let listed = self.listing.remove(&watch).unwrap_or_default();
-        // What it has listed it tells of. So nothing is left out if that is as much as it tells of.
+        // Each listed object is also counted, so equal counts mean that nothing is missing.
         if self.counts.get(&watch).is_none_or(|count| *count == listed.len()) {
             return Vec::new();
         }
         self.drop_from(watch, |uid| !listed.contains(uid))
     }
 
-    /// A watch says that an object is no more, or does not concern it any more. Tells whether it is
-    /// gone.
+    /// Removes an object from a watch, after a delete or a selector mismatch. Returns whether no
+    /// watch is left.
     pub(super) fn remove(&mut self, watch: WatchId, uid: &str) -> bool {
         if let Some(listed) = self.listing.get_mut(&watch) {
             listed.remove(uid);
@@ -129,7 +130,7 @@ impl Holdings {
         is_gone
     }
 
-    /// A watch is given up. Gives what is gone with it.
+    /// Releases a watch. Returns the objects that only it reported.
     pub(super) fn release(&mut self, watch: WatchId) -> Vec<Summary> {
         self.listing.remove(&watch);
         let gone = self.drop_from(watch, |_| true);
@@ -137,7 +138,8 @@ impl Holdings {
         gone
     }
 
-    /// The cluster was restored from a copy: whatever it tells is news, also what is older.
+    /// Invalidates all versions after a restore of the cluster, so that older ones count as
+    /// changes.
     pub(super) fn doubt(&mut self) {
         for held in self.objects.values_mut() {
             held.version = 0.into();
@@ -188,7 +190,7 @@ mod tests {
     fn what_a_complete_list_leaves_out_is_gone_and_a_list_that_breaks_off_leaves_nothing_out() {
         let mut holdings = Holdings::default();
         assert!(listed(&mut holdings, ONE, &["a", "b", "c"]).is_empty());
-        // The list breaks off after its first part, and begins anew.
+        // The list breaks off after its first part and restarts.
         holdings.begin(ONE);
         assert!(!holdings.list(ONE, &object("a", 1)), "it is known in this version");
         holdings.begin(ONE);
@@ -221,7 +223,7 @@ mod tests {
         assert!(holdings.set(ONE, &object("a", 5)));
         assert!(!holdings.set(TWO, &object("a", 4)) && !holdings.set(TWO, &object("a", 5)));
         assert!(holdings.set(TWO, &object("a", 6)));
-        // Alone, it tells of a cluster that has gone back.
+        // As the only watch, it reports a cluster that was restored.
         assert!(!holdings.remove(ONE, "a"));
         assert!(holdings.set(TWO, &object("a", 3)));
     }

@@ -1,4 +1,4 @@
-//! What is told of a cluster.
+//! Items of a [`Feed`](super::Feed).
 
 use std::sync::Arc;
 
@@ -7,40 +7,39 @@ use super::watching::Seen;
 use edgesync_object::ResourceVersion;
 use edgesync_placement::{Summary, Unread};
 
-/// What is told of a cluster, in one order.
+/// A change of the cluster's state, in one total order.
 #[derive(Clone, Debug)]
 pub enum Item {
-    /// A part of what there is.
+    /// A part of the current objects.
     Listed(Vec<Seen>),
-    /// That was all that there was at first, but for what is [`Item::Unread`]. It is not said
-    /// before the cluster has told its Nodes and the rules that are objects: without those it is
-    /// not known what is wanted.
+    /// The initial lists are complete, except for [`Item::Unread`]. Sent only after Nodes and rule
+    /// objects are listed, because they determine which other objects are desired.
     Complete,
-    /// An object is new, or has another content.
+    /// An object was added or modified.
     Set(Seen),
-    /// An object is no more, or wanted by nobody.
+    /// An object was deleted, or is no longer of interest.
     Gone(Arc<Summary>),
-    /// Objects were told that a list leaves out: only their identity is known. They are no more,
-    /// unless the cluster is an older copy of itself. Where its versions go on above all that were
-    /// given, nothing here shows that: see [`Feed::doubt`](super::Feed::doubt).
+    /// Objects missing from a relist; only their identity is known. They are deleted, unless the
+    /// cluster was restored from a backup. A restored cluster whose versions continue above all
+    /// earlier ones is not detected here: see [`Feed::doubt`](super::Feed::doubt).
     Unlisted(Vec<Arc<Summary>>),
-    /// All is told that there was when this was asked for, see
+    /// All state at the time of the request has been delivered, see
     /// [`Feed::catch_up`](super::Feed::catch_up).
     CaughtUp {
-        /// The last question that this answers.
+        /// The last request that this answers.
         question: u64,
-        /// The newest version that the cluster had given. What is newer was given in a life of it
-        /// that is lost.
+        /// The newest version that the cluster had assigned. A newer one stems from a lost
+        /// incarnation.
         reached: ResourceVersion,
     },
-    /// The cluster was restored from a copy: its newest version is older than one that it has told.
-    /// All of it is told anew.
+    /// The cluster was restored from a backup: its newest version is older than one already
+    /// delivered. A relist follows.
     Restored,
-    /// What is wanted and cannot be read now: of these objects it is not known whether there are
-    /// others than were told. Said whenever it changes.
+    /// Desired objects that are unreadable now, so that additions and deletions among them are
+    /// unknown. Sent on each change.
     Unread(Vec<Unread>),
-    /// Who does not get what, and why. Said whenever it changes.
+    /// Problems by origin. Sent on each change.
     Problems(Vec<Problem>),
-    /// The cluster does not serve now; it is tried again.
+    /// The API server is unavailable; retries continue.
     Failed(String),
 }

@@ -1,5 +1,4 @@
-//! What a cluster serves: each group is asked by itself, so that one that does not answer hides no
-//! other.
+//! API discovery, group by group, so that an unavailable group hides no other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,12 +12,12 @@ use kube::api::{Api, ApiResource, DynamicObject, GetParams, ListParams, Request}
 use super::plan::Kinds;
 use edgesync_object::{Resource, ResourceVersion, Scope};
 
-/// Requests that are made at a time.
+/// Concurrent discovery requests.
 const AT_A_TIME: usize = 8;
-/// The group under which Kubernetes before 1.22 served what belongs to others a second time.
+/// Group in which Kubernetes before 1.22 serves resources of other groups a second time.
 const OLD_GROUP: &str = "extensions";
 
-/// Asks which kinds can be listed and watched.
+/// Discovers the kinds that support list and watch.
 pub(super) async fn discover(client: &Client) -> Result<Kinds, kube::Error> {
     check_ready(client).await?;
     let core = client.list_core_api_resources("v1").await?;
@@ -39,34 +38,34 @@ pub(super) async fn discover(client: &Client) -> Result<Kinds, kube::Error> {
     Ok(kinds)
 }
 
-/// Fails while the server starts: it serves before it knows all kinds, and denies those that it
-/// does not know yet.
+/// Fails while the server starts: it serves before it knows all kinds, and answers 404 for the
+/// rest.
 async fn check_ready(client: &Client) -> Result<(), kube::Error> {
     let request = Request::new("").get("readyz", &GetParams::default()).map_err(kube::Error::BuildRequest)?;
     match client.request_text(request).await {
         Err(kube::Error::Api(mut status)) if status.code >= 500 => {
-            // One line for each part of it.
+            // The body has one line per check.
             let failed = status.message.lines().filter_map(|line| line.strip_prefix("[-]"));
             let failed: Vec<&str> = failed.filter_map(|line| line.split(' ').next()).collect();
             status.message = format!("it is not ready: {}", failed.join(", "));
             Err(kube::Error::Api(status))
         }
-        // It may have no such path, or let nobody ask.
+        // The path may be missing or forbidden.
         Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// How far the versions of the cluster have got: none was given yet that is newer.
+/// Returns the newest version that the cluster has assigned.
 pub(super) async fn reached(client: &Client) -> Result<ResourceVersion, kube::Error> {
     let nodes = ApiResource::erase::<Node>(&());
     let nodes = Api::<DynamicObject>::all_with(client.clone(), &nodes);
-    // Without a version of its own, a list is not answered from what the server remembers.
+    // A list without a version is a quorum read, not answered from the watch cache.
     let list = nodes.list_metadata(&ListParams::default().limit(1)).await?;
     Ok(ResourceVersion::new(list.metadata.resource_version.unwrap_or_default()))
 }
 
-/// A kind, as the client library names it.
+/// Converts a kind to the client library's type.
 pub(super) fn to_ask_for(resource: &Resource) -> ApiResource {
     ApiResource {
         group: resource.group.clone(),
@@ -77,8 +76,8 @@ pub(super) fn to_ask_for(resource: &Resource) -> ApiResource {
     }
 }
 
-/// The kinds of a group, each in the version that the cluster prefers, or else in the first one
-/// that has it.
+/// Returns the kinds of a group, each in the preferred version, or else in the first one that has
+/// it.
 async fn of_group(client: &Client, group: APIGroup) -> (String, Result<Vec<Arc<Resource>>, kube::Error>) {
     let preferred = group.preferred_version.map(|version| version.version).unwrap_or_default();
     let mut versions: Vec<String> = group.versions.into_iter().map(|version| version.version).collect();
@@ -91,7 +90,7 @@ async fn of_group(client: &Client, group: APIGroup) -> (String, Result<Vec<Arc<R
                     found.entry(resource.plural.clone()).or_insert(resource);
                 }
             }
-            // It has gone meanwhile.
+            // The version was removed meanwhile.
             Err(kube::Error::Api(status)) if status.is_not_found() => {}
             Err(error) => return (group.name, Err(error)),
         }

@@ -1,5 +1,4 @@
-//! Single objects of a cluster: read from its quorum, written with the preconditions that keep
-//! writers apart.
+//! Reads and writes of single objects: quorum reads, and writes with preconditions.
 
 use kube::api::{
     Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
@@ -12,13 +11,13 @@ use super::kinds;
 use edgesync_enrollment::object_store::{Failure, Follow, News, ObjectStore, Pending, Precondition};
 use edgesync_object::{Object, ObjectKey, Resource};
 
-/// Who writes, in `metadata.managedFields`.
+/// Field manager in `metadata.managedFields`.
 const MANAGER: &str = "edgesync-cloud";
-/// Objects in an answer to a request for a list.
+/// Page size of list requests.
 const PAGE: u32 = 500;
 
 impl Cluster {
-    /// An object as it is now, if there is one. Of a kind that is not served there is none.
+    /// Returns the current object, if it exists. A kind that is not served has none.
     ///
     /// # Errors
     /// See [`Failure`].
@@ -36,8 +35,8 @@ impl Cluster {
         }
     }
 
-    /// All objects of a kind as they are now, in a namespace or everywhere, that have these labels
-    /// (a selector). They are asked for in pages, and are of one time.
+    /// Lists all objects of a kind that match a label selector, in a namespace or in all. The pages
+    /// form one consistent snapshot.
     ///
     /// # Errors
     /// See [`Failure`].
@@ -59,8 +58,7 @@ impl Cluster {
         }
     }
 
-    /// Some of these objects: the first ones, or those from where the page before has ended. With
-    /// them is told where the next page begins, if there is one.
+    /// Returns one page of a list, and the continue token of the next page if there is one.
     ///
     /// # Errors
     /// See [`Failure`].
@@ -86,10 +84,10 @@ impl Cluster {
         Ok((objects.collect::<Result<_, _>>()?, next))
     }
 
-    /// Makes an object. What a kind with the subresource `status` is given of that is left out.
+    /// Creates an object. The server drops the status of a kind with the `status` subresource.
     ///
     /// # Errors
-    /// [`Failure::Conflict`] if there is one of that name.
+    /// [`Failure::Conflict`] if the name exists.
     pub async fn create(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
         let (api, key) =
             (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
@@ -97,8 +95,8 @@ impl Cluster {
         read(resource, made.map_err(|error| self.failure(&error, key))?)
     }
 
-    /// Replaces an object: the very one, if it has a `resourceVersion`. See [`Self::create`] for
-    /// its status.
+    /// Replaces an object; with a `resourceVersion`, as compare-and-swap. The status is treated as
+    /// in [`Self::create`].
     ///
     /// # Errors
     /// See [`Failure`].
@@ -109,10 +107,10 @@ impl Cluster {
         read(resource, replaced.map_err(|error| self.failure(&error, key))?)
     }
 
-    /// Replaces the status of an object and nothing else of it, through the subresource `status`.
+    /// Replaces only the status of an object, through the `status` subresource.
     ///
     /// # Errors
-    /// See [`Failure`]; [`Failure::NotFound`] too if the kind has no such subresource.
+    /// See [`Failure`]; also [`Failure::NotFound`] if the kind has no such subresource.
     pub(crate) async fn replace_status(
         &self,
         resource: &Resource,
@@ -124,7 +122,7 @@ impl Cluster {
         read(resource, replaced.map_err(|error| self.failure(&error, key))?)
     }
 
-    /// Changes some fields of an object (RFC 7386), if it is as it must be.
+    /// Applies a merge patch (RFC 7386) if the precondition holds.
     ///
     /// # Errors
     /// See [`Failure`].
@@ -143,7 +141,7 @@ impl Cluster {
         read(resource, changed.map_err(|error| self.failure(&error, resource.key(namespace, name)))?)
     }
 
-    /// Deletes an object, if it is as it must be. Tells whether there was one.
+    /// Deletes an object if the precondition holds. Returns whether it existed.
     ///
     /// # Errors
     /// See [`Failure`].
@@ -190,7 +188,7 @@ impl Cluster {
     }
 }
 
-/// An object of this kind, which what is in a list does not say.
+/// Converts an object and sets `apiVersion` and `kind`, which items of a list lack.
 pub(super) fn read(resource: &Resource, object: DynamicObject) -> Result<Object, Failure> {
     let mut object = serde_json::to_value(object).map_err(|error| Failure::Invalid(error.to_string()))?;
     object["apiVersion"] = json!(resource.api_version());

@@ -1,10 +1,10 @@
-//! What is to be watched: from what is wanted and what the cluster serves. Pure.
+//! Watch planning: computes the set of watches from interests and served kinds. Pure.
 //!
-//! A watch is of one kind, in one namespace or everywhere, with one label selector: the narrowest
-//! one that selects what all who want something there are after. Each watch is a connection, so
-//! there is one per kind and place, and none in a namespace where the watch of everywhere tells the
-//! same. Where that one is refused there is: who may read one namespace is not disturbed by who
-//! would like to read all.
+//! A watch covers one kind, in one namespace or all, with one label selector: the narrowest that
+//! covers all interests there. Each watch costs a connection, so there is one per kind and scope,
+//! and none for a namespace that the cluster-wide watch covers. If the cluster-wide watch is
+//! refused, the namespaced one is kept: an interest with access to one namespace does not depend on
+//! one that wants all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,46 +15,47 @@ use edgesync_object::selector::MAX_SELECTOR;
 use edgesync_object::{Resource, Scope, Selector, Target};
 use edgesync_placement::{Glob, KindMatch, NODE_LABEL, ObjectMatch, Unread};
 
-/// The most namespaces of one kind that somebody has watched one by one; with more of them, all
-/// are.
+/// Maximum number of namespaces of one kind watched individually per interest; above it, all
+/// namespaces are watched.
 pub(crate) const MAX_NAMESPACES: usize = 32;
-/// The most watches of a plan.
+/// Maximum number of watches in a plan.
 pub(crate) const MAX_WATCHES: usize = 1024;
 
-/// Who wants something.
+/// Originator of an interest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// The fleet itself: its Nodes, and the kinds that rules are.
+    /// The fleet itself: its Nodes and the kinds of rules.
     Fleet,
-    /// A rule that is an object, by its UID.
+    /// A rule stored as an object, by UID.
     Rule(Arc<str>),
-    /// A rule of the configuration, by its place there, from 0.
+    /// A rule of the configuration, by index from 0.
     Configured(usize),
     /// The label or annotation by which objects name their nodes.
     Named,
-    /// Pods, and what those refer to that name a node.
+    /// Pods, and the objects referred to by Pods bound to a node.
     Pods,
 }
 
-/// What somebody wants to know of.
+/// A set of objects to follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interest {
-    /// Who.
+    /// Its originator.
     pub origin: Origin,
-    /// The kinds, namespaces and labels. Names are looked at later.
+    /// The kinds, namespaces and labels. Names are filtered later.
     pub objects: ObjectMatch,
-    /// Of Pods: only those that are on a node.
+    /// For Pods: only those bound to a node.
     pub on_a_node: bool,
 }
 
 impl Interest {
-    /// What a rule selects.
+    /// Returns the interest of a rule.
     #[must_use]
     pub fn rule(origin: Origin, objects: ObjectMatch) -> Self {
         Self { origin, objects, on_a_node: false }
     }
 
-    /// What the fleet itself is: Nodes with these labels, and rules that are objects.
+    /// Returns the interests of the fleet itself: Nodes with these labels, and rules stored as
+    /// objects.
     #[must_use]
     pub fn fleet(nodes: Selector) -> [Self; 2] {
         let kind =
@@ -66,21 +67,21 @@ impl Interest {
         [of(vec![kind("", "Node")], nodes), of(rules.into(), Selector::default())]
     }
 
-    /// Objects of some kinds that name their node with the label.
+    /// Returns the interest in objects of some kinds that have the node label.
     #[must_use]
     pub fn labelled(kinds: Vec<KindMatch>) -> Self {
         let selector = NODE_LABEL.parse().unwrap_or_default();
         Self::rule(Origin::Named, ObjectMatch { kinds, selector, ..ObjectMatch::default() })
     }
 
-    /// Objects of some kinds that may name their nodes with the annotation: all of them are looked
-    /// at, because nothing can be selected by an annotation.
+    /// Returns the interest in objects of some kinds that may have the node annotation. All of them
+    /// are read, because selectors do not cover annotations.
     #[must_use]
     pub fn annotated(kinds: Vec<KindMatch>) -> Self {
         Self::rule(Origin::Named, ObjectMatch { kinds, ..ObjectMatch::default() })
     }
 
-    /// Pods of a namespace that are on a node.
+    /// Returns the interest in a namespace's Pods that are bound to a node.
     #[must_use]
     pub fn pods(namespace: Glob) -> Self {
         let kinds = vec![KindMatch::Known { group: String::new(), kind: "Pod".to_owned() }];
@@ -88,7 +89,7 @@ impl Interest {
         Self { origin: Origin::Pods, objects, on_a_node: true }
     }
 
-    /// What Pods refer to in a namespace.
+    /// Returns the interest in objects that Pods of a namespace refer to.
     #[must_use]
     pub fn referred(target: Target, namespace: Glob) -> Self {
         let kind = match target {
@@ -99,7 +100,7 @@ impl Interest {
         Self::rule(Origin::Pods, ObjectMatch { kinds, namespaces: vec![namespace], ..ObjectMatch::default() })
     }
 
-    /// Whether objects of a kind are wanted.
+    /// Returns whether objects of a kind are of interest.
     pub(super) fn takes(&self, resource: &Resource) -> bool {
         self.may_have(resource) && self.objects.takes(resource)
     }
@@ -108,7 +109,7 @@ impl Interest {
         is_placeable(resource) || self.origin == Origin::Fleet
     }
 
-    /// Where objects of a kind are wanted; nowhere if they cannot be in any of the namespaces.
+    /// Returns the scopes of interest for a kind; none if the kind cannot exist in the namespaces.
     fn places(&self, resource: &Resource) -> Vec<Place> {
         let namespaces = &self.objects.namespaces;
         if namespaces.is_empty() {
@@ -125,17 +126,17 @@ impl Interest {
     }
 }
 
-/// The kinds that a cluster serves, with `list` and `watch`.
+/// The kinds that a cluster serves with `list` and `watch`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kinds {
-    /// Each in one version.
+    /// The kinds, each in one version.
     pub served: Vec<Arc<Resource>>,
-    /// Groups that could not be asked: what they serve is not known.
+    /// Groups whose discovery failed, so that their kinds are unknown.
     pub unasked: BTreeSet<String>,
 }
 
 impl Kinds {
-    /// Takes over what is known from before of groups that could not be asked now.
+    /// Keeps the previous kinds of groups whose discovery failed.
     pub fn take_over(&mut self, before: &Self) {
         let kept = before.served.iter().filter(|resource| self.unasked.contains(&resource.group));
         let kept: Vec<_> = kept.cloned().collect();
@@ -143,7 +144,7 @@ impl Kinds {
         self.served.sort_by(|one, other| (&one.group, &one.plural).cmp(&(&other.group, &other.plural)));
     }
 
-    /// Whether a kind that nothing here is called may be served nevertheless.
+    /// Returns whether an unknown kind may be served by a group whose discovery failed.
     fn may_serve(&self, kind: &KindMatch) -> bool {
         match kind {
             KindMatch::Known { group, .. } | KindMatch::Other { group: Some(group), .. } => {
@@ -154,17 +155,17 @@ impl Kinds {
     }
 }
 
-/// A kind, whatever version of it is served.
+/// A kind, independent of its version.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KindId {
-    /// API group, empty for the core group.
+    /// API group; empty for the core group.
     pub group: Arc<str>,
     /// Lower-case plural.
     pub plural: Arc<str>,
 }
 
 impl KindId {
-    /// The id of a resource.
+    /// Returns the id of a resource.
     #[must_use]
     pub fn of(resource: &Resource) -> Self {
         Self { group: resource.group.as_str().into(), plural: resource.plural.as_str().into() }
@@ -181,17 +182,17 @@ impl fmt::Display for KindId {
     }
 }
 
-/// Where objects are watched.
+/// Scope of a watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
-    /// In all namespaces; and all objects of a kind that has none.
+    /// All namespaces, or a cluster-scoped kind.
     Everywhere,
-    /// In one namespace.
+    /// One namespace.
     Namespace(Arc<str>),
 }
 
 impl Place {
-    /// What is unread where a kind cannot be read here.
+    /// Returns the description of a kind that is unreadable in this scope.
     pub(super) fn unread(&self, resource: &Resource) -> Unread {
         let kind = KindMatch::Known { group: resource.group.clone(), kind: resource.kind.clone() };
         let namespace = match self {
@@ -202,12 +203,12 @@ impl Place {
     }
 }
 
-/// What there is one watch of.
+/// Key of a watch: kind and scope.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Spot {
     /// The kind.
     pub kind: KindId,
-    /// Where.
+    /// The scope.
     pub place: Place,
 }
 
@@ -220,84 +221,84 @@ impl fmt::Display for Spot {
     }
 }
 
-/// How a spot is to be watched.
+/// Parameters of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// The kind, as it is served.
+    /// The kind, in the served version.
     pub resource: Arc<Resource>,
-    /// What the labels must be like.
+    /// The label selector.
     pub selector: Selector,
-    /// Of Pods: only those that are on a node.
+    /// For Pods: only those bound to a node.
     pub on_a_node: bool,
-    /// Who wants it.
+    /// Originators of the interests that this watch covers.
     pub origins: BTreeSet<Origin>,
 }
 
 impl Watch {
-    /// The same watch, also of what another interest is after.
+    /// Widens the watch to cover another interest.
     fn join(&mut self, interest: &Interest) {
         self.selector = self.selector.joined(&interest.objects.selector);
         self.on_a_node &= interest.on_a_node;
         self.origins.insert(interest.origin.clone());
     }
 
-    /// Whether another watch asks the cluster for the same.
+    /// Returns whether both watches send the same request.
     pub(super) fn asks_the_same(&self, other: &Self) -> bool {
         (&self.resource, &self.selector, self.on_a_node)
             == (&other.resource, &other.selector, other.on_a_node)
     }
 
-    /// Whether all that another watch of the same kind tells is told by this one.
+    /// Returns whether this watch delivers all objects of another one of the same kind.
     fn covers(&self, other: &Self) -> bool {
         self.selector.covers(&other.selector) && (!self.on_a_node || other.on_a_node)
     }
 }
 
-/// Why somebody does not get what is wanted.
+/// A reason why an interest is not met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Who.
+    /// The originator of the interest.
     pub origin: Origin,
-    /// The kind, as it was named or is called.
+    /// The kind, as named in the interest or as served.
     pub kind: String,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
 }
 
-/// See [`Problem`].
+/// Cause of a [`Problem`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// The cluster has no such kind, or none that can be watched.
+    /// The kind is not served, or not watchable.
     #[error("the cluster serves no such kind that can be watched")]
     Unserved,
-    /// The part of the cluster that would serve it does not answer.
+    /// Discovery of the kind's group failed.
     #[error("whether the cluster serves it is not known: a part of its API does not answer")]
     Unasked,
-    /// The cluster does not give it; in its words.
+    /// The API server denies it, with its message.
     #[error("{0}")]
     Refused(String),
-    /// The cluster did not give it when it was asked several times.
+    /// Several attempts failed.
     #[error("it cannot be read now: {0}")]
     Broken(String),
-    /// It would take too many watches.
+    /// The limit on watches is exceeded.
     #[error("there are {MAX_WATCHES} watches already: rules that name fewer namespaces need fewer")]
     TooMany,
 }
 
-/// What is to be watched, and what of what is wanted is not.
+/// The watches to run, and the interests not met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// At most one watch of each spot.
+    /// One watch per key at most.
     pub watches: BTreeMap<Spot, Watch>,
-    /// Who does not get what.
+    /// Unmet interests, by originator.
     pub problems: Vec<Problem>,
-    /// What is wanted and not watched.
+    /// Objects of interest that are not watched.
     pub unread: Vec<Unread>,
 }
 
 impl Plan {
-    /// Plans for some interests. Spots that were refused are planned nevertheless, so that they are
-    /// tried again, but nobody relies on them.
+    /// Plans watches for some interests. Includes refused watches, so that they are retried, but
+    /// does not count on them to cover others.
     #[must_use]
     pub(super) fn of(interests: &[Interest], kinds: &Kinds, refused: &BTreeSet<Spot>) -> Self {
         let mut plan = Self::default();
@@ -310,7 +311,7 @@ impl Plan {
             }
         }
         for watch in plan.watches.values_mut() {
-            // It travels in the address of a request.
+            // The selector is part of the request's URL, which has a limit.
             if watch.selector.to_string().len() > MAX_SELECTOR {
                 watch.selector = Selector::default();
             }
@@ -354,7 +355,7 @@ impl Plan {
         }
     }
 
-    /// Whether all is watched that is wanted of kinds that are served.
+    /// Returns whether the limit on watches leaves out nothing.
     #[must_use]
     pub(super) fn is_whole(&self) -> bool {
         !self.problems.iter().any(|problem| problem.cause == Cause::TooMany)

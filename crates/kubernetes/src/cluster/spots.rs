@@ -1,4 +1,4 @@
-//! Spots that are watched or were, and how each of them is. Pure, but for the task of a watch.
+//! State of running and stopped watches. Pure, apart from the task of a watch.
 
 use std::sync::Arc;
 
@@ -8,39 +8,39 @@ use super::watching::Task;
 use edgesync_object::Resource;
 use edgesync_placement::Unread;
 
-/// A watch that could not go on so many times, one after another, keeps nobody waiting.
+/// Consecutive failures after which nothing waits for a watch.
 const PATIENCE: u32 = 3;
 
-/// A spot that is watched.
+/// A running watch.
 pub(super) struct Running {
     pub(super) id: WatchId,
     pub(super) run: u64,
     pub(super) watch: Watch,
     pub(super) state: State,
-    /// It has listed all that it has in this run.
+    /// Set when this run has completed its list.
     pub(super) is_listed: bool,
     pub(super) _task: Task,
 }
 
-/// How a watch is.
+/// State of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nothing else is known.
+    /// No failure is known.
     Well,
-    /// The cluster does not give it; in its words.
+    /// Forbidden, with the server's message.
     Refused(String),
-    /// It could not go on so many times, one after another; and why it could not the last time.
+    /// Number of consecutive failures, with the last cause.
     Broken(u32, String),
 }
 
-/// A spot that was watched.
+/// A stopped watch.
 pub(super) struct Left {
     pub(super) id: WatchId,
     pub(super) resource: Arc<Resource>,
 }
 
 impl State {
-    /// It could not go on once more.
+    /// Counts another failure.
     pub(super) fn broken(&self, why: String) -> Self {
         match self {
             Self::Broken(times, _) => Self::Broken(times.saturating_add(1), why),
@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    /// Why nothing is to be expected of it for now.
+    /// Returns the cause if nothing can be expected of the watch for now.
     fn cause(&self) -> Option<Cause> {
         match self {
             Self::Refused(why) => Some(Cause::Refused(why.clone())),
@@ -57,7 +57,7 @@ impl State {
         }
     }
 
-    /// It is tried again, and nobody waits for it.
+    /// Returns whether nothing waits for the watch, although it is retried.
     pub(super) fn is_given_up(&self) -> bool {
         matches!(self, Self::Broken(PATIENCE.., _))
     }
@@ -68,8 +68,8 @@ impl State {
 }
 
 impl Running {
-    /// Whether it has told what there is, or others need not wait for it. Nothing is right without
-    /// what the fleet itself is.
+    /// Returns whether the watch is listed, or need not be waited for. The watches of the fleet
+    /// itself are always waited for.
     pub(super) fn is_answered(&self) -> bool {
         match self.state {
             State::Refused(_) | State::Broken(PATIENCE.., _) => !self.watch.origins.contains(&Origin::Fleet),
@@ -77,7 +77,7 @@ impl Running {
         }
     }
 
-    /// Who does not get it, and what that is.
+    /// Returns the problems of its originators and the unread objects, if any.
     pub(super) fn trouble(&self, spot: &Spot) -> Option<(Vec<Problem>, Unread)> {
         let cause = self.state.cause()?;
         let problem = |origin: &Origin| Problem {

@@ -1,5 +1,4 @@
-//! How many requests a replica makes of a cluster: so many in a second, a few more at once, and
-//! what is urgent before what can wait.
+//! Client-side rate limiter of a replica: token bucket with two priorities.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,49 +6,47 @@ use std::time::Duration;
 use tokio::sync::{Mutex as Line, watch};
 use tokio::time::Instant;
 
-/// What a request is for.
+/// Priority of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Somebody waits for it, or it is late soon: Leases, Nodes, statuses, Events.
+    /// A caller waits for it, or it has a deadline: Leases, Nodes, statuses, Events.
     Urgent,
-    /// It can wait for everything else: ObjectSyncs, what has come of rules.
+    /// It yields to all urgent requests: ObjectSyncs, statuses of rules.
     Background,
 }
 
-/// The requests that may be made, for all who make some. Cheap to clone.
+/// Rate limiter shared by all writers. Cheap to clone.
 ///
-/// One that is made takes its place in the rate at the moment that [`Throttle::wait`] returns:
-/// whoever gives up waiting takes none. Each class waits in the order of arrival. What is in the
-/// background gets a place only while nothing urgent waits, and leaves half of the burst alone: so
-/// that what becomes urgent next does not wait for what was not.
+/// A request takes its token when [`Throttle::wait`] returns; a cancelled wait takes none. Each
+/// class waits in FIFO order. A background request gets a token only while no urgent one waits, and
+/// leaves half of the burst, so that the next urgent requests need not wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Throttle {
     shared: Arc<Shared>,
 }
 
-/// What use is made of a [`Throttle`].
+/// Usage of a [`Throttle`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Use {
-    /// Urgent requests that were let through.
+    /// Urgent requests admitted.
     pub urgent: u64,
-    /// Requests in the background that were.
+    /// Background requests admitted.
     pub background: u64,
-    /// Urgent requests that wait.
+    /// Urgent requests waiting.
     pub waiting: usize,
 }
 
 #[derive(Debug)]
 struct Shared {
     bucket: Mutex<Bucket>,
-    /// Whoever is first in its line holds it.
+    /// Held by the first waiter of its class.
     urgent: Line<()>,
     background: Line<()>,
-    /// How many urgent requests wait.
+    /// Number of urgent requests waiting.
     waiting: watch::Sender<usize>,
 }
 
-/// A bucket of places that fills by one in each interval. It is kept as the time at which it is
-/// full again.
+/// A token bucket that gains one token per interval, stored as the time at which it is full again.
 #[derive(Debug)]
 struct Bucket {
     interval: Duration,
@@ -70,7 +67,7 @@ impl Bucket {
         }
     }
 
-    /// Takes a place and leaves `reserve` of them; or tells when there will be one.
+    /// Takes a token and leaves `reserve` of them; otherwise returns the time of the next token.
     fn take(&mut self, now: Instant, reserve: u32) -> Result<(), Instant> {
         let full = self.full.max(now) + self.interval;
         let room = self.interval * (self.burst - reserve.min(self.burst - 1));
@@ -78,7 +75,7 @@ impl Bucket {
             self.full = full;
             return Ok(());
         }
-        // Room is at least an interval, and what is full before now has a place.
+        // `room` is at least one interval, so a bucket that is full by `now` always has a token.
         Err(full - room)
     }
 
@@ -90,7 +87,7 @@ impl Bucket {
     }
 }
 
-/// An urgent request waits.
+/// Counts an urgent request as waiting.
 struct Waits<'a>(&'a watch::Sender<usize>);
 
 impl<'a> Waits<'a> {
@@ -107,7 +104,7 @@ impl Drop for Waits<'_> {
 }
 
 impl Throttle {
-    /// Up to `qps` requests in a second, and `burst` at once after a pause. Both are one at least.
+    /// Allows `qps` requests per second and bursts of `burst`, both at least 1.
     #[must_use]
     pub(crate) fn new(qps: u32, burst: u32) -> Self {
         let bucket = Mutex::new(Bucket::new(qps, burst, Instant::now()));
@@ -117,7 +114,7 @@ impl Throttle {
         }
     }
 
-    /// Another rate from now on. Who sleeps already wakes up by the one before.
+    /// Changes the rate. A request that already sleeps wakes by the old one.
     #[cfg(test)]
     pub(crate) fn set(&self, qps: u32, burst: u32) {
         let mut bucket = self.bucket();
@@ -125,7 +122,7 @@ impl Throttle {
         *bucket = Bucket { urgent, background, ..Bucket::new(qps, burst, Instant::now()) };
     }
 
-    /// Waits until a request may be made. Can be cancelled: then it takes no place.
+    /// Waits for a token. Cancel-safe: a cancelled call takes none.
     pub(crate) async fn wait(&self, urgency: Urgency) {
         match urgency {
             Urgency::Urgent => {
@@ -139,7 +136,7 @@ impl Throttle {
                 let _first = self.shared.background.lock().await;
                 let mut waiting = self.shared.waiting.subscribe();
                 loop {
-                    // The sender lives as long as this does.
+                    // The sender lives as long as `self`.
                     let _ = waiting.wait_for(|count| *count == 0).await;
                     match self.take(urgency) {
                         Ok(()) => return,
@@ -161,7 +158,7 @@ impl Throttle {
         Ok(())
     }
 
-    /// What use is made of it.
+    /// Returns the usage so far.
     #[must_use]
     pub(crate) fn used(&self) -> Use {
         let Bucket { urgent, background, .. } = *self.bucket();
@@ -231,7 +228,7 @@ mod tests {
             finished(&throttle, Urgency::Urgent, burst as usize).await;
             let mut tasks = JoinSet::new();
             let order = Arc::new(Mutex::new(Vec::new()));
-            // Who waits in the background came first.
+            // The background request was first in line.
             for urgency in [Urgency::Background, Urgency::Urgent] {
                 for _ in 0..20 {
                     let (throttle, order) = (throttle.clone(), Arc::clone(&order));

@@ -1,5 +1,4 @@
-//! One watch of the cluster as a task: it lists, follows, and goes on after whatever cuts it off,
-//! which is `kube::runtime::watcher`'s work.
+//! One watch as a task: lists, watches and reconnects, on top of `kube::runtime::watcher`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,52 +16,52 @@ use super::plan::{Place, Spot, Watch};
 use edgesync_object::{Object, Resource, ResourceVersion};
 use edgesync_placement::Summary;
 
-/// The most objects in one part of a list.
+/// Maximum number of objects in one part of a list.
 const PART: usize = 256;
-/// A part of a list with so many bytes gets no more objects.
+/// Size in bytes from which a part takes no more objects.
 const PART_BYTES: usize = 1 << 20;
-/// Objects in an answer to a request for a list.
+/// Page size of list requests.
 pub(super) const PAGE: u32 = 500;
-/// So long a watch lasts until it is asked for anew, in seconds. A connection that has died is
-/// noticed five seconds later.
+/// Server-side timeout of a watch request, in seconds. A dead connection is detected five seconds
+/// later.
 pub(super) const WATCH_SECONDS: u32 = 120;
-/// How long is waited before a watch begins anew that could not be started.
+/// Delay before a restart of a watch that could not be started.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// An object, as the cluster has it.
+/// An object as read from the cluster.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// What placement decides by.
+    /// Placement's view of the object.
     pub summary: Arc<Summary>,
     /// The object as JSON text, without `metadata.managedFields`.
     pub body: Arc<str>,
 }
 
-/// What a watch tells.
+/// An event of a watch.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// It lists all that it has.
+    /// A list has started.
     Begun,
-    /// A part of that.
+    /// A part of the list.
     Listed(Vec<Seen>),
-    /// That was all.
+    /// The list is complete.
     Complete,
-    /// An object is new, or has changed.
+    /// An object was added or modified.
     Set(Seen),
-    /// An object is no more, or not selected any more.
+    /// An object was deleted, or no longer matches the selector.
     Gone(Seen),
-    /// It cannot go on, and tries again.
+    /// The watch failed and is retried.
     Failed(Failure),
 }
 
-/// Why a watch cannot go on.
+/// Reason for a failed watch.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The cluster does not allow it; in its words.
+    /// Forbidden, with the server's message.
     Refused(String),
-    /// There is no such kind any more.
+    /// The kind is no longer served.
     Unserved,
-    /// Anything else.
+    /// Any other error.
     Broken(Error),
 }
 
@@ -76,7 +75,7 @@ impl Failure {
     }
 }
 
-/// What is told by one run of a watch; numbers of runs are not used again.
+/// An event of one run of a watch. Run numbers are never reused.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) spot: Arc<Spot>,
@@ -84,7 +83,7 @@ pub(super) struct Message {
     pub(super) told: Told,
 }
 
-/// A task that ends with its handle.
+/// A task that is aborted on drop.
 #[derive(Debug)]
 pub(super) struct Task(pub(super) JoinHandle<()>);
 
@@ -107,7 +106,7 @@ pub(super) fn start(
         field_selector: watch.on_a_node.then(|| "spec.nodeName!=".to_owned()),
         timeout: Some(WATCH_SECONDS),
         page_size: Some(PAGE),
-        // Lists in pages are what every version of Kubernetes has.
+        // Paged lists work with every version of Kubernetes.
         ..watcher::Config::default()
     };
     let run = Run { client, spot, resource: Arc::clone(&watch.resource), config, number, to };
@@ -128,7 +127,7 @@ struct Run {
     to: mpsc::Sender<Message>,
 }
 
-/// A part of a list, in the making.
+/// A part of a list under construction.
 #[derive(Default)]
 struct Part {
     objects: Vec<Seen>,
@@ -136,7 +135,7 @@ struct Part {
 }
 
 impl Part {
-    /// Adds an object. Gives the part, if it is full.
+    /// Adds an object. Returns the part if it is full.
     fn add(&mut self, object: Seen) -> Option<Told> {
         self.bytes += object.body.len();
         self.objects.push(object);
@@ -150,7 +149,7 @@ impl Part {
 }
 
 impl Run {
-    /// Lists and follows, until it has to begin anew; nothing if nobody listens any more.
+    /// Lists and watches until a restart is necessary; `None` if the receiver was dropped.
     async fn follow(&self) -> Option<()> {
         let mut part = Part::default();
         let events = watcher(api(self.client.clone(), &self.resource, &self.spot.place), self.config.clone());
@@ -168,7 +167,7 @@ impl Run {
         Some(())
     }
 
-    /// What an event tells.
+    /// Translates an event of the client library.
     fn told(&self, event: watcher::Result<Event<DynamicObject>>, part: &mut Part) -> [Option<Told>; 2] {
         let told = match event {
             Ok(Event::Init) => {
@@ -185,7 +184,7 @@ impl Run {
     }
 }
 
-/// Tells whenever a kind may have come, gone or changed.
+/// Watches CustomResourceDefinitions and notifies on each change.
 pub(super) fn definitions(client: Client, changed: Arc<Notify>) -> Task {
     let resource = ApiResource {
         group: "apiextensions.k8s.io".to_owned(),
@@ -199,7 +198,7 @@ pub(super) fn definitions(client: Client, changed: Arc<Notify>) -> Task {
         let events = watcher(api, watcher::Config::default().timeout(WATCH_SECONDS));
         let mut events = std::pin::pin!(events.default_backoff());
         while let Some(event) = events.next().await {
-            // Whoever may not read them looks at the kinds from time to time.
+            // Without permission to list them, periodic discovery applies.
             if matches!(event, Ok(Event::Apply(_) | Event::Delete(_) | Event::InitDone)) {
                 changed.notify_one();
             }
@@ -215,15 +214,15 @@ pub(super) fn api(client: Client, resource: &Resource, place: &Place) -> Api<Dyn
     }
 }
 
-/// Whether a list has to say first what there is now. Where a watch cannot be started, the watcher
-/// asks for the same one again: for ever, if it is too old, and without a word once it is allowed
+/// Returns whether a failed watch must restart with a list. When a watch request fails, the watcher
+/// repeats the same one: forever if its version has expired, and silently once access is granted
 /// again.
 pub(super) fn begins_anew(event: &watcher::Result<Event<DynamicObject>>) -> bool {
     let Err(watcher::Error::WatchStartFailed(Error::Api(status))) = event else { return false };
     status.code == 410 || status.is_forbidden() || status.is_not_found()
 }
 
-/// What an error means; nothing if it is just begun anew.
+/// Classifies an error; `None` if a relist recovers from it.
 pub(super) fn failure(error: watcher::Error) -> Option<Failure> {
     let error = match error {
         watcher::Error::InitialListFailed(error)
@@ -239,10 +238,10 @@ pub(super) fn failure(error: watcher::Error) -> Option<Failure> {
     (!expired).then(|| Failure::of(error))
 }
 
-/// An object without what only its writers need; nothing if it is none.
+/// Converts an object, without its managed fields; `None` if it has no UID or is invalid.
 fn seen(resource: &Arc<Resource>, mut object: DynamicObject) -> Option<Seen> {
     object.metadata.managed_fields = None;
-    // What is in a list does not say what it is.
+    // Items of a list lack `apiVersion` and `kind`.
     object.types = Some(TypeMeta { api_version: resource.api_version(), kind: resource.kind.clone() });
     let object: Object = serde_json::to_value(&object).and_then(serde_json::from_value).ok()?;
     if object.uid().is_empty() {

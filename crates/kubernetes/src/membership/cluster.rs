@@ -1,5 +1,5 @@
-//! What only a cluster can meet with: another replica between two writes, objects that others
-//! write, an API server that is away.
+//! Tests specific to a cluster: races between replicas, objects written by others, API server
+//! outages.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use edgesync_api::Storage as _;
 use edgesync_object::{Object, kinds};
 use edgesync_testkit::timing::within;
 
-/// No test waits longer for anything.
+/// Upper limit of each wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn next(changes: &mut Changes) -> Changed {
@@ -31,7 +31,7 @@ async fn a_replica_that_dies_after_it_has_counted_a_use_lets_nobody_in_and_the_u
     let (one, other) = two(&served).await;
     one.put_token(token("t", None, 1)).await.unwrap();
     one.count_use("t", "a", at(200)).await.unwrap().unwrap();
-    // It goes no further. The device asks the other one.
+    // The enrollment stops here. The device retries at the other replica.
     let asked = other.spend_token("t", certificate("1", "a"), at(200)).await.unwrap();
     assert_eq!(asked, Err(EnrollmentRefusal::UsedUp));
     assert_eq!(other.revoke_certificates("a", at(300)).await.unwrap(), 0);
@@ -41,8 +41,8 @@ async fn a_replica_that_dies_after_it_has_counted_a_use_lets_nobody_in_and_the_u
 async fn a_node_that_is_revoked_while_it_joins_elsewhere_does_not_get_in() {
     let served = Served::start().await;
     let (one, other) = two(&served).await;
-    // The other replica revokes before the certificate is recorded, or, for the second name, knows
-    // of nothing to revoke.
+    // The other replica revokes before the certificate is recorded; the second name has none to
+    // revoke.
     for (id, node, serial, has_one) in [("t1", "a", "1", true), ("t2", "b", "2", false)] {
         if has_one {
             one.put_token(token("first", Some(node), 1)).await.unwrap();
@@ -93,7 +93,7 @@ async fn nobody_joins_under_the_name_of_a_node_that_the_cluster_has_already() {
     let joined = async |name| one.spend_token("t", certificate("1", name), at(200)).await.unwrap();
     assert_eq!(joined("worker-1").await, Err(EnrollmentRefusal::NameTaken("worker-1".into())));
     assert!(one.knows_name("worker-1").await.unwrap());
-    // One that somebody has applied ahead, with its labels, is for whoever joins.
+    // A membership object applied in advance, with its labels, is used by the device that joins.
     assert_eq!(joined("ahead").await, Ok(()));
 }
 
@@ -167,7 +167,7 @@ async fn what_somebody_else_has_written_is_named_and_hinders_no_other() {
     assert_eq!(one.tokens().await.unwrap().len(), 1);
     one.note_refused("b", at(400)).await.unwrap();
     while !matches!(next(&mut told).await, Changed::Member { node, .. } if &*node == "b") {}
-    // What was revoked stays so, at a replica that has known it.
+    // A replica that knows of the revocation keeps it.
     assert_eq!(other.revocations().await.unwrap().nodes, ["a", "b"]);
 }
 
@@ -221,7 +221,7 @@ async fn a_watch_on_a_dead_connection_is_noticed_within_two_seconds_of_a_revocat
         one.spend_token("t", certificate(serial, node), at(200)).await.unwrap().unwrap();
     }
     let mut told = other.changes();
-    // Also where there was no mark before.
+    // Holds without an earlier mark too.
     for node in ["a", "b"] {
         way.freeze();
         one.revoke_certificates(node, at(300)).await.unwrap();

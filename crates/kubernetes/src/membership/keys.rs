@@ -1,4 +1,4 @@
-//! The CA and the key of the tokens, which all replicas share.
+//! Tests of the CA and of the token key, which all replicas share.
 
 use serde_json::json;
 
@@ -16,7 +16,7 @@ async fn delete(served: &Served, name: &str) {
     assert!(cluster.delete(&secrets, (NAMESPACE, name), Precondition::default()).await.unwrap());
 }
 
-/// Why a replica does not start.
+/// Returns the error with which a replica refuses to start.
 async fn refused(served: &Served, name: &str) -> String {
     let error = EnrollmentService::open(options(served, name), served.register().await).await.unwrap_err();
     format!("{error:#}")
@@ -40,7 +40,7 @@ async fn replicas_that_start_at_once_have_the_same_ca_and_believe_each_others_to
         let certificate = replica.service.join(bearer, node, &request).await.unwrap();
         assert_eq!(certificate.node(), Some(node));
     }
-    // No key lies in the directory of a replica.
+    // A replica's directory contains no key.
     let mut names: Vec<_> = std::fs::read_dir(options(&served, "1").directory)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -68,7 +68,7 @@ async fn the_operators_own_ca_becomes_that_of_the_cluster_and_another_one_is_ref
         error.starts_with("two CAs: the Secret edgesync/edgesync-ca") && error.contains(advice),
         "{error}"
     );
-    // Without its key the certificate says at least which CA is meant.
+    // Without its key, the certificate still identifies the CA.
     for (directory, good) in [(&own, true), (&other, false)] {
         std::fs::remove_file(directory.join("ca.key")).unwrap();
         let name = directory.file_name().unwrap().to_str().unwrap();

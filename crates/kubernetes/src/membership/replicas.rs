@@ -1,4 +1,4 @@
-//! Several replicas of the cloud side on one cluster.
+//! Tests of several replicas of the cloud side on one cluster.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use edgesync_testkit::timing::{assert_within, is_within, within};
 use edgesync_transport::tls::Key;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// How soon a revocation is in force everywhere.
+/// Time limit for a revocation to take effect on all replicas.
 const SOON: Duration = Duration::from_secs(2);
 
-/// A replica that keeps to what others change.
+/// A replica that follows changes of others.
 pub(super) struct Replica {
     pub(super) service: EnrollmentService,
     _keeping: JoinSet<()>,
@@ -51,7 +51,7 @@ impl Replica {
         self.service.join(bearer, node, &request).await
     }
 
-    /// The nodes that are cut next; in time, or the test fails.
+    /// Returns the next nodes to disconnect; fails after [`SOON`].
     async fn cut(&self) -> Vec<String> {
         within("a node is cut", SOON, self.service.nodes_to_cut()).await
     }
@@ -107,7 +107,7 @@ async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_second
     assert!(other.service.is_revoked("a"));
     let list = other.service.revocation_list();
     assert_ne!(list, empty);
-    // The file for brokers is written when the list is in force.
+    // The file for brokers is written when the list takes effect.
     let file = served.path("2").join("revoked.crl");
     while std::fs::read_to_string(&file).unwrap() != list {
         assert!(is_within(begun.elapsed(), SOON), "{} has an older list", file.display());
@@ -117,7 +117,7 @@ async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_second
     let renewed = other.service.renew(&certificate, "a", &request).await;
     assert_eq!(renewed.unwrap_err().code, 403);
     assert_eq!(one.cut().await, ["a"]);
-    // One that starts later knows it from the start.
+    // A replica that starts later reads it at startup.
     assert!(open(&served, "3").await.service.is_revoked("a"));
 }
 
@@ -131,7 +131,7 @@ async fn a_node_that_has_joined_anew_meanwhile_is_cut_too() {
     one.join(&create().await, "a").await.unwrap();
     one.service.revoke_node("a").await.unwrap();
     one.join(&create().await, "a").await.unwrap();
-    // It has a good certificate, and perhaps a connection of the time before.
+    // The node has a valid certificate, and possibly a connection from before.
     assert_eq!(other.cut().await, ["a"]);
     assert!(!one.service.is_revoked("a"));
     let end = Instant::now() + SOON;

@@ -1,4 +1,4 @@
-//! A cluster in this process: the embedded API over a store, on a port of its own.
+//! Test cluster in this process: the embedded API over a store, on its own port.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 use edgesync_api::{Access, Address, Extension, ExtensionCall, Limits, Listener, Role, Server, own_uid};
 use edgesync_fleet::CloudObjects;
 
-/// What opens everything.
+/// Token with the admin role.
 const TOKEN: &str = "a-token-that-opens-everything";
 /// The namespace of edgesync.
 pub(crate) const NAMESPACE: &str = "edgesync";
@@ -60,7 +60,7 @@ impl Served {
         served
     }
 
-    /// Serves, at the address of before.
+    /// Serves at the previous address.
     pub(crate) async fn run(&mut self) {
         let listener = Listener::bind(&Address::Tcp(self.address)).await.unwrap();
         let Address::Tcp(address) = *listener.address() else { unreachable!("it listens on TCP") };
@@ -77,7 +77,7 @@ impl Served {
         self.serving = Some((stop, serving));
     }
 
-    /// Serves nobody any more.
+    /// Stops serving.
     pub(crate) async fn stop(&mut self) {
         if let Some((stop, serving)) = self.serving.take() {
             drop(stop);
@@ -89,7 +89,7 @@ impl Served {
         Cluster::connect(Some(&self.kubeconfig)).await.unwrap()
     }
 
-    /// A way into the cluster, and what freezes it.
+    /// Connects through a proxy that can freeze the connections.
     pub(crate) async fn way(&self) -> (Cluster, Way) {
         let way = Way::start(self.address).await;
         let kubeconfig = std::fs::read_to_string(&self.kubeconfig).unwrap();
@@ -99,7 +99,7 @@ impl Served {
         (Cluster::connect(Some(&path)).await.unwrap(), way)
     }
 
-    /// A register of a replica of its own, which does not follow yet.
+    /// Returns the membership store of a new replica, without a watch.
     pub(crate) async fn register(&self) -> MembershipStore {
         MembershipStore::of_cluster(Arc::new(self.cluster().await), NAMESPACE)
     }
@@ -109,7 +109,7 @@ impl Served {
     }
 }
 
-/// A way whose connections can be frozen: they stay open, and carry nothing.
+/// A proxy whose connections can be frozen: they stay open and transfer nothing.
 pub(crate) struct Way {
     address: SocketAddr,
     frozen: watch::Sender<u32>,
@@ -145,7 +145,7 @@ impl Way {
         Self { address, frozen, _carrying: carrying }
     }
 
-    /// What is open now carries nothing any more; what is opened later does.
+    /// Freezes the open connections; later ones work.
     pub(crate) fn freeze(&self) {
         self.frozen.send_modify(|frozen| *frozen += 1);
     }

@@ -1,10 +1,10 @@
-//! The life of a cluster that all replicas speak of: its id, in a ConfigMap, with what tells that
-//! it is over.
+//! Incarnation of the cluster, shared by all replicas: its id and the evidence of its end, in a
+//! ConfigMap.
 //!
-//! A cluster that was restored from a copy gives versions again that nodes know already, with other
-//! contents. It is another life then, with another id, and so is another cluster (another UID of
-//! the namespace `kube-system`). The ConfigMap is changed by compare and swap alone, so that all
-//! replicas come to have the same id.
+//! A cluster restored from a backup reassigns resource versions that nodes know already, to other
+//! contents. It is therefore a new incarnation with a new id, and so is a different cluster
+//! (another UID of the namespace `kube-system`). The ConfigMap is changed only by compare-and-swap,
+//! so all replicas converge on the same id.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,14 +19,14 @@ use edgesync_object::{Object, Resource, ResourceVersion, kinds};
 
 /// The name of the ConfigMap.
 const NAME: &str = "edgesync-cloud";
-/// The namespace whose UID stands for the cluster.
+/// The namespace whose UID identifies the cluster.
 const SYSTEM: &str = "kube-system";
-/// The newest version that was seen is written no more often.
+/// Minimum interval between writes of the newest observed version.
 const WRITE_EVERY: Duration = Duration::from_secs(60);
-/// How often a change is made anew because another replica was faster.
+/// Attempts of a compare-and-swap.
 const ATTEMPTS: usize = 8;
 
-/// The life of the cluster, as this replica knows it. Cheap to clone.
+/// The incarnation, as known by this replica. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Incarnation {
     requests: Requests,
@@ -38,15 +38,15 @@ pub(super) struct Incarnation {
 #[derive(Debug)]
 struct State {
     life: Life,
-    /// The newest version that this replica has seen since it has known this life.
+    /// The newest version observed by this replica in this incarnation.
     seen: ResourceVersion,
-    /// The newest version of the ConfigMap itself that was read.
+    /// The newest version of the ConfigMap itself.
     mark: ResourceVersion,
-    /// When this replica looked at the recorded one last in order to write it.
+    /// Time of the last attempt to record the newest version.
     written: Instant,
 }
 
-/// What the ConfigMap says.
+/// Content of the ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Life {
     id: Arc<str>,
@@ -73,17 +73,17 @@ impl Life {
 }
 
 impl Incarnation {
-    /// Reads which life it is, and begins the first one, or another one if the cluster is another
-    /// one or older than it was when somebody looked.
+    /// Reads the incarnation. Begins the first one, or a new one if the cluster is a different one
+    /// or older than recorded.
     ///
     /// # Errors
-    /// The cluster does not serve, or the namespace of the replicas is not there.
+    /// The API server is unavailable, or the namespace of the replicas is missing.
     pub(super) async fn open(requests: Requests, namespace: &str) -> Result<Self> {
         let map = Arc::new(kinds::guess("v1", "ConfigMap", true));
         for _ in 0..ATTEMPTS {
             let cluster = system(&requests).await?;
             let found = requests.get(&map, namespace, NAME).await?;
-            // After what was recorded was read: no cluster goes back by itself.
+            // Read after the ConfigMap: only a restored cluster can be older than its record.
             let reached = requests.reached().await?;
             let known = found.as_ref().and_then(Life::of);
             let life = match known {
@@ -110,20 +110,20 @@ impl Incarnation {
         Err(unsettled())
     }
 
-    /// The id.
+    /// Returns the id.
     pub(super) fn id(&self) -> Arc<str> {
         self.state().life.id.clone()
     }
 
-    /// The newest version that is known to have been given in this life, by any replica. A cluster
-    /// that has not reached it was restored from a copy.
+    /// Returns the newest version known to be assigned in this incarnation, by any replica. A
+    /// cluster that has not reached it was restored from a backup.
     #[cfg(test)]
     pub(super) fn newest(&self) -> ResourceVersion {
         let state = self.state();
         newer(&state.seen, &state.life.revision).clone()
     }
 
-    /// The cluster has given this version.
+    /// Records a version that the cluster has assigned.
     pub(super) fn saw(&self, version: &ResourceVersion) {
         let mut state = self.state();
         if state.seen.is_older_than(version) {
@@ -131,12 +131,12 @@ impl Incarnation {
         }
     }
 
-    /// Looks which life it is, and tells whether it is another one than before. Once in a while the
-    /// newest version that was seen is recorded too. To be called before it is relied on, and every
-    /// few seconds.
+    /// Reads the ConfigMap and returns whether the incarnation has changed. Periodically records
+    /// the newest observed version. Call it before relying on the incarnation, and every few
+    /// seconds.
     ///
     /// # Errors
-    /// It could not be read or written.
+    /// The ConfigMap could not be read or written.
     pub(super) async fn look(&self) -> Result<bool> {
         for _ in 0..ATTEMPTS {
             let found = self.requests.get(&self.map, &self.namespace, NAME).await?;
@@ -164,7 +164,7 @@ impl Incarnation {
             life.revision = seen;
             match write(&self.requests, &self.map, &self.namespace, found, &life).await {
                 Ok(()) => return Ok(self.adopt(&life)),
-                // Another replica has recorded one, or begun another life.
+                // Another replica has recorded a version, or begun an incarnation.
                 Err(Failure::Conflict(_)) => {}
                 Err(failure) => return Err(failure.into()),
             }
@@ -172,19 +172,19 @@ impl Incarnation {
         Err(unsettled())
     }
 
-    /// Whether what the cluster has now is not of this life: others say so, or what the replicas
-    /// have written there last is not there. A cluster that was restored from a copy shows that
-    /// although its versions go on above all that were given.
+    /// Returns whether the cluster's state does not belong to this incarnation: the ConfigMap names
+    /// another one, is older than when last read, or is missing. This detects a restored cluster
+    /// even if its versions continue above all earlier ones.
     ///
     /// # Errors
-    /// It could not be read.
+    /// The ConfigMap could not be read.
     pub(super) async fn is_another(&self, life: &str) -> Result<bool> {
         let found = self.requests.get(&self.map, &self.namespace, NAME).await?;
         let Some(map) = found else { return Ok(true) };
         Ok(self.went_back(&map) || Life::of(&map).is_none_or(|now| *now.id != *life))
     }
 
-    /// Notes which ConfigMap was read. Tells whether it is older than one that was read before.
+    /// Records the version of the ConfigMap. Returns whether it is older than one read before.
     fn went_back(&self, map: &Object) -> bool {
         let version = ResourceVersion::new(map.resource_version());
         let mut state = self.state();
@@ -195,21 +195,21 @@ impl Incarnation {
         false
     }
 
-    /// The same as [`Self::begin_another`] for who knows this life alone: another one that was
-    /// begun since is it.
+    /// Begins a new incarnation like [`Self::begin_another`], unless the current one already
+    /// differs from `life`.
     ///
     /// # Errors
-    /// See there.
+    /// Those of [`Self::begin_another`].
     pub(super) async fn begin_another_than(&self, life: &str, reached: &ResourceVersion) -> Result<Arc<str>> {
         let now = self.id();
         if *now == *life { self.begin_another(reached).await } else { Ok(now) }
     }
 
-    /// Begins another life, whose newest version is this one, unless another replica has begun one
-    /// already. Tells its id.
+    /// Begins a new incarnation with this newest version, unless another replica has begun one.
+    /// Returns its id.
     ///
     /// # Errors
-    /// It could not be written. The life is the one before.
+    /// The ConfigMap could not be written. The incarnation stays the same.
     pub(super) async fn begin_another(&self, reached: &ResourceVersion) -> Result<Arc<str>> {
         let over = self.id();
         for _ in 0..ATTEMPTS {
@@ -235,12 +235,12 @@ impl Incarnation {
         Err(unsettled())
     }
 
-    /// Notes what the ConfigMap says. Tells whether that is another life.
+    /// Adopts the content of the ConfigMap. Returns whether the incarnation has changed.
     fn adopt(&self, life: &Life) -> bool {
         let mut state = self.state();
         let is_another = state.life.id != life.id;
         if is_another {
-            // What was seen before belongs to the life before.
+            // Earlier observations belong to the previous incarnation.
             (state.seen, state.mark) = (life.revision.clone(), 0.into());
             state.written = Instant::now();
         }
@@ -253,11 +253,10 @@ impl Incarnation {
     }
 }
 
-/// The incarnation that the replicas of this namespace speak of; nothing if none has ever run
-/// there.
+/// Returns the incarnation recorded in this namespace; `None` if no replica has ever run there.
 ///
 /// # Errors
-/// The cluster's.
+/// Those of the cluster.
 pub(crate) async fn recorded(cluster: &Cluster, namespace: &str) -> Result<Option<Arc<str>>, Failure> {
     let map = kinds::guess("v1", "ConfigMap", true);
     let found = cluster.get(&map, namespace, NAME).await?;
@@ -273,14 +272,14 @@ fn unsettled() -> SourceError {
     SourceError::Contended { kind: "ConfigMap", name: NAME.to_owned() }
 }
 
-/// The UID that stands for the cluster.
+/// Returns the UID that identifies the cluster.
 async fn system(requests: &Requests) -> Result<String> {
     let found = requests.get(&kinds::guess("v1", "Namespace", false), "", SYSTEM).await?;
     let uid = found.map(|namespace| namespace.uid().to_owned());
     uid.ok_or_else(|| SourceError::Missing { kind: "namespace", name: SYSTEM.to_owned() })
 }
 
-/// Writes the ConfigMap over the one that was found, or makes it.
+/// Creates the ConfigMap, or replaces the one that was read (compare-and-swap).
 async fn write(
     requests: &Requests,
     map: &Resource,

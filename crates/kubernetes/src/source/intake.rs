@@ -1,5 +1,4 @@
-//! What the cluster tells, as the fleet takes it: each object is in the cache before anybody hears
-//! of it.
+//! Applies the changes of the cluster to the cache before it delivers them to the fleet.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,13 +14,13 @@ use edgesync_enrollment::membership::{self, Changed, MembershipStore};
 use edgesync_fleet::source::{Change, Changes, SourceError};
 use edgesync_object::NodeName;
 
-/// How long is waited after the cache could not take something.
+/// Retry delay after an error of the cache.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Who does not get what, as it was told last.
+/// Problems of interests, as last reported.
 pub(super) type Problems = Arc<Mutex<Vec<Problem>>>;
 
-/// What else there is news of.
+/// Other sources of changes.
 pub(super) struct Beside {
     pub(super) incarnation: Incarnation,
     pub(super) syncs: Syncs,
@@ -29,30 +28,30 @@ pub(super) struct Beside {
     pub(super) changes: membership::Changes,
 }
 
-/// See the module.
+/// Stream of a cluster's changes for a fleet.
 pub struct Intake {
     feed: Feed,
     cache: Cache,
     problems: Problems,
     beside: Beside,
-    /// What was told and is not in the cache yet.
+    /// The item not yet in the cache.
     item: Option<Item>,
-    /// The cache could not do something, and is not to be asked before.
+    /// Earliest time of the next attempt after an error.
     not_before: Option<Instant>,
-    /// What goes out before anything else.
+    /// Changes delivered before all others.
     ready: VecDeque<Change>,
-    /// The next part of the cache that is to be told once more.
+    /// Start of the cache part to relist next.
     from: Option<u64>,
-    /// All is to be told once more after that.
+    /// Set when another relist follows the current one.
     again: bool,
-    /// The question whose answer says that all of a cluster was told that was restored.
+    /// The catch-up that completes the relist of a restored cluster.
     restored: Option<u64>,
-    /// The life of the cluster that belongs to what was told.
+    /// The incarnation of the delivered changes.
     life: Arc<str>,
 }
 
 impl Beside {
-    /// What a change of a member means for the fleet. What others revoke is put in force elsewhere.
+    /// Translates a membership change for the fleet. Revocations take effect elsewhere.
     fn member(&self, changed: Changed) -> Option<Change> {
         let Changed::Member { node, own: false, .. } = changed else { return None };
         let node = NodeName::try_from(node).ok()?;
@@ -78,14 +77,14 @@ impl Intake {
         }
     }
 
-    /// The next part of all that there is.
+    /// Reads the next part of a relist.
     async fn tell_again(cache: &Cache, from: u64) -> Result<(Change, Option<u64>), SourceError> {
         let part = cache.part(from).await?;
         Ok((Change::Listed(part.summaries), part.next))
     }
 
-    /// Takes the item in that waits. Nothing is lost if this is cancelled: it is taken in again,
-    /// which changes nothing.
+    /// Applies the pending item to the cache. Cancel-safe: the item is applied again, which is
+    /// idempotent.
     async fn take_in(&mut self) -> Result<(), SourceError> {
         let changes = match &self.item {
             Some(Item::Listed(seen)) => {
@@ -112,7 +111,8 @@ impl Intake {
         if let Some(Item::CaughtUp { question, reached }) = &self.item
             && self.restored.is_some_and(|restored| restored <= *question)
         {
-            // Nodes are told of the new life once all is known that is in it, and judged by it.
+            // The new incarnation takes effect after all of its objects are known, because nodes
+            // are compared with them.
             self.life = self.beside.incarnation.begin_another_than(&self.life, reached).await?;
             self.restored = None;
         }
@@ -153,15 +153,15 @@ impl Intake {
         self.ready.extend(change);
     }
 
-    /// The cluster is an older copy of itself. Once all of it is known, another life begins, if
-    /// none has since.
+    /// Handles a restored cluster. After the catch-up a new incarnation begins, unless another
+    /// replica has begun one.
     fn read_anew(&mut self) {
         let until = self.feed.catch_up();
         self.restored = Some(until);
         self.ready.push_back(Change::Restored(until));
     }
 
-    /// What cannot be done now is tried again, after a while.
+    /// Schedules a retry.
     fn failed(&mut self, error: SourceError) -> Change {
         self.not_before = Some(Instant::now() + PAUSE);
         Change::Failed(error)
@@ -187,7 +187,7 @@ impl Changes for Intake {
             if self.from.is_none() && std::mem::take(&mut self.again) {
                 self.from = Some(0);
             }
-            // News of the cluster goes first: what is told again after it is as new.
+            // Changes of the cluster come first: a relist after them is as recent.
             tokio::select! {
                 biased;
                 item = self.feed.next() => self.item = Some(item),

@@ -1,10 +1,10 @@
-//! One of the replicas leads: the one that holds the Lease `edgesync-cloud`. It does what is to be
-//! done once, such as telling which nodes have fallen silent ([`super::sweep`]).
+//! Leader election among the replicas by the Lease `edgesync-cloud`. The leader does the work that
+//! must happen once, such as the check for expired nodes ([`super::sweep`]).
 //!
-//! Whether the Lease of another one has run out is judged by how long it has not changed, by the
-//! clock of whoever looks. What it says of times is for people. So clocks may differ as they like;
-//! they only have to run equally fast. A leader stops being one in its own eyes ([`SURE`]) before
-//! anybody else can take its place ([`LEASE`]), counted from before it asked.
+//! Expiry is measured by the observer's own clock, from the last change of the Lease; its
+//! timestamps are informational. Clocks may therefore differ, but must run at the same rate. A
+//! leader gives up leadership ([`SURE`]) before another replica can take over ([`LEASE`]), counted
+//! from before its renewal request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,28 +22,28 @@ use edgesync_object::{Object, Resource, kinds};
 
 /// The name of the Lease.
 const NAME: &str = "edgesync-cloud";
-/// How long it is good. Whoever waits for it notices a renewal up to [`LOOK`] later, so another one
-/// takes over within fifteen seconds from when a leader dies.
+/// Lease duration. An observer notices a renewal up to [`LOOK`] later, so a failed leader is
+/// replaced within 15 seconds.
 const LEASE: Duration = Duration::from_secs(13);
-/// How long a leader is sure to be one after a renewal.
+/// Time after a renewal for which a leader relies on its leadership.
 const SURE: Duration = Duration::from_secs(10);
-/// How often it is renewed.
+/// Renewal interval.
 const RENEW: Duration = Duration::from_secs(5);
-/// How often those look who do not lead, and how soon a renewal is tried again that has failed.
+/// Poll interval of followers, and retry delay after a failed renewal.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Whether this replica leads. Cheap to clone.
+/// Leadership of this replica. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Leader {
     requests: Requests,
     namespace: Arc<str>,
     replica: Arc<str>,
     lease: Arc<Resource>,
-    /// Until when this replica is sure to lead.
+    /// End of the time for which this replica relies on its leadership.
     until: watch::Sender<Option<Instant>>,
 }
 
-/// The Lease of another one, as it was seen last.
+/// The Lease of another replica, as last observed.
 #[derive(Debug)]
 struct Seen {
     version: String,
@@ -52,19 +52,20 @@ struct Seen {
 }
 
 impl Leader {
-    /// It leads nothing before [`Leader::run`]. No two replicas may have the same id.
+    /// Creates a candidate, inactive before [`Leader::run`]. `replica` must be unique among
+    /// replicas.
     pub(super) fn new(requests: Requests, namespace: &str, replica: &str) -> Self {
         let lease = Arc::new(kinds::guess("coordination.k8s.io/v1", "Lease", true));
         let until = watch::channel(None).0;
         Self { requests, namespace: namespace.into(), replica: replica.into(), lease, until }
     }
 
-    /// Whether this replica leads now.
+    /// Returns whether this replica leads now.
     pub(super) fn is_leader(&self) -> bool {
         self.until.borrow().is_some_and(|until| until > Instant::now())
     }
 
-    /// Waits until that is another than it was, and tells what it is then.
+    /// Waits until leadership differs from `was`; returns the new value.
     pub(super) async fn changed(&self, was: bool) -> bool {
         let mut until = self.until.subscribe();
         loop {
@@ -73,15 +74,15 @@ impl Leader {
                 return !was;
             }
             tokio::select! {
-                // The sender lives as long as this does.
+                // The sender lives as long as `self`.
                 _ = until.changed() => {}
                 () = tokio::time::sleep_until(end.unwrap_or_else(Instant::now)), if was && end.is_some() => {}
             }
         }
     }
 
-    /// Tries to lead, and goes on leading, until `stop`; then the Lease is given back, so that
-    /// another one need not wait.
+    /// Acquires and renews the Lease until `stop`, then releases it, so that a successor need not
+    /// wait.
     pub(super) async fn run(&self, stop: impl Future<Output = ()> + Send) {
         let mut stop = std::pin::pin!(stop);
         let mut seen = None;
@@ -110,7 +111,7 @@ impl Leader {
         }
     }
 
-    /// Looks once, and tells when to look again.
+    /// Makes one attempt. Returns the delay before the next.
     async fn step(&self, seen: &mut Option<Seen>) -> Result<Duration, Failure> {
         let now = Instant::now();
         let found = self.requests.get(&self.lease, &self.namespace, NAME).await?;
@@ -131,14 +132,14 @@ impl Leader {
         Ok(LOOK.min(end.saturating_duration_since(Instant::now())))
     }
 
-    /// What follows from a write that was begun at a time.
+    /// Handles the result of a write that started at `began`.
     fn hold(&self, began: Instant, written: Result<Object, Failure>) -> Result<Duration, Failure> {
         match written {
             Ok(_) => {
                 self.until.send_replace(Some(began + SURE));
                 Ok(RENEW)
             }
-            // Another one was faster: it is looked at next.
+            // Another replica won the compare-and-swap; read its Lease next.
             Err(Failure::Conflict(_)) => Ok(Duration::ZERO),
             Err(failure) => Err(failure),
         }
@@ -169,7 +170,7 @@ impl Leader {
         self.renewed(Object::from(fields.collect::<serde_json::Map<_, _>>()), true)
     }
 
-    /// A Lease that this replica holds, as it is to be written.
+    /// Returns the Lease as held by this replica; `anew` marks an acquisition.
     fn renewed(&self, mut lease: Object, anew: bool) -> Object {
         let now = rfc3339_micros(Timestamp::now());
         let before = lease.fields().get("spec").cloned().unwrap_or_else(|| json!({}));
@@ -187,7 +188,7 @@ impl Leader {
 }
 
 impl Seen {
-    /// Notes a Lease, if it has changed.
+    /// Records a Lease if it has changed.
     fn see<'s>(seen: &'s mut Option<Self>, lease: &Object) -> &'s Self {
         let seconds = lease.fields().get("spec").and_then(|spec| spec.get("leaseDurationSeconds"));
         let seconds = seconds.and_then(Value::as_u64).map_or(LEASE, Duration::from_secs);

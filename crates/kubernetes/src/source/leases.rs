@@ -1,9 +1,9 @@
-//! The Leases of nodes in `kube-node-lease`, which also tell which replica serves a node.
+//! Leases of nodes in `kube-node-lease`, which also record the replica that serves a node.
 //!
-//! Whoever renews the Lease of a node writes its own id beside ([`SERVED_BY`]). A node renews over
-//! its newest connection, so a replica that holds an old one, and does not know it, stops renewing.
-//! [`Leases::served`] asks who it is. It is what keeps such a replica from writing what is out of
-//! date, see [`super::syncs`] and [`super::uploads`].
+//! A replica that renews the Lease of a node writes its own id into [`SERVED_BY`]. A node renews
+//! over its newest connection, so a replica with a stale connection stops renewing.
+//! [`Leases::served`] checks that annotation, which fences such a replica's writes, see
+//! [`super::syncs`] and [`super::uploads`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,11 +20,11 @@ pub(super) use edgesync_fleet::source::{LeaseRenewal, Result, SourceError};
 use edgesync_object::time::rfc3339_micros;
 use edgesync_object::{NodeName, Object, Resource, kinds};
 
-/// Where the Leases of nodes are.
+/// The namespace of node Leases.
 pub(crate) const NAMESPACE: &str = "kube-node-lease";
-/// Leases that are renewed at a time.
+/// Leases renewed concurrently.
 const AT_A_TIME: usize = 16;
-/// How often a Lease is looked at that others change or remove.
+/// Attempts with a Lease that changes concurrently.
 const ATTEMPTS: usize = 3;
 
 /// Writes the Leases of nodes. Cheap to clone.
@@ -40,33 +40,33 @@ pub(super) struct Leases {
 #[derive(Debug, Default)]
 struct State {
     known: HashMap<NodeName, Known>,
-    /// Nodes of others of which the log has a line.
+    /// Nodes of others that are already logged.
     foreign: HashSet<NodeName>,
 }
 
-/// A Lease that is this program's.
+/// A Lease that belongs to edgesync.
 #[derive(Clone, Debug)]
 struct Known {
     uid: Arc<str>,
-    /// The renewal that this replica has written last, as the cluster has it.
+    /// The last renewal by this replica, as stored in the cluster.
     renewed: Option<Timestamp>,
 }
 
-/// Who serves a node.
+/// The server of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Served {
-    /// This replica, or nobody.
+    /// This replica, or none.
     Here,
-    /// Another one has renewed its Lease since this one did.
+    /// Another replica, which has renewed or claimed the Lease since this one did.
     By(String),
 }
 
-/// A Lease of a node, as it is in the cluster.
+/// The Lease of a node, as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     /// Its UID.
     pub(super) uid: Arc<str>,
-    /// What it says.
+    /// Its content.
     pub(super) renewal: LeaseRenewal,
 }
 
@@ -80,15 +80,15 @@ struct Spec {
     lease_transitions: u32,
 }
 
-/// What there is of a node.
+/// State of a node's Node and Lease.
 enum Look {
-    /// A Lease, and the UID of the Node.
+    /// The Lease, and the UID of the Node.
     Lease(Object, String),
-    /// The Node alone, with this UID.
+    /// Only the Node, with this UID.
     Node(String),
-    /// The Node of somebody else.
+    /// The Node belongs to others.
     Foreign,
-    /// Nothing.
+    /// There is no Node.
     Nothing,
 }
 
@@ -103,16 +103,16 @@ impl Leases {
         }
     }
 
-    /// The same, in the background of the rate.
+    /// Returns a handle with background priority.
     pub(super) fn in_background(&self) -> Self {
         Self { requests: self.requests.in_background(), ..self.clone() }
     }
 
-    /// Renews Leases, the last renewal of each node, and makes those that there are not. Nodes that
-    /// there is no Node of get none, and those of others are left alone, with a line in the log.
+    /// Renews Leases with the last renewal of each node, and creates missing ones. Skips nodes
+    /// without a Node, and those of others with a log line.
     ///
     /// # Errors
-    /// One of them could not be renewed. All others are, unless they could not be either.
+    /// A Lease could not be renewed. The others are still attempted.
     pub(super) async fn renew(&self, renewals: Vec<LeaseRenewal>) -> Result<()> {
         let last: BTreeMap<NodeName, LeaseRenewal> =
             renewals.into_iter().map(|renewal| (renewal.node.clone(), renewal)).collect();
@@ -121,8 +121,8 @@ impl Leases {
         results.into_iter().collect()
     }
 
-    /// Writes that this replica serves a node from now on, whose session has begun here: until its
-    /// first renewal has arrived the Lease would name the replica that served it before.
+    /// Claims a node whose session has begun here. Until its first renewal arrives, the Lease would
+    /// name the previous replica.
     ///
     /// # Errors
     /// The Lease could not be written.
@@ -143,8 +143,8 @@ impl Leases {
         Err(unsettled(node))
     }
 
-    /// Who serves a node: another replica if its renewal is at least as new as the last one of this
-    /// replica, of which it has taken the place then. Renewals of one node follow its own clock.
+    /// Returns which replica serves a node. Another replica does if its renewal is at least as new
+    /// as the last one by this replica. The renewals of one node follow the node's own clock.
     ///
     /// # Errors
     /// The Lease could not be read.
@@ -161,7 +161,7 @@ impl Leases {
         Ok(if is_older { Served::Here } else { Served::By(by) })
     }
 
-    /// The Leases of all nodes, as they are now.
+    /// Lists the Leases of all nodes.
     ///
     /// # Errors
     /// They could not be read.
@@ -170,17 +170,17 @@ impl Leases {
         Ok(leases.iter().filter_map(read).collect())
     }
 
-    /// Forgets a node that is not served here any more.
+    /// Drops the state of a node that is no longer served here.
     pub(super) fn forget(&self, node: &NodeName) {
         let mut state = self.state();
         state.known.remove(node);
         state.foreign.remove(node);
     }
 
-    /// Deletes the Lease of a node, if it is one of edgesync. Tells whether there was one.
+    /// Deletes the Lease of a node, if it belongs to edgesync. Returns whether it existed.
     ///
     /// # Errors
-    /// It could not be read or deleted.
+    /// The Lease could not be read or deleted.
     pub(super) async fn remove(&self, node: &NodeName) -> Result<bool> {
         self.forget(node);
         let Some(lease) = self.requests.get(&self.lease, NAMESPACE, node).await? else { return Ok(false) };
@@ -223,7 +223,7 @@ impl Leases {
         Err(unsettled(node))
     }
 
-    /// Tells whether the Lease is the one that was meant.
+    /// Patches a Lease with this UID. Returns false if it was deleted or recreated.
     async fn patch(&self, node: &NodeName, uid: &str, patch: Value) -> Result<bool> {
         let same = Precondition { uid: Some(uid), version: None };
         match self.requests.merge(&self.lease, (NAMESPACE, node), same, patch).await {
@@ -231,8 +231,8 @@ impl Leases {
                 self.note(node, &lease);
                 Ok(true)
             }
-            // A UID that is not the one of the object is a conflict to some servers, and to others
-            // a change of what cannot be changed.
+            // A UID mismatch is a conflict on some servers, and an invalid change of an immutable
+            // field on others.
             Err(Failure::Conflict(_) | Failure::NotFound(_) | Failure::Invalid(_)) => {
                 self.state().known.remove(node);
                 Ok(false)
@@ -241,7 +241,7 @@ impl Leases {
         }
     }
 
-    /// Makes a Lease. Tells whether there was none.
+    /// Creates a Lease. Returns false if one exists.
     async fn grant(&self, renewal: &LeaseRenewal, owner: &str) -> Result<bool> {
         let mut lease = self.text(renewal, Some(owner));
         lease["apiVersion"] = json!(self.lease.api_version());
@@ -262,8 +262,7 @@ impl Leases {
         }
     }
 
-    /// A renewal as fields of the Lease; with those that make it this program's if it may not be
-    /// yet.
+    /// Returns the fields of a renewal; with `owner`, also those that mark the Lease as edgesync's.
     fn text(&self, renewal: &LeaseRenewal, owner: Option<&str>) -> Value {
         let mut metadata = json!({"annotations": {SERVED_BY: &*self.replica}});
         if let Some(uid) = owner {
@@ -292,7 +291,7 @@ impl Leases {
         })
     }
 
-    /// Notes what this replica has written.
+    /// Records what this replica has written.
     fn note(&self, node: &NodeName, lease: &Object) {
         let known = Known { uid: lease.uid().into(), renewed: renewed(lease) };
         self.state().known.insert(node.clone(), known);

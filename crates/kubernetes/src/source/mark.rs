@@ -1,5 +1,5 @@
-//! What in a cluster is this program's: the marks of Nodes, Leases and ObjectSyncs. All else
-//! belongs to somebody, and is left alone. Pure.
+//! Labels and annotations that mark edgesync's Nodes, Leases and ObjectSyncs. Objects without them
+//! belong to others and are never modified. Pure.
 
 use serde_json::{Value, json};
 
@@ -8,39 +8,38 @@ use edgesync_object::{NodeName, Object};
 use edgesync_protocol::digest::Epoch;
 use edgesync_store::checksum::checksum64;
 
-/// The label of Nodes and Leases of edgesync; a Node without it is a kubelet's.
+/// Label of edgesync's Nodes and Leases; a Node without it belongs to a kubelet.
 pub(crate) const MARK: &str = "edgesync.io/edge";
-/// Its value.
+/// Value of [`MARK`].
 pub(crate) const MARKED: &str = "true";
-/// The label of ObjectSyncs with the node that they are of. Those of a KubeEdge in the same cluster
-/// have none.
+/// Label of ObjectSyncs with the name of their node. Those of a KubeEdge in the same cluster lack
+/// it.
 pub(crate) const RECORD_NODE: &str = "edgesync.io/node";
-/// The label of ObjectSyncs that show what is in effect with the database file of the node that has
-/// said so, hashed: what another one knew is not in effect.
+/// Label of ObjectSyncs with the hashed epoch of the node's database that reported the effect. An
+/// effect reported with another epoch is outdated.
 pub(crate) const EFFECT_EPOCH: &str = "edgesync.io/effect-epoch";
-/// The annotation of a Lease with the replica that has renewed it last: the one that serves the
-/// node.
+/// Annotation of a Lease with the replica that renewed it last, which serves the node.
 pub(crate) const SERVED_BY: &str = "edgesync.io/served-by";
-/// What is left of the name of a node where it is no label value.
+/// Length of the node name's prefix in a hashed label value.
 const MAX_START: usize = 46;
 
-/// What selects Nodes and Leases of edgesync.
+/// Returns the label selector for edgesync's Nodes and Leases.
 pub(crate) fn selector() -> String {
     format!("{MARK}={MARKED}")
 }
 
-/// Whether a Node or Lease is one of edgesync.
+/// Returns whether a Node or Lease belongs to edgesync.
 pub(crate) fn is_marked(object: &Object) -> bool {
     object.labels().get(MARK).is_some_and(|value| value == MARKED)
 }
 
-/// A reference to a Node as an owner.
+/// Returns an owner reference to a Node.
 pub(crate) fn owner(node: &NodeName, uid: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})
 }
 
-/// The value of [`RECORD_NODE`] for a node: its name, or what stands for it if that is longer than
-/// a value may be. Two nodes may share one, so whoever selects by it looks at the names too.
+/// Returns the value of [`RECORD_NODE`] for a node: its name, or a prefix with a hash if the name
+/// is too long. Values can collide, so a selector's result is also filtered by name.
 pub(crate) fn node_value(node: &str) -> String {
     if check_label_value(node).is_ok() {
         return node.to_owned();
@@ -49,7 +48,7 @@ pub(crate) fn node_value(node: &str) -> String {
     format!("{}.{:016x}", start.trim_end_matches(['.', '-']), checksum64(&[node.as_bytes()]))
 }
 
-/// The value of [`EFFECT_EPOCH`].
+/// Returns the value of [`EFFECT_EPOCH`].
 pub(crate) fn epoch_value(epoch: Epoch) -> String {
     format!("{:016x}", checksum64(&[&epoch.0.to_le_bytes()]))
 }

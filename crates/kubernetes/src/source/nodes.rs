@@ -1,5 +1,5 @@
-//! The Nodes of a fleet in a cluster: made when a node reports, changed as it reports, and never
-//! taken from a kubelet.
+//! Writes the Nodes of a fleet: creates and updates them on reports, and never adopts those of a
+//! kubelet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,22 +19,22 @@ use edgesync_object::{Labels, NodeName, Object, Resource, kinds};
 use edgesync_protocol::node::{merge_report, new_node, set_node_condition};
 use edgesync_store::checksum::checksum64;
 
-/// The role that `kubectl get nodes` shows. Others may take it away.
+/// Role that `kubectl get nodes` shows; others may remove it.
 const ROLE: &str = "node-role.kubernetes.io/edge";
-/// The taint of our Nodes, so that the scheduler puts no Pod there.
+/// Taint of our Nodes, which keeps the scheduler from placing Pods there.
 ///
-/// It is `NoSchedule` and not `NoExecute` too: that would have Pods deleted which somebody has
-/// bound to the node by `spec.nodeName`, and these are what a node is to hold. There are Pods that
-/// tolerate every taint, those of many DaemonSets among them. They stay pending: no Pod fits onto a
-/// Node with room for none ([`complete_status`]).
+/// The effect is `NoSchedule`, not `NoExecute`: the latter would delete Pods bound to the node by
+/// `spec.nodeName`, which are the desired objects of the node. Pods that tolerate every taint, such
+/// as those of many DaemonSets, stay pending, because the capacity for Pods is zero
+/// ([`complete_status`]).
 const TAINT: &str = "edgesync.io/edge";
-/// Nodes that are changed at a time.
+/// Nodes written concurrently.
 const AT_A_TIME: usize = 8;
-/// So many Nodes can be changed at a time; those of a share take turns.
+/// Number of locks; Nodes that share one are written one after another.
 const TURNS: usize = 64;
-/// How often a change is made anew because somebody else has changed the Node meanwhile.
+/// Attempts of a compare-and-swap.
 const ATTEMPTS: usize = 10;
-/// What the API has of every machine, empty if it is not known.
+/// Required fields of `nodeInfo`; empty if unknown.
 const NODE_INFO: [&str; 10] = [
     "architecture",
     "bootID",
@@ -48,29 +48,29 @@ const NODE_INFO: [&str; 10] = [
     "systemUUID",
 ];
 
-/// The labels that were given to the member of a name, by the token that it has joined with;
-/// nothing for one that was removed, of which no Node is made.
+/// Returns the labels that a member's token gave it; `None` for a removed node, whose Node is not
+/// created.
 pub(super) type GivenLabels = Arc<dyn Fn(&NodeName) -> Option<Labels> + Send + Sync>;
 
-/// Why a Node is not changed.
+/// Reason why a Node is not written.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum NodeError {
-    /// It is not this program's.
+    /// The Node belongs to others.
     #[error(
         "the Node '{0}' was made by somebody else and is left alone: give the device another name, or hand the Node over \
          with kubectl label node {0} {MARK}={MARKED}"
     )]
     Foreign(String),
-    /// It never can be as it is to be.
+    /// Permanent: the cluster rejects the Node.
     #[error("{0}")]
     Refused(String),
-    /// Not now.
+    /// Temporary.
     #[error(transparent)]
     Failed(#[from] SourceError),
 }
 
 impl NodeError {
-    /// The same for whoever asked for the change of this Node.
+    /// Converts the error for the caller that asked for this Node.
     pub(super) fn into_source(self, node: &NodeName) -> SourceError {
         match self {
             Self::Failed(error) => error,
@@ -96,7 +96,7 @@ pub(super) struct Nodes {
     records: Records,
     node: Arc<Resource>,
     given: GivenLabels,
-    /// One at a time changes a Node here: others would only be in each other's way.
+    /// Locks that serialize this replica's writes to a Node, which would conflict otherwise.
     turns: Arc<[tokio::sync::Mutex<()>]>,
 }
 
@@ -118,11 +118,11 @@ impl Nodes {
         self.turns[place].lock().await
     }
 
-    /// Changes Nodes, and makes those that there are not. Left out, with a line in the log, are
-    /// Nodes of others and what the cluster refuses for good.
+    /// Updates Nodes, and creates missing ones. Skips, with a log line, Nodes of others and changes
+    /// that the cluster rejects.
     ///
     /// # Errors
-    /// One of them could not be written. All others are, unless they could not be either.
+    /// A Node could not be written. The others are still attempted.
     pub(super) async fn change(&self, changes: Vec<NodeChange>) -> Result<()> {
         let mut by_node: BTreeMap<NodeName, Vec<NodeChange>> = BTreeMap::new();
         for change in changes {
@@ -133,9 +133,8 @@ impl Nodes {
         results.into_iter().collect()
     }
 
-    /// What a node says of itself. Nothing is written if another replica serves it; and what
-    /// somebody else changes meanwhile is a failure, so that what the node says is looked at once
-    /// more before it is written ([`super::uploads`]).
+    /// Writes a node's own report, if this replica serves the node. A conflict is an error, so that
+    /// the report is checked again before a retry ([`super::uploads`]).
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -145,13 +144,13 @@ impl Nodes {
         self.attempt(change, true).await.map_err(NodeError::from_attempt)
     }
 
-    /// Removes a Node, its Lease and its ObjectSyncs, and tells whether there was anything. The
-    /// Node goes first: what remains if this fails goes when it is called again, and nothing is
-    /// made for a node without a Node. A cluster with a controller manager would collect the rest
-    /// by itself, others would keep it.
+    /// Deletes a Node, its Lease and its ObjectSyncs; returns whether any existed. The Node is
+    /// deleted first: a repeated call deletes the rest after a failure, and nothing is created for
+    /// a node without a Node. Explicit deletion is necessary in clusters without a controller
+    /// manager, which would garbage-collect the rest.
     ///
     /// # Errors
-    /// Something could not be removed.
+    /// Something could not be deleted.
     pub(super) async fn remove(&self, node: &NodeName) -> Result<bool> {
         let mut found = false;
         let there = self.requests.get(&self.node, "", node).await?;
@@ -164,7 +163,7 @@ impl Nodes {
         Ok(found)
     }
 
-    /// Gives an annotation to a Node, or takes it away.
+    /// Sets or removes an annotation of a Node.
     ///
     /// # Errors
     /// See [`Self::edit`].
@@ -185,11 +184,11 @@ impl Nodes {
         .await
     }
 
-    /// Has a Node of this name changed by a closure, if it is this program's, until nobody else
-    /// changes it meanwhile. Tells whether there is one.
+    /// Edits the Node of this name by compare-and-swap, if it belongs to edgesync. Returns whether
+    /// it exists.
     ///
     /// # Errors
-    /// It could not be read or written.
+    /// The Node could not be read or written.
     pub(super) async fn edit(&self, node: &NodeName, edit: impl Fn(&mut Object)) -> Result<bool, NodeError> {
         let _turn = self.turn(node).await;
         for _ in 0..ATTEMPTS {
@@ -243,8 +242,8 @@ impl Nodes {
         if old.as_ref().is_some_and(|old| !mark::is_marked(old)) {
             return Err(Attempt::Never(NodeError::Foreign(node.to_string())));
         }
-        // After the Node was read: who serves the node next reads it later, or this write
-        // conflicts.
+        // Fencing check after the read: a replica that claims the node later reads the Node later,
+        // or makes this write conflict.
         if fenced && let Served::By(replica) = self.leases.served(node).await.map_err(Attempt::failed)? {
             return Err(Attempt::failed(SourceError::ServedElsewhere { node: node.to_string(), replica }));
         }
@@ -256,7 +255,7 @@ impl Nodes {
         self.write(old, new).await.map_err(Attempt::of)
     }
 
-    /// Writes what differs: the status has a place of its own.
+    /// Writes the differences; the status has its own subresource.
     async fn write(&self, old: Option<Object>, mut new: Object) -> Result<(), Failure> {
         let status = new.fields_mut().remove("status").unwrap_or_else(|| json!({}));
         let mut stored = match old {
@@ -268,7 +267,7 @@ impl Nodes {
                 let before = old.fields_mut().remove("status");
                 let mut stored =
                     if old == new { old } else { self.requests.replace(&self.node, &new).await? };
-                // One that was replaced in between would have conflicted.
+                // A concurrent change would have made the replace conflict.
                 before.and_then(|before| stored.fields_mut().insert("status".to_owned(), before));
                 stored
             }
@@ -281,11 +280,11 @@ impl Nodes {
     }
 }
 
-/// How an attempt went wrong.
+/// Failure of one attempt.
 enum Attempt {
-    /// Somebody else was faster.
+    /// Lost a race with another writer.
     Raced(SourceError),
-    /// It is not to be made again.
+    /// Not to be retried.
     Never(NodeError),
 }
 
@@ -316,7 +315,7 @@ fn unsettled(node: &NodeName) -> SourceError {
     SourceError::Contended { kind: "Node", name: node.to_string() }
 }
 
-/// What becomes of a Node, or of none.
+/// Computes the new Node from the old one, or from scratch.
 fn changed(old: Option<Object>, change: &NodeChange, given: Labels, now: Timestamp) -> Object {
     let is_new = old.is_none();
     let mut node = old.unwrap_or_else(|| new_node(&change.node));
@@ -344,7 +343,7 @@ fn changed(old: Option<Object>, change: &NodeChange, given: Labels, now: Timesta
     node
 }
 
-/// Gives a Node our taint, if it has not been given it.
+/// Adds our taint if it is missing.
 fn taint(node: &mut Object) {
     let spec = node.fields_mut().entry("spec").or_insert_with(|| json!({}));
     let mut taints = match spec.get_mut("taints").map(Value::take) {
@@ -357,8 +356,8 @@ fn taint(node: &mut Object) {
     spec["taints"] = json!(taints);
 }
 
-/// Leaves no room for Pods, whatever the device has, and gives what else the API has of every Node:
-/// what it would add itself would be a difference each time that the node reports.
+/// Sets the capacity for Pods to zero, and fills in the fields that the API server would default.
+/// Otherwise each report would differ from the stored Node.
 fn complete_status(node: &mut Object) {
     let status = node.fields_mut().entry("status").or_insert_with(|| json!({}));
     for field in ["allocatable", "capacity", "nodeInfo"] {

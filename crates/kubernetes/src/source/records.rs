@@ -1,8 +1,7 @@
-//! ObjectSyncs and ClusterObjectSyncs as objects of the cluster: read, written and deleted one by
-//! one, only those of this program.
+//! Reads, writes and deletes edgesync's ObjectSyncs and ClusterObjectSyncs in the cluster.
 //!
-//! A KubeEdge in the same cluster has records of its own, under names of the same form. Ours have
-//! the label [`RECORD_NODE`], and one without is never touched.
+//! A KubeEdge in the same cluster has records with names of the same form. Ours have the label
+//! [`RECORD_NODE`]; records without it are never modified.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
 use edgesync_store::checksum::checksum64;
 
-/// The labels of a record that show what is in effect.
+/// Labels of a record that show what is in effect.
 pub(super) const EFFECT_LABELS: [&str; 3] = [IN_EFFECT_LABEL, EFFECT_STATE_LABEL, EFFECT_EPOCH];
 
 /// Reads and writes records. Cheap to clone.
@@ -35,30 +34,30 @@ pub(super) struct Records {
     namespace: Arc<Resource>,
 }
 
-/// What is known of a record in the cluster, in few bytes: there may be a million.
+/// Compact state of a record in the cluster; there may be a million.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     namespace: Arc<str>,
-    /// Its own version.
+    /// The record's own version.
     version: Box<str>,
-    /// Checksums of which object it is about, and of the version that it tells of.
+    /// Checksums of the referenced object and of its version in the status.
     about: i64,
     held: i64,
-    /// Checksum of the label [`EFFECT_EPOCH`], if it has one.
+    /// Checksum of the label [`EFFECT_EPOCH`], if present.
     epoch: Option<i64>,
 }
 
-/// What is known of the records of a node.
+/// The known records of a node.
 pub(super) type KnownRecords = HashMap<Uid, Known>;
 
-/// Why a record was not written.
+/// Reason why a record was not written.
 #[derive(Debug)]
 pub(super) enum Unwritten {
-    /// It is not as it was known.
+    /// It differs from its known state.
     Changed,
-    /// It never can be, in words.
+    /// Permanent, with a message.
     Refused(String),
-    /// Not now.
+    /// Temporary.
     Failed(Failure),
 }
 
@@ -81,12 +80,12 @@ fn held(version: &str) -> i64 {
 }
 
 impl Known {
-    /// Whether it says what a record is to say.
+    /// Returns whether the stored record equals the desired one.
     pub(super) fn says(&self, record: &Record) -> bool {
         self.is_about(record) && self.held == held(record.version.as_str())
     }
 
-    /// Whether it shows what is in effect by the word of another database file than this one.
+    /// Returns whether its effect labels stem from another epoch of the node's database.
     pub(super) fn is_outdated(&self, epoch: Option<Epoch>) -> bool {
         epoch.zip(self.epoch).is_some_and(|(epoch, of)| held(&mark::epoch_value(epoch)) != of)
     }
@@ -116,12 +115,12 @@ impl Known {
 }
 
 impl Records {
-    /// Records that are written in the background.
+    /// Creates a writer with background priority.
     pub(super) fn new(requests: &Requests) -> Self {
         Self::of(requests, API_VERSION)
     }
 
-    /// The same for kinds of another group.
+    /// Like [`Self::new`], for kinds of another group.
     pub(super) fn of(requests: &Requests, api_version: &str) -> Self {
         Self {
             requests: requests.in_background(),
@@ -131,8 +130,8 @@ impl Records {
         }
     }
 
-    /// All records of some nodes. One look serves them all: the API server goes through every
-    /// record for it.
+    /// Lists all records of some nodes, with one list per kind, because the API server scans all
+    /// records for each.
     ///
     /// # Errors
     /// They could not be read.
@@ -148,10 +147,10 @@ impl Records {
         Ok(found)
     }
 
-    /// Deletes all records of a node. Tells whether there were any.
+    /// Deletes all records of a node. Returns whether any existed.
     ///
     /// # Errors
-    /// One of them could not be deleted.
+    /// A record could not be deleted.
     pub(super) async fn remove_all(&self, node: &NodeName) -> Result<bool> {
         let mut any = false;
         for (resource, object) in self.find([node]).await? {
@@ -174,7 +173,7 @@ impl Records {
         for resource in [&self.namespaced, &self.cluster] {
             match self.requests.list(resource, None, &selector).await {
                 Ok(objects) => found.extend(objects.into_iter().map(|object| (resource, object))),
-                // A cluster without these kinds has none of them.
+                // A cluster without these kinds has no records.
                 Err(Failure::NotFound(_)) => {}
                 Err(failure) => return Err(failure.into()),
             }
@@ -182,8 +181,8 @@ impl Records {
         Ok(found)
     }
 
-    /// Makes a record of a Node of this UID, or changes the one that is known. Tells what is known
-    /// then.
+    /// Creates a record owned by the Node with this UID, or updates the known one. Returns its new
+    /// state.
     pub(super) async fn put(
         &self,
         (node, owner): (&NodeName, &str),
@@ -196,8 +195,7 @@ impl Records {
         let mut object = object(resource, (node, owner), &name, record);
         let status = object.fields().get("status").cloned();
         let mut stored = match known {
-            // The object of a UID has one namespace for good. Whatever the record is, it is not
-            // about that.
+            // An object never changes its namespace, so the known record is about another one.
             Some(known) if *known.namespace != *record.object.namespace => {
                 self.remove(node, uid, known).await?;
                 self.create(resource, &object).await?
@@ -218,7 +216,7 @@ impl Records {
         {
             object.set_metadata("resourceVersion", stored.resource_version());
             stored = match self.requests.replace_status(resource, &object).await {
-                // Somebody has defined the kind without the subresource.
+                // The kind is defined without the status subresource.
                 Err(Failure::NotFound(_)) => self.requests.replace(resource, &object).await,
                 replaced => replaced,
             }
@@ -227,7 +225,7 @@ impl Records {
         Ok(Known::of(&stored))
     }
 
-    /// Takes away what a record shows of what is in effect.
+    /// Removes the effect labels of a record.
     pub(super) async fn hide_effect(
         &self,
         node: &NodeName,
@@ -237,7 +235,7 @@ impl Records {
         let name = sync_name(node, uid).map_err(Unwritten::Refused)?;
         let resource = self.kind(&known.namespace);
         let found = self.requests.get(resource, &known.namespace, &name).await?;
-        // Over what is known, so that nobody else has written it since.
+        // The version check excludes concurrent writes.
         let Some(mut object) = found.filter(|found| found.resource_version() == &*known.version) else {
             return Err(Unwritten::Changed);
         };
@@ -247,7 +245,7 @@ impl Records {
         Ok(Known::of(&self.requests.replace(resource, &object).await.map_err(gone_is_changed)?))
     }
 
-    /// What is in effect stays shown where a record is replaced as a whole.
+    /// Copies the effect labels into a record that replaces the stored one.
     async fn keep_effect(&self, resource: &Resource, object: &mut Object) -> Result<(), Failure> {
         let old = self.requests.get(resource, object.namespace(), object.name()).await?;
         let mut labels = object.labels();
@@ -268,7 +266,8 @@ impl Records {
                     _ => Err(Unwritten::Changed),
                 }
             }
-            // In a namespace that goes, nothing can be made, and what is there goes along.
+            // Nothing can be created in a terminating namespace, and its records are deleted with
+            // it.
             Err(Failure::Forbidden(why)) if why.contains("being terminated") => Err(Unwritten::Refused(why)),
             Err(Failure::NotFound(key)) if self.has_no_namespace(object).await? => {
                 Err(Unwritten::Refused(format!("there is no namespace '{}'", key.namespace)))
@@ -282,7 +281,7 @@ impl Records {
         Ok(!namespace.is_empty() && self.requests.get(&self.namespace, "", namespace).await?.is_none())
     }
 
-    /// Deletes a record, if it is as it is known.
+    /// Deletes a record if its version matches.
     pub(super) async fn remove(&self, node: &NodeName, uid: &Uid, known: &Known) -> Result<(), Unwritten> {
         let name = sync_name(node, uid).map_err(Unwritten::Refused)?;
         let same = Precondition { uid: None, version: Some(&known.version) };
@@ -291,7 +290,7 @@ impl Records {
         Ok(())
     }
 
-    /// The kind of the records of objects in a namespace, or of those in none.
+    /// Returns the record kind for a namespace, or for cluster-scoped objects if it is empty.
     pub(super) fn kind(&self, namespace: &str) -> &Resource {
         if namespace.is_empty() { &self.cluster } else { &self.namespaced }
     }

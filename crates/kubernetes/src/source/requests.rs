@@ -1,4 +1,4 @@
-//! Requests of a replica to its cluster, each of which waits for its place in the rate.
+//! Rate-limited requests of a replica to its cluster.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 use crate::cluster::{Cluster, Failure, Precondition, Throttle, Urgency, Use};
 use edgesync_object::{Object, Resource, ResourceVersion};
 
-/// A cluster that is asked at a rate. Cheap to clone.
+/// A cluster behind a rate limiter. Cheap to clone.
 ///
-/// What is read in order to write counts too: it costs the API server as much. A list counts once,
-/// however many pages it has.
+/// Reads count like writes, because they cost the API server as much. A list counts once,
+/// regardless of its pages.
 #[derive(Clone)]
 pub(super) struct Requests {
     cluster: Cluster,
@@ -25,12 +25,12 @@ impl fmt::Debug for Requests {
 }
 
 impl Requests {
-    /// Urgent requests.
+    /// Returns urgent requests.
     pub(super) fn new(cluster: Cluster, throttle: Throttle) -> Self {
         Self { cluster, throttle, urgency: Urgency::Urgent }
     }
 
-    /// The same in the background.
+    /// Returns requests that share the limiter with background priority.
     pub(super) fn in_background(&self) -> Self {
         Self { urgency: Urgency::Background, ..self.clone() }
     }
@@ -40,7 +40,7 @@ impl Requests {
         &self.cluster
     }
 
-    /// What use is made of the rate.
+    /// Returns the usage of the limiter.
     pub(super) fn used(&self) -> Use {
         self.throttle.used()
     }

@@ -1,32 +1,32 @@
-//! What has come of rules that are objects: the status of Placements and ClusterPlacements.
+//! Status of Placements and ClusterPlacements.
 
 use super::requests::Requests;
 use crate::cluster::Failure;
 pub(super) use edgesync_fleet::source::{Result, RuleStatus};
 use edgesync_object::kinds;
 
-/// Writes what has come of rules. Cheap to clone.
+/// Writes the status of rules. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     requests: Requests,
 }
 
-/// How often a status is written anew because the rule has changed meanwhile.
+/// Attempts to write a status that conflicts with other changes.
 const ATTEMPTS: usize = 3;
 /// The version of both kinds.
 const API_VERSION: &str = "edgesync.io/v1alpha1";
 
 impl Rules {
-    /// In the background of the rate.
+    /// Creates a writer with background priority.
     pub(super) fn new(requests: &Requests) -> Self {
         Self { requests: requests.in_background() }
     }
 
-    /// Replaces the status of a rule and nothing else of it. One that it has is not written; a rule
-    /// that is no more, or another one, is left alone.
+    /// Replaces the status of a rule, and nothing else. Skips an unchanged status and a rule that
+    /// was deleted or recreated.
     ///
     /// # Errors
-    /// It could not be read or written.
+    /// The rule could not be read or written.
     pub(super) async fn set_status(&self, rule: RuleStatus) -> Result<()> {
         let RuleStatus { key, uid, status } = rule;
         let resource = kinds::guess(API_VERSION, &key.kind, !key.namespace.is_empty());
@@ -40,7 +40,7 @@ impl Rules {
             match self.requests.replace_status(&resource, &object).await {
                 Ok(_) => break,
                 Err(Failure::Conflict(_)) if attempt < ATTEMPTS => {}
-                // Whether it is gone is seen next time.
+                // The next attempt shows whether the rule was deleted.
                 Err(Failure::NotFound(_)) if attempt < ATTEMPTS => {}
                 Err(failure) => return Err(failure.into()),
             }

@@ -1,4 +1,4 @@
-//! Which nodes this replica serves: its word counts once it has claimed their Leases.
+//! Nodes served by this replica. It writes for a node only after it has claimed the node's Lease.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +14,10 @@ use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 
-/// How long is waited before a Lease is claimed again that could not be, at first and at most.
+/// First and maximum backoff between attempts to claim a Lease.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// See the module. Cheap to clone.
+/// Sessions of this replica's nodes. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Serving {
     leases: Leases,
@@ -25,11 +25,11 @@ pub(super) struct Serving {
     nodes: Arc<Mutex<HashMap<NodeName, Node>>>,
 }
 
-/// A node that is connected here.
+/// A connected node.
 struct Node {
-    /// Whether its Lease is claimed.
+    /// True when its Lease is claimed.
     claimed: watch::Receiver<bool>,
-    /// The ObjectSyncs that it is to have, until that may be written.
+    /// Desired ObjectSyncs, buffered until the claim.
     held: Option<HashMap<Uid, Record>>,
     claiming: JoinHandle<()>,
 }
@@ -49,7 +49,7 @@ impl Serving {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session of a node begins.
+    /// Starts a session of a node and claims its Lease in the background.
     pub(super) fn begin(&self, node: &NodeName) {
         let (done, claimed) = watch::channel(false);
         let (serving, name) = (self.clone(), node.clone());
@@ -74,17 +74,17 @@ impl Serving {
         nodes.insert(node.clone(), Node { claimed, held: None, claiming });
     }
 
-    /// The session is over.
+    /// Ends the session of a node.
     pub(super) fn end(&self, node: &NodeName) {
         if self.nodes().remove(node).is_some() {
             self.syncs.leave(node);
         }
     }
 
-    /// Waits until the word of this replica counts.
+    /// Waits until the node's Lease is claimed.
     ///
     /// # Errors
-    /// The node is not served here, or no more.
+    /// The node is not, or no longer, served here.
     pub(super) async fn claimed(&self, node: &NodeName) -> Result<()> {
         let claimed = self.nodes().get(node).map(|node| node.claimed.clone());
         let is_over = || SourceError::NotServed { node: node.to_string() };
@@ -92,7 +92,7 @@ impl Serving {
         claimed.wait_for(|claimed| *claimed).await.map(drop).map_err(|_| is_over())
     }
 
-    /// These are all ObjectSyncs that a node is to have.
+    /// Sets all desired ObjectSyncs of a node.
     pub(super) fn replace(&self, node: &NodeName, held: Vec<(Uid, Record)>) {
         let mut nodes = self.nodes();
         let Some(served) = nodes.get_mut(node) else { return };
@@ -102,7 +102,7 @@ impl Serving {
         served.held = Some(held.into_iter().collect());
     }
 
-    /// Some have changed. Before all were told that says nothing.
+    /// Changes some desired ObjectSyncs. Ignored before the first [`Self::replace`].
     pub(super) fn change(&self, node: &NodeName, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
         let mut nodes = self.nodes();
         let Some(served) = nodes.get_mut(node) else { return };

@@ -1,9 +1,9 @@
-//! What the leader does about nodes that have fallen silent, whichever replica served them last.
+//! Leader's check for nodes with an expired Lease, whichever replica served them last.
 //!
-//! The node lifecycle controller of a cluster sets `Ready` to Unknown when a Lease has not been
-//! renewed for its time. Where there is none, the leader does; and in any case it does the same to
-//! the conditions that only edgesync has. As with [`super::leader`], what counts is how long a
-//! Lease has not changed by one's own clock.
+//! The node lifecycle controller of a cluster sets `Ready` to Unknown when a Lease expires. In a
+//! cluster without one, the leader does. In any case the leader sets the conditions of edgesync to
+//! Unknown. Expiry is measured as in [`super::leader`]: by the local time for which a Lease has not
+//! changed.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -21,20 +21,19 @@ use edgesync_protocol::node::{
     CLOUD_REACHABLE, Condition, ConditionStatus, IN_SYNC, READY, set_node_condition,
 };
 
-/// How often to look.
+/// Interval of the check.
 pub(super) const EVERY: Duration = Duration::from_secs(10);
-/// The Lease of a cluster's controller manager.
+/// The Lease of the controller manager.
 const MANAGER: (&str, &str) = ("kube-system", "kube-controller-manager");
-/// How long it is good where it does not say so.
+/// Duration of that Lease if it has none.
 const MANAGER_SECONDS: Duration = Duration::from_secs(15);
-/// The reason of all conditions when the Lease has run out; the node lifecycle controller has the
-/// same.
+/// Reason of all conditions after expiry, as set by the node lifecycle controller.
 const STATUS_UNKNOWN: &str = "NodeStatusUnknown";
 const NO_RENEWAL: &str = "the agent has stopped renewing its Lease";
-/// What the conditions of edgesync begin with.
+/// Prefix of edgesync's conditions.
 const OWN: &str = "edgesync.io/";
 
-/// What the leader has seen. To be made anew by each leader.
+/// State of the check; each leader starts with a new one.
 #[derive(Debug)]
 pub(super) struct Sweep {
     requests: Requests,
@@ -45,7 +44,7 @@ pub(super) struct Sweep {
     manager: Option<(String, Instant)>,
 }
 
-/// Which Leases have not changed, and since when. Pure.
+/// Leases that have not changed, with the time since when. Pure.
 #[derive(Debug, Default)]
 struct Silences {
     seen: HashMap<NodeName, Seen>,
@@ -59,8 +58,7 @@ struct Seen {
 }
 
 impl Silences {
-    /// Notes the Leases that there are. Tells which nodes have fallen silent, and have not been
-    /// noted as told.
+    /// Records the current Leases. Returns the nodes with an expired Lease that is not marked yet.
     fn look(&mut self, now: Instant, leases: &[Found]) -> Vec<NodeName> {
         let there: HashSet<&str> = leases.iter().map(|lease| lease.renewal.node.as_str()).collect();
         self.seen.retain(|node, _| there.contains(&**node));
@@ -95,11 +93,11 @@ impl Sweep {
         }
     }
 
-    /// Looks once, to be called every [`EVERY`] while this replica leads. Tells of how many nodes
-    /// it was written that they have fallen silent.
+    /// Checks all Leases. Called every [`EVERY`] while this replica leads. Returns the number of
+    /// nodes newly marked.
     ///
     /// # Errors
-    /// The Leases could not be read, or a Node not be written: it is tried again the next time.
+    /// The Leases could not be read, or a Node not written; the next check retries.
     pub(super) async fn look(&mut self) -> Result<usize> {
         let managed = self.is_managed().await?;
         let leases = self.leases.list().await?;
@@ -116,8 +114,8 @@ impl Sweep {
         failed.map_or(Ok(count), Err)
     }
 
-    /// Whether a controller manager looks after the Nodes: one that was seen to renew its Lease
-    /// lately. One that was not seen for long enough is given the time.
+    /// Returns whether a controller manager maintains the Nodes, which means that it renews its
+    /// Lease. It counts as alive until observed for long enough.
     async fn is_managed(&mut self) -> Result<bool> {
         let Some(lease) = self.requests.get(&self.lease, MANAGER.0, MANAGER.1).await? else {
             self.manager = None;
@@ -134,8 +132,7 @@ impl Sweep {
     }
 }
 
-/// Nothing is known any more of a Node: all that edgesync says of it, and `Ready` unless somebody
-/// else looks after that.
+/// Sets edgesync's conditions to Unknown, and `Ready` too unless a controller manager maintains it.
 fn all_unknown(node: &mut Object, managed: bool, now: Timestamp) {
     let mut names: Vec<String> = vec![CLOUD_REACHABLE.to_owned(), IN_SYNC.to_owned()];
     if !managed {

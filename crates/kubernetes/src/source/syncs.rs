@@ -1,26 +1,26 @@
-//! The ObjectSyncs and ClusterObjectSyncs of a cluster, written behind what nodes confirm.
+//! Write-behind of ObjectSyncs and ClusterObjectSyncs, which show the versions that nodes confirm.
 //!
-//! Nothing rests on them: they show what nodes hold. So they are written in the background of the
-//! rate, of each node and object the newest alone, and a replica that dies leaves them behind what
-//! nodes hold until its nodes are served again: then [`Syncs::replace`] tells all.
+//! Nothing depends on them. They are therefore written with background priority, and only the
+//! newest state per node and object. After a crash of a replica they lag until its nodes are served
+//! again: then [`Syncs::replace`] sets all of them.
 //!
-//! # Whose word counts
-//! Two replicas may take themselves for the one that serves a node. The one whose connection is
-//! dead has old news, and its queue may be long. What keeps it from writing them is this order:
-//! 1. whoever begins to serve a node writes that into its Lease ([`super::leases::Leases::claim`])
+//! # Fencing
+//! Two replicas may consider themselves the server of a node. The one with the dead connection has
+//! outdated state, possibly a long queue of it. This order keeps it from writing that:
+//! 1. a replica that starts to serve a node claims its Lease ([`super::leases::Leases::claim`])
 //!    before it writes anything;
-//! 2. a replica reads the records of a node, then looks at the Lease, and only if the node is its
-//!    own writes them, each over the version that it has read or written last.
+//! 2. a replica reads the records of a node, then checks the Lease, and only if it serves the node
+//!    writes each record with the version that it has read or written last.
 //!
-//! If it looked before the other one's claim, it has also read before that, and so before anything
-//! that the other one has written: its writes conflict with those, and then it begins anew at 2. If
-//! it looked after the claim, it drops all that it has of the node. What it writes over nobody's
-//! write is older than what comes next, and is replaced by that.
+//! If the check precedes the other replica's claim, so does the read, and therefore it precedes all
+//! writes of the other replica: these writes conflict, and step 2 repeats. If the check follows the
+//! claim, the replica drops its state of the node. A write that precedes those of the successor is
+//! replaced by them.
 //!
 //! # Bounds
-//! So many records wait at most. What does not fit makes its node *due*: all that waits of it is
-//! dropped, and [`Syncs::due`] asks for all of it once half of the queue is free. Of the nodes that
-//! are served here, some 100 bytes are kept for each record.
+//! The number of queued records is limited. When a node's records do not fit, the node becomes
+//! *due*: its queued records are dropped, and [`Syncs::due`] requests all of them once half of the
+//! queue is free. For each record of a node served here, about 100 bytes are kept.
 
 mod queue;
 
@@ -45,19 +45,18 @@ use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
 use queue::{End, Job, Queue, Turn};
 
-/// Nodes whose records are written at a time.
+/// Nodes written concurrently.
 const AT_A_TIME: usize = 8;
-/// Nodes whose records are read at a time: a list goes through the records of all nodes.
+/// Nodes per list request, because the API server scans the records of all nodes.
 const LISTED: usize = 64;
-/// How long nothing is written after the cluster did not serve: twice as long each time, up to
-/// [`PAUSE_MAX`].
+/// Initial pause after the API server is unavailable; doubles up to [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_secs(1);
-/// See [`PAUSE`].
+/// Maximum pause.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// How long a node waits whose Node has not been made yet.
+/// Retry delay for a node without a Node.
 const NO_NODE: Duration = Duration::from_secs(5);
 
-/// See the module. Cheap to clone.
+/// Queue and writer of ObjectSyncs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Syncs {
     shared: Arc<Shared>,
@@ -70,18 +69,18 @@ struct Shared {
     leases: Leases,
     node: Resource,
     pub queue: Mutex<Queue>,
-    /// Counts what may be news for whoever waits.
+    /// Incremented to wake waiters.
     woken: watch::Sender<u64>,
 }
 
-/// What one of the tasks of the writer has come to.
+/// Result of a writer task.
 enum Finished {
     Written(Job, End, Option<String>),
     Listed(Vec<(Turn, Result<Option<KnownRecords>, SourceError>)>),
 }
 
 impl Syncs {
-    /// At most `limit` records wait.
+    /// Creates a queue of at most `limit` records.
     pub(super) fn new(requests: &Requests, records: Records, leases: &Leases, limit: usize) -> Self {
         let requests = requests.in_background();
         let leases = leases.in_background();
@@ -91,45 +90,44 @@ impl Syncs {
         Self { shared: Arc::new(Shared { records, requests, leases, node, queue, woken }) }
     }
 
-    /// These are all records that a node is to have; whatever else there is of it goes. To be
-    /// called once the node is served here ([`Leases::claim`]), and when [`Syncs::due`] asks for
-    /// it.
+    /// Sets all desired records of a node; others are deleted. Called once the node is served here
+    /// ([`Leases::claim`]), and when [`Syncs::due`] requests it.
     pub(super) fn replace(&self, node: &NodeName, all: Vec<(Uid, Record)>) {
         self.queue().replace(node, all);
         self.wake();
     }
 
-    /// Records of a node have changed.
+    /// Changes some desired records of a node.
     pub(super) fn change(&self, node: &NodeName, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
         self.queue().change(node, put, remove);
         self.wake();
     }
 
-    /// A node has this database file: what records show by the word of another one goes with what
-    /// is written next of them. To be told before [`Syncs::replace`].
+    /// Sets the epoch of a node's database. The next writes of records remove effect labels with
+    /// another epoch. Called before [`Syncs::replace`].
     pub(super) fn follow(&self, node: &NodeName, epoch: Epoch) {
         self.queue().follow(node, epoch);
     }
 
-    /// Somebody else here has written a record of a node: it is as it is known now.
+    /// Records that another writer in this process has written a record.
     pub(super) fn noted(&self, node: &NodeName, uid: &Uid, known: Known) {
         self.queue().noted(node, uid, known);
     }
 
-    /// Forgets a node: nothing more is written of it.
+    /// Drops a node and its queued records.
     pub(super) fn forget(&self, node: &NodeName) {
         self.queue().forget(node);
         self.wake();
     }
 
-    /// Forgets a node once what is left of it is written: it is not connected here any more.
+    /// Drops a disconnected node after its queued records are written.
     pub(super) fn leave(&self, node: &NodeName) {
         self.queue().leave(node);
         self.wake();
     }
 
-    /// Waits for a node of which all is to be told anew, by [`Syncs::replace`]: until then changes
-    /// of it mean nothing. Can be cancelled without loss.
+    /// Waits for a node whose records must be set by [`Syncs::replace`]; until then changes of it
+    /// are ignored. Cancel-safe.
     pub(super) async fn due(&self) -> NodeName {
         let mut woken = self.shared.woken.subscribe();
         loop {
@@ -137,12 +135,12 @@ impl Syncs {
             if let Some(node) = self.queue().ask() {
                 return node;
             }
-            // The sender lives as long as this does.
+            // The sender lives as long as `self`.
             let _ = woken.changed().await;
         }
     }
 
-    /// Waits until all is written that can be.
+    /// Waits until everything that can be written is written.
     pub(super) async fn settled(&self) {
         let mut woken = self.shared.woken.subscribe();
         while !self.queue().is_settled() {
@@ -150,12 +148,12 @@ impl Syncs {
         }
     }
 
-    /// How many records are to be written.
+    /// Returns the number of queued records.
     pub(super) fn waiting(&self) -> usize {
         self.queue().len()
     }
 
-    /// Writes, until it is dropped. To be run once.
+    /// Runs the writer until it is dropped. Called once.
     pub(super) async fn run(&self) {
         let mut woken = self.shared.woken.subscribe();
         let mut tasks: FuturesUnordered<BoxFuture<'_, Finished>> = FuturesUnordered::new();
@@ -221,7 +219,7 @@ impl Syncs {
         }
     }
 
-    /// Reads the records of nodes, and then who serves these: nothing is known of those of others.
+    /// Reads the records of nodes, then checks who serves them. The order matters, see "Fencing".
     async fn list(&self, turns: Vec<Turn>) -> Finished {
         let names: Vec<NodeName> = turns.iter().map(|turn| turn.node.clone()).collect();
         let mut found = match self.shared.records.list(&names).await {
@@ -307,7 +305,7 @@ impl Syncs {
         Ok(End::Again)
     }
 
-    /// The Node that the records of a node belong to.
+    /// Returns the Node that owns the records of a node.
     pub(super) async fn owner(&self, node: &NodeName) -> Result<Owner, Failure> {
         Ok(match self.shared.requests.get(&self.shared.node, "", node).await? {
             Some(found) if mark::is_marked(&found) => Owner::Is(found.uid().into()),
@@ -331,13 +329,13 @@ impl Syncs {
     }
 }
 
-/// The Node that records belong to.
+/// The Node that owns records.
 pub(super) enum Owner {
-    /// It has this UID.
+    /// The Node's UID.
     Is(Arc<str>),
-    /// It has not been made yet.
+    /// The Node does not exist yet.
     Missing,
-    /// It is somebody else's.
+    /// The Node belongs to others.
     Foreign,
 }
 
@@ -347,12 +345,12 @@ async fn sleep_until(time: Option<Instant>) {
     }
 }
 
-/// When to go on.
+/// Backoff of the writer.
 #[derive(Debug, Default)]
 struct Pause {
-    /// Nothing is written before.
+    /// Nothing is written before this time.
     until: Option<Instant>,
-    /// When those nodes are tried again that could not be written.
+    /// Time at which nodes with failed writes are retried.
     resume: Option<Instant>,
     failures: u32,
 }
@@ -362,12 +360,12 @@ impl Pause {
         self.until.is_none_or(|until| until <= Instant::now())
     }
 
-    /// Whether nodes are to be tried again now.
+    /// Returns whether the retry is due.
     fn take_resume(&mut self) -> bool {
         self.resume.take_if(|resume| *resume <= Instant::now()).is_some()
     }
 
-    /// When there is something to do again.
+    /// Returns when the writer must wake up.
     fn next(&self) -> Option<Instant> {
         if self.is_over() { self.resume } else { self.until }
     }
@@ -378,7 +376,7 @@ impl Pause {
     }
 
     fn failed(&mut self, node: &NodeName, why: &str) {
-        // Those that were under way together fail together.
+        // Concurrent writes fail together and count once.
         if self.is_over() {
             let time = PAUSE.saturating_mul(1 << self.failures.min(5)).min(PAUSE_MAX);
             tracing::warn!(

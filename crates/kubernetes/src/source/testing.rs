@@ -1,8 +1,7 @@
-//! A cluster in the process of the test: the embedded store with its API on loopback, as replicas
-//! see it.
+//! Test cluster: the embedded store with its API on loopback.
 //!
-//! With `EDGESYNC_TEST_KUBECONFIG` it is the cluster of that kubeconfig, for one test alone: it
-//! must be as new.
+//! With `EDGESYNC_TEST_KUBECONFIG` it is the cluster of that kubeconfig, for a single test; the
+//! cluster must be fresh.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,28 +25,28 @@ pub(super) use edgesync_fleet::source::LeaseRenewal;
 use edgesync_fleet::{CloudObjects, Upkeep};
 use edgesync_object::{Labels, NodeName, Object, Resource, Scope, kinds, yaml};
 
-/// The token of the replicas.
+/// The replicas' token.
 const TOKEN: &str = "replica";
-/// The group of ObjectSyncs here: those of its own nobody writes through the embedded API.
+/// Group of ObjectSyncs in tests; the embedded API rejects writes to the regular group.
 pub(super) const RECORDS: &str = "records.example.com/v1alpha1";
 const DEFINITIONS: [&str; 2] = [
     include_str!("../../../../packaging/kubernetes/crds/objectsyncs.yaml"),
     include_str!("../../../../packaging/kubernetes/crds/clusterobjectsyncs.yaml"),
 ];
-/// The embedded API has it already.
+/// Built into the embedded API.
 const PLACEMENTS: &str = include_str!("../../../../packaging/kubernetes/crds/placements.yaml");
 /// The namespace of the replicas.
 pub(super) const NAMESPACE: &str = "edgesync";
-/// How long a connection to the rig may be silent.
+/// Idle timeout of connections to the rig.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
-/// See the module. It ends when this is dropped.
+/// A test cluster; stops on drop.
 pub(super) struct Rig {
     cluster: Cluster,
     embedded: Option<Embedded>,
 }
 
-/// The embedded API, and what is behind it.
+/// The embedded API with its store.
 struct Embedded {
     kubeconfig: PathBuf,
     _upkeep: Upkeep,
@@ -55,7 +54,7 @@ struct Embedded {
     _directory: tempfile::TempDir,
 }
 
-/// What one replica writes with.
+/// The writers of one replica.
 pub(super) struct Replica {
     pub(super) leases: Leases,
     pub(super) nodes: Nodes,
@@ -79,12 +78,12 @@ impl Rig {
         rig
     }
 
-    /// Requests that no rate holds up.
+    /// Returns requests with practically no rate limit.
     pub(super) fn requests(&self) -> Requests {
         Requests::new(self.cluster.clone(), Throttle::new(1_000_000, 1_000_000))
     }
 
-    /// A replica; nodes were given a label by their tokens.
+    /// Returns a replica. Join tokens gave its nodes a label.
     pub(super) fn replica(&self, id: &str) -> Replica {
         self.replica_with(id, |node| (*node != "removed").then(|| labels(&[("site", "a")])))
     }
@@ -127,7 +126,7 @@ impl Rig {
         self.cluster.create(&kind_of(&object), &object).await.unwrap()
     }
 
-    /// Changes some fields of an object, as somebody else would.
+    /// Patches an object as another writer.
     pub(super) async fn patch(&self, object: &Object, patch: Value) -> Object {
         let place = (object.namespace(), object.name());
         self.cluster.merge(&kind_of(object), place, Precondition::default(), patch).await.unwrap()
@@ -138,7 +137,7 @@ impl Rig {
         assert!(self.cluster.delete(&kind_of(object), place, Precondition::default()).await.unwrap());
     }
 
-    /// Defines ObjectSyncs as they are installed, but for the group.
+    /// Defines the ObjectSync kinds as installed, except for the group.
     pub(super) async fn define_records(&self) {
         for text in DEFINITIONS {
             self.define(&text.replace("reliablesyncs.kubeedge.io", "records.example.com")).await;
@@ -165,7 +164,7 @@ impl Rig {
         tokio::time::timeout(Duration::from_secs(30), served).await.unwrap();
     }
 
-    /// A Node of edgesync.
+    /// Creates a Node of edgesync.
     pub(super) async fn create_node(&self, name: &str) -> Object {
         let metadata = json!({"name": name, "labels": {"edgesync.io/edge": "true"}});
         self.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})).await
@@ -179,7 +178,7 @@ impl Embedded {
         let objects = Arc::new(CloudObjects::new(store).await.unwrap());
         let upkeep = Upkeep::start(&objects).await.unwrap();
         let access = Access::tokens(vec![(TOKEN.to_owned(), Role::Admin)], own_uid());
-        // Idle connections outlive the time that tests let pass at once.
+        // Idle connections outlive the time by which tests advance the clock.
         let limits = Limits { first_timeout: IDLE, head_timeout: IDLE, ..Limits::cloud() };
         let server = Server::new(objects, (), access, limits);
         let listener = Listener::bind(&Address::Tcp(([127, 0, 0, 1], 0).into())).await.unwrap();
@@ -214,14 +213,14 @@ pub(super) fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// A field of an object.
+/// Returns a field of an object.
 pub(super) fn at<'o>(object: &'o Object, pointer: &str) -> &'o Value {
     let (first, rest) = pointer.split_at(pointer[1..].find('/').map_or(pointer.len(), |at| at + 1));
     let found = object.fields().get(&first[1..]).and_then(|value| value.pointer(rest));
     found.unwrap_or(&Value::Null)
 }
 
-/// The renewal of a node, so many seconds after an arbitrary time.
+/// Returns a renewal, `second` seconds after an arbitrary time.
 pub(super) fn renewal(node: &str, second: i64) -> LeaseRenewal {
     let time = |second| Timestamp::from_second(1_790_000_000 + second).unwrap();
     LeaseRenewal {
@@ -233,7 +232,7 @@ pub(super) fn renewal(node: &str, second: i64) -> LeaseRenewal {
     }
 }
 
-/// So much time passes at once, by the clock of the runtime.
+/// Advances the runtime's clock.
 pub(super) async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;

@@ -1,29 +1,27 @@
-//! What nodes send from their outboxes takes effect in a cluster.
+//! Ingest of uploads: applies the items of nodes' outboxes to the cluster.
 //!
-//! # Each once
-//! There is no transaction that holds an effect and its number together. The numbers are kept in
-//! memory ([`Taken`]), and begin with what the node calls confirmed. So a replica that takes a node
-//! over may repeat what its predecessor did last and could not confirm. That does no harm, because
-//! each effect says what is to be, not what is to change: the Node's report, a status, what is in
-//! effect and an Event are put in the place of what is there, and nothing is written that is there
-//! already. Repeated in their order, the items of a lane end where they ended before. Until then a
-//! reader may see an older one of them once more.
+//! # Idempotence
+//! No transaction covers an effect and its sequence number. The numbers are kept in memory
+//! ([`Taken`]) and start at those that the node calls confirmed, so a replica that takes over a
+//! node may repeat unconfirmed effects of its predecessor. That is harmless, because each effect
+//! states the desired result, not a delta: the Node's report, a status, what is in effect and an
+//! Event replace what exists, and unchanged objects are not written. Repeated in order, the items
+//! of a lane end in the same state. Until then a reader may observe an older state again.
 //!
-//! # By the replica that serves the node
-//! A replica whose connection to a node is dead may still have an upload of it in its hands, and
-//! the node has sent that again, and newer ones, to another replica. It must not put the old ones
-//! over the new ones. The order is the one of
-//! [`super::syncs`]: whoever begins to serve a node claims its Lease first
-//! ([`super::leases::Leases::claim`]). Each effect reads what is there, then looks who serves the
-//! node, then writes over what it has read. A look before the claim means that it was also read
-//! before anything that the successor writes: a conflict. A look after it fails the batch. A
-//! conflict is never tried again, whoever caused it: the batch fails, and the node sends it again,
-//! to whoever serves it by then. An Event that is created replaces nothing, so it needs no look.
+//! # Fencing
+//! A replica with a dead connection to a node may still process an upload that the node has sent
+//! again, with newer ones, to another replica. It must not overwrite newer state. The order of
+//! [`super::syncs`] ensures that: a replica that starts to serve a node claims its Lease first
+//! ([`super::leases::Leases::claim`]). Each effect reads the object, then checks who serves the
+//! node, then writes with the version that it has read. If the check precedes the claim, the read
+//! precedes all writes of the successor, so the write conflicts. If the check follows the claim,
+//! the batch fails. A conflict fails the batch too, whatever its cause, and the node sends it again
+//! to the replica that serves it then; only [`in_effect`] retries, with another read and check. The
+//! creation of an Event replaces nothing and needs no check.
 //!
-//! # Nothing is lost
-//! What the cluster cannot do now (it does not answer, asks to wait, is at odds with another
-//! writer) fails the batch after the items before it, which are not repeated here. What it will
-//! never do is refused, in its words.
+//! # No loss
+//! A temporary failure (no answer, throttling, a conflict) fails the batch after the items before
+//! it, which are not repeated here. A permanent one refuses the item with the cluster's message.
 
 mod in_effect;
 
@@ -45,39 +43,39 @@ use edgesync_protocol::node::NodeReport;
 use edgesync_protocol::upload::{Lane, Refused, RefusedReason, Taken};
 pub(super) use in_effect::Shown;
 
-/// The longest message of a refusal, in bytes.
+/// Maximum length of a refusal's message, in bytes.
 const MAX_REFUSAL: usize = 256;
-/// The namespace of the Events of the cluster itself.
+/// The namespace of Events about cluster-scoped objects.
 const SYSTEM: &str = "kube-system";
-/// Metadata of an Event that a node does not decide about, beside those that no client gives.
+/// Metadata of an Event that a node does not set, in addition to [`SERVER_METADATA`].
 const CLOUD_METADATA: [&str; 4] = ["finalizers", "generateName", "managedFields", "ownerReferences"];
 
-/// Has what nodes send take effect. Cheap to clone.
+/// Applies uploads. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Uploads {
     requests: Requests,
     leases: Leases,
     nodes: Nodes,
     event: Arc<Resource>,
-    /// Where every object has an ObjectSync: what is in effect is shown by them.
+    /// Set if every object has an ObjectSync, whose labels then show what is in effect.
     shown: Option<Shown>,
     standing: Arc<Mutex<HashMap<NodeName, Standing>>>,
 }
 
-/// How far a node has come.
+/// Ingest state of a node.
 #[derive(Debug, Default)]
 struct Standing {
     taken: Taken,
-    /// What was refused of a batch that failed later: to be told with the next one.
+    /// Refusals of a batch that failed later, returned with the next batch.
     untold: Vec<(Lane, Refused)>,
 }
 
-/// Why an item does not take effect now.
+/// Reason why an item was not applied.
 #[derive(Debug)]
 enum Undone {
-    /// It never will.
+    /// Permanent.
     Refused(RefusedReason, String),
-    /// It may later: nothing after it is looked at.
+    /// Temporary: later items wait.
     Failed(SourceError),
 }
 
@@ -107,7 +105,7 @@ impl From<NodeError> for Undone {
     }
 }
 
-/// The status of an object, as an item has it.
+/// The status of an object in an upload item.
 struct StatusItem<'a> {
     resource: &'a Resource,
     namespace: &'a str,
@@ -123,10 +121,10 @@ impl Uploads {
         Self { requests, leases, nodes, event, shown, standing: Arc::default() }
     }
 
-    /// Has items take effect, in their order; what cannot is refused, and hinders no other.
+    /// Applies items in order. A refused item does not affect others.
     ///
     /// # Errors
-    /// An item could not take effect now. Those before it have, and count.
+    /// A temporary failure of an item. The items before it are applied and counted.
     pub(super) async fn take(&self, batch: UploadBatch) -> Result<UploadOutcome> {
         self.standing().entry(batch.node.clone()).or_default().taken.begin(
             &batch.outbox,
@@ -154,7 +152,7 @@ impl Uploads {
         Ok(UploadOutcome { taken: taken.clone(), refused, events_dropped: 0 })
     }
 
-    /// Forgets how far a node has come: it is not connected here any more.
+    /// Drops the ingest state of a disconnected node.
     pub(super) fn forget(&self, node: &NodeName) {
         self.standing().remove(node);
     }
@@ -168,7 +166,7 @@ impl Uploads {
     fn note(&self, batch: &UploadBatch, seq: u64, refusal: Option<(RefusedReason, String)>) {
         let mut standing = self.standing();
         let standing = standing.entry(batch.node.clone()).or_default();
-        // The node may have begun another outbox meanwhile.
+        // The node may have started another outbox meanwhile.
         if standing.taken.outbox == batch.outbox
             && standing.taken.accept(batch.lane, seq)
             && let Some((reason, mut message)) = refusal
@@ -196,7 +194,7 @@ impl Uploads {
         }
     }
 
-    /// Replaces the status of an object and nothing else of it, if it is the one that is meant.
+    /// Replaces the status of an object, and nothing else, if the UID matches.
     async fn apply_status(&self, node: &NodeName, item: &StatusItem<'_>) -> Result<(), Undone> {
         let key = item.key();
         let mut object = self.meant(item).await?;
@@ -216,7 +214,7 @@ impl Uploads {
                 ));
             }
         };
-        // Of some kinds, servers show an empty one where there is none.
+        // Servers show an empty status for some kinds without one.
         let is_some = |status: &&Value| status.as_object().is_none_or(|fields| !fields.is_empty());
         if object.fields().get("status").filter(is_some) == status.filter(is_some) {
             return Ok(());
@@ -228,8 +226,8 @@ impl Uploads {
         }
         match self.requests.replace_status(item.resource, &object).await {
             Ok(_) => Ok(()),
-            // The object has gone, or its kind has no such subresource: then the status is a field
-            // like others.
+            // Either the object was deleted, or its kind has no status subresource and the status
+            // is an ordinary field.
             Err(Failure::NotFound(_)) => {
                 self.meant(item).await?;
                 let replaced = self.requests.replace(item.resource, &object).await?;
@@ -243,7 +241,7 @@ impl Uploads {
         }
     }
 
-    /// The object that a status is about, as it is now.
+    /// Returns the current object that a status refers to.
     async fn meant(&self, item: &StatusItem<'_>) -> Result<Object, Undone> {
         let key = item.key();
         let Some(object) = self.requests.get(item.resource, item.namespace, item.name).await? else {
@@ -256,8 +254,8 @@ impl Uploads {
         Err(Undone::Refused(RefusedReason::Recreated, why))
     }
 
-    /// Creates an Event, or replaces the one that this node has made under its name. If somebody
-    /// else has made that one, the name of the node is added to it.
+    /// Creates an Event, or replaces the one that this node created under the name. If another
+    /// writer owns the name, the node's name is appended.
     async fn apply_event(&self, node: &NodeName, event: &Object) -> Result<(), Undone> {
         let mut event = event.clone();
         for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
@@ -281,7 +279,7 @@ impl Uploads {
             match self.requests.create(&self.event, &event).await {
                 Ok(_) => return Ok(()),
                 Err(Failure::Conflict(_)) => {}
-                // There is no such namespace: nodes make none.
+                // The namespace does not exist, and nodes create none.
                 Err(Failure::NotFound(_)) => {
                     let why = format!("there is no namespace '{}' for {key}", key.namespace);
                     return Err(Undone::Refused(RefusedReason::Invalid, why));
@@ -314,7 +312,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// Whether this replica serves the node: see the module.
+    /// Checks that this replica serves the node; see "Fencing" in the module.
     async fn check_served(&self, node: &NodeName) -> Result<(), Undone> {
         match self.leases.served(node).await? {
             Served::Here => Ok(()),
@@ -335,14 +333,14 @@ impl StatusItem<'_> {
     }
 }
 
-/// Whether an Event is about something without a namespace and stands where newer servers want
-/// that: older ones, 1.20 among them, take it in [`SYSTEM`] alone.
+/// Returns whether an Event about a cluster-scoped object is in the namespace that newer servers
+/// require. Older ones, such as 1.20, require [`SYSTEM`].
 fn may_be_of_the_system(event: &Object) -> bool {
     let regarding = event.fields().get("regarding").and_then(|regarding| regarding.get("namespace"));
     event.namespace() == "default" && regarding.and_then(Value::as_str).is_none_or(str::is_empty)
 }
 
-/// Whether a value says all that another one says: servers add defaults.
+/// Returns whether `value` contains all fields of `wanted`; servers add defaults.
 fn says(value: Option<&Value>, wanted: Option<&Value>) -> bool {
     match (value, wanted) {
         (Some(Value::Object(fields)), Some(Value::Object(wanted))) => {

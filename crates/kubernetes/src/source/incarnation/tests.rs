@@ -99,7 +99,7 @@ async fn what_the_replicas_have_written_last_is_missed_where_the_cluster_is_an_o
     newer.set_metadata("resourceVersion", LATE.to_string());
     assert!(!one.went_back(&newer));
     assert!(one.is_another(&life).await.unwrap(), "it has been newer");
-    // Another life has its own.
+    // A new incarnation starts with a new `mark`.
     let other = one.begin_another_than(&life, &LATE.into()).await.unwrap();
     assert_ne!(other, life);
     assert_eq!(one.begin_another_than(&life, &LATE.into()).await.unwrap(), other, "it has begun since");

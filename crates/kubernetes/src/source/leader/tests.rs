@@ -13,7 +13,7 @@ impl One {
         Self { leader: Leader::new(rig.requests(), NAMESPACE, replica), seen: None }
     }
 
-    /// Looks until it knows how it is.
+    /// Steps until the outcome is final.
     async fn look(&mut self) -> bool {
         while self.leader.step(&mut self.seen).await.unwrap() == Duration::ZERO {}
         self.leader.is_leader()
@@ -35,7 +35,7 @@ async fn a_leader_that_renews_no_more_is_followed_once_its_time_is_over_by_ones_
     let rig = Rig::start().await;
     let (mut a, mut b) = (One::new(&rig, "a"), One::new(&rig, "b"));
     assert!(a.look().await && !b.look().await);
-    // By the clock of another machine.
+    // The timestamp of a machine with another clock.
     let lease = rig.get("coordination.k8s.io/v1", "Lease", NAMESPACE, NAME).await.unwrap();
     rig.patch(&lease, json!({"spec": {"renewTime": "2001-01-01T00:00:00.000000Z"}})).await;
     assert!(!b.look().await, "when it says that it was renewed does not count");

@@ -51,7 +51,7 @@ async fn the_lease_of_a_kubelet_is_never_touched() {
     assert!(!leases.remove(&node_name("worker")).await.unwrap());
     assert_eq!(rig.lease("worker").await, Some(lease.clone()));
 
-    // A device had the name before.
+    // Another device had the name before.
     rig.delete(&lease).await;
     rig.delete(&rig.node("worker").await.unwrap()).await;
     rig.create_node("worker").await;
@@ -71,7 +71,7 @@ async fn a_lease_that_cannot_be_renewed_holds_no_other_up() {
         rig.create_node(name).await;
     }
     let mut renewals: Vec<LeaseRenewal> = names.iter().map(|name| renewal(name, 1)).collect();
-    // The cluster refuses that.
+    // The cluster rejects that.
     renewals[0].seconds = 0;
     let leases = rig.replica("a").leases;
     let error = leases.renew(renewals).await.unwrap_err().to_string();
@@ -113,7 +113,7 @@ async fn whoever_has_claimed_or_renewed_last_serves_the_node() {
     b.renew(vec![renewal("edge-1", 30)]).await.unwrap();
     assert_eq!(a.served(&node_name("edge-1")).await.unwrap(), Served::By("b".into()));
 
-    // What the one before has still had in its hands comes late.
+    // A delayed renewal of the previous replica arrives.
     a.renew(vec![renewal("edge-1", 20)]).await.unwrap();
     assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::Here, "its renewal is older");
     a.renew(vec![renewal("edge-1", 40)]).await.unwrap();

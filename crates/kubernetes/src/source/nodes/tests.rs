@@ -24,7 +24,7 @@ fn condition(node: &str, name: &str, status: ConditionStatus) -> NodeChange {
     NodeChange { node: node_name(node), report: None, conditions: vec![condition] }
 }
 
-/// Clusters add taints of their own to Nodes that are not ready.
+/// Clusters add their own taints to Nodes that are not ready.
 fn is_tainted(node: &Object) -> bool {
     let taints = at(node, "/spec/taints").as_array().cloned().unwrap_or_default();
     taints.contains(&json!({"key": "edgesync.io/edge", "effect": "NoSchedule"}))
@@ -52,10 +52,10 @@ async fn a_new_node_is_ours_and_takes_no_pods() {
     assert_eq!(at(&node, "/status/allocatable/pods"), "0");
     assert_eq!(at(&node, "/status/conditions/0/status"), "True");
 
-    // What changes nothing is not written.
+    // An unchanged report writes nothing.
     nodes.change(vec![reported("edge-1", "1Gi")]).await.unwrap();
     assert_eq!(rig.node("edge-1").await.unwrap().resource_version(), node.resource_version());
-    // What others have set stays.
+    // Fields set by others stay.
     rig.patch(&node, json!({"metadata": {"labels": {"arch": "theirs"}}, "spec": {"unschedulable": true}}))
         .await;
     nodes.change(vec![reported("edge-1", "2Gi")]).await.unwrap();
@@ -81,7 +81,7 @@ async fn the_node_of_a_kubelet_is_refused_and_left_alone() {
     assert!(!nodes.edit(&node_name("worker"), |node| node.set_metadata("labels", json!({}))).await.unwrap());
     assert_eq!(rig.node("worker").await, Some(kubelets.clone()));
 
-    // As the error says.
+    // The label that the error suggests.
     rig.patch(&kubelets, json!({"metadata": {"labels": {"edgesync.io/edge": "true"}}})).await;
     nodes.report(&reported("worker", "1Gi")).await.unwrap();
     let node = rig.node("worker").await.unwrap();

@@ -59,7 +59,7 @@ async fn a_node_that_has_fallen_silent_is_unknown_and_one_that_renews_is_not() {
     assert!(!has_reported(&lost));
     pass(Duration::from_secs(5)).await;
     assert_eq!(sweep.look().await.unwrap(), 0, "it is told once");
-    // It comes back and falls silent again.
+    // Both nodes renew and expire.
     leases.renew(vec![renewal("edge-1", 50), renewal("edge-2", 50)]).await.unwrap();
     assert_eq!(sweep.look().await.unwrap(), 0);
     pass(SILENT).await;
@@ -85,7 +85,7 @@ async fn a_controller_manager_that_lives_sets_ready_itself() {
     assert!(lost.contains(&("Ready".into(), "True".into())), "{lost:?}");
     assert!(lost.contains(&("edgesync.io/DiskPressure".into(), "Unknown".into())), "{lost:?}");
 
-    // It has died since: nobody else says so.
+    // The controller manager has died since.
     sweep.silences.told.clear();
     pass(SILENT).await;
     assert_eq!(sweep.look().await.unwrap(), 2);

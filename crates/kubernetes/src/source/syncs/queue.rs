@@ -1,5 +1,4 @@
-//! What is to be written of ObjectSyncs: of each node and object the newest, in a bounded number.
-//! Pure.
+//! Bounded queue of ObjectSyncs to write, with the newest state per node and object. Pure.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -10,36 +9,38 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
 
-/// Records of one node that are written before it is the turn of the next node.
+/// Records of one node written per turn.
 const AT_A_TURN: usize = 64;
 
-/// What a record is to say; nothing if there is to be none.
+/// Desired records; `None` for one to delete.
 pub(super) type Wanted = HashMap<Uid, Option<Record>>;
 
-/// The turn of a node. One that was forgotten since, and has come back, has another one.
+/// Queue entry of a node. The serial differs after the node was dropped and added again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Turn {
     pub(super) node: NodeName,
     serial: u64,
 }
 
-/// See the module. A node is in one of the lines at most.
+/// Queue of nodes with desired records. A node is in at most one of `ready`, `unlisted` and
+/// `later`.
 #[derive(Debug)]
 pub(super) struct Queue {
     nodes: HashMap<NodeName, Node>,
-    /// Nodes of which something is to be written.
+    /// Nodes with records to write.
     ready: VecDeque<Turn>,
-    /// Nodes of which something is to be written, and whose records are not known yet.
+    /// Nodes with records to write whose current records are unknown.
     unlisted: VecDeque<Turn>,
-    /// Nodes that could not be written, until [`Queue::resume`].
+    /// Nodes with failed writes, until [`Queue::resume`].
     later: Vec<Turn>,
-    /// What did not fit, or was told by whoever is not believed: all is to be told anew.
+    /// Nodes whose records were dropped, by overflow or fencing, and must be set again.
     due: BTreeSet<NodeName>,
-    /// Those of them that were asked for it. Until then changes of theirs mean nothing.
+    /// Formerly due nodes whose records were requested. Their changes are ignored until
+    /// [`Queue::replace`].
     asked: HashSet<NodeName>,
-    /// Nodes that another replica serves.
+    /// Nodes served by another replica.
     fenced: HashSet<NodeName>,
-    /// Records that are to be written, and those that are being.
+    /// Number of records queued or being written.
     entries: usize,
     limit: usize,
     serials: u64,
@@ -49,44 +50,44 @@ pub(super) struct Queue {
 struct Node {
     serial: u64,
     wanted: Wanted,
-    /// Whether `wanted` is all that there is to be: what is not in it goes.
+    /// Set when `wanted` is complete, so that other records are deleted.
     all: bool,
     known: Option<KnownRecords>,
-    /// Its database file, once that was told.
+    /// The epoch of the node's database, if known.
     epoch: Option<Epoch>,
     owner: Option<Arc<str>>,
-    /// Whether it is in a line, or being written.
+    /// Set while the node is queued or being written.
     waits: bool,
-    /// To be forgotten once all is written.
+    /// Set when the node is dropped after its writes.
     leaves: bool,
 }
 
-/// Records of a node that are being written.
+/// Records of a node being written.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) node: NodeName,
     serial: u64,
-    /// What is left to be written: whoever has written something takes it out.
+    /// Records left to write. The writer removes each one it has written.
     pub(super) wanted: Wanted,
-    /// What is known of all its records: whoever has written something notes it.
+    /// Current records of the node. The writer updates each one it has written.
     pub(super) known: KnownRecords,
-    /// The UID of its Node, once that is known.
+    /// The UID of the Node, if known.
     pub(super) owner: Option<Arc<str>>,
-    /// Its database file, if that was told.
+    /// The epoch of the node's database, if known.
     pub(super) epoch: Option<Epoch>,
     entries: usize,
 }
 
-/// How a job ended.
+/// Result of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// What is left is to be tried again at its turn.
+    /// The rest is written in the node's next turn.
     Again,
-    /// Its records are not as they were known.
+    /// The current records differ from the known ones.
     Changed,
-    /// What is left cannot be written now.
+    /// The rest cannot be written now.
     Later,
-    /// The Node is not this program's: there is nothing to be written of it.
+    /// The Node belongs to others, so nothing is written.
     Nothing,
 }
 
@@ -106,7 +107,7 @@ impl Queue {
         }
     }
 
-    /// These are all records that a node is to have.
+    /// Sets all desired records of a node.
     pub(super) fn replace(&mut self, node: &NodeName, all: Vec<(Uid, Record)>) {
         self.drop_wanted(node);
         self.due.remove(node);
@@ -123,10 +124,11 @@ impl Queue {
         self.line_up(node);
     }
 
-    /// Records of a node have changed.
+    /// Changes some desired records of a node.
     pub(super) fn change(&mut self, node: &NodeName, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
         if self.fenced.remove(node) {
-            // It has come back, or else nothing would change: what was dropped is to be told anew.
+            // A change proves that the node is served here again, so the dropped records are
+            // requested.
             self.due.insert(node.clone());
         }
         if self.due.contains(node)
@@ -151,22 +153,21 @@ impl Queue {
         self.line_up(node);
     }
 
-    /// A node has this database file.
+    /// Sets the epoch of a node's database.
     pub(super) fn follow(&mut self, node: &NodeName, epoch: Epoch) {
         let found = self.node(node);
         found.epoch = Some(epoch);
         found.leaves = false;
     }
 
-    /// A record of a node was written beside this. If it is being written here at this moment, that
-    /// conflicts.
+    /// Records a write by another writer. A concurrent job with the same record conflicts.
     pub(super) fn noted(&mut self, node: &NodeName, uid: &Uid, known: Known) {
         if let Some(records) = self.nodes.get_mut(node).and_then(|node| node.known.as_mut()) {
             records.insert(uid.clone(), known);
         }
     }
 
-    /// Forgets all of a node, written or not.
+    /// Drops a node with its queued records.
     pub(super) fn forget(&mut self, node: &NodeName) {
         self.drop_wanted(node);
         self.nodes.remove(node);
@@ -175,20 +176,20 @@ impl Queue {
         self.fenced.remove(node);
     }
 
-    /// Forgets a node once what is left of it is written.
+    /// Drops a node after its queued records are written.
     pub(super) fn leave(&mut self, node: &NodeName) {
         let Some(found) = self.nodes.get_mut(node) else { return self.forget(node) };
         found.leaves = true;
         self.leave_if_done(node);
     }
 
-    /// Another replica serves the node: nothing is written of it.
+    /// Drops a node that another replica serves.
     pub(super) fn fence(&mut self, node: &NodeName) {
         self.forget(node);
         self.fenced.insert(node.clone());
     }
 
-    /// The next records to be written. [`Queue::finish`] is to follow.
+    /// Takes the next job. The caller passes it to [`Queue::finish`].
     pub(super) fn take(&mut self) -> Option<Job> {
         while let Some(Turn { node: name, serial }) = self.ready.pop_front() {
             let Some(node) = self.nodes.get_mut(&name).filter(|node| node.serial == serial) else { continue };
@@ -223,7 +224,7 @@ impl Queue {
         None
     }
 
-    /// Records were written, or not.
+    /// Completes a job.
     pub(super) fn finish(&mut self, job: Job, end: End) {
         let Job { node: name, serial, wanted, known, owner, entries, .. } = job;
         self.entries -= entries;
@@ -235,7 +236,8 @@ impl Queue {
         }
         if end != End::Nothing {
             for (uid, wanted) in wanted {
-                // Newer is what came meanwhile; and if that was all, what is not in it is to go.
+                // Records changed meanwhile are newer. If all were set meanwhile, the rest is
+                // obsolete.
                 if !node.all && !node.wanted.contains_key(&uid) {
                     node.wanted.insert(uid, wanted);
                     self.entries += 1;
@@ -253,7 +255,7 @@ impl Queue {
         }
     }
 
-    /// Tries those again that could not be written.
+    /// Queues nodes with failed writes again.
     pub(super) fn resume(&mut self) {
         for turn in std::mem::take(&mut self.later) {
             if let Some(node) = self.of(&turn) {
@@ -263,7 +265,7 @@ impl Queue {
         }
     }
 
-    /// Nodes whose records are to be read. [`Queue::listed`] is to follow for each, or
+    /// Takes nodes whose records must be read. The caller passes each to [`Queue::listed`] or
     /// [`Queue::not_listed`].
     pub(super) fn take_unlisted(&mut self, most: usize) -> Vec<Turn> {
         let count = self.unlisted.len().min(most);
@@ -272,7 +274,7 @@ impl Queue {
         turns
     }
 
-    /// The records of a node were read.
+    /// Sets the current records of a node.
     pub(super) fn listed(&mut self, turn: &Turn, known: KnownRecords) {
         if let Some(node) = self.of(turn) {
             node.known = Some(known);
@@ -281,7 +283,7 @@ impl Queue {
         }
     }
 
-    /// The records of a node could not be read.
+    /// Schedules a retry after the records of a node could not be read.
     pub(super) fn not_listed(&mut self, turn: Turn) {
         if self.of(&turn).is_some() {
             self.later.push(turn);
@@ -292,7 +294,7 @@ impl Queue {
         self.nodes.get_mut(&turn.node).filter(|node| node.serial == turn.serial)
     }
 
-    /// A node of which all is to be told anew, if there is room for that.
+    /// Takes a due node once half of the queue is free.
     pub(super) fn ask(&mut self) -> Option<NodeName> {
         if self.entries > self.limit / 2 {
             return None;
@@ -302,12 +304,12 @@ impl Queue {
         Some(name)
     }
 
-    /// Records that are to be written.
+    /// Returns the number of records queued or being written.
     pub(super) fn len(&self) -> usize {
         self.entries
     }
 
-    /// Whether nothing is to be written, nor anything known of a node that is to be told anew.
+    /// Returns whether nothing is queued or being written. Ignores due nodes.
     pub(super) fn is_settled(&self) -> bool {
         self.nodes.values().all(|node| !node.waits && node.wanted.is_empty() && !node.all)
     }
@@ -318,7 +320,7 @@ impl Queue {
             let node = Node { serial: self.serials, ..Node::default() };
             self.nodes.insert(name.clone(), node);
         }
-        // It is there now.
+        // The entry exists.
         self.nodes.entry(name.clone()).or_default()
     }
 
@@ -330,8 +332,8 @@ impl Queue {
         }
     }
 
-    /// Whether so much more fits. If not, all of the node is dropped, and to be told anew later. A
-    /// node that has more than fits at all is let in when it is alone.
+    /// Returns whether `more` records fit. Otherwise drops the node's records and makes it due. An
+    /// empty queue accepts a node that exceeds the limit.
     fn has_room(&mut self, name: &NodeName, more: usize) -> bool {
         let fits = self.entries == 0 || self.entries.saturating_add(more) <= self.limit;
         if !fits {
@@ -341,7 +343,7 @@ impl Queue {
         fits
     }
 
-    /// Puts a node into the line that it belongs into.
+    /// Adds a node to the matching queue.
     fn line_up(&mut self, name: &NodeName) {
         let Some((name, node)) = self.nodes.get_key_value(name) else { return };
         if node.waits || (node.wanted.is_empty() && !node.all) {

@@ -71,7 +71,7 @@ async fn records_are_made_changed_and_removed_and_those_of_others_left_alone() {
     assert_eq!(version(&rig, "edge-1.u-1").await, "11");
     assert_eq!(rig.get(RECORDS, "ClusterObjectSync", "", "edge-1.u-3").await, None);
 
-    // Another replica finds what there is.
+    // Another replica reads the existing records.
     let b = rig.replica("b");
     let two = sync(&rig, "edge-1.u-2").await.unwrap();
     b.syncs.replace(&node_name("edge-1"), vec![("u-2".into(), record("shop", "two", 20))]);
@@ -102,7 +102,7 @@ async fn a_record_that_tells_of_another_kind_of_the_same_object_says_so() {
     let one = sync(&rig, "edge-1.u-1").await.unwrap();
     assert_eq!(at(&one, "/spec/objectAPIVersion"), "example.com/v2");
     assert_eq!(at(&one, "/status/objectResourceVersion"), "12");
-    // Another namespace is another record.
+    // A different namespace needs a different record.
     a.syncs.change(&node_name("edge-1"), vec![("u-1".into(), record("lab", "one", 13))], vec![]);
     write(&a).await;
     assert_eq!(sync(&rig, "edge-1.u-1").await, None);
@@ -119,7 +119,7 @@ async fn a_replica_whose_connection_is_dead_writes_nothing_over_what_is_newer() 
     a.leases.renew(vec![renewal("edge-1", 1)]).await.unwrap();
     a.syncs.replace(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 10))]);
     write(&a).await;
-    // It still has something in its hands when the node goes to another replica.
+    // Replica `a` still has queued writes when the node moves to replica `b`.
     a.syncs.change(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 11))], vec![]);
     b.leases.claim(&node_name("edge-1")).await.unwrap();
     b.syncs.replace(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 12))]);
@@ -128,13 +128,13 @@ async fn a_replica_whose_connection_is_dead_writes_nothing_over_what_is_newer() 
     assert_eq!(version(&rig, "edge-1.u-1").await, "12");
     assert_eq!(a.syncs.waiting(), 0, "it has dropped it");
 
-    // So does one that has not even read what there is.
+    // A replica that has not read the records yet is fenced as well.
     let c = rig.replica("c");
     c.syncs.replace(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 9))]);
     write(&c).await;
     assert_eq!(version(&rig, "edge-1.u-1").await, "12");
 
-    // The node comes back: all is asked for.
+    // The node moves back: all of its records are requested.
     a.leases.claim(&node_name("edge-1")).await.unwrap();
     a.syncs.change(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 13))], vec![]);
     assert_eq!(&*a.syncs.due().await, "edge-1");
@@ -178,7 +178,7 @@ async fn records_wait_for_the_node_that_they_belong_to() {
     a.syncs.replace(&node_name("worker"), vec![("u-1".into(), record("shop", "one", 10))]);
     let others = async {
         let mut woken = a.syncs.shared.woken.subscribe();
-        // The Node of a kubelet gets none, and holds nothing up.
+        // The Node of a kubelet gets none, and blocks nothing.
         while a.syncs.waiting() != 1 {
             woken.changed().await.unwrap();
         }

@@ -1,9 +1,8 @@
-//! What is in effect on a node, as labels of the ObjectSyncs of a cluster: an item has taken effect
-//! once they are written.
+//! Ingest of effect reports, as labels of ObjectSyncs. An item is applied once they are written.
 //!
-//! The order is that of the module above: the record is read, then it is looked who serves the
-//! node, then it is written over what was read. After a conflict all of that is done anew, so
-//! whoever serves the node no more does not get that far.
+//! The order is that of the parent module: read the record, check who serves the node, write with
+//! the version that was read. After a conflict all three steps repeat, so a replica that no longer
+//! serves the node fails the check.
 
 use serde_json::json;
 
@@ -20,10 +19,10 @@ use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::upload::{EffectContent, EffectState, RefusedReason};
 
-/// How often an ObjectSync is labelled anew because it has changed meanwhile.
+/// Attempts to label an ObjectSync that changes concurrently.
 const ATTEMPTS: usize = 10;
 
-/// The ObjectSyncs that show what is in effect, and whoever else writes them.
+/// The ObjectSyncs that show what is in effect, and their other writer.
 #[derive(Clone, Debug)]
 pub(in crate::source) struct Shown {
     pub(in crate::source) records: Records,
@@ -31,8 +30,8 @@ pub(in crate::source) struct Shown {
 }
 
 impl Uploads {
-    /// Has the ObjectSync of an object show what is in effect of it. Where not every object has
-    /// one, nothing is shown.
+    /// Labels the ObjectSync of an object with what is in effect. Does nothing unless every object
+    /// has an ObjectSync.
     pub(super) async fn apply_in_effect(
         &self,
         node: &NodeName,
@@ -79,8 +78,8 @@ impl Uploads {
         Err(Undone::Failed(SourceError::Contended { kind: "ObjectSync", name }))
     }
 
-    /// Makes the ObjectSync of an object that the node holds and that nobody has written yet. Tells
-    /// whether there can be one.
+    /// Creates the missing ObjectSync of an object that the node holds. Returns false if none can
+    /// exist.
     async fn make_record(&self, node: &NodeName, effect: &EffectContent) -> Result<bool, Undone> {
         let Some(Shown { records, syncs }) = &self.shown else { return Ok(false) };
         let owner = match syncs.owner(node).await? {
@@ -94,7 +93,7 @@ impl Uploads {
         self.check_served(node).await?;
         match records.put((node, &owner), &effect.uid, &record, None).await {
             Ok(known) => syncs.noted(node, &effect.uid, known),
-            // Somebody else was faster.
+            // Another writer created it first.
             Err(Unwritten::Changed) => {}
             Err(Unwritten::Refused(why)) => return Err(Undone::Refused(RefusedReason::Other, why)),
             Err(Unwritten::Failed(failure)) => return Err(failure.into()),
@@ -108,7 +107,7 @@ fn is_record_of(record: &Object, node: &NodeName) -> bool {
         && split_sync_name(record.name()).is_some_and(|(of, _)| *node == *of)
 }
 
-/// Gives a record its labels, and leaves those of others. Tells whether it had others.
+/// Sets the effect labels of a record and keeps all others. Returns whether they changed.
 fn label(record: &mut Object, epoch: Epoch, effect: &EffectContent) -> bool {
     let before = record.labels();
     let mut labels = before.clone();

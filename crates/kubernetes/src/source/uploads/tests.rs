@@ -5,7 +5,7 @@ use super::super::testing::{Rig, at, object_of, renewal};
 use super::*;
 pub(super) use edgesync_fleet::source::UploadEffect;
 
-/// A kind whose status is no part of its own.
+/// A kind without the status subresource.
 const LAMPS: &str = "apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: { name: lamps.lab.io }
@@ -150,7 +150,7 @@ async fn an_event_is_made_once_and_counted_on_and_takes_nobodys_name() {
     assert_eq!(events(&rig, "taken").await, Some(other), "somebody else's");
     let beside = events(&rig, "taken.edge-1").await.unwrap();
 
-    // The replica has died before it could confirm them: another one is told all of it.
+    // The replica crashed before it could confirm them, so another one receives all of them.
     b.take(batch(Lane::Events, 0, items())).await.unwrap();
     assert_eq!(events(&rig, "mine").await, Some(mine));
     assert_eq!(events(&rig, "taken.edge-1").await, Some(beside));
@@ -197,7 +197,7 @@ async fn a_replica_that_serves_the_node_no_more_changes_nothing_and_loses_nothin
     let after = rig.get("apps/v1", "Deployment", "default", "one").await.unwrap();
     assert_eq!(at(&after, "/status/replicas"), &json!(4));
 
-    // The node comes back and sends what was not confirmed.
+    // The node moves back and sends the unconfirmed items again.
     a.leases.claim(&node_name("edge-1")).await.unwrap();
     let outcome = a.uploads.take(batch(Lane::Status, 1, old())).await.unwrap();
     assert_eq!(reasons(&outcome), [(2, RefusedReason::Gone)], "it is told, although it was found before");

@@ -24,7 +24,7 @@ fn wanted(job: &Job) -> BTreeMap<&str, Option<&str>> {
     all.map(|(uid, version)| (uid, version.map(|version| &*version.leak()))).collect()
 }
 
-/// All that is in the lines comes to be known, with nothing in the cluster.
+/// Marks all unlisted nodes as listed, with no records in the cluster.
 fn list(queue: &mut Queue) {
     for turn in queue.take_unlisted(usize::MAX) {
         queue.listed(&turn, KnownRecords::new());
@@ -42,7 +42,7 @@ fn of_each_object_the_newest_is_written() {
     list(&mut queue);
     let job = queue.take().unwrap();
     assert_eq!(wanted(&job), [("u", Some("49"))].into());
-    // What comes meanwhile waits, and is not gone with what is left of the job.
+    // Changes during a job are queued, and survive its end.
     queue.change(&node_name("n"), vec![("u".into(), record(50)), ("v".into(), record(1))], vec![]);
     assert!(queue.take().is_none(), "one job of a node at a time");
     queue.finish(job, End::Again);

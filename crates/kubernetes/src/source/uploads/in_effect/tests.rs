@@ -1,4 +1,4 @@
-//! What nodes tell of files, written to a cluster.
+//! Tests of effect reports, written to a cluster.
 
 use crate::node_name;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ async fn record(rig: &Rig) -> Option<Object> {
     rig.get(RECORDS, "ObjectSync", "shop", "edge-1.u-1").await
 }
 
-/// The version in effect and the state that the record shows, and the version held.
+/// Returns the version in effect, the state, and the version held, as shown by the record.
 async fn shown(rig: &Rig) -> [Value; 3] {
     let Some(record) = record(rig).await else { return [Value::Null, Value::Null, Value::Null] };
     let label = |label| record.labels().get(label).map_or(Value::Null, |value| json!(value));
@@ -81,7 +81,7 @@ async fn the_record_shows_what_is_in_effect_and_keeps_it_when_the_version_held_c
     write(&a).await;
     assert_eq!(take(&a, batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await, []);
     assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("41")]);
-    // What was written beside them is known to those who write records: nothing is read anew.
+    // The writer of records knows the labels written beside it and does not read them again.
     a.syncs.change(&node_name("edge-1"), held(42), Vec::new());
     write(&a).await;
     assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("42")]);
@@ -89,7 +89,7 @@ async fn the_record_shows_what_is_in_effect_and_keeps_it_when_the_version_held_c
     take(&a, batch(1, &[(2, true, bad.clone())])).await;
     assert_eq!(shown(&rig).await, [json!("41"), json!("NotInEffect"), json!("42")]);
     let before = record(&rig).await;
-    // Another replica is told the same.
+    // Another replica receives the same items.
     let b = rig.replica("b");
     b.leases.claim(&node_name("edge-1")).await.unwrap();
     take(&b, batch(1, &[(2, true, bad)])).await;
@@ -108,12 +108,12 @@ async fn a_record_that_nobody_has_written_yet_is_made_and_none_of_what_is_not_pl
     assert_eq!(record(&rig).await, None);
     take(&a, batch(2, &[(3, true, good)])).await;
     assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("41")]);
-    // Whoever writes the records finds it.
+    // The writer of records finds it.
     let before = record(&rig).await;
     a.syncs.replace(&node_name("edge-1"), held(41));
     write(&a).await;
     assert_eq!(record(&rig).await, before);
-    // It goes with its object.
+    // It is deleted with its object.
     a.syncs.change(&node_name("edge-1"), Vec::new(), vec!["u-1".into()]);
     write(&a).await;
     assert_eq!(record(&rig).await, None);
@@ -162,14 +162,14 @@ async fn what_a_lost_database_file_knew_is_shown_no_more_once_the_node_is_welcom
     write(&a).await;
     assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("41")]);
 
-    // Another replica serves it with another file, which was filled again with the same.
+    // Another replica serves the node with a new database file that holds the same objects.
     let b = rig.replica("b");
     b.leases.claim(&node_name("edge-1")).await.unwrap();
     b.syncs.follow(&node_name("edge-1"), Epoch(8));
     b.syncs.replace(&node_name("edge-1"), held(41));
     write(&b).await;
     assert_eq!(shown(&rig).await, [Value::Null, Value::Null, json!("41")]);
-    // What the node says anew is shown, and stays.
+    // A new report of the node is shown and kept.
     let again = UploadBatch { outbox: "another".into(), ..batch(0, &[]) };
     let said = Effect::InEffect {
         effect: Box::new(effect(Some(41), 41, EffectState::InEffect)),
