@@ -7,11 +7,8 @@ use edgesync_placement::Summary;
 /// Type of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChangeKind {
-    /// Created.
     Added,
-    /// Updated.
     Modified,
-    /// Deleted.
     Deleted,
 }
 

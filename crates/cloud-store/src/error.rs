@@ -18,13 +18,11 @@ pub enum CloudError {
     /// No such object.
     #[error("{key} not found")]
     NotFound {
-        /// The requested object.
         key: ObjectKey,
     },
     /// The object has changed since the client read it.
     #[error("{key} has been changed: its resourceVersion is {current}, the request was made for {given}")]
     Conflict {
-        /// The object.
         key: ObjectKey,
         /// The version in the request.
         given: u64,
@@ -34,7 +32,6 @@ pub enum CloudError {
     /// The object of this name has another UID than the request.
     #[error("{key} has the uid '{current}', the request was made for uid '{given}'")]
     OtherUid {
-        /// The object.
         key: ObjectKey,
         /// The UID in the request.
         given: String,
@@ -44,7 +41,6 @@ pub enum CloudError {
     /// The object fails validation.
     #[error("{key} is invalid: {problems}")]
     Invalid {
-        /// The object.
         key: ObjectKey,
         /// Validation errors by field.
         problems: Problems,
@@ -52,7 +48,6 @@ pub enum CloudError {
     /// The object exceeds the size limit.
     #[error("{key} has {size} bytes, which must be less than or equal to {limit}")]
     TooLarge {
-        /// The object.
         key: ObjectKey,
         /// Size as JSON text, in bytes.
         size: usize,
@@ -62,13 +57,11 @@ pub enum CloudError {
     /// The namespace is being deleted, or was. The caller must check the namespace again.
     #[error("the namespace '{namespace}' is being deleted, or was")]
     NamespaceLeft {
-        /// The namespace.
         namespace: String,
     },
     /// The namespace is not empty.
     #[error("{key} has {inside} in it")]
     NotEmpty {
-        /// The namespace.
         key: ObjectKey,
         /// Plural of one kind with objects in it.
         inside: String,
@@ -76,7 +69,6 @@ pub enum CloudError {
     /// The history does not reach back that far: the client must relist.
     #[error("changes after resourceVersion {after} are asked for, the history starts after {oldest}")]
     Expired {
-        /// The requested version.
         after: u64,
         /// The oldest version that the history can continue from.
         oldest: u64,
@@ -110,9 +102,7 @@ pub enum OpenError {
          apply all manifests before nodes connect", path.display()
     )]
     Corrupt {
-        /// The database file.
         path: PathBuf,
-        /// The damage found.
         #[source]
         source: Cause,
     },
@@ -122,7 +112,6 @@ pub enum OpenError {
          away, start edgesync-cloud, apply all manifests again and let the nodes join again with new tokens", path.display()
     )]
     Unreleased {
-        /// The database file.
         path: PathBuf,
     },
     /// The file is in use by another process, or belongs to another program or version. The error
@@ -132,9 +121,7 @@ pub enum OpenError {
     /// Anything else.
     #[error("cannot open the database '{}'", path.display())]
     Store {
-        /// The database file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: StoreError,
     },

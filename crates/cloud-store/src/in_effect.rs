@@ -107,7 +107,6 @@ impl Standing {
         }
     }
 
-    /// Removes an object.
     pub fn forget(&mut self, uid: &str) {
         if let Some((_, state)) = self.objects.remove(&key_of(uid)) {
             *self.counts.of(state) -= 1;

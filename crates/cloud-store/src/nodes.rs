@@ -22,13 +22,10 @@ use edgesync_store::StoreError;
 /// Result of a batch of reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// Records created.
     pub added: usize,
-    /// Records changed.
     pub changed: usize,
     /// Records that were equal already.
     pub unchanged: usize,
-    /// Records removed.
     pub removed: usize,
     /// Reports that cannot be recorded, with the reason. The others are recorded.
     pub refused: Vec<(Uid, String)>,

@@ -25,7 +25,6 @@ pub struct WatchChange {
     pub version: u64,
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// The object after the change as JSON text; for a deletion, its last state with the version of
     /// the change.

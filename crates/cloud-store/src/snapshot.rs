@@ -40,9 +40,7 @@ pub struct Scan {
 pub struct Listed {
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// The object's version.
     pub version: u64,
     /// The object as JSON text.
     pub body: String,

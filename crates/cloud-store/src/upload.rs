@@ -22,7 +22,6 @@ use edgesync_store::writer::WriterHooks;
 /// Validated items of one lane of a node.
 #[derive(Clone, Debug)]
 pub struct UploadBatch {
-    /// The reporting node.
     pub node: NodeName,
     /// Id of its outbox.
     pub outbox: String,
@@ -37,7 +36,6 @@ pub struct UploadBatch {
 /// One item of an outbox.
 #[derive(Clone, Debug)]
 pub struct UploadEffect {
-    /// Its sequence number.
     pub seq: u64,
     /// The effect to apply, or the reason for a refusal that is known without reading the store.
     pub effect: Result<Effect, (RefusedReason, String)>,
@@ -54,9 +52,7 @@ pub enum Effect {
         resource: Resource,
         /// Namespace, empty for cluster scope.
         namespace: String,
-        /// The object's name.
         name: String,
-        /// The object's UID.
         uid: Uid,
         /// Whether the object is placed on the node. If not, the item is refused; the reason says
         /// whether the object exists.
@@ -67,7 +63,6 @@ pub enum Effect {
     /// Records which version of an object is in effect on the node, in place of the previous
     /// record.
     InEffect {
-        /// The node's report.
         effect: Box<EffectContent>,
         /// Epoch of the node's database file. A new epoch invalidates earlier reports.
         epoch: Epoch,
