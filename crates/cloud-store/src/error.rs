@@ -18,6 +18,7 @@ pub enum CloudError {
     /// No such object.
     #[error("{key} not found")]
     NotFound {
+        /// Key of the requested object.
         key: ObjectKey,
     },
     /// The object has changed since the client read it.
@@ -57,6 +58,7 @@ pub enum CloudError {
     /// The namespace is being deleted, or was. The caller must check the namespace again.
     #[error("the namespace '{namespace}' is being deleted, or was")]
     NamespaceLeft {
+        /// Name of the namespace.
         namespace: String,
     },
     /// The namespace is not empty.
@@ -112,6 +114,7 @@ pub enum OpenError {
          away, start edgesync-cloud, apply all manifests again and let the nodes join again with new tokens", path.display()
     )]
     Unreleased {
+        /// Path of the database file.
         path: PathBuf,
     },
     /// The file is in use by another process, or belongs to another program or version. The error

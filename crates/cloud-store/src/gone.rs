@@ -3,8 +3,8 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-/// Limit of the remembered namespaces. Only requests that started before a deletion depend on it, so
-/// the newest ones suffice.
+/// Limit of the remembered namespaces. Only requests that started before a deletion depend on it,
+/// so the newest ones suffice.
 const MAX_GONE: usize = 1024;
 
 /// Names of the namespaces deleted last. A rolled-back deletion stays in here: the row decides
