@@ -125,7 +125,7 @@ fn main() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(missed > 0)))
 }
 
-/// Runs one section, into a table of its own.
+/// Runs one section, into a separate table.
 fn run((name, title, fill): &Section, bare_mosquitto: f64) -> Table {
     eprintln!("… {name}");
     let mut table = Table::default();

@@ -183,7 +183,7 @@ type Answer<'e> = Pin<Box<dyn Future<Output = Finding> + Send + 'e>>;
 /// Kind of a check.
 #[derive(Clone, Copy)]
 enum CheckFn {
-    /// Reads files, on a thread of its own, because a disk can hang.
+    /// Reads files, on a separate thread, because a disk can hang.
     Files(fn(&mut Examined) -> Finding),
     /// Uses a connection; runs on the runtime.
     Wire(fn(&mut Examined) -> Answer<'_>),

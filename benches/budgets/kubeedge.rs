@@ -53,7 +53,7 @@ enum Command {
     Carried(oneshot::Sender<(usize, usize)>),
 }
 
-/// A peer in a thread of its own.
+/// A peer in a separate thread.
 struct Peer {
     address: SocketAddr,
     commands: mpsc::UnboundedSender<Command>,

@@ -2,7 +2,7 @@
 //! are applied, and how the result is reported. The other half, [`edgesync_helper`], is another
 //! process; it receives names of rules and objects.
 //!
-//! A task of its own does this, so that no check, reload or hanging disk delays the sync.
+//! A separate task does this, so that no check, reload or hanging disk delays the sync.
 
 mod helper_client;
 mod report;

@@ -1,5 +1,5 @@
 //! Counts messages and bytes in both directions, by type of frame and kind of object: today (UTC)
-//! and in total. Persisted across restarts with next to no writes of its own.
+//! and in total. Persisted across restarts with next to no extra writes.
 //!
 //! Three layers are counted: the bytes that the link exchanged with TCP; the frames within, as sent
 //! and received (compressed); and the objects within those, as JSON.
@@ -44,9 +44,9 @@ const OTHERS: [&str; 16] = [
     "ping",
     OTHER,
 ];
-/// Label of everything without a row of its own.
+/// Label of everything without a separate row.
 const OTHER: &str = "other";
-/// Maximum number of kinds with a row of their own.
+/// Maximum number of kinds with a separate row.
 const MAX_KINDS: usize = 64;
 /// Maximum bytes of a kind's name.
 const MAX_KIND: usize = 128;

@@ -1,6 +1,6 @@
 //! The outbox: items for the cloud that do not derive from the rows. An item stays until the cloud
 //! has confirmed it end to end. The writer writes items in its group commits, so no item costs an
-//! fsync of its own. A row that is damaged or sealed with a lost key is dropped and counted.
+//! extra fsync. A row that is damaged or sealed with a lost key is dropped and counted.
 
 mod outbox_totals;
 pub(super) mod row;

@@ -16,7 +16,7 @@ use edgesync_protocol::change::Uid;
 use edgesync_store::StoreError;
 use edgesync_store::snapshots::Snapshot;
 
-/// What to read, in which order, and from which position.
+/// Selection, order and start of a read.
 #[derive(Clone, Debug)]
 pub enum Scan {
     /// Synced objects of a kind, sorted by namespace and name.

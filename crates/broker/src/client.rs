@@ -124,7 +124,7 @@ fn refused(hub: &Hub, peer: SocketAddr, problem: &str) {
     }
 }
 
-/// Serves an identified node with a slot of its own, which unidentified connections cannot take.
+/// Serves an identified node in a dedicated slot, which unidentified connections cannot take.
 async fn serve_node(hub: &Arc<Hub>, mut accepted: Box<Accepted>, peer: SocketAddr) {
     let Ok(permit) = Arc::clone(&hub.slots).try_acquire_owned() else {
         add(&hub.counters.over_limit, 1);

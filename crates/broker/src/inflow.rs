@@ -145,7 +145,6 @@ impl Inflow {
 }
 
 impl Reservation<'_> {
-    /// Sends the message.
     pub(super) fn send(self, event: FleetEvent) {
         self.permit.send(Queued { event, held: Some(self.held), _budget: Some(self.budget) });
     }

@@ -1,22 +1,19 @@
-//! What a commit has changed, as the fleet is told of it.
+//! Committed changes, as the [`Feed`](super::Feed) reports them to the fleet.
 
 use std::sync::Arc;
 
 use edgesync_placement::Summary;
 
-/// What happened to an object.
+/// Type of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChangeKind {
-    /// It is new.
     Added,
-    /// It has another content.
     Modified,
-    /// It is no more.
     Deleted,
 }
 
 impl ChangeKind {
-    /// As stored in the history.
+    /// Returns the code stored in the history.
     pub(super) fn code(self) -> u8 {
         match self {
             Self::Added => 0,
@@ -30,13 +27,13 @@ impl ChangeKind {
     }
 }
 
-/// A committed change of an object that placement cares about.
+/// Committed change of an object that placement depends on.
 #[derive(Clone, Debug)]
 pub struct FeedChange {
-    /// What happened.
+    /// The type of the change.
     pub kind: ChangeKind,
-    /// The version of the change; larger than that of every earlier one.
+    /// Version of the change, larger than those of all earlier changes.
     pub version: u64,
-    /// The object after the change; a deleted one as it was last.
+    /// The object after the change; for a deletion, its last state.
     pub object: Arc<Summary>,
 }

@@ -1,6 +1,5 @@
-//! Looking through the whole database while it is used: in pieces, each in a read of its own, so
-//! that nothing is held for as long as it takes. What a write has changed in between is read as it
-//! is then.
+//! Online check of the whole database, in pieces with a read each, so that no snapshot stays open
+//! for the whole check. Pieces see writes made since the start.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,45 +12,43 @@ use super::{CloudError, CloudStore};
 use edgesync_object::Head;
 use edgesync_store::StoreError;
 
-/// Rows of one piece.
+/// Rows per piece.
 const PIECE_ROWS: i64 = 512;
-/// The shortest pause between two pieces; otherwise as long as the piece took.
+/// Minimum pause between two pieces; otherwise as long as the last piece took.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a check has seen.
+/// Numbers of rows checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
-    /// Objects.
     pub objects: u64,
-    /// Changes in the history.
+    /// Changes of the history checked.
     pub changes: u64,
 }
 
-/// How far a check has come in one table or index.
+/// Position of a check.
 #[derive(Clone, Debug)]
 enum Place {
     /// Before a table that is small enough for one piece.
     Table(usize),
-    /// Behind a row of `objects`.
+    /// After a row of `objects`.
     Rows(i64),
-    /// Behind an entry of the index by name.
+    /// After an entry of the index by name.
     Names(i64, String, String),
-    /// Behind a change of the history, in the partition of a number.
+    /// After a change of the history, in the partition of this index.
     Changes(usize, i64),
     End,
 }
 
-/// The tables that stay small.
+/// Tables that stay small.
 const TABLES: [&str; 8] =
     ["meta", "openings", "partitions", "resources", "nodes", "node_outboxes", "effects", "documents"];
 
 impl CloudStore {
-    /// Reads everything once: whether rows are what they were written as, and are found under their
-    /// names.
+    /// Reads everything once: verifies that rows are as written, and that the indexes find them.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`] for damage, which [`CloudStore::damage`] tells from then on; or
-    /// whatever else the store meets with.
+    /// [`StoreError::Corrupt`] for damage, which [`CloudStore::damage`] returns from then on; or
+    /// the store's.
     pub async fn look_through(&self) -> Result<CheckReport, CloudError> {
         let mut report = CheckReport::default();
         let mut place = Place::Table(0);
@@ -71,14 +68,14 @@ impl CloudStore {
         }
     }
 
-    /// What was found to be damaged since the start, in words.
+    /// Returns a description of the first damage found since startup.
     #[must_use]
     pub fn damage(&self) -> Option<&str> {
         self.shared.damage.0.get().map(String::as_str)
     }
 }
 
-/// Reads everything at once, in the snapshot of a transaction.
+/// Reads everything in the snapshot of one transaction.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for damage.
@@ -90,7 +87,7 @@ pub(super) fn read_all(conn: &Connection) -> Result<CheckReport, CloudError> {
     Ok(report)
 }
 
-/// What was found to be damaged first.
+/// Description of the first damage found.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Damage(Arc<OnceLock<String>>);
 
@@ -98,12 +95,12 @@ impl Damage {
     pub(super) fn note(&self, error: &StoreError) {
         let StoreError::Corrupt(what) = error else { return };
         tracing::error!(%what, "the database is damaged: restore a backup, nobody else has what is in it");
-        // The first one counts.
+        // Only the first damage is kept.
         let _ = self.0.set(what.to_string());
     }
 }
 
-/// Checks one piece. Returns where the next one begins.
+/// Checks one piece. Returns the start of the next one.
 fn piece(conn: &Connection, from: &Place, report: CheckReport) -> Result<(Place, CheckReport), CloudError> {
     let CheckReport { mut objects, mut changes } = report;
     let next = match from {
@@ -123,7 +120,7 @@ fn piece(conn: &Connection, from: &Place, report: CheckReport) -> Result<(Place,
             let Some(table) = PARTITIONS.get(*partition).map(|partition| partition.table()) else {
                 return Ok((Place::End, report));
             };
-            // Reading a text decodes it to its end.
+            // Reading a text decodes it completely.
             let mut statement = conn.prepare_cached(&format!(
                 "SELECT version, type, object, previous FROM {table} WHERE version > ?1 ORDER BY version LIMIT ?2"
             ))?;
@@ -147,8 +144,8 @@ fn quick_check(conn: &Connection, table: &str) -> Result<(), StoreError> {
     if found == "ok" { Ok(()) } else { Err(StoreError::corrupt(format!("table {table}: {found}"))) }
 }
 
-/// Reads rows: the text must be that of the object in the columns, and the indexes must lead to the
-/// row. Returns the last one, if there was one.
+/// Checks rows: the text must agree with the columns, and the indexes must lead to the row. Returns
+/// the id of the last row, if any.
 fn rows(conn: &Connection, after: i64, count: &mut u64) -> Result<Option<i64>, CloudError> {
     let mut statement = conn.prepare_cached(
         "SELECT id, namespace, name, uid, version, body,
@@ -186,8 +183,8 @@ fn rows(conn: &Connection, after: i64, count: &mut u64) -> Result<Option<i64>, C
     Ok(last)
 }
 
-/// Reads entries of the index by name and the rows that they lead to: SQLite refuses those that
-/// lead nowhere.
+/// Reads entries of the index by name together with their rows: SQLite reports entries without a
+/// row.
 fn names(conn: &Connection, kind: i64, namespace: &str, name: &str) -> Result<Place, CloudError> {
     let mut statement = conn.prepare_cached(
         "SELECT resource_id, namespace, name, version FROM objects INDEXED BY objects_by_name

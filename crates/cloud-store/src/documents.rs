@@ -1,9 +1,9 @@
-//! Documents of enrollment, each replaced by compare-and-swap: the members of the fleet, tokens,
+//! Documents of enrollment, replaced by compare-and-swap: members of the fleet, tokens,
 //! certificates of operators.
 //!
-//! They are no objects: the API does not serve them, they have no history, and no
-//! [`super::Observer`] is told of them. The store reads two fields of a member, `labels` and
-//! `removed`: its Node and its Lease must agree with them.
+//! They are not objects: the API does not serve them, they have no history, and the
+//! [`super::Observer`] is not notified of them. The store reads two fields of a member, `labels`
+//! and `removed`: its Node and its Lease must agree with them.
 
 use std::sync::Arc;
 
@@ -15,37 +15,35 @@ use edgesync_object::node_labels::give_labels;
 use edgesync_object::{Labels, NodeName, Resource};
 use edgesync_store::StoreError;
 
-/// The kind of the documents that are named after nodes.
+/// Kind of the documents named after nodes.
 const MEMBER: &str = "member";
-/// About what a write takes in the queue and in the transaction beside the text: with the Node,
+/// Approximate size of a write beside its text in the queue and in the transaction, with the Node
 /// whose labels may change.
 const WRITE_BYTES: usize = 4096;
 
-/// A document.
+/// A document of enrollment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// What it is about: `member`, `token`, `operator`.
+    /// The kind: `member`, `token` or `operator`.
     pub kind: &'static str,
-    /// Its name among those of its kind.
+    /// Name, unique within the kind.
     pub id: String,
-    /// The node that it is for.
+    /// The node that it belongs to, if any.
     pub node: Option<String>,
-    /// Of the store's counter. In a document to be written: the version that it replaces, 0 to
-    /// create it.
+    /// Version from the store's counter. In a write: the version to replace; 0 to create the
+    /// document.
     pub version: u64,
-    /// JSON.
+    /// JSON text.
     pub text: String,
 }
 
-/// What a write of a member changes beside the document, in the same transaction.
+/// Effect of a member's write on other rows, in the same transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEffect {
-    /// Nothing.
     None,
-    /// The Node gets the labels of the member, in the place of those that the member had before.
+    /// Sets the member's labels on the Node, in place of its previous labels.
     Label,
-    /// The records, the Node, the Lease and the outbox of the node are deleted. Finalizers are not
-    /// waited for.
+    /// Deletes the node's records, Node, Lease and outbox. Does not wait for finalizers.
     Delete,
 }
 
@@ -65,7 +63,7 @@ impl CloudStore {
             .await
     }
 
-    /// Reads all documents of a kind, or those that are for a node.
+    /// Reads all documents of a kind, or those of one node.
     ///
     /// # Errors
     /// The store's.
@@ -77,7 +75,7 @@ impl CloudStore {
         let node = node.map(str::to_owned);
         self.readers
             .run(move |conn| {
-                // The index is for one kind, which is known when the statement is prepared.
+                // The index is per kind, so the kind must be known when the statement is prepared.
                 let only = if node.is_some() { "node = ?1" } else { "?1 IS NULL" };
                 let sql =
                     format!("SELECT id, node, version, text FROM documents WHERE kind = '{kind}' AND {only}");
@@ -88,11 +86,11 @@ impl CloudStore {
             .await
     }
 
-    /// Writes a document, if the one that is there has the version that it names. Returns the new
-    /// version; `None` if there is another one.
+    /// Writes a document by compare-and-swap on its version. Returns the new version; `None` on a
+    /// conflict.
     ///
     /// # Errors
-    /// [`CloudError::Invalid`] for a member that no node can be, or the store's.
+    /// [`CloudError::Invalid`] for a member that is no valid node name, or the store's.
     pub async fn put_document(
         &self,
         document: Document,
@@ -119,7 +117,7 @@ impl CloudStore {
         .await
     }
 
-    /// Deletes a document, if it has this version. Tells whether it had.
+    /// Deletes a document, if it has this version. Returns whether it was deleted.
     ///
     /// # Errors
     /// The store's.
@@ -137,7 +135,7 @@ impl CloudStore {
         .await
     }
 
-    /// Whether a node has ever reported what it holds.
+    /// Returns whether a node has ever reported the objects it holds.
     ///
     /// # Errors
     /// The store's.
@@ -173,8 +171,7 @@ impl Tx<'_> {
         Ok((written > 0).then_some(version))
     }
 
-    /// Gives the labels of a member to its Node, if there is one, in the place of those of
-    /// `before`.
+    /// Sets the member's labels on its Node, if that exists, in place of the labels of `before`.
     fn label_node(&mut self, nodes: &Arc<Resource>, node: &str, before: &Labels) -> Result<(), CloudError> {
         let Some(kind) = resource_id(self.conn, &nodes.group, &nodes.kind)? else { return Ok(()) };
         let Some(row) = find(self.conn, kind, "", node)? else { return Ok(()) };
@@ -203,7 +200,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The labels of the token that a node joined with last; `None` if its name was never used.
+    /// Returns the labels of the token that the node last joined with; `None` if the name was never
+    /// used.
     pub(super) fn member_labels(&self, node: &str) -> Result<Option<Labels>, CloudError> {
         let sql = "SELECT text ->> '$.labels' FROM documents WHERE kind = 'member' AND id = ?1";
         let text: Option<Option<String>> =

@@ -1,4 +1,4 @@
-//! What a request to the cloud's store can meet with.
+//! Errors of requests to the cloud's store, and of opening it.
 
 use std::path::PathBuf;
 
@@ -6,79 +6,73 @@ use edgesync_object::{ObjectKey, Problems};
 use edgesync_store::writer::JobError;
 use edgesync_store::{Cause, StoreError};
 
-/// Why a request was refused or failed.
+/// Reason for which a request was refused or failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CloudError {
-    /// Another object has this name.
+    /// The name is in use by another object.
     #[error("{key} already exists")]
     AlreadyExists {
-        /// The name that is taken.
+        /// The name in use.
         key: ObjectKey,
     },
-    /// There is no such object.
+    /// No such object.
     #[error("{key} not found")]
     NotFound {
-        /// What was asked for.
+        /// Key of the requested object.
         key: ObjectKey,
     },
     /// The object has changed since the client read it.
     #[error("{key} has been changed: its resourceVersion is {current}, the request was made for {given}")]
     Conflict {
-        /// The object.
         key: ObjectKey,
         /// The version in the request.
         given: u64,
         /// The version of the object.
         current: u64,
     },
-    /// The object under this name is another one than the client means.
+    /// The object of this name has another UID than the request.
     #[error("{key} has the uid '{current}', the request was made for uid '{given}'")]
     OtherUid {
-        /// The object.
         key: ObjectKey,
         /// The UID in the request.
         given: String,
         /// The UID of the object.
         current: String,
     },
-    /// The object is not as it must be.
+    /// The object fails validation.
     #[error("{key} is invalid: {problems}")]
     Invalid {
-        /// The object.
         key: ObjectKey,
-        /// What is wrong with it.
+        /// Validation errors by field.
         problems: Problems,
     },
-    /// The object is larger than the store takes.
+    /// The object exceeds the size limit.
     #[error("{key} has {size} bytes, which must be less than or equal to {limit}")]
     TooLarge {
-        /// The object.
         key: ObjectKey,
-        /// Its size as JSON text, bytes.
+        /// Size as JSON text, in bytes.
         size: usize,
-        /// The limit, bytes.
+        /// Limit in bytes.
         limit: usize,
     },
-    /// The namespace is being deleted, or was: it is to be looked at again.
+    /// The namespace is being deleted, or was. The caller must check the namespace again.
     #[error("the namespace '{namespace}' is being deleted, or was")]
     NamespaceLeft {
-        /// The namespace.
+        /// Name of the namespace.
         namespace: String,
     },
-    /// The namespace has something in it.
+    /// The namespace is not empty.
     #[error("{key} has {inside} in it")]
     NotEmpty {
-        /// The namespace.
         key: ObjectKey,
-        /// The plural of a kind of what is in it.
+        /// Plural of one kind with objects in it.
         inside: String,
     },
-    /// The history does not reach back that far: list anew.
+    /// The history does not reach back that far: the client must relist.
     #[error("changes after resourceVersion {after} are asked for, the history starts after {oldest}")]
     Expired {
-        /// What was asked for.
         after: u64,
-        /// The oldest version that can be asked for.
+        /// The oldest version that the history can continue from.
         oldest: u64,
     },
     /// The database failed.
@@ -101,39 +95,36 @@ impl From<rusqlite::Error> for CloudError {
     }
 }
 
-/// Why the cloud's store could not be opened.
+/// Reason for which the cloud's store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file is damaged. It is never refilled in silence: what it held exists nowhere else.
+    /// The file is damaged. It is never refilled silently, because its content exists nowhere else.
     #[error(
         "the database '{}' is damaged: restore a backup with 'edgesync-cloud restore'; if there is none, move the file away and \
          apply all manifests before nodes connect", path.display()
     )]
     Corrupt {
-        /// The database file.
         path: PathBuf,
-        /// What was found.
         #[source]
         source: Cause,
     },
-    /// The file is from before the first release: nothing in it can be taken over.
+    /// The file predates the first release: nothing in it can be migrated.
     #[error(
         "the database '{}' is from before the first release of edgesync-cloud, in a format that no version reads: move the file \
          away, start edgesync-cloud, apply all manifests again and let the nodes join again with new tokens", path.display()
     )]
     Unreleased {
-        /// The database file.
+        /// Path of the database file.
         path: PathBuf,
     },
-    /// Another process has it, or another program has made it. The error names the file already.
+    /// The file is in use by another process, or belongs to another program or version. The error
+    /// names the file already.
     #[error(transparent)]
     Named(StoreError),
     /// Anything else.
     #[error("cannot open the database '{}'", path.display())]
     Store {
-        /// The database file.
         path: PathBuf,
-        /// What happened.
         #[source]
         source: StoreError,
     },

@@ -1,4 +1,4 @@
-//! Events live for a while only, and each node has only so many.
+//! Expiry of Events: by age, and by a limit per node.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use super::{CloudError, CloudStore};
 use edgesync_object::NodeName;
 use edgesync_store::engine::integer;
 
-/// The most Events that make room in one transaction: more than an upload brings.
+/// Limit of the Events that one transaction evicts: more than an upload contains.
 const MAX_ROOM: usize = 500;
 
 impl CloudStore {
-    /// Deletes Events that nobody has changed for longer than this, the oldest first, at most
-    /// `limit` of them (and about [`super::MAX_PAGE_BYTES`]) in one transaction. Returns how many;
-    /// to be called again until there are none.
+    /// Deletes Events unchanged for longer than `ttl`, the oldest first, at most `limit` (and about
+    /// [`super::MAX_PAGE_BYTES`]) in one transaction. Returns their number; callers repeat until it
+    /// is 0.
     ///
-    /// They are deleted as by a client, but for finalizers: those are not waited for.
+    /// Deletes as a client does, but without waiting for finalizers.
     ///
     /// # Errors
     /// The store's.
@@ -36,8 +36,8 @@ impl Tx<'_> {
         Ok(rows.len() as u64)
     }
 
-    /// Deletes the Events that a node has made beyond the `limit` that were changed last, at most
-    /// [`MAX_ROOM`] of them. Returns how many.
+    /// Deletes the Events created by a node beyond the `limit` most recently changed ones, at most
+    /// [`MAX_ROOM`]. Returns their number.
     pub(super) fn make_room(&mut self, node: &NodeName, limit: usize) -> Result<u64, CloudError> {
         let sql = format!(
             r#"SELECT {COLUMNS} FROM objects INDEXED BY objects_by_maker

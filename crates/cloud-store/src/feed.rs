@@ -1,4 +1,4 @@
-//! The changes of the store, in order, for the fleet within the same process.
+//! Feed of the store's changes, in order, for the fleet in the same process.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -14,50 +14,51 @@ use super::{CloudError, CloudStore};
 use edgesync_placement::Summary;
 use edgesync_store::StoreError;
 
-/// The most objects in one part of what there is.
+/// Limit of the objects in one part of a listing.
 const PART_ROWS: usize = 512;
-/// Parts that are read at a time.
+/// Parts read concurrently.
 const READS: usize = 2;
-/// How long a feed waits after what there is could not be read.
+/// Backoff after a failed listing.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// What comes out of a [`Feed`].
+/// Item of a [`Feed`].
 #[derive(Clone, Debug)]
 pub enum FeedItem {
-    /// All that there is follows, from its beginning: at first, and after changes were lost to a
-    /// receiver that was too slow.
+    /// A listing starts from the beginning: at first, and after the receiver lagged and lost
+    /// changes.
     Begun,
-    /// A part of it.
+    /// Part of a listing.
     Listed(Vec<Summary>),
-    /// That was all of it.
+    /// The listing is complete.
     Complete,
-    /// All that there is was told again, as [`Feed::again`] has asked for.
+    /// The relist that [`Feed::again`] requested is complete.
     Again,
     /// The next change.
     Change(FeedChange),
-    /// What there is could not be read. The next call waits for a while and begins anew.
+    /// The listing failed. The next call backs off and restarts it.
     Failed(CloudError),
-    /// The store has been closed.
+    /// The store is closed.
     Closed,
 }
 
-/// Every object that can be placed and every Node, in parts, and all changes, also those in
-/// between. Whoever takes all in as it comes does not go back to an older commit's state of an
-/// object, or to one that is no more.
+/// Lists every object that can be placed and every Node, in parts, and follows all changes,
+/// including those during the listing. A receiver that applies all items in order never moves an
+/// object back to an older commit, and never restores a deleted one.
 ///
-/// The parts are not of one commit, so that nothing is held for as long as reading takes: an object
-/// that has changed since the beginning is left out of them, because its change has been told.
+/// The parts come from different commits, so that no snapshot stays open for the whole listing.
+/// Invariant: a part leaves out every object that has changed since the start of the listing,
+/// because its change was already delivered.
 #[derive(Debug)]
 pub struct Feed {
     store: CloudStore,
     state: State,
-    /// All is to be told again.
+    /// Whether a relist is requested.
     again: bool,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Nothing has been read; nothing is to be before this time.
+    /// Nothing has been read; no read starts before this time.
     Start(Option<Instant>),
     Listing(Receiver, Listing),
     Following(Receiver),
@@ -67,18 +68,18 @@ enum State {
 type Receiver = broadcast::Receiver<FeedChange>;
 type Reading<T> = JoinHandle<Result<T, CloudError>>;
 
-/// Objects on their way.
+/// Progress of a listing.
 #[derive(Debug)]
 struct Listing {
-    /// Which rows there are, as long as it is being asked.
+    /// The query for the row ids, while it runs.
     counting: Option<Reading<Vec<i64>>>,
-    /// Rows to be read, the next one last.
+    /// Rows still to read, the next one last.
     rows: Vec<i64>,
-    /// What is being read, in order.
+    /// Reads in flight, in order.
     reading: VecDeque<Reading<Part>>,
-    /// The objects that have changed since the beginning.
+    /// UIDs of objects that have changed since the start.
     changed: HashSet<Arc<str>>,
-    /// Whether all was told before.
+    /// Whether this is a relist.
     is_again: bool,
 }
 
@@ -87,8 +88,8 @@ impl Feed {
         Self { store, state: State::Start(None), again: false }
     }
 
-    /// Has all that there is told once more, beside all changes; [`FeedItem::Again`] says when that
-    /// is done. What is under way is finished first.
+    /// Requests a relist, interleaved with all changes; [`FeedItem::Again`] marks its end. A
+    /// listing in progress finishes first.
     pub fn again(&mut self) {
         self.again = true;
     }
@@ -104,7 +105,8 @@ impl Feed {
                     }
                     return self.begin();
                 }
-                // What a part has seen has been sent, but for the newest commit: changes go first.
+                // Every commit that a part shows was sent before, except the newest: changes go
+                // first.
                 State::Listing(receiver, listing) => tokio::select! {
                     biased;
                     change = receiver.recv() => change,
@@ -128,7 +130,7 @@ impl Feed {
         }
     }
 
-    /// Listens to changes before it is asked what there is, so that none is missed.
+    /// Subscribes to changes before it starts the listing, so that none is missed.
     fn begin(&mut self) -> FeedItem {
         let Some(feed) = self.store.shared.feed.upgrade() else {
             self.state = State::Closed;
@@ -138,8 +140,8 @@ impl Feed {
         FeedItem::Begun
     }
 
-    /// Begins to tell all again, if that was asked for and nothing else is under way. No change is
-    /// missed meanwhile.
+    /// Starts a requested relist, if no listing is in progress. The subscription stays, so no
+    /// change is missed.
     fn begin_again(&mut self) {
         if !self.again {
             return;
@@ -153,7 +155,8 @@ impl Feed {
         };
     }
 
-    /// Begins anew, after a while if there is a time. What was to be told again still is.
+    /// Restarts the listing, after a backoff if a time is given. A requested relist stays
+    /// requested.
     fn start(&mut self, after: Option<Instant>) {
         self.again |= matches!(&self.state, State::Listing(_, Listing { is_again: true, .. }));
         self.state = State::Start(after);
@@ -187,7 +190,7 @@ impl Listing {
         Self { counting: Some(counting), rows, reading, changed, is_again }
     }
 
-    /// The next part; none if that was all. Can be cancelled without loss.
+    /// Returns the next part; `None` at the end. Cancel-safe.
     async fn next(&mut self, store: &CloudStore) -> Result<Option<Vec<Summary>>, CloudError> {
         if let Some(counting) = &mut self.counting {
             self.rows = finished(counting.await)?;

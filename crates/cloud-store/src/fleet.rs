@@ -1,7 +1,7 @@
-//! What the cloud knows of each node as objects: its Node and its Lease.
+//! Nodes as objects: the Node and the Lease of each.
 //!
-//! Leases are renewed in batches, outside of the history: a renewal changes the row of the Lease in
-//! its place, with a new version, and watches are not told.
+//! Leases are renewed in batches, outside of the history: a renewal updates the row of the Lease in
+//! place, with a new version, and without a notification of watches.
 
 use std::sync::Arc;
 
@@ -17,38 +17,38 @@ use edgesync_object::{NodeName, Resource};
 use edgesync_protocol::node::{self, Condition, NodeReport};
 use edgesync_store::StoreError;
 
-/// About what a Lease takes in the queue and in the transaction.
+/// Approximate size of a Lease in the queue and in the transaction.
 const LEASE_BYTES: usize = 1024;
-/// About what a change of a Node takes.
+/// Approximate size of a Node's change.
 const NODE_BYTES: usize = 4096;
 
-/// What is to change in the Node of a name. It is made if there is none.
+/// Desired change of a Node. Creates the Node if it does not exist.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeChange {
-    /// The node.
+    /// The node to change.
     pub node: NodeName,
-    /// What it says of itself: replaces what it said before. Labels that were given to it stay as
-    /// they are.
+    /// Report of the node, which replaces its previous report. Labels set by others stay.
     pub report: Option<NodeReport>,
-    /// Conditions to set; others stay. One whose status stays keeps its `lastTransitionTime`.
+    /// Conditions to set; others stay. A condition with an unchanged status keeps its
+    /// `lastTransitionTime`.
     pub conditions: Vec<Condition>,
 }
 
-/// What is known of all nodes, at the start.
+/// State of all nodes at startup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registered {
-    /// Nodes of which there is a Node object that they have reported themselves.
+    /// Nodes with a Node object that they have reported themselves.
     pub nodes: Vec<NodeName>,
-    /// The Leases, as they were written last.
+    /// The Leases, as last written.
     pub leases: Vec<LeaseRenewal>,
-    /// Those of them that there is no Node of: the node was removed, or has never been.
+    /// Leases without a Node: the node was removed, or never existed.
     pub orphans: Vec<NodeName>,
-    /// Nodes that were removed, and when.
+    /// Removed nodes, with the time of removal.
     pub removed: Vec<(String, Timestamp)>,
 }
 
 impl CloudStore {
-    /// Reads what is known of all nodes.
+    /// Reads the state of all nodes.
     ///
     /// # Errors
     /// The store's.
@@ -61,13 +61,13 @@ impl CloudStore {
             .await
     }
 
-    /// Writes Leases, all in one transaction, making those that there are not. The last one of a
-    /// node counts. A removed node gets none.
+    /// Writes Leases in one transaction and creates missing ones. Only the last renewal of each
+    /// node counts. A removed node gets no Lease.
     ///
     /// A renewal gives the Lease its next version, so that a write based on an older one conflicts,
-    /// but it is no part of the history and no [`super::Observer`] is told. The fields of `spec`
-    /// that a renewal does not have are not kept. That a Lease is made, or gets its Node as its
-    /// owner, is an ordinary change.
+    /// but it does not enter the history or notify the [`super::Observer`]. It drops fields of
+    /// `spec` that a renewal does not have. Creating a Lease, or setting its Node as its owner, is
+    /// an ordinary change.
     ///
     /// # Errors
     /// The store's.
@@ -80,9 +80,9 @@ impl CloudStore {
         self.write(bytes, move |tx| tx.renew_leases(&resource, &renewals)).await
     }
 
-    /// Changes Nodes, all in one transaction. What changes nothing costs no version. Left out, with
-    /// a line in the log, are reports that would make a Node one that clients cannot read; removed
-    /// nodes are left out in silence.
+    /// Changes Nodes in one transaction. A change without a difference costs no version. Reports
+    /// that would make a Node unreadable for clients are logged and left out; removed nodes are
+    /// left out silently.
     ///
     /// # Errors
     /// The store's.
@@ -111,7 +111,7 @@ impl CloudStore {
 }
 
 impl Tx<'_> {
-    /// Changes a Node, or makes it. Names and report are checked.
+    /// Changes or creates a Node. The caller has validated name and report.
     pub(super) fn change_node(
         &mut self,
         resource: &Arc<Resource>,
@@ -141,14 +141,14 @@ impl Tx<'_> {
         }
         match row {
             None => self.create(resource, object).map(drop),
-            // Both have sorted keys: equal objects are equal texts.
+            // Both have sorted keys, so equal objects have equal texts.
             Some(row) if row.stored.body == object.to_json() => Ok(()),
             Some(row) => self.change(resource, row, object).map(drop),
         }
     }
 }
 
-/// What of a Node tells whether the node has reported.
+/// Part of a Node that shows whether the node has reported.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct NodeHead {
@@ -168,7 +168,7 @@ struct NodeAnnotations {
     node_labels: Option<IgnoredAny>,
 }
 
-/// Nodes that have reported, in the order of their names.
+/// Returns the nodes that have reported, ordered by name.
 fn reported(conn: &Connection) -> Result<Vec<NodeName>, CloudError> {
     let Some(kind) = resource_id(conn, "", "Node")? else { return Ok(Vec::new()) };
     let mut statement =
@@ -177,7 +177,7 @@ fn reported(conn: &Connection) -> Result<Vec<NodeName>, CloudError> {
     let mut nodes = Vec::new();
     while let Some(row) = rows.next()? {
         let body = row.get_ref(1)?.as_str().unwrap_or_default();
-        // Fields of a wrong type are not a report's.
+        // A field of a wrong type does not come from a report.
         let head: NodeHead = serde_json::from_str(body).unwrap_or_default();
         if head.metadata.annotations.node_labels.is_some() {
             nodes.extend(node_of_row(row.get_ref(0)?.as_str().unwrap_or_default()));

@@ -1,14 +1,14 @@
-//! The namespaces that went last.
+//! Tombstones of the namespaces deleted last.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-/// The most namespaces of which it is remembered that they have gone. Who still takes one for there
-/// began before.
+/// Limit of the remembered namespaces. Only requests that started before a deletion depend on it,
+/// so the newest ones suffice.
 const MAX_GONE: usize = 1024;
 
-/// The namespaces that went last. What is undone stays in here: whether there is a namespace is for
-/// its row to say.
+/// Names of the namespaces deleted last. A rolled-back deletion stays in here: the row decides
+/// whether a namespace exists.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
     names: HashSet<Arc<str>>,
@@ -16,12 +16,11 @@ pub(super) struct Gone {
 }
 
 impl Gone {
-    /// Whether one has gone.
+    /// Returns whether a namespace was deleted recently.
     pub(super) fn has(&self, name: &str) -> bool {
         self.names.contains(name)
     }
 
-    /// Notes that one goes.
     pub(super) fn add(&mut self, name: &str) {
         let name: Arc<str> = name.into();
         if self.names.insert(Arc::clone(&name)) {

@@ -1,7 +1,6 @@
-//! The history: the newest changes in partitions, each with bounds of its own, so that what the
-//! fleet writes in great numbers (a roll-out to all nodes, a night without a network) does not push
-//! out what people write. Versions are of one sequence; which of them can still be gone on from is
-//! for each partition to say.
+//! History of the newest changes, in partitions with separate bounds, so that mass writes by the
+//! fleet (a roll-out to all nodes, a night without a network) do not evict changes made by people.
+//! All partitions share one sequence of versions; each has its own oldest version to continue from.
 
 use rusqlite::Connection;
 
@@ -10,24 +9,23 @@ use super::observer::KindName;
 use super::stored::Stored;
 use edgesync_object::objectsync;
 
-/// The bytes of changes of what people write that are kept.
+/// Limit of the bytes of changes in the partition of objects that people write.
 const OBJECTS_BYTES: u64 = 64 << 20;
-/// The bytes of changes that are kept in each of the other partitions.
+/// Limit of the bytes of changes in each of the other partitions.
 const FLEET_BYTES: u64 = 16 << 20;
 
-/// The bounds of the history. A partition is cut when it exceeds one of them by an eighth.
+/// Bounds of the history. A partition is trimmed when it exceeds a bound by an eighth.
 #[derive(Clone, Copy, Debug)]
 pub struct HistoryLimits {
-    /// Of all kinds but those of the fleet.
+    /// For all kinds except those of the fleet.
     pub objects: HistoryBound,
-    /// Of Nodes, of ObjectSyncs, of Leases and of Events, each.
+    /// For Nodes, ObjectSyncs, Leases and Events, each.
     pub fleet: HistoryBound,
 }
 
-/// The bounds of a partition.
+/// Bounds of one partition.
 #[derive(Clone, Copy, Debug)]
 pub struct HistoryBound {
-    /// Changes.
     pub changes: u64,
     /// Bytes of objects in the changes.
     pub bytes: u64,
@@ -43,16 +41,15 @@ impl Default for HistoryLimits {
 }
 
 impl HistoryLimits {
-    /// The bounds of a partition.
     fn of(&self, partition: Partition) -> HistoryBound {
         if partition == Partition::Objects { self.objects } else { self.fleet }
     }
 }
 
-/// A part of the history.
+/// Partition of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Partition {
-    /// What people write, and all that is in no other part.
+    /// Objects that people write, and kinds of no other partition.
     Objects,
     Nodes,
     Records,
@@ -60,12 +57,12 @@ pub(super) enum Partition {
     Events,
 }
 
-/// All of them, in the order of their numbers.
+/// All partitions, in the order of their numbers.
 pub(super) const PARTITIONS: [Partition; 5] =
     [Partition::Objects, Partition::Nodes, Partition::Records, Partition::Leases, Partition::Events];
 
 impl Partition {
-    /// The part that changes of a kind are in.
+    /// Returns the partition of a kind.
     pub(super) fn of(kind: &KindName) -> Self {
         match (kind.group.as_str(), kind.kind.as_str()) {
             ("", "Node") => Self::Nodes,
@@ -76,7 +73,7 @@ impl Partition {
         }
     }
 
-    /// Its number, as stored.
+    /// Returns the stored number.
     pub(super) fn number(self) -> u8 {
         match self {
             Self::Objects => 0,
@@ -87,7 +84,7 @@ impl Partition {
         }
     }
 
-    /// The table of its changes.
+    /// Returns the table of the partition.
     pub(super) fn table(self) -> &'static str {
         match self {
             Self::Objects => "events",
@@ -99,21 +96,21 @@ impl Partition {
     }
 }
 
-/// How long a partition is.
+/// Extent of one partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Length {
-    /// Every change after this version is in it.
+    /// Every change after this version is in the partition.
     pub(super) start: u64,
     pub(super) changes: u64,
     bytes: u64,
 }
 
-/// How long each partition is. Part of the transaction.
+/// Extents of all partitions. Part of the transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lengths([Length; PARTITIONS.len()]);
 
 impl Lengths {
-    /// Counts what there is; a partition that is new begins at a version.
+    /// Counts the stored changes; a new partition starts at `version`.
     pub(super) fn open(conn: &Connection, version: u64) -> rusqlite::Result<Self> {
         let mut lengths = Self::default();
         for partition in PARTITIONS {
@@ -133,7 +130,6 @@ impl Lengths {
         Ok(lengths)
     }
 
-    /// The length of a partition.
     pub(super) fn of(&mut self, partition: Partition) -> &mut Length {
         let [objects, nodes, records, leases, events] = &mut self.0;
         match partition {
@@ -145,7 +141,6 @@ impl Lengths {
         }
     }
 
-    /// Enters a change.
     pub(super) fn enter(
         &mut self,
         conn: &Connection,
@@ -174,7 +169,7 @@ impl Lengths {
         Ok(())
     }
 
-    /// Cuts each partition to its bounds.
+    /// Trims each partition to its bounds.
     pub(super) fn trim(&mut self, conn: &Connection, limits: &HistoryLimits) -> rusqlite::Result<()> {
         for partition in PARTITIONS {
             let (bound, length) = (limits.of(partition), self.of(partition));

@@ -1,10 +1,9 @@
-//! What is in effect on nodes: of each object that rules for files concern there, the version that
-//! its programs work with, and why that is no newer one.
+//! Objects in effect on nodes: for each object that file rules concern there, the version that the
+//! node's programs use, and the reason if it is not the newest one.
 //!
-//! A row belongs to a record of the node, or to one that is about to come, and goes with it. It
-//! also goes when the node turns up with another database file: what a lost file knew is not what
-//! the node knows. The record shows in two labels what the row says: they alone are what clients of
-//! the API see.
+//! A row belongs to a record of the node, or to one that is about to arrive, and is deleted with
+//! it. It is also deleted when the node reports from another database file, because the reports of
+//! a lost file are invalid. The record repeats the row in two labels: API clients see only those.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -22,38 +21,38 @@ use edgesync_protocol::upload::{EffectContent, EffectState, Lane, Taken};
 use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 
-/// What of an object is in effect on a node, as it is stored.
+/// Stored effect of an object on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InEffect {
     /// The UID of the object.
     pub uid: Uid,
-    /// The version in effect; none if none is.
+    /// The version in effect, if any.
     pub version: Option<ResourceVersion>,
-    /// The version that was tried last.
+    /// The version tried last.
     pub wanted: ResourceVersion,
-    /// How it stands.
+    /// The state of the version tried last.
     pub state: EffectState,
     /// The rule that decides.
     pub rule: String,
-    /// Why it is not in effect.
+    /// Reason for which it is not in effect.
     pub message: String,
-    /// Since when, Unix time in microseconds by the node's clock.
+    /// Time of the last transition, Unix time in microseconds by the node's clock.
     pub since: i64,
 }
 
-/// How many objects of a node stand how.
+/// Numbers of a node's objects by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StandingCounts {
-    /// In effect in the version that was tried last.
+    /// In effect in the version tried last.
     pub in_effect: u64,
-    /// Not in effect in that version.
+    /// Not in effect in the version tried last.
     pub not_in_effect: u64,
     /// Not in effect because of a conflict.
     pub conflicts: u64,
 }
 
 impl StandingCounts {
-    /// All of them.
+    /// Returns the total of all states.
     #[must_use]
     pub fn objects(&self) -> u64 {
         self.in_effect + self.not_in_effect + self.conflicts
@@ -68,26 +67,26 @@ impl StandingCounts {
     }
 }
 
-/// What is in effect on a node, in some 30 bytes for each object: there may be a thousand on each
-/// of ten thousand nodes.
+/// Effects on one node, in about 30 bytes per object: a thousand objects on each of ten thousand
+/// nodes must fit.
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
     epoch: Option<Epoch>,
-    /// By [`key_of`] the UID: that of the version in effect, and how it stands.
+    /// The [`key_of`] the version in effect, and the state; by the [`key_of`] the UID.
     objects: HashMap<u64, (u64, EffectState)>,
     counts: StandingCounts,
     taken: Taken,
 }
 
-/// What stands for a UID or a version.
+/// Returns the hash that represents a UID or a version.
 #[must_use]
 pub fn key_of(text: &str) -> u64 {
     checksum64(&[text.as_bytes()]).cast_unsigned()
 }
 
 impl Standing {
-    /// Takes in what a node has said with one item of its outbox, unless that was taken in before.
-    /// Nothing is known of one that was refused, also when it comes again.
+    /// Applies one item of a node's outbox, unless it was applied before. A refused item (`None`)
+    /// counts as applied, also when it is retransmitted.
     pub fn take(&mut self, outbox: &str, seq: u64, epoch: Epoch, effect: Option<&EffectContent>) {
         self.taken.begin(outbox, Lane::Status, 0);
         let is_new = self.taken.accept(Lane::Status, seq);
@@ -100,7 +99,7 @@ impl Standing {
         }
     }
 
-    /// The node has this database file: of another one nothing is known.
+    /// Switches to the node's database file; a change of the epoch discards everything.
     pub fn follow(&mut self, epoch: Epoch) {
         if self.epoch.replace(epoch).is_some_and(|before| before != epoch) {
             self.objects = HashMap::new();
@@ -108,14 +107,13 @@ impl Standing {
         }
     }
 
-    /// Forgets an object.
     pub fn forget(&mut self, uid: &str) {
         if let Some((_, state)) = self.objects.remove(&key_of(uid)) {
             *self.counts.of(state) -= 1;
         }
     }
 
-    /// Forgets all objects but these.
+    /// Removes all objects except these.
     pub fn keep<'a>(&mut self, uids: impl Iterator<Item = &'a str>) {
         if self.objects.is_empty() {
             return;
@@ -137,22 +135,22 @@ impl Standing {
         *self.counts.of(state) += 1;
     }
 
-    /// Whether a version of an object is in effect, both by their [`key_of`]; nothing if the node
-    /// has said nothing of it.
+    /// Returns whether a version of an object is in effect, both given by their [`key_of`]; `None`
+    /// if the node has not reported the object.
     #[must_use]
     pub fn has(&self, uid: u64, version: u64) -> Option<bool> {
         let (found, state) = self.objects.get(&uid)?;
         Some(*state == EffectState::InEffect && *found == version)
     }
 
-    /// How many objects stand how.
+    /// Returns the numbers of objects by state.
     #[must_use]
     pub fn counts(&self) -> StandingCounts {
         self.counts
     }
 }
 
-/// The labels of a record by which it shows what is in effect of its object.
+/// Returns the labels by which a record shows the effect of its object.
 #[must_use]
 pub fn effect_labels(version: Option<&str>, state: EffectState) -> BTreeMap<&'static str, String> {
     let version = version.filter(|version| name::check_label_value(version).is_ok());
@@ -162,7 +160,7 @@ pub fn effect_labels(version: Option<&str>, state: EffectState) -> BTreeMap<&'st
 }
 
 impl CloudStore {
-    /// What is in effect on a node, in the order of the UIDs.
+    /// Returns the effects on a node, ordered by UID.
     ///
     /// # Errors
     /// The store's.
@@ -171,7 +169,7 @@ impl CloudStore {
         self.readers.run(move |conn| in_effect(conn, &node)).await
     }
 
-    /// What is in effect on all nodes that have told, in few bytes.
+    /// Returns the effects on all nodes that have reported any, in compact form.
     ///
     /// # Errors
     /// The store's.
@@ -230,8 +228,8 @@ fn standings(conn: &Connection) -> Result<HashMap<NodeName, Standing>, CloudErro
 }
 
 impl Tx<'_> {
-    /// Notes what a node with this database file says of an object. Tells whether it is one that
-    /// the node may hold: it is placed there, or recorded.
+    /// Records the effect of an object on a node with this epoch. Returns whether the node may hold
+    /// the object: it is placed there, or recorded.
     pub(super) fn put_in_effect(
         &mut self,
         node: &NodeName,
@@ -271,7 +269,7 @@ impl Tx<'_> {
         Ok(true)
     }
 
-    /// The labels that the record of an object is to have.
+    /// Returns the desired effect labels of an object's record.
     pub(super) fn labels_of_effect(
         &self,
         node: &NodeName,
@@ -286,7 +284,7 @@ impl Tx<'_> {
         Ok(labels.optional()?)
     }
 
-    /// The node does not hold the object any more, or nothing is to be said of it.
+    /// Deletes the effect of an object that the node no longer holds or reports on.
     pub(super) fn forget_in_effect(&mut self, node: &NodeName, uid: &str) -> Result<(), CloudError> {
         let mut forget = self.conn.prepare_cached("DELETE FROM effects WHERE node = ?1 AND uid = ?2")?;
         if forget.execute((node.as_str(), uid))? > 0 {
@@ -295,8 +293,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// A node has this database file: what others have said of it is not known any more. And it
-    /// holds these objects alone, if that is known.
+    /// Deletes effects reported from other epochs; and effects of objects not in `held`, if given.
     pub(super) fn forget_effects(
         &mut self,
         node: &NodeName,
@@ -322,12 +319,12 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Forgets all of a node that is removed, whose records have gone.
+    /// Deletes all effects of a removed node. Its records are deleted already.
     pub(super) fn drop_effects(&self, node: &NodeName) -> rusqlite::Result<()> {
         self.conn.prepare_cached("DELETE FROM effects WHERE node = ?1")?.execute([node.as_str()]).map(drop)
     }
 
-    /// Has a record show what is in effect, if there is one. Labels of others stay.
+    /// Updates the effect labels of a record, if the record exists. Other labels stay.
     fn label_record(
         &mut self,
         node: &NodeName,

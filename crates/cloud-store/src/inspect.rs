@@ -1,5 +1,5 @@
-//! Looking at a database of the cloud side, copying it and putting a copy in its place, whether the
-//! cloud side runs or not.
+//! Inspection, backup and restore of a cloud database. Inspection and backup also work while the
+//! cloud side runs.
 
 use std::path::{Path, PathBuf};
 
@@ -14,11 +14,10 @@ use edgesync_store::durable::with_suffix;
 use edgesync_store::engine::{self, open_as_it_is};
 use edgesync_store::mark;
 
-/// Reads everything in one snapshot: whether rows are what they were written as, and the structure
-/// is sound.
+/// Reads everything in one snapshot, and verifies the rows and the structure of the file.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] for damage; the database of another program, or of a newer one; the
+/// [`StoreError::Corrupt`] for damage; the database of another program or of a newer version; the
 /// system's.
 pub fn inspect(path: &Path) -> Result<CheckReport, CloudError> {
     let conn = open(path)?;
@@ -29,24 +28,24 @@ pub fn inspect(path: &Path) -> Result<CheckReport, CloudError> {
     if verdict == "ok" { Ok(report) } else { Err(StoreError::corrupt(verdict).into()) }
 }
 
-/// Copies the database as of one moment into a new file for its owner only, flushes the copy, and
-/// looks through it.
+/// Copies one snapshot of the database into a new file, readable by its owner only; flushes and
+/// inspects the copy.
 ///
 /// # Errors
-/// See [`inspect`]; a file that exists is not touched. What was written of the copy is removed.
+/// See [`inspect`]; an existing file is not touched. A failed copy is removed.
 pub fn backup(path: &Path, to: &Path) -> Result<CheckReport, CloudError> {
     let source = open(path)?;
     engine::copy(&source, to, inspect)
 }
 
-/// Puts a copy in the place of the database. The one that was there is set aside; its name is
-/// returned, if there was one. The copy is looked through first, and stays.
+/// Replaces the database by a copy, which is inspected first and stays. The previous database is
+/// set aside; returns its new path, if there was one.
 ///
 /// # Errors
 /// See [`inspect`]; [`StoreError::InUse`] while the cloud side runs.
 pub fn restore(from: &Path, path: &Path) -> Result<(CheckReport, Option<PathBuf>), CloudError> {
     let report = inspect(from)?;
-    // Nobody may open it meanwhile.
+    // Keeps other processes from opening the database meanwhile.
     let _lock = engine::lock(path)?;
     let fresh = with_suffix(path, ".restoring");
     engine::remove(&fresh)?;
@@ -56,7 +55,7 @@ pub fn restore(from: &Path, path: &Path) -> Result<(CheckReport, Option<PathBuf>
     Ok((report, existed.then_some(aside)))
 }
 
-/// The names of Secrets, which are not told.
+/// Returns the names of all Secrets, which callers redact.
 ///
 /// # Errors
 /// See [`inspect`].
@@ -72,7 +71,7 @@ pub fn secret_names(path: &Path) -> Result<Vec<String>, CloudError> {
     Ok(names()?)
 }
 
-/// Opens a database of the cloud side.
+/// Opens a cloud database whose schema is that of this version.
 fn open(path: &Path) -> Result<Connection, StoreError> {
     let conn = open_as_it_is(path)?;
     let found: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
@@ -129,10 +128,10 @@ mod tests {
         assert_eq!(report.objects, before.objects);
         assert_eq!(inspect(&aside.unwrap()).unwrap().objects, before.objects + 1);
         assert_eq!(inspect(&path).unwrap().objects, before.objects);
-        // It is one that the cloud side opens.
+        // The cloud side opens the restored database.
         with_objects(&path, &["d"]).await;
 
-        // What is damaged takes nobody's place.
+        // A damaged copy replaces nothing.
         let bytes = fs::read(&copy).unwrap();
         fs::write(&copy, &bytes[..bytes.len() / 2]).unwrap();
         assert!(restore(&copy, &path).is_err() && inspect(&copy).is_err());

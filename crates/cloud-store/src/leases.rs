@@ -1,5 +1,5 @@
-//! The Leases of nodes: ordinary objects that are made as all are, and renewed in their rows. The
-//! reasons and the cost: `docs/decisions/0010-leases.md`.
+//! Leases of nodes: created as ordinary objects, renewed in place. For reasons and cost see
+//! `docs/decisions/0010-leases.md`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use super::{CloudError, node_of_row};
 use edgesync_object::time::rfc3339_micros;
 use edgesync_object::{NodeName, Object, Resource, with_field, with_resource_version};
 
-/// Where the Leases of nodes are.
+/// Namespace of the Leases of nodes.
 pub(super) const NAMESPACE: &str = "kube-node-lease";
-/// The group of Leases.
+/// API group of Leases.
 const GROUP: &str = "coordination.k8s.io";
-/// Leases have row numbers from here up to zero: rows that change every few seconds stand together,
-/// so that a batch writes few pages. Other rows have the numbers above.
+/// First row id of Leases; they use the negative ids. Rows that change every few seconds are
+/// adjacent, so that a batch writes few pages. Other rows have positive ids.
 const FIRST_ROW: i64 = -(1 << 40);
 
-/// A Lease that was renewed.
+/// Renewal of a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRenewal {
-    /// The node: the Lease is `kube-node-lease/<node>`, its holder has this name.
+    /// The node: the Lease is `kube-node-lease/<node>`, and its holder has this name.
     pub node: NodeName,
-    /// How long it is good, in seconds.
+    /// Lease duration, in seconds.
     pub seconds: u32,
-    /// When this run of the agent acquired it.
+    /// Time at which this run of the agent acquired it.
     pub acquired: Timestamp,
-    /// When it was renewed.
+    /// Time of the renewal.
     pub renewed: Timestamp,
-    /// How often it has changed hands.
+    /// Number of changes of the holder.
     pub transitions: u32,
 }
 
 impl Tx<'_> {
-    /// Renews Leases, the last renewal of each node. Those of nodes that cannot be are left out.
+    /// Renews Leases, with the last renewal of each node. Renewals for removed nodes are skipped.
     pub(super) fn renew_leases(
         &mut self,
         resource: &Arc<Resource>,
@@ -56,7 +56,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Changes the row in its place, with a new version: no history, nobody is told.
+    /// Updates the row in place, with a new version, without history or notification.
     fn renew(
         &mut self,
         resource: &Arc<Resource>,
@@ -82,8 +82,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The Node has come after its Lease: an ordinary change, because whoever follows owners must
-    /// learn of it.
+    /// Sets the owner of a Lease that is older than its Node. An ordinary change, because garbage
+    /// collectors, which follow owners, must observe it.
     fn adopt(
         &mut self,
         resource: &Arc<Resource>,
@@ -97,7 +97,7 @@ impl Tx<'_> {
         self.change(resource, row, object).map(drop)
     }
 
-    /// Makes the Lease of a node that has none, unless the node has been removed meanwhile.
+    /// Creates the Lease of a node, unless the node was removed meanwhile.
     fn grant(&mut self, resource: &Arc<Resource>, renewal: &LeaseRenewal) -> Result<(), CloudError> {
         let node = &renewal.node;
         if self.was_removed(node)? {
@@ -115,7 +115,7 @@ impl Tx<'_> {
         self.create_at(self.lease_row()?, resource, object).map(drop)
     }
 
-    /// The next free number among those of Leases; none in the case that there is none.
+    /// Returns the next row id for a Lease; `None` when they are used up.
     fn lease_row(&self) -> rusqlite::Result<Option<i64>> {
         let last: Option<i64> = self
             .conn
@@ -124,7 +124,7 @@ impl Tx<'_> {
         Ok(last.map_or(Some(FIRST_ROW), |last| last.checked_add(1).filter(|next| *next < 0)))
     }
 
-    /// A reference to the Node of a name, if there is one.
+    /// Returns an owner reference to a Node, if the Node exists.
     fn owner(&self, node: &NodeName) -> rusqlite::Result<Option<Value>> {
         let Some(kind) = resource_id(self.conn, "", "Node")? else { return Ok(None) };
         let uid: Option<String> = self
@@ -148,8 +148,8 @@ fn spec(renewal: &LeaseRenewal) -> Value {
     })
 }
 
-/// The same as text, without the tree. The name needs no escapes: a Lease of another one was never
-/// made.
+/// Formats the spec as text, without a tree. The name needs no escapes: node names have no
+/// characters that JSON escapes.
 fn spec_text(renewal: &LeaseRenewal) -> String {
     format!(
         r#"{{"acquireTime":"{}","holderIdentity":"{}","leaseDurationSeconds":{},"leaseTransitions":{},"renewTime":"{}"}}"#,
@@ -177,8 +177,8 @@ struct LeaseSpec {
     lease_transitions: u32,
 }
 
-/// The Leases that nodes hold, as they were written last, and the names of those nodes that there
-/// is no Node of. Whatever else somebody keeps in the namespace is left out.
+/// Returns the Leases that nodes hold, as last written, and the names of those without a Node.
+/// Other Leases in the namespace are skipped.
 pub(super) fn leases(conn: &Connection) -> Result<(Vec<LeaseRenewal>, Vec<NodeName>), CloudError> {
     let (mut leases, mut orphans) = (Vec::new(), Vec::new());
     let Some(kind) = resource_id(conn, GROUP, "Lease")? else { return Ok((leases, orphans)) };

@@ -1,21 +1,21 @@
-//! The SQLite store of the embedded cloud side: objects of any kind with versions and history, the
-//! ledger of what each node reported, and the [`Document`]s of enrollment. It knows neither HTTP
-//! nor connections nor the fleet's loop. Read [`CloudStore`] first, then [`Feed`].
+//! SQLite store of the embedded cloud side: objects of any kind with versions and history, the
+//! ledger of what each node reported, and the [`Document`]s of enrollment. It depends neither on
+//! HTTP nor on connections nor on the fleet's loop. Read [`CloudStore`] first, then [`Feed`].
 //!
 //! # Guarantees
 //! - Every change gets the next `resourceVersion` of one counter and an entry in the history, in
-//!   the transaction of the change. A caller is answered after the commit.
-//! - No version is given twice, even if the file is replaced by an older copy (`versions`).
+//!   the transaction of the change. Callers are answered after the commit.
+//! - No version is issued twice, even if the file is replaced by an older copy (`versions`).
 //! - A [`Feed`] yields every committed change of an object that can be placed, in order and once.
-//!   An [`Observer`] receives every change of every kind, with the previous state. The exceptions:
-//!   renewals of node Leases ([`CloudStore::renew_leases`]) and documents get versions, and nobody
-//!   is notified.
+//!   An [`Observer`] receives every change of every kind, with the previous state. Exceptions:
+//!   renewals of node Leases ([`CloudStore::renew_leases`]) and documents get versions, but no
+//!   notification.
 //! - A [`CloudSnapshot`] shows one commit for as long as it is open.
-//! - A damaged file is never refilled silently, because what it held exists nowhere else. A file
-//!   that cannot be opened is refused; [`CloudOptions::set_aside_corrupt`] allows a fresh start
-//!   beside it. Damage found later fails the read that meets it; [`CloudStore::look_through`] reads
-//!   everything, and [`CloudStore::damage`] returns what was found.
-//! - One process at a time: the file `<database>.lock` is locked as long as the database is open.
+//! - A damaged file is never refilled silently, because its content exists nowhere else. Opening it
+//!   fails; [`CloudOptions::set_aside_corrupt`] allows a fresh start beside it. Damage found later
+//!   fails the read that meets it; [`CloudStore::look_through`] reads everything, and
+//!   [`CloudStore::damage`] returns the first damage found.
+//! - One process at a time: the file `<database>.lock` is locked while the database is open.
 
 mod change;
 mod check;
@@ -80,10 +80,10 @@ pub use stored::Stored;
 pub use summaries::summary;
 pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect, UploadOutcome, event_names};
 
-/// The most kinds whose descriptions are shared between objects.
+/// Limit of the kinds whose descriptions are shared between objects.
 const MAX_SHARED_KINDS: usize = 4096;
 
-/// A handle of the store, cheap to clone. The threads end with [`CloudStore::close`] or the last
+/// Handle of the store, cheap to clone. The threads end with [`CloudStore::close`] or the last
 /// handle.
 #[derive(Clone, Debug)]
 pub struct CloudStore {
@@ -114,17 +114,17 @@ impl std::fmt::Debug for Shared {
 }
 
 impl CloudStore {
-    /// Opens the database, or makes it. Blocks: to be called at the start, outside of async tasks.
+    /// Opens or creates the database. Blocks: call it at startup, outside of async tasks.
     ///
     /// # Errors
     /// [`OpenError::Corrupt`] for a damaged file; [`StoreError::InUse`] as [`OpenError::Named`] if
-    /// another process has it open; whatever else prevents it from being used.
+    /// another process has it open; other failures as [`OpenError`] classifies them.
     pub fn open(path: &Path, options: &CloudOptions) -> Result<Self, OpenError> {
         open::open(path, options)
     }
 
-    /// Stores a new object and gives it a version, and uid, creation time and generation if it has
-    /// none.
+    /// Stores a new object with a new version. Sets uid, creation time and generation where they
+    /// are missing.
     ///
     /// # Errors
     /// [`CloudError::AlreadyExists`], [`CloudError::Invalid`], [`CloudError::TooLarge`],
@@ -134,13 +134,14 @@ impl CloudStore {
         self.write(bytes, move |tx| tx.create_within(&resource, object.clone())).await
     }
 
-    /// Puts an object as it is in the place of the one of the same namespace and name, if that has
-    /// the version `expected` and the same uid, and gives it the next version. An equal object
+    /// Replaces the object of the same namespace and name by compare-and-swap: its version must be
+    /// `expected` and its uid the same. The new object gets the next version. An equal object
     /// changes nothing, not even the version.
     ///
     /// # Errors
     /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::OtherUid`],
-    /// [`CloudError::TooLarge`], [`CloudError::Invalid`] for a record that is none, or the store's.
+    /// [`CloudError::TooLarge`], [`CloudError::Invalid`] for a malformed ObjectSync record, or the
+    /// store's.
     pub async fn update(
         &self,
         resource: &Resource,
@@ -152,9 +153,8 @@ impl CloudStore {
         self.write(bytes, move |tx| tx.update(&resource, object.clone(), expected)).await
     }
 
-    /// Deletes an object, if it has the version `expected` where one is given, and returns it as it
-    /// was last, with the version of the deletion. The object is gone at once: finalizers are not
-    /// waited for.
+    /// Deletes an object, if it has the version `expected` (if given), and returns its last state
+    /// with the version of the deletion. Does not wait for finalizers.
     ///
     /// # Errors
     /// [`CloudError::NotFound`], [`CloudError::Conflict`], [`CloudError::NotEmpty`], or the
@@ -187,7 +187,7 @@ impl CloudStore {
             .await
     }
 
-    /// The kinds of which there are objects.
+    /// Returns the kinds that have objects.
     ///
     /// # Errors
     /// The store's.
@@ -195,8 +195,8 @@ impl CloudStore {
         self.readers.run(read::resources).await
     }
 
-    /// Reads objects by UID, at most [`MAX_BODIES`] of them, to send them to nodes. UIDs that no
-    /// object has are left out.
+    /// Reads objects by UID, at most [`MAX_BODIES`], to send them to nodes. Unknown UIDs are left
+    /// out.
     ///
     /// # Errors
     /// The store's.
@@ -204,11 +204,11 @@ impl CloudStore {
         self.readers.run(move |conn| read::bodies(conn, &uids, left_out)).await
     }
 
-    /// Changes after a version, in order.
+    /// Returns changes after a version, in order.
     ///
     /// # Errors
-    /// [`CloudError::Expired`] if the history does not reach back that far, or if the version is of
-    /// a timeline that this store has replaced; or the store's.
+    /// [`CloudError::Expired`] if the history does not reach back that far, or if the version
+    /// belongs to a timeline that this store has replaced; or the store's.
     pub async fn history(&self, query: HistoryQuery) -> Result<HistoryPage, CloudError> {
         if let Some(oldest) = self.issued().end_of(query.after) {
             return Err(CloudError::Expired { after: query.after, oldest });
@@ -216,39 +216,39 @@ impl CloudStore {
         self.readers.run(move |conn| read::history(conn, &query)).await
     }
 
-    /// Opens a snapshot of the newest commit. While it is open the write-ahead log cannot begin
-    /// anew: it is to be dropped as soon as it can be.
+    /// Opens a snapshot of the newest commit. An open snapshot prevents a restart of the
+    /// write-ahead log, so drop it soon.
     ///
     /// # Errors
-    /// [`StoreError::TooManySnapshots`], or whatever else the store meets with.
+    /// [`StoreError::TooManySnapshots`], or the store's.
     pub async fn snapshot(&self) -> Result<CloudSnapshot, CloudError> {
         CloudSnapshot::open(&self.snapshots).await
     }
 
-    /// Has every change after now told to an observer. There can be one.
+    /// Registers the observer of all later changes. There can be one.
     ///
     /// # Errors
-    /// [`StoreError::Internal`] if there is one already, or whatever else the store meets with.
+    /// [`StoreError::Internal`] if one is registered already, or the store's.
     pub async fn observe(&self, observer: Arc<dyn Observer>) -> Result<(), CloudError> {
         self.shared
             .observer
             .set(observer)
             .map_err(|_| StoreError::internal("the changes of the store are observed already"))?;
-        // The writer finds it before its next group.
+        // The writer finds the observer before its next group.
         self.write(64, |_| Ok(())).await
     }
 
-    /// Every object that can be placed and every Node, and all changes.
+    /// Returns a feed of every object that can be placed, every Node, and all their changes.
     #[must_use]
     pub fn follow(&self) -> Feed {
         Feed::new(self.clone())
     }
 
-    /// Records what a node has reported, all of it in one transaction; of its agent the version
-    /// that is known stays if none is given.
+    /// Records a batch of a node's reports in one transaction. Without an `agent_version` the
+    /// recorded one stays.
     ///
     /// # Errors
-    /// The store's. Single reports that cannot be recorded are in [`Recorded::refused`].
+    /// The store's. Reports that cannot be recorded are in [`Recorded::refused`].
     pub async fn record(
         &self,
         node: &NodeName,
@@ -256,12 +256,12 @@ impl CloudStore {
         batch: RecordBatch,
     ) -> Result<Recorded, CloudError> {
         let node = node.clone();
-        // About what a record takes in the queue and in the transaction.
+        // Approximate size of a record in the queue and in the transaction.
         let bytes = (batch.put.len() + batch.remove.len()).saturating_mul(512);
         self.write(bytes, move |tx| tx.record(&node, agent_version.as_deref(), &batch)).await
     }
 
-    /// What a node is recorded to hold; nothing if it has never reported.
+    /// Returns the objects that a node is recorded to hold; empty if it has never reported.
     ///
     /// # Errors
     /// The store's.
@@ -270,7 +270,7 @@ impl CloudStore {
         self.readers.run(move |conn| nodes::records(conn, &node)).await
     }
 
-    /// All nodes that have ever reported, in the order of their names.
+    /// Returns all nodes that have ever reported, ordered by name.
     ///
     /// # Errors
     /// The store's.
@@ -278,30 +278,30 @@ impl CloudStore {
         self.readers.run(nodes::nodes).await
     }
 
-    /// The last version that was given and committed.
+    /// Returns the last version issued and committed.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.shared.last_version.load(Ordering::Acquire)
     }
 
-    /// The versions that this store has given out, as far as they can be told from those of one
-    /// that it replaced.
+    /// Returns the versions that this store has issued, as far as they are distinguishable from
+    /// those of a store that it replaced.
     #[must_use]
     pub fn issued(&self) -> Arc<Issued> {
         Arc::clone(&self.shared.issued())
     }
 
-    /// The random id of this timeline: made with the file, changed by
+    /// Returns the random id of this timeline: created with the file, changed by
     /// [`CloudStore::new_incarnation`].
     #[must_use]
     pub fn incarnation(&self) -> Arc<str> {
         Arc::clone(&self.shared.incarnation.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Gives the store another incarnation: called when it turns out that the file is an older
-    /// copy, or the process goes on in one of its machine. Versions jump ahead as they do when the
-    /// file is opened, so that what the other copy has given is known to be lost
-    /// ([`CloudStore::issued`]) and is not given again.
+    /// Gives the store a new incarnation: for a file that turns out to be an older copy, or a
+    /// process that continues in a copy of its machine. Versions jump ahead as on opening, so that
+    /// versions issued by the other copy count as lost ([`CloudStore::issued`]) and are not issued
+    /// again.
     ///
     /// # Errors
     /// The store's.
@@ -311,20 +311,20 @@ impl CloudStore {
         Ok(self.incarnation())
     }
 
-    /// What the writer has done so far.
+    /// Returns the statistics of the writer.
     #[must_use]
     pub fn stats(&self) -> WriterStats {
         self.writer.stats()
     }
 
-    /// Finishes what is queued, closes the database and lets go of the lock.
+    /// Finishes queued jobs, closes the database and releases the lock.
     pub async fn close(&self) {
         self.readers.close();
         self.snapshots.close();
         self.writer.close().await;
     }
 
-    /// Runs a job in the next transaction. A job that fails leaves nothing behind.
+    /// Runs a job in the next transaction. A failed job leaves no effects.
     async fn write<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -347,7 +347,7 @@ impl CloudStore {
             .await
     }
 
-    /// Checks an object before it is queued. Returns what it costs in the queue.
+    /// Checks an object before it is queued. Returns its cost in the queue, in bytes.
     fn check(&self, resource: &Resource, object: &Object) -> Result<(Arc<Resource>, usize), CloudError> {
         let key = || resource.key(object.namespace(), object.name());
         if let Err(problems) = object.validate(resource) {
@@ -373,8 +373,8 @@ impl CloudStore {
 }
 
 impl Shared {
-    /// The clock has jumped: the machine was away, and may have gone on elsewhere from where it is
-    /// now.
+    /// Handles a jump of the clock: the machine was suspended, and a copy of it may have continued
+    /// elsewhere.
     fn wake_up(&self, tx: &mut Tx<'_>) -> Result<(), CloudError> {
         tracing::warn!(
             "the clock has jumped ahead: in case that this is a copy of the machine, a new incarnation begins"
@@ -382,8 +382,8 @@ impl Shared {
         Ok(self.begin_anew(tx)?)
     }
 
-    /// Jumps ahead, and begins another incarnation. If the transaction fails, the next one jumps at
-    /// least as far: no version is given that counts as lost here.
+    /// Jumps ahead and starts a new incarnation. If the transaction fails, the next jump reaches at
+    /// least as far: no version is issued that counts as lost here.
     fn begin_anew(&self, tx: &mut Tx<'_>) -> rusqlite::Result<()> {
         let fresh: Arc<str> = open::random_id().into();
         let base = versions::begin_anew(tx.conn, tx.state.last(), tx.now, &fresh)?;
@@ -397,7 +397,7 @@ impl Shared {
         self.issued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One description of each kind, however many objects point to it.
+    /// Returns the shared description of a kind, so that its objects do not each own a copy.
     fn share(&self, resource: &Resource) -> Arc<Resource> {
         let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(shared) = kinds.get(resource) {
@@ -410,7 +410,7 @@ impl Shared {
         shared
     }
 
-    /// The kind that is called by this word.
+    /// Looks up a kind by any of its names (plural, short name).
     fn kind(&self, word: &str) -> Result<Arc<Resource>, StoreError> {
         let known = kinds::by_word(word)
             .ok_or_else(|| StoreError::internal(format!("the kind '{word}' is not in the table of kinds")))?;
@@ -429,8 +429,8 @@ fn check_node(node: &str) -> Result<NodeName, CloudError> {
     })
 }
 
-/// Parses the name of a node in a row. Whatever else wrote it, no node can have another one: such a
-/// row is left out.
+/// Parses the node name of a row. Invalid names are logged and left out: no node can have such a
+/// name.
 fn node_of_row(name: &str) -> Option<NodeName> {
     let parsed = NodeName::parse(name);
     parsed

@@ -1,5 +1,5 @@
-//! Namespaces within a transaction: one goes only when nothing is in it, and nothing comes into one
-//! that is going or has gone since somebody looked.
+//! Invariants of namespaces within a transaction: only an empty Namespace is deleted, and no object
+//! is created in one that is being deleted or was deleted since the caller checked it.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use super::stored::Stored;
 use super::{CloudError, objects};
 use edgesync_object::{Object, Resource, Scope};
 
-/// Whether these are Namespaces.
 fn are_namespaces(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.kind == "Namespace"
 }
@@ -40,8 +39,8 @@ impl Tx<'_> {
         if left { Err(CloudError::NamespaceLeft { namespace: namespace.to_owned() }) } else { Ok(()) }
     }
 
-    /// Called before a row is removed by name: refuses a Namespace that has something in it.
-    /// Records do not count, they go when their nodes report.
+    /// Called before a row is removed by name: refuses to delete a Namespace with objects in it.
+    /// Records do not count, because they are removed when their nodes report.
     pub(super) fn check_leaving(&mut self, resource: &Resource, name: &str) -> Result<(), CloudError> {
         if !are_namespaces(resource) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What the cloud knows of each node: its state, and its ObjectSync records as ordinary objects.
+//! Ledger of each node: its state, and its ObjectSync records as ordinary objects.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,44 +19,41 @@ use edgesync_protocol::cloud::{LedgerFacts, Record, RecordBatch};
 use edgesync_protocol::digest::{Epoch, Tally};
 use edgesync_store::StoreError;
 
-/// What a batch came to.
+/// Result of a batch of reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// Records made.
     pub added: usize,
-    /// Records changed.
     pub changed: usize,
-    /// Records that said the same already.
+    /// Records that were equal already.
     pub unchanged: usize,
-    /// Records removed.
     pub removed: usize,
-    /// Reports that cannot be recorded, with the reason: the others are.
+    /// Reports that cannot be recorded, with the reason. The others are recorded.
     pub refused: Vec<(Uid, String)>,
 }
 
-/// What is known of a node that has reported, beside its records.
+/// Facts about a node that has reported, beside its records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// What the records are worth.
+    /// Facts that decide whether the records are trusted.
     pub ledger: LedgerFacts,
-    /// The version of its agent, if it has told.
+    /// Version of its agent, if reported.
     pub agent_version: Option<String>,
-    /// When something of it was recorded last.
+    /// Time of its last recorded report.
     pub last_seen: jiff::Timestamp,
 }
 
-/// What holds for all records of a batch.
+/// State shared by all records of a batch.
 struct Batch<'a> {
     node: &'a NodeName,
     now: String,
-    /// The ids of ObjectSync and ClusterObjectSync, once they were looked up.
+    /// Ids of ObjectSync and ClusterObjectSync, after the first lookup.
     namespaced: Option<i64>,
     cluster: Option<i64>,
     recorded: Recorded,
 }
 
 impl Tx<'_> {
-    /// Records a batch.
+    /// Applies a batch of reports.
     pub(super) fn record(
         &mut self,
         node: &NodeName,
@@ -111,7 +108,7 @@ impl Tx<'_> {
                 recorded.changed += 1;
                 return self.change_record(row, &held.version);
             }
-            // The UID has turned up under another name: the record moves.
+            // The UID appeared under another name: the record moves.
             self.remove(&row)?;
             recorded.removed += 1;
         }
@@ -169,7 +166,7 @@ impl Tx<'_> {
         self.enter(ChangeKind::Added, resource_id, stored, Before::Nothing)
     }
 
-    /// The id of ObjectSync or ClusterObjectSync, looked up once a batch.
+    /// Returns the id of ObjectSync or ClusterObjectSync, looked up once per batch.
     fn sync_kind(&self, object: &ObjectRef, batch: &mut Batch<'_>) -> Result<i64, CloudError> {
         let (slot, word) = if object.is_cluster_scoped() {
             (&mut batch.cluster, "clusterobjectsyncs")
@@ -198,7 +195,7 @@ impl Tx<'_> {
         Ok(true)
     }
 
-    /// Whether another database file of a node is the last one that is known.
+    /// Returns whether the last recorded epoch of a node is another one.
     fn has_other_epoch(&self, node: &NodeName, epoch: Epoch) -> rusqlite::Result<bool> {
         let mut find = self.conn.prepare_cached("SELECT 1 FROM nodes WHERE name = ?1 AND epoch <> ?2")?;
         find.exists((node.as_str(), epoch.to_string()))
@@ -230,7 +227,7 @@ impl Tx<'_> {
             .execute((
                 node.as_str(),
                 batch.epoch.to_string(),
-                // SQLite's integers are signed: no store counts that far.
+                // SQLite's integers are signed; no store counts that far.
                 i64::try_from(batch.confirmed).unwrap_or(i64::MAX),
                 batch.accepted.as_deref().unwrap_or_default(),
                 agent_version,
@@ -242,14 +239,13 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Somebody else than the fleet changes a record of a node: what is known of all of them holds
-    /// no more.
+    /// Discards the tally of a node's records, because a client other than the fleet changes one.
     pub(super) fn forget_tally(&self, node: &str) -> rusqlite::Result<()> {
         const SQL: &str = "UPDATE nodes SET held_count = NULL, held_digest = NULL WHERE name = ?1";
         self.conn.prepare_cached(SQL)?.execute([node]).map(drop)
     }
 
-    /// Forgets a node and all its records.
+    /// Deletes a node's ledger and all its records. Returns whether anything existed.
     pub(super) fn delete_node(&mut self, node: &NodeName) -> Result<bool, CloudError> {
         let uids = self.recorded_uids(node)?;
         for uid in &uids {
@@ -261,7 +257,7 @@ impl Tx<'_> {
     }
 }
 
-/// The nodes that have reported, in the order of their names.
+/// Returns the nodes that have reported, ordered by name.
 pub(super) fn nodes(conn: &Connection) -> Result<Vec<(NodeName, NodeFacts)>, CloudError> {
     let mut statement = conn.prepare_cached(
         "SELECT name, epoch, confirmed, incarnation, agent_version, last_seen, held_count, held_digest,
@@ -276,7 +272,7 @@ pub(super) fn nodes(conn: &Connection) -> Result<Vec<(NodeName, NodeFacts)>, Clo
         let epoch = Some(row.get::<_, String>(1)?.parse().map_err(|_| damaged("epoch"))?);
         let last_seen = row.get::<_, String>(5)?.parse().map_err(|_| damaged("last_seen"))?;
         let incarnation: Arc<str> = row.get(3)?;
-        // Most nodes name the same one.
+        // Most nodes share one incarnation.
         let accepted = incarnations.get(&incarnation).cloned().unwrap_or_else(|| {
             incarnations.insert(Arc::clone(&incarnation));
             incarnation
@@ -293,7 +289,7 @@ pub(super) fn nodes(conn: &Connection) -> Result<Vec<(NodeName, NodeFacts)>, Clo
     Ok(nodes)
 }
 
-/// What a node is recorded to hold.
+/// Returns the objects that a node is recorded to hold.
 pub(super) fn records(conn: &Connection, node: &NodeName) -> Result<Vec<(Uid, Record)>, CloudError> {
     let mut statement = conn.prepare_cached("SELECT sync_uid, body FROM objects WHERE sync_node = ?1")?;
     let mut rows = statement.query([node.as_str()])?;
@@ -317,14 +313,14 @@ fn parse_record(stored: &Stored) -> Result<ObjectSync<'_>, StoreError> {
 }
 
 fn write_record(record: &ObjectSync<'_>) -> Result<String, StoreError> {
-    // About what a record takes; spares the growing of the buffer.
+    // Approximate size of a record; avoids growing the buffer.
     let mut text = Vec::with_capacity(512);
     record.write_json(&mut text).map_err(|error| StoreError::internal(error.to_string()))?;
     String::from_utf8(text).map_err(|error| StoreError::internal(error.to_string()))
 }
 
-/// The text of a record that tells of another version. Also the version that it told of, if the
-/// record has no fields but those of [`ObjectSync`]: then nothing else differs.
+/// Returns the text of a record with another version held. Also returns the previous version held,
+/// if the record has only the fields of [`ObjectSync`]: then nothing else differs.
 fn with_version_held(
     stored: &Stored,
     held: &ResourceVersion,
@@ -337,11 +333,11 @@ fn with_version_held(
     let expected = lengths.checked_sub(old.len() + record.metadata.resource_version.len());
     record.metadata.resource_version = own.as_str().into();
     let body = write_record(&record)?;
-    // A text that begins like an object would be taken for the whole one.
+    // A text with a leading brace would be read as the whole object.
     if Some(body.len()) == expected && !old.starts_with('{') {
         return Ok((body, Some(old.into_owned())));
     }
-    // Finalizers, managed fields and whatever else someone has put there stay.
+    // Finalizers, managed fields and other additions stay.
     let mut object = parse(stored)?;
     object.set_metadata("resourceVersion", own);
     let status = json!({ "objectResourceVersion": held.as_str() });
@@ -352,7 +348,7 @@ fn with_version_held(
     Ok((object.to_json(), None))
 }
 
-/// A record as it was before it told of another version.
+/// Reconstructs a record as it was before its version held changed.
 pub(super) fn record_before(body: &str, version: u64, held: &str) -> Result<String, StoreError> {
     let damaged = |error| StoreError::corrupt(format!("a record in the history is damaged: {error}"));
     let mut record = ObjectSync::parse(body).map_err(damaged)?;

@@ -1,5 +1,5 @@
-//! Create, update and delete within a transaction: what the store gives (versions; uid and times
-//! where they are missing) and what it refuses.
+//! Create, update and delete within a transaction. Assigns versions, and uids and times where they
+//! are missing; enforces preconditions.
 
 use std::sync::Arc;
 
@@ -30,20 +30,20 @@ pub(super) struct ObjectRow {
     pub(super) stored: Stored,
 }
 
-/// What a new row has beside its object.
+/// Columns of a new row beside its object.
 #[derive(Clone, Copy, Default)]
 pub(super) struct RowExtra<'a> {
-    /// The number of the row; the next free one if absent.
+    /// The row id; the next free one if absent.
     pub(super) id: Option<i64>,
-    /// Of a record: the node in its name, and the UID of the object that it is about.
+    /// For a record: the node in its name, and the UID of the recorded object.
     pub(super) sync: Option<(&'a str, &'a str)>,
-    /// Of an Event: when it was changed last, Unix time in milliseconds.
+    /// For an Event: the time of the last change, Unix time in milliseconds.
     pub(super) changed: Option<i64>,
-    /// Its labels as JSON text.
+    /// The labels as JSON text.
     pub(super) labels: Option<&'a str>,
 }
 
-/// The columns that [`ObjectRow::read`] expects.
+/// Columns in the order that [`ObjectRow::read`] expects.
 pub(super) const COLUMNS: &str = "id, resource_id, uid, version, namespace, name, body";
 
 impl ObjectRow {
@@ -62,14 +62,14 @@ impl ObjectRow {
     }
 }
 
-/// The id of a kind, if objects of it have ever been stored.
+/// Returns the id of a kind, if it was ever registered.
 pub(super) fn resource_id(conn: &Connection, group: &str, kind: &str) -> rusqlite::Result<Option<i64>> {
     conn.prepare_cached(r#"SELECT id FROM resources WHERE "group" = ?1 AND kind = ?2"#)?
         .query_row((group, kind), |row| row.get(0))
         .optional()
 }
 
-/// The row under a name.
+/// Returns the row under a name.
 pub(super) fn find(
     conn: &Connection,
     resource_id: i64,
@@ -81,7 +81,7 @@ pub(super) fn find(
     conn.prepare_cached(SQL)?.query_row((resource_id, namespace, name), ObjectRow::read).optional()
 }
 
-/// The text of a stored object, read again. It was valid JSON when it was written.
+/// Parses the text of a stored object. The text was valid JSON when it was written.
 pub(super) fn parse(stored: &Stored) -> Result<Object, StoreError> {
     serde_json::from_str(&stored.body).map_err(|error| {
         StoreError::corrupt(format!("the object with uid '{}' is damaged: {error}", stored.uid))
@@ -89,12 +89,12 @@ pub(super) fn parse(stored: &Stored) -> Result<Object, StoreError> {
 }
 
 impl Tx<'_> {
-    /// Stores a new object. The object has been validated.
+    /// Stores a new, validated object.
     pub(super) fn create(&mut self, resource: &Arc<Resource>, object: Object) -> Result<Stored, CloudError> {
         self.create_at(None, resource, object)
     }
 
-    /// The same in the row of a number.
+    /// Stores a new, validated object under a row id.
     pub(super) fn create_at(
         &mut self,
         id: Option<i64>,
@@ -106,7 +106,7 @@ impl Tx<'_> {
         let sync = sync_columns(resource, &object, &key)?;
         let mut taken = find(self.conn, resource_id, object.namespace(), object.name())?.is_some();
         if let Some((node, uid)) = &sync {
-            // One record for a node and a UID, whatever its namespace.
+            // At most one record per node and UID, in any namespace.
             taken |= self.sync_exists(node, uid)?;
             self.forget_tally(node)?;
         }
@@ -119,7 +119,7 @@ impl Tx<'_> {
         if object.creation_timestamp().is_empty() {
             object.set_metadata("creationTimestamp", rfc3339(self.now));
         }
-        // Nothing is wanted of an Event, so no changes of that are counted.
+        // Events have no desired state, so they have no generation.
         if object.generation() == 0 && !is_event(resource) {
             object.set_metadata("generation", 1);
         }
@@ -135,7 +135,7 @@ impl Tx<'_> {
         Ok(stored)
     }
 
-    /// Puts an object in the place of the one under its name, if that has the version `expected`.
+    /// Replaces the object of the same name, if that has the version `expected`.
     pub(super) fn update(
         &mut self,
         resource: &Arc<Resource>,
@@ -151,14 +151,14 @@ impl Tx<'_> {
             self.forget_tally(&node)?;
         }
         object.set_metadata("resourceVersion", expected.to_string());
-        // Both have sorted keys: equal objects are equal texts.
+        // Both have sorted keys, so equal objects have equal texts.
         if object.to_json() == row.stored.body {
             return Ok(row.stored);
         }
         self.change(resource, row, object)
     }
 
-    /// Writes the new content of a row.
+    /// Writes new content into a row.
     pub(super) fn change(
         &mut self,
         resource: &Arc<Resource>,
@@ -171,7 +171,7 @@ impl Tx<'_> {
         self.conn
             .prepare_cached("UPDATE objects SET api_version = ?2, version = ?3, body = ?4 WHERE id = ?1")?
             .execute((row.id, version_of(&object), stored.version, &stored.body))?;
-        // Apart, so that the index is touched only by those that have changed. The page is at hand.
+        // Separate statement, so that only changed labels touch the index. The page is cached.
         self.conn
             .prepare_cached("UPDATE objects SET labels = ?2 WHERE id = ?1 AND labels IS NOT ?2")?
             .execute((row.id, labels(&object)))?;
@@ -186,8 +186,8 @@ impl Tx<'_> {
         Ok(stored)
     }
 
-    /// Deletes the object under the name, if that has the version `expected` where one is given,
-    /// and returns it as it was last, with the version of the deletion.
+    /// Deletes the object under a name, if it has the version `expected` (if given). Returns its
+    /// last state with the version of the deletion.
     pub(super) fn delete(
         &mut self,
         resource: &Arc<Resource>,
@@ -219,7 +219,7 @@ impl Tx<'_> {
         Ok((stored, object))
     }
 
-    /// The row under the name, if it has the version `expected` where one is given.
+    /// Returns the row under a name, if it has the version `expected` (if given).
     fn existing(
         &self,
         resource: &Resource,
@@ -241,9 +241,9 @@ impl Tx<'_> {
         }
     }
 
-    /// The id of the kind, entered if it is new. As long as there are objects of a kind it has one
-    /// plural and one scope; then its names may be another one's, as when a definition is deleted
-    /// and made anew.
+    /// Returns the id of a kind, and registers a new kind. While objects of a kind exist, its
+    /// plural and scope are fixed. After that, another kind can use its names, for example when a
+    /// definition is deleted and recreated.
     pub(super) fn register(&self, resource: &Resource, key: &ObjectKey) -> Result<i64, CloudError> {
         let namespaced = resource.scope == Scope::Namespaced;
         let mut statement = self.conn.prepare_cached(
@@ -277,8 +277,8 @@ impl Tx<'_> {
         Ok(self.conn.last_insert_rowid())
     }
 
-    /// Takes its names from a kind, unless there are objects of it; tells whether there were none.
-    /// The history still names it: so it stays, under names that no kind can have.
+    /// Releases the names of a kind without objects; returns whether it had none. The history still
+    /// refers to the kind, so its row stays, under names that no kind can have.
     fn retire(&self, id: i64) -> rusqlite::Result<bool> {
         const SQL: &str = "UPDATE resources SET kind = kind || ' ' || id, plural = plural || ' ' || id
             WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM objects WHERE resource_id = ?1)";
@@ -317,7 +317,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// What the row of an object that is changed now is to say of when that was.
+    /// Returns the value of the `changed` column for an object that is changed now.
     fn changed(&self, resource: &Resource) -> Option<i64> {
         is_event(resource).then(|| self.now.as_millisecond())
     }
@@ -345,12 +345,12 @@ impl Tx<'_> {
     }
 }
 
-/// The version part of an object's `apiVersion`.
+/// Returns the version part of an object's `apiVersion`.
 pub(super) fn version_of(object: &Object) -> &str {
     edgesync_object::split_api_version(object.api_version()).1
 }
 
-/// The labels of an object as the index has them.
+/// Returns the labels as the index stores them; `None` if there are none.
 fn labels(object: &Object) -> Option<String> {
     let labels = object.metadata()?.get("labels")?.as_object().filter(|labels| !labels.is_empty())?;
     serde_json::to_string(labels).ok()
@@ -366,7 +366,7 @@ fn stored(object: &Object, version: u64) -> Stored {
     }
 }
 
-/// Node and UID of a record that comes from a client: its name and fields must be those of a
+/// Returns node and UID of a record written by a client. Its name and fields must be those of a
 /// record.
 fn sync_columns(
     resource: &Resource,

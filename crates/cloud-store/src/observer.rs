@@ -1,11 +1,11 @@
-//! Who is told of every committed change of every kind, with the state before it: what watches are
-//! made of.
+//! Observer of every committed change of every kind, with the previous state. The watch cache is
+//! built on it.
 
 use std::sync::Arc;
 
 use super::change::ChangeKind;
 
-/// A kind by name, whatever its version.
+/// Kind by name, in any version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KindName {
     /// API group, empty for the core group.
@@ -14,43 +14,42 @@ pub struct KindName {
     pub kind: String,
 }
 
-/// A committed change.
+/// A committed change, as watches need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchChange {
-    /// What happened.
+    /// The type of the change.
     pub kind: ChangeKind,
     /// The kind of the object.
     pub of: Arc<KindName>,
-    /// The version of the change.
+    /// Version of the change.
     pub version: u64,
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// The object after the change as JSON text; a deleted one as it was last, with the version of
+    /// The object after the change as JSON text; for a deletion, its last state with the version of
     /// the change.
     pub body: String,
-    /// A modified object as it was before.
+    /// State of a modified object before the change.
     pub previous: Option<String>,
 }
 
-/// Is told of every commit in order, and of the changes in it that it wants, on the writer's
-/// thread: each method must be quick and must not wait.
+/// Receives every commit in order, with those of its changes that the observer wants. Runs on the
+/// writer's thread: each method must return quickly and must not block.
 pub trait Observer: Send + Sync {
-    /// Every change after this version will be told if it is wanted, none before.
+    /// Starts the sequence: every wanted change after this version follows, none before it.
     fn begin(&self, version: u64);
 
-    /// A transaction is about to begin; `version` is the newest one committed. From here to the
-    /// next call it is settled what is wanted.
+    /// Announces a transaction; `version` is the newest one committed. The set of wanted kinds must
+    /// not change from this call to the next one.
     fn attend(&self, version: u64);
 
-    /// Whether changes of a kind are to be told: who wants few spares the writer much.
+    /// Returns whether changes of a kind are wanted. Unwanted kinds save the writer work.
     fn wants(&self, of: &KindName) -> bool;
 
-    /// These changes have been committed, in this order; `version` is the newest one now. No
-    /// request has been answered with a version that has not been told.
+    /// Delivers committed changes in order; `version` is now the newest one. Called before any
+    /// request is answered with that version.
     fn committed(&self, changes: Vec<WatchChange>, version: u64);
 
-    /// The store has been closed.
+    /// Called when the store is closed.
     fn closed(&self);
 }

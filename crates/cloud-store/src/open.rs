@@ -1,4 +1,4 @@
-//! Opening the cloud's database: lock, the jump of the version counter, threads.
+//! Opening of the cloud's database: the lock, the jump of the version counter, the threads.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -24,39 +24,39 @@ use edgesync_store::reader::{Generation, ReaderLimits, Readers};
 use edgesync_store::snapshots::{SnapshotLimits, Snapshots, Threads};
 use edgesync_store::writer::{Writer, WriterLimits};
 
-/// What a cloud database is.
+/// Application id and migrations of a cloud database.
 pub(super) const KIND: Kind = Kind { application_id: mark::CLOUD, migrations: CLOUD };
 
-/// How the cloud's store is opened.
+/// Options for opening the cloud's store.
 #[derive(Clone, Debug)]
 pub struct CloudOptions {
-    /// How the database is opened.
+    /// Options of the SQLite engine.
     pub engine: EngineOptions,
-    /// The limits of the writer's queue.
+    /// Limits of the writer's queue.
     pub writer: WriterLimits,
-    /// The bounds of the history.
+    /// Bounds of the history.
     pub history: HistoryLimits,
-    /// Changes that a slow receiver of the feed may fall behind before it must take a new snapshot.
+    /// Changes that a slow receiver of the feed may lag behind before it must relist.
     pub feed_changes: usize,
-    /// The limits of the readers.
+    /// Limits of the readers.
     pub readers: ReaderLimits,
-    /// The limits of the snapshots for lists.
+    /// Limits of the snapshots for lists.
     pub snapshots: SnapshotLimits,
-    /// The largest object that is stored, bytes of JSON text.
+    /// Limit of an object's size, in bytes of JSON text.
     pub max_object_bytes: usize,
-    /// The most Events of a node that are kept; the oldest make room for newer ones.
+    /// Limit of the Events kept per node; the oldest are deleted first.
     pub events_per_node: usize,
-    /// Whether a damaged database is renamed to `<database>.corrupt-<time>` and an empty one made.
+    /// Whether to rename a damaged database to `<database>.corrupt-<time>` and create an empty one.
     /// All objects get new UIDs then, and the incarnation changes, so nodes delete nothing
     /// unconfirmed.
     pub set_aside_corrupt: bool,
     /// The wall clock.
     pub clock: fn() -> jiff::Timestamp,
-    /// The clock that runs with the machine, and when it sleeps.
+    /// Clock since boot, which includes suspend.
     pub running: fn() -> Duration,
 }
 
-/// The time since the machine was started.
+/// Returns the time since boot, suspend included.
 fn since_boot() -> Duration {
     clock_gettime(ClockId::Boottime).try_into().unwrap_or_default()
 }
@@ -79,8 +79,8 @@ impl Default for CloudOptions {
     }
 }
 
-/// 64 bits, 60 of them random, as 16 hexadecimal digits: every Hello carries the incarnation, so it
-/// is short.
+/// Returns 64 bits, 60 of them random, as 16 hexadecimal digits. Every Hello carries the
+/// incarnation, so it is short.
 pub(super) fn random_id() -> String {
     format!("{:016x}", uuid::Uuid::new_v4().as_u64_pair().0)
 }
@@ -114,7 +114,7 @@ fn prepare(path: &Path, options: &CloudOptions) -> Result<(Connection, versions:
     Ok((conn, opened))
 }
 
-/// Renames a damaged database and what belongs to it.
+/// Renames a damaged database together with its `-wal` and `-shm` files.
 fn set_aside(path: &Path, now: jiff::Timestamp) -> Result<(), StoreError> {
     let suffix = format!(".corrupt-{}", now.strftime("%Y%m%dT%H%M%SZ"));
     for part in ["", "-wal", "-shm"] {
@@ -140,7 +140,7 @@ fn start(
     let observer = Arc::new(OnceLock::new());
     let damage = Damage::default();
     let shared = Shared {
-        // The state holds the only strong one: the feed ends when the writer does.
+        // The state holds the only strong sender: the feed ends when the writer does.
         feed: feed.downgrade(),
         observer: Arc::clone(&observer),
         last_version: Arc::clone(&last_version),

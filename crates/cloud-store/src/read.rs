@@ -1,4 +1,4 @@
-//! Reads: single objects, lists, bodies to be sent, history. Each in one snapshot.
+//! Reads: kinds, bodies to send, history. Each runs in one snapshot.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use edgesync_protocol::cloud::Loaded;
 use edgesync_protocol::message::Body;
 use edgesync_store::StoreError;
 
-/// A page of a list ends when its bodies have this many bytes together.
+/// Limit of the bytes of bodies on a page of a list.
 pub(crate) const MAX_PAGE_BYTES: usize = 16 << 20;
-/// The most objects on a page.
+/// Limit of the changes on a page.
 pub(crate) const MAX_PAGE_ITEMS: usize = 10_000;
-/// The most bodies that one call reads.
+/// Limit of the bodies of one read.
 pub const MAX_BODIES: usize = 10_000;
 
-/// Where a page ends: lists are in the order of namespace and name.
+/// End of a page: lists are ordered by namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
     /// Namespace of the last object.
@@ -32,7 +32,7 @@ pub struct Cursor {
     pub name: String,
 }
 
-/// The version of the snapshot that the connection reads.
+/// Returns the version of the connection's snapshot.
 pub(super) fn version(conn: &Connection) -> Result<u64, CloudError> {
     Ok(conn.prepare_cached("SELECT last_version FROM meta WHERE id = 1")?.query_row([], |row| row.get(0))?)
 }
@@ -83,32 +83,32 @@ pub(super) fn bodies(
     Ok(bodies)
 }
 
-/// Which changes are to be read from the history.
+/// Selection and bounds of a read of the history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryQuery {
     /// Only changes after this version.
     pub after: u64,
     /// Only changes of this kind.
     pub of: KindName,
-    /// At most so many changes, [`MAX_PAGE_ITEMS`] if more.
+    /// Limit of the changes, at most [`MAX_PAGE_ITEMS`].
     pub limit: usize,
-    /// Ends with the change that reaches so many bytes.
+    /// Limit of the bytes; the page ends with the change that reaches it.
     pub bytes: usize,
 }
 
 /// Changes from the history, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistoryPage {
-    /// The changes.
+    /// The changes, of the kind in question.
     pub changes: Vec<WatchChange>,
-    /// Everything up to this version is in here or was before.
+    /// The page is complete up to this version.
     pub version: u64,
 }
 
-/// Changes of a kind after a version.
+/// Returns changes of a kind after a version.
 ///
 /// # Errors
-/// [`CloudError::Expired`] if its partition reaches back no further.
+/// [`CloudError::Expired`] if the kind's partition does not reach back that far.
 pub(super) fn history(conn: &Connection, query: &HistoryQuery) -> Result<HistoryPage, CloudError> {
     let HistoryQuery { after, ref of, limit, bytes: most } = *query;
     let partition = Partition::of(of);

@@ -1,4 +1,4 @@
-//! What has come of rules that are objects: their status.
+//! Status of placement rules.
 
 use std::sync::Arc;
 
@@ -9,23 +9,23 @@ use super::{CloudError, CloudStore};
 use edgesync_object::ObjectKey;
 use edgesync_protocol::change::Uid;
 
-/// What a status takes in the queue of the writer, about, in bytes.
+/// Approximate size of a status in the writer's queue, in bytes.
 const STATUS_BYTES: usize = 4096;
 
-/// The status of a Placement or ClusterPlacement.
+/// Status of a Placement or ClusterPlacement.
 #[derive(Clone, Debug)]
 pub struct RuleStatus {
-    /// Which one it is.
+    /// Key of the rule.
     pub key: ObjectKey,
-    /// Its UID.
+    /// UID of the rule.
     pub uid: Uid,
     /// The value of the field `status`.
     pub status: Value,
 }
 
 impl CloudStore {
-    /// Replaces the status of a rule and nothing else of it. One that it has costs no version; a
-    /// rule that is no more, or another one, is left alone.
+    /// Replaces only the status of a rule. An equal status costs no version; a rule that was
+    /// deleted or recreated is left alone.
     ///
     /// # Errors
     /// The store's.

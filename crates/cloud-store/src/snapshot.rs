@@ -7,31 +7,31 @@ use super::{CloudError, KindName, objects};
 use edgesync_object::Selector;
 use edgesync_store::snapshots::{Snapshot, Snapshots};
 
-/// About what it costs to look at a row of the index, in bytes of objects.
+/// Approximate cost of reading a row of the index, in bytes of objects.
 const INDEX_ROW_BYTES: usize = 128;
 
-/// One commit of the store, readable until this is dropped.
+/// One commit of the store, readable until drop.
 #[derive(Debug)]
 pub struct CloudSnapshot {
     snapshot: Snapshot,
     version: u64,
 }
 
-/// Which objects are to be read.
+/// Selection and bounds of a read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
-    /// The kind.
+    /// The kind to read.
     pub of: KindName,
-    /// Only this namespace; all if absent.
+    /// Only this namespace; all namespaces if absent.
     pub namespace: Option<String>,
     /// Only objects of this name.
     pub name: Option<String>,
-    /// Only objects with these labels, if no name is given.
+    /// Only objects with these labels; ignored if a name is given.
     pub labels: Selector,
-    /// At most so many objects are kept. Reading ends after [`MAX_PAGE_BYTES`] of objects, kept or
+    /// Limit of the objects kept. A read also ends after [`MAX_PAGE_BYTES`] of objects, kept or
     /// not.
     pub limit: usize,
-    /// Where the reading before ended.
+    /// End of the previous page.
     pub after: Option<Cursor>,
 }
 
@@ -40,9 +40,7 @@ pub struct Scan {
 pub struct Listed {
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// Its version.
     pub version: u64,
     /// The object as JSON text.
     pub body: String,
@@ -54,15 +52,15 @@ impl CloudSnapshot {
         Ok(Self { snapshot, version })
     }
 
-    /// The version that it shows.
+    /// Returns the version of the snapshot.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Reads objects in the order of namespace and name. `keep` is called with each of them on the
-    /// reading thread and makes of it what is returned, or nothing. Also tells where to go on, if
-    /// there are more rows.
+    /// Reads objects ordered by namespace and name. Calls `keep` with each object on the reading
+    /// thread, and collects the values that it returns. Also returns the cursor for the next page,
+    /// if there are more rows.
     ///
     /// # Errors
     /// The store's.
@@ -74,7 +72,7 @@ impl CloudSnapshot {
         self.snapshot.read(move |conn| read(conn, &scan, keep)).await
     }
 
-    /// How many objects of a kind there are.
+    /// Returns the number of objects of a kind.
     ///
     /// # Errors
     /// The store's.
@@ -92,7 +90,7 @@ impl CloudSnapshot {
     }
 }
 
-/// Behind which place, and up to which bounds, a page is read; and what of it is kept.
+/// A page while it is read: its scan, and the objects kept so far.
 struct Page<'a, T, K> {
     scan: &'a Scan,
     keep: K,
@@ -107,18 +105,17 @@ impl<T, K: FnMut(Listed) -> Option<T>> Page<'_, T, K> {
         self.kept.len() >= self.scan.limit || self.bytes >= MAX_PAGE_BYTES
     }
 
-    /// Takes an object in; whether there is room for more.
+    /// Adds an object. Returns whether the page has room for more.
     fn take(&mut self, listed: Listed) -> bool {
         self.bytes += listed.body.len();
-        // The place is only needed if this is the last one: remembered before the object is given
-        // away.
+        // Only the last object of a page needs the cursor. It is set before the object moves away.
         let last = self.kept.len() + 1 >= self.scan.limit || self.bytes >= MAX_PAGE_BYTES;
         self.place = last.then(|| Cursor { namespace: listed.namespace.clone(), name: listed.name.clone() });
         self.kept.extend((self.keep)(listed));
         !self.is_full()
     }
 
-    /// The page, with the place where it ended if there are more rows.
+    /// Returns the page, with its cursor if there are more rows.
     fn end(self, more: bool) -> (Vec<T>, Option<Cursor>) {
         (self.kept, self.place.filter(|_| more))
     }
@@ -155,14 +152,14 @@ fn read<T>(
     Ok(page.end(false))
 }
 
-/// The statement of a scan. Each walks the index from where the page before ended.
+/// Returns the statement of a scan. Each walks the index from the end of the previous page.
 fn sql(scan: &Scan) -> &'static str {
     match (&scan.name, &scan.namespace, scan.labels.is_empty()) {
         (Some(_), Some(_), _) => {
             "SELECT namespace, name, version, body FROM objects
              WHERE resource_id = ?1 AND namespace = ?2 AND name = ?4 AND name > ?3"
         }
-        // From one namespace to the next, without the names between them.
+        // Skips from one namespace to the next, without the names between them.
         (Some(_), None, _) => {
             "WITH RECURSIVE spaces (namespace) AS (
                SELECT min(namespace) FROM objects WHERE resource_id = ?1 AND namespace >= ?2
@@ -193,7 +190,7 @@ fn sql(scan: &Scan) -> &'static str {
     }
 }
 
-/// Reads the objects of a page whose labels are selected: of the others only what the index has.
+/// Reads a page of objects selected by labels. Of other objects it reads only the index.
 fn by_labels<T>(
     conn: &Connection,
     mut page: Page<'_, T, impl FnMut(Listed) -> Option<T>>,
@@ -235,7 +232,7 @@ mod tests {
     use super::*;
     use edgesync_store::migrate::CLOUD;
 
-    /// How SQLite goes about the scan.
+    /// Returns SQLite's query plan of the scan.
     fn plan(scan: &Scan) -> String {
         let conn = Connection::open_in_memory().unwrap();
         for migration in CLOUD {

@@ -1,5 +1,5 @@
-//! What lives beside the write connection: the counter of versions, the history's length, and the
-//! changes that are published once they are committed.
+//! State of the writer's thread beside the connection: the version counter, the lengths of the
+//! history, and the changes to publish after the commit.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,68 +23,69 @@ use edgesync_store::engine::{self, Checkpoint};
 use edgesync_store::snapshots::Snapshots;
 use edgesync_store::writer::WriterHooks;
 
-/// The most bytes of changes that one transaction keeps for the observer; of a larger one it is
-/// told the version only.
+/// Limit of the bytes of changes that one transaction buffers for the observer. Beyond it the
+/// observer receives only the version.
 const MAX_UNTOLD_BYTES: usize = 32 << 20;
 
-/// The state of the writer's thread.
+/// State of the writer's thread.
 pub(super) struct CloudState {
-    /// Including what the open transaction has done.
+    /// Counters including the open transaction.
     now: Counters,
     committed: Counters,
     pending: Vec<FeedChange>,
     feed: broadcast::Sender<FeedChange>,
-    /// Where the observer is found once there is one.
+    /// Slot in which the observer is registered.
     observers: Arc<OnceLock<Arc<dyn Observer>>>,
     observer: Option<Arc<dyn Observer>>,
     untold: Vec<WatchChange>,
     untold_bytes: usize,
-    /// Kinds that the open transaction has met, by their number.
+    /// Kinds used in the open transaction, by id.
     kinds: HashMap<i64, Known>,
-    /// The last committed version, for everyone.
+    /// The last committed version, shared with all handles.
     last_version: Arc<AtomicU64>,
     limits: HistoryLimits,
-    /// The namespaces that went last.
+    /// The namespaces deleted last.
     pub(super) gone: Gone,
-    /// What may keep the log from beginning anew.
+    /// Open snapshots, which can prevent a restart of the log.
     snapshots: Option<Snapshots>,
-    /// The exclusive lock on the database, held as long as the connection.
+    /// Exclusive lock on the database, held as long as the connection.
     _lock: File,
 }
 
-/// The partition of a kind, and its name as far as the observer wants its changes.
+/// Partition of a kind; and its name, if the observer wants its changes.
 type Known = (Partition, Option<Arc<KindName>>);
 
-/// How far a job has come: what a failed job is taken back to.
+/// Position in a transaction to which a failed job is rolled back.
 pub(super) struct Mark {
     counters: Counters,
     pending: usize,
     untold: usize,
 }
 
-/// A change to be entered into the history.
+/// A change to enter into the history.
 pub(super) struct Event {
     pub(super) kind: ChangeKind,
     pub(super) resource_id: i64,
-    /// After the change; a deleted one as it was last, with the version of the deletion.
+    /// The object after the change; for a deletion, its last state with the version of the
+    /// deletion.
     pub(super) object: Stored,
     pub(super) before: Before,
 }
 
-/// What an object was before a change.
+/// State of an object before a change.
 pub(super) enum Before {
-    /// It was not.
+    /// The object did not exist.
     Nothing,
-    /// What it is in the change, but for the version: for deletions.
+    /// The same except for the version: for deletions.
     Same { version: u64 },
-    /// This.
+    /// A full previous state.
     Whole { version: u64, body: String },
-    /// This, which differs in the version held and its own version only: for records.
+    /// A previous state that differs only in the version held and in its own version: for records.
     Record { version: u64, body: String, held: String },
 }
 
 impl Before {
-    /// The columns `previous_version` and `previous` of the history.
+    /// Returns the columns `previous_version` and `previous` of the history.
     fn columns(&self) -> (Option<u64>, Option<&str>) {
         match self {
             Self::Nothing => (None, None),
@@ -137,7 +138,7 @@ impl CloudState {
         }
     }
 
-    /// Sets the snapshots that are given up when the log is too long.
+    /// Sets the snapshots to abort when the log is too long.
     pub(super) fn set_snapshots(&mut self, snapshots: Snapshots) {
         self.snapshots = Some(snapshots);
     }
@@ -146,36 +147,36 @@ impl CloudState {
         Mark { counters: self.now, pending: self.pending.len(), untold: self.untold.len() }
     }
 
-    /// Takes back what a failed job has done since the mark.
+    /// Rolls back the state of a failed job to the mark.
     pub(super) fn reset(&mut self, mark: &Mark) {
         self.now = mark.counters;
         self.pending.truncate(mark.pending);
         self.untold.truncate(mark.untold);
     }
 
-    /// The next version. Part of the transaction: a failed job gives its versions back unseen.
+    /// Returns the next version. Part of the transaction: versions of a failed job were never
+    /// visible, and are reused.
     pub(super) fn next_version(&mut self) -> u64 {
         self.now.last += 1;
         self.now.last
     }
 
-    /// Whether the clock has jumped ahead of the one that runs with the machine since this was
-    /// asked before.
+    /// Returns whether the wall clock has jumped ahead of the boot-time clock since the last call.
     pub(super) fn has_jumped(&mut self, now: jiff::Timestamp, running: Duration) -> bool {
         self.now.lead.has_jumped(micros(now), running)
     }
 
-    /// The last version given.
+    /// Returns the last version issued.
     pub(super) fn last(&self) -> u64 {
         self.now.last
     }
 
-    /// Goes on from a later version. Part of the transaction too.
+    /// Continues from a later version. Part of the transaction.
     pub(super) fn jump(&mut self, base: u64) {
         self.now.last = base;
     }
 
-    /// Enters a change into the history.
+    /// Enters a change into the history, and buffers it for the observer.
     pub(super) fn enter(&mut self, conn: &Connection, event: Event) -> Result<(), CloudError> {
         let (partition, wanted) = self.known(conn, event.resource_id)?;
         let change = (event.kind, event.resource_id, &event.object);
@@ -193,8 +194,7 @@ impl CloudState {
         Ok(())
     }
 
-    /// Where changes of a kind go: its partition of the history, and its name if the observer wants
-    /// them.
+    /// Returns the history partition of a kind; and its name, if the observer wants its changes.
     fn known(&mut self, conn: &Connection, resource_id: i64) -> rusqlite::Result<Known> {
         if let Some(known) = self.kinds.get(&resource_id) {
             return Ok(known.clone());
@@ -209,7 +209,7 @@ impl CloudState {
         Ok(known)
     }
 
-    /// Tells the observer what has been committed.
+    /// Notifies the observer of the commit.
     fn tell(&mut self) {
         let changes = std::mem::take(&mut self.untold);
         let too_many = std::mem::take(&mut self.untold_bytes) > MAX_UNTOLD_BYTES;
@@ -222,7 +222,7 @@ impl CloudState {
         }
     }
 
-    /// Publishes a change after the commit.
+    /// Queues a change for the feed, to be sent after the commit.
     pub(super) fn publish(&mut self, kind: ChangeKind, version: u64, object: Summary) {
         if concerns(&object.resource) {
             self.pending.push(FeedChange { kind, version, object: Arc::new(object) });
@@ -255,20 +255,20 @@ impl WriterHooks for CloudState {
     }
 
     fn committed(&mut self, _conn: &Connection) {
-        // Before anyone can ask for changes after the new version.
+        // The observer goes first: once the version is public, clients can ask for later changes.
         self.tell();
         self.committed = self.now;
         self.last_version.store(self.now.last, Ordering::Release);
         for change in self.pending.drain(..) {
-            // Fails if nobody listens.
+            // Fails without receivers.
             let _ = self.feed.send(change);
         }
     }
 
     fn rolled_back(&mut self, conn: &Connection) {
-        // A kind that was entered by what is undone may leave its number to another one.
+        // The id of a kind registered by the undone job may be reused for another kind.
         self.kinds.clear();
-        // Within a transaction a single job was undone, which has reset its own part already.
+        // Inside a transaction only one job was undone, which has already reset its own part.
         if conn.is_autocommit() {
             self.now = self.committed;
             self.pending.clear();
@@ -288,7 +288,7 @@ impl WriterHooks for CloudState {
     }
 
     fn closing(&mut self, conn: &mut Connection) {
-        // A closed store is one file: whoever copies it need not know of the log.
+        // A closed store is one file, so that a plain copy is complete without the log.
         if let Err(error) = engine::checkpoint(conn, Checkpoint::Truncate) {
             tracing::warn!(%error, "the log could not be copied into the database while closing it");
         }

@@ -1,17 +1,15 @@
-//! An object as the store keeps it.
+//! Stored form of an object.
 
 use std::sync::Arc;
 
-/// A stored object: the text and what is most asked for.
+/// A stored object: its text, and the fields used most.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// The UID.
     pub uid: Arc<str>,
-    /// The version; that of the deletion for a deleted object.
+    /// The version; for a deleted object, that of the deletion.
     pub version: u64,
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// The object as JSON text with sorted keys.
     pub body: String,

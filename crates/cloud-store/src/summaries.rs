@@ -1,4 +1,4 @@
-//! What placement needs of objects, read without building the rest of them.
+//! Summaries of objects for placement, read without parsing the rest of them.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,16 +17,17 @@ use edgesync_object::{Object, Resource, ResourceVersion};
 use edgesync_placement::{DELETIONS_CONFIRMED_ANNOTATION, NODES_ANNOTATION, Summary, concerns};
 use edgesync_store::StoreError;
 
-/// What came of reading some rows.
+/// Result of reading some rows.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) summaries: Vec<Summary>,
-    /// Rows that were too many, the next one last.
+    /// Rows not read yet, the next one last.
     pub(super) left: Vec<i64>,
 }
 
-/// The rows of everything that placement decides about, of the Nodes, whose labels it decides by,
-/// and of the rules that are objects: the last one first. Rules come before what they select.
+/// Returns the ids of all objects that placement depends on: placeable objects, Nodes (for their
+/// labels), and rules. Ordered from last to first: rules come first, before the objects that they
+/// select.
 pub(super) fn rows(conn: &Connection) -> Result<Vec<i64>, CloudError> {
     let mut statement = conn.prepare_cached("SELECT id FROM objects WHERE resource_id = ?1")?;
     let (mut rows, mut rules): (Vec<i64>, Vec<i64>) = <_>::default();
@@ -38,14 +39,13 @@ pub(super) fn rows(conn: &Connection) -> Result<Vec<i64>, CloudError> {
             }
         }
     }
-    // In the order of the file, which is read once.
+    // In the order of the file, which is thus read sequentially.
     rows.sort_unstable_by(|a, b| b.cmp(a));
     rows.append(&mut rules);
     Ok(rows)
 }
 
-/// Reads rows, the last one first, up to [`MAX_PAGE_BYTES`] of objects. Rows that are no more are
-/// left out.
+/// Reads rows, the last one first, up to [`MAX_PAGE_BYTES`] of objects. Deleted rows are skipped.
 pub(super) fn part(conn: &Connection, shared: &Shared, mut rows: Vec<i64>) -> Result<Part, CloudError> {
     let known = resource_map(conn)?;
     let mut kinds: HashMap<(i64, String), Arc<Resource>> = HashMap::new();
@@ -57,7 +57,7 @@ pub(super) fn part(conn: &Connection, shared: &Shared, mut rows: Vec<i64>) -> Re
     {
         let summary = statement.query_row([row], |row| {
             let kind: (i64, String) = (row.get(0)?, row.get(1)?);
-            // The row of an object that is no more may be that of another one.
+            // The row id of a deleted object may be reused for another one.
             let Some(resource) = known.get(&kind.0).filter(|kind| concerns(kind)) else { return Ok(None) };
             let version = kind.1.clone();
             let resource =
@@ -71,7 +71,7 @@ pub(super) fn part(conn: &Connection, shared: &Shared, mut rows: Vec<i64>) -> Re
     Ok(Part { summaries, left: rows })
 }
 
-/// What is read of an object.
+/// The parsed part of an object.
 #[derive(Deserialize)]
 struct Head<'a> {
     #[serde(borrow)]
@@ -106,11 +106,11 @@ struct Annotations<'a> {
     confirmed: Option<Cow<'a, str>>,
 }
 
-/// The summary of an object that is given as JSON text.
+/// Returns the summary of an object given as JSON text.
 pub fn summary(body: &str, resource: Arc<Resource>, version: ResourceVersion) -> Result<Summary, StoreError> {
     let object = match serde_json::from_str::<Head<'_>>(body) {
         Ok(head) if !is_placement(&resource) => head.object(&resource),
-        // Whatever is odd about it, it is no reason to place it otherwise.
+        // An unexpected field outside of this part must not change the placement.
         _ => serde_json::from_str(body).map_err(|error| {
             StoreError::corrupt(format!("the object of version {version} is damaged: {error}"))
         })?,
@@ -119,7 +119,7 @@ pub fn summary(body: &str, resource: Arc<Resource>, version: ResourceVersion) ->
 }
 
 impl Head<'_> {
-    /// As much of the object as [`Summary::of`] looks at.
+    /// Builds as much of the object as [`Summary::of`] reads.
     fn object(self, resource: &Resource) -> Object {
         let Metadata { uid, name, namespace, labels, annotations } = self.metadata;
         let mut object = Object::default();

@@ -1,4 +1,4 @@
-//! What the cloud's store promises, over real files.
+//! Guarantees of the cloud's store, over real files.
 
 use super::*;
 use edgesync_object::objectsync::OBJECT_SYNC;
@@ -20,7 +20,7 @@ mod leases;
 mod records;
 mod upload;
 
-/// A store in a directory of its own.
+/// A store in a temporary directory.
 pub(super) struct Fixture {
     pub(super) store: CloudStore,
     pub(super) path: PathBuf,
@@ -38,15 +38,14 @@ fn fixture_with(options: &CloudOptions) -> Fixture {
 }
 
 impl Fixture {
-    /// Closes the store and opens it again.
+    /// Closes and reopens the store.
     pub(super) async fn reopen(self) -> Self {
         self.store.close().await;
         let store = CloudStore::open(&self.path, &CloudOptions::default()).unwrap();
         Self { store, ..self }
     }
 
-    /// The store as it would be found after a crash at this moment, opened beside the one that goes
-    /// on.
+    /// Opens a copy of the store as a crash at this moment would leave it, beside the running one.
     pub(super) fn after_crash(&self) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cloud.db");
@@ -58,20 +57,20 @@ impl Fixture {
     }
 }
 
-/// When nodes are removed here.
+/// Time at which these tests remove nodes.
 const REMOVED: &str = "2026-01-02T03:04:05Z";
 
-/// Removes a node as enrollment does. Tells whether it was not removed before.
+/// Removes a node as enrollment does. Returns whether it was not removed before.
 pub(super) async fn remove_node(store: &CloudStore, node: &str) -> Result<bool, CloudError> {
     put_member(store, node, json!({ "labels": {}, "removed": REMOVED }), NodeEffect::Delete).await
 }
 
-/// Admits it again. Tells whether it was removed.
+/// Admits a removed node again. Returns whether it was removed.
 pub(super) async fn admit_node(store: &CloudStore, node: &str) -> Result<bool, CloudError> {
     put_member(store, node, json!({ "labels": {} }), NodeEffect::None).await
 }
 
-/// Writes a member, unless it is as it is to be. Tells whether it was not.
+/// Writes a member, unless it is equal already. Returns whether it was written.
 async fn put_member(
     store: &CloudStore,
     node: &str,
@@ -87,8 +86,7 @@ async fn put_member(
     Ok(store.put_document(member, effect).await?.is_some())
 }
 
-/// Everything that an observer is told: what happened to what, and the newest version after each
-/// commit.
+/// Records all notifications of an observer: the changes, and the newest version after each commit.
 #[derive(Default)]
 pub(super) struct Told(std::sync::Mutex<(Vec<(ChangeKind, String)>, u64)>);
 
@@ -144,7 +142,7 @@ async fn create(store: &CloudStore, name: &str) -> Stored {
     store.create(&kind("cm"), config_map(name, &json!({}))).await.unwrap()
 }
 
-/// Gives a ConfigMap another content.
+/// Changes the content of a ConfigMap.
 async fn change(store: &CloudStore, name: &str, data: Value) -> Stored {
     let old = store.get(kind("cm").key("lab", name)).await.unwrap();
     let mut changed = object(&old);
@@ -156,7 +154,7 @@ async fn delete(store: &CloudStore, name: &str) -> Result<Stored, CloudError> {
     store.delete(&kind("cm"), "lab", name, None).await
 }
 
-/// All objects of a kind.
+/// Returns all objects of a kind.
 async fn all(store: &CloudStore, word: &str) -> Vec<Stored> {
     let kind = kind(word);
     let of = KindName { group: kind.group.clone(), kind: kind.kind.clone() };
@@ -170,7 +168,7 @@ async fn all(store: &CloudStore, word: &str) -> Vec<Stored> {
     all
 }
 
-/// The changes of all kinds of these tests.
+/// Returns the changes of all kinds used in these tests.
 async fn history(store: &CloudStore, after: u64) -> Result<Vec<WatchChange>, CloudError> {
     let words =
         ["cm", "secrets", "ns", "pods", "deploy", "nodes", "leases", "events", "events.events.k8s.io"];
@@ -289,7 +287,7 @@ async fn kinds_nobody_knows_are_stored_and_keep_their_plural_and_scope() {
     assert!(matches!(refused, Err(CloudError::Invalid { .. })), "{refused:?}");
 }
 
-/// Names of the ConfigMaps with a label, and where to go on.
+/// Returns the names of ConfigMaps selected by labels, and the next cursor.
 async fn labelled(
     snapshot: &CloudSnapshot,
     namespace: Option<&str>,
@@ -417,7 +415,7 @@ async fn the_state_before_a_change_counts_in_the_length_of_the_history() {
         let data = json!({"k": format!("{n:01000}")});
         versions.push(change(store, "a", data).await.version);
     }
-    // Each change has some 1,200 bytes of an object twice.
+    // Each change has about 1,200 bytes of an object twice.
     assert!(matches!(history(store, versions[18]).await, Err(CloudError::Expired { .. })));
     assert_eq!(history(store, versions[30]).await.unwrap().len(), 9);
 }
@@ -441,7 +439,7 @@ async fn a_page_of_the_history_ends_at_its_limits_and_says_how_far_it_is() {
     assert_eq!(page("secrets", 100, usize::MAX).await, (0, versions[3]));
 }
 
-/// All that there is, and the feed of what changes after.
+/// Returns the initial listing, and the feed of later changes.
 async fn follow(store: &CloudStore) -> (Vec<Summary>, Feed) {
     let mut feed = store.follow();
     let mut summaries = Vec::new();
@@ -516,7 +514,7 @@ async fn a_store_that_was_found_out_gives_no_version_again() {
     let running = || Duration::ZERO;
     let Fixture { store, .. } = &fixture_with(&CloudOptions { clock, running, ..CloudOptions::default() });
     let (incarnation, before) = (store.incarnation(), create(store, "a").await.version);
-    // What nodes have seen of the machine that went on without the copy.
+    // A version that nodes have received from the machine that continued without the copy.
     let lost = before + 500;
     assert!(!store.issued().is_lost(&lost.into()));
     CLOCK.fetch_add(1_000_000, Ordering::SeqCst);
@@ -599,7 +597,7 @@ async fn a_damaged_file_is_refused_unless_it_may_be_set_aside() {
     assert_eq!(names.filter(|name| name.contains(".corrupt-")).count(), 1);
 }
 
-/// A closed database of 500 objects, with a piece of it replaced wherever it stands.
+/// Returns a closed database of 500 objects, with a piece of its bytes replaced everywhere.
 async fn damaged(from: &str, to: &str) -> Fixture {
     let fixture = fixture();
     for n in 0..500 {
@@ -626,10 +624,10 @@ async fn damage_is_found_while_the_store_is_used() {
     let seen = store.look_through().await.unwrap();
     assert_eq!((seen, store.damage()), (CheckReport { objects: 1200, changes: 1200 }, None));
     for (from, to, found) in [
-        // The texts of the object and of its change say another name than the columns.
+        // The texts of the object and of its change differ from the name in the columns.
         (r#""name":"a123""#, r#""name":"a124""#, "the object 'lab/a123' in row 124 is not what was written"),
         (r#""name":"a123""#, r#""name":"a123#"#, "is not what was written"),
-        // The name in the row is not that in the index.
+        // The name in the row differs from the one in the index.
         ("a123", "a1x3", "is not where the indexes say"),
     ] {
         let Fixture { store, .. } = &damaged(from, to).await;

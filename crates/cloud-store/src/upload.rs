@@ -1,4 +1,4 @@
-//! Items of the outbox of a node take effect, each once: effect and number are stored in one
+//! Ingests items of node outboxes exactly once: effect and sequence number are stored in one
 //! transaction, by the rule of [`edgesync_protocol::upload::Taken`].
 
 use std::collections::BTreeSet;
@@ -19,91 +19,84 @@ use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 use edgesync_store::writer::WriterHooks;
 
-/// Items of one lane of a node, checked.
+/// Validated items of one lane of a node.
 #[derive(Clone, Debug)]
 pub struct UploadBatch {
-    /// The node.
     pub node: NodeName,
-    /// Its outbox.
+    /// Id of its outbox.
     pub outbox: String,
-    /// The lane.
+    /// The lane of all items.
     pub lane: Lane,
-    /// What the node knows to be confirmed.
+    /// Highest sequence number that the node knows to be confirmed.
     pub confirmed: u64,
-    /// The items in their order.
+    /// The items, in order.
     pub items: Vec<UploadEffect>,
 }
 
-/// An item.
+/// One item of an outbox.
 #[derive(Clone, Debug)]
 pub struct UploadEffect {
-    /// Its number.
     pub seq: u64,
-    /// What it is to do; or why it is refused, if that is known without looking at what is stored.
+    /// The effect to apply, or the reason for a refusal that is known without reading the store.
     pub effect: Result<Effect, (RefusedReason, String)>,
 }
 
-/// What an item does.
+/// Effect of an item.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// The Node of the node says this of itself.
+    /// Merges the node's report about itself into its Node.
     Node(Box<NodeReport>),
-    /// The status of an object, if that is still the one of this UID. Everything else of the object
-    /// stays.
+    /// Replaces the status of an object, if that still has this UID. Other fields stay.
     Status {
-        /// Its kind.
+        /// The kind of the object.
         resource: Resource,
-        /// Its namespace, empty for cluster scope.
+        /// Namespace, empty for cluster scope.
         namespace: String,
-        /// Its name.
         name: String,
-        /// Its UID.
         uid: Uid,
-        /// Whether it belongs on the node. If not, it is refused, and why tells whether it is
-        /// there.
+        /// Whether the object is placed on the node. If not, the item is refused; the reason says
+        /// whether the object exists.
         placed: bool,
         /// The value of the field `status`.
         status: Value,
     },
-    /// What of an object is in effect on the node is noted, in the place of what was noted of it
-    /// before.
+    /// Records which version of an object is in effect on the node, in place of the previous
+    /// record.
     InEffect {
-        /// What the node says.
         effect: Box<EffectContent>,
-        /// The database file of the node: with another one it begins anew.
+        /// Epoch of the node's database file. A new epoch invalidates earlier reports.
         epoch: Epoch,
-        /// Whether the object belongs on the node. If not, it must at least be recorded that it is
-        /// there.
+        /// Whether the object is placed on the node. If not, the object must at least be recorded
+        /// as held.
         placed: bool,
     },
-    /// An Event (`events.k8s.io/v1`) is created; or, if the node has made one of that name,
-    /// replaced. If the name is taken by an Event that this node has not made, the name of the node
-    /// is added to it.
+    /// Creates an Event (`events.k8s.io/v1`), or replaces the one that the node has created under
+    /// that name. If the name belongs to an Event of another origin, the node's name is appended.
     Event(Box<Object>),
 }
 
-/// What came of a batch.
+/// Result of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadOutcome {
-    /// The numbers after it.
+    /// Sequence numbers after the batch.
     pub taken: Taken,
-    /// What was refused of the items that are new.
+    /// Refusals among the new items.
     pub refused: Vec<Refused>,
-    /// Events of the node that made room for newer ones of it.
+    /// Events of the node that were deleted to make room for its newer ones.
     pub events_dropped: u64,
 }
 
-/// The annotation of an Event that says which node has made it: only that node replaces it.
+/// Annotation that names the node which created an Event: only that node replaces it.
 pub const EVENT_NODE_ANNOTATION: &str = "edgesync.io/node";
-/// The longest message of a refusal, in bytes.
+/// Limit of a refusal's message, in bytes.
 const MAX_REFUSAL: usize = 256;
-/// Metadata that a node does not decide about, beside those that no client gives.
+/// Metadata that a node cannot set, beside the metadata that no client sets.
 const CLOUD_METADATA: [&str; 4] = ["finalizers", "generateName", "managedFields", "ownerReferences"];
 
 impl UploadBatch {
-    /// The namespaces that Events of the batch are in. The store knows no rules of namespaces:
-    /// whoever has them makes sure before [`CloudStore::take`] that these exist and are not being
-    /// deleted, and refuses the Events of those in which nothing can be created.
+    /// Returns the namespaces of the batch's Events. The store does not enforce namespace rules:
+    /// before [`CloudStore::take`], the caller ensures that these namespaces exist and are not
+    /// being deleted, and refuses Events for namespaces in which nothing can be created.
     #[must_use]
     pub fn event_namespaces(&self) -> BTreeSet<&str> {
         let events = self.items.iter().filter_map(|item| match &item.effect {
@@ -113,7 +106,7 @@ impl UploadBatch {
         events.collect()
     }
 
-    /// About what it takes in the queue and in the transaction.
+    /// Returns the approximate size in the queue and in the transaction.
     fn bytes(&self) -> usize {
         let of = |item: &UploadEffect| match &item.effect {
             Ok(Effect::Event(event)) => event.to_json().len(),
@@ -127,23 +120,23 @@ impl UploadBatch {
 }
 
 impl CloudStore {
-    /// Has items take effect, in their order, each once; what cannot is refused, and hinders no
-    /// other.
+    /// Ingests items in order, each exactly once. Items that cannot be applied are refused without
+    /// affecting others.
     ///
     /// # Errors
-    /// [`CloudError::NotFound`] if the node was removed from the fleet, or the store's. Then
-    /// nothing of it has taken effect, and the numbers are what they were.
+    /// [`CloudError::NotFound`] if the node was removed from the fleet, or the store's. Then no
+    /// item has taken effect, and the sequence numbers are unchanged.
     pub async fn take(&self, batch: UploadBatch) -> Result<UploadOutcome, CloudError> {
         let shared = Arc::clone(&self.shared);
         self.write(batch.bytes(), move |tx| tx.take(&batch, &shared)).await
     }
 }
 
-/// Why an item does not take effect now.
+/// Reason for which an item does not take effect now.
 enum Failure {
-    /// It never will.
+    /// Permanent: the item is refused.
     Refused(RefusedReason, String),
-    /// The store failed: nothing of the batch does.
+    /// The store failed: the whole batch fails.
     Store(StoreError),
 }
 
@@ -203,7 +196,7 @@ impl Tx<'_> {
         Ok(UploadOutcome { taken, refused, events_dropped })
     }
 
-    /// Runs an effect so that it leaves nothing behind if it is refused, and tells why it was.
+    /// Applies an effect in a savepoint: a refused one leaves no effects. Returns the refusal.
     fn attempt(
         &mut self,
         node: &NodeName,
@@ -251,7 +244,7 @@ impl Tx<'_> {
         }
     }
 
-    /// Replaces the status of an object and nothing else of it, if one is given that may be.
+    /// Replaces only the status of an object. Without a status the item is refused as not placed.
     fn apply_status(
         &mut self,
         resource: &Resource,
@@ -283,7 +276,7 @@ impl Tx<'_> {
         Ok(self.set_status(kind, row, key, status, shared)?)
     }
 
-    /// Gives the object of a row another status, or none. One that it has costs no version.
+    /// Sets or removes the status of a row's object. An equal status costs no version.
     pub(super) fn set_status(
         &mut self,
         kind: i64,
@@ -298,19 +291,19 @@ impl Tx<'_> {
             status => drop(object.fields_mut().insert("status".to_owned(), status.clone())),
         }
         let text = object.to_json();
-        // Both have sorted keys: equal objects are equal texts.
+        // Both have sorted keys, so equal objects have equal texts.
         if text == row.stored.body {
             return Ok(());
         }
         check_size(key, &text, shared)?;
-        // The kind in the version that the object is kept in, whatever version the node has seen.
+        // Uses the API version that the object is stored in, not the one that the node has seen.
         let version = version_of(&object).to_owned();
         let resource = shared.share(&self.stored_kind(kind, version)?);
         self.change(&resource, row, object)?;
         Ok(())
     }
 
-    /// A kind as it was entered, in a version.
+    /// Returns the registered kind, in the given API version.
     fn stored_kind(&self, id: i64, version: String) -> rusqlite::Result<Resource> {
         self.conn
             .prepare_cached(r#"SELECT "group", kind, plural, namespaced FROM resources WHERE id = ?1"#)?
@@ -320,7 +313,7 @@ impl Tx<'_> {
             })
     }
 
-    /// Creates the Event, or replaces the one that this node has made under its name.
+    /// Creates the Event, or replaces the one that this node has created.
     fn apply_event(&mut self, node: &NodeName, event: &Object, shared: &Shared) -> Result<(), Failure> {
         let resource = shared.kind("events.events.k8s.io")?;
         let mut event = event.clone();
@@ -354,8 +347,9 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The name under which an Event of a node is kept, and what is there. One that the node has
-    /// made under another name, because its own was taken then, stays where it is.
+    /// Returns the name under which a node's Event is stored, and the Event stored there. An Event
+    /// that the node created under an alternative name, because its own was in use then, keeps that
+    /// name.
     fn place_of_event(
         &self,
         resource: &Resource,
@@ -404,7 +398,7 @@ impl Tx<'_> {
                  ON CONFLICT (node) DO UPDATE SET outbox = excluded.outbox, status = excluded.status,
                    events = excluded.events, bulk = excluded.bulk",
             )?
-            // Kept bit by bit: a number beyond the signed ones must not be taken for a smaller one.
+            // Stored bit by bit: a number beyond the signed range must not become a smaller one.
             .execute((
                 node.as_str(),
                 &taken.outbox,
@@ -421,8 +415,8 @@ fn check_size(key: ObjectKey, text: &str, shared: &Shared) -> Result<(), CloudEr
     if size > limit { Err(CloudError::TooLarge { key, size, limit }) } else { Ok(()) }
 }
 
-/// The names that an Event of a node may have, in the order in which they are tried: its own, with
-/// the node's behind it, and one with a checksum of both where those are too long or taken too.
+/// Returns the candidate names of a node's Event, in the order of trial: its own name; with the
+/// node's name appended; with a checksum of both, if those are too long or in use.
 #[must_use]
 pub fn event_names(name: &str, node: &NodeName) -> Vec<String> {
     let mut names = vec![name.to_owned()];

@@ -1,5 +1,5 @@
-//! Versions that are given once and never again, even if the file is replaced by an older copy.
-//! The reasons: `docs/decisions/0003-cloud-versions.md`.
+//! Unique versions, even if the file is replaced by an older copy. For the reasons see
+//! `docs/decisions/0003-cloud-versions.md`.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use edgesync_protocol::cloud::Issued;
 use edgesync_protocol::timing::Lead;
 use edgesync_store::StoreError;
 
-/// The most openings that are remembered. Versions from before the oldest one count as given.
+/// Limit of the recorded openings. Versions before the oldest recorded one count as issued.
 const MAX_OPENINGS: i64 = 4096;
 
-/// The counters that a transaction keeps beside its rows.
+/// Counters that a transaction keeps beside its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
-    /// The last version given.
+    /// The last version issued.
     pub(super) last: u64,
-    /// How long the history is.
+    /// Extents of the history.
     pub(super) history: Lengths,
-    /// How far the clock was ahead when the last version was given.
+    /// Lead of the wall clock over the boot-time clock at the last check.
     pub(super) lead: Lead,
 }
 
-/// What opening a file found and recorded.
+/// State found and recorded by opening a file.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) counters: Counters,
@@ -32,17 +32,17 @@ pub(super) struct Opened {
     pub(super) incarnation: String,
 }
 
-/// The clock as versions have it: microseconds since 1970.
+/// Returns the clock in the unit of versions: microseconds since 1970.
 pub(super) fn micros(now: jiff::Timestamp) -> u64 {
     u64::try_from(now.as_microsecond()).unwrap_or(0)
 }
 
-/// A version that is ahead of everything that a newer copy of this file, or the same process in a
-/// copy of its machine, may have given: versions are given at less than one per microsecond, so
-/// none can have passed the clock.
+/// Returns a version beyond all that a newer copy of this file, or the same process in a copy of
+/// its machine, may have issued. Versions are issued at less than one per microsecond, so none can
+/// have passed the clock.
 ///
-/// If the clock is behind the file, its versions go on from the last one: that is loud, because
-/// then they may have been given before.
+/// If the clock is behind the file, versions continue from the last one. This logs an error,
+/// because they may have been issued before.
 fn base(previous: u64, now: jiff::Timestamp) -> u64 {
     let clock = micros(now);
     if clock <= previous {
@@ -56,7 +56,7 @@ fn base(previous: u64, now: jiff::Timestamp) -> u64 {
     clock.max(previous + 1)
 }
 
-/// Enters a jump from the last version to a base, with which an incarnation may begin.
+/// Records a jump from the last version to a base, optionally with a new incarnation.
 fn enter(
     conn: &Connection,
     previous: u64,
@@ -75,8 +75,8 @@ fn enter(
     Ok(())
 }
 
-/// Jumps ahead within a transaction, as opening does, and begins another incarnation. Returns the
-/// version to go on from.
+/// Jumps ahead within a transaction, as opening does, and starts a new incarnation. Returns the
+/// version to continue from.
 pub(super) fn begin_anew(
     conn: &Connection,
     previous: u64,
@@ -89,7 +89,7 @@ pub(super) fn begin_anew(
     Ok(base)
 }
 
-/// What follows from the openings that a file has recorded.
+/// Derives the issued versions from the recorded openings.
 pub(super) fn issued(conn: &Connection) -> rusqlite::Result<Issued> {
     let mut statement = conn.prepare("SELECT previous_last, base FROM openings ORDER BY base")?;
     let gaps = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -98,7 +98,8 @@ pub(super) fn issued(conn: &Connection) -> rusqlite::Result<Issued> {
     Ok(Issued { gaps, since })
 }
 
-/// Jumps ahead of what may have been given, and records it, in a transaction of its own.
+/// Jumps ahead of all versions that may have been issued, and records the jump, in a separate
+/// transaction.
 pub(super) fn open(conn: &mut Connection, now: jiff::Timestamp, fresh: &str) -> Result<Opened, StoreError> {
     let tx = conn.transaction()?;
     let found: Option<(u64, String)> = tx
@@ -194,7 +195,8 @@ mod tests {
         let mut conn = database();
         open(&mut conn, at(1000), "a").unwrap();
         conn.execute("UPDATE meta SET last_version = 1100", []).unwrap();
-        // A copy is made here; the original goes on to 1200 and is lost; the copy is opened later.
+        // A copy is made here; the original continues to 1200 and is lost; the copy is opened
+        // later.
         let restored = open(&mut conn, at(9000), "a").unwrap();
         assert!((1101..=1200).all(|version| restored.issued.end_of(version) == Some(9000)));
         assert!((1101..=1200).all(|version| is_lost(&restored, version)));
@@ -206,8 +208,8 @@ mod tests {
     fn a_new_incarnation_jumps_over_what_a_copy_of_the_machine_has_given() {
         let mut conn = database();
         let opened = open(&mut conn, at(1000), "a").unwrap();
-        // The machine is saved here. It goes on to 1200 and is lost; the saved one wakes up at 9000
-        // and has given two.
+        // The machine is saved here. It continues to 1200 and is lost; the saved one resumes at
+        // 9000 and has issued two versions.
         let base = begin_anew(&conn, opened.counters.last + 2, at(9000), "b").unwrap();
         let issued = issued(&conn).unwrap();
         assert_eq!(base, 9000);

@@ -1,7 +1,7 @@
 //! The program `edgesync-cloud`: command line, checks, support bundle, and the wiring of fleet,
 //! endpoint, API, enrollment and store into tasks.
 //!
-//! It contains no rules of its own. Alone on the cloud side it depends on all parts. Read `service`
+//! It contains no rules itself. Alone on the cloud side it depends on all parts. Read `service`
 //! first: it starts them in order.
 
 mod bundle;

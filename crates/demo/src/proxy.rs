@@ -64,7 +64,7 @@ impl Link {
         self.is_up.send_replace(false);
     }
 
-    /// Forwards connections again.
+    /// Ends an outage: forwards connections again.
     pub(super) fn restore(&self) {
         self.is_up.send_replace(true);
     }

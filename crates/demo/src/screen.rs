@@ -24,7 +24,7 @@ impl<'a> Screen<'a> {
         Self { out, is_terminal, last_update: None }
     }
 
-    /// Prints permanent lines.
+    /// Prints permanent lines, in place of the progress line.
     pub(super) fn print(&mut self, text: &str) {
         let clear = if self.last_update.take().is_some() { CLEAR } else { "" };
         let _ = writeln!(self.out, "{clear}{text}");

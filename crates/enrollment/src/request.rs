@@ -24,7 +24,7 @@ pub(super) struct RequestParts<'a> {
     pub(super) key: &'a [u8],
 }
 
-/// Parses a request. The subject must be unambiguous: each attribute once, in a set of its own, as
+/// Parses a request. The subject must be unambiguous: each attribute once, in a separate set, as
 /// text.
 pub(super) fn read(der: &[u8]) -> Result<RequestParts<'_>, &'static str> {
     let Ok(([], request)) = X509CertificationRequest::from_der(der) else {

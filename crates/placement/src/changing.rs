@@ -1,9 +1,9 @@
-//! Rules that come and go while there are nodes and objects.
+//! Addition and removal of rules while there are nodes and objects.
 //!
-//! The labels of objects are not kept, so a rule that comes selects nothing at first: whoever has
-//! the objects tells those again that it may select. A rule that changes comes as another one, and
-//! the old one goes once all was told again: what both select stays where it is meanwhile. A rule
-//! goes object by object, because one object more or less may concern all nodes.
+//! The labels of objects are not stored, so an added rule selects no objects at first: the owner of
+//! the objects upserts all that the rule may select. A changed rule is added as a new one, and the
+//! old one is retired after that relist, so that objects selected by both stay in place. A rule is
+//! removed object by object, because one object may concern all nodes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::slots::Id;
 use super::{Differences, Placed, Placement, Rule, Stage};
 use edgesync_object::{NodeName, Target};
 
-/// The number of a rule, good until the rule has gone.
+/// Number of a rule, valid until the rule is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId(usize);
 
@@ -22,7 +22,7 @@ impl RuleId {
         Self(number)
     }
 
-    /// Its place among all rules, from 0: those of the configuration come first.
+    /// Returns the index among all rules, from 0: those of the configuration come first.
     #[must_use]
     pub fn number(self) -> usize {
         self.0
@@ -30,8 +30,7 @@ impl RuleId {
 }
 
 impl Placement {
-    /// Takes in a rule. It selects the nodes that are known, and of the objects what is told from
-    /// now on.
+    /// Adds a rule. It selects the known nodes, and objects upserted from now on.
     pub fn add_rule(&mut self, rule: PlacementRule) -> RuleId {
         let free = self.rules.iter().position(|rule| rule.stage == Stage::Gone);
         let number = free.unwrap_or(self.rules.len());
@@ -50,17 +49,16 @@ impl Placement {
         RuleId(number)
     }
 
-    /// A rule is to go: nothing that is told from now on is selected by it. What it has selected
-    /// leaves it in [`Placement::shrink_rule`].
+    /// Retires a rule: it selects no further objects. [`Placement::shrink_rule`] releases the
+    /// selected ones.
     pub fn retire_rule(&mut self, id: RuleId) {
         if let Some(rule) = self.rules.get_mut(id.0) {
             rule.stage = Stage::Going;
         }
     }
 
-    /// Takes one object out of a rule that is to go, and tells what that means for nodes. Nothing
-    /// once there is none left: then the rule has gone, and its number may become that of another
-    /// one.
+    /// Releases one object from a retired rule, and returns the differences. Returns `None` once no
+    /// object is left: then the rule is removed, and its number may be reused.
     pub fn shrink_rule(&mut self, id: RuleId) -> Option<Differences> {
         let rule = self.rules.get_mut(id.0).filter(|rule| rule.stage == Stage::Going)?;
         match rule.objects.first().copied() {
@@ -79,24 +77,24 @@ impl Placement {
         }
     }
 
-    /// A rule that was there from the beginning.
+    /// Returns the id of a rule of the configuration.
     #[must_use]
     pub fn configured(&self, number: usize) -> Option<RuleId> {
         self.rules.get(number).map(|_| RuleId(number))
     }
 
-    /// How many objects and how many nodes a rule selects.
+    /// Returns the numbers of objects and of nodes that a rule selects.
     #[must_use]
     pub fn selected_by(&self, id: RuleId) -> (usize, usize) {
         self.rules.get(id.0).map_or((0, 0), |rule| (rule.objects.len(), rule.nodes.len()))
     }
 
-    /// The nodes that a rule selects, in their order.
+    /// Returns the nodes that a rule selects, in order.
     pub fn nodes_of(&self, id: RuleId) -> impl Iterator<Item = &NodeName> {
         self.rules.get(id.0).into_iter().flat_map(|rule| &rule.nodes)
     }
 
-    /// The objects that a rule selects.
+    /// Returns the objects that a rule selects.
     pub fn objects_of(&self, id: RuleId) -> impl Iterator<Item = Arc<Placed>> {
         let objects = self.rules.get(id.0).into_iter().flat_map(|rule| &rule.objects);
         objects.filter_map(|object| self.slots.whole(self.slots.get(*object)?))
@@ -111,7 +109,7 @@ impl Placement {
         let rules: Vec<usize> = before.rules.iter().filter(|other| **other != number).copied().collect();
         let target = Target::of(&before.object.resource);
         if rules.is_empty() && before.nodes.is_empty() && target.is_none() {
-            // Nothing places it any more, and a Pod that is nowhere refers to nothing.
+            // Nothing places the object any more; a Pod on no node refers to nothing.
             differences.add(self.take_out(id), None);
             return differences;
         }
@@ -126,7 +124,7 @@ impl Placement {
         differences
     }
 
-    /// The rules that select an object, ascending.
+    /// Returns the rules that select an object, ascending.
     pub(super) fn selecting(&self, object: &super::Summary) -> Vec<usize> {
         let in_force =
             |rule: &Rule| rule.stage == Stage::InForce && object.is_selected_by(&rule.rule.objects);

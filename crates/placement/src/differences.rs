@@ -1,4 +1,4 @@
-//! What a change of the index means for nodes.
+//! Differences that a change of the index makes for nodes.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -7,43 +7,44 @@ use std::sync::Arc;
 use super::{Node, Placed, Placement, Referring, State, Uid};
 use edgesync_object::{NodeName, Target};
 
-/// A difference in what a node is to hold.
+/// Difference in the desired state of a node.
 #[derive(Clone, Debug)]
 pub struct Delta {
-    /// The node.
+    /// Node with the difference.
     pub node: NodeName,
-    /// What it was to hold of the object; none if the object is new on it.
+    /// The object desired before; `None` if it is new on the node.
     pub before: Option<Arc<Placed>>,
-    /// What it is to hold now; none if it is to hold the object no more. One of the two is there.
+    /// The object desired now; `None` if it is removed from the node. At least one of the two is
+    /// present.
     pub after: Option<Arc<Placed>>,
 }
 
 impl Delta {
-    /// The object comes, or goes, as it is.
+    /// Returns the addition or removal of an unchanged object.
     pub(super) fn one(node: NodeName, object: Arc<Placed>, comes: bool) -> Self {
         let (before, after) = if comes { (None, Some(object)) } else { (Some(object), None) };
         Self { node, before, after }
     }
 
-    /// The UID of the object.
+    /// Returns the UID of the object.
     #[must_use]
     pub fn uid(&self) -> Option<&Uid> {
         self.after.as_ref().or(self.before.as_ref()).map(|object| &object.uid)
     }
 }
 
-/// What the change of an object means for nodes. It is good until the next change of an object:
-/// then the index says no more what was before.
+/// Differences that a change of an object makes for nodes. Valid until the next change of an
+/// object: after that the index no longer has the previous state.
 #[derive(Debug, Default)]
 pub struct Differences {
-    /// Of what Pods have begun or ceased to refer to.
+    /// Differences of ConfigMaps and Secrets by added or removed references of a Pod.
     pub deltas: Vec<Delta>,
-    /// Of the object itself, and of one that it has replaced. Asked for by [`Placement::next_node`]
-    /// and [`Placement::differences_on`].
+    /// Differences of the object itself, and of one that it replaced. Queried by
+    /// [`Placement::next_node`] and [`Placement::differences_on`].
     moves: Vec<Move>,
 }
 
-/// An object that was placed otherwise, or was another version, before.
+/// An object whose placement or version has changed.
 #[derive(Debug)]
 struct Move {
     before: Option<State>,
@@ -65,15 +66,15 @@ impl Move {
 }
 
 impl Placement {
-    /// The first node after this one, in the order of names, that differences may concern. Its time
-    /// does not depend on how many there are.
+    /// Returns the first node after `after`, ordered by name, that the differences may concern. Its
+    /// time does not depend on the number of nodes concerned.
     #[must_use]
     pub fn next_node(&self, differences: &Differences, after: Option<&NodeName>) -> Option<NodeName> {
         let states = differences.moves.iter().flat_map(Move::states);
         states.filter_map(|state| self.next_of(state, after)).min().cloned()
     }
 
-    /// The first node after this one that is to hold the object, if it is as in this state.
+    /// Returns the first node after `after` on which an object in this state is desired.
     fn next_of<'a>(&'a self, state: &'a State, after: Option<&NodeName>) -> Option<&'a NodeName> {
         let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let named = &state.nodes;
@@ -85,7 +86,7 @@ impl Placement {
         ruled.chain(named.get(next)).chain(referring.map(|(node, _)| node)).min()
     }
 
-    /// What differs for a node.
+    /// Returns the differences for one node.
     pub fn differences_on<'a>(
         &'a self,
         differences: &'a Differences,
@@ -98,7 +99,7 @@ impl Placement {
             let before = before.as_ref().filter(there).map(object);
             let after = after.as_ref().filter(there).map(object);
             let version = |object: &Arc<Placed>| object.version.clone();
-            // The same version before and after: other rules place it now.
+            // With the same version before and after, only the rules that place it have changed.
             let differs = before.as_ref().map(version) != after.as_ref().map(version);
             differs.then(|| Delta { node: node.clone(), before, after })
         })
@@ -110,7 +111,7 @@ impl Placement {
             || self.referring_to(&state.object).is_some_and(|nodes| nodes.contains_key(name))
     }
 
-    /// The nodes of the Pods that refer to the object.
+    /// Returns the nodes of the Pods that refer to the object.
     pub(super) fn referring_to(&self, object: &Placed) -> Option<&Referring> {
         self.referring(Target::of(&object.resource)?, &object.object.namespace, &object.object.name)
     }

@@ -1,23 +1,24 @@
-//! Why an object is wanted on a node, or is not: what each rule says of both. Pure.
+//! Explanation of placement: the verdict of each rule on a node and an object. Pure.
 
 use super::{NodeMatch, ObjectMatch, Placement, RuleId, Stage, Summary};
 use edgesync_object::matching::any;
 use edgesync_object::objectsync::is_placeable;
 use edgesync_object::{Labels, NodeName, Target};
 
-/// What a rule says.
+/// Verdict of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Its number.
+    /// The rule's number.
     pub rule: RuleId,
-    /// The clause that keeps the node out; none if it is selected.
+    /// The clause that excludes the node; `None` if the rule selects it.
     pub node: Option<String>,
-    /// The clause that keeps the object out; none if it is selected, or none was asked about.
+    /// The clause that excludes the object; `None` if the rule selects it, or if no object is
+    /// given.
     pub object: Option<String>,
 }
 
 impl Placement {
-    /// What each rule says of a node, and of an object, if one is asked about.
+    /// Returns the verdict of each rule in force on a node and, if given, on an object.
     #[must_use]
     pub fn verdicts(&self, node: &NodeName, object: Option<&Summary>) -> Vec<Verdict> {
         let labels = self.nodes.get(node).map(|node| &node.labels);
@@ -33,7 +34,7 @@ impl Placement {
         rules.map(verdict).collect()
     }
 
-    /// What places an object on a node beside the rules, in words.
+    /// Describes the reasons other than rules that place an object on a node.
     #[must_use]
     pub fn other_reasons(&self, node: &NodeName, object: &Summary) -> Vec<String> {
         let mut reasons = Vec::new();
@@ -53,7 +54,7 @@ impl Placement {
 }
 
 impl NodeMatch {
-    /// The clause that does not fit.
+    /// Returns the first clause that does not match.
     fn mismatch(&self, name: &str, labels: &Labels) -> Option<String> {
         if !any(&self.names, |glob| glob.matches(name)) {
             let names: Vec<String> = self.names.iter().map(ToString::to_string).collect();
@@ -69,7 +70,7 @@ impl NodeMatch {
     }
 }
 
-/// The clause that does not fit.
+/// Returns the first clause that does not match.
 fn mismatch(objects: &ObjectMatch, object: &Summary) -> Option<String> {
     let Summary { resource, namespace, name, labels, .. } = object;
     if !is_placeable(resource) {

@@ -1,4 +1,4 @@
-//! Looking for objects of the index, and for the nodes that one is to be on.
+//! Search for objects of the index, and for the nodes on which one is desired.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use super::{Placed, Placement, RuleId};
 use edgesync_object::{NodeName, Resource, Target};
 
 impl Placement {
-    /// Looks at some objects, beginning with the one of a number: those that are wanted, by kind,
-    /// namespace and name, and the number to go on with, if there are more.
+    /// Scans up to `count` objects, starting at number `from`. Returns those accepted by `wanted`
+    /// (kind, namespace, name); and the number to continue from, if there are more.
     pub fn find(
         &self,
         from: u32,
@@ -26,7 +26,7 @@ impl Placement {
         (found, (end < self.slots.end()).then_some(end))
     }
 
-    /// The nodes that are to hold an object, in their order.
+    /// Returns the nodes on which an object is desired, in order.
     #[must_use]
     pub fn nodes_with(&self, uid: &str) -> Vec<NodeName> {
         let Some(slot) = self.slots.by_uid(uid).and_then(|id| self.slots.get(id)) else { return Vec::new() };
@@ -40,14 +40,14 @@ impl Placement {
         nodes.into_iter().cloned().collect()
     }
 
-    /// Whether a rule selects an object.
+    /// Returns whether a rule selects an object.
     #[must_use]
     pub fn is_of_rule(&self, uid: &str, rule: RuleId) -> bool {
         let slot = self.slots.by_uid(uid).and_then(|id| self.slots.get(id));
         slot.is_some_and(|slot| self.is_selected(slot, &[rule.number()]))
     }
 
-    /// Whether objects of a kind are secret: who may only look is not told of them.
+    /// Returns whether a kind is secret: users with view-only access do not see its objects.
     #[must_use]
     pub fn is_secret(resource: &Resource) -> bool {
         Target::of(resource) == Some(Target::Secret)

@@ -1,6 +1,6 @@
-//! The placement index: which object belongs on which node, by rules, by the objects' own labels
-//! and annotations, and by the Pods that refer to them. It is pure and incremental, and knows
-//! [`edgesync_object`] only: no protocol, store or fleet. Read [`Placement`] first, then
+//! Placement index: decides which object belongs on which node, by rules, by the objects' own
+//! labels and annotations, and by the Pods that refer to them. It is pure and incremental, and
+//! depends on [`edgesync_object`] only: no protocol, store or fleet. Read [`Placement`] first, then
 //! [`Differences`].
 //!
 //! An object is desired on a node if one of these holds:
@@ -12,10 +12,10 @@
 //!    and removed ([`Placement::add_rule`]).
 //!
 //! 1 and 2 hold for unknown nodes too, so the order in which objects and nodes appear does not
-//! matter. A change yields exactly the differences it makes; one that concerns all nodes lists them
-//! lazily. Memory is proportional to objects plus nodes, not to their product: a rule's objects are
-//! kept once per rule. Objects that nothing places are not kept, except ConfigMaps and Secrets, to
-//! which a Pod may come to refer.
+//! matter. A change yields exactly the differences it makes; one that affects all nodes lists them
+//! lazily. Memory is proportional to objects plus nodes, not to their product: the objects of a
+//! rule are stored once per rule. Objects that no rule or node name places are not stored, except
+//! ConfigMaps and Secrets, to which a Pod may refer later.
 
 #![warn(missing_docs)]
 
@@ -51,32 +51,31 @@ pub use summary::{
 pub use unread::Unread;
 
 type Uid = Arc<str>;
-/// Nodes, with the number of Pods on them.
+/// Nodes, with the number of referring Pods on each.
 type Referring = BTreeMap<NodeName, u32>;
 
-/// The index. One owner; changes go in, differences come out.
+/// The index. It has one owner, which applies changes and receives differences.
 #[derive(Debug, Default)]
 pub struct Placement {
     rules: Vec<Rule>,
     nodes: HashMap<NodeName, Node>,
-    /// What is placed, and all ConfigMaps and Secrets.
+    /// Placed objects, and all ConfigMaps and Secrets.
     slots: Slots,
-    /// The rules that select an object, ascending.
+    /// Sets of rules that select an object, ascending.
     selections: Sets<usize>,
-    /// The nodes that an object itself names, in their order.
+    /// Sets of nodes that an object names, in order.
     names: Sets<NodeName>,
-    /// What Pods need in their namespaces.
+    /// References of Pods to ConfigMaps and Secrets of their namespaces.
     references: HashMap<Id, Box<[Reference]>>,
-    /// How many objects a set of rules selects, once somebody has asked since an object has
-    /// changed.
+    /// Cache of the number of objects that a set of rules selects; cleared by changes of objects.
     counted: HashMap<Vec<usize>, usize>,
-    /// Objects that a node is to hold for reasons 1 and 2.
+    /// Objects desired on a node for reasons 1 and 2.
     direct: HashMap<NodeName, BTreeSet<Id>>,
-    /// For each ConfigMap and Secret that is referred to, by kind, namespace and name: by whom.
+    /// Referring nodes of each referenced ConfigMap and Secret, by kind, namespace and name.
     referred: HashMap<(Target, Arc<str>), HashMap<Arc<str>, Referring>>,
 }
 
-/// A rule and what it selects at the moment.
+/// A rule with the nodes and objects that it currently selects.
 #[derive(Debug)]
 struct Rule {
     rule: PlacementRule,
@@ -85,13 +84,13 @@ struct Rule {
     objects: BTreeSet<Id>,
 }
 
-/// The life of a rule.
+/// Life cycle of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     InForce,
-    /// It selects no more, and what it has selected leaves it.
+    /// Selects no further objects, and releases the selected ones.
     Going,
-    /// Its number is free.
+    /// The rule's number is free.
     Gone,
 }
 
@@ -102,13 +101,13 @@ struct Node {
     rules: Vec<usize>,
 }
 
-/// An object, with what places it.
+/// An object with the reasons for its placement.
 #[derive(Debug)]
 struct State {
     object: Arc<Placed>,
-    /// The rules that select it, ascending.
+    /// The rules that select the object, ascending.
     rules: Arc<[usize]>,
-    /// The nodes that it names, in their order.
+    /// The nodes that the object names, in order.
     nodes: Arc<[NodeName]>,
 }
 
@@ -121,13 +120,13 @@ struct Named {
 }
 
 impl Placement {
-    /// An index without nodes and objects.
+    /// Creates an index without nodes and objects.
     #[must_use]
     pub fn new(rules: Vec<PlacementRule>) -> Self {
         Self { rules: rules.into_iter().map(Rule::new).collect(), ..Self::default() }
     }
 
-    /// Makes a node known, or changes its labels.
+    /// Adds a node, or changes its labels. Returns the differences for the node.
     pub fn set_node(&mut self, name: &NodeName, labels: Labels) -> Vec<Delta> {
         if self.nodes.get(name).is_some_and(|node| node.labels == labels) {
             return Vec::new();
@@ -136,12 +135,12 @@ impl Placement {
         self.differences_of_node(name, &before, &after)
     }
 
-    /// The same for a node nobody has asked about yet: nobody needs to know the differences.
+    /// Adds a node without computing differences: for nodes without a consumer of differences yet.
     pub fn meet_node(&mut self, name: &NodeName, labels: Labels) {
         self.enter_node(name, labels);
     }
 
-    /// Whether a rule selects a node by some labels, and does not by others.
+    /// Returns whether two sets of labels of a node are selected by different rules.
     #[must_use]
     pub fn tells_apart(&self, name: &NodeName, one: &Labels, other: &Labels) -> bool {
         self.rules_of(name, one) != self.rules_of(name, other)
@@ -152,19 +151,21 @@ impl Placement {
         self.change_node(name, Some(Node { labels, rules }))
     }
 
-    /// The rules that select a node, ascending. One that is going selects it until it has gone.
+    /// Returns the rules that select a node, ascending. A retired rule selects it until the rule is
+    /// removed.
     fn rules_of(&self, name: &NodeName, labels: &Labels) -> Vec<usize> {
         let selects = |rule: &Rule| rule.stage != Stage::Gone && rule.rule.nodes.matches(name, labels);
         self.rules.iter().enumerate().filter(|(_, rule)| selects(rule)).map(|(number, _)| number).collect()
     }
 
-    /// Forgets a node: rules place nothing on it any more. Objects that name it still do.
+    /// Removes a node: rules place nothing on it any more. Objects that name it are still desired
+    /// there.
     pub fn remove_node(&mut self, name: &NodeName) -> Vec<Delta> {
         let (before, after) = self.change_node(name, None);
         self.differences_of_node(name, &before, &after)
     }
 
-    /// Enters or removes a node. Tells which rules selected it before and which do now.
+    /// Adds or removes a node. Returns the rules that selected it before, and those that do now.
     fn change_node(&mut self, name: &NodeName, node: Option<Node>) -> (Vec<usize>, Vec<usize>) {
         let rules_of = |node: Option<&Node>| node.map(|node| node.rules.clone()).unwrap_or_default();
         let (before, after) = (rules_of(self.nodes.get(name)), rules_of(node.as_ref()));
@@ -185,8 +186,8 @@ impl Placement {
         (before, after)
     }
 
-    /// What differs for a node whose rules have changed: only objects of a rule that came or went
-    /// can.
+    /// Returns the differences for a node whose rules have changed. Only objects of added or
+    /// removed rules can differ.
     fn differences_of_node(&self, name: &NodeName, before: &[usize], after: &[usize]) -> Vec<Delta> {
         let changed =
             |a: &[usize], b: &[usize]| a.iter().filter(|n| !b.contains(n)).copied().collect::<Vec<_>>();
@@ -197,8 +198,8 @@ impl Placement {
                 let earlier = numbers.get(..place).unwrap_or_default();
                 for id in self.rules.get(*number).iter().flat_map(|rule| &rule.objects) {
                     let Some(slot) = self.slots.get(*id) else { continue };
-                    // Placed by something else before and after, or listed by an earlier rule
-                    // already.
+                    // The object has another reason before and after, or an earlier rule has listed
+                    // it.
                     let rules = self.selections.get(slot.rules);
                     let otherwise = self.direct.get(name).is_some_and(|ids| ids.contains(id))
                         || rules.iter().any(|n| other.contains(n) || earlier.contains(n));
@@ -210,8 +211,8 @@ impl Placement {
         deltas
     }
 
-    /// Takes in an object that is new or has changed, or may be selected by a rule that has come
-    /// since it was told.
+    /// Applies an object that is new, has changed, or may be selected by a rule added since its
+    /// last upsert.
     pub fn upsert(&mut self, object: &Summary) -> Differences {
         let mut differences = Differences::default();
         if !is_placeable(&object.resource) {
@@ -227,8 +228,8 @@ impl Placement {
             return differences;
         }
         let target = Target::of(&object.resource);
-        // One name, one object: a recreated one replaces the old one, whose deletion may come
-        // later.
+        // Invariant: one object per name. A recreated object replaces the old one, whose deletion
+        // may be observed later.
         let namesake =
             target.and_then(|target| self.slots.by_name((target, &object.namespace, &object.name)));
         if let Some(old) = namesake.filter(|id| Some(*id) != known) {
@@ -243,7 +244,7 @@ impl Placement {
         differences
     }
 
-    /// Takes out the object with this UID, which is no more.
+    /// Removes the deleted object with this UID.
     pub fn remove(&mut self, uid: &str) -> Differences {
         self.slots.by_uid(uid).map(|id| self.remove_id(id)).unwrap_or_default()
     }
@@ -256,8 +257,8 @@ impl Placement {
         differences
     }
 
-    /// Looks at some objects, beginning with the one of a number: which of them are not among these
-    /// UIDs, and the number to go on with, if there are more.
+    /// Scans up to `count` objects, starting at number `from`. Returns the UIDs not contained in
+    /// `uids`; and the number to continue from, if there are more.
     #[must_use]
     pub fn absent(&self, uids: &HashSet<Uid>, from: u32, count: u32) -> (Vec<Uid>, Option<u32>) {
         let end = self.slots.end().min(from.saturating_add(count));
@@ -266,14 +267,14 @@ impl Placement {
         (absent.collect(), (end < self.slots.end()).then_some(end))
     }
 
-    /// What a node is to hold.
+    /// Returns the desired state of a node.
     #[must_use]
     pub fn on<'a>(&'a self, node: &NodeName) -> OnNode<'a> {
         let rules: &[usize] = self.nodes.get(node).map_or(&[], |node| &node.rules);
         OnNode { placement: self, direct: self.direct.get(node), rules }
     }
 
-    /// How many objects a node is to hold.
+    /// Returns the number of objects desired on a node. Caches the counts of rules.
     pub fn count(&mut self, node: &NodeName) -> usize {
         let on_node = self.on(node);
         let rules = on_node.rules;
@@ -287,43 +288,43 @@ impl Placement {
         named + ruled
     }
 
-    /// The object with this UID, wherever it is placed.
+    /// Returns the object with this UID, wherever it is placed.
     #[must_use]
     pub fn object(&self, uid: &str) -> Option<Arc<Placed>> {
         self.slots.whole(self.slots.get(self.slots.by_uid(uid)?)?)
     }
 
-    /// The number of objects in the index.
+    /// Returns the number of objects in the index.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether the index has no objects.
+    /// Returns whether the index has no objects.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether one of these rules selects the object.
+    /// Returns whether one of these rules selects the object.
     fn is_selected(&self, slot: &Slot, rules: &[usize]) -> bool {
         let selecting = self.selections.get(slot.rules);
         rules.iter().any(|number| selecting.contains(number))
     }
 
-    /// The nodes of the Pods that refer to the object.
+    /// Returns the nodes of the Pods that refer to the object.
     fn referring(&self, target: Target, namespace: &Arc<str>, name: &str) -> Option<&Referring> {
         self.referred.get(&(target, namespace.clone()))?.get(name)
     }
 
-    /// An object with what places it.
+    /// Returns an object with the reasons for its placement.
     fn state(&self, id: Id) -> Option<State> {
         let slot = self.slots.get(id)?;
         let (rules, nodes) = (self.selections.get(slot.rules).clone(), self.names.get(slot.nodes).clone());
         Some(State { object: self.slots.whole(slot)?, rules, nodes })
     }
 
-    /// Keeps an object whole if several nodes may hold it, and else as a text.
+    /// Stores an object whole if several nodes may hold it, otherwise as text.
     fn share(&mut self, id: Id) {
         let Some(slot) = self.slots.get(id) else { return };
         let name = self.slots.name(slot);
@@ -334,8 +335,8 @@ impl Placement {
         self.slots.share(id, shared);
     }
 
-    /// Enters an object that is not in the index. One that nothing places and no Pod can refer to
-    /// is left out.
+    /// Inserts an object that is not in the index. Skips an object that no rule or node name places
+    /// and no Pod can refer to.
     fn put_in(&mut self, object: &Summary, rules: &[usize]) -> Option<Id> {
         let nodes: Vec<NodeName> = object.nodes.iter().cloned().collect();
         let target = Target::of(&object.resource);
@@ -366,7 +367,7 @@ impl Placement {
         Some(id)
     }
 
-    /// Takes an object out of every table but that of the references.
+    /// Removes an object from every table except the one of the references.
     fn take_out(&mut self, id: Id) -> Option<State> {
         let state = self.state(id)?;
         let referring = self.referring_to(&state.object);
@@ -387,7 +388,7 @@ impl Placement {
         Some(state)
     }
 
-    /// No reason but a rule places the object on the node.
+    /// Removes the object from those placed directly on the node.
     fn leave(&mut self, node: &NodeName, id: Id) {
         if let Some(ids) = self.direct.get_mut(node) {
             ids.remove(&id);
@@ -397,14 +398,14 @@ impl Placement {
         }
     }
 
-    /// An object that these rules select has come or gone.
+    /// Clears the cached counts, after an object that these rules select was added or removed.
     fn forget_counts(&mut self, rules: &[usize]) {
         if !rules.is_empty() {
             self.counted.clear();
         }
     }
 
-    /// What a Pod refers to, for each of the nodes it names.
+    /// Returns the references of a Pod, for each node that it names.
     fn references_of(&self, id: Id) -> BTreeSet<(Named, NodeName)> {
         let (Some(references), Some(pod)) = (self.references.get(&id), self.state(id)) else {
             return BTreeSet::new();
@@ -418,8 +419,8 @@ impl Placement {
         pairs.collect()
     }
 
-    /// Counts the references of a Pod that has changed. What is referred to at a node for the first
-    /// time comes, what is for the last time goes.
+    /// Updates the reference counts of a changed Pod. The first reference of a node adds the object
+    /// there, the last one removes it.
     fn follow_references(
         &mut self,
         before: &BTreeSet<(Named, NodeName)>,
@@ -442,7 +443,7 @@ impl Placement {
         deltas
     }
 
-    /// Counts a reference less. Tells whether it was the last one of the node.
+    /// Decrements a reference count. Returns whether it was the node's last reference.
     fn forget_reference(&mut self, named: &Named, node: &NodeName) -> bool {
         let key = (named.target, named.namespace.clone());
         let Some(of_kind) = self.referred.get_mut(&key) else { return false };
@@ -462,8 +463,8 @@ impl Placement {
         true
     }
 
-    /// A node has begun or ceased to refer to a ConfigMap or Secret: a difference if it exists and
-    /// nothing else places it there.
+    /// Applies the first or last reference of a node to a ConfigMap or Secret. Returns a difference
+    /// if the object exists and nothing else places it there.
     fn reference_changed(&mut self, named: &Named, node: &NodeName, refers: bool) -> Option<Delta> {
         let id = self.slots.by_name((named.target, &named.namespace, &named.name))?;
         let slot = self.slots.get(id)?;

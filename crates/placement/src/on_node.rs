@@ -1,4 +1,4 @@
-//! What the index says of one node.
+//! View of the index for one node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::Placement;
 use super::slots::{Id, Placed, Slot};
 use edgesync_object::ResourceVersion;
 
-/// What one node is to hold, seen through the index.
+/// Desired state of one node, as a view of the index.
 #[derive(Clone, Copy, Debug)]
 pub struct OnNode<'a> {
     pub(super) placement: &'a Placement,
@@ -17,7 +17,7 @@ pub struct OnNode<'a> {
 }
 
 impl<'a> OnNode<'a> {
-    /// The object, if the node is to hold it.
+    /// Returns the object, if it is desired on the node.
     #[must_use]
     pub fn get(&self, uid: &str) -> Option<Arc<Placed>> {
         let id = self.placement.slots.by_uid(uid)?;
@@ -26,13 +26,12 @@ impl<'a> OnNode<'a> {
         self.placement.slots.whole(slot).filter(|_| wanted)
     }
 
-    /// UID and version of everything that the node is to hold, each object once, in no particular
-    /// order.
+    /// Returns UID and version of every desired object, each once, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, ResourceVersion)> + use<'a> {
         self.slots().map(|slot| (slot.uid(), slot.version()))
     }
 
-    /// How many objects the node is to hold for other reasons than a rule.
+    /// Returns the number of objects desired for reasons other than rules.
     #[must_use]
     pub fn direct_count(&self) -> usize {
         self.direct.map_or(0, BTreeSet::len)
@@ -50,7 +49,7 @@ impl<'a> OnNode<'a> {
         self.named().chain(ruled)
     }
 
-    /// What it is to hold for other reasons than a rule.
+    /// Returns the objects desired for reasons other than rules.
     pub(super) fn named(&self) -> impl Iterator<Item = &'a Slot> + use<'a> {
         let Self { placement, direct, .. } = *self;
         direct.into_iter().flatten().filter_map(|id| placement.slots.get(*id))

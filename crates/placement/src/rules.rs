@@ -1,4 +1,4 @@
-//! Placement rules: which objects belong on which nodes. They stand in the configuration, or are
+//! Placement rules: which objects belong on which nodes. They come from the configuration, or from
 //! objects (`spec.rs`).
 
 use serde::Deserialize;
@@ -9,29 +9,29 @@ use edgesync_object::{Labels, Selector};
 
 pub use edgesync_object::matching::{Glob, GlobError, KindError, KindMatch, ObjectMatch};
 
-/// One rule: every object that it selects belongs on every node that it selects. What a part leaves
-/// out is not restricted.
+/// One rule: every object that it selects belongs on every node that it selects. Omitted fields do
+/// not restrict the selection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PlacementRule {
-    /// The nodes.
+    /// Selection of nodes.
     pub nodes: NodeMatch,
-    /// The objects.
+    /// Selection of objects.
     pub objects: ObjectMatch,
 }
 
-/// Selects nodes: by name and by label; where both are given, both must fit.
+/// Selects nodes by name and by label; both must match if both are given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NodeMatch {
-    /// Patterns, one of which the node's name must fit; any name if empty.
+    /// Patterns of names. One must match; an empty list matches any name.
     pub names: Vec<Glob>,
-    /// What the labels of the Node object must be like.
+    /// Selector over the labels of the Node object.
     pub selector: Selector,
 }
 
 impl NodeMatch {
-    /// Whether the node is selected.
+    /// Returns whether the node is selected.
     #[must_use]
     pub fn matches(&self, name: &str, labels: &Labels) -> bool {
         any(&self.names, |glob| glob.matches(name)) && self.selector.matches(labels)
@@ -39,7 +39,7 @@ impl NodeMatch {
 }
 
 impl Summary {
-    /// Whether the object is selected.
+    /// Returns whether the object is selected.
     #[must_use]
     pub(crate) fn is_selected_by(&self, objects: &ObjectMatch) -> bool {
         objects.names(&self.resource, &self.namespace, &self.name) && objects.selector.matches(&self.labels)

@@ -1,8 +1,8 @@
-//! The objects of the index in few bytes each, found by UID and by name.
+//! Compact storage of the index's objects, found by UID and by name.
 //!
-//! What many nodes hold is kept whole, so that all that is on its way to them shares it. What at
-//! most one node is to hold, and what nothing places, is a text of UID, version and name: it is
-//! made whole when somebody asks.
+//! An object that several nodes may hold is stored whole, so that all messages in flight share it.
+//! An object that at most one node may hold, or that is not placed, is a text of UID, version and
+//! name, from which the whole object is built on demand.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -13,40 +13,40 @@ use hashbrown::HashTable;
 use super::{Summary, Uid};
 use edgesync_object::{ObjectRef, Resource, ResourceVersion, Target};
 
-/// An object of the index, as others see it. Its labels are not kept: they were compared with the
-/// rules when it came.
+/// A placed object. Its labels are not stored: they are matched against the rules when the object
+/// is applied.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// The UID.
+    /// UID of the object.
     pub uid: Uid,
-    /// The version.
+    /// The object's `resourceVersion`.
     pub version: ResourceVersion,
-    /// Which object it is.
+    /// API version, kind, namespace and name.
     pub object: Arc<ObjectRef>,
-    /// The kind.
+    /// Kind of the object, with group, plural and scope.
     pub resource: Arc<Resource>,
-    /// The length of its JSON text in bytes; zero if nobody has counted.
+    /// Length of its JSON text in bytes; zero if not counted.
     pub size: usize,
 }
 
-/// The number of an object, as long as it is in the index.
+/// Number of an object while it is in the index.
 pub(super) type Id = u32;
 
-/// Objects that are kept together: the table never moves as a whole when it grows.
+/// Objects per chunk of the table. A growing table does not move existing chunks.
 const CHUNK: usize = 1024;
-/// The parts of a hash table, for the same reason.
+/// Shards of a hash table, which grow independently.
 const SHARDS: usize = 256;
 
-/// An object.
+/// An object in the table.
 #[derive(Debug)]
 pub(super) struct Slot {
     form: Form,
-    /// Kind and namespace.
+    /// Number of the pair of kind and namespace.
     words: u32,
     size: u32,
-    /// The set of rules that select it.
+    /// Number of the set of rules that select it.
     pub(super) rules: u32,
-    /// The set of nodes that it names.
+    /// Number of the set of nodes that it names.
     pub(super) nodes: u32,
 }
 
@@ -72,7 +72,7 @@ impl Slot {
         }
     }
 
-    /// The version; shared if the object is kept whole.
+    /// Returns the version; shared if the object is stored whole.
     pub(super) fn version(&self) -> ResourceVersion {
         match &self.form {
             Form::Whole(object) => object.version.clone(),
@@ -92,13 +92,13 @@ impl Slot {
     }
 }
 
-/// Nothing if a part is longer than any can be.
+/// Builds the text form; `None` if a part exceeds 64 KiB, which no valid name does.
 fn text(uid: &str, version: &str, name: &str) -> Option<Form> {
     let (uid_length, version_length) = (u16::try_from(uid.len()).ok()?, u16::try_from(version.len()).ok()?);
     Some(Form::Text([uid, version, name].concat().into_boxed_str(), uid_length, version_length))
 }
 
-/// A kind and a namespace, which many objects share. As many as there are of both.
+/// A pair of kind and namespace, shared by its objects.
 #[derive(Debug)]
 struct Words {
     resource: Arc<Resource>,
@@ -116,14 +116,14 @@ struct Table {
     hasher: RandomState,
 }
 
-/// See the module.
+/// Storage of the index's objects. See the module.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     table: Table,
     len: usize,
     by_words: HashMap<Arc<Resource>, HashMap<Arc<str>, u32>>,
     by_uid: Shards,
-    /// ConfigMaps and Secrets.
+    /// ConfigMaps and Secrets only.
     by_name: Shards,
 }
 
@@ -170,7 +170,7 @@ impl Table {
         name.map_or(0, |(target, namespace, name)| self.hasher.hash_one((target, &**namespace, name)))
     }
 
-    /// The name under which Pods refer to an object, if they do to its kind: namespace and name.
+    /// Returns the key under which Pods refer to an object; `None` for kinds without references.
     fn name<'a>(&'a self, slot: &'a Slot) -> Option<(Target, &'a Arc<str>, &'a str)> {
         let words = self.words.get(slot.words as usize)?;
         Some((Target::of(&words.resource)?, &words.namespace, slot.name()))
@@ -186,26 +186,26 @@ impl Slots {
         self.table.get(id)
     }
 
-    /// How many are kept whole.
+    /// Returns the number of objects stored whole.
     #[cfg(test)]
     pub(super) fn shared(&self) -> usize {
         let slots = (0..self.end()).filter_map(|id| self.get(id));
         slots.filter(|slot| matches!(slot.form, Form::Whole(_))).count()
     }
 
-    /// The number after the last one in use.
+    /// Returns the number after the last one in use.
     pub(super) fn end(&self) -> Id {
         let full = self.table.chunks.len().saturating_sub(1) * CHUNK;
         Id::try_from(full + self.table.chunks.last().map_or(0, Vec::len)).unwrap_or(Id::MAX)
     }
 
-    /// The object with this UID.
+    /// Finds an object by UID.
     pub(super) fn by_uid(&self, uid: &str) -> Option<Id> {
         let is_it = |id| self.get(id).is_some_and(|slot| slot.uid() == uid);
         self.by_uid.find(self.table.hasher.hash_one(uid), is_it)
     }
 
-    /// The ConfigMap or Secret of this name.
+    /// Finds a ConfigMap or Secret by name.
     pub(super) fn by_name(&self, (target, namespace, name): (Target, &str, &str)) -> Option<Id> {
         let is_it = |id| {
             let found = self.get(id).and_then(|slot| self.table.name(slot));
@@ -214,8 +214,8 @@ impl Slots {
         self.by_name.find(self.table.hasher.hash_one((target, namespace, name)), is_it)
     }
 
-    /// Enters an object that is not in the table. `shared`: several nodes may hold it. Nothing if a
-    /// name is longer than any can be.
+    /// Inserts an object that is not in the table. `shared`: several nodes may hold it. Returns
+    /// `None` if a name exceeds its limit.
     pub(super) fn insert(&mut self, object: &Summary, shared: bool, rules: u32, nodes: u32) -> Option<Id> {
         let words = self.words_of(&object.resource, &object.namespace)?;
         let form = text(&object.uid, object.version.as_str(), &object.name)?;
@@ -234,7 +234,7 @@ impl Slots {
         Some(id)
     }
 
-    /// Takes an object out. What of it is shared was whole before.
+    /// Removes an object. An object that is still shared was stored whole.
     pub(super) fn remove(&mut self, id: Id) -> Option<Slot> {
         self.by_uid.remove(self.table.uid_hash(id), id);
         self.by_name.remove(self.table.name_hash(id), id);
@@ -242,22 +242,22 @@ impl Slots {
         self.table.take(id)
     }
 
-    /// The name under which Pods refer to an object, if they do to its kind: namespace and name.
+    /// Returns the key under which Pods refer to an object; `None` for kinds without references.
     pub(super) fn name<'a>(&'a self, slot: &'a Slot) -> Option<(Target, &'a Arc<str>, &'a str)> {
         self.table.name(slot)
     }
 
-    /// Kind and namespace.
+    /// Returns kind and namespace.
     pub(super) fn words(&self, slot: &Slot) -> Option<(&Resource, &str)> {
         self.table.words.get(slot.words as usize).map(|words| (&*words.resource, &*words.namespace))
     }
 
-    /// Another set of rules selects an object. Returns the one before.
+    /// Replaces the set of rules that select an object. Returns the previous set.
     pub(super) fn select(&mut self, id: Id, rules: u32) -> Option<u32> {
         self.table.get_mut(id).map(|slot| std::mem::replace(&mut slot.rules, rules))
     }
 
-    /// Several nodes may come to hold an object, or nobody does any more.
+    /// Stores an object whole (`shared`) or as text.
     pub(super) fn share(&mut self, id: Id, shared: bool) {
         let Some(slot) = self.get(id) else { return };
         let form = match (&slot.form, shared) {
@@ -270,7 +270,7 @@ impl Slots {
         }
     }
 
-    /// An object as others see it.
+    /// Returns the whole object.
     pub(super) fn whole(&self, slot: &Slot) -> Option<Arc<Placed>> {
         if let Form::Whole(object) = &slot.form {
             return Some(object.clone());
@@ -305,7 +305,7 @@ impl Slots {
     }
 }
 
-/// A hash table of numbers, in parts.
+/// Sharded hash table of object numbers.
 #[derive(Debug)]
 struct Shards(Vec<HashTable<Id>>);
 
@@ -316,7 +316,7 @@ impl Default for Shards {
 }
 
 impl Shards {
-    /// Which part: by bits that the table itself does not use first.
+    /// Selects the shard by hash bits that the table itself does not use first.
     fn shard(hash: u64) -> usize {
         (hash >> 32) as usize % SHARDS
     }
@@ -339,11 +339,11 @@ impl Shards {
     }
 }
 
-/// Sets of things that many objects have in common, each kept once for as long as an object has it.
+/// Interner of sets that objects have in common, with reference counts.
 #[derive(Debug)]
 pub(super) struct Sets<T> {
     numbers: HashMap<Arc<[T]>, u32>,
-    /// With how many objects have it. The first one is empty, and always there.
+    /// The sets with their reference counts. The first one is empty and permanent.
     sets: Vec<(Arc<[T]>, usize)>,
     free: Vec<u32>,
 }
@@ -355,7 +355,7 @@ impl<T> Default for Sets<T> {
 }
 
 impl<T: Hash + Eq + Clone> Sets<T> {
-    /// One object more has it.
+    /// Adds a reference to a set. Returns the set's number.
     pub(super) fn take(&mut self, set: &[T]) -> u32 {
         if set.is_empty() {
             return 0;
@@ -381,7 +381,7 @@ impl<T: Hash + Eq + Clone> Sets<T> {
         number
     }
 
-    /// One object less has it.
+    /// Drops a reference to a set.
     pub(super) fn release(&mut self, number: u32) {
         let Some((set, count)) = self.sets.get_mut(number as usize).filter(|_| number > 0) else { return };
         *count -= 1;
@@ -393,7 +393,7 @@ impl<T: Hash + Eq + Clone> Sets<T> {
     }
 
     pub(super) fn get(&self, number: u32) -> &Arc<[T]> {
-        // The first one is there.
+        // The first set is permanent.
         let (set, _) = self.sets.get(number as usize).unwrap_or(&self.sets[0]);
         set
     }

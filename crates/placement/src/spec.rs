@@ -1,6 +1,6 @@
-//! Rules as objects: `Placement`, which places objects of its own namespace, so that whoever may
-//! write there decides, and `ClusterPlacement`, which places objects of any namespaces and
-//! cluster-scoped ones. `packaging/kubernetes/crds` defines both.
+//! Rules as objects: `Placement` places objects of its own namespace, so write access to the
+//! namespace decides; `ClusterPlacement` places objects of any namespace and cluster-scoped ones.
+//! `packaging/kubernetes/crds` defines both.
 
 use serde::Deserialize;
 
@@ -9,15 +9,15 @@ use super::summary::RuleText;
 use edgesync_object::selector::LabelSelector;
 use edgesync_object::{Problems, Selector};
 
-/// Where the kinds of the objects stand.
+/// Field path of the kinds of objects.
 const KINDS: &str = "spec.objects.kinds";
 
-/// What is in force of a rule that is an object.
+/// Effective part of a rule that is an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InForce {
-    /// The rule; nothing if nothing of it is.
+    /// The rule; `None` if no part of it is in force.
     pub rule: Option<PlacementRule>,
-    /// What of it is not in force, and why.
+    /// Problems of the parts that are not in force.
     pub problems: Problems,
 }
 
@@ -47,7 +47,7 @@ struct Nodes {
 }
 
 impl InForce {
-    /// Reads a rule. One of a namespace places nothing of another.
+    /// Parses a rule. A rule in a namespace selects objects of that namespace only.
     #[must_use]
     pub fn of(rule: &RuleText, namespace: &str) -> Self {
         match read(rule, namespace) {
@@ -57,8 +57,8 @@ impl InForce {
     }
 }
 
-/// The rule, and which of its kinds are none: the others are placed nevertheless. What cannot be
-/// read places nothing.
+/// Returns the rule and its invalid kinds: the valid ones are placed nevertheless. A spec that
+/// cannot be parsed places nothing.
 fn read(rule: &RuleText, namespace: &str) -> Result<(PlacementRule, Problems), Problems> {
     let spec = serde_json::from_str(&rule.spec);
     let Spec { objects, nodes } =
@@ -80,7 +80,7 @@ fn read(rule: &RuleText, namespace: &str) -> Result<(PlacementRule, Problems), P
     };
     let namespaces = match namespace {
         "" => objects.namespaces,
-        // A namespace has no characters that mean something in a pattern.
+        // A namespace contains no pattern characters.
         own => vec![
             own.parse().map_err(|error: GlobError| Problems::one("metadata.namespace", error.to_string()))?,
         ],

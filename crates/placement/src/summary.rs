@@ -1,5 +1,5 @@
-//! What deciding about an object takes, without its body: identity, version, labels, and what ties
-//! it to nodes.
+//! Summaries of objects for placement, without their bodies: identity, version, labels, and
+//! references to nodes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,74 +10,74 @@ use edgesync_object::node_labels::{NodeLabels, has_reported};
 use edgesync_object::objectsync::{is_placeable, is_placement};
 use edgesync_object::{Labels, NodeName, Object, Reference, Resource, ResourceVersion, pod_references};
 
-/// The label that places an object on one node: its value is the node's name.
+/// Label that places an object on one node: its value is the node's name.
 pub const NODE_LABEL: &str = "edgesync.io/node";
-/// The annotation that places an object on several nodes, or on one whose name is no label value:
-/// node names, separated by commas.
+/// Annotation that places an object on several nodes, or on one whose name is not a valid label
+/// value: node names, separated by commas.
 pub const NODES_ANNOTATION: &str = "edgesync.io/nodes";
-/// The annotation of a Node with which an operator confirms removals that are held back, where
-/// several replicas serve the node: `INCARNATION/COUNT`, the incarnation and the most removals that
-/// are meant.
+/// Annotation of a Node with which an operator confirms removals that are held back, where several
+/// replicas serve the node: `INCARNATION/COUNT`, the incarnation and the maximum number of removals
+/// confirmed.
 pub const DELETIONS_CONFIRMED_ANNOTATION: &str = "edgesync.io/deletions-confirmed";
-/// The most nodes that one annotation may name; further ones are ignored.
+/// Limit of the nodes in one annotation; further ones are ignored.
 pub(crate) const MAX_NAMED_NODES: usize = 1024;
 
 /// An object without its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// The UID.
+    /// UID of the object.
     pub uid: Arc<str>,
-    /// The version.
+    /// The object's `resourceVersion`.
     pub version: ResourceVersion,
-    /// The kind.
+    /// Kind of the object, with group, plural and scope.
     pub resource: Arc<Resource>,
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: Arc<str>,
-    /// Name.
+    /// Name within the namespace.
     pub name: Arc<str>,
-    /// Labels; of a Node those that were given to it.
+    /// Labels; for a Node, only those assigned to it by others.
     pub labels: Labels,
-    /// What else a Node tells; nothing for other kinds.
+    /// Further state of a Node; `None` for other kinds.
     pub notes: Option<Box<NodeNotes>>,
-    /// The nodes that the object itself names: label, annotation, `spec.nodeName` of a Pod.
+    /// The nodes that the object itself names: by label, annotation, or `spec.nodeName` of a Pod.
     pub nodes: BTreeSet<NodeName>,
-    /// What a Pod needs in its namespace; empty for other kinds.
+    /// References of a Pod within its namespace; empty for other kinds.
     pub references: BTreeSet<Reference>,
-    /// Of a Placement or ClusterPlacement: the rule that it is.
+    /// The rule of a Placement or ClusterPlacement; `None` for other kinds.
     pub rule: Option<Arc<RuleText>>,
-    /// The length of its JSON text in bytes; zero if nobody has counted.
+    /// Length of its JSON text in bytes; zero if not counted.
     pub size: usize,
 }
 
-/// What a Node tells the fleet, beside the labels that were given to it.
+/// State of a Node that the fleet uses, beside the labels assigned to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeNotes {
-    /// Labels that it has given itself; nothing before it has reported.
+    /// Labels reported by the node itself; `None` before its first report.
     pub claimed: Option<Labels>,
-    /// [`DELETIONS_CONFIRMED_ANNOTATION`]; empty for none.
+    /// [`DELETIONS_CONFIRMED_ANNOTATION`]; empty if absent.
     pub confirmed: Box<str>,
-    /// Somebody has found it silent: whether it is `Ready` is Unknown.
+    /// Whether the condition `Ready` is Unknown: the node was found silent.
     pub silent: bool,
-    /// It lives and is said to hold what it is to hold.
+    /// Whether the node is alive and holds its desired objects, by its conditions.
     pub in_sync: bool,
-    /// Whether all objects that rules for files concern there are in effect, and it holds what it
-    /// is to hold; nothing without such rules.
+    /// Whether all objects that file rules concern are in effect there, and the desired objects are
+    /// held; `None` without such rules.
     pub in_effect: Option<bool>,
 }
 
-/// A rule that is an object, as it was written.
+/// A rule that is an object, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleText {
-    /// `metadata.generation`: it grows with the spec, and not with the status.
+    /// `metadata.generation`: it increases with changes of the spec, not of the status.
     pub generation: u64,
     /// The field `spec` as JSON text.
     pub spec: Box<str>,
-    /// The field `status` as JSON text; empty for none.
+    /// The field `status` as JSON text; empty if absent.
     pub status: Box<str>,
 }
 
 impl RuleText {
-    /// The rule that an object is; nothing for one of another kind.
+    /// Returns the rule text of an object; `None` for other kinds.
     #[must_use]
     pub fn of(object: &Object, resource: &Resource) -> Option<Self> {
         let field =
@@ -90,7 +90,7 @@ impl RuleText {
     }
 }
 
-/// Whether placement decides about objects of this kind, or by them.
+/// Returns whether placement depends on objects of this kind: placeable ones, rules and Nodes.
 #[must_use]
 pub fn concerns(resource: &Resource) -> bool {
     is_placeable(resource) || is_placement(resource) || is_node(resource)
@@ -141,32 +141,32 @@ impl Summary {
         }
     }
 
-    /// With the length of the JSON text, in bytes.
+    /// Sets the length of the JSON text, in bytes.
     #[must_use]
     pub fn with_size(self, size: usize) -> Self {
         Self { size, ..self }
     }
 
-    /// Whether this is a Node, whose labels placement rules select by.
+    /// Returns whether this is a Node, whose labels placement rules select by.
     #[must_use]
     pub fn is_node(&self) -> bool {
         is_node(&self.resource)
     }
 
-    /// The name of the node that a Node stands for; `None` for other kinds.
+    /// Returns the name of the node that a Node represents; `None` for other kinds.
     #[must_use]
     pub fn node_name(&self) -> Option<NodeName> {
         NodeName::try_from(self.name.clone()).ok().filter(|_| self.is_node())
     }
 
-    /// The labels that a Node has given itself.
+    /// Returns the labels that a Node reports about itself.
     pub fn claimed(&self) -> impl Iterator<Item = (&String, &String)> {
         self.notes.iter().flat_map(|notes| notes.claimed.iter().flatten())
     }
 
-    /// The labels that rules select a Node by: those that were given to it, and of those that it
-    /// has given itself the ones that an operator trusts. A trusted one is a key, or the beginning
-    /// of keys with a `*` after it.
+    /// Returns the labels by which rules select a Node: all assigned labels, and those reported
+    /// labels that an operator trusts. An entry of `trusted` is a key, or a prefix of keys with a
+    /// trailing `*`.
     #[must_use]
     pub fn trusted_labels(&self, trusted: &[String]) -> Labels {
         let fits = |key: &str| {
@@ -182,14 +182,14 @@ fn is_node(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.kind == "Node"
 }
 
-/// The status of a condition of a Node.
+/// Returns the status of a Node's condition.
 fn condition<'n>(node: &'n Object, kind: &str) -> Option<&'n str> {
     let conditions = node.fields().get("status").and_then(|status| status.get("conditions"));
     let mut conditions = conditions.and_then(Value::as_array).into_iter().flatten();
     conditions.find(|condition| condition["type"] == kind)?["status"].as_str()
 }
 
-/// The nodes that label and annotation name. Names that no node can have are ignored.
+/// Returns the nodes named by label and annotation. Invalid node names are ignored.
 fn named_nodes(object: &Object, labels: &Labels) -> BTreeSet<NodeName> {
     let mut nodes: BTreeSet<NodeName> =
         labels.get(NODE_LABEL).and_then(|name| NodeName::parse(name).ok()).into_iter().collect();

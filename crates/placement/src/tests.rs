@@ -1,5 +1,4 @@
-//! What the index promises: the right nodes, exact differences, and always what a fresh start would
-//! give.
+//! Guarantees of the index: the right nodes, exact differences, and the same result as a rebuild.
 
 use super::*;
 use edgesync_object::{Object, kinds};
@@ -40,7 +39,7 @@ fn rules(toml: &str) -> Vec<PlacementRule> {
     toml::from_str::<File>(toml).unwrap().placement
 }
 
-/// Differences as text, sorted: `+node uid@version` and `-node uid`.
+/// Formats differences as sorted text: `+node uid@version` and `-node uid`.
 fn shown(deltas: &[Delta]) -> Vec<String> {
     let mut lines: Vec<String> = deltas
         .iter()
@@ -54,7 +53,7 @@ fn shown(deltas: &[Delta]) -> Vec<String> {
     lines
 }
 
-/// All differences of a change.
+/// Collects all differences of a change.
 fn all(placement: &Placement, differences: Differences) -> Vec<Delta> {
     let mut deltas: Vec<Delta> = Vec::new();
     let mut at = None;
@@ -77,7 +76,7 @@ impl Placement {
         all(self, differences)
     }
 
-    /// Takes out what is not among these, looking at two objects at a time.
+    /// Removes all objects except these, with a scan of two objects at a time.
     fn drop_others(&mut self, uids: &HashSet<Uid>) -> Vec<Delta> {
         let (mut deltas, mut from) = (Vec::new(), Some(0));
         while let Some(number) = from {
@@ -195,7 +194,7 @@ fn what_nothing_places_is_not_kept_unless_a_pod_may_come_to_refer_to_it() {
     assert_eq!(placement.slots.shared(), 1);
     assert_eq!(shown(&placement.put(&pod("p", 4, "a", &[]))), ["+a p@4", "-a c"]);
     assert_eq!((placement.len(), placement.slots.shared()), (2, 0));
-    // What was placed, and is no more.
+    // Objects that were placed, and are not any more.
     placement.set_node(&node_name("a"), Labels::new());
     let deployment = |version, labels| {
         summary("deploy", "d", version, "lab", "d", &json!({ "metadata": { "labels": labels } }))
@@ -281,8 +280,7 @@ enum Step {
     RemoveNode {
         node: u8,
     },
-    /// Another rule in the place of the one that was added last: what there is is told again in
-    /// between.
+    /// Replaces the rule added last by another one, with a relist in between.
     ChangeRule {
         rule: u8,
     },
@@ -333,7 +331,7 @@ nodes.names = ['n1']
 objects.kinds = ['pods']
 ";
 
-/// Rules that come and go; the last one is none.
+/// Rules to add and remove. An index past the end stands for no rule.
 const CHANGING: &str = "
 [[placement]]
 nodes.names = ['n*']
@@ -348,10 +346,10 @@ nodes.selector = '!site'
 objects.kinds = ['cm']
 ";
 
-/// What is there, kept in the simplest way, and what follows from it, computed from scratch.
+/// Reference model: the simplest storage, with the desired state computed from scratch.
 #[derive(Default)]
 struct Model {
-    /// A version has one content, as everywhere.
+    /// Each version has one content.
     version: u64,
     objects: BTreeMap<String, Summary>,
     nodes: BTreeMap<String, Labels>,
@@ -441,7 +439,7 @@ proptest! {
         let rules = rules(RULES);
         let mut placement = Placement::new(rules.clone());
         let mut model = Model::default();
-        // What someone holds who only ever follows the differences.
+        // State of a consumer that only follows the differences.
         let mut followed = BTreeMap::new();
         for step in steps {
             for delta in run(&mut placement, &mut model, step) {

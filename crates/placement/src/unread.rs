@@ -1,4 +1,4 @@
-//! What is not known: objects that rules select, of which whoever keeps them does not tell.
+//! Unreadable objects: objects that rules select, but that the source does not report.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,24 +6,24 @@ use std::sync::Arc;
 use super::rules::KindMatch;
 use edgesync_object::{ObjectRef, kinds, split_api_version};
 
-/// Objects that somebody wants and that may be there or not. What a node holds of them is not to be
-/// taken for deleted.
+/// Set of desired objects whose existence is unknown. Objects of this set that a node holds must
+/// not count as deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// Of one kind: in one namespace, or in all.
+    /// One kind, in one namespace or in all.
     Kind(KindMatch, Option<Arc<str>>),
-    /// Of all kinds of an API group.
+    /// All kinds of an API group.
     Group(String),
 }
 
 impl Unread {
-    /// Whether an object may be among them.
+    /// Returns whether an object may belong to the set.
     #[must_use]
     pub fn may_have(&self, object: &ObjectRef) -> bool {
         match self {
             Self::Kind(kind, namespace) => {
                 let is_there = namespace.as_ref().is_none_or(|namespace| *namespace == object.namespace);
-                // By its plural too, as far as that can be told from the kind.
+                // The plural matches too, as far as it can be guessed from the kind.
                 is_there && kind.matches(&kinds::guess(&object.api_version, &object.kind, true))
             }
             Self::Group(group) => split_api_version(&object.api_version).0 == group,

@@ -379,7 +379,7 @@ impl Outbox {
         Ok(found.last().map(|(number, _)| *number))
     }
 
-    /// Seals all items that require it, in transactions of its own, like [`Outbox::reseal`].
+    /// Seals all items that require it, in separate transactions, like [`Outbox::reseal`].
     pub(in crate::store) fn seal_all(
         &mut self,
         conn: &Connection,

@@ -189,7 +189,7 @@ impl State {
         self.stored.outbox.has_confirmed(self.shared.outbox.settled())
     }
 
-    /// Writes pending confirmations and metadata, in transactions of its own.
+    /// Writes pending confirmations and metadata, in separate transactions.
     pub(super) fn flush_deferred(&mut self, conn: &Connection, occasion: Occasion) -> Result<(), StoreError> {
         while self.has_confirmed_uploads() || self.metadata_writer.is_due(&self.shared.metadata, occasion) {
             let done = self.flush_some(conn, occasion);

@@ -29,7 +29,7 @@ async fn a_write_replaces_the_version_that_it_names_and_survives_a_crash() {
     assert_eq!(put(store, token("t", None, second, "3")).await, None, "it is gone");
     let again = put(store, token("t", None, 0, "1")).await.unwrap();
     assert!(again > second, "a document that is made again is another one");
-    // They are no objects, and no text is anything but JSON.
+    // Documents are not objects, and their text must be JSON.
     assert_eq!(store.resources().await.unwrap(), []);
     assert!(store.put_document(token("u", None, 0, "{"), NodeEffect::None).await.is_err());
 }
@@ -73,7 +73,7 @@ async fn the_labels_of_a_member_are_those_of_its_node_from_the_same_commit_on() 
     assert_eq!(given(store).await, labels("north"));
     label(store, "west").await;
     assert_eq!(given(&fixture.after_crash().store).await, labels("west"));
-    // A write that comes too late changes nothing of the Node.
+    // A write on an outdated version does not change the Node.
     let late = Document { text: json!({ "labels": {} }).to_string(), ..token("a", None, 1, "") };
     let late = store.put_document(Document { kind: "member", ..late }, NodeEffect::Delete).await.unwrap();
     assert_eq!((late, given(store).await), (None, labels("west")));

@@ -1,4 +1,4 @@
-//! Events go when nobody has changed them for a while.
+//! Expiry of Events that have not changed for a while.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use super::*;
 
 const TTL: Duration = Duration::from_secs(3600);
 
-/// The clock of a test, in seconds. Each test has its own.
+/// Declares the clock of one test, in seconds.
 macro_rules! clock {
     ($now:ident, $options:ident) => {
         static $now: AtomicI64 = AtomicI64::new(1_795_000_000);

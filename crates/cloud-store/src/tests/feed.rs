@@ -1,8 +1,8 @@
-//! What the fleet is told: all that there is, what changes, and all of it again.
+//! Feed for the fleet: listing, changes, relist.
 
 use super::*;
 
-/// Takes in what a feed tells, as placement does: versions by names. Returns after `Complete`, or a
+/// Applies an item as placement does: versions by names. Returns `true` after `Complete` or a
 /// change.
 fn take_in(known: &mut BTreeMap<String, u64>, item: FeedItem) -> bool {
     let version = |summary: &Summary| summary.version.as_str().parse::<u64>().unwrap();
@@ -128,7 +128,7 @@ async fn a_feed_tells_everything_again_when_it_is_asked_and_misses_nothing_meanw
     }
     let mut feed = store.follow();
     assert!(matches!(feed.next().await, FeedItem::Begun));
-    // Asked for while everything is told for the first time: it is told once more.
+    // Requested during the first listing: the relist follows it.
     feed.again();
     feed.again();
     let mut told = Vec::new();
@@ -146,7 +146,7 @@ async fn a_feed_tells_everything_again_when_it_is_asked_and_misses_nothing_meanw
     told.dedup_by(|a, b| a == b);
     let new = usize::from(told.contains(&"new".to_owned()));
     assert_eq!((told.len() - new, changes), (3, 1), "{told:?}");
-    // A receiver that falls behind meanwhile is told everything anew first.
+    // A receiver that lags during a relist gets a complete restart first.
     feed.again();
     assert!(matches!(feed.next().await, FeedItem::Listed(_)));
     for n in 0..10 {

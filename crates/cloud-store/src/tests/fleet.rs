@@ -1,5 +1,4 @@
-//! Nodes as objects: made and changed by reports and conditions, removed, and what is known of them
-//! at a start.
+//! Nodes as objects: created and changed by reports and conditions, removed, and listed at startup.
 
 use super::leases::{lease, renewal};
 use super::*;
@@ -88,7 +87,7 @@ async fn nothing_of_a_removed_node_stays_and_nothing_late_brings_it_back() {
     assert!(remove_node(store, "a").await.unwrap());
     let FeedItem::Change(change) = feed.next().await else { panic!() };
     assert_eq!((change.kind, &*change.object.name), (ChangeKind::Deleted, "a"));
-    // What was under way when it was removed.
+    // Renewals and changes in flight at the removal.
     store.renew_leases(vec![renewal("a", 10), renewal("b", 10)]).await.unwrap();
     store.change_nodes(vec![says("a"), ready("a", ConditionStatus::Unknown)]).await.unwrap();
     assert_eq!(store.nodes().await.unwrap(), []);

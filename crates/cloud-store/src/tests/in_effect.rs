@@ -1,4 +1,4 @@
-//! What is in effect on nodes: noted once, shown by records, and forgotten with what it is about.
+//! Objects in effect on nodes: recorded once, shown by records, deleted with their subject.
 
 use super::records::put;
 use super::*;
@@ -37,7 +37,7 @@ fn gone(uid: &str) -> EffectContent {
     effect(uid, None, 0, EffectState::Gone)
 }
 
-/// An upload of a node with the database file 7.
+/// Returns an upload of a node with the database file 7.
 fn batch(items: &[(u64, EffectContent)]) -> UploadBatch {
     batch_of(7, true, items)
 }
@@ -65,14 +65,14 @@ async fn record(store: &CloudStore, batch: RecordBatch) {
     store.record(&node_name(NODE), None, batch).await.unwrap();
 }
 
-/// UIDs with the version in effect, and the state.
+/// Returns the stored effects: UID, version in effect, state.
 async fn known(store: &CloudStore) -> Vec<String> {
     let known = store.in_effect(&node_name(NODE)).await.unwrap();
     let version = |one: &InEffect| one.version.as_ref().map_or("-".to_owned(), ToString::to_string);
     known.iter().map(|one| format!("{} {} {}", one.uid, version(one), one.state.name())).collect()
 }
 
-/// What the records show, by UID: the version in effect, and the state.
+/// Returns the effects shown by records, by UID: version in effect, state.
 async fn shown(store: &CloudStore) -> Vec<String> {
     let records = all(store, "objectsyncs").await;
     let labels = |record: &Stored| {
@@ -93,7 +93,7 @@ async fn the_newest_word_counts_once_and_its_record_shows_it() {
     assert_eq!(shown(store).await, ["u1 41 NotInEffect", "u2 - -"]);
     let [one] = &store.in_effect(&node_name(NODE)).await.unwrap()[..] else { panic!() };
     assert_eq!((one.wanted.as_str(), &*one.rule, &*one.message), ("42", "web", "check: exit code 1"));
-    // The same frame again, and an older one: nothing changes, not even a version.
+    // Retransmissions of the same frame and of an older one change nothing, not even a version.
     let version = store.version();
     take(store, batch(&[(1, good("u1", 41)), (2, bad("u1", 41, 42))])).await;
     assert_eq!((store.version(), known(store).await), (version, vec!["u1 41 NotInEffect".to_owned()]));
@@ -139,13 +139,13 @@ async fn it_is_forgotten_with_the_object_with_its_rules_and_with_the_node() {
     record(store, held(7, &all)).await;
     let said: Vec<_> = (1..).zip(all.iter().map(|(uid, version)| good(uid, *version))).collect();
     take(store, batch(&said)).await;
-    // No rule concerns it any more.
+    // No rule concerns the object any more.
     take(store, batch(&[(5, gone("u1"))])).await;
     assert_eq!(shown(store).await[0], "u1 - -");
-    // The node holds it no more.
+    // The node no longer holds the object.
     record(store, RecordBatch { remove: vec!["u2".into()], ..held(7, &[]) }).await;
     assert_eq!(known(store).await, ["u3 3 InEffect", "u4 4 InEffect"]);
-    // All that it holds is known anew: at first a part of it, then the whole.
+    // The node reports everything it holds: at first a part, then the whole.
     let part = RecordBatch { reset: true, ..held(7, &[("u1", 1)]) };
     record(store, part).await;
     assert_eq!(known(store).await, ["u3 3 InEffect", "u4 4 InEffect"], "the rest may follow");
@@ -212,7 +212,7 @@ async fn the_short_form_says_what_the_rows_say() {
         told.take("o", *seq, Epoch(7), Some(effect));
         told.take("o", *seq, Epoch(7), Some(&bad("u1", 8, 9)));
     }
-    // Refused at first, and sent again.
+    // Refused at first, then retransmitted.
     told.take("o", 6, Epoch(7), None);
     told.take("o", 6, Epoch(7), Some(&good("u5", 5)));
     let read = store.standings().await.unwrap().remove(NODE).unwrap();

@@ -1,4 +1,4 @@
-//! Leases: real objects, renewed in silence.
+//! Leases: real objects, renewed without notification.
 
 use super::*;
 use jiff::Timestamp;
@@ -58,7 +58,7 @@ async fn a_renewal_is_seen_by_reads_and_by_nobody_who_watches() {
     store.renew_leases(vec![renewal("b", 10), renewal("a", 10)]).await.unwrap();
     assert_eq!(told.changes(), made);
     assert_eq!(history(store, start).await.unwrap(), []);
-    // Who waits for the version of a read must not wait for ever.
+    // A reader that waits for the version of its read must not wait for ever.
     assert_eq!((told.version(), store.version()), (start + 2, start + 2));
     let mut after = object(&lease(store, "a").await.unwrap());
     assert_eq!(after.fields()["spec"]["renewTime"], "2026-11-18T11:06:50.000000Z");
@@ -69,7 +69,7 @@ async fn a_renewal_is_seen_by_reads_and_by_nobody_who_watches() {
         assert_eq!(object(item).resource_version(), item.version.to_string());
         assert_eq!(object(item).to_json(), item.body, "keys stay sorted");
     }
-    // Nothing but the time and the version has changed.
+    // Only the time and the version have changed.
     after.fields_mut().insert("spec".into(), before.fields()["spec"].clone());
     after.set_metadata("resourceVersion", before.resource_version());
     assert_eq!(after, before);
@@ -123,7 +123,7 @@ async fn a_lease_finds_its_node_when_that_comes_later() {
     let lease = object(&lease(store, "a").await.unwrap());
     assert_eq!(lease.fields()["metadata"]["ownerReferences"][0]["uid"], *node.uid);
     assert_eq!(lease.fields()["spec"]["renewTime"], "2026-11-18T11:07:10.000000Z");
-    // The Lease, the Node, and once that one has become the owner of the other.
+    // The Lease is created, then the Node; then the Node becomes its owner.
     let kinds: Vec<_> = told.changes().iter().map(|(kind, _)| *kind).collect();
     assert_eq!(kinds, [ChangeKind::Added, ChangeKind::Added, ChangeKind::Modified]);
 }

@@ -14,7 +14,7 @@ pub(super) fn put(uid: &str, version: u64) -> (Uid, Record) {
     (uid.into(), Record { version: version.into(), object: Arc::new(object) })
 }
 
-/// A record of the same object in another namespace.
+/// Returns a record of the same object in another namespace.
 fn moved(uid: &str, version: u64, namespace: &str) -> (Uid, Record) {
     let (uid, Record { version, object }) = put(uid, version);
     let object = ObjectRef { namespace: namespace.into(), ..ObjectRef::clone(&object) };
@@ -206,7 +206,7 @@ async fn a_record_made_through_the_api_counts_and_a_malformed_one_is_refused() {
     }
 }
 
-/// Keeps the newest changes, as whoever serves watches does.
+/// Keeps the newest changes, as a watch cache does.
 #[derive(Default)]
 struct Newest(Mutex<std::collections::VecDeque<WatchChange>>);
 
@@ -249,8 +249,8 @@ async fn an_observer_is_told_of_what_it_wants_and_of_nothing_that_was_refused() 
     assert_eq!(told[2].previous.as_ref(), Some(&told[1].body));
 }
 
-/// Prints rates; run with `--ignored --nocapture`. The figures are for people, nothing is asserted
-/// about time.
+/// Prints rates; run with `--ignored --nocapture`. The figures are informative; no test asserts on
+/// time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement, not a test"]
 async fn measure_creates_and_records() {

@@ -1,4 +1,4 @@
-//! Items of nodes' outboxes: each takes effect once, whatever is lost, repeated or restored.
+//! Items of node outboxes take effect exactly once, across loss, retransmission and restore.
 
 use super::*;
 use edgesync_protocol::node::NodeReport;
@@ -28,7 +28,7 @@ fn status_of(stored: &Stored, status: Value) -> Effect {
     }
 }
 
-/// The same of an object that does not belong on the node.
+/// Returns the same effect for an object that is not placed on the node.
 fn elsewhere(stored: &Stored, new: Value) -> Effect {
     match status_of(stored, new) {
         Effect::Status { resource, namespace, name, uid, status, .. } => {
@@ -71,7 +71,7 @@ async fn an_item_takes_effect_once_however_often_it_is_sent() {
     let both = || batch("o", Lane::Events, vec![(1, event_named("a", "x")), (4, event_named("b", "x"))]);
     assert_eq!(take(&fixture.store, both()).await, (lanes(0, 4, 0), vec![]));
     let version = fixture.store.version();
-    // Deleted meanwhile by an operator: a repeated item must not bring it back.
+    // An operator deletes the Event meanwhile: a retransmitted item must not restore it.
     fixture.store.delete(&kind("events.events.k8s.io"), "lab", "a", None).await.unwrap();
     assert_eq!(take(&fixture.store, both()).await, (lanes(0, 4, 0), vec![]));
     assert_eq!((notes(&fixture.store).await, fixture.store.version()), (vec!["b=x".to_owned()], version + 1));
@@ -133,7 +133,7 @@ async fn an_older_copy_of_the_store_does_not_repeat_what_the_node_knows_to_be_co
     take(&fixture.store, batch("o", Lane::Events, vec![(1, event_named("a", "x"))])).await;
     let copy = fixture.after_crash();
     take(&fixture.store, batch("o", Lane::Events, vec![(2, event_named("b", "x"))])).await;
-    // The answer to 3 never came; then the store is replaced by the copy, which has not heard of 2.
+    // The answer to 3 is lost; then the store is replaced by the copy, which has not received 2.
     take(&fixture.store, batch("o", Lane::Events, vec![(3, event_named("c", "x"))])).await;
     let again = UploadBatch { confirmed: 2, ..batch("o", Lane::Events, vec![(3, event_named("c", "x"))]) };
     assert_eq!(take(&copy.store, again).await.0, lanes(0, 3, 0));
@@ -291,7 +291,7 @@ async fn an_event_of_another_maker_is_left_alone_and_the_name_stays_what_it_beca
     store.create(&events, *theirs).await.unwrap();
     take(store, batch("o", Lane::Events, vec![(1, event_named("a", "ours"))])).await;
     assert_eq!(notes(store).await, ["a=theirs", "a.edge-1=ours"]);
-    // The name has become free: the Event that there is goes on.
+    // The name is free again: the existing Event keeps its alternative name.
     store.delete(&events, "lab", "a", None).await.unwrap();
     take(store, batch("o", Lane::Events, vec![(2, event_named("a", "more"))])).await;
     assert_eq!(notes(store).await, ["a.edge-1=more"]);
@@ -301,7 +301,7 @@ async fn an_event_of_another_maker_is_left_alone_and_the_name_stays_what_it_beca
     };
     take(store, other).await;
     assert_eq!(notes(store).await, ["a=theirs", "a.edge-1=more"]);
-    // Both names are taken by others.
+    // Both names belong to others.
     store.delete(&events, "lab", "a.edge-1", None).await.unwrap();
     store.create(&events, named).await.unwrap();
     for (seq, note) in [(3, "ours"), (4, "ours again")] {
@@ -358,14 +358,14 @@ async fn a_node_has_only_so_many_events_and_the_oldest_make_room() {
         batch("o", Lane::Bulk, items)
     };
     take(store, items(1, &["a", "b", "c"])).await;
-    // One that goes on is no new one.
+    // A continued Event is not a new one.
     assert_eq!(store.take(items(4, &["c", "b"])).await.unwrap().events_dropped, 0);
     let outcome = store.take(items(6, &["d", "e"])).await.unwrap();
     assert_eq!((outcome.refused, outcome.events_dropped, outcome.taken.last), (vec![], 2, lanes(0, 0, 7)));
     assert_eq!(notes(store).await, ["c=4", "d=6", "e=7", "operators=stays", "other=stays"]);
     let history = history(store, start).await.unwrap();
     assert_eq!(history.iter().filter(|change| change.kind == ChangeKind::Deleted).count(), 2);
-    // What waits in the outbox of a node that was away for long is one frame after another.
+    // A node that was offline for long sends the backlog of its outbox, frame after frame.
     for seq in 8..200 {
         take(store, items(seq, &[&format!("f{seq}")])).await;
     }

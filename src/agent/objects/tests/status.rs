@@ -300,7 +300,7 @@ async fn a_refused_or_empty_write_leaves_no_outbox_item() {
 #[tokio::test]
 async fn concurrent_writers_do_not_revert_each_other() {
     let node = node().await;
-    // Each adds a condition of its own.
+    // Each adds a different condition.
     let patch =
         |number| json!({"status": {"conditions": [{"type": format!("t{number}"), "status": "True"}]}});
     let patches: Vec<Value> = (0..12).map(patch).collect();
