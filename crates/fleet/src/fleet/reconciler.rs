@@ -153,7 +153,7 @@ impl Reconciler {
             node.machine.disconnected();
             if self.is_shared {
                 node.replicas.set_has_syncs(false);
-                // Another replica receives the changes from here on.
+                // Another replica receives its reports from now on.
                 node.reported.standing = Standing::default();
             }
             self.nodes.touch(id);

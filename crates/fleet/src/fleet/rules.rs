@@ -58,9 +58,10 @@ enum Telling {
     /// No relist is in progress.
     #[default]
     Done,
-    /// It is at it, for all rules that there are.
+    /// A relist is in progress that covers all rules.
     UnderWay,
-    /// It is at it, and is to do it again: another rule has come since, and these were replaced.
+    /// A relist is in progress, and another follows for a rule that has arrived since. These were
+    /// replaced.
     Outdated(Vec<RuleId>),
 }
 

@@ -19,9 +19,9 @@ pub(super) struct Count {
     objects: Vec<(u64, u64)>,
     /// Nodes left to visit.
     nodes: VecDeque<NodeName>,
-    /// Nodes that have said of one of the objects whether it is in effect there.
+    /// Number of nodes that have reported whether one of the objects is in effect.
     telling: u64,
-    /// Those of them on which all are of which they have said so.
+    /// Number of those on which all reported objects are in effect.
     in_effect: u64,
 }
 
