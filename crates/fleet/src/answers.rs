@@ -23,12 +23,12 @@ use edgesync_transport::tls::{Certificate, Identity, Trust};
 /// Request for the certificate of an operator.
 pub type OperatorRequest = edgesync_admin::cloud::OperatorCertificate<Role>;
 
-/// Parses a request.
+/// Deserializes the body of a request; 400 if it is invalid.
 pub fn wanted<T: DeserializeOwned>(body: &Value) -> Result<T> {
     T::deserialize(body).map_err(|error| Status::new(Reason::BadRequest, error.to_string()))
 }
 
-/// Serializes an answer.
+/// Serializes an answer; 500 if that fails.
 pub fn answer(answer: &impl Serialize) -> Result<Value> {
     edgesync_admin::write(answer).map_err(Status::internal)
 }
@@ -52,7 +52,7 @@ pub async fn create_token(
     Ok(NewToken { record, token: made.token, cloud: service.map(str::to_owned) })
 }
 
-/// Revokes a token.
+/// Revokes a token, which can then no longer be used to join.
 pub async fn revoke_token(enrollment: &Enrollment, id: &str) -> Result<RevokedToken> {
     Ok(RevokedToken { id: id.to_owned(), revoked: enrollment.revoke_token(id).await? })
 }

@@ -258,7 +258,6 @@ impl NodeLifecycle {
         }
     }
 
-    /// Removes a node.
     pub(super) fn forget(&mut self, node: &NodeName) {
         if let Some((name, vital)) = self.nodes.remove_entry(node) {
             if let Some(at) = vital.deadline {

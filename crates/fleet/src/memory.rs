@@ -82,7 +82,6 @@ impl Memory {
         stored.map(|stored| Object::parse(&stored.json).unwrap())
     }
 
-    /// Updates an object.
     pub(super) async fn edit(&self, word: &str, namespace: &str, name: &str, edit: impl Fn(&mut Object)) {
         let stored = self.get(&kind(word), namespace, name).await.unwrap().unwrap();
         let mut object = Object::parse(&stored.json).unwrap();

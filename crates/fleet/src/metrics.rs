@@ -113,7 +113,6 @@ pub struct Totals {
 /// Numbers of one node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeNumbers {
-    /// Its name.
     pub name: String,
     /// The state that `edgesync-cloud nodes` shows.
     pub state: &'static str,

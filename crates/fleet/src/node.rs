@@ -47,7 +47,7 @@ pub(super) struct Reported {
     pub(super) standing: Standing,
 }
 
-/// State for pages.
+/// State of a node for pages and roll-outs.
 #[derive(Default)]
 pub(super) struct Shown {
     /// Samples of its last hour.

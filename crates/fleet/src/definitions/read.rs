@@ -40,12 +40,11 @@ impl Names {
     }
 }
 
-/// A stored definition.
+/// A stored definition with the kinds derived from it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Definition {
     /// Resource version of the object.
     pub(super) version: u64,
-    /// Its creation timestamp.
     pub(super) created: String,
     /// Whether it is being deleted.
     pub(super) deleting: bool,

@@ -10,7 +10,6 @@ use edgesync_protocol::frame::{FrameError, MAX_WORD, Up, other_protocol};
 use edgesync_transport::link::presence::Presence;
 
 impl<S: Source> Fleet<S> {
-    /// Handles an event.
     pub(super) fn event(&mut self, event: FleetEvent) {
         self.take_event(event);
         self.release();

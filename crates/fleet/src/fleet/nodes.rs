@@ -28,7 +28,7 @@ pub(super) struct Nodes {
     /// Nodes that have reported themselves.
     registered: HashSet<NodeName>,
     pub(super) lifecycle: NodeLifecycle,
-    /// Deadlines of machines.
+    /// Deadlines of machines, earliest first.
     deadlines: BTreeSet<(Now, NodeId)>,
     /// FIFO queue of nodes whose machine may have work.
     touched: VecDeque<NodeId>,

@@ -157,7 +157,7 @@ impl Removals {
         Some(removed.asked)
     }
 
-    /// Handles the result of a deletion. Returns whether the node is to be readmitted at once.
+    /// Handles the result of a deletion. Returns whether to readmit the node at once.
     pub(super) fn removed(&mut self, now: Now, name: &NodeName, result: source::Result<bool>) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
         match result {
@@ -315,7 +315,7 @@ pub(super) enum Reply {
     Nothing,
     /// Refuse it, see [`Removals::refusal`].
     Refuse,
-    /// Admit it.
+    /// Admit the node.
     Admit,
 }
 

@@ -28,7 +28,6 @@ pub enum SourceError {
     Contended {
         /// The kind of the object.
         kind: &'static str,
-        /// Its name.
         name: String,
     },
     /// A required object is missing.
@@ -36,7 +35,6 @@ pub enum SourceError {
     Missing {
         /// The kind of the object.
         kind: &'static str,
-        /// Its name.
         name: String,
     },
     /// The object shared by the replicas is not in their format.
@@ -50,29 +48,23 @@ pub enum SourceError {
     /// A Node cannot be changed: another program owns it, or the cluster rejects it permanently.
     #[error("{why}")]
     NodeRefused {
-        /// The node.
         node: String,
-        /// The reason.
         why: String,
     },
     /// Another replica serves the node.
     #[error("the node '{node}' is served by another replica now: {replica}")]
     ServedElsewhere {
-        /// The node.
         node: String,
-        /// The replica.
         replica: String,
     },
     /// The node is not connected to this replica.
     #[error("the node '{node}' is not connected here any more")]
     NotServed {
-        /// The node.
         node: String,
     },
     /// A namespace could not be looked up.
     #[error("the namespace '{namespace}' could not be looked up: {message}")]
     Namespace {
-        /// The namespace.
         namespace: String,
         /// The message of the API.
         message: String,
