@@ -177,8 +177,8 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Adopts the incarnation of the store. The store begins one on request, and when it detects
-    /// that its machine was suspended.
+    /// Adopts the incarnation of the store. The store begins one on request, and when a clock
+    /// jump shows that its machine was suspended or restored.
     pub(super) fn follow_incarnation(&mut self) {
         let source = self.requests.source();
         let incarnation = source.incarnation();

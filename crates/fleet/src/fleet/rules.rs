@@ -1,4 +1,8 @@
 //! Rules that are objects: added, updated and deleted, with their status.
+//!
+//! The index does not keep objects that no rule selects, so a new rule makes the source relist. A
+//! replaced rule stays in force until the relist ends: an object that both versions select stays in
+//! place.
 
 mod in_effect;
 

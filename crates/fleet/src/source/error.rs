@@ -37,7 +37,7 @@ pub enum SourceError {
         kind: &'static str,
         name: String,
     },
-    /// The object shared by the replicas is not in their format.
+    /// The object shared by the replicas is missing or not in their format.
     #[error("the {kind} '{name}' is gone or damaged: it is made anew when a replica starts")]
     Damaged {
         /// The kind of the object.
@@ -48,18 +48,23 @@ pub enum SourceError {
     /// A Node cannot be changed: another program owns it, or the cluster rejects it permanently.
     #[error("{why}")]
     NodeRefused {
+        /// Name of the node.
         node: String,
+        /// Reason; the whole message of this error.
         why: String,
     },
     /// Another replica serves the node.
     #[error("the node '{node}' is served by another replica now: {replica}")]
     ServedElsewhere {
+        /// Name of the node.
         node: String,
+        /// Id of the replica that serves it.
         replica: String,
     },
     /// The node is not connected to this replica.
     #[error("the node '{node}' is not connected here any more")]
     NotServed {
+        /// Name of the node.
         node: String,
     },
     /// A namespace could not be looked up.
