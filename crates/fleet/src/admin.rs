@@ -1,4 +1,4 @@
-//! What operators ask of the fleet, under `/edgesync/v1/`; and the metrics of the cloud side.
+//! Admin protocol of the fleet under `/edgesync/v1/`, and the metrics of the cloud side.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -34,57 +34,57 @@ use edgesync_protocol::cloud::Record;
 use edgesync_protocol::upload::EffectState;
 use edgesync_store::engine::wal_path;
 
-/// How long those who want metrics wait for the fleet: less than Prometheus waits for them.
+/// Maximum wait of a metrics request for the fleet; shorter than Prometheus' timeout.
 const METRICS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A request to the fleet.
 #[derive(Debug)]
 pub enum AdminRequest {
-    /// All nodes.
+    /// Lists all nodes.
     Nodes(oneshot::Sender<NodeList>),
-    /// One node, with what it refuses and what is held back.
+    /// Returns one node, with its rejected objects and held-back removals.
     Node(NodeName, oneshot::Sender<Option<NodeInfo>>),
-    /// Removals that are held back may go out; answers with their number.
+    /// Confirms held-back removals of a node; returns their number.
     ConfirmDeletions(NodeName, oneshot::Sender<Option<u64>>),
-    /// Why an object is on a node, or is not.
+    /// Explains why an object is on a node or is not.
     Explain(NodeName, Option<Box<Summary>>, oneshot::Sender<Option<PlacementAnswer>>),
-    /// A node is removed from the fleet; answers with whether it was not before.
+    /// Removes a node from the fleet; returns whether it was not removed before.
     Remove(NodeName, Answer),
-    /// A node that was removed may come back; answers with whether it had been removed.
+    /// Readmits a removed node; returns whether it was removed.
     Admit(NodeName, Answer),
-    /// The last hour of a node.
+    /// Returns the last hour of a node.
     Past(NodeName, oneshot::Sender<Option<NodeHistory>>),
-    /// The objects of a node.
+    /// Returns the objects of a node.
     Objects(NodeName, Wanted, oneshot::Sender<Option<NodeObjects>>),
-    /// How far something is rolled out.
+    /// Returns the progress of a roll-out.
     Rollout(RolloutOf, RolloutAnswer),
-    /// All rules that place objects on nodes.
+    /// Lists all rules that place objects on nodes.
     Rules(oneshot::Sender<RuleList>),
-    /// Objects of all nodes.
+    /// Finds objects of all nodes.
     Find(Wanted, oneshot::Sender<ObjectList>),
-    /// The keys of all labels of nodes, or who has which value of one.
+    /// Returns the keys of all labels of nodes, or the nodes by the values of one key.
     Labels(Option<String>, oneshot::Sender<LabelAnswer>),
-    /// The numbers for the metrics, but for those of store and broker, which are read beside the
-    /// fleet.
+    /// Returns the numbers for the metrics, except those of store and broker, which need no turn of
+    /// the fleet.
     Numbers(oneshot::Sender<Box<CloudNumbers>>),
 }
 
-/// What becomes of a request that changes the fleet.
+/// Receives the result of a request that changes the fleet.
 pub(super) type Answer = oneshot::Sender<Result<bool>>;
 
-/// What it answers from, beside the fleet.
+/// Other components that the admin protocol reads.
 pub struct Parts {
-    /// The embedded store and its file; none where a cluster is the store.
+    /// The embedded store and its file; `None` if a cluster is the store.
     pub database: Option<(CloudStore, PathBuf)>,
-    /// The way to the nodes.
+    /// The downlink to the nodes.
     pub downlink: Downlink,
-    /// Who belongs to the fleet.
+    /// The enrollment of the fleet.
     pub enrollment_service: EnrollmentService,
-    /// What a broker's configuration is made from.
+    /// Defaults for a broker's configuration.
     pub broker: BrokerDefaults,
-    /// Where nodes join, as far as it is known: `https://HOST:PORT`.
+    /// URL of the join service, if known: `https://HOST:PORT`.
     pub service: Option<String>,
-    /// What is shown of the whole fleet.
+    /// The overview of the whole fleet.
     pub board: Arc<Board>,
     /// The page, if it is served.
     pub page: Option<Page>,
@@ -113,8 +113,8 @@ impl Admin {
 }
 
 impl Admin {
-    /// The numbers for the metrics; none if the fleet does not answer in time: then only the
-    /// families of the API and the process are there, and an alert can tell.
+    /// Returns the numbers for the metrics, or `None` if the fleet does not answer in time: then
+    /// only the families of the API and the process are exported, and an alert can detect that.
     pub(super) async fn numbers(&self) -> Option<Box<CloudNumbers>> {
         let answered = tokio::time::timeout(METRICS_PATIENCE, self.ask(AdminRequest::Numbers)).await;
         let mut numbers = answered.ok()?.ok()?;
@@ -132,7 +132,7 @@ impl Admin {
         Some(numbers)
     }
 
-    /// All nodes, those too that have only joined.
+    /// Returns all nodes, including those that have joined and never connected.
     async fn nodes(&self) -> Result<NodeList> {
         let mut shown = self.ask(AdminRequest::Nodes).await?;
         let members = self.parts.enrollment_service.enrollment().store().members().await?;
@@ -140,7 +140,7 @@ impl Admin {
         Ok(shown)
     }
 
-    /// One node in full.
+    /// Returns one node in full.
     async fn node(&self, node: &NodeName) -> Result<NodeInfo> {
         let found = self.ask(|answer| AdminRequest::Node(node.clone(), answer)).await?;
         let member = self.parts.enrollment_service.enrollment().store().member(node).await?;
@@ -149,7 +149,8 @@ impl Admin {
         Ok(found)
     }
 
-    /// Why an object is on a node, or is not; what rules say of the node, if no object is named.
+    /// Explains why an object is on a node or is not; without an object, returns the verdicts of
+    /// the rules on the node.
     async fn placement(&self, node: &NodeName, query: &[(String, String)]) -> Result<PlacementAnswer> {
         let of = |field: &str| {
             query.iter().find(|(name, _)| name == field).map(|(_, value)| value.clone()).unwrap_or_default()
@@ -171,7 +172,7 @@ impl Admin {
         }
     }
 
-    /// An object as it is now.
+    /// Returns the current state of an object.
     async fn object(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Object> {
         let missing = || {
             let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
@@ -189,7 +190,7 @@ impl Admin {
         }
     }
 
-    /// Why nothing can be done about a node that the fleet does not know.
+    /// Returns the error for a node that the fleet does not know.
     async fn not_here(&self, node: &NodeName) -> Status {
         match self.parts.enrollment_service.enrollment().store().member(node).await {
             Ok(Some(_)) => answers::never_connected(node),
@@ -198,7 +199,7 @@ impl Admin {
         }
     }
 
-    /// Adds the objects that are not in effect on a node, where that is kept here.
+    /// Adds the objects that are not in effect on a node, if this process stores them.
     async fn add_effects(&self, node: &NodeName, shown: &mut NodeInfo) -> Result<()> {
         let Some((store, _)) = &self.parts.database else { return Ok(()) };
         let unavailable =
@@ -234,7 +235,7 @@ impl Admin {
         Ok(answers::certificates(node, certificates))
     }
 
-    /// Revokes a node, removes it, and frees its name: each of these may have been done before.
+    /// Revokes a node, removes it, and frees its name; steps done earlier are skipped.
     async fn forget(&self, node: &NodeName) -> Result<RevokedCertificates> {
         let certificates = self.parts.enrollment_service.revoke_node(node).await?;
         let mut known = certificates > 0;
@@ -254,7 +255,7 @@ impl Admin {
         Ok(answers::certificates(node, certificates))
     }
 
-    /// Answers what everybody who has a role may read; nothing if it is something else.
+    /// Answers requests open to every role; returns `None` for other routes.
     async fn look(&self, route: Route<'_>, call: &ExtensionCall) -> Result<Option<Value>> {
         let wanted = || Wanted {
             kind: call.parameter("kind").into(),
@@ -305,7 +306,7 @@ impl Admin {
         Ok(Some(shown))
     }
 
-    /// Does what an administrator asks for.
+    /// Performs a change requested by an administrator.
     async fn change(&self, route: Route<'_>, body: &Value) -> Result<Value> {
         let enrollment_service = &self.parts.enrollment_service;
         match route {
@@ -363,7 +364,7 @@ impl Admin {
         }
     }
 
-    /// Where the page is, with a key that has the role of who asks.
+    /// Returns the URL of the page, with a key for the requester's role.
     fn invite(&self, role: Role) -> Result<PageInvitation> {
         let invitation = self.parts.page.as_ref().and_then(|page| page.invitation(role));
         let message = "there is no page without certificates here: page.enabled or page.listen says so, or the address was taken \
@@ -372,7 +373,7 @@ impl Admin {
     }
 }
 
-/// What of a broker's configuration follows from that of the cloud side.
+/// Parts of a broker's configuration derived from that of the cloud side.
 #[derive(Clone, Debug)]
 pub struct BrokerDefaults {
     /// `pairing.names`.
@@ -442,12 +443,12 @@ impl Extension for Admin {
     }
 }
 
-/// Parses the name of a node in a path. There is no node of a name that no node can have.
+/// Parses the name of a node in a path. An invalid name is answered like an unknown node.
 fn node_name(node: &str) -> Result<NodeName> {
     NodeName::parse(node).map_err(|_| unknown(node))
 }
 
-/// The size of a file; zero if there is none.
+/// Returns the size of a file in bytes; zero if it does not exist.
 fn size(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |metadata| metadata.len())
 }

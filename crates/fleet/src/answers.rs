@@ -1,4 +1,4 @@
-//! What operators ask of a fleet, and are told, as JSON: the same wherever it is asked.
+//! Requests and answers of the admin protocol as JSON, shared by all commands and servers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,26 +20,26 @@ use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Status};
 use edgesync_transport::tls::{Certificate, Identity, Trust};
 
-/// Asks for the certificate of an operator.
+/// Request for the certificate of an operator.
 pub type OperatorRequest = edgesync_admin::cloud::OperatorCertificate<Role>;
 
-/// Reads what is asked for.
+/// Deserializes the body of a request; 400 if it is invalid.
 pub fn wanted<T: DeserializeOwned>(body: &Value) -> Result<T> {
     T::deserialize(body).map_err(|error| Status::new(Reason::BadRequest, error.to_string()))
 }
 
-/// Writes an answer.
+/// Serializes an answer; 500 if that fails.
 pub fn answer(answer: &impl Serialize) -> Result<Value> {
     edgesync_admin::write(answer).map_err(Status::internal)
 }
 
-/// All tokens, without their secret part.
+/// Returns all tokens, without their secrets.
 pub async fn tokens(enrollment: &Enrollment) -> Result<TokenList> {
     let now = Timestamp::now();
     Ok(TokenList { items: enrollment.tokens().await?.iter().map(|record| token(record, now)).collect() })
 }
 
-/// Makes a token. `service` is where to join, as far as that is known.
+/// Creates a token. `service` is the URL of the join service, if known.
 pub async fn create_token(
     enrollment: &Enrollment,
     request: TokenRequest,
@@ -52,7 +52,7 @@ pub async fn create_token(
     Ok(NewToken { record, token: made.token, cloud: service.map(str::to_owned) })
 }
 
-/// Makes a token useless.
+/// Revokes a token, which can then no longer be used to join.
 pub async fn revoke_token(enrollment: &Enrollment, id: &str) -> Result<RevokedToken> {
     Ok(RevokedToken { id: id.to_owned(), revoked: enrollment.revoke_token(id).await? })
 }
@@ -68,7 +68,7 @@ fn token(token: &TokenRecord, now: Timestamp) -> Token {
     Token { id, node, created, expires, uses, used, revoked, labels, state: state.to_owned() }
 }
 
-/// Certificates of operators.
+/// Returns the certificates of operators with their states.
 pub fn operators(operators: Vec<OperatorRecord>, now: Timestamp) -> OperatorList {
     OperatorList { items: operators.into_iter().map(|record| operator(record, now)).collect() }
 }
@@ -83,19 +83,19 @@ fn operator(operator: OperatorRecord, now: Timestamp) -> Operator {
     Operator { serial, name, role, created, expires, revoked, state: state.to_owned() }
 }
 
-/// The certificate of an operator, with its key, and who vouches for the API.
+/// Returns an operator's certificate and key, with the CA certificates of the API.
 pub fn new_operator(trust: &Trust, identity: &Identity) -> NewOperator {
     let pem = |certificates: &[Certificate]| certificates.iter().map(Certificate::to_pem).collect::<String>();
     NewOperator { ca: pem(&trust.0), certificate: pem(identity.chain()), key: identity.key().to_pem() }
 }
 
-/// How many certificates of a node this is about.
+/// Returns the number of revoked certificates of a node.
 pub fn certificates(node: &NodeName, certificates: usize) -> RevokedCertificates {
     RevokedCertificates { node: node.to_string(), certificates }
 }
 
-/// Adds to what is known of nodes what is known of their names: when certificates end, who is
-/// revoked, and who has joined and never come.
+/// Adds memberships to nodes: ends of certificates, revocations, and nodes that have joined and
+/// never connected.
 pub fn with_members(nodes: Vec<NodeInfo>, members: &[MemberRecord]) -> Vec<NodeInfo> {
     let mut nodes: BTreeMap<String, NodeInfo> =
         nodes.into_iter().map(|node| (node.name().to_owned(), node)).collect();
@@ -106,7 +106,7 @@ pub fn with_members(nodes: Vec<NodeInfo>, members: &[MemberRecord]) -> Vec<NodeI
     nodes.into_values().collect()
 }
 
-/// The same of one node. None if nothing is known of it.
+/// Adds the membership to one node. Returns `None` if neither is known.
 pub fn with_member(node: Option<NodeInfo>, member: Option<&MemberRecord>) -> Option<NodeInfo> {
     match member {
         Some(member) => Some(with_known_member(node, member)),
@@ -129,7 +129,7 @@ fn with_known_member(node: Option<NodeInfo>, member: &MemberRecord) -> NodeInfo 
     node
 }
 
-/// What can be done about a node that has joined and that nothing else is known of.
+/// Returns the error for a node that has joined and never connected, with a remedy.
 pub fn never_connected(node: &NodeName) -> Status {
     let message = format!(
         "node '{node}' has joined and never said Hello: 'edgesync-cloud node forget {node}' revokes its certificate and frees \
@@ -138,7 +138,7 @@ pub fn never_connected(node: &NodeName) -> Status {
     Status::new(Reason::NotFound, message)
 }
 
-/// A node that nothing is known of.
+/// Returns the error for an unknown node.
 pub fn unknown(node: &str) -> Status {
     Status::new(Reason::NotFound, format!("there is no node '{node}': 'edgesync-cloud nodes' shows all"))
 }

@@ -1,5 +1,5 @@
-//! An API without objects: health and metrics, and the paths of an extension. It is what replicas
-//! have, whose objects are in a cluster with an API of its own, and what probes are answered by.
+//! An API without objects: health, metrics, and the paths of an extension. Serves replicas, whose
+//! objects are in a cluster with its own API, and probes.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,42 +10,42 @@ use edgesync_object::{Object, Resource, Status};
 /// A check of `/readyz`, with its name.
 pub(super) type Check = (&'static str, Result<()>);
 
-/// Tells the checks of now.
+/// Returns the current checks.
 pub(super) type Checks = Box<dyn Fn() -> Vec<Check> + Send + Sync>;
 
-/// See the module.
+/// Storage without objects; see the module.
 pub struct Bare(Checks);
 
 impl Bare {
-    /// An API with these checks.
+    /// Creates an API with these checks.
     pub fn new(checks: impl Fn() -> Vec<Check> + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self(Box::new(checks)))
     }
 }
 
-/// What a program waits for before it serves anybody.
+/// Pending step of a program's start; it is ready when none is left.
 #[derive(Clone, Debug)]
 pub struct Readiness(Arc<Mutex<Option<String>>>);
 
 impl Readiness {
-    /// It waits for this.
+    /// Starts with this pending step.
     pub(super) fn waits_for(what: &str) -> Self {
         Self(Arc::new(Mutex::new(Some(what.to_owned()))))
     }
 
-    /// It waits for something else; for nothing any more.
+    /// Sets the pending step; `None` when ready.
     pub fn set(&self, waits_for: Option<String>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = waits_for;
     }
 
-    /// The check of that.
+    /// Returns the readiness as a check.
     pub(super) fn check(&self) -> Check {
         let waits_for = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ("fleet", waits_for.map_or(Ok(()), |what| Err(Status::unavailable(what, 5))))
     }
 }
 
-/// There is none.
+/// Uninhabited type: there are no objects to list.
 pub enum NoSnapshot {}
 
 impl Snapshot for NoSnapshot {

@@ -1,10 +1,10 @@
-//! What happens to objects because of others: dependents go when their owners have gone, and what
-//! is in a namespace goes before the namespace does. Depends on `api` and `object`.
+//! Garbage collection: deletes dependents after their owners, and the contents of a namespace
+//! before the namespace. Depends on `api` and `object`.
 //!
-//! One task follows all kinds through the [`Storage`]. It looks at what has changed, decides with
-//! the pure [`graph`], and writes by compare-and-swap: whatever changes meanwhile makes a write
-//! fail, comes here as a change, and is decided anew. Records of what nodes hold are left alone:
-//! they go when the nodes report it.
+//! One task follows all kinds through the [`Storage`]. It examines changed objects, plans with the
+//! pure [`graph`], and writes by compare-and-swap: a concurrent change makes the write fail,
+//! arrives here as a change, and leads to a new plan. Records of held objects are not touched: they
+//! are deleted when nodes report it.
 
 mod collector;
 mod graph;

@@ -1,4 +1,4 @@
-//! The cloud side's configuration: `config/edgesync-cloud.toml`.
+//! Configuration of the cloud side: `config/edgesync-cloud.toml`.
 
 mod kubernetes;
 mod placement;
@@ -18,45 +18,44 @@ use edgesync_object::name;
 pub use kubernetes::{Kubernetes, ObjectSyncs};
 pub use placement::Placement;
 
-/// The cloud side's configuration.
+/// Configuration of the cloud side.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
-    /// Which objects belong on which nodes.
+    /// Rules that place objects on nodes.
     pub placement: Placement,
-    /// Where and how objects are kept.
+    /// Store of the objects.
     pub store: Store,
     /// The Kubernetes cluster, if that is the store.
     pub kubernetes: Kubernetes,
-    /// Who serves MQTT.
+    /// MQTT endpoint or external broker.
     pub broker: Broker,
-    /// The connection to an external broker; its prefix and frame limit count for the embedded one
-    /// too.
+    /// Connection to an external broker; its prefix and frame limit apply to the embedded one too.
     pub link: Link,
     /// Windows, times and guards of the sync protocol.
     pub sync: Sync,
-    /// How nodes join.
+    /// Enrollment of nodes.
     pub pairing: Pairing,
-    /// What is kept of the nodes.
+    /// Retention of the state of nodes.
     pub nodes: Nodes,
-    /// The API for operators.
+    /// API for operators.
     pub api: Api,
-    /// The page for browsers.
+    /// Page for browsers.
     pub page: Page,
-    /// The log.
+    /// Log output.
     pub log: Log,
 }
 
 section! {
-    /// Where and how objects are kept.
+    /// Store of the objects.
     #[derive(Eq)]
     pub struct Store in "store";
-    /// Who keeps the objects.
+    /// Type of the store.
     r#type: StoreType = StoreType::Sqlite, fixed units::choice(r#type, STORES);
     /// The database file.
     path: PathBuf = "/var/lib/edgesync-cloud/cloud.db".into(), fixed units::path(path);
-    /// How many past changes of what people write are kept for watches that resume.
+    /// Number of past changes kept for watches that resume, of the kinds not in `history_fleet`.
     history: u64 = 10_000, fixed units::count(history, 100..=10_000_000);
-    /// How many past changes of Nodes, of ObjectSyncs, of Leases and of Events are kept, each.
+    /// Number of past changes kept of each of Nodes, ObjectSyncs, Leases and Events.
     history_fleet: u64 = 10_000, fixed units::count(history_fleet, 100..=10_000_000);
     /// SQLite's page cache of each connection, in bytes.
     cache_size: u64 = 8 * MIB, fixed units::size(cache_size, 64 * KIB..=16 * GIB);
@@ -64,50 +63,50 @@ section! {
     wal_size: u64 = 16 * MIB, fixed units::size(wal_size, 64 * KIB..=GIB);
 }
 
-/// Who keeps the objects.
+/// Type of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreType {
     /// A database of this process.
     #[default]
     Sqlite,
-    /// A Kubernetes cluster, which other replicas may serve nodes from too.
+    /// A Kubernetes cluster, from which other replicas may serve nodes too.
     Kubernetes,
 }
 
 const STORES: &[(&str, StoreType)] = &[("sqlite", StoreType::Sqlite), ("kubernetes", StoreType::Kubernetes)];
 
 section! {
-    /// Who serves MQTT.
+    /// MQTT endpoint or external broker.
     #[derive(Eq)]
     pub struct Broker in "broker";
     /// The embedded endpoint or an external broker.
     mode: BrokerMode = BrokerMode::Embedded, fixed units::choice(mode, MODES);
     /// Address of the embedded endpoint.
     listen: SocketAddr = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8883)), fixed units::address(listen);
-    /// Whether the embedded endpoint demands TLS and certificates.
+    /// Whether the embedded endpoint requires TLS and client certificates.
     tls: Tls = Tls::Auto, fixed units::choice(tls, TLS);
-    /// Largest number of connections to the embedded endpoint.
+    /// Maximum number of connections to the embedded endpoint.
     max_connections: usize = 20_000, fixed units::count(max_connections, 1..=1_000_000);
-    /// Largest number of bytes that wait for one slow client of the embedded endpoint.
+    /// Maximum number of bytes queued for one slow client of the embedded endpoint.
     queue: usize = 1 << 20, fixed units::size(queue, 64 * KIB..=256 * MIB);
 }
 
-/// The embedded endpoint or an external broker.
+/// Embedded endpoint or external broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrokerMode {
     /// This process serves MQTT itself.
     Embedded,
-    /// `[link]` says where the broker is.
+    /// `[link]` has the address of the broker.
     External,
 }
 
 const MODES: &[(&str, BrokerMode)] =
     &[("embedded", BrokerMode::Embedded), ("external", BrokerMode::External)];
 
-/// Whether somebody must come with TLS and a certificate.
+/// Whether clients need TLS and a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tls {
-    /// Where other machines can connect.
+    /// Required unless the address is loopback.
     #[default]
     Auto,
     /// Always.
@@ -119,7 +118,7 @@ pub enum Tls {
 const TLS: &[(&str, Tls)] = &[("auto", Tls::Auto), ("on", Tls::On), ("off", Tls::Off)];
 
 impl Tls {
-    /// Whether TLS and certificates are demanded at an address.
+    /// Returns whether TLS and certificates are required at an address.
     #[must_use]
     pub fn at(self, address: SocketAddr) -> bool {
         match self {
@@ -129,7 +128,7 @@ impl Tls {
         }
     }
 
-    /// Without TLS nobody is told apart, so only this machine may connect.
+    /// Without TLS clients are not authenticated, so only this machine may connect.
     fn check(self, listen: (&'static str, SocketAddr), key: &'static str, review: &mut Review<'_>) {
         if self == Self::Off && Self::Auto.at(listen.1) {
             let message = format!(
@@ -145,111 +144,111 @@ impl Tls {
 section! {
     /// Windows, times and guards of the sync protocol.
     pub struct Sync in "sync";
-    /// Largest number of objects sent to a node and not reported yet.
+    /// Maximum number of objects in flight to a node: sent and not reported yet.
     window_objects: usize = 1024, live units::count(window_objects, 1..=65_536);
-    /// Largest number of bytes sent to a node and not reported yet.
+    /// Maximum number of bytes in flight to a node: sent and not reported yet.
     window_bytes: usize = 1 << 20, live units::size(window_bytes, 4 * KIB..=GIB);
-    /// Largest number of bytes of objects that are in memory for all nodes together, on their way
-    /// to them.
+    /// Maximum number of bytes of objects in memory, in flight to all nodes together.
     bodies: usize = 256 << 20, live units::size(bodies, 16 * MIB..=64 * GIB);
-    /// Largest number of objects in a frame.
+    /// Maximum number of objects in a frame.
     frame_objects: usize = 128, live units::count(frame_objects, 1..=4096);
-    /// First wait before an unreported object is sent again.
+    /// Initial delay before an unreported object is resent.
     resend_min: Duration = seconds(5),
         live units::duration(resend_min, Duration::from_millis(100)..=hours(1));
-    /// Longest wait before an unreported or rejected object is sent again.
+    /// Maximum delay before an unreported or rejected object is resent.
     resend_max: Duration = minutes(5),
         live units::duration(resend_max, Duration::from_millis(100)..=hours(24));
-    /// Frames of at least this size are compressed; `None` for never.
+    /// Minimum size of compressed frames; `None` for no compression.
     compress_above: Option<usize> = Some(1 << 10), live units::size_or_never(compress_above, 0..=16 * MIB);
-    /// Whether `metadata.managedFields` is left out of what is sent.
+    /// Whether `metadata.managedFields` is removed from sent objects.
     strip_managed_fields: bool = true, live units::flag(strip_managed_fields);
-    /// Whether the annotation in which `kubectl apply` keeps a second copy of the object is left
-    /// out of what is sent.
+    /// Whether the annotation in which `kubectl apply` keeps a second copy of the object is removed
+    /// from sent objects.
     strip_last_applied: bool = true, live units::flag(strip_last_applied);
-    /// Share of a node's objects above which deletions after a change of incarnation wait for a
+    /// Share of a node's objects above which deletions after a change of incarnation need a
     /// confirmation.
     mass_delete_share: f64 = 0.1, live units::share(mass_delete_share);
     /// Number of deletions that never need a confirmation.
     mass_delete_min: usize = 10, live units::count(mass_delete_min, 0..=1_000_000);
-    /// Largest number of objects of a node that nobody has given to it.
+    /// Maximum number of objects that a node may report without having been sent them.
     max_unknown: usize = 20_000, live units::count(max_unknown, 0..=10_000_000);
 }
 
 section! {
-    /// How nodes join.
+    /// Enrollment of nodes.
     #[derive(Eq)]
     pub struct Pairing in "pairing";
-    /// Address of the join service; none for no joining.
+    /// Address of the join service; `None` to disable it.
     listen: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10_002))),
         fixed units::address_or_off(listen);
-    /// Where keys and certificates are; after loading never empty.
+    /// Directory of keys and certificates; never empty after loading.
     directory: PathBuf = PathBuf::new(), fixed units::path_or_derived(directory);
-    /// Host names and addresses by which nodes reach this machine, beside the host name.
+    /// Host names and addresses by which nodes reach this machine, in addition to its host name.
     names: Vec<String> = Vec::new(), fixed units::words(names, NAMES, check_host);
-    /// What nodes are told of the broker; none for what follows from the rest.
+    /// URL of the broker given to nodes; `None` to derive it.
     broker_url: Option<BrokerUrl> = None, fixed units::optional(broker_url, BROKER_URL, BrokerUrl::parse);
-    /// How long certificates of nodes are good.
+    /// Validity of nodes' certificates.
     certificate_lifetime: Duration = hours(365 * 24), live units::duration(certificate_lifetime, minutes(1)..=hours(24 * 3650));
-    /// How long after its end a certificate may still be renewed.
+    /// Time after its expiry in which a certificate can still be renewed.
     renewal_grace: Duration = hours(90 * 24),
         live units::duration(renewal_grace, seconds(0)..=hours(24 * 3650));
 }
 
 section! {
-    /// What is kept of the nodes.
+    /// Retention of the state of nodes.
     #[derive(Eq)]
     pub struct Nodes in "nodes";
-    /// How often renewed Leases are written.
+    /// Interval of writes of renewed Leases.
     lease_flush: Duration = seconds(5),
         live units::duration(lease_flush, Duration::from_millis(100)..=minutes(1));
-    /// How long an Event is kept after its last change.
+    /// Time to live of an Event after its last change.
     event_ttl: Duration = hours(1), live units::duration(event_ttl, minutes(1)..=hours(24 * 365));
-    /// Largest number of Events of a node that are kept.
+    /// Maximum number of stored Events of a node.
     max_events: usize = 1_000, fixed units::count(max_events, 10..=1_000_000);
     /// Whether `/metrics` has gauges for each node.
     metrics_per_node: bool = true, live units::flag(metrics_per_node);
-    /// Keys of labels, or beginnings of keys with a `*`, that nodes may give themselves and
-    /// placement rules go by.
+    /// Keys of labels, or prefixes of keys with a `*`, that nodes may set themselves and placement
+    /// rules may use.
     trusted_labels: Vec<String> = Vec::new(),
         fixed units::words(trusted_labels, TRUSTED_LABELS, check_trusted_label);
 }
 
 section! {
-    /// The API for operators.
+    /// API for operators.
     #[derive(Eq)]
     pub struct Api in "api";
-    /// The Unix socket, for the administrators of this machine.
+    /// Unix socket for the administrators of this machine.
     socket: PathBuf = "/run/edgesync-cloud/edgesync-cloud.sock".into(), fixed units::path(socket);
     /// Address of the HTTPS API.
     listen: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, 10_551)), fixed units::address(listen);
-    /// Address for probes and metrics, without TLS; none for no such address.
+    /// Address for probes and metrics, without TLS; `None` to disable it.
     health: Option<SocketAddr> = None, fixed units::address_or_off(health);
-    /// The kubeconfig for the administrators of this machine; after loading never empty.
+    /// Kubeconfig for the administrators of this machine; never empty after loading.
     kubeconfig: PathBuf = PathBuf::new(), fixed units::path_or_derived(kubeconfig);
-    /// Largest request body, in bytes.
+    /// Maximum size of a request body, in bytes.
     max_body: usize = 32 << 20, fixed units::size(max_body, 64 * KIB..=256 * MIB);
 }
 
 section! {
-    /// The page for browsers.
+    /// Page for browsers.
     #[derive(Eq)]
     pub struct Page in "page";
-    /// Whether there is one.
+    /// Whether the page is served.
     enabled: bool = true, fixed units::flag(enabled);
-    /// Where browsers on this machine get it, without TLS; none for nowhere but at the API.
+    /// Address of the page for browsers on this machine, without TLS; `None` to serve it at the API
+    /// only.
     listen: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 10_553))),
         fixed units::address_or_off(listen);
 }
 
 impl Page {
-    /// Where it is served without TLS.
+    /// Returns the address at which it is served without TLS.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.listen.filter(|_| self.enabled)
     }
 
-    /// Without TLS a key could be read on its way.
+    /// Permits loopback addresses only: without TLS a key could be intercepted.
     fn check(&self, review: &mut Review<'_>) {
         if let Some(address) = self.address().filter(|address| !address.ip().to_canonical().is_loopback()) {
             let message = format!(
@@ -294,14 +293,14 @@ const BROKER_URL: &str = "a broker address such as \"mqtts://broker.example:8883
 
 const TRUSTED_LABELS: &str = "a list of keys of labels such as [\"rack\", \"example.com/*\"]";
 
-/// The key of a label, or the beginning of keys with a `*` after it.
+/// Validates the key of a label, or a prefix of keys followed by `*`.
 fn check_trusted_label(text: &str) -> Result<(), String> {
-    // Any end makes a beginning a key, if it is one.
+    // A prefix is valid if some suffix makes it a key.
     let key = text.strip_suffix('*').map_or_else(|| text.to_owned(), |begin| format!("{begin}x"));
     name::check_label_key(&key).map_err(|problem| format!("{text:?}: {problem}"))
 }
 
-/// A host name or address.
+/// Validates a host name or address.
 fn check_host(text: &str) -> Result<(), String> {
     if text.parse::<std::net::IpAddr>().is_ok() || name::check_subdomain(text).is_ok() {
         return Ok(());

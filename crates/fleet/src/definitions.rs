@@ -1,10 +1,10 @@
-//! CustomResourceDefinitions: what they must be like, the kinds that they make, and the task that
-//! follows the stored ones. Depends on `api` and `object`.
+//! CustomResourceDefinitions: validation, conversion to kinds, and the task that follows the stored
+//! ones. Depends on `api` and `object`.
 //!
-//! A definition is written like any object. The task sees the change within the time of a commit,
-//! serves the kinds, and only then writes `NamesAccepted` and `Established` into the status: who
-//! waits for the condition finds the kind served. A definition that is deleted stays until all
-//! objects of its kind are gone.
+//! A definition is written like any object. After its commit the task serves the kinds, and only
+//! then writes `NamesAccepted` and `Established` into the status: a client that waits for the
+//! condition finds the kind served. A deleted definition stays until all objects of its kind are
+//! deleted.
 
 mod check;
 mod names;
@@ -25,23 +25,22 @@ use edgesync_schema as schema;
 use names::Outcome;
 use read::Definition;
 
-/// The group of definitions.
+/// API group of definitions.
 const GROUP: &str = "apiextensions.k8s.io";
-/// Their kind.
+/// Kind of definitions.
 const KIND: &str = "CustomResourceDefinition";
-/// The finalizer that keeps a definition until the objects of its kind are gone.
+/// Finalizer that keeps a definition until the objects of its kind are deleted.
 const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
-/// How soon what could not be done is tried again, at first and at most.
+/// Initial and maximum delay of a retry.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// How long the task waits when nothing is due.
+/// Maximum wait when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// Completes and checks a definition that is created (`old` is `None`) or changed. Objects of other
-/// kinds are left alone. Gives what its author is to be warned of: rules that are not evaluated
-/// here.
+/// Completes and validates a definition that is created (`old` is `None`) or changed. Ignores
+/// objects of other kinds. Returns warnings: rules that are not evaluated here.
 ///
 /// # Errors
-/// 422 with everything that is wrong. A definition whose spec stays as it is can always be changed.
+/// 422 with all problems. A change that leaves the spec as it is always succeeds.
 pub(super) fn admit(kind: &Kind, old: Option<&Object>, object: &mut Object) -> Result<Vec<String>> {
     if kind.resource.group != GROUP || kind.resource.kind != KIND {
         return Ok(Vec::new());
@@ -55,8 +54,8 @@ pub(super) fn admit(kind: &Kind, old: Option<&Object>, object: &mut Object) -> R
     if causes.is_empty() { Ok(warnings) } else { Err(Status::invalid(GROUP, KIND, object.name(), causes)) }
 }
 
-/// The kinds of this program that are served without a definition in the store. A cluster is given
-/// the same ones.
+/// Returns the project's own kinds, served without a stored definition. A cluster gets the same
+/// definitions.
 pub(super) fn own() -> Vec<Kind> {
     let texts = [
         include_str!("../../../packaging/kubernetes/crds/clusterplacements.yaml"),
@@ -71,18 +70,18 @@ pub(super) fn own() -> Vec<Kind> {
         .collect()
 }
 
-/// A field that is an object; empty if it is absent or something else.
+/// Returns a field that is an object; empty if it is absent or of another type.
 fn map<'a>(fields: &'a Map<String, Value>, name: &str) -> &'a Map<String, Value> {
     static EMPTY: std::sync::OnceLock<Map<String, Value>> = std::sync::OnceLock::new();
     fields.get(name).and_then(Value::as_object).unwrap_or_else(|| EMPTY.get_or_init(Map::new))
 }
 
-/// A field that is a text; empty if it is absent or something else.
+/// Returns a field that is a string; empty if it is absent or of another type.
 fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> &'a str {
     fields.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The objects of a list.
+/// Returns the objects in a list.
 fn list<'a>(
     fields: &'a Map<String, Value>,
     name: &str,
@@ -90,24 +89,24 @@ fn list<'a>(
     fields.get(name).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
 }
 
-/// What takes the kinds that are to be served: all of them, each time.
+/// Callback that receives all kinds to serve, each time.
 pub(super) type Serve = Box<dyn Fn(Vec<Arc<Kind>>) + Send + Sync>;
 
-/// The task that follows the definitions. It holds the kinds of all of them.
+/// Task that follows the definitions, with the kinds of all of them.
 pub(super) struct Definitions<K> {
     storage: Arc<K>,
     resource: Arc<Resource>,
     serve: Serve,
-    /// By name, as they were at `version`.
+    /// By name, as of `version`.
     known: BTreeMap<String, Definition>,
     version: u64,
 }
 
 impl<K: Storage> Definitions<K> {
-    /// Reads the definitions and has their kinds served.
+    /// Lists the definitions and serves their kinds.
     ///
     /// # Errors
-    /// The storage's.
+    /// Those of the storage.
     pub(super) async fn start(storage: Arc<K>, serve: Serve) -> Result<Self> {
         let resource = Resource {
             group: GROUP.to_owned(),
@@ -123,10 +122,10 @@ impl<K: Storage> Definitions<K> {
         Ok(definitions)
     }
 
-    /// Follows the definitions. Never ends; is dropped to stop, at any time.
+    /// Runs forever. Can be dropped at any time to stop it.
     pub(super) async fn run(mut self) {
         let mut pause = RETRY.0;
-        // What the last process could not finish is due now.
+        // Work left unfinished by the last process is due now.
         let mut due = Some(Instant::now());
         loop {
             let wake = due.unwrap_or_else(|| Instant::now() + IDLE);
@@ -179,7 +178,7 @@ impl<K: Storage> Definitions<K> {
         }
     }
 
-    /// Takes changes in and has the kinds served. Tells whether there were any.
+    /// Applies changes and serves the kinds. Returns whether there were any.
     async fn follow(&mut self, batch: Result<Batch>) -> Result<bool> {
         let batch = match batch {
             Err(status) if status.is(&Reason::Expired) => {
@@ -208,7 +207,7 @@ impl<K: Storage> Definitions<K> {
         names::resolve(&self.known, &self.storage.kinds())
     }
 
-    /// Has the kinds served.
+    /// Serves the established kinds.
     fn publish(&self) {
         let outcomes = self.outcomes();
         let established = outcomes.iter().filter(|(_, outcome)| outcome.established);
@@ -216,14 +215,14 @@ impl<K: Storage> Definitions<K> {
             let definition = self.known.get(name)?;
             Some((&definition.group, definition.served(&outcome.accepted)))
         });
-        // Those of a group together.
+        // Groups are kept together.
         let mut kinds: Vec<_> = kinds.collect();
         kinds.sort_by_key(|(group, _)| *group);
         (self.serve)(kinds.into_iter().flat_map(|(_, kinds)| kinds).collect());
     }
 
-    /// Writes what has come of the definitions, and clears up behind those that are deleted. Tells
-    /// whether all is done.
+    /// Writes the status of the definitions, and cleans up after deleted ones. Returns whether all
+    /// is done.
     async fn settle(&self) -> bool {
         let mut settled = true;
         for (name, outcome) in self.outcomes() {
@@ -245,7 +244,7 @@ impl<K: Storage> Definitions<K> {
         if !definition.deleting {
             return Ok(true);
         }
-        // Under names that it was not given, the objects are those of another kind.
+        // Under names that were not accepted, the objects are those of another kind.
         let of_kind = definition.kept_as().filter(|_| outcome.established);
         if let Some(resource) = of_kind
             && remove::sweep(&self.storage, &resource, None).await? > 0
@@ -256,8 +255,7 @@ impl<K: Storage> Definitions<K> {
         Ok(true)
     }
 
-    /// Writes the status, unless the definition has changed since: then the change is on its way
-    /// here.
+    /// Writes the status, unless the definition has changed since: then the change arrives later.
     async fn write_status(&self, name: &str, known: &Definition, status: Map<String, Value>) -> Result<()> {
         let Some(stored) = self.storage.get(&self.resource, "", name).await? else { return Ok(()) };
         if stored.version != known.version {

@@ -1,17 +1,17 @@
-//! The fleet: the only owner of the nodes' machines and of the placement. One loop: events of
-//! nodes, changes of the source and requests of operators go into the machines, their effects come
+//! The fleet's control loop, sole owner of the nodes' machines and of the placement. Events of
+//! nodes, changes of the source and requests of operators go into the machines; their effects come
 //! out.
 //!
 //! # Layout
-//! Each part owns its state, and returns what it wants done:
+//! Each part owns its state and returns the effects it wants:
 //! - `reconciler`: the machines with the objects that they reconcile with; `nodes`, `broadcasts`,
 //!   `ledger_loader`, `timeline` and `settings` are parts of it;
-//! - `bodies`, `sender` with `line`: what goes to nodes; `ingest`: what comes from them;
+//! - `bodies`, `sender` with `line`: downstream, to nodes; `ingest`: upstream, from nodes;
 //! - `rules`, `removals`, `replicas`, `requests`, `numbers`;
-//! - `queries`, `overview`, `rollouts`, `search`, `explain`: what operators and pages see.
+//! - `queries`, `overview`, `rollouts`, `search`, `explain`: views for operators and pages.
 //!
-//! [`Fleet`] composes them: `events`, `changes`, `effects`, `departures`, `operators` are its
-//! methods by what causes them.
+//! [`Fleet`] composes them: `events`, `changes`, `effects`, `departures`, `operators` hold its
+//! methods, grouped by their cause.
 
 mod bodies;
 mod broadcasts;
@@ -78,10 +78,10 @@ use sender::Sender;
 use settings::Settings;
 use timeline::Timeline;
 
-/// Events that are handled before the machines get their turn, at most.
+/// Maximum number of events handled before the machines get their turn.
 const BURST: usize = 64;
 
-/// See the module.
+/// Control loop with all its parts; see the module.
 pub struct Fleet<S: Source> {
     requests: Requests<S>,
     feed: Feed<S::Changes>,
@@ -99,10 +99,10 @@ pub struct Fleet<S: Source> {
 }
 
 impl<S: Source> Fleet<S> {
-    /// Reads what is to be where.
+    /// Lists the source, then the stored nodes. Returns when the placement index is complete.
     ///
     /// # Errors
-    /// The source's.
+    /// Returns those of the source.
     pub async fn start(
         config: &Config,
         source: S,
@@ -111,7 +111,7 @@ impl<S: Source> Fleet<S> {
     ) -> Result<Self> {
         let changes = source.follow();
         let mut known = source.registered().await?;
-        // A Lease without a Node is nobody's.
+        // A Lease without a Node belongs to no node.
         let orphans: HashSet<NodeName> = known.orphans.drain(..).collect();
         known.leases.retain(|lease| !orphans.contains(&lease.node));
         let is_shared = source.replication().is_some();
@@ -155,8 +155,7 @@ impl<S: Source> Fleet<S> {
         Ok(fleet)
     }
 
-    /// Takes in the nodes that have reported before, and removes those whose Node was deleted
-    /// since.
+    /// Adds the nodes that have reported before, and removes those whose Node was deleted since.
     async fn meet_stored(&mut self, orphans: &HashSet<NodeName>) -> Result<()> {
         let mut standings = self.requests.source().standings().await?;
         for (name, facts) in self.requests.source().nodes().await? {
@@ -178,8 +177,8 @@ impl<S: Source> Fleet<S> {
         Ok(())
     }
 
-    /// Takes in all that there is. Nodes wait so long: what is not known yet must not look like
-    /// what is no more.
+    /// Reads the initial list. Nodes are not served until it is complete: an object not listed yet
+    /// must not look like a deleted one.
     async fn read_all(&mut self) -> Result<()> {
         let watchdog = Watchdog::start();
         let (mut claiming, mut complete) = (0, false);
@@ -214,17 +213,17 @@ impl<S: Source> Fleet<S> {
         Ok(())
     }
 
-    /// Names this start of the cloud.
+    /// Returns the id of this start of the cloud.
     pub fn boot(&self) -> &str {
         self.sender.boot()
     }
 
-    /// The overview of all nodes is told to this board.
+    /// Publishes the overview of all nodes on this board.
     pub fn show_on(&mut self, board: Arc<Board>) {
         self.views.overview = Overview::new(board);
     }
 
-    /// Runs until the process is told to stop.
+    /// Runs until the process is asked to stop.
     pub async fn run(
         &mut self,
         service: &mut Service<Config>,
@@ -259,8 +258,8 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Does what can be done without waiting, as far as one turn may. Tells when the next turn is
-    /// due.
+    /// Does the work that needs no waiting, within the budget of one turn. Returns when the next
+    /// turn is due.
     fn begin_turn(&mut self) -> Instant {
         self.follow_incarnation();
         let untold = self.spread_news();
@@ -279,7 +278,7 @@ impl<S: Source> Fleet<S> {
         next.map_or(idle, |at| self.reconciler.instant(at).min(idle))
     }
 
-    /// Takes an event, and those that came with it.
+    /// Handles an event, and those already queued behind it.
     fn hear(&mut self, event: FleetEvent, events: &mut FleetEvents) {
         let next = |fleet: &mut Self| {
             events.came_to(std::mem::take(&mut fleet.counts.decoded));
@@ -289,12 +288,12 @@ impl<S: Source> Fleet<S> {
         events.came_to(std::mem::take(&mut self.counts.decoded));
     }
 
-    /// Takes an answer, and those that came with it.
+    /// Handles an answer, and those already queued behind it.
     fn take_answers(&mut self, answer: Inbox) {
         self.burst(answer, |fleet| fleet.requests.try_next(), Self::answered);
     }
 
-    /// Takes what has come, and what came with it, as far as one turn may.
+    /// Handles the first item and those queued behind it, within the budget of one turn.
     fn burst<T>(&mut self, first: T, mut next: impl FnMut(&mut Self) -> Option<T>, take: fn(&mut Self, T)) {
         let end = self.reconciler.work.part();
         take(self, first);
@@ -309,7 +308,7 @@ impl<S: Source> Fleet<S> {
 
     fn reload(&mut self, service: &mut Service<Config>) {
         systemd::reloading();
-        // What is wrong with a new configuration is in the log.
+        // The service logs errors of a new configuration.
         let _ = service.reload();
         self.configure(service.config());
         systemd::ready("reloaded");
@@ -337,8 +336,8 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Makes a node known that may never have reported. None if it was removed, or there are too
-    /// many.
+    /// Adds a node that may never have reported. Returns `None` if it was removed or the limit of
+    /// nodes is reached.
     fn meet(&mut self, name: &NodeName) -> Option<NodeId> {
         self.meet_known(name, None)
     }
@@ -347,7 +346,7 @@ impl<S: Source> Fleet<S> {
         if self.removals.has(name) { None } else { self.reconciler.meet(name, facts) }
     }
 
-    /// Looks at a rule, and has its status written where something has changed.
+    /// Checks the next rule, and writes its status if it has changed.
     fn look_at_rules(&mut self) {
         let source = self.requests.source();
         let status = self.rules.look(&self.reconciler, |rule, kinds| source.rule_problems(rule, kinds));

@@ -1,18 +1,18 @@
-//! Which nodes live: their Leases, and the conditions of their Nodes that follow from them. Pure:
-//! the time comes in, changes of Leases and Nodes come out in batches.
+//! Liveness of nodes: their Leases, and the conditions of their Nodes derived from them. Pure:
+//! takes the time as input, and returns batches of Lease renewals and Node changes.
 //!
-//! What counts is when a renewal arrives, by the cloud's own clock that never jumps: the clock of a
-//! node may be wrong. After a start every node that is known has the time of its Lease to show
-//! itself.
+//! Liveness depends on the arrival of a renewal by the cloud's monotonic clock, because the clock
+//! of a node may be wrong. After a start, every known node has the duration of its Lease to renew
+//! it.
 //!
-//! When the Lease of a node runs out, all its conditions become Unknown, those that it has reported
-//! itself too, as Kubernetes' node lifecycle controller has it: a full disk of which nobody has
-//! heard for hours is not known to be full. What the node has reported is kept in memory and set
-//! again when it renews. After a start nothing is kept: then the node is asked for its report
+//! When the Lease of a node expires, all its conditions become Unknown, including those that it has
+//! reported itself, as in Kubernetes' node lifecycle controller: the last report of a full disk is
+//! stale. Reported conditions are kept in memory and restored when the node renews. After a restart
+//! of this process they are lost, and the node's report is requested
 //! ([`NodeLifecycle::wants_report`]).
 //!
-//! Conditions are written as they are when it is time to, not as they have changed: a write that
-//! failed, or that passed another one, is simply made again.
+//! A write contains the current conditions, not the changes: one that failed or raced with another
+//! is simply repeated.
 
 mod conditions;
 
@@ -31,89 +31,87 @@ use edgesync_protocol::upload::Lease;
 
 use super::source::{LeaseRenewal, NodeChange, Registered};
 
-/// How long a node is given that has not said how long its Lease is good.
+/// Assumed duration of a Lease, in seconds, for a node that has not sent one.
 const DEFAULT_SECONDS: u32 = 40;
-/// The longest Lease, in seconds: a day.
+/// Maximum duration of a Lease, in seconds: a day.
 const MAX_SECONDS: u32 = 86_400;
-/// How long a node is in or out of sync before that is told.
+/// Time for which a change of sync state must last before it is published.
 const STEADY: Duration = Duration::from_secs(10);
-/// How long a change of conditions waits for others.
+/// Debounce time for changes of conditions.
 const GATHER: Duration = Duration::from_millis(100);
-/// How long a write that failed is not tried again.
+/// Delay before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(1);
-/// The most nodes that are looked at at a time: those of which thousands fall silent at once are
-/// looked at in parts.
+/// Maximum number of deadlines processed per step: thousands of nodes may expire at once.
 const LOOKS: usize = 1000;
-/// The most Leases, and the most Nodes, in one transaction.
+/// Maximum number of Leases, and of Nodes, in one transaction.
 const BATCH: usize = 2000;
 
-/// See the module.
+/// Leases and conditions of all nodes; see the module.
 #[derive(Debug)]
 pub(super) struct NodeLifecycle {
     nodes: HashMap<NodeName, Vital>,
-    /// When a node is to be looked at again: its Lease runs out, or it has been in its state of
-    /// sync for long enough.
+    /// Deadlines: a Lease expires, or a sync state becomes steady.
     deadlines: BTreeSet<(Now, NodeName)>,
     leases: Batches,
     changes: Batches,
     flush: Duration,
-    /// Other replicas may serve the same nodes: of those that are not connected here nothing is
-    /// said.
+    /// Whether other replicas may serve the same nodes. If so, nodes not connected here are not
+    /// judged.
     is_shared: bool,
 }
 
-/// What is to be written of one sort, one write at a time.
+/// Pending writes of one kind, one in flight at a time.
 #[derive(Debug, Default)]
 struct Batches {
     due: BTreeSet<NodeName>,
-    /// Nothing is written before.
+    /// Earliest time of the next write.
     at: Now,
     under_way: BTreeSet<NodeName>,
 }
 
-/// A node.
+/// Liveness of a node.
 #[derive(Debug, Default)]
 struct Vital {
     lease: Option<LeaseRenewal>,
-    /// When the last renewal arrived, by the cloud's clock.
+    /// Arrival of the last renewal, by the cloud's clock.
     arrived: Option<Timestamp>,
     life: Life,
-    /// When its life is over unless it renews.
+    /// Expiry of its life without a renewal.
     until: Option<Now>,
     sync: Option<Sync>,
-    /// The conditions that it has reported since this process runs.
+    /// Conditions reported since this process started.
     reported: Option<Arc<[Condition]>>,
-    /// Its own conditions may be Unknown in the store although it lives.
+    /// Whether its reported conditions may be Unknown in the store although it is alive.
     restore: bool,
-    /// When it is to be looked at, as entered in the table.
+    /// Its deadline, as entered in the table.
     deadline: Option<Now>,
 }
 
-/// Whether a node lives.
+/// Stage of a node's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Life {
-    /// Nothing has been heard of it since the start.
+    /// No sign of life since the start.
     #[default]
     Unheard,
-    /// It has been welcomed, and has not renewed yet.
+    /// Welcomed, but without a renewal yet.
     Welcomed,
-    /// It renews its Lease.
+    /// Renews its Lease.
     Renewed,
-    /// Its Lease has run out.
+    /// Its Lease has expired.
     Lost,
 }
 
-/// Whether a node is in sync: as it is, and as it was told.
+/// Sync state of a node, as published and as observed.
 #[derive(Debug)]
 struct Sync {
     told: Told,
     seen: View,
-    /// Since when it is other than it was told.
+    /// Time since which the observed state differs from the published one.
     since: Now,
 }
 
 impl NodeLifecycle {
-    /// Begins with what is stored; `flush` is how often Leases are written.
+    /// Starts with the stored state; `flush` is the interval of Lease writes.
     pub(super) fn new(now: Now, clock: Timestamp, known: &Registered, flush: Duration) -> Self {
         let mut lifecycle = Self {
             nodes: HashMap::new(),
@@ -129,7 +127,7 @@ impl NodeLifecycle {
         for lease in &known.leases {
             let vital = lifecycle.nodes.entry(lease.node.clone()).or_default();
             vital.arrived = Some(lease.renewed);
-            // It may have run out before the start: then the store has the node's own conditions as
+            // If it expired before the start, the store has the node's reported conditions as
             // Unknown.
             let good = jiff::SignedDuration::from_secs(lease.seconds.into());
             vital.restore = clock.duration_since(lease.renewed) > good;
@@ -142,20 +140,20 @@ impl NodeLifecycle {
         lifecycle
     }
 
-    /// One of several replicas: it says nothing of nodes that are not connected here, whatever is
-    /// stored of them.
+    /// Creates the lifecycle of one of several replicas, without stored state: it does not judge
+    /// nodes that are not connected here.
     pub(super) fn of_replica(now: Now, clock: Timestamp, flush: Duration) -> Self {
         Self { is_shared: true, ..Self::new(now, clock, &Registered::default(), flush) }
     }
 
-    /// How often Leases are written from now on.
+    /// Changes the interval of Lease writes.
     pub(super) fn set_flush(&mut self, now: Now, flush: Duration) {
         self.flush = flush;
         self.leases.at = self.leases.at.min(now + flush);
     }
 
-    /// A renewal has arrived. A node whose clock is wrong by more than its Lease is long gets the
-    /// time of the cloud: what reads the Lease compares it with the cloud's clock.
+    /// Handles a renewal. If the node's clock deviates by more than the duration of the Lease, the
+    /// cloud's time replaces it: readers compare the Lease with the cloud's clock.
     pub(super) fn renewed(&mut self, now: Now, clock: Timestamp, node: &NodeName, lease: &Lease) {
         let name = node.clone();
         let vital = self.nodes.entry(name.clone()).or_default();
@@ -184,7 +182,7 @@ impl NodeLifecycle {
         }
     }
 
-    /// A node has been welcomed.
+    /// Handles the welcome of a node.
     pub(super) fn welcomed(&mut self, now: Now, node: &NodeName) {
         let name = node.clone();
         let vital = self.nodes.entry(name.clone()).or_default();
@@ -196,9 +194,8 @@ impl NodeLifecycle {
         }
     }
 
-    /// Whether a node is in sync, and if not, what is missing. A change is told once it has lasted
-    /// for a while; of changing numbers only that of the removals that are held back, which an
-    /// operator confirms.
+    /// Updates the sync state of a node. A change is published once it is steady. Of changed
+    /// numbers only that of held-back removals is published, because an operator confirms it.
     pub(super) fn in_sync(
         &mut self,
         now: Now,
@@ -220,7 +217,7 @@ impl NodeLifecycle {
             return self.change(now, name);
         };
         let (told, before, after) = (&sync.told, sync.seen.told(), view.told());
-        // False for one reason and then for another is False all the time.
+        // A status that stays False while its reason changes counts as steady.
         let same_status = after.status == before.status && after.status != told.status;
         let is_same = before.reason == after.reason && before.held == after.held;
         let goes_on = before.differs_from(told) && (is_same || same_status);
@@ -231,28 +228,28 @@ impl NodeLifecycle {
         self.reschedule(&name);
     }
 
-    /// The report of a node has been stored, with these conditions.
+    /// Handles a stored report of a node, with its conditions.
     pub(super) fn reported(&mut self, now: Now, node: &NodeName, conditions: &[Condition]) {
         let name = node.clone();
         let vital = self.nodes.entry(name.clone()).or_default();
         vital.reported = Some(conditions.into());
         vital.restore = false;
-        // A write of conditions that is under way may pass the report: it is made again after it.
+        // A write of conditions in flight may overtake the report: it is repeated.
         if self.changes.under_way.contains(&name) || vital.life == Life::Lost {
             vital.restore = true;
             self.change(now, name);
         }
     }
 
-    /// Whether a node is to be asked for its report: its own conditions may be Unknown in the
-    /// store, and what it reported before is not known here.
+    /// Returns whether the node's report is needed: its reported conditions may be Unknown in the
+    /// store, and are not known here.
     pub(super) fn wants_report(&self, node: &NodeName) -> bool {
         let unknown = |vital: &Vital| vital.restore || vital.life == Life::Lost;
         self.nodes.get(node).is_some_and(|vital| vital.reported.is_none() && unknown(vital))
     }
 
-    /// Somebody else has noted that a node has fallen silent. One that renews its Lease here lives:
-    /// that is written again.
+    /// Handles another process's verdict that a node is silent. If the node renews its Lease here,
+    /// its conditions are written again.
     pub(super) fn found_silent(&mut self, now: Now, node: &NodeName) {
         let lives = self.nodes.get(node).is_some_and(|vital| vital.life == Life::Renewed);
         if lives {
@@ -261,7 +258,6 @@ impl NodeLifecycle {
         }
     }
 
-    /// A node has been removed.
     pub(super) fn forget(&mut self, node: &NodeName) {
         if let Some((name, vital)) = self.nodes.remove_entry(node) {
             if let Some(at) = vital.deadline {
@@ -272,36 +268,37 @@ impl NodeLifecycle {
         }
     }
 
-    /// Whether a write about a node is under way.
+    /// Returns whether a write for the node is in flight.
     pub(super) fn is_writing(&self, node: &NodeName) -> bool {
         self.leases.under_way.contains(node) || self.changes.under_way.contains(node)
     }
 
-    /// Whether a write of Leases is under way.
+    /// Returns whether a write of Leases is in flight.
     pub(super) fn is_writing_leases(&self) -> bool {
         !self.leases.under_way.is_empty()
     }
 
-    /// Leases to be written now, if it is time to. [`NodeLifecycle::leases_written`] is to follow.
+    /// Returns the Leases to write, if they are due. [`NodeLifecycle::leases_written`] follows.
     pub(super) fn leases_due(&mut self, now: Now) -> Vec<LeaseRenewal> {
         let names = self.leases.take(now);
         names.iter().filter_map(|name| self.nodes.get(name)?.lease.clone()).collect()
     }
 
-    /// All Leases that are not written yet, whatever the time: for the end.
+    /// Returns all unwritten Leases at once, for the shutdown.
     pub(super) fn leases_left(&mut self) -> Vec<LeaseRenewal> {
         self.leases.under_way.append(&mut self.leases.due);
         let names = self.leases.under_way.iter();
         names.filter_map(|name| self.nodes.get(name)?.lease.clone()).collect()
     }
 
-    /// The Leases are written, or could not be.
+    /// Handles the end of a write of Leases; `stored` is its success.
     pub(super) fn leases_written(&mut self, now: Now, stored: bool) {
         self.leases.written(stored, now + self.flush);
         self.leases.due.retain(|name| self.nodes.contains_key(name));
     }
 
-    /// Conditions to be written now. [`NodeLifecycle::changes_written`] is to follow.
+    /// Returns the conditions to write, if they are due. [`NodeLifecycle::changes_written`]
+    /// follows.
     pub(super) fn changes_due(&mut self, now: Now) -> Vec<NodeChange> {
         self.tick(now);
         let names = self.changes.take(now);
@@ -321,7 +318,7 @@ impl NodeLifecycle {
         changes
     }
 
-    /// The conditions are written, or could not be.
+    /// Handles the end of a write of conditions; `stored` is its success.
     pub(super) fn changes_written(&mut self, now: Now, stored: bool) {
         if !stored {
             for name in &self.changes.under_way {
@@ -334,13 +331,13 @@ impl NodeLifecycle {
         self.changes.due.retain(|name| self.nodes.contains_key(name));
     }
 
-    /// When to ask again.
+    /// Returns the next deadline.
     pub(super) fn deadline(&self) -> Option<Now> {
         let looks = self.deadlines.first().map(|(at, _)| *at);
         earlier(looks, earlier(self.leases.next(), self.changes.next()))
     }
 
-    /// Whether a node is ready, if that is known, and when its last renewal came.
+    /// Returns the readiness of a node, if known, and the arrival of its last renewal.
     pub(super) fn show(&self, node: &NodeName) -> (Option<bool>, Option<Timestamp>) {
         let Some(vital) = self.nodes.get(node) else { return (None, None) };
         let ready = match vital.life {
@@ -358,7 +355,7 @@ impl NodeLifecycle {
         self.changes.due.insert(name);
     }
 
-    /// A sign of life: the node has the time of its Lease from now.
+    /// Extends the life of a node by the duration of its Lease.
     fn extend(&mut self, now: Now, name: &NodeName) {
         if let Some(vital) = self.nodes.get_mut(name) {
             let seconds = vital.lease.as_ref().map_or(DEFAULT_SECONDS, |lease| lease.seconds);
@@ -380,7 +377,7 @@ impl NodeLifecycle {
         }
     }
 
-    /// Looks at the nodes whose time has come, at most [`LOOKS`] of them.
+    /// Processes passed deadlines, at most [`LOOKS`] of them.
     fn tick(&mut self, now: Now) {
         for _ in 0..LOOKS {
             if self.deadlines.first().is_none_or(|(at, _)| *at > now) {
@@ -392,8 +389,8 @@ impl NodeLifecycle {
             let mut changed = false;
             if vital.until.is_some_and(|until| until <= now) {
                 if self.is_shared {
-                    // It may live at another replica. Who looks after all Leases says if it does
-                    // not.
+                    // It may be alive at another replica. The watcher of all Leases detects if it
+                    // is not.
                     self.forget(&name);
                     continue;
                 }
@@ -417,14 +414,14 @@ impl NodeLifecycle {
 }
 
 impl Sync {
-    /// When what is seen is to be told.
+    /// Returns when the observed state is published.
     fn due(&self) -> Option<Now> {
         self.seen.told().differs_from(&self.told).then(|| self.since + STEADY)
     }
 }
 
 impl Batches {
-    /// What is to be written now, if nothing is under way and it is time to.
+    /// Returns the names to write, if no write is in flight and one is due.
     fn take(&mut self, now: Now) -> BTreeSet<NodeName> {
         if !self.under_way.is_empty() || now < self.at {
             return BTreeSet::new();
@@ -437,8 +434,7 @@ impl Batches {
         self.under_way.clone()
     }
 
-    /// The write has ended. What is left is not written before `at`, if there was not more than
-    /// fits one write.
+    /// Handles the end of a write. The rest waits until `at`, unless the batch was full.
     fn written(&mut self, stored: bool, at: Now) {
         let full = self.under_way.len() >= BATCH;
         let written = std::mem::take(&mut self.under_way);
@@ -450,13 +446,13 @@ impl Batches {
         }
     }
 
-    /// When something is to be written.
+    /// Returns when the next write is due.
     fn next(&self) -> Option<Now> {
         (self.under_way.is_empty() && !self.due.is_empty()).then_some(self.at)
     }
 }
 
-/// A time that objects can have: what a node says is not trusted to be one.
+/// Clamps a node's timestamp to the range of Kubernetes timestamps.
 fn timestamp(micros: i64) -> Timestamp {
     let micros = micros.clamp(0, Timestamp::MAX.as_microsecond());
     Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! A storage in memory, for tests.
+//! In-memory storage for tests.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,13 +21,13 @@ struct State {
     log: Vec<(String, String, Arc<Change>)>,
 }
 
-/// Objects in memory. The kinds are the built-in ones and those that are set.
+/// Objects in memory, with the built-in kinds and custom ones.
 pub(super) struct Memory {
     state: Mutex<State>,
     progress: watch::Sender<u64>,
     kinds: RwLock<Vec<Arc<Kind>>>,
     kinds_version: AtomicU64,
-    /// How many of the next writes fail because the store cannot be used.
+    /// Number of next writes that fail because the store is unavailable.
     pub(super) failures: AtomicU64,
 }
 
@@ -62,7 +62,7 @@ impl Memory {
         self.kinds_version.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Has a built-in kind count as one with a schema.
+    /// Gives a built-in kind a schema.
     pub(super) fn describe(&self, word: &str) {
         let resource = kind(word);
         let mut kinds = self.kinds.write().unwrap();
@@ -72,7 +72,7 @@ impl Memory {
         }
     }
 
-    /// Creates an object of a kind that people call `word`.
+    /// Creates an object of the kind that kubectl calls `word`.
     pub(super) async fn put(&self, word: &str, value: Value) -> Stored {
         self.create(&kind(word), object(value)).await.unwrap()
     }
@@ -82,7 +82,6 @@ impl Memory {
         stored.map(|stored| Object::parse(&stored.json).unwrap())
     }
 
-    /// Changes an object.
     pub(super) async fn edit(&self, word: &str, namespace: &str, name: &str, edit: impl Fn(&mut Object)) {
         let stored = self.get(&kind(word), namespace, name).await.unwrap().unwrap();
         let mut object = Object::parse(&stored.json).unwrap();
@@ -90,13 +89,13 @@ impl Memory {
         self.update(&kind(word), object, stored.version).await.unwrap();
     }
 
-    /// The kinds and names of all objects.
+    /// Returns the kinds and names of all objects.
     pub(super) fn names(&self) -> Vec<String> {
         let state = self.state.lock().unwrap();
         state.objects.keys().map(|(_, kind, _, name)| format!("{kind} {name}")).collect()
     }
 
-    /// Waits until the objects are as wanted.
+    /// Waits until the objects satisfy a condition.
     pub(super) async fn until(&self, what: &str, wanted: impl Fn(&[String]) -> bool) {
         let mut progress = self.progress.subscribe();
         let waited = tokio::time::timeout(Duration::from_secs(3600), async {

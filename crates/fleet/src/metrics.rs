@@ -1,6 +1,5 @@
-//! The numbers of the cloud side for Prometheus: what they are, and how `/metrics` shows them.
-//! Pure; the fleet and [`super::admin`] fill them in when somebody asks. `docs/metrics.md`
-//! describes each.
+//! Numbers of the cloud side for Prometheus, and their families in `/metrics`. Pure: the fleet and
+//! [`super::admin`] fill them in per request. `docs/metrics.md` describes each.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,50 +12,49 @@ use edgesync_runtime::metrics::write_writer;
 use edgesync_store::writer::WriterStats;
 use edgesync_transport::link::{Cause, Endings, Traffic};
 
-/// What the metrics of the cloud side show. Numbers of things that happened only grow while it
-/// runs.
+/// Numbers behind the metrics of the cloud side. Counters only grow while it runs.
 #[derive(Clone, Debug, Default)]
 pub struct CloudNumbers {
-    /// All nodes put together.
+    /// Sums over all nodes.
     pub nodes: Totals,
-    /// Each node, if the configuration wants to see them (`nodes.metrics_per_node`).
+    /// Each node, if `nodes.metrics_per_node` is set.
     pub each: Vec<NodeNumbers>,
-    /// Objects in the store that can be placed on nodes.
+    /// Placeable objects in the store.
     pub objects: u64,
-    /// Frames that could not be read, by cause.
+    /// Rejected frames, by cause.
     pub bad_frames: BTreeMap<&'static str, u64>,
-    /// Items of the nodes' outboxes that have taken effect.
+    /// Items of outboxes that took effect.
     pub uploads_taken: u64,
-    /// Items of the nodes' outboxes that were refused.
+    /// Items of outboxes that were refused.
     pub uploads_refused: u64,
-    /// Renewals of Leases that arrived.
+    /// Renewals of Leases received.
     pub leases_renewed: u64,
-    /// Leases written to the store: fewer, because only the last renewal of each counts.
+    /// Leases written to the store: fewer, because only the last renewal of each is written.
     pub leases_written: u64,
-    /// Events deleted because nobody had changed them for `nodes.event_ttl`.
+    /// Events deleted after `nodes.event_ttl` without a change.
     pub events_expired: u64,
-    /// Events of nodes that made room for newer ones beyond `nodes.max_events`.
+    /// Events of nodes evicted by newer ones beyond `nodes.max_events`.
     pub events_dropped: u64,
-    /// Bodies of objects on their way to nodes.
+    /// Bodies of objects in flight to nodes.
     pub bodies: BodyNumbers,
-    /// What the store's writer has done.
+    /// Counters of the store's writer.
     pub store: WriterStats,
-    /// The size of the database.
+    /// Size of the database, in bytes.
     pub database_bytes: u64,
-    /// The size of its write-ahead log.
+    /// Size of its write-ahead log, in bytes.
     pub log_bytes: u64,
-    /// What is asked of the cluster that keeps the objects; none with a store of this process.
+    /// Requests to the cluster that stores the objects; `None` with a store of this process.
     pub cluster: Option<ClusterNumbers>,
-    /// What the embedded endpoint counts; none with an external broker.
+    /// Counters of the embedded endpoint; `None` with an external broker.
     pub endpoint: Option<BrokerTraffic>,
-    /// What the link to an external broker counts; none with the embedded endpoint.
+    /// Counters of the link to an external broker; `None` with the embedded endpoint.
     pub link: Option<(Traffic, Endings)>,
 }
 
-/// Bodies of objects on their way to nodes.
+/// Bodies of objects in flight to nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BodyNumbers {
-    /// How many are in memory.
+    /// Number of bodies in memory.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -64,96 +62,95 @@ pub struct BodyNumbers {
     pub read: u64,
     /// Bodies that were in memory, or being read, when another node needed them.
     pub shared: u64,
-    /// How often nodes had to wait because `sync.bodies` was reached.
+    /// Number of waits of nodes because `sync.bodies` was reached.
     pub delayed: u64,
 }
 
-/// What a replica asks of its cluster.
+/// Requests of a replica to its cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClusterNumbers {
-    /// Requests that somebody waits for, or that are late soon: Leases, Nodes, statuses, Events.
+    /// Requests on which callers wait, or that expire soon: Leases, Nodes, statuses, Events.
     pub urgent_requests: u64,
-    /// Requests that can wait for those: ObjectSyncs, the status of rules.
+    /// Requests with lower priority: ObjectSyncs, the status of rules.
     pub background_requests: u64,
-    /// Urgent requests that wait for their place in the rate.
+    /// Urgent requests that wait for the rate limiter.
     pub waiting_requests: u64,
     /// ObjectSyncs that wait to be written.
     pub waiting_syncs: u64,
-    /// Whether this replica leads.
+    /// Whether this replica is the leader.
     pub is_leader: bool,
 }
 
-/// All nodes put together.
+/// Sums over all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Nodes by the state that `edgesync-cloud nodes` shows.
     pub states: BTreeMap<&'static str, u64>,
-    /// Nodes that are connected.
+    /// Connected nodes.
     pub connected: u64,
-    /// Nodes whose Lease is good.
+    /// Nodes with a valid Lease.
     pub ready: u64,
-    /// Nodes whose Lease has run out.
+    /// Nodes with an expired Lease.
     pub not_ready: u64,
-    /// Nodes whose records wait to be read.
+    /// Nodes that wait for their records to be read.
     pub waiting: u64,
-    /// ObjectSync records: what the nodes hold.
+    /// ObjectSync records: the held objects of all nodes.
     pub records: u64,
-    /// What the nodes are to hold.
+    /// Desired objects of all nodes.
     pub desired: u64,
-    /// What is still to be sent or removed.
+    /// Objects still to be sent or removed.
     pub pending: u64,
-    /// Objects that nodes reject now.
+    /// Objects that nodes currently reject.
     pub rejected: u64,
-    /// Removals that are held back.
+    /// Removals held back.
     pub held_back: u64,
-    /// Objects that rules for files concern on nodes, and how they stand.
+    /// Objects under rules for files, by their state of effect.
     pub files: StandingCounts,
-    /// What the machines of the nodes count, and counted of nodes that are gone.
+    /// Counters of the nodes' machines, including those of removed nodes.
     pub counters: CloudCounters,
 }
 
-/// One node.
+/// Numbers of one node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeNumbers {
-    /// Its name.
     pub name: String,
     /// The state that `edgesync-cloud nodes` shows.
     pub state: &'static str,
     /// Whether it is connected.
     pub connected: bool,
-    /// Whether its Lease is good; none if it has never renewed it.
+    /// Whether its Lease is valid; `None` if it has never renewed it.
     pub ready: Option<bool>,
-    /// Whether it holds what it is to hold.
+    /// Whether it holds all desired objects at their latest version.
     pub in_sync: bool,
-    /// For how long it has not been in sync; zero if it is.
+    /// Time for which it has not been in sync; zero if it is.
     pub lag: Duration,
-    /// What it holds.
+    /// Held objects.
     pub records: u64,
-    /// What it is to hold.
+    /// Desired objects.
     pub desired: u64,
-    /// What is still to be sent or removed.
+    /// Objects still to be sent or removed.
     pub pending: u64,
-    /// Objects that it rejects now.
+    /// Objects that it currently rejects.
     pub rejected: u64,
-    /// Removals that are held back.
+    /// Removals held back.
     pub held_back: u64,
-    /// Objects that rules for files concern there, and how they stand.
+    /// Objects under rules for files, by their state of effect.
     pub files: StandingCounts,
-    /// How long it usually takes from an object that is sent to its report.
+    /// Usual time from sending an object to its report.
     pub round_trip: Option<Duration>,
-    /// The time since its Lease was renewed last.
+    /// Time since the last renewal of its Lease.
     pub lease_age: Option<Duration>,
-    /// The time since its last report.
+    /// Time since its last report.
     pub report_age: Option<Duration>,
-    /// What its machine counts.
+    /// Counters of its machine.
     pub counters: CloudCounters,
 }
 
-/// The states in which nodes can be, so that each has a value even when no node is in it.
+/// States of nodes, so that each has a value even without a node in it.
 const STATES: [&str; 7] = ["offline", "connecting", "repairing", "syncing", "held back", "live", "in sync"];
 
 impl Totals {
-    /// Adds a node.
+    /// Adds a node to the sums.
     pub fn add(&mut self, node: &NodeNumbers) {
         *self.states.entry(node.state).or_default() += 1;
         self.connected += u64::from(node.connected);
@@ -171,8 +168,8 @@ impl Totals {
     }
 }
 
-/// Adds what a machine has counted. Of a node that goes the counters are to be kept: sums that fall
-/// would look like a restart.
+/// Adds the counters of a machine. Those of removed nodes must be kept: a decreasing sum looks like
+/// a restart to Prometheus.
 pub(crate) fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
     let CloudCounters {
         hellos,
@@ -299,7 +296,7 @@ fn write_sync(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
 }
 
 fn write_each(nodes: &[NodeNumbers], out: &mut MetricsWriter<'_>) {
-    /// A value of each node.
+    /// Yields a value of each node.
     fn each<V>(nodes: &[NodeNumbers], value: fn(&NodeNumbers) -> V) -> impl Iterator<Item = (&str, V)> {
         nodes.iter().map(move |node| (&*node.name, value(node)))
     }

@@ -1,4 +1,4 @@
-//! One node as the fleet sees it: its machine, and what has to be kept beside it.
+//! State of one node: its machine, session, schedule and reports.
 
 mod progress;
 mod replication;
@@ -36,28 +36,28 @@ pub(super) struct Node {
     pub(super) shown: Shown,
 }
 
-/// What a node has told of itself.
+/// State that a node has reported.
 #[derive(Default)]
 pub(super) struct Reported {
-    /// The version of its agent.
+    /// Version of its agent.
     pub(super) agent: Option<String>,
-    /// When its last report came.
+    /// Arrival of its last report.
     pub(super) last_report: Option<Timestamp>,
-    /// What is in effect there.
+    /// Its objects in effect.
     pub(super) standing: Standing,
 }
 
-/// What pages show of a node.
+/// State of a node for pages and roll-outs.
 #[derive(Default)]
 pub(super) struct Shown {
-    /// Its last hour.
+    /// Samples of its last hour.
     pub(super) past: Past,
-    /// Its row in the overview, as it was told last.
+    /// Its row in the overview, as last published.
     pub(super) row: Option<Row>,
 }
 
 impl Node {
-    /// A node that knows so many broadcasts.
+    /// Creates a node that knows this many broadcasts.
     pub(super) fn new(name: NodeName, machine: CloudMachine, broadcasts: u64) -> Self {
         Self {
             name,
@@ -84,7 +84,7 @@ impl Node {
         }
     }
 
-    /// What it is doing, as it is shown: whether one that is offline was ever here.
+    /// Returns the state for operators, in which a node that never connected is not merely offline.
     fn shown_state(&self, is_registered: bool) -> &'static str {
         let was_here = is_registered || self.reported.agent.is_some() || self.reported.last_report.is_some();
         match self.state_name() {
@@ -93,7 +93,7 @@ impl Node {
         }
     }
 
-    /// The node as the metrics show it.
+    /// Returns the numbers of the node for metrics.
     pub(super) fn numbers(&self, now: Now, clock: Timestamp, lifecycle: &NodeLifecycle) -> NodeNumbers {
         let age = |at: Timestamp| clock.duration_since(at).try_into().unwrap_or_default();
         let (ready, renewed) = lifecycle.show(&self.name);
@@ -118,7 +118,7 @@ impl Node {
         }
     }
 
-    /// The node as operators see it; its labels are known elsewhere.
+    /// Returns the node for operators, without labels.
     pub(super) fn show(&self, lifecycle: &NodeLifecycle, is_registered: bool) -> Box<ServedNode> {
         let (ready, renewed) = lifecycle.show(&self.name);
         let machine = &self.machine;
@@ -162,7 +162,7 @@ impl Node {
         })
     }
 
-    /// The same with the objects that it refuses and those whose removal is held back.
+    /// Returns the node with its rejected objects and its held-back removals.
     pub(super) fn show_all(
         &self,
         lifecycle: &NodeLifecycle,
@@ -187,8 +187,8 @@ impl Node {
     }
 }
 
-/// What a node is to hold, as its machine sees it; and what of it cannot be read now. Counts how
-/// often it looks.
+/// Desired objects of a node for its machine, with the scopes that cannot be read. Counts lookups
+/// as work.
 pub(super) struct DesiredOn<'a>(pub(super) OnNode<'a>, pub(super) &'a [Unread], pub(super) &'a Work);
 
 impl DesiredState for DesiredOn<'_> {
@@ -206,7 +206,7 @@ impl DesiredState for DesiredOn<'_> {
     }
 }
 
-/// An object of the placement, as a machine sees it.
+/// Converts a placed object for a machine.
 pub(super) fn desired(object: &Placed) -> Desired {
     let Placed { version, object, resource, size, .. } = object;
     Desired { version: version.clone(), object: object.clone(), resource: resource.clone(), size: *size }

@@ -1,4 +1,5 @@
-//! The cloud's store as the storage of objects behind the API: requests in, statuses out.
+//! The cloud's store as the object storage of the API: maps requests to the store, and its errors
+//! to statuses.
 
 mod kinds;
 mod storage;
@@ -23,12 +24,12 @@ use watch::{RING_BYTES, Watches};
 
 pub use storage::CloudList;
 
-/// How long a client is asked to wait while the database cannot be used, in seconds.
+/// Retry-After while the database is unavailable, in seconds.
 const RETRY_SECONDS: u32 = 5;
-/// How long a client is asked to wait while too many lists are open, in seconds.
+/// Retry-After while too many lists are open, in seconds.
 const SNAPSHOT_RETRY_SECONDS: u32 = 1;
 
-/// The objects of a [`CloudStore`], read and written.
+/// API storage over a [`CloudStore`].
 pub struct CloudObjects {
     store: CloudStore,
     kinds: Kinds,
@@ -43,19 +44,17 @@ impl std::fmt::Debug for CloudObjects {
 }
 
 impl CloudObjects {
-    /// Reads the kinds that the store has met before and observes its changes. There can be one for
-    /// a store.
+    /// Loads the stored kinds and registers for commits. A store permits one instance.
     ///
-    /// # Errors
-    /// The store's.
+    /// Those of the store.
     pub async fn new(store: CloudStore) -> Result<Self, CloudError> {
         Self::with_ring(store, RING_BYTES).await
     }
 
-    /// The same with another bound of what is kept in memory for watches, in bytes.
+    /// Like [`CloudObjects::new`], with another size of the watch cache, in bytes.
     ///
     /// # Errors
-    /// The store's.
+    /// Those of the store.
     pub(crate) async fn with_ring(store: CloudStore, bytes: usize) -> Result<Self, CloudError> {
         let watches = Arc::new(Watches::new(bytes));
         store.observe(Arc::clone(&watches) as Arc<_>).await?;
@@ -63,26 +62,26 @@ impl CloudObjects {
         Ok(Self { store, kinds, watches, namespaces: Arc::default() })
     }
 
-    /// Which namespaces are known to exist.
+    /// Returns the cache of existing namespaces.
     pub(super) fn namespaces(&self) -> &Arc<Namespaces> {
         &self.namespaces
     }
 
-    /// The store behind.
+    /// Returns the underlying store.
     #[must_use]
     pub fn store(&self) -> &CloudStore {
         &self.store
     }
 
-    /// Replaces the kinds of CustomResourceDefinitions: all versions that are served, those of a
-    /// group together. A kind that was served only because the store has objects of it gives way
-    /// for good.
+    /// Replaces the kinds of CustomResourceDefinitions with all served versions, those of a group
+    /// together. They permanently replace a learnt kind, which was served only because the store
+    /// has objects of it.
     pub fn set_custom(&self, kinds: &[Arc<Kind>]) {
         self.kinds.set_custom(kinds);
     }
 }
 
-/// What the API answers for an error of the store.
+/// Maps an error of the store to the status of the API.
 fn status(resource: &Resource, name: &str, error: &CloudError) -> Status {
     match error {
         CloudError::AlreadyExists { .. } => Status::already_exists(resource, name),
@@ -125,7 +124,7 @@ fn status(resource: &Resource, name: &str, error: &CloudError) -> Status {
     }
 }
 
-/// What a `continue` token carries.
+/// Contents of a `continue` token.
 #[derive(Serialize, Deserialize)]
 struct Token {
     namespace: String,

@@ -1,5 +1,5 @@
-//! The page for browsers: its files, which are part of the program, and the keys with which it asks
-//! where there are no certificates. Why: `docs/decisions/0023-page.md`.
+//! The page for browsers: its embedded files, and the keys that authorize its requests where client
+//! certificates are not required. Reasons: `docs/decisions/0023-page.md`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ macro_rules! files {
     };
 }
 
-/// All that the page is made of, by the paths below `/page/`.
+/// All files of the page, by their path below `/page/`.
 const FILES: &[(&str, PageFile)] = files! {
     "": HTML = "index.html";
     "style.css": CSS = "style.css";
@@ -40,26 +40,26 @@ const FILES: &[(&str, PageFile)] = files! {
     "rollout.js": SCRIPT = "rollout.js";
 };
 
-/// The page, where it is served.
+/// The page, if it is served.
 #[derive(Clone)]
 pub struct Page {
     keys: Arc<Keys>,
-    /// Where it is served to browsers on this machine.
+    /// Address at which browsers on this machine get it.
     address: Option<SocketAddr>,
 }
 
 impl Page {
-    /// A page with these keys. At this address it is served without TLS.
+    /// Creates a page with these keys, served without TLS at this address.
     pub fn new(keys: Keys, address: Option<SocketAddr>) -> Self {
         Self { keys: Arc::new(keys), address }
     }
 
-    /// Who may ask.
+    /// Returns the keys that authorize requests.
     pub fn keys(&self) -> Arc<dyn PageKeys> {
         Arc::clone(&self.keys) as Arc<dyn PageKeys>
     }
 
-    /// Where it is, with a key for this role, and until when that is good; nothing if it is not
+    /// Returns the URL with a key for this role, and the key's expiry; `None` if the page is not
     /// served without certificates.
     pub(super) fn invitation(&self, role: Role) -> Option<PageInvitation> {
         let address = self.address?;
@@ -69,7 +69,7 @@ impl Page {
     }
 }
 
-/// A file of the page.
+/// Returns a file of the page by its path.
 pub(super) fn file(path: &str) -> Option<PageFile> {
     FILES.iter().find(|(name, _)| *name == path).map(|(_, file)| *file)
 }
@@ -78,7 +78,7 @@ pub(super) fn file(path: &str) -> Option<PageFile> {
 mod tests {
     use super::*;
 
-    /// What all files take together at most, in bytes.
+    /// Maximum size of all files together, in bytes.
     const BUDGET: usize = 90_000;
 
     fn text(path: &str) -> &'static str {

@@ -1,6 +1,5 @@
-//! What the probes of Kubernetes and Prometheus ask for, over plain HTTP (`api.health`): it answers
-//! from the first moment of a start, however long that takes, and tells nothing but health and
-//! numbers.
+//! Probes of Kubernetes and Prometheus over plain HTTP (`api.health`). Serves from the very start
+//! of the process, and exposes only health and metrics.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -14,15 +13,15 @@ use edgesync_api::{Access, Extension, ExtensionCall, Limits, ListenError, Listen
 use edgesync_object::Status;
 use edgesync_object::status;
 
-/// What is known once it has started.
+/// Components available after the start.
 #[derive(Clone, Default)]
 struct Started {
     admin: Arc<OnceLock<Admin>>,
-    /// Of whoever keeps the objects.
+    /// Checks of the store.
     checks: Arc<OnceLock<Checks>>,
 }
 
-/// See the module. Ends when it is dropped.
+/// HTTP server of the probes; stops on drop.
 pub struct Probes {
     readiness: Readiness,
     started: Started,
@@ -30,10 +29,10 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Answers at this address, if there is one.
+    /// Starts to serve at this address, if there is one.
     ///
     /// # Errors
-    /// The address cannot be had.
+    /// The address is unavailable.
     pub async fn open(address: Option<SocketAddr>) -> Result<Self, ListenError> {
         let readiness = Readiness::waits_for("it starts");
         let (started, mut serving) = (Started::default(), JoinSet::new());
@@ -51,14 +50,14 @@ impl Probes {
         Ok(Self { readiness, started, _serving: serving })
     }
 
-    /// What it waits for.
+    /// Returns the readiness that the start updates.
     pub fn readiness(&self) -> &Readiness {
         &self.readiness
     }
 
-    /// There are numbers, and whoever keeps the objects has checks.
+    /// Adds metrics and the checks of the store.
     pub fn started(&self, admin: Admin, checks: impl Fn() -> Vec<Check> + Send + Sync + 'static) {
-        // It starts once.
+        // Called once per start.
         let _ = self.started.admin.set(admin);
         let _ = self.started.checks.set(Box::new(checks));
     }

@@ -1,7 +1,7 @@
-//! What a page shows of the whole fleet: one row for each node, what has changed since, and the
-//! last hour. The fleet makes it once; however many pages are open, they are handed the same bytes.
+//! Overview of the whole fleet for pages: a row per node, the changes since a revision, and the
+//! last hour. The fleet builds it once; all open pages share the same bytes.
 //!
-//! `docs/api.md` describes what is sent.
+//! `docs/api.md` describes the format.
 
 mod history;
 mod past;
@@ -27,21 +27,21 @@ pub(super) use past::{Past, Seen};
 pub(super) use row::{Row, STATES, State, Tally};
 pub(super) use wanted::{RolloutAnswer, RolloutOf, Wanted};
 
-/// Deltas that are kept for pages that come back: about five minutes.
+/// Deltas kept for pages that reconnect: about five minutes.
 const DELTAS: usize = 300;
-/// The bytes of those, together.
+/// Maximum bytes of all deltas.
 const DELTA_BYTES: usize = 4 << 20;
-/// A stream says something at least so often.
+/// Interval of keepalive lines in a stream.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Between the fleet, which tells, and those who ask.
+/// Published overview, between the fleet and its readers.
 #[derive(Debug)]
 pub struct Board {
-    /// This start of the program: revisions of another one mean nothing.
+    /// Id of this start of the program: revisions of another start are invalid.
     start: String,
     told: Mutex<Told>,
     revision: watch::Sender<u64>,
-    /// How often somebody has asked: then the fleet looks more often.
+    /// Number of requests so far; the fleet updates more often while it grows.
     asked: AtomicU64,
 }
 
@@ -58,12 +58,12 @@ struct Told {
     history_text: Option<Bytes>,
 }
 
-/// What a pass over all nodes has found.
+/// Changes found by a pass over all nodes.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// Rows of nodes that are new or have changed.
     pub(super) rows: Vec<(NodeName, Row)>,
-    /// Nodes that are no more.
+    /// Removed nodes.
     pub(super) gone: Vec<NodeName>,
 }
 
@@ -81,13 +81,13 @@ impl Board {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many streams are open, and how often somebody has asked.
+    /// Returns the number of open streams and the number of requests.
     pub(super) fn interest(&self) -> (usize, u64) {
         (self.revision.receiver_count(), self.asked.load(Ordering::Relaxed))
     }
 
-    /// What a pass has found, at a time in milliseconds: becomes the next revision if it is
-    /// anything.
+    /// Publishes the changes of a pass, at a time in milliseconds. Creates a revision only if there
+    /// are any, or none exists yet.
     pub(super) fn tell(&self, at: i64, found: Found) {
         let mut told = self.told();
         if found.rows.is_empty() && found.gone.is_empty() && told.revision > 0 {
@@ -99,7 +99,7 @@ impl Board {
         self.revision.send_replace(revision);
     }
 
-    /// A sample of the history.
+    /// Adds a sample to the history.
     pub(super) fn sample(&self, sample: impl FnOnce(&Tally) -> Sample) {
         let mut told = self.told();
         let sample = sample(&told.tally);
@@ -107,28 +107,28 @@ impl Board {
         told.history_text = None;
     }
 
-    /// The row of a node as it was told last.
+    /// Returns the last published row of a node.
     pub(super) fn row(&self, name: &NodeName) -> Option<Row> {
         self.told().rows.get(name).copied()
     }
 
-    /// The names of all that were told.
+    /// Returns the names of all published rows.
     pub(super) fn names(&self) -> Vec<NodeName> {
         self.told().rows.keys().cloned().collect()
     }
 
-    /// How many were told.
+    /// Returns the number of published rows.
     pub(super) fn len(&self) -> usize {
         self.told().rows.len()
     }
 
-    /// All rows.
+    /// Returns all rows.
     pub(super) fn snapshot(&self) -> Bytes {
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.told().snapshot(&self.start)
     }
 
-    /// The last hour.
+    /// Returns the last hour.
     pub(super) fn history(&self) -> Bytes {
         let mut told = self.told();
         let made = told.history_text.take().unwrap_or_else(|| text(&told.history.show()).into());
@@ -136,8 +136,8 @@ impl Board {
         made
     }
 
-    /// Lines from now on: at first all rows, unless `from` is a start and a revision after which
-    /// all is known.
+    /// Streams lines: a snapshot first, unless `from` is a start and a revision from which the
+    /// deltas are still kept.
     pub(super) fn watch(
         self: &Arc<Self>,
         from: Option<(&str, u64)>,
@@ -211,11 +211,11 @@ impl Told {
         self.revision
     }
 
-    /// The names of the states come first, so that whoever reads the text from its beginning can
-    /// tell what follows.
+    /// Serializes a snapshot or a delta. The names of the states come first, for readers that parse
+    /// the text incrementally.
     fn line(&self, what: &str, start: &str, nodes: &str, gone: &Value) -> Bytes {
         let mut text = String::with_capacity(nodes.len() + 512);
-        // Writing to a text does not fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(
             text,
             "{{\"type\":\"{what}\",\"start\":{},\"revision\":{},\"at\":{},\"states\":{},\"counts\":{},\"held\":{},\
@@ -246,7 +246,7 @@ impl Told {
         made
     }
 
-    /// What somebody does not know who knows a revision, and the revision that is known then.
+    /// Returns the lines after a known revision, and the revision reached with them.
     fn after(&mut self, known: Option<u64>, start: &str) -> (Vec<Bytes>, u64) {
         let first = self.deltas.front().map_or(self.revision + 1, |(revision, _)| *revision);
         let lines = match known {
@@ -260,12 +260,12 @@ impl Told {
     }
 }
 
-/// JSON of an answer whose keys are all text, which does not fail.
+/// Serializes an answer whose keys are all strings, which cannot fail.
 fn text(answer: &impl Serialize) -> String {
     serde_json::to_string(answer).unwrap_or_default()
 }
 
-/// Ends a list, each of whose items has a comma after it.
+/// Closes a list whose items each end with a comma.
 fn close(list: &mut String) {
     if list.ends_with(',') {
         list.pop();

@@ -1,5 +1,5 @@
-//! What goes on behind the API of the cloud: the kinds of CustomResourceDefinitions are served,
-//! dependents and namespaces collected.
+//! Background tasks of the cloud's API: serves the kinds of CustomResourceDefinitions, and runs
+//! garbage collection.
 
 use std::sync::Arc;
 
@@ -11,18 +11,17 @@ use super::definitions::Definitions;
 use edgesync_object::status::Result;
 use edgesync_runtime::chain;
 
-/// The tasks behind the API. They end when this is dropped.
+/// Background tasks, aborted on drop.
 #[derive(Debug)]
 pub struct Upkeep {
     tasks: JoinSet<()>,
 }
 
 impl Upkeep {
-    /// Makes the namespaces that every cluster has and serves the kinds that are defined, from now
-    /// on as they change.
+    /// Creates the system namespaces, and starts to serve defined kinds as they change.
     ///
     /// # Errors
-    /// The store's, as the API says it.
+    /// Those of the store, as API statuses.
     pub async fn start(objects: &Arc<CloudObjects>) -> Result<Self> {
         let namespaces = objects.namespaces();
         namespaces.ensure_system(&**objects).await?;
@@ -34,7 +33,8 @@ impl Upkeep {
         Ok(Self { tasks })
     }
 
-    /// Starts what reads every object: the collector, and one look through the database.
+    /// Starts the tasks that read every object: the collector, and an integrity check of the
+    /// database.
     pub fn read_all(&mut self, objects: &Arc<CloudObjects>) {
         let store = objects.store().clone();
         self.tasks.spawn(Collector::new(Arc::clone(objects), Arc::clone(objects.namespaces())).run());

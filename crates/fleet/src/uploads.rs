@@ -1,5 +1,5 @@
-//! Checks what a node sends from its outbox before it takes effect: whether it can be read, is
-//! valid, and is this node's to say. Pure.
+//! Validates items of a node's outbox before they take effect: format, content, and the node's
+//! authority over the object. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use edgesync_schema::Schema;
 
 use super::source::{Effect, UploadBatch, UploadEffect};
 
-/// The longest report of a node, in bytes of JSON.
+/// Maximum length of a node's report, in bytes of JSON.
 const MAX_REPORT: usize = 64 << 10;
-/// The longest Event, in bytes of JSON: a device stores those of 64 KiB, and adds to them.
+/// Maximum length of an Event, in bytes of JSON: a device accepts 64 KiB, and adds fields.
 const MAX_EVENT: usize = 72 << 10;
-/// The longest text of a refusal, in bytes.
+/// Maximum length of a refusal's message, in bytes.
 const MAX_MESSAGE: usize = 256;
-/// The most problems that a refusal names.
+/// Maximum number of problems in a refusal's message.
 const MAX_CAUSES: usize = 4;
 
-/// Where an object belongs, as seen from a node.
+/// Placement of an object, as seen from a node.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
-    /// On this node.
+    /// Placed on this node.
     Here(Arc<Placed>),
-    /// On other nodes, or on none, or there is no such object.
+    /// Placed on other nodes or on none, or nonexistent.
     Elsewhere,
 }
 
@@ -44,8 +44,8 @@ fn invalid(message: impl Into<String>) -> Refusal {
     (RefusedReason::Invalid, message.into())
 }
 
-/// The objects that an upload says something of, by UID: their status, or what is in effect. Only
-/// the lane of status has any.
+/// Returns the placement of the objects that an upload reports on, by UID: their status, or effects
+/// in files. Only the status lane has any.
 pub(super) fn places(upload: &Upload, place: impl Fn(&str) -> Place) -> HashMap<Uid, Place> {
     if upload.lane != Lane::Status {
         return HashMap::new();
@@ -59,8 +59,8 @@ pub(super) fn places(upload: &Upload, place: impl Fn(&str) -> Place) -> HashMap<
     uids.map(|uid| (uid.clone(), place(&uid))).collect()
 }
 
-/// What is to be stored for an upload of a node with this database file. `places` is what
-/// [`places`] has found; `schema` has the schemas of kinds, if there are any.
+/// Validates an upload from a node with this database file, and returns the batch to store.
+/// `places` is the result of [`places`]; `schema` returns the schema of a kind, if there is one.
 pub(super) fn prepare(
     (node, epoch): (&NodeName, Epoch),
     upload: &Upload,
@@ -80,7 +80,7 @@ pub(super) fn prepare(
     }
 }
 
-/// At most [`MAX_MESSAGE`] bytes of a text, cut between characters.
+/// Truncates a text to [`MAX_MESSAGE`] bytes at a character boundary.
 pub(super) fn clip(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(MAX_MESSAGE));
     text
@@ -134,8 +134,8 @@ fn object_status(
     let StatusContent { uid, object, status } = content;
     let resource = match places.get(uid) {
         Some(Place::Here(placed)) => same_object(placed, object)?,
-        // Whether it is gone, or another one has its name, or it does not belong on this node, the
-        // store tells.
+        // The store distinguishes a deleted object, a replaced one, and one not placed on this
+        // node.
         Some(Place::Elsewhere) => {
             let guessed = kinds::guess(&object.api_version, &object.kind, !object.namespace.is_empty());
             if !is_placeable(&guessed) {
@@ -160,8 +160,8 @@ fn object_status(
     })
 }
 
-/// What is in effect of an object that the node holds, or is to hold: of others a node says nothing
-/// but that they are gone.
+/// Validates the reported effects of an object. The store accepts them if the object is placed on
+/// the node or recorded for it.
 fn in_effect(effect: EffectContent, epoch: Epoch, places: &HashMap<Uid, Place>) -> Result<Effect, Refusal> {
     if !effect.is_sane() {
         return Err(invalid("what is in effect goes beyond its limits, or contradicts itself"));
@@ -178,7 +178,7 @@ fn not_placed(object: &ObjectRef) -> Refusal {
     (RefusedReason::NotPlaced, format!("{} does not belong on this node", object.key()))
 }
 
-/// The kind of the object, if that is the one that the node speaks of.
+/// Returns the kind of the object if its key matches the one that the node sent.
 fn same_object(placed: &Placed, object: &ObjectRef) -> Result<Resource, Refusal> {
     let key = placed.object.key();
     if key == object.key() {
@@ -187,7 +187,7 @@ fn same_object(placed: &Placed, object: &ObjectRef) -> Result<Resource, Refusal>
     Err(invalid(format!("the UID is that of {key}, not of {}", object.key())))
 }
 
-/// A status must be one that the kind can have, as in a request to change it.
+/// Validates a status against its kind, as for an API request.
 fn check_status(schema: &Schema, resource: &Resource, status: &mut Value) -> Result<(), Refusal> {
     let Some(schema) = schema.field("status") else {
         return Err(invalid(format!("objects of kind {} have no status", resource.kind)));

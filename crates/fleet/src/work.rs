@@ -1,30 +1,30 @@
-//! How much the loop does in a turn, in units of work instead of time: a clock would tell of the
-//! machine that it runs on.
+//! Measures work in a turn of the loop in units instead of time, independent of the machine's
+//! speed.
 //!
-//! A unit is an object that is looked at for a node, or as much work: see the constants.
+//! A unit is one lookup of an object for a node, or comparable work: see the constants.
 
 use std::cell::Cell;
 
-/// Units after which a part of a turn ends, however much is left: the next turn goes on with it. A
-/// part may take longer by one piece, which is a node with all that it is to hold.
+/// Units after which a part of a turn ends; the next turn continues. A part may exceed this by one
+/// item, which is a node with all its desired objects.
 ///
-/// A turn has five parts at most, and is to take less than 60 ms: 6 µs for a unit. The longest
-/// turns of 10,000 nodes with objects of a rule for all of them have 4,000 to 5,000 units. They
-/// take 7 ms with optimisation, and 10 µs for a unit without any.
+/// A turn has at most five parts, and a target below 60 ms: 6 µs per unit. The longest turns with
+/// 10,000 nodes and objects of a rule for all of them have 4,000 to 5,000 units. They take 7 ms
+/// with optimisation, and 10 µs per unit without.
 const PART: u64 = 2048;
-/// The most that a turn may take at 10,000 nodes of the tests.
+/// Limit of a turn with 10,000 nodes in the tests.
 #[cfg(test)]
 pub(super) const MAX_TURN: u64 = 5 * PART;
-/// A node of which something is looked at or told.
+/// Visit of a node.
 const NODE: u64 = 1;
-/// A change that the source tells, or an answer of it.
+/// Change or answer of the source.
 const CHANGE: u64 = 2;
-/// A frame, or an event from a node.
+/// Frame or event from a node.
 const FRAME: u64 = 4;
-/// So many bytes of a frame are another unit.
+/// Bytes of a frame per further unit.
 const FRAME_BYTES: usize = 1024;
 
-/// Counts units.
+/// Counter of units.
 #[derive(Debug, Default)]
 pub(super) struct Work(Cell<u64>);
 
@@ -33,7 +33,7 @@ impl Work {
         self.0.set(self.0.get() + units);
     }
 
-    /// Where a part that begins now ends.
+    /// Returns the counter value at which a part that begins now ends.
     pub(super) fn part(&self) -> u64 {
         self.0.get() + PART
     }
@@ -54,17 +54,17 @@ impl Work {
         self.add(FRAME + (bytes / FRAME_BYTES) as u64);
     }
 
-    /// An object is looked at for a node.
+    /// Counts the lookup of an object for a node.
     pub(super) fn object(&self) {
         self.add(1);
     }
 
-    /// Objects are looked at, each shortly.
+    /// Counts short visits of objects.
     pub(super) fn objects(&self, count: usize) {
         self.add(count as u64);
     }
 
-    /// What was done so far.
+    /// Returns the units so far.
     #[cfg(test)]
     pub(super) fn done(&self) -> u64 {
         self.0.get()

@@ -1,4 +1,4 @@
-//! The task: follows all kinds, examines what has changed, and acts.
+//! The collector task: follows all kinds, examines changed objects, and acts.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,21 +16,20 @@ use edgesync_object::objectsync::is_sync_record;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Resource, Scope, Status};
 
-/// The shortest time from one look at all kinds to the next: what following costs while much is
-/// written.
+/// Minimum interval between two rounds over all kinds; bounds the cost under many writes.
 const ROUND: Duration = Duration::from_millis(20);
-/// How long the task waits when nothing is due.
+/// Maximum wait when nothing is due.
 const IDLE: Duration = Duration::from_secs(3600);
-/// How soon what failed is tried again, at first and at most.
+/// Initial and maximum delay of a retry.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
-/// The most objects that are examined between two looks at the changes.
+/// Maximum number of objects examined per round.
 const STEP: usize = 256;
 
-/// Owners that were found to be gone, until it is told.
+/// Absent owners found since the last log line.
 #[derive(Default)]
 struct Gone {
     owners: usize,
-    /// One of them, with an object that names it.
+    /// One of them, with an object that references it.
     example: String,
 }
 
@@ -42,7 +41,7 @@ impl Gone {
         self.example = format!("{} '{namespace}/{name}' of {kind} '{owner}' {uid}", resource.kind);
     }
 
-    /// Tells of all at once: many objects may have lost their owners together.
+    /// Logs all of them in one line: many objects may lose their owners together.
     fn tell(&mut self) {
         let Self { owners, example } = std::mem::take(self);
         if owners > 0 {
@@ -51,13 +50,13 @@ impl Gone {
     }
 }
 
-/// A kind that is followed, up to a version.
+/// A followed kind, with the version reached.
 struct Followed {
     resource: Arc<Resource>,
     version: u64,
 }
 
-/// See the module.
+/// Collector over a storage; see the module.
 pub(crate) struct Collector<K> {
     storage: Arc<K>,
     namespaces: Arc<Namespaces>,
@@ -67,9 +66,9 @@ pub(crate) struct Collector<K> {
     followed: Vec<Followed>,
     kinds_version: Option<u64>,
     terminating: Terminating,
-    /// What failed, by the time when it is tried again.
+    /// Failed objects, by the time of their retry.
     failed: BTreeSet<(Instant, Uid)>,
-    /// The last pause of what failed.
+    /// Last retry delay of failed objects.
     pauses: HashMap<Uid, Duration>,
 }
 
@@ -90,7 +89,7 @@ impl<K: Storage> Collector<K> {
         }
     }
 
-    /// Follows and acts. Never ends; is dropped to stop, at any time.
+    /// Runs forever. Can be dropped at any time to stop it.
     pub(crate) async fn run(mut self) {
         let mut pause = RETRY.0;
         loop {
@@ -109,7 +108,7 @@ impl<K: Storage> Collector<K> {
         }
     }
 
-    /// Waits until there is something to do.
+    /// Waits until there is work.
     async fn idle(&self) {
         if self.graph.waiting() > 0 {
             return;
@@ -118,13 +117,13 @@ impl<K: Storage> Collector<K> {
         let wake = due.into_iter().flatten().min().unwrap_or_else(|| Instant::now() + IDLE);
         let Some(first) = self.followed.iter().min_by_key(|followed| followed.version) else { return };
         tokio::select! {
-            // What it returns is asked for again in the next round.
+            // The next round requests the changes again.
             _ = self.storage.changes(&first.resource, first.version) => {}
             () = sleep_until(wake) => {}
         }
     }
 
-    /// Looks at all kinds once and does part of what follows from it.
+    /// Follows all kinds once and does a part of the resulting work.
     async fn round(&mut self) -> Result<()> {
         self.follow_kinds().await?;
         for place in 0..self.followed.len() {
@@ -142,7 +141,7 @@ impl<K: Storage> Collector<K> {
         Ok(())
     }
 
-    /// Begins to follow kinds that are new and gives up those that are gone.
+    /// Starts to follow new kinds and drops deleted ones.
     async fn follow_kinds(&mut self) -> Result<()> {
         let version = self.storage.kinds_version();
         if self.kinds_version == Some(version) {
@@ -160,13 +159,13 @@ impl<K: Storage> Collector<K> {
                 self.followed.push(Followed { resource, version });
             }
         }
-        // Owners of a kind that was not served can be found now.
+        // Owners of a kind that was not served before can be found now.
         self.graph.doubt();
         self.kinds_version = Some(version);
         Ok(())
     }
 
-    /// Reads all objects of a kind that matter here. Returns the version that they are of.
+    /// Lists the relevant objects of a kind. Returns the version of the list.
     async fn load(&mut self, resource: &Arc<Resource>) -> Result<u64> {
         let mut snapshot = self.storage.snapshot(resource).await?;
         let namespace = is_same(resource, &self.namespace);
@@ -190,7 +189,7 @@ impl<K: Storage> Collector<K> {
         Ok(snapshot.version())
     }
 
-    /// Takes in the next changes of a kind.
+    /// Applies the next changes of a kind.
     async fn follow(&mut self, place: usize) -> Result<()> {
         let Some(Followed { resource, version }) = self.followed.get(place) else { return Ok(()) };
         let resource = Arc::clone(resource);
@@ -249,9 +248,8 @@ impl<K: Storage> Collector<K> {
         Some(uid)
     }
 
-    /// Examines objects and acts on them, many at the same time. Those that have changed after the
-    /// version up to which every kind has been looked at wait for the next round: not all of their
-    /// dependents may be known.
+    /// Examines objects and acts on them, many concurrently. Objects newer than the version reached
+    /// by every kind wait for the next round: some of their dependents may be unknown.
     async fn examine(&mut self) {
         let caught_up = self.followed.iter().map(|followed| followed.version).min().unwrap_or_default();
         let mut tasks = JoinSet::new();
@@ -293,7 +291,7 @@ impl<K: Storage> Collector<K> {
         }
     }
 
-    /// Takes in how an action ended. Who failed is tried again later; who has changed comes as a
+    /// Handles the result of an action. A failure is retried later; a changed object arrives as a
     /// change.
     fn acted(&mut self, done: Option<Result<(Uid, Result<()>), tokio::task::JoinError>>) {
         let Some(Ok((uid, outcome))) = done else { return };
@@ -310,7 +308,7 @@ impl<K: Storage> Collector<K> {
         }
     }
 
-    /// What is to be done with an object: looks up owners of which nothing is known.
+    /// Plans the action for an object, after looking up unknown owners.
     async fn decide(&mut self, uid: &Uid, place: &Place) -> Result<Option<Action>> {
         let mut owners = Vec::new();
         for (owner, known) in self.graph.owners(uid) {
@@ -330,7 +328,8 @@ impl<K: Storage> Collector<K> {
         Ok(self.graph.plan(uid, &owners))
     }
 
-    /// Whether an owner is where a reference says. One in another namespace is not.
+    /// Looks up an owner where its reference points. An owner in another namespace counts as
+    /// absent.
     async fn look_up(&self, owner: &Owner, dependent: &Place) -> Result<Presence> {
         let kinds = self.storage.kinds();
         let named = |kind: &Resource| kind.group == owner.group() && *kind.kind == *owner.kind;
@@ -358,13 +357,13 @@ impl<K: Storage> Collector<K> {
     }
 }
 
-/// Whether two resources are of the same objects.
+/// Returns whether two resources denote the same objects.
 fn is_same(a: &Resource, b: &Resource) -> bool {
     a.group == b.group && a.kind == b.kind
 }
 
-/// Does what is planned, unless the object is no longer as it was seen: then the change is on its
-/// way here.
+/// Performs an action, unless the object has changed since it was observed: then the change arrives
+/// later.
 async fn act<K: Storage>(storage: &K, uid: &Uid, place: &Place, action: Action) -> Result<()> {
     let Place { resource, namespace, name, version } = place;
     let Some(stored) = storage.get(resource, namespace, name).await? else { return Ok(()) };
@@ -399,7 +398,7 @@ async fn act<K: Storage>(storage: &K, uid: &Uid, place: &Place, action: Action) 
     }
 }
 
-/// Whether the object has changed or gone meanwhile.
+/// Returns whether an error means that the object has changed or was deleted concurrently.
 fn is_outdated(status: &Status) -> bool {
     status.is(&Reason::Conflict) || status.is(&Reason::NotFound)
 }

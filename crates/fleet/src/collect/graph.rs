@@ -1,8 +1,8 @@
-//! Who owns whom, and what is to be done about it. Pure: sees changes, gives plans, does nothing
-//! itself.
+//! Graph of owners and dependents, and the plans derived from it. Pure: consumes changes and
+//! returns plans.
 //!
-//! It holds only objects that have owners or wait for their dependents: about 400 bytes for each,
-//! plus 200 for each owner that has dependents. All other objects cost nothing.
+//! Contains only objects that have owners or wait for their dependents: about 400 bytes for each,
+//! plus 200 for each owner with dependents. All other objects cost nothing.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -15,7 +15,7 @@ use edgesync_object::{Resource, split_api_version};
 
 pub(super) type Uid = Arc<str>;
 
-/// What of an object matters here, read from its JSON text.
+/// Metadata relevant here, parsed from an object's JSON.
 #[derive(Debug, Deserialize)]
 pub(super) struct Seen<'a> {
     #[serde(borrow)]
@@ -54,23 +54,23 @@ impl Owner {
     }
 }
 
-/// Where an object is.
+/// Location and version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) resource: Arc<Resource>,
     pub(super) namespace: Box<str>,
     pub(super) name: Box<str>,
-    /// The version that was seen last.
+    /// The last observed version.
     pub(super) version: u64,
 }
 
-/// An object that is being deleted, and waits for what happens to its dependents.
+/// Wait of a deleted object for its dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
     None,
-    /// They are to be deleted first.
+    /// They are deleted first.
     Foreground,
-    /// They are to lose their reference first.
+    /// They lose their reference first.
     Orphan,
 }
 
@@ -82,19 +82,19 @@ struct Entry {
     hold: Hold,
 }
 
-/// What is known of an owner.
+/// Result of looking up an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// It exists.
+    /// The owner exists.
     Present,
-    /// No object of this uid is where the reference says.
+    /// No object with this UID exists at the referenced place.
     Absent,
-    /// Nobody can say: the kind is not served, or the reference leads from the cluster into a
-    /// namespace.
+    /// Undecidable: the kind is not served, or a cluster-scoped object references a namespaced
+    /// owner.
     Unresolvable,
 }
 
-/// What an owner was found to be when it was looked up under a reference.
+/// Cached result of a lookup, with the reference that was followed.
 #[derive(Debug)]
 struct Known {
     owner: Owner,
@@ -102,18 +102,18 @@ struct Known {
     presence: Presence,
 }
 
-/// What is to be done with an object.
+/// Planned action for an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Delete it; in the foreground if dependents of its own are to go before.
+    /// Delete it; in the foreground if its own dependents are deleted first.
     Delete { foreground: bool },
-    /// Take its references to these owners out.
+    /// Remove its references to these owners.
     Strip(Vec<Uid>),
-    /// Take this finalizer out.
+    /// Remove this finalizer.
     Release(&'static str),
 }
 
-/// See the module.
+/// Objects, lookups and queue; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     entries: HashMap<Uid, Entry>,
@@ -124,7 +124,7 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Takes in an object that is new or has changed.
+    /// Adds or updates an object.
     pub(super) fn observe(&mut self, place: Place, seen: SeenMeta<'_>) {
         let uid: Uid = seen.uid.as_ref().into();
         let deleting = seen.deletion_timestamp.is_some();
@@ -150,7 +150,7 @@ impl Graph {
         self.enqueue(&uid);
     }
 
-    /// Takes in that an object is gone.
+    /// Removes a deleted object.
     pub(super) fn forget(&mut self, uid: &str) {
         self.take_out(uid);
         if let Some(known) = self.known.get_mut(uid) {
@@ -159,7 +159,7 @@ impl Graph {
         self.enqueue_dependents(uid);
     }
 
-    /// Takes in that of a kind only these objects exist, after changes were missed.
+    /// Removes all objects of a kind that are not listed, after changes were missed.
     pub(super) fn keep_only(&mut self, resource: &Resource, uids: &HashSet<Uid>) {
         let same =
             |place: &Place| place.resource.group == resource.group && place.resource.kind == resource.kind;
@@ -170,7 +170,7 @@ impl Graph {
         self.doubt();
     }
 
-    /// Forgets what is known of owners and examines every object again.
+    /// Clears the cached lookups, and queues every object.
     pub(super) fn doubt(&mut self) {
         self.known.clear();
         for uid in self.entries.keys().cloned().collect::<Vec<_>>() {
@@ -178,7 +178,7 @@ impl Graph {
         }
     }
 
-    /// Takes an object out. Owners that wait for it are examined again.
+    /// Removes an object, and queues the owners that wait for it.
     fn take_out(&mut self, uid: &str) -> Option<Entry> {
         let old = self.entries.remove(uid)?;
         for owner in &old.owners {
@@ -196,7 +196,7 @@ impl Graph {
         Some(old)
     }
 
-    /// Has an object examined.
+    /// Queues an object for examination.
     pub(super) fn enqueue(&mut self, uid: &Uid) {
         if self.queued.insert(uid.clone()) {
             self.queue.push_back(uid.clone());
@@ -210,14 +210,14 @@ impl Graph {
         }
     }
 
-    /// The next object to examine.
+    /// Returns the next object to examine.
     pub(super) fn next(&mut self) -> Option<Uid> {
         let uid = self.queue.pop_front()?;
         self.queued.remove(&uid);
         Some(uid)
     }
 
-    /// How many objects wait to be examined.
+    /// Returns the number of queued objects.
     pub(super) fn waiting(&self) -> usize {
         self.queue.len()
     }
@@ -226,13 +226,12 @@ impl Graph {
         self.entries.get(uid).map_or(Hold::None, |entry| entry.hold)
     }
 
-    /// Where an object is, if it is held here.
+    /// Returns the location of an object in the graph.
     pub(super) fn place(&self, uid: &str) -> Option<&Place> {
         self.entries.get(uid).map(|entry| &entry.place)
     }
 
-    /// The owners that must be known before there can be a plan for an object, with what is known
-    /// of them.
+    /// Returns the owners needed to plan for an object, with cached lookups.
     pub(super) fn owners(&self, uid: &str) -> Vec<(Owner, Option<Presence>)> {
         let Some(entry) = self.entries.get(uid).filter(|entry| !entry.deleting) else { return Vec::new() };
         let known = |owner: &Owner| {
@@ -246,7 +245,7 @@ impl Graph {
         entry.owners.iter().map(|owner| (owner.clone(), known(owner))).collect()
     }
 
-    /// Remembers what an owner was found to be, looked up for a dependent in `namespace`.
+    /// Caches the lookup of an owner for a dependent in `namespace`.
     pub(super) fn learn(&mut self, owner: Owner, namespace: &str, presence: Presence) {
         if self.dependents.contains_key(&owner.uid) {
             let uid = owner.uid.clone();
@@ -254,7 +253,7 @@ impl Graph {
         }
     }
 
-    /// What is to be done with an object, given its owners in the order of [`Graph::owners`].
+    /// Plans the action for an object, given its owners in the order of [`Graph::owners`].
     pub(super) fn plan(&self, uid: &str, owners: &[(Owner, Presence)]) -> Option<Action> {
         let entry = self.entries.get(uid)?;
         let own = match entry.hold {
@@ -266,7 +265,7 @@ impl Graph {
         own.or_else(|| self.plan_orphan(entry))
     }
 
-    /// Whether dependents keep an owner from going.
+    /// Returns whether dependents block the deletion of an owner.
     fn is_blocked(&self, uid: &str) -> bool {
         let blocks = |dependent: &Uid| {
             let owners = self.entries.get(dependent).map_or(&[][..], |entry| &entry.owners);
@@ -275,8 +274,8 @@ impl Graph {
         self.dependents.get(uid).into_iter().flatten().any(blocks)
     }
 
-    /// A dependent loses its references to owners that leave it behind, also if it is being deleted
-    /// itself.
+    /// Plans to remove references to owners that orphan this dependent, even while it is being
+    /// deleted.
     fn plan_orphan(&self, entry: &Entry) -> Option<Action> {
         let leaving = entry.owners.iter().filter(|owner| self.hold(&owner.uid) == Hold::Orphan);
         let leaving: Vec<Uid> = leaving.map(|owner| owner.uid.clone()).collect();

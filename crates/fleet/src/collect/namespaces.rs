@@ -1,4 +1,4 @@
-//! Namespaces that are being deleted: empties them, then lets them go.
+//! Deletion of namespaces: empties each one, then removes its finalizer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use edgesync_api::Storage;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Resource, Scope};
 
-/// How soon a namespace is looked at again, at first and at most: objects in it wait for their
+/// Initial and maximum delay before a namespace is checked again: objects in it wait for their
 /// finalizers.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// The finalizer in the spec of a namespace that has not been emptied.
+/// Finalizer in the spec of a namespace that is not empty yet.
 const FINALIZER: &str = "kubernetes";
 
-/// The namespaces that are being deleted, and when they are looked at next.
+/// Terminating namespaces, with the time of their next check.
 #[derive(Debug, Default)]
 pub(super) struct Terminating(BTreeMap<String, Turn>);
 
@@ -29,7 +29,7 @@ struct Turn {
 }
 
 impl Terminating {
-    /// Takes in whether a namespace is being deleted.
+    /// Records whether a namespace is terminating.
     pub(super) fn set(&mut self, name: &str, terminating: bool) {
         if !terminating {
             self.0.remove(name);
@@ -38,12 +38,12 @@ impl Terminating {
         }
     }
 
-    /// When the next one is due.
+    /// Returns the time of the next check.
     pub(super) fn due(&self) -> Option<Instant> {
         self.0.values().map(|turn| turn.due).min()
     }
 
-    /// Empties every namespace that is due, and lets those go in which nothing was found.
+    /// Empties every namespace that is due, and releases the empty ones.
     pub(super) async fn work<K: Storage>(
         &mut self,
         storage: &Arc<K>,
@@ -69,7 +69,8 @@ impl Terminating {
     }
 }
 
-/// Deletes what is in a namespace. If nothing was, the namespace goes: tells whether it has.
+/// Deletes the contents of a namespace, or releases it if it is empty. Returns whether it was
+/// released.
 async fn empty<K: Storage>(
     storage: &Arc<K>,
     namespace: &Arc<Resource>,
@@ -89,7 +90,7 @@ async fn empty<K: Storage>(
     }
 }
 
-/// Takes the finalizer from the spec of a namespace. Without any other, the namespace goes.
+/// Removes the finalizer in the spec of a namespace, which deletes it if no other remains.
 async fn release<K: Storage>(storage: &K, resource: &Arc<Resource>, name: &str) -> Result<()> {
     let Some(stored) = storage.get(resource, "", name).await? else { return Ok(()) };
     let mut object = remove::parse(&stored)?;

@@ -1,5 +1,5 @@
-//! Deletes objects the way the API does: who has finalizers is marked and waits for them, the
-//! others go at once. Depends on `api` and `object`.
+//! Deletes objects as the API does: an object with finalizers is marked and waits for them, others
+//! are removed at once. Depends on `api` and `object`.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{Object, Resource, Status};
 
-/// The finalizer of an owner that goes after those of its dependents that block it.
+/// Finalizer of an owner that is deleted after the dependents that block it.
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer of an owner whose dependents stay.
+/// Finalizer of an owner whose dependents are kept.
 pub(crate) const ORPHAN: &str = "orphan";
-/// How many objects are written at the same time: they share commits.
+/// Maximum number of concurrent writes; they share commits.
 pub(super) const AT_ONCE: usize = 32;
 
-/// The time as objects have it.
+/// Returns the current time in RFC 3339 format.
 pub(crate) fn now() -> String {
     rfc3339(Timestamp::now())
 }
@@ -28,16 +28,16 @@ pub(super) fn parse(stored: &Stored) -> Result<Object> {
     Object::parse(&stored.json).map_err(Status::internal)
 }
 
-/// Whether the object has a finalizer.
+/// Returns whether the object has a finalizer.
 pub(super) fn has_finalizer(object: &Object, finalizer: &str) -> bool {
     let list = object.metadata().and_then(|metadata| metadata.get("finalizers")).and_then(Value::as_array);
     list.is_some_and(|list| list.iter().any(|held| held == finalizer))
 }
 
-/// Deletes an object, if it still is as given. With `foreground`, its own dependents go before it.
+/// Deletes an object if it is unchanged. With `foreground`, its own dependents are deleted first.
 ///
 /// # Errors
-/// 409 if it has changed, and the storage's.
+/// 409 if it has changed; those of the storage.
 pub(super) async fn delete<K: Storage>(
     storage: &K,
     resource: &Arc<Resource>,
@@ -79,11 +79,10 @@ async fn remove<K: Storage>(storage: &K, resource: &Arc<Resource>, stored: &Stor
     }
 }
 
-/// Replaces an object after a change, or removes it if it was only waiting for what has been taken
-/// away.
+/// Updates an object, or removes it if nothing holds it any longer.
 ///
 /// # Errors
-/// 409 if it is no longer at the version of `stored`, and the storage's.
+/// 409 if it is no longer at the version of `stored`; those of the storage.
 pub(super) async fn put<K: Storage>(
     storage: &K,
     resource: &Arc<Resource>,
@@ -96,10 +95,11 @@ pub(super) async fn put<K: Storage>(
     storage.update(resource, object, stored.version).await.map(drop)
 }
 
-/// Takes a finalizer from an object that is being deleted. Without any other, the object goes.
+/// Removes a finalizer from an object that is being deleted, and the object if no other finalizer
+/// remains.
 ///
 /// # Errors
-/// 409 if the object has just changed, and the storage's.
+/// 409 if the object has just changed; those of the storage.
 pub(crate) async fn release<K: Storage>(
     storage: &K,
     resource: &Arc<Resource>,
@@ -121,12 +121,12 @@ pub(crate) async fn release<K: Storage>(
     put(storage, resource, &stored, object).await
 }
 
-/// Deletes all objects of a kind, in one namespace or everywhere. Tells how many there were before:
-/// some of them may wait for their finalizers, so nothing is left only after a sweep that found
-/// nothing. Holds one page at a time.
+/// Deletes all objects of a kind, in one namespace or everywhere. Returns the number found before:
+/// some may wait for their finalizers, so only a sweep that finds nothing proves emptiness. Holds
+/// one page at a time.
 ///
 /// # Errors
-/// The storage's; what has been deleted stays so.
+/// Those of the storage; earlier deletions persist.
 pub(crate) async fn sweep<K: Storage>(
     storage: &Arc<K>,
     resource: &Arc<Resource>,
@@ -167,7 +167,7 @@ async fn delete_chunk<K: Storage>(
     let mut outcome = Ok(());
     while let Some(done) = tasks.join_next().await {
         match done.unwrap_or_else(|error| Err(Status::internal(error))) {
-            // Who has changed meanwhile is found by the next sweep.
+            // The next sweep finds objects that have changed meanwhile.
             Err(status) if !status.is(&Reason::Conflict) && !status.is(&Reason::NotFound) => {
                 outcome = Err(status);
             }

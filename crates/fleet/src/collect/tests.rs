@@ -15,7 +15,7 @@ fn owner(word: &str, name: &str, blocks: bool) -> Value {
         "blockOwnerDeletion": blocks})
 }
 
-/// An object whose uid is its name with `u-` before it.
+/// Creates an object with the UID `u-` and its name.
 async fn put(storage: &Memory, word: &str, name: &str, owners: Vec<Value>) {
     let resource = kind(word);
     let mut value = json!({"apiVersion": resource.api_version(), "kind": resource.kind, "metadata":
@@ -26,7 +26,7 @@ async fn put(storage: &Memory, word: &str, name: &str, owners: Vec<Value>) {
     storage.put(word, value).await;
 }
 
-/// Does to an object what the API does when it is deleted with a finalizer.
+/// Marks an object as the API does when an object with finalizers is deleted.
 async fn mark(storage: &Memory, word: &str, name: &str, finalizers: &[&str]) {
     storage
         .edit(word, if word == "ns" { "" } else { "n" }, name, |object| {
@@ -53,8 +53,7 @@ fn run(storage: &Arc<Memory>) -> Running {
     Running(tokio::spawn(Collector::new(Arc::clone(storage), Arc::default()).run()))
 }
 
-/// Waits until the collector has nothing more to do: it sees a change that was made after all
-/// others.
+/// Waits until the collector is idle: it processes this change after all others.
 async fn settle(storage: &Memory) {
     put(storage, "cm", "last", vec![owner("secret", "nobody", false)]).await;
     storage.until("the end of the last object", |names| !names.contains(&"ConfigMap last".to_owned())).await;
@@ -96,7 +95,7 @@ async fn what_was_left_behind_is_collected_at_the_start_and_after_failures() {
 async fn one_line_tells_of_all_owners_that_are_gone() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(log.reopen().unwrap())).finish();
-    // All tasks of this test are on one thread.
+    // All tasks of this test run on one thread.
     let _logging = tracing::subscriber::set_default(subscriber);
     let storage = Memory::new();
     for number in 0..20 {

@@ -1,4 +1,4 @@
-//! A Kubernetes cluster as the store of the cloud side.
+//! Configuration of a Kubernetes cluster as the store.
 
 use std::path::PathBuf;
 
@@ -9,38 +9,39 @@ use edgesync_placement::rules::{GlobError, KindError};
 use edgesync_placement::{Glob, KindMatch};
 
 section! {
-    /// The cluster, where `store.type` is `"kubernetes"`.
+    /// Cluster settings, used if `store.type` is `"kubernetes"`.
     #[derive(Eq)]
     pub struct Kubernetes in "kubernetes";
-    /// The kubeconfig; none for the service account of the Pod, else that of the user.
+    /// Kubeconfig; `None` for the service account of the Pod, else that of the user.
     kubeconfig: Option<PathBuf> = None, fixed units::optional_path(kubeconfig);
-    /// The namespace of what replicas keep for themselves.
+    /// Namespace of the replicas' own objects.
     namespace: String = "edgesync".to_owned(), fixed units::text(namespace, NAMESPACE, namespace_name, String::clone);
-    /// The copy of what nodes are to hold; after loading never empty.
+    /// File of the cache of desired objects; never empty after loading.
     cache: PathBuf = PathBuf::new(), fixed units::path_or_derived(cache);
     /// Kinds whose objects may name their node with the label.
     labelled: Vec<KindMatch> = vec![config_maps()], fixed units::list(labelled, KINDS, kind);
-    /// Kinds whose objects may name their nodes with the annotation.
+    /// Kinds whose objects may list their nodes in the annotation.
     annotated: Vec<KindMatch> = Vec::new(), fixed units::list(annotated, KINDS, kind);
-    /// Namespaces whose Pods get to the nodes that they name, with what they refer to.
+    /// Namespaces whose Pods are placed on the nodes that they name, with the objects that they
+    /// reference.
     pods: Vec<Glob> = Vec::new(), fixed units::list(pods, PODS, glob);
-    /// Which ObjectSyncs are written.
+    /// Mode of writing ObjectSyncs.
     objectsyncs: ObjectSyncs = ObjectSyncs::All, fixed units::choice(objectsyncs, OBJECT_SYNCS);
-    /// Requests in a second with which a replica writes, over a longer time.
+    /// Sustained rate of a replica's write requests, per second.
     qps: u32 = 100, fixed units::count(qps, 1..=100_000);
-    /// Requests that it may make at once after a pause.
+    /// Burst of write requests after a pause.
     burst: u32 = 200, fixed units::count(burst, 1..=100_000);
 }
 
-/// Which ObjectSyncs are written.
+/// Mode of writing ObjectSyncs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ObjectSyncs {
-    /// One of each object on each node.
+    /// One for each object on each node.
     #[default]
     All,
-    /// Of those objects that a node holds and that are not as they are to be.
+    /// Only for objects that a node holds in another state than desired.
     Differences,
-    /// None.
+    /// No ObjectSyncs.
     Off,
 }
 

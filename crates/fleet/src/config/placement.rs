@@ -1,4 +1,4 @@
-//! `[[placement]]`: the rules by which objects get to nodes.
+//! `[[placement]]`: the rules that place objects on nodes.
 
 use serde::Deserialize as _;
 use toml::Spanned;
@@ -7,13 +7,13 @@ use toml::de::{DeValue, ValueDeserializer};
 use edgesync_config::slot::{Keys, Raw, Refusal, Slot, inline};
 use edgesync_placement::rules::PlacementRule;
 
-/// The most rules that are read.
+/// Maximum number of rules.
 const MAX_RULES: usize = 1000;
 
 /// The rules, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// What selects which objects for which nodes.
+    /// The parsed rules.
     pub rules: Vec<PlacementRule>,
     /// The rules as they were written, on one line.
     text: String,
@@ -26,7 +26,7 @@ impl Default for Placement {
 }
 
 impl Placement {
-    /// Names the key; it stands at the top level.
+    /// Binds the key, which is at the top level.
     pub(super) fn bind(&mut self, keys: &mut dyn Keys) {
         keys.section("");
         keys.fixed("placement", Rules(self));

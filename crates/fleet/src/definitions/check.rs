@@ -1,4 +1,4 @@
-//! What a CustomResourceDefinition must be like, and what is filled in when it is written. Pure.
+//! Validation and defaulting of CustomResourceDefinitions. Pure.
 
 use std::collections::HashSet;
 
@@ -10,13 +10,13 @@ use edgesync_object::Object;
 use edgesync_object::name::{Problem, check_label, check_subdomain};
 use edgesync_object::status::{Cause, MAX_CAUSES};
 
-/// The most fields by which the objects of a version can be selected.
+/// Maximum number of selectable fields of a version.
 const MAX_SELECTABLE: usize = 8;
-/// The annotation without which no kind may be defined in the groups of Kubernetes.
+/// Annotation required for kinds in the groups of Kubernetes.
 const APPROVED: &str = "api-approved.kubernetes.io";
 
-/// Fills in the names that follow from others, and the finalizer that keeps the definition until
-/// its objects are gone.
+/// Sets the names derived from others, and the finalizer that keeps the definition until its
+/// objects are deleted.
 pub(super) fn complete(object: &mut Object) {
     if let Some(Value::Object(spec)) = object.fields_mut().get_mut("spec") {
         if let Some(Value::Object(names)) = spec.get_mut("names") {
@@ -43,8 +43,8 @@ fn default(fields: &mut Map<String, Value>, name: &str, value: String) {
     }
 }
 
-/// Everything that is wrong with a definition, beyond the schema of its kind, and the rules of its
-/// schemas that are not evaluated here.
+/// Returns all problems of a definition beyond the schema of its kind, and the rules of its schemas
+/// that are not evaluated here.
 pub(super) fn check(old: Option<&Object>, object: &Object) -> (Vec<Cause>, Vec<String>) {
     let spec = map(object.fields(), "spec");
     let mut causes = Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn check(old: Option<&Object>, object: &Object) -> (Vec<Cause>, Vec<S
     check_names(object, spec, &mut causes);
     let mut problems = check_versions(spec, &mut causes);
     if let Some(old) = old {
-        // What was wrong before may stay: it may have been accepted when rules were not looked at.
+        // Existing problems may stay: they may have been accepted before rules were validated.
         let before = rule_problems(map(old.fields(), "spec")).causes;
         problems.causes.retain(|cause| !before.contains(cause));
     }
@@ -72,7 +72,7 @@ pub(super) fn check(old: Option<&Object>, object: &Object) -> (Vec<Cause>, Vec<S
     (causes, problems.lacking)
 }
 
-/// What is to be said of the rules of all versions that have a schema.
+/// Returns the problems with the rules of all versions that have a schema.
 fn rule_problems(spec: &Map<String, Value>) -> schema::RuleProblems {
     let mut all = schema::RuleProblems::default();
     for (number, version) in list(spec, "versions").enumerate() {
@@ -85,7 +85,7 @@ fn rule_problems(spec: &Map<String, Value>) -> schema::RuleProblems {
     all
 }
 
-/// What is wrong with the rules of a schema, and defaults that do not comply with them.
+/// Returns the problems with the rules of a schema, and with defaults that violate them.
 fn problems_of(read: &schema::Schema, at: &str) -> schema::RuleProblems {
     let mut problems = schema::rule_problems(read, at);
     problems.causes.extend(schema::check_defaults(read, at));
@@ -100,7 +100,7 @@ fn named(causes: &mut Vec<Cause>, field: &str, value: &str, check: impl Fn(&str)
     }
 }
 
-/// A DNS-1035 label: one that starts with a letter.
+/// Validates a DNS-1035 label: one that starts with a letter.
 fn check_word(value: &str) -> Result<(), Problem> {
     check_label(value)?;
     let letter = value.starts_with(|c: char| c.is_ascii_lowercase());
@@ -156,7 +156,7 @@ fn check_names(object: &Object, spec: &Map<String, Value>, causes: &mut Vec<Caus
     }
 }
 
-/// Gives what is to be said of their rules.
+/// Validates the versions. Returns the problems with their rules.
 fn check_versions(spec: &Map<String, Value>, causes: &mut Vec<Cause>) -> schema::RuleProblems {
     let mut rules = schema::RuleProblems::default();
     let mut seen = HashSet::new();
@@ -235,8 +235,8 @@ fn check_selectable(at: &str, version: &Map<String, Value>, causes: &mut Vec<Cau
     }
 }
 
-/// What stays: the group; once it is served also kind, plural and scope; and versions in which
-/// objects are stored.
+/// Validates immutable parts: the group; once established also kind, plural and scope; and stored
+/// versions.
 fn check_unchanged(old: &Object, new: &Object, causes: &mut Vec<Cause>) {
     let (before, after) = (map(old.fields(), "spec"), map(new.fields(), "spec"));
     let status = map(old.fields(), "status");

@@ -1,5 +1,4 @@
-//! The names of custom kinds: who may have which, and what the status of a definition says of it.
-//! Pure.
+//! Name resolution of custom kinds, and the status of definitions. Pure.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -9,15 +8,15 @@ use serde_json::{Map, Value, json};
 use super::read::{Definition, Names};
 use edgesync_api::Kind;
 
-/// The condition that tells which rules of a schema no object is held against.
+/// Condition that lists the rules of a schema that are not evaluated.
 const NOT_EVALUATED: &str = "edgesync.io/RulesNotEvaluated";
-/// The most rules that it names.
+/// Maximum number of rules that it lists.
 const MAX_LISTED: usize = 16;
 
-/// What comes of a definition.
+/// Result of a definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// A reason and a sentence, if a name belongs to another kind.
+    /// Reason and message if a name belongs to another kind.
     pub(super) conflict: Option<(&'static str, String)>,
     /// The names under which it is served, if it is.
     pub(super) accepted: Names,
@@ -25,7 +24,7 @@ pub(super) struct Outcome {
     pub(super) established: bool,
 }
 
-/// Names that are in use in a group.
+/// Names in use in a group.
 #[derive(Default)]
 struct Taken<'a> {
     resources: HashSet<&'a str>,
@@ -46,21 +45,21 @@ impl<'a> Taken<'a> {
     }
 }
 
-/// Decides who gets which names: built-in kinds first, then who is served already, then the older
-/// definition. A definition that wants a name of another one keeps those it had.
+/// Assigns names: to built-in kinds first, then to established definitions, then to the older
+/// definition. A definition in conflict keeps its accepted names.
 pub(super) fn resolve(
     definitions: &BTreeMap<String, Definition>,
     served: &[Arc<Kind>],
 ) -> BTreeMap<String, Outcome> {
     let mut taken: HashMap<&str, Taken<'_>> = HashMap::new();
-    // A kind that was only met, and a known one without a schema, give way to a definition.
+    // A learnt kind, and a known one without a schema, yield to a definition.
     for kind in served.iter().filter(|kind| !kind.custom && kind.schema.is_some()) {
         let group = taken.entry(&kind.resource.group).or_default();
         let words = kind.short_names.iter().map(String::as_str);
         group.resources.extend(words.chain([kind.resource.plural.as_str(), kind.singular.as_str()]));
         group.kinds.extend([kind.resource.kind.as_str(), kind.list_kind.as_str()]);
     }
-    // What is served now stays, whatever others ask for.
+    // Established definitions keep their names against all others.
     let mut order: Vec<(&String, &Definition)> = definitions.iter().collect();
     order.sort_by_key(|(name, definition)| (!definition.established, &definition.created, *name));
     let mut outcomes = BTreeMap::new();
@@ -75,7 +74,7 @@ pub(super) fn resolve(
     outcomes
 }
 
-/// The status that a definition is to have; `now` is the time of what changes, in RFC 3339.
+/// Returns the new status of a definition; `now` is the time of transitions, in RFC 3339.
 pub(super) fn status(definition: &Definition, outcome: &Outcome, now: &str) -> Map<String, Value> {
     let current = &definition.status;
     let mut conditions = Conditions {
@@ -125,7 +124,7 @@ impl Conditions<'_> {
         self.list.retain(|condition| condition.get("type").and_then(Value::as_str) != Some(kind));
     }
 
-    /// Sets a condition. Its time is that of the last change of its state.
+    /// Sets a condition. Its time is that of the last transition of its status.
     fn set(&mut self, kind: &str, holds: bool, reason: &str, message: &str) {
         let state = if holds { "True" } else { "False" };
         let text =

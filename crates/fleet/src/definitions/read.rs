@@ -1,4 +1,4 @@
-//! Reads a CustomResourceDefinition into the kinds that it makes. Pure.
+//! Converts a CustomResourceDefinition to kinds. Pure.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{list, map, schema, text};
 use edgesync_api::{Kind, PrinterColumn, ScalePaths, Writable};
 use edgesync_object::{Object, Resource, Scope};
 
-/// The names of a kind, as `spec.names` has them.
+/// Names of a kind, as in `spec.names`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Names {
@@ -27,7 +27,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The names that stand in paths and on command lines: plural, singular, short names.
+    /// Returns the names used in paths and on command lines: plural, singular, short names.
     pub(super) fn of_resource(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let short = self.short_names.iter().map(|name| ("ShortNamesConflict", name.as_str()));
         [("PluralConflict", self.plural.as_str()), ("SingularConflict", self.singular.as_str())]
@@ -40,36 +40,35 @@ impl Names {
     }
 }
 
-/// What is known of a stored definition.
+/// A stored definition with the kinds derived from it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Definition {
-    /// The version of the object.
+    /// Resource version of the object.
     pub(super) version: u64,
-    /// When it was made.
     pub(super) created: String,
     /// Whether it is being deleted.
     pub(super) deleting: bool,
     pub(super) group: String,
-    /// The names that it asks for.
+    /// The requested names.
     pub(super) names: Names,
-    /// The names that it had been given when it was stored.
+    /// The accepted names in its stored status.
     pub(super) accepted: Names,
-    /// Whether it was served when it was stored.
+    /// Whether it is established in its stored status.
     pub(super) established: bool,
-    /// The version under which its objects are kept.
+    /// The version in which its objects are stored.
     pub(super) storage: String,
-    /// Its status as it was stored.
+    /// Its stored status.
     pub(super) status: Map<String, Value>,
-    /// Why it cannot be served.
+    /// Reason why it cannot be served.
     pub(super) problem: Option<String>,
-    /// The rules of its schemas that are not evaluated, and why.
+    /// Rules of its schemas that are not evaluated, with reasons.
     pub(super) lacking: Vec<String>,
-    /// Its versions as kinds, under the names that it asks for.
+    /// Its served versions as kinds, under the requested names.
     pub(super) kinds: Vec<Kind>,
 }
 
 impl Definition {
-    /// Reads a stored definition, as far as it can be read.
+    /// Parses a stored definition as far as possible.
     pub(super) fn of(object: &Object, version: u64) -> Self {
         let spec = map(object.fields(), "spec");
         let status = map(object.fields(), "status");
@@ -96,7 +95,7 @@ impl Definition {
         definition
     }
 
-    /// The kinds under the names that were given.
+    /// Returns the kinds under the accepted names.
     pub(super) fn served(&self, names: &Names) -> Vec<Arc<Kind>> {
         let renamed = |kind: &Kind| {
             Arc::new(Kind {
@@ -110,7 +109,7 @@ impl Definition {
         self.kinds.iter().map(renamed).collect()
     }
 
-    /// Under what its objects are kept.
+    /// Returns the resource under which its objects are stored.
     pub(super) fn kept_as(&self) -> Option<Arc<Resource>> {
         self.kinds.first().map(|kind| Arc::clone(&kind.stored_as))
     }
@@ -163,7 +162,7 @@ impl Definition {
             causes.first().map_or_else(|| "the schema cannot be read".to_owned(), ToString::to_string)
         })?;
         let problems = schema::rule_problems(&schema, &path);
-        // Those that are wrong were accepted when rules were not looked at.
+        // Invalid rules were accepted before rules were validated.
         lacking.extend(problems.causes.iter().map(ToString::to_string));
         lacking.extend(problems.lacking);
         let paths = list(version, "selectableFields").map(|field| text(field, "jsonPath"));
@@ -183,7 +182,7 @@ impl Definition {
     }
 }
 
-/// Where a definition says that the numbers of `/scale` are.
+/// Returns the paths of the numbers for `/scale`.
 fn scale(given: &Map<String, Value>) -> Option<Arc<ScalePaths>> {
     let path = |name: &str| Some(text(given, name)).filter(|path| !path.is_empty()).map(str::to_owned);
     Some(Arc::new(ScalePaths {
@@ -193,7 +192,7 @@ fn scale(given: &Map<String, Value>) -> Option<Arc<ScalePaths>> {
     }))
 }
 
-/// Whether the status of a definition says that it is served.
+/// Returns whether the status of a definition has `Established`.
 pub(super) fn is_established(status: &Map<String, Value>) -> bool {
     let holds = |c: &Map<String, Value>| text(c, "type") == "Established" && text(c, "status") == "True";
     list(status, "conditions").any(holds)
@@ -222,8 +221,8 @@ fn column(column: &Map<String, Value>) -> PrinterColumn {
     }
 }
 
-/// Orders versions by how much clients should prefer them: `v2`, `v1`, `v1beta2`, `v1alpha1`, then
-/// others, in the order of the alphabet reversed.
+/// Orders versions by preference of clients: `v2`, `v1`, `v1beta2`, `v1alpha1`, then others,
+/// alphabetically in reverse.
 fn rank(version: &str) -> (u8, u64, u64, Reverse<String>) {
     let number = |text: &str| text.parse::<u64>().ok().filter(|_| !text.starts_with('+'));
     let parsed = version.strip_prefix('v').and_then(|rest| {

@@ -25,7 +25,7 @@ fn admitted(value: Value) -> Object {
     given
 }
 
-/// The fields that are wrong in a definition after a change.
+/// Returns the invalid fields of a definition after a change.
 fn wrong(change: impl Fn(&mut Value)) -> Vec<String> {
     let mut value = definition("widgets", "Widget");
     change(&mut value);
@@ -115,7 +115,7 @@ fn rules_that_are_wrong_are_refused_and_those_not_evaluated_are_told() {
     let refused = admit(&crd, None, &mut default).unwrap_err();
     let field = &refused.details.unwrap().causes[0].field;
     assert_eq!(field, "spec.versions[1].schema.openAPIV3Schema.properties[spec].default");
-    // One that was stored when rules were not looked at goes on, and says so.
+    // A definition stored before rules were validated stays in use, with a warning.
     let mut old = with_rule("self.x == 1");
     check::complete(&mut old);
     let mut new = old.clone();
@@ -242,7 +242,7 @@ async fn a_name_belongs_to_who_had_it_first() {
     create(&storage, built_in).await;
     let refused = wait_for(&storage, "objectsyncs.reliablesyncs.kubeedge.io", "NamesAccepted").await;
     assert_eq!(condition(&refused, "NamesAccepted").1, "PluralConflict");
-    // When the first one goes, the second one gets the name.
+    // After the first one is deleted, the second one gets the name.
     storage
         .edit("crd", "", "widgets.lab.io", |first| {
             first.set_metadata("deletionTimestamp", "2026-01-01T00:00:00Z");

@@ -1,9 +1,9 @@
-//! The bodies of the objects that nodes are to be sent: read once for all nodes that wait for them,
-//! many in one read, and shared as long as somebody holds them. What is alive of them has one limit
-//! for the process.
+//! Cache of the bodies of objects that nodes load. A body is read once for all nodes that wait for
+//! it, many in one read, and shared while anything references it. One limit bounds the live bodies
+//! of the process.
 //!
-//! No I/O: the fleet reads what [`Bodies::next_read`] asks for, and hands on what
-//! [`Bodies::next_answer`] has. What one body means for thousands of nodes is done in steps
+//! No I/O: the fleet performs the reads of [`Bodies::next_read`], and delivers the answers of
+//! [`Bodies::next_answer`]. One body may concern thousands of nodes, so it is handed out in steps
 //! ([`Bodies::step`]).
 
 use std::collections::{HashMap, VecDeque};
@@ -18,20 +18,20 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
 use edgesync_protocol::message::{Body, WeakBody};
 
-/// Reads of the source at a time.
+/// Maximum number of concurrent reads of the source.
 const MAX_READS: usize = 4;
-/// Bytes of one read, about; a larger object is read alone.
+/// Approximate bytes of one read; a larger object is read alone.
 const READ_BYTES: usize = 4 << 20;
-/// Loads of a node that are not answered: its machine waits for so many.
+/// Maximum number of unanswered loads of a node, as its machine keeps it.
 const MAX_LOADS: usize = 2;
 
-/// An object that a node is to be sent.
+/// An object that a node loads.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     pub(super) uid: Uid,
-    /// The version that the node is to hold.
+    /// The desired version.
     pub(super) version: ResourceVersion,
-    /// The size of its JSON, about.
+    /// Approximate size of its JSON, in bytes.
     pub(super) size: usize,
 }
 
@@ -40,12 +40,12 @@ pub(super) struct Wanted {
 pub(super) struct Answer {
     pub(super) node: NodeId,
     pub(super) token: u64,
-    /// What there was of what was asked for.
+    /// The bodies that were found.
     pub(super) bodies: Vec<Loaded>,
 }
 
-/// What a load is for. Large objects stay for as long as a slow link takes, others come and go:
-/// each sort has half of the limit, so that neither waits for the other.
+/// Class of a load. Large objects live as long as a slow link needs, small ones are short-lived.
+/// Each class has half of the limit, so that neither waits for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     /// Objects that share a frame.
@@ -54,17 +54,17 @@ pub(super) enum Sort {
     Large,
 }
 
-/// Bodies that somebody holds.
+/// Live bodies.
 #[derive(Debug, Default)]
 struct Alive {
-    /// Of each [`Sort`].
+    /// Bytes by [`Sort`].
     bytes: [AtomicUsize; 2],
     count: AtomicUsize,
-    /// Objects of which a body is held no more.
+    /// Objects with a body that is no longer referenced.
     freed: Mutex<Vec<Uid>>,
 }
 
-/// Goes with a body.
+/// Guard attached to a body; its drop releases the bytes.
 struct Holder {
     uid: Uid,
     sort: Sort,
@@ -87,25 +87,25 @@ struct Load {
     node: NodeId,
     token: u64,
     objects: Vec<Wanted>,
-    /// How many of them are being read.
+    /// Number of its objects that are being read.
     missing: usize,
     bodies: Vec<Loaded>,
     delayed: bool,
 }
 
-/// What is known of the bodies of an object.
+/// State of the bodies of one object.
 #[derive(Debug, Default)]
 struct Entry {
     newest: Option<(ResourceVersion, WeakBody)>,
     read: Option<Read>,
 }
 
-/// An object that is being read, or about to be.
+/// An object that is being read or queued for a read.
 #[derive(Debug)]
 struct Read {
     begun: bool,
     sort: Sort,
-    /// What is reserved for it.
+    /// Bytes reserved for it.
     size: usize,
     waiting: Vec<Waiting>,
 }
@@ -114,17 +114,16 @@ struct Read {
 #[derive(Debug)]
 struct Waiting {
     load: u64,
-    /// The version that will do. Absent if the read begins after it was asked for: then what comes
-    /// is the newest.
+    /// The minimum version. Absent if the read began after the load: then its result is the newest.
     version: Option<ResourceVersion>,
 }
 
-/// See the module.
+/// Cache, loads and reads; see the module.
 #[derive(Debug)]
 pub(super) struct Bodies {
     limit: usize,
     alive: Arc<Alive>,
-    /// Bytes of what is being read, of each [`Sort`].
+    /// Bytes reserved for reads, by [`Sort`].
     reserved: [usize; 2],
     reads: usize,
     to_read: VecDeque<Uid>,
@@ -132,16 +131,16 @@ pub(super) struct Bodies {
     next_load: u64,
     loads: HashMap<u64, Load>,
     by_node: HashMap<NodeId, VecDeque<u64>>,
-    /// Loads that wait for room, of each [`Sort`].
+    /// Loads that wait for memory, by [`Sort`].
     queues: [VecDeque<u64>; 2],
-    /// Loads and what was read for them, or not found.
+    /// Loads, each with the body read for it, or `None` if it was not found.
     served: VecDeque<(u64, Option<Loaded>)>,
     answers: VecDeque<u64>,
     counts: BodyNumbers,
 }
 
 impl Bodies {
-    /// `limit`: bytes of bodies that are alive or being read.
+    /// `limit`: bytes of bodies that are live or being read.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -164,13 +163,13 @@ impl Bodies {
         self.limit = limit;
     }
 
-    /// What is alive now, and what was done so far.
+    /// Returns the current numbers of live bodies and the counters so far.
     pub(super) fn numbers(&self) -> BodyNumbers {
         let bytes = self.alive.bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed) as u64).sum();
         BodyNumbers { bytes, count: self.alive.count.load(Ordering::Relaxed) as u64, ..self.counts }
     }
 
-    /// A node asks for bodies.
+    /// Queues a load of a node.
     pub(super) fn load(&mut self, node: NodeId, token: u64, sort: Sort, objects: Vec<Wanted>) {
         let id = self.next_load;
         self.next_load += 1;
@@ -179,7 +178,7 @@ impl Bodies {
         if of_node.len() > MAX_LOADS
             && let Some(old) = of_node.pop_front()
         {
-            // Of an earlier session.
+            // It belongs to an earlier session.
             self.loads.remove(&old);
         }
         let bodies = Vec::with_capacity(objects.len());
@@ -187,14 +186,14 @@ impl Bodies {
         self.queues[sort as usize].push_back(id);
     }
 
-    /// Nobody waits for the answers to a node any more.
+    /// Drops the loads of a node.
     pub(super) fn forget(&mut self, node: NodeId) {
         for id in self.by_node.remove(&node).into_iter().flatten() {
             self.loads.remove(&id);
         }
     }
 
-    /// What is to be read next, if anything: at most [`MAX_READS`] reads are under way at a time.
+    /// Returns the next objects to read, if any. At most [`MAX_READS`] reads are in flight.
     pub(super) fn next_read(&mut self) -> Option<Vec<Uid>> {
         if self.reads == MAX_READS || self.to_read.is_empty() {
             return None;
@@ -218,7 +217,7 @@ impl Bodies {
         Some(uids)
     }
 
-    /// A read has ended: what there was of it.
+    /// Stores the result of a read.
     pub(super) fn arrived(&mut self, uids: Vec<Uid>, bodies: Vec<Loaded>) {
         self.reads -= 1;
         let mut bodies: HashMap<Uid, Loaded> =
@@ -242,7 +241,7 @@ impl Bodies {
         if entry.newest.is_none() && late.is_empty() {
             self.entries.remove(&uid);
         } else if !late.is_empty() {
-            // Asked for while an older version was being read: the next read has it.
+            // Loaded while an older version was being read: the next read returns it.
             let waiting = late.into_iter().map(|waiting| Waiting { version: None, ..waiting }).collect();
             entry.read = Some(Read { begun: false, sort, size, waiting });
             self.reserved[sort as usize] += size;
@@ -251,9 +250,9 @@ impl Bodies {
         self.served.extend(served.into_iter().map(|waiting| (waiting.load, loaded.clone())));
     }
 
-    /// Hands one body to one load, or lets one load in for which there is room, in their order. To
-    /// be called until there is nothing left to do, which it tells, before [`Bodies::next_read`]:
-    /// what many wait for is read together.
+    /// Hands one body to one load, or admits one load that fits into the limit, in their order.
+    /// Returns whether it did anything; the caller repeats it until it returns `false`, and only
+    /// then calls [`Bodies::next_read`], so that shared objects are read together.
     pub(super) fn step(&mut self) -> bool {
         let Some((id, loaded)) = self.served.pop_front() else { return self.let_in() };
         if let Some(load) = self.loads.get_mut(&id) {
@@ -266,7 +265,7 @@ impl Bodies {
         true
     }
 
-    /// The next answer that is complete.
+    /// Returns the next complete answer.
     pub(super) fn next_answer(&mut self) -> Option<Answer> {
         loop {
             let id = self.answers.pop_front()?;
@@ -294,8 +293,7 @@ impl Bodies {
         false
     }
 
-    /// Takes a load in, unless it has to wait: it needs more than there is room for, and it would
-    /// not be alone.
+    /// Admits a load, unless it has to wait: it exceeds the free memory and other bodies are live.
     fn admit(&mut self, id: u64, sort: Sort) -> bool {
         let Some(load) = self.loads.get_mut(&id) else { return true };
         let is_new = |wanted: &&Wanted| match self.entries.get(&wanted.uid) {
@@ -333,7 +331,7 @@ impl Bodies {
         true
     }
 
-    /// Forgets objects of which nobody holds a body any more.
+    /// Removes objects that have no live body.
     fn sweep(&mut self) {
         let freed = std::mem::take(&mut *self.alive.freed.lock().unwrap_or_else(PoisonError::into_inner));
         for uid in freed {
@@ -347,14 +345,14 @@ impl Bodies {
 }
 
 impl Entry {
-    /// The body of exactly this version, if somebody holds it.
+    /// Returns the live body of exactly this version, if there is one.
     fn held(&self, wanted: &ResourceVersion) -> Option<Body> {
         let (version, body) = self.newest.as_ref()?;
         if version.relation(wanted) == Relation::Equal { body.upgrade() } else { None }
     }
 }
 
-/// Takes a body that was read; the one that is held of this version already, if there is one.
+/// Registers a body that was read, or returns the live one of the same version.
 fn keep(
     entry: &mut Entry,
     sort: Sort,

@@ -1,10 +1,10 @@
-//! Broadcasts to many nodes: an object that is on all of them has changed, the broker is gone, the
-//! configuration was reloaded, a new incarnation begins. Each node learns of them before its
-//! machine hears anything else, and a part of the nodes in each turn of the loop, so that a turn
-//! takes no longer the more nodes there are.
+//! Broadcasts to many nodes: a change of an object that is on all of them, the loss of the broker,
+//! a reload of the configuration, a new incarnation. A machine receives pending broadcasts before
+//! any other input. Each turn of the loop informs a part of the nodes, so that its duration does
+//! not grow with the fleet.
 //!
-//! Changes that the source tells meanwhile wait for their turn: one object changes at a time. So
-//! what a node is to hold changes, for its machine, exactly when the machine is told.
+//! Changes of the source queue up meanwhile: one object changes at a time. So the desired objects
+//! of a node change, for its machine, exactly when the machine receives the change.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -14,127 +14,128 @@ use super::reconciler::Reconciler;
 use edgesync_object::{NodeName, ResourceVersion};
 use edgesync_placement::{Differences, RuleId, Summary, Unread};
 
-/// A change that waits for its turn.
+/// A queued change.
 #[derive(Debug)]
 pub(super) enum Waiting {
-    /// All that there is follows.
+    /// The start of a list.
     Begun,
-    /// The object is there.
+    /// An object that exists.
     Set(Arc<Summary>),
-    /// The object is no more.
+    /// A deleted object.
     Gone(Arc<Summary>),
-    /// That was all.
+    /// The end of a list.
     Complete,
-    /// A Node that was not among it.
+    /// A Node missing in the list.
     MissingNode(NodeName),
-    /// Objects are to be compared with these UIDs, from a number on.
+    /// Comparison of the objects from a number on with the listed UIDs.
     Compare(HashSet<Arc<str>>, u32),
-    /// All was told once more.
+    /// The end of a relist.
     Again,
-    /// This replica has caught up: the question that is answered, and how far the source is.
+    /// This replica has caught up: the answered question, and the version that the source has
+    /// reached.
     CaughtUp(u64, ResourceVersion),
-    /// What cannot be read is this from now on.
+    /// The scopes that cannot be read from now on.
     Unread(Vec<Unread>),
-    /// The source was replaced by an older copy, all of which is told when this question is
+    /// The source was replaced by an older copy; its list is complete when this question is
     /// answered.
     Restored(u64),
-    /// A rule gives up one object after the other.
+    /// A deleted rule that releases its objects one by one.
     Shrink(RuleId),
-    /// An object, or a rule, that is not among them.
+    /// The UID of an object or a rule missing in the list.
     Missing(Arc<str>),
 }
 
-/// See the module.
+/// Pending broadcasts; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Broadcasts {
-    /// How much has happened that concerns many nodes.
+    /// Number of broadcasts so far.
     count: u64,
-    /// When it was last that all connections were lost, that the configuration was reloaded, and
-    /// that a new incarnation began: the count from then on.
+    /// Numbers of the last loss of all connections, reload of the configuration, and new
+    /// incarnation.
     closed: u64,
     reloaded: u64,
     renewed: u64,
-    /// When it was last that objects could be read that could not before.
+    /// Number of the last broadcast that more objects can be read.
     read: u64,
-    /// When it was last that the source was replaced by an older copy.
+    /// Number of the last replacement of the source by an older copy.
     restored: u64,
-    /// Up to where in their order all nodes know of these five; none if all of them do.
+    /// Last node, by name, that knows these five; `None` if all nodes do.
     walked: Option<Option<NodeName>>,
     spreading: Option<Spreading>,
     waiting: VecDeque<Waiting>,
 }
 
-/// The change of an object that nodes learn of.
+/// A change of an object that is being spread.
 #[derive(Debug)]
 struct Spreading {
-    /// The count from it on.
+    /// Number of this broadcast.
     number: u64,
     differences: Differences,
-    /// Up to where in their order the nodes know of it.
+    /// Last node, by name, that knows it.
     told: Option<NodeName>,
 }
 
 impl Broadcasts {
-    /// The number of what a node knows that is told of now.
+    /// Returns the number of the current broadcast.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether all that the source has told so far is known to all.
+    /// Returns whether all nodes know all changes of the source so far.
     pub(super) fn is_told(&self) -> bool {
         self.spreading.is_none() && self.waiting.is_empty()
     }
 
-    /// Something that concerns all nodes has happened.
+    /// Begins a broadcast to all nodes.
     fn happened(&mut self) -> u64 {
         self.count += 1;
         self.walked = Some(None);
         self.count
     }
 
-    /// All connections are lost.
+    /// Broadcasts the loss of all connections.
     pub(super) fn closed(&mut self) {
         self.closed = self.happened();
     }
 
-    /// There is another configuration.
+    /// Broadcasts a reload of the configuration.
     pub(super) fn reloaded(&mut self) {
         self.reloaded = self.happened();
     }
 
-    /// Another incarnation has begun.
+    /// Broadcasts a new incarnation.
     pub(super) fn renewed(&mut self) {
         self.renewed = self.happened();
     }
 
-    /// The source was replaced by an older copy.
+    /// Broadcasts that an older copy has replaced the source.
     pub(super) fn restored(&mut self) {
         self.restored = self.happened();
     }
 
-    /// More can be read than before.
+    /// Broadcasts that more objects can be read than before.
     pub(super) fn reads_more(&mut self) {
         self.read = self.happened();
     }
 
-    /// Something is to be done before all else that waits.
+    /// Queues a change before all others.
     pub(super) fn go_on_with(&mut self, change: Waiting) {
         self.waiting.push_front(change);
     }
 
-    /// The next change that waits, to be taken in once nothing is being spread.
+    /// Returns the next queued change, for use once nothing is being spread.
     pub(super) fn next_change(&mut self) -> Option<Waiting> {
         self.waiting.pop_front()
     }
 
-    /// Something is to be done once what is before it is known to all.
+    /// Queues changes behind all others.
     pub(super) fn wait(&mut self, changes: impl IntoIterator<Item = Waiting>) {
         self.waiting.extend(changes);
     }
 }
 
 impl Reconciler {
-    /// Tells a node of everything that it does not know yet.
+    /// Delivers to a node all broadcasts that it lacks.
     pub(super) fn inform(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let known = node.schedule.inform(self.broadcasts.count);
@@ -168,7 +169,7 @@ impl Reconciler {
         }
     }
 
-    /// Nodes are to learn what the change of an object means for them.
+    /// Begins to spread the change of an object.
     pub(super) fn spread(&mut self, mut differences: Differences) {
         self.place(std::mem::take(&mut differences.deltas));
         self.broadcasts.count += 1;
@@ -181,7 +182,7 @@ impl Reconciler {
         self.walk_on() || self.spread_on()
     }
 
-    /// Informs the next node of those that do not know what has happened to all.
+    /// Informs the next node that lacks a broadcast to all nodes.
     fn walk_on(&mut self) -> bool {
         let Some(walked) = self.broadcasts.walked.take() else { return false };
         let Some(id) = self.nodes.next_id(walked.as_ref()) else { return false };
@@ -191,7 +192,7 @@ impl Reconciler {
         true
     }
 
-    /// Informs the next node of those that the change of an object concerns.
+    /// Informs the next node that the change of an object concerns.
     fn spread_on(&mut self) -> bool {
         let Some(spreading) = &mut self.broadcasts.spreading else { return false };
         self.work.node();

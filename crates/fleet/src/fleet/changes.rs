@@ -1,4 +1,4 @@
-//! Changes that the source tells: objects go into the placement, Nodes are taken in and given up.
+//! Applies changes of the source: updates the placement, and adds and removes nodes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use crate::source::{Change, Changes, Source};
 use edgesync_object::NodeName;
 use edgesync_placement::Summary;
 
-/// Objects that are compared at a time with what was told.
+/// Number of objects compared with the list in one step.
 const COMPARED: u32 = 1024;
 
-/// The changes of the source, and what the list under way has told so far.
+/// The source's change stream, and the list under way.
 pub(super) struct Feed<C> {
     pub(super) changes: C,
-    /// While all is told once more: the UIDs of the objects and the names of the Nodes that were.
+    /// During a relist: the UIDs of the objects and the names of the Nodes listed so far.
     told: Option<HashSet<Arc<str>>>,
 }
 
@@ -24,7 +24,7 @@ impl<C: Changes> Feed<C> {
         Self { changes, told: None }
     }
 
-    /// Waits for the next change. Can be cancelled without loss.
+    /// Waits for the next change. Cancel-safe.
     pub(super) async fn next(&mut self) -> Change {
         self.changes.next().await
     }
@@ -37,7 +37,7 @@ impl<C: Changes> Feed<C> {
 }
 
 impl<S: Source> Fleet<S> {
-    /// Goes on with what many nodes are to be told, as far as one turn may. Tells whether something
+    /// Continues broadcasts and queued changes within the budget of one turn. Returns whether work
     /// is left.
     pub(super) fn spread_news(&mut self) -> bool {
         let end = self.reconciler.work.part();
@@ -49,7 +49,7 @@ impl<S: Source> Fleet<S> {
         true
     }
 
-    /// Takes in the next change that waits.
+    /// Applies the next queued change.
     fn change_next(&mut self) -> bool {
         let Some(change) = self.reconciler.broadcasts.next_change() else { return false };
         self.reconciler.work.change();
@@ -84,7 +84,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Takes in a change: all nodes know of those before it.
+    /// Applies a change. All nodes know the earlier ones.
     fn take_in(&mut self, change: Waiting) {
         match change {
             Waiting::Begun if self.reconciler.is_empty() => {}
@@ -111,7 +111,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Gives up what was not told, after changes were missed.
+    /// Removes what the list lacks, after changes were missed.
     fn all_told(&mut self) {
         let Some(told) = self.feed.told.take() else { return };
         let nodes = self.reconciler.nodes.names().filter(|name| !told.contains(name.as_str()));
@@ -123,7 +123,7 @@ impl<S: Source> Fleet<S> {
         self.reconciler.broadcasts.wait([Waiting::Compare(told, 0)]);
     }
 
-    /// The same for some of the objects, from a number on.
+    /// Compares a part of the objects with the list, from a number on.
     fn compare(&mut self, told: HashSet<Arc<str>>, from: u32) {
         self.reconciler.work.objects(COMPARED as usize);
         let (absent, next) = self.reconciler.desired.placement.absent(&told, from, COMPARED);
@@ -166,7 +166,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Whoever deletes the Node of a node removes the node.
+    /// Removes the node of a deleted Node from the fleet.
     fn node_deleted(&mut self, name: &NodeName) {
         self.reconciler.nodes.object_deleted(name);
         if self.replicas.is_being_restored() {

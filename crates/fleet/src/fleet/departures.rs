@@ -1,8 +1,8 @@
-//! Removes nodes from the fleet, and admits them again.
+//! Removes nodes from the fleet, and readmits them.
 //!
-//! A removed node has no machine. To each Hello it is told that it was removed, and it waits long
-//! before the next one; other frames of it are dropped. What the store is doing about the node ends
-//! first: a record or a Node that is written after the removal would stay.
+//! A removed node has no machine. The reply to each of its Hellos says that it was removed and sets
+//! a long retry delay; other frames of it are dropped. Requests of the node in flight at the store
+//! end before the deletion: a record or a Node written after it would stay.
 
 use super::Fleet;
 use super::nodes::NodeId;
@@ -16,14 +16,14 @@ use edgesync_protocol::frame::Up;
 use edgesync_protocol::timing::Now;
 
 impl<S: Source> Fleet<S> {
-    /// The store is asked something about a node.
+    /// Counts a request to the store for a node.
     pub(super) fn begun(&mut self, id: NodeId) {
         if let Some(node) = self.reconciler.nodes.get_mut(id) {
             node.schedule.request_begun();
         }
     }
 
-    /// The store has answered.
+    /// Counts the end of a request.
     pub(super) fn ended(&mut self, name: &NodeName) {
         if let Some(node) = self.reconciler.nodes.named_mut(name) {
             node.schedule.request_ended();
@@ -33,7 +33,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// A write about many nodes has ended.
+    /// Resumes the removals that wait for a write for many nodes.
     pub(super) fn go_on_removing(&mut self) {
         for name in self.removals.draining() {
             self.reconciler.work.node();
@@ -52,7 +52,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Tries again what failed.
+    /// Retries failed removals and admissions.
     pub(super) fn retry_removals(&mut self, now: Now) {
         let end = self.reconciler.work.part();
         while !self.reconciler.work.has_reached(end)
@@ -75,7 +75,7 @@ impl<S: Source> Fleet<S> {
             tracing::warn!(node = name.as_str(), "an operator removes it from the fleet");
             self.dismiss(name, Some(answer));
         } else {
-            // Those who asked may have gone.
+            // The requester may have disconnected.
             let _ = answer.send(Err(unknown(name)));
         }
     }
@@ -84,11 +84,11 @@ impl<S: Source> Fleet<S> {
         self.reconciler.nodes.contains(name) || self.reconciler.nodes.has_object(name)
     }
 
-    /// Removes a node from the fleet, and tells it if it is connected.
+    /// Removes a node from the fleet, and notifies it if it is connected.
     pub(super) fn dismiss(&mut self, name: &NodeName, answer: Option<Answer>) {
         self.release();
         let mut leaving = Leaving { answer, ..Leaving::default() };
-        // What waits of the node is not taken.
+        // Its queued uploads are dropped.
         let waiting = self.intake.forget(name);
         if let Some(id) = self.reconciler.nodes.id(name) {
             self.bodies.forget(id);
@@ -106,14 +106,14 @@ impl<S: Source> Fleet<S> {
         self.delete_if_idle(name);
     }
 
-    /// The store has removed a node, or could not.
+    /// Handles the result of a removal at the store.
     pub(super) fn removed(&mut self, name: &NodeName, result: source::Result<bool>) {
         if self.removals.removed(self.reconciler.now(), name, result) {
             self.admit(name);
         }
     }
 
-    /// A frame of a removed node.
+    /// Handles a frame of a removed node.
     pub(super) fn frame_of_removed(&mut self, name: &NodeName, frame: &Up) {
         let is_removed =
             || self.requests.replication().is_none_or(|replication| replication.is_removed(name));
@@ -130,27 +130,27 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    // --- and in again
+    // --- readmission
 
     pub(super) fn admit_on_request(&mut self, name: &NodeName, answer: Answer) {
         match self.removals.admit_again(name, answer) {
             Ok(true) => self.admit(name),
             Ok(false) => {}
             Err(answer) => {
-                // Those who asked may have gone.
+                // The requester may have disconnected.
                 let _ = answer.send(if self.is_known(name) { Ok(false) } else { Err(unknown(name)) });
             }
         }
     }
 
-    /// Admits a removed node, if its Node was created.
+    /// Admits a removed node whose Node was created.
     pub(super) fn node_created(&mut self, name: &NodeName) {
         if self.removals.node_created(name) {
             self.admit(name);
         }
     }
 
-    /// Another replica, or an operator, has let a node in again.
+    /// Admits a node that another replica or an operator has admitted.
     pub(super) fn admitted_elsewhere(&mut self, name: &NodeName) {
         if self.removals.admitted_elsewhere(name) {
             self.admit(name);
@@ -167,7 +167,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// The store has admitted a node, or could not.
+    /// Handles the result of an admission at the store.
     pub(super) fn admitted(&mut self, name: &NodeName, result: source::Result<bool>) {
         let now = self.reconciler.now();
         let Some(admitted) = self.removals.admitted(now, name, result) else { return };

@@ -1,4 +1,4 @@
-//! Carries out what the machines want: frames, loads, records; and tells them what has come of it.
+//! Performs the effects of the machines (frames, loads, records), and returns the results to them.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{CloudEffect, CloudNotice};
 use edgesync_runtime::random;
 
-/// Machines that get their turn before the loop looks for events again, at most.
+/// Maximum number of machine turns before the loop looks for events again.
 const TURNS: usize = 256;
-/// So long nothing is heard of a node that has exceeded its quota: as long as it was told to wait.
+/// Time for which frames of a node over its quota are dropped; equals the delay given to the node.
 const REFUSED: Duration = Duration::from_secs(60);
-/// Lines in the log about the reports of one batch.
+/// Maximum number of log lines for the reports of one batch.
 const LINES: usize = 3;
-/// Bytes of frames that are written in one turn of the loop, about: a few milliseconds.
+/// Approximate bytes of frames written in one turn of the loop: a few milliseconds.
 const TURN: u64 = 1 << 20;
 
 impl<S: Source> Fleet<S> {
-    /// Does what the machines want, for as long as one turn of the loop may take. Tells whether
-    /// something is left to do.
+    /// Performs effects of the machines within the budget of one turn. Returns whether work is
+    /// left.
     pub(super) fn drain(&mut self) -> bool {
         let (end, part) = (self.sender.written() + TURN, self.reconciler.work.part());
         for _ in 0..TURNS {
@@ -46,7 +46,7 @@ impl<S: Source> Fleet<S> {
         true
     }
 
-    /// Does what the next machine wants. Tells whether there was one.
+    /// Performs one step of work. Returns whether there was any.
     fn drain_next(&mut self) -> bool {
         self.release();
         if let Some(id) = self.reconciler.nodes.next_touched() {
@@ -101,7 +101,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Reads the records of nodes, as far as there is room for their differences.
+    /// Reads records of nodes, as far as the limit of differences permits.
     pub(super) fn read_ledgers(&mut self) {
         let now = self.reconciler.now();
         while let Some((id, name, expected)) = self.reconciler.ledgers.next(now, &self.reconciler.nodes) {
@@ -161,7 +161,7 @@ impl<S: Source> Fleet<S> {
                     CloudNotice::OverQuota { .. } => self.refuse(id),
                     _ => {}
                 }
-                // Once a minute at most, and the only line that says what to do.
+                // At most once a minute, and the only line with the remedy.
                 if matches!(notice, CloudNotice::OverQuota { .. }) || self.may_log(&name) {
                     show(&name, &notice);
                 }
@@ -169,7 +169,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Hears nothing of a node for a while.
+    /// Drops frames of a node for [`REFUSED`].
     fn refuse(&mut self, id: NodeId) {
         let until = self.reconciler.now() + REFUSED;
         if let Some(node) = self.reconciler.nodes.get_mut(id) {
@@ -177,8 +177,8 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// The store begins a new incarnation when it is asked to, and when it notices that its machine
-    /// was away.
+    /// Adopts the incarnation of the store. The store begins one on request, and when a clock
+    /// jump shows that its machine was suspended or restored.
     pub(super) fn follow_incarnation(&mut self) {
         let source = self.requests.source();
         let incarnation = source.incarnation();

@@ -1,4 +1,4 @@
-//! Events from nodes and the broker: connections, presence, frames.
+//! Handles events of nodes and the broker: connections, presence, frames.
 
 use jiff::Timestamp;
 
@@ -10,7 +10,6 @@ use edgesync_protocol::frame::{FrameError, MAX_WORD, Up, other_protocol};
 use edgesync_transport::link::presence::Presence;
 
 impl<S: Source> Fleet<S> {
-    /// Takes an event.
     pub(super) fn event(&mut self, event: FleetEvent) {
         self.take_event(event);
         self.release();
@@ -51,7 +50,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// The connection in use of a node, removed or not.
+    /// Returns the current connection of a node, removed or not.
     fn connection(&self, name: &NodeName) -> Option<&str> {
         let of_node = self.reconciler.nodes.named(name).and_then(|node| node.session.connection());
         of_node.or_else(|| self.removals.connection(name))
@@ -62,15 +61,14 @@ impl<S: Source> Fleet<S> {
         self.reconciler.disconnected(name);
     }
 
-    /// A node that was shut out loses its connection, also one that it has made while that was
-    /// under way.
+    /// Disconnects a revoked node, including a connection that it has opened during the revocation.
     pub(super) fn cut(&mut self, name: &NodeName) {
         self.sender.disconnect(name);
         self.disconnected(name);
         self.release();
     }
 
-    /// With an external broker presence is all that tells of connections.
+    /// Handles presence, the only sign of connections at an external broker.
     fn presence(&mut self, name: &NodeName, payload: &[u8]) {
         if self.sender.is_embedded() || self.is_shut_out(name) {
             return;
@@ -92,7 +90,7 @@ impl<S: Source> Fleet<S> {
             }
             return;
         }
-        // The will of a connection that was replaced says nothing about the new one.
+        // The will of a replaced connection says nothing about the new one.
         if presence.connection.is_empty() || self.connection(name) == Some(&presence.connection) {
             if self.may_log(name) {
                 tracing::info!(node = name.as_str(), "disconnected");
@@ -101,8 +99,8 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Whether what comes in a name does not count. An external broker may not know the newest
-    /// revocation list, and cuts nobody who is connected.
+    /// Returns whether messages of a node are dropped because it is revoked. An external broker may
+    /// not have the newest revocation list, and does not disconnect clients.
     fn is_shut_out(&mut self, name: &NodeName) -> bool {
         let is_revoked = self.enrollment.is_revoked(name);
         if is_revoked {
@@ -157,12 +155,12 @@ impl<S: Source> Fleet<S> {
         self.reconciler.with_machine(id, |machine, desired| machine.received(now, frame, desired));
     }
 
-    /// Whether what a node has said may cause another line in the log.
+    /// Returns whether the rate limit permits another log line for a message of this node.
     pub(super) fn may_log(&self, name: &NodeName) -> bool {
         self.reconciler.nodes.named(name).is_none_or(|node| node.session.may_log())
     }
 
-    /// A frame that is no frame, or one of another version.
+    /// Counts a frame that cannot be decoded, and answers a Hello of another protocol version.
     fn unreadable(&mut self, name: &NodeName, bytes: usize, error: FrameError) {
         let count = self.counts.bad_frame(error.label());
         if error.is_of_another_version() && count > 1 {

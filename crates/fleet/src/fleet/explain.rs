@@ -1,4 +1,4 @@
-//! Why an object is on a node, or is not, as operators are told.
+//! Explains to operators why an object is on a node or is not.
 
 use edgesync_admin::cloud::{ObjectFacts, ObjectVerdict, PlacementAnswer, RuleVerdict};
 
@@ -9,8 +9,8 @@ use edgesync_object::NodeName;
 use edgesync_placement::Summary;
 use edgesync_protocol::cloud::{CloudPhase, DesiredState};
 
-/// What the rules say of a node and an object, and what has come of it. None if the node is not
-/// known.
+/// Returns the verdicts of the rules on a node and an object, and the resulting state. `None` if
+/// the node is unknown.
 pub(super) fn explain(
     (reconciler, rules, removals): (&Reconciler, &Rules, &Removals),
     name: &NodeName,

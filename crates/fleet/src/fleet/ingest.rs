@@ -1,9 +1,9 @@
-//! What nodes send up, carried out: items of their outboxes take effect, Leases and conditions are
-//! written in batches, Events live their time.
+//! Ingests uploads of nodes: applies items of their outboxes, writes Leases and conditions in
+//! batches, and expires Events.
 //!
-//! One write of each sort is under way at a time, and of outboxes so many that they share commits:
-//! thousands of nodes that come back at once wait in a queue of bounded size, and what does not fit
-//! is sent again by its node.
+//! At most one write of each kind is in flight. Uploads are ingested concurrently, so that they
+//! share commits. The queue of uploads is bounded, for thousands of nodes that reconnect at once: a
+//! node resends an upload that does not fit.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -21,28 +21,28 @@ use edgesync_protocol::node::Condition;
 use edgesync_protocol::timing::Now;
 use edgesync_protocol::upload::{EffectContent, Refused, Taken, Upload};
 
-/// Uploads that are taken at the same time.
+/// Maximum number of uploads ingested concurrently.
 const MAX_TAKES: usize = 32;
-/// Bytes of uploads that wait or are being taken.
+/// Maximum bytes of uploads that are queued or being ingested.
 const MAX_TAKE_BYTES: usize = 64 << 20;
-/// What an item takes beside its text, about.
+/// Approximate overhead of an item beside its text, in bytes.
 const ITEM_BYTES: usize = 64;
-/// Lines in the log about the items of one frame.
+/// Maximum number of log lines for the items of one frame.
 const LINES: usize = 3;
-/// How often Events are looked through for those whose time is over.
+/// Interval between two passes for expired Events.
 const EXPIRE_EVERY: Duration = Duration::from_secs(30);
-/// The most Events that one transaction deletes.
+/// Maximum number of Events deleted in one transaction.
 const EXPIRE_BATCH: usize = 500;
-/// How long the end waits for a write of Leases that is under way.
+/// Maximum wait at shutdown for a write of Leases in flight.
 const LAST_WRITE: Duration = Duration::from_secs(5);
 
-/// Uploads that wait, and how many are being taken.
+/// Queue of uploads, and the number being ingested.
 #[derive(Debug, Default)]
 pub(super) struct Intake {
     waiting: VecDeque<Waiting>,
     running: usize,
     bytes: usize,
-    /// The size of what is being taken, by node.
+    /// Bytes of the upload being ingested, by node.
     under_way: HashMap<NodeName, usize>,
 }
 
@@ -52,25 +52,24 @@ struct Waiting {
     token: u64,
     upload: Upload,
     places: HashMap<Uid, Place>,
-    /// The database file of the node.
+    /// Epoch of the node's database file.
     epoch: Epoch,
     bytes: usize,
 }
 
-/// An upload has taken effect.
+/// Outcome of an ingested upload.
 #[derive(Debug)]
 pub(super) struct Stored {
     taken: Taken,
     refused: Vec<Refused>,
     events_dropped: u64,
-    /// The conditions in the report of the node, if it was in there.
+    /// Conditions of the node's report, if the upload had one that was accepted.
     report: Option<Vec<Condition>>,
-    /// What is in effect, by the numbers of the items that said so; nothing of those that were
-    /// refused.
+    /// Effects in files, by the sequence number of their item; `None` for refused items.
     in_effect: Vec<(u64, Epoch, Option<EffectContent>)>,
 }
 
-/// Deletes Events after their time to live, a batch at a time.
+/// Deletes Events after their time to live, in batches.
 #[derive(Debug)]
 pub(super) struct EventExpiry {
     pub(super) ttl: Duration,
@@ -83,19 +82,19 @@ impl EventExpiry {
         Self { ttl, next: Now::ZERO, under_way: false }
     }
 
-    /// Begins the next batch, if it is time to. [`EventExpiry::ended`] follows.
+    /// Begins the next batch if it is due. [`EventExpiry::ended`] follows.
     fn begin(&mut self, now: Now) -> bool {
         let is_due = !self.under_way && now >= self.next;
         self.under_way |= is_due;
         is_due
     }
 
-    /// A batch is deleted, or could not be.
+    /// Schedules the next batch after one has succeeded or failed.
     fn ended(&mut self, now: Now, expired: &Result<u64>) {
         self.under_way = false;
         let full = matches!(expired, Ok(count) if *count >= EXPIRE_BATCH as u64);
-        // A full batch leaves more behind: the next one follows, after whatever waits for the
-        // database.
+        // A full batch leaves more behind: the next one is due at once, after the requests already
+        // queued at the database.
         self.next = if full { now } else { now + EXPIRE_EVERY };
     }
 }
@@ -110,7 +109,7 @@ impl Intake {
         self.waiting.push_back(waiting);
     }
 
-    /// The next upload that is to be taken now. [`Intake::ended`] follows.
+    /// Returns the next upload if a slot for it is free. [`Intake::ended`] follows.
     fn next(&mut self) -> Option<Waiting> {
         if self.running >= MAX_TAKES {
             return None;
@@ -121,13 +120,13 @@ impl Intake {
         Some(waiting)
     }
 
-    /// The upload of a node that was being taken has taken effect, or could not.
+    /// Releases the slot of a node's upload after success or failure.
     fn ended(&mut self, node: &NodeName) {
         self.running -= 1;
         self.bytes -= self.under_way.remove(node).unwrap_or_default();
     }
 
-    /// Forgets what waits of a node; how many uploads that was.
+    /// Drops the queued uploads of a node. Returns their number.
     pub(super) fn forget(&mut self, node: &NodeName) -> u32 {
         let (gone, rest): (VecDeque<_>, _) =
             std::mem::take(&mut self.waiting).into_iter().partition(|waiting| waiting.node == *node);
@@ -144,7 +143,7 @@ fn size(upload: &Upload) -> usize {
 // --- outboxes
 
 impl<S: Source> Fleet<S> {
-    /// Takes the upload of a node, once it is its turn.
+    /// Queues the upload of a node, or rejects it if the queue is full.
     pub(super) fn take(&mut self, id: NodeId, token: u64, upload: Upload) {
         let Some(name) = self.reconciler.nodes.name(id) else { return };
         let bytes = size(&upload);
@@ -178,7 +177,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// An upload has taken effect, or could not.
+    /// Applies the outcome of an upload; `None` if it could not be ingested.
     pub(super) fn taken(&mut self, name: &NodeName, token: u64, stored: Option<Stored>) {
         let now = self.reconciler.now();
         let nodes = &mut self.reconciler.nodes;
@@ -208,8 +207,8 @@ impl<S: Source> Fleet<S> {
         self.take_next();
     }
 
-    /// Records of a node are about to be stored: what it does not hold any more, or what another
-    /// database file of it knew, is not in effect there.
+    /// Updates the reported effects before records of a node are stored. Objects that it no longer
+    /// holds, and effects reported by another database file of it, are not in effect there.
     pub(super) fn recording(&mut self, id: NodeId, batch: &RecordBatch) {
         let Some(node) = self.reconciler.nodes.get_mut(id) else { return };
         let standing = &mut node.reported.standing;
@@ -221,7 +220,7 @@ impl<S: Source> Fleet<S> {
     }
 }
 
-/// Has an upload take effect; `None` if that is not possible now.
+/// Ingests an upload; returns `None` if the source cannot do so now.
 async fn store(
     source: &impl Source,
     (node, epoch): (&NodeName, Epoch),
@@ -270,7 +269,7 @@ async fn store(
 // --- Leases, conditions, Events
 
 impl<S: Source> Fleet<S> {
-    /// Begins the writes whose time has come.
+    /// Begins the writes that are due.
     pub(super) fn write_due(&mut self) {
         let now = self.reconciler.now();
         let leases = self.reconciler.nodes.lifecycle.leases_due(now);
@@ -300,8 +299,8 @@ impl<S: Source> Fleet<S> {
         self.tell_differences(now);
     }
 
-    /// Only a node of which there is a Node gets a Lease: one that is left alone tells that its
-    /// Node was deleted.
+    /// Keeps the Leases of nodes that have a Node. A Lease without a Node means that the Node was
+    /// deleted.
     fn of_nodes(&self, mut leases: Vec<LeaseRenewal>) -> Vec<LeaseRenewal> {
         leases.retain(|lease| self.reconciler.nodes.has_object(&lease.node));
         leases
@@ -334,8 +333,8 @@ impl<S: Source> Fleet<S> {
         self.expiry.ended(self.reconciler.now(), expired);
     }
 
-    /// Writes what would be lost with the process: the last renewals, which tell the next start who
-    /// was alive.
+    /// Writes the last renewals before the process ends: the next start derives from them which
+    /// nodes were alive.
     pub async fn finish(&mut self) {
         let until = tokio::time::Instant::now() + LAST_WRITE;
         while self.reconciler.nodes.lifecycle.is_writing_leases() {

@@ -1,8 +1,8 @@
-//! Bounds the memory of ledgers: the records of a node are read only if the node differs from what
-//! it is to hold, and only as many are read at a time as keep the differences of all nodes together
-//! below a limit. The others wait in their order; each is told from time to time that its Hello was
-//! received. A node in sync for which much changes while there is no room falls behind: its machine
-//! forgets what differs, and has its records read like the others.
+//! Bounds the memory of ledgers. The records of a node are read only if the node differs from its
+//! desired objects, and only while the differences of all nodes together stay below a limit. The
+//! other nodes wait in order; each receives an acknowledgement of its Hello from time to time. A
+//! node in sync with many changes while the limit is reached falls behind: its machine drops the
+//! differences, and has its records read like the others.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,39 +11,39 @@ use super::nodes::{NodeId, Nodes};
 use edgesync_object::NodeName;
 use edgesync_protocol::timing::Now;
 
-/// Differences of all nodes together with which no further records are read: about 200 bytes each.
+/// Differences of all nodes together above which no further records are read; about 200 bytes each.
 const MAX_DIFFERENCES: usize = 500_000;
-/// Nodes whose records are being read at the same time.
+/// Maximum number of concurrent reads of records.
 const MAX_READS: usize = 16;
-/// After so long one node is read in spite of the bound: what nodes refuse, or are slow to take,
-/// must not keep all others out.
+/// Time after which one node is read in spite of the limit, so that nodes that reject objects or
+/// apply them slowly cannot starve all others.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// Queue of nodes and sum of their differences; see the module.
 #[derive(Debug, Default)]
 pub(super) struct LedgerLoader {
     waiting: VecDeque<NodeId>,
-    /// Reads under way, and the differences that they may bring.
+    /// Number of reads in flight, and the differences that they may add.
     reading: usize,
     expected: usize,
-    /// The differences of all nodes.
+    /// Sum of the differences of all nodes.
     different: usize,
-    /// When a read was begun last.
+    /// Start of the last read.
     last: Now,
 }
 
 impl LedgerLoader {
-    /// Nodes that wait.
+    /// Returns the number of waiting nodes.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Enters a node whose machine wants its records.
+    /// Queues a node whose machine needs its records.
     pub(super) fn wait(&mut self, node: NodeId) {
         self.waiting.push_back(node);
     }
 
-    /// Whether there is no room for further differences.
+    /// Returns whether the limit of differences is exceeded.
     pub(super) fn is_full(&self) -> bool {
         self.different + self.expected > MAX_DIFFERENCES
     }
@@ -55,15 +55,15 @@ impl LedgerLoader {
 
     fn has_room(&self, now: Now, more: usize) -> bool {
         let sum = self.different + self.expected;
-        // A node alone may need more than there is room for.
+        // A single node may exceed the limit.
         let more = more.min(MAX_DIFFERENCES / 2);
         self.reading < MAX_READS
             && (sum + more <= MAX_DIFFERENCES
                 || (self.reading == 0 && now.saturating_sub(self.last) >= PATIENCE))
     }
 
-    /// The next node whose records are to be read, and how many differences are expected; none
-    /// while there is no room. [`LedgerLoader::ended`] follows.
+    /// Returns the next node whose records to read, and its expected number of differences; `None`
+    /// while the limit is reached. [`LedgerLoader::ended`] follows.
     pub(super) fn next(&mut self, now: Now, nodes: &Nodes) -> Option<(NodeId, NodeName, usize)> {
         while let Some(id) = self.waiting.front().copied() {
             let Some(node) = nodes.get(id) else {
@@ -85,13 +85,13 @@ impl LedgerLoader {
         None
     }
 
-    /// A read has ended for which so many differences were expected.
+    /// Releases the expected differences of a read that has ended.
     pub(super) fn ended(&mut self, expected: usize) {
         self.reading = self.reading.saturating_sub(1);
         self.expected = self.expected.saturating_sub(expected);
     }
 
-    /// When a node is read in spite of the bound.
+    /// Returns when a node is read in spite of the limit.
     pub(super) fn deadline(&self) -> Option<Now> {
         let stuck = !self.waiting.is_empty() && self.reading == 0;
         stuck.then(|| self.last + PATIENCE)

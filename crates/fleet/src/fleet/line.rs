@@ -1,10 +1,10 @@
-//! Nodes that wait for room in the one queue to an external broker, in their order. One task waits
-//! for all of them: a message that leaves wakes one node, however many wait.
+//! FIFO queue of nodes that wait for capacity in the shared queue to an external broker. One task
+//! waits for all of them: each message sent wakes one node, however many wait.
 
 use super::nodes::NodeId;
 use std::collections::{HashSet, VecDeque};
 
-/// See the module.
+/// Waiting nodes, each at most once; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     order: VecDeque<NodeId>,
@@ -22,31 +22,32 @@ impl Line {
         self.order.len()
     }
 
-    /// A node waits, behind all others; nothing if it does already.
+    /// Queues a node behind all others, unless it waits already.
     pub(super) fn join(&mut self, node: NodeId) {
         if self.members.insert(node) {
             self.order.push_back(node);
         }
     }
 
-    /// A node whose turn it was found no room: it goes on waiting before all others.
+    /// Queues a node that found no capacity on its turn before all others.
     pub(super) fn rejoin(&mut self, node: NodeId) {
         if self.members.insert(node) {
             self.order.push_front(node);
         }
     }
 
-    /// There is no room. Tells whether somebody must now wait for some, because nobody does.
+    /// Records that there is no capacity. Returns whether the caller must start the task that waits
+    /// for it; `false` if one is running.
     pub(super) fn wait(&mut self) -> bool {
         !std::mem::replace(&mut self.is_awaited, true)
     }
 
-    /// There is room.
+    /// Records that there is capacity.
     pub(super) fn has_room(&mut self) {
         self.is_awaited = false;
     }
 
-    /// Whose turn it is, if there may be room.
+    /// Returns the next node, if there may be capacity.
     pub(super) fn next(&mut self) -> Option<NodeId> {
         if self.is_awaited {
             return None;
@@ -70,7 +71,7 @@ mod tests {
         let mut served = Vec::new();
         for _ in 0..2 * nodes.len() {
             line.has_room();
-            // One message fits; whoever is next finds the queue full again.
+            // One message fits; the next node finds the queue full again.
             let node = line.next().unwrap();
             served.push(node);
             line.order.push_back(node);

@@ -1,8 +1,6 @@
-//! All nodes: an arena of those with a machine, the index of their names, and the tables that say
-//! which of them the loop looks at next.
+//! All nodes: an arena of those with a machine, the index by name, and the schedule of their turns.
 //!
-//! What waits of a node in a table or queue is its [`NodeId`]. Passes over all nodes follow the
-//! order of their names.
+//! Tables and queues refer to a node by its [`NodeId`]. Passes over all nodes are ordered by name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
@@ -12,33 +10,33 @@ use crate::node::Node;
 use edgesync_object::{Labels, NodeName};
 use edgesync_protocol::timing::Now;
 
-/// Nodes that are known by name; more are refused.
+/// Maximum number of nodes; further ones are refused.
 const MAX_NODES: usize = 100_000;
 
-/// A node with a machine. An id is given once: what waits of a node that was removed finds nothing,
-/// also if the node comes back.
+/// Index of a node in the arena. An id is never reused: a stale reference to a removed node finds
+/// nothing, even if the node returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeId(u32);
 
-/// See the module.
+/// Arena, index and schedule; see the module.
 pub(super) struct Nodes {
     by_name: BTreeMap<NodeName, NodeId>,
-    /// By their ids; a removed node leaves an empty slot.
+    /// Indexed by id; a removed node leaves an empty slot.
     slots: Vec<Option<Box<Node>>>,
-    /// The labels of all Nodes, as far as they are believed.
+    /// The trusted labels of all Nodes.
     labels: HashMap<NodeName, Labels>,
     /// Nodes that have reported themselves.
     registered: HashSet<NodeName>,
     pub(super) lifecycle: NodeLifecycle,
-    /// When machines want to be ticked.
+    /// Deadlines of machines, earliest first.
     deadlines: BTreeSet<(Now, NodeId)>,
-    /// Nodes whose machine may have something to do, in their order.
+    /// FIFO queue of nodes whose machine may have work.
     touched: VecDeque<NodeId>,
-    /// Nodes whose links have taken something.
+    /// Nodes with progress on their links.
     moved: VecDeque<NodeId>,
 }
 
-/// The range of all names after this one.
+/// Returns the range of all names after this one.
 pub(super) fn after(at: Option<&NodeName>) -> (Bound<&NodeName>, Bound<&NodeName>) {
     (at.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
 }
@@ -81,7 +79,7 @@ impl Nodes {
         self.slots.get_mut(id.slot())?.as_deref_mut()
     }
 
-    /// The name of a node, for what outlives it.
+    /// Returns the name of a node, for uses that outlive it.
     pub(super) fn name(&self, id: NodeId) -> Option<NodeName> {
         self.get(id).map(|node| node.name.clone())
     }
@@ -102,22 +100,22 @@ impl Nodes {
         self.by_name.len()
     }
 
-    /// Whether no further node is accepted.
+    /// Returns whether the limit of nodes is reached.
     pub(super) fn is_full(&self) -> bool {
         self.by_name.len() >= MAX_NODES
     }
 
-    /// The first node after this name, in their order.
+    /// Returns the id of the first node after this name.
     pub(super) fn next_id(&self, at: Option<&NodeName>) -> Option<NodeId> {
         self.by_name.range::<NodeName, _>(after(at)).next().map(|(_, id)| *id)
     }
 
-    /// The same.
+    /// Returns the first node after this name.
     pub(super) fn next(&self, at: Option<&NodeName>) -> Option<&Node> {
         self.get(self.next_id(at)?)
     }
 
-    /// The same, and the lifecycle of all of them.
+    /// Returns the first node after this name, and the lifecycle of all nodes.
     pub(super) fn next_mut(&mut self, at: Option<&NodeName>) -> Option<(&mut Node, &NodeLifecycle)> {
         let id = self.next_id(at)?;
         let node = self.slots.get_mut(id.slot())?.as_deref_mut()?;
@@ -129,7 +127,7 @@ impl Nodes {
         self.by_name.values().filter_map(|id| self.get(*id))
     }
 
-    /// Enters a node. None if all ids were given.
+    /// Adds a node. Returns `None` if the ids are exhausted.
     pub(super) fn insert(&mut self, node: Node) -> Option<NodeId> {
         let id = NodeId(u32::try_from(self.slots.len()).ok()?);
         self.by_name.insert(node.name.clone(), id);
@@ -137,7 +135,7 @@ impl Nodes {
         Some(id)
     }
 
-    /// Removes a node, and all that is known of it.
+    /// Removes a node with all its state.
     pub(super) fn remove(&mut self, name: &NodeName) -> Option<Node> {
         self.labels.remove(name);
         self.registered.remove(name);
@@ -150,14 +148,14 @@ impl Nodes {
         Some(*node)
     }
 
-    // --- the Node object of a node
+    // --- Node objects
 
-    /// The labels of a Node; absent if there is none of this name.
+    /// Returns the labels of a Node; `None` if no such Node exists.
     pub(super) fn labels(&self, name: &NodeName) -> Option<&Labels> {
         self.labels.get(name)
     }
 
-    /// The names of all Nodes, also of those without a machine.
+    /// Returns the names of all Nodes, including those without a machine.
     pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &NodeName> {
         self.labels.keys()
     }
@@ -170,7 +168,7 @@ impl Nodes {
         self.labels.insert(name.clone(), labels);
     }
 
-    /// The Node was deleted.
+    /// Handles a deleted Node.
     pub(super) fn object_deleted(&mut self, name: &NodeName) {
         self.labels.remove(name);
     }
@@ -181,7 +179,7 @@ impl Nodes {
         self.registered.contains(name)
     }
 
-    /// Whether the node's report is known, so that it need not send it again.
+    /// Returns whether the node's report is known, so that it need not send it again.
     pub(super) fn has_report(&self, name: &NodeName) -> bool {
         self.registered.contains(name) && !self.lifecycle.wants_report(name)
     }
@@ -194,21 +192,21 @@ impl Nodes {
         }
     }
 
-    // --- whose turn it is
+    // --- schedule
 
-    /// Gives the machine of a node a turn.
+    /// Schedules a turn for the machine of a node.
     pub(super) fn touch(&mut self, id: NodeId) {
         if self.get_mut(id).is_some_and(|node| node.schedule.queue()) {
             self.touched.push_back(id);
         }
     }
 
-    /// The next node whose machine may have something to do.
+    /// Returns the next node whose machine may have work.
     pub(super) fn next_touched(&mut self) -> Option<NodeId> {
         self.touched.pop_front()
     }
 
-    /// Enters the deadline of a node's machine.
+    /// Updates the deadline of a node's machine.
     pub(super) fn schedule(&mut self, id: NodeId) {
         let Some(node) = self.get_mut(id) else { return };
         let wanted = node.machine.deadline().filter(|at| *at != Now::MAX);
@@ -222,12 +220,12 @@ impl Nodes {
         self.deadlines.extend(wanted.map(|at| (at, id)));
     }
 
-    /// When the first machine wants to be ticked.
+    /// Returns the earliest deadline.
     pub(super) fn deadline(&self) -> Option<Now> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// The next node whose machine is due.
+    /// Returns the next node whose deadline has passed.
     pub(super) fn next_due(&mut self, now: Now) -> Option<NodeId> {
         self.deadline().filter(|at| *at <= now)?;
         let (_, id) = self.deadlines.pop_first()?;
@@ -237,18 +235,18 @@ impl Nodes {
         Some(id)
     }
 
-    /// Enters nodes whose links have taken something.
+    /// Queues nodes with progress on their links.
     pub(super) fn links_moved(&mut self, names: &[NodeName]) {
         let Self { moved, by_name, .. } = self;
         moved.extend(names.iter().filter_map(|name| by_name.get(name)));
     }
 
-    /// Whether no node waits to learn that its link has taken something.
+    /// Returns whether no progress of links is queued.
     pub(super) fn is_settled(&self) -> bool {
         self.moved.is_empty()
     }
 
-    /// The next node whose link has taken something.
+    /// Returns the next node with progress on its link.
     pub(super) fn next_moved(&mut self) -> Option<NodeId> {
         self.moved.pop_front()
     }

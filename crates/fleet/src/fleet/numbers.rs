@@ -1,38 +1,38 @@
-//! What the fleet counts and no node does.
+//! Counters of the fleet that belong to no single node.
 
 use std::collections::BTreeMap;
 
 use crate::metrics::{CloudNumbers, add_counters};
 use edgesync_protocol::cloud::CloudCounters;
 
-/// See the module.
+/// Counters since the start; see the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
-    /// Frames that were not accepted, by the cause.
+    /// Rejected frames, by cause.
     pub(super) bad_frames: BTreeMap<&'static str, u64>,
     /// Leases written to the store.
     pub(super) leases_written: u64,
     /// Events deleted after their time to live.
     pub(super) events_expired: u64,
-    /// Events of nodes that made room for newer ones.
+    /// Events of nodes evicted by newer ones.
     pub(super) events_dropped: u64,
-    /// The counters of machines that are gone.
+    /// Counters of removed machines.
     pub(super) gone: CloudCounters,
-    /// Bytes of frames that were read so far.
+    /// Bytes of frames received.
     pub(super) received: u64,
-    /// Decoded bytes of the frames that the current event has brought.
+    /// Decoded bytes of the frames of the current event.
     pub(super) decoded: usize,
 }
 
 impl Counts {
-    /// Counts a frame that is not accepted. Returns how many there were of this cause.
+    /// Counts a rejected frame. Returns the count for its cause.
     pub(super) fn bad_frame(&mut self, cause: &'static str) -> u64 {
         let count = self.bad_frames.entry(cause).or_default();
         *count += 1;
         *count
     }
 
-    /// Adds these to the numbers of all nodes.
+    /// Adds these counters to the numbers of all nodes.
     pub(super) fn add_to(&self, numbers: &mut CloudNumbers) {
         numbers.bad_frames.clone_from(&self.bad_frames);
         numbers.leases_written = self.leases_written;

@@ -1,4 +1,4 @@
-//! Requests of operators, and what pages and metrics show of the fleet.
+//! Handles requests of operators, and builds the views for pages and metrics.
 
 use edgesync_admin::cloud::NodeInfo;
 
@@ -12,7 +12,7 @@ use crate::admin::AdminRequest;
 use crate::metrics::CloudNumbers;
 use crate::source::{Replication, Source};
 
-/// What is gathered over several turns of the loop, for whoever looks.
+/// Results gathered over several turns of the loop.
 #[derive(Debug)]
 pub(super) struct Views {
     pub(super) queries: Queries,
@@ -21,7 +21,7 @@ pub(super) struct Views {
 }
 
 impl<S: Source> Fleet<S> {
-    /// Goes on with the queries about all nodes, as far as one turn may. Tells whether something is
+    /// Continues the queries over all nodes within the budget of one turn. Returns whether work is
     /// left.
     pub(super) fn gather(&mut self) -> bool {
         let Self { views, reconciler, removals, counts, bodies, requests, .. } = self;
@@ -35,8 +35,7 @@ impl<S: Source> Fleet<S> {
         views.queries.gather(&View { reconciler, removals, counts, complete: &complete })
     }
 
-    /// Goes on with the overview, or with the roll-outs that are counted. Tells whether something
-    /// is left.
+    /// Continues the overview or the tracked roll-outs. Returns whether work is left.
     pub(super) fn update_views(&mut self) -> bool {
         let traffic = Traffic { sent: self.sender.written(), received: self.counts.received };
         let Views { overview, rollouts, .. } = &mut self.views;
@@ -45,7 +44,7 @@ impl<S: Source> Fleet<S> {
     }
 
     pub(super) fn administer(&mut self, request: AdminRequest) {
-        // Those who asked may have gone.
+        // The requester may have disconnected.
         match request {
             AdminRequest::Nodes(answer) => {
                 self.views.queries.ask(Query::Nodes { answer, items: Vec::new(), at: None });

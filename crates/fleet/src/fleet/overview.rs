@@ -1,5 +1,5 @@
-//! The overview of all nodes that pages show, gathered from some of them in each turn of the loop,
-//! once a second while somebody looks and every ten seconds otherwise.
+//! Overview of all nodes for pages. Each turn of the loop visits a part of the nodes; a pass takes
+//! place once a second while a client is watching, and every ten seconds otherwise.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,37 +15,37 @@ use edgesync_object::NodeName;
 use edgesync_protocol::cloud::CloudPhase;
 use edgesync_protocol::timing::Now;
 
-/// The time between two passes while somebody looks.
+/// Interval between two passes while a client is watching.
 const LOOKED_AT: Duration = Duration::from_secs(1);
-/// The same while nobody does, and between two samples of the last hour.
+/// Interval between two passes otherwise, and between two samples of the fleet's history.
 const SAMPLE_EVERY: Duration = Duration::from_secs(10);
-/// Between two samples of the last hour of each node.
+/// Interval between two samples of each node's history.
 const MINUTE: Duration = Duration::from_secs(60);
-/// Numbers that change all the time are told with every so many passes, of a fleet that is larger
+/// Number of passes between two publications of frequently changing numbers, for a fleet larger
 /// than [`SMALL`].
 const NUMBERS_EVERY: u64 = 5;
-/// The numbers of so many nodes are told at once.
+/// Number of nodes up to which every pass publishes all numbers.
 const SMALL: usize = 500;
 
-/// See the module.
+/// Schedule and state of the passes; see the module.
 #[derive(Debug)]
 pub(super) struct Overview {
     board: Arc<Board>,
-    /// The pass under way.
+    /// The pass in progress.
     pass: Option<Pass>,
     passes: u64,
-    /// When the next one begins if nobody looks; if somebody does.
+    /// Start of the next pass, without and with a watching client.
     next: Now,
     next_looked_at: Now,
     next_sample: Now,
     next_minute: Now,
-    /// When the last minute of all nodes was noted, in seconds since 1970.
+    /// Time of the last minute sample of all nodes, in seconds since 1970.
     minute: i64,
-    /// How often somebody had asked by then.
+    /// Number of requests at the start of the last pass.
     asked: u64,
 }
 
-/// Bytes of frames to and from all nodes so far.
+/// Total bytes of frames to and from all nodes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traffic {
     pub(super) sent: u64,
@@ -76,12 +76,12 @@ impl Overview {
         }
     }
 
-    /// When the last minute of all nodes was noted, in seconds since 1970.
+    /// Returns the time of the last minute sample of all nodes, in seconds since 1970.
     pub(super) fn minute(&self) -> i64 {
         self.minute
     }
 
-    /// Whether a pass is to begin.
+    /// Returns whether a pass is due, and schedules the next ones.
     fn is_due(&mut self, now: Now) -> bool {
         let (streams, asked) = self.board.interest();
         let somebody = streams > 0 || asked != self.asked;
@@ -94,14 +94,14 @@ impl Overview {
         true
     }
 
-    /// When to look again.
+    /// Returns the time of the next check.
     pub(super) fn deadline(&self) -> Now {
         if self.board.interest().0 > 0 { self.next_looked_at } else { self.next }
     }
 }
 
 impl Overview {
-    /// Goes on with a pass over all nodes, as far as one turn may. Tells whether something is left.
+    /// Continues a pass over all nodes within the budget of one turn. Returns whether work is left.
     pub(super) fn sum_up(
         &mut self,
         reconciler: &mut Reconciler,
@@ -133,7 +133,7 @@ impl Overview {
         false
     }
 
-    /// Looks at the next node, or the next one that was removed. Tells whether there was one.
+    /// Visits the next node, or the next removed one. Returns whether there was one.
     fn sum_up_next(
         &self,
         pass: &mut Pass,
@@ -206,7 +206,7 @@ impl Overview {
     }
 }
 
-/// What is told of a node, but for the time since when.
+/// Returns the published row of a node, without `since`.
 pub(super) fn row_of(node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) -> Row {
     let machine = &node.machine;
     let rejected = machine.refused().count() as u64;

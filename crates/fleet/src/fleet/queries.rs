@@ -1,5 +1,5 @@
-//! Queries of operators and Prometheus about all nodes, answered from some of them in each turn of
-//! the loop. An answer is exact for each node, though not of the same moment for all of them.
+//! Queries of operators and Prometheus over all nodes. Each turn of the loop visits a part of the
+//! nodes. An answer is exact per node, but not a snapshot of one moment.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::summary::Wanted;
 use edgesync_object::NodeName;
 use edgesync_placement::Placed;
 
-/// What was asked, with the answer as far as it is known, and the node that was looked at last.
+/// A query with its partial answer and the node visited last.
 #[derive(Debug)]
 pub(super) enum Query {
     Nodes {
@@ -26,20 +26,20 @@ pub(super) enum Query {
         items: Vec<(NodeName, NodeInfo)>,
         at: Option<NodeName>,
     },
-    /// The same, after the nodes those that were removed.
+    /// The second part of [`Query::Nodes`]: the removed nodes.
     Removed {
         answer: oneshot::Sender<NodeList>,
         items: Vec<(NodeName, NodeInfo)>,
         at: Option<NodeName>,
     },
-    /// Objects by name, from the one of this number on.
+    /// Objects by name, from an index on.
     Find {
         answer: oneshot::Sender<ObjectList>,
         wanted: Wanted,
         found: Vec<Arc<Placed>>,
         from: u32,
     },
-    /// The labels of all nodes, or one of them.
+    /// Labels of all nodes, or the values of one key.
     Labels {
         answer: oneshot::Sender<LabelAnswer>,
         key: Option<String>,
@@ -53,16 +53,16 @@ pub(super) enum Query {
     },
 }
 
-/// The queries that are not answered.
+/// Unanswered queries, in order.
 #[derive(Debug, Default)]
 pub(super) struct Queries(VecDeque<Query>);
 
-/// What queries look at.
+/// The state that queries read.
 pub(super) struct View<'a> {
     pub(super) reconciler: &'a Reconciler,
     pub(super) removals: &'a Removals,
     pub(super) counts: &'a Counts,
-    /// Adds the numbers that are not of single nodes.
+    /// Adds the numbers that belong to no single node.
     pub(super) complete: &'a dyn Fn(&mut CloudNumbers),
 }
 
@@ -75,8 +75,7 @@ impl Queries {
         self.0.push_back(query);
     }
 
-    /// Goes on with what is asked about all nodes, as far as one turn may. Tells whether something
-    /// is left.
+    /// Continues the queries within the budget of one turn. Returns whether work is left.
     pub(super) fn gather(&mut self, view: &View<'_>) -> bool {
         let work = &view.reconciler.work;
         let end = work.part();
@@ -93,11 +92,11 @@ impl Queries {
 }
 
 impl View<'_> {
-    /// Looks at the next node. Without one the query is answered, unless removed nodes are asked
-    /// for too.
+    /// Visits the next node. After the last one, answers the query, or continues it with the
+    /// removed nodes.
     fn answer(&self, query: Query) -> Option<Query> {
         let (nodes, work) = (&self.reconciler.nodes, &self.reconciler.work);
-        // Those who asked may have gone.
+        // The requester may have disconnected.
         match query {
             Query::Nodes { answer, mut items, at } => {
                 let Some(node) = nodes.next(at.as_ref()) else {

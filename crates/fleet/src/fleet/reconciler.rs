@@ -1,7 +1,8 @@
-//! The nodes' machines and the objects that they reconcile with. Whatever is told to a machine goes
-//! through here, so that each machine knows all broadcasts first and gets its turn afterwards.
+//! The nodes' machines and the objects that they reconcile with. Every input of a machine passes
+//! through here: a machine first receives all broadcasts, then the input, and gets its turn
+//! afterwards.
 //!
-//! No I/O: the loop carries out what the machines want.
+//! No I/O: the loop performs the effects of the machines.
 
 use tokio::time::Instant;
 
@@ -18,7 +19,7 @@ use edgesync_placement::{Delta, Placement, Summary, Unread};
 use edgesync_protocol::cloud::{CloudEffect, CloudMachine, CloudPhase, Records};
 use edgesync_protocol::timing::Now;
 
-/// See the module.
+/// Machines, desired objects and broadcasts; see the module.
 pub(super) struct Reconciler {
     pub(super) nodes: Nodes,
     pub(super) desired: DesiredObjects,
@@ -27,22 +28,22 @@ pub(super) struct Reconciler {
     pub(super) timeline: Timeline,
     pub(super) settings: Settings,
     pub(super) work: Work,
-    /// Other replicas may serve the same nodes.
+    /// Whether other replicas may serve the same nodes.
     pub(super) is_shared: bool,
-    /// Nodes whose connection has ended, which the rest of the fleet does not know yet.
+    /// Nodes whose connection has ended, not yet released by the rest of the fleet.
     left: Vec<NodeName>,
     origin: Instant,
 }
 
-/// The objects that nodes are to hold.
+/// The desired objects of all nodes.
 pub(super) struct DesiredObjects {
     pub(super) placement: Placement,
-    /// What cannot be read now.
+    /// Scopes that cannot be read now.
     unread: Vec<Unread>,
 }
 
 impl DesiredObjects {
-    /// The objects that a node is to hold, as far as they can be read.
+    /// Returns the desired objects of a node, as far as they can be read.
     pub(super) fn on<'a>(&'a self, name: &NodeName, work: &'a Work) -> DesiredOn<'a> {
         DesiredOn(self.placement.on(name), &self.unread, work)
     }
@@ -74,30 +75,30 @@ impl Reconciler {
         self.origin.elapsed()
     }
 
-    /// The instant of a time of [`Reconciler::now`].
+    /// Converts a time of [`Reconciler::now`] to an instant.
     pub(super) fn instant(&self, at: Now) -> Instant {
         self.origin + at
     }
 
-    /// Whether neither Nodes nor objects are known.
+    /// Returns whether neither Nodes nor objects are known.
     pub(super) fn is_empty(&self) -> bool {
         self.nodes.names().len() == 0 && self.desired.placement.is_empty()
     }
 
     // --- one node
 
-    /// A node whose machine is to be told something, once it knows the broadcasts.
+    /// Returns a node for an input to its machine, after the broadcasts it lacks.
     pub(super) fn node(&mut self, id: NodeId) -> Option<&mut Node> {
         self.inform(id);
         self.nodes.get_mut(id)
     }
 
-    /// The objects that a node is to hold.
+    /// Returns the desired objects of a node.
     pub(super) fn desired_on(&self, name: &NodeName) -> DesiredOn<'_> {
         self.desired.on(name, &self.work)
     }
 
-    /// Does something with the machine of a node, which then gets its turn.
+    /// Runs an action on the machine of a node, and schedules its turn.
     pub(super) fn with_machine<T>(
         &mut self,
         id: NodeId,
@@ -110,14 +111,14 @@ impl Reconciler {
         Some(result)
     }
 
-    /// What the machine of a node wants next, if anything. None if there is no such node.
+    /// Returns the next effect of a node's machine, if any. The outer `None`: no such node.
     pub(super) fn next_effect(&mut self, id: NodeId) -> Option<Option<CloudEffect>> {
         let node = self.nodes.get_mut(id)?;
         Some(node.machine.poll_effect(&self.desired.on(&node.name, &self.work)))
     }
 
-    /// Makes a node known that may never have reported; `facts` is what is stored of it. None if
-    /// there are too many.
+    /// Adds a node that may never have reported; `facts` is its stored state. Returns `None` if the
+    /// limit of nodes is reached.
     pub(super) fn meet(&mut self, name: &NodeName, facts: Option<NodeFacts>) -> Option<NodeId> {
         if let Some(id) = self.nodes.id(name) {
             self.inform(id);
@@ -143,7 +144,7 @@ impl Reconciler {
         self.nodes.insert(node)
     }
 
-    /// The connection of a node has ended.
+    /// Ends the session of a node whose connection has ended.
     pub(super) fn disconnected(&mut self, name: &NodeName) {
         if let Some(id) = self.nodes.id(name)
             && let Some(node) = self.nodes.get_mut(id)
@@ -152,24 +153,24 @@ impl Reconciler {
             node.machine.disconnected();
             if self.is_shared {
                 node.replicas.set_has_syncs(false);
-                // Another replica is told of changes from now on.
+                // Another replica receives its reports from now on.
                 node.reported.standing = Standing::default();
             }
             self.nodes.touch(id);
         }
         if self.is_shared {
-            // The replica that it is connected to says whether it lives.
+            // The replica that serves it maintains its Lease.
             self.nodes.lifecycle.forget(name);
         }
         self.left.push(name.clone());
     }
 
-    /// The nodes whose connection has ended since the last call.
+    /// Returns the nodes whose connection has ended since the last call.
     pub(super) fn take_left(&mut self) -> Vec<NodeName> {
         std::mem::take(&mut self.left)
     }
 
-    /// Removes a node, and all that is known of it.
+    /// Removes a node with all its state.
     pub(super) fn remove(&mut self, name: &NodeName) -> Option<Node> {
         let node = self.nodes.remove(name);
         if let Some(node) = &node {
@@ -179,7 +180,7 @@ impl Reconciler {
         node
     }
 
-    /// What is proven of a node is of a life of the source that is lost.
+    /// Discards the proof of a node's state: it belongs to a timeline of the source that is lost.
     pub(super) fn prove_anew(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get_mut(id) {
             node.machine.prove_anew();
@@ -187,7 +188,8 @@ impl Reconciler {
         }
     }
 
-    /// A node may have been left objects that it is not to hold, because they could not be read.
+    /// Compares a node again after more can be read: it may hold objects that are not desired, kept
+    /// because they could not be read.
     pub(super) fn look_again(&mut self, id: NodeId) {
         let now = self.now();
         let Some(node) = self.nodes.get_mut(id) else { return };
@@ -195,8 +197,8 @@ impl Reconciler {
         self.nodes.touch(id);
     }
 
-    /// The machine of a node has had its turn: enters its differences and its deadline. Returns
-    /// whether the node is in sync.
+    /// Records the differences and the deadline of a machine after its turn. Returns whether the
+    /// node is in sync.
     pub(super) fn end_turn(&mut self, id: NodeId) -> bool {
         let now = self.now();
         self.nodes.schedule(id);
@@ -219,7 +221,7 @@ impl Reconciler {
         in_sync
     }
 
-    // --- what nodes are to hold
+    // --- desired objects
 
     /// Sets the labels by which rules select a node.
     pub(super) fn set_labels(&mut self, name: &NodeName, labels: Labels) {
@@ -227,13 +229,13 @@ impl Reconciler {
         self.place(deltas);
     }
 
-    /// No rule selects the node any more.
+    /// Removes the node from the selection of all rules.
     pub(super) fn remove_from_placement(&mut self, name: &NodeName) {
         let deltas = self.desired.placement.remove_node(name);
         self.place(deltas);
     }
 
-    /// Tells machines what has changed of the objects that they are to hold.
+    /// Applies changes of the desired objects to the machines.
     pub(super) fn place(&mut self, deltas: Vec<Delta>) {
         let now = self.now();
         for delta in deltas {
@@ -255,7 +257,7 @@ impl Reconciler {
         }
     }
 
-    /// Replaces what cannot be read.
+    /// Replaces the scopes that cannot be read.
     pub(super) fn set_unread(&mut self, unread: Vec<Unread>) {
         for unread in unread.iter().filter(|unread| !self.desired.unread.contains(unread)) {
             tracing::warn!(%unread, "it cannot be read now: what nodes hold of it stays as it is");
@@ -266,8 +268,8 @@ impl Reconciler {
         }
     }
 
-    /// Whether a Node would be selected by other rules if all were believed that the node says of
-    /// itself.
+    /// Returns whether other rules would select a Node if all labels that the node claims for
+    /// itself were trusted.
     pub(super) fn claims_more(&self, summary: &Summary) -> bool {
         let mut all = summary.labels.clone();
         all.extend(summary.claimed().map(|(key, value)| (key.clone(), value.clone())));

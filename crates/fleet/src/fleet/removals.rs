@@ -1,8 +1,8 @@
-//! The nodes that were removed from the fleet, and how far each is on its way out or back in.
+//! State of removed nodes: the stage of each removal or readmission.
 //!
-//! A removed node has no machine. To each Hello it is told that it was removed, and it waits long
-//! before the next one; other frames of it are dropped. What the store is doing about the node is
-//! let end first: a record or a Node that is written after the removal would stay.
+//! A removed node has no machine. The reply to each of its Hellos says that it was removed and sets
+//! a long retry delay; other frames of it are dropped. Requests of the node in flight at the store
+//! end before the deletion: a record or a Node written after it would stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,20 +18,20 @@ use edgesync_object::{NodeName, Status};
 use edgesync_protocol::frame::{HelloRequest, Up};
 use edgesync_protocol::timing::Now;
 
-/// How long a removed node waits before it asks again, in seconds.
+/// Retry delay of a removed node, in seconds.
 const RETRY_AFTER: u64 = 3600;
-/// How long a removal, or an admission, that failed is not tried again.
+/// Delay before a failed removal or admission is retried.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The nodes that were removed.
+/// Removed nodes, with retries and queues.
 #[derive(Debug, Default)]
 pub(super) struct Removals {
     nodes: BTreeMap<NodeName, Removed>,
-    /// Those that are [`Stage::Draining`].
+    /// Nodes in [`Stage::Draining`].
     draining: BTreeSet<NodeName>,
-    /// When something that failed is tried again.
+    /// Times at which failures are retried.
     retries: BTreeSet<(Now, NodeName)>,
-    /// Frames of them that were dropped.
+    /// Number of their frames dropped.
     dropped: u64,
 }
 
@@ -39,31 +39,31 @@ pub(super) struct Removals {
 struct Removed {
     since: Timestamp,
     stage: Stage,
-    /// The session of its last Hello.
+    /// Session of its last Hello.
     session: Option<String>,
     connection: Option<String>,
-    /// Reads and writes of the store about it that are under way.
+    /// Number of reads and writes in flight for it at the store.
     busy: u32,
-    /// Its Node was created anew: it is to come back.
+    /// Set if its Node was created during the deletion: it is readmitted afterwards.
     wanted: bool,
-    /// An operator has asked for it; else its Node was deleted.
+    /// Whether an operator requested the removal; otherwise its Node was deleted.
     asked: bool,
     answers: Vec<Answer>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// What is under way about it is to end first.
+    /// Waits for requests in flight.
     Draining,
-    /// The store is removing it.
+    /// The store is deleting it.
     Deleting,
-    /// The store could not: it is tried again.
+    /// The deletion failed and is retried.
     Failed,
-    /// The store knows that it was removed.
+    /// The store has recorded the removal.
     Gone,
     /// The store is admitting it.
     Admitting,
-    /// The store could not: it is tried again.
+    /// The admission failed and is retried.
     NotAdmitted,
 }
 
@@ -81,7 +81,7 @@ impl Removals {
         self.dropped
     }
 
-    /// The connection of a node has come or gone. Tells whether it is one of these.
+    /// Records a new or lost connection. Returns whether the node is a removed one.
     pub(super) fn connected(&mut self, name: &NodeName, connection: Option<&str>) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
         removed.connection = connection.map(str::to_owned);
@@ -92,14 +92,14 @@ impl Removals {
         self.nodes.get(name)?.connection.as_deref()
     }
 
-    /// All connections have gone.
+    /// Records the loss of all connections.
     pub(super) fn disconnected(&mut self) {
         for removed in self.nodes.values_mut() {
             removed.connection = None;
         }
     }
 
-    /// The node after this one in their order, as JSON.
+    /// Returns the first removed node after this name.
     pub(super) fn next(&self, at: Option<&NodeName>) -> Option<(&NodeName, NodeInfo)> {
         let (name, removed) = self.nodes.range::<NodeName, _>(after(at)).next()?;
         Some((name, removed.show(name)))
@@ -109,9 +109,9 @@ impl Removals {
         self.nodes.get(name).map(|removed| removed.show(name))
     }
 
-    // --- out
+    // --- removal
 
-    /// Enters a node that is removed.
+    /// Adds a node that is being removed.
     pub(super) fn insert(&mut self, name: &NodeName, leaving: Leaving) {
         let Leaving { answer, busy, session, connection } = leaving;
         let mut removed = Removed { busy, session, connection, ..Removed::new(Timestamp::now()) };
@@ -121,32 +121,32 @@ impl Removals {
         self.draining.insert(name.clone());
     }
 
-    /// Answers an operator who removes a node that was removed before, once that is done. Returns
-    /// the answer otherwise.
+    /// Answers an operator's removal of a node that is removed already, once that is done. Returns
+    /// the answer if the node is not removed.
     pub(super) fn remove_again(&mut self, name: &NodeName, answer: Answer) -> Option<Answer> {
         let Some(removed) = self.nodes.get_mut(name) else { return Some(answer) };
         match removed.stage {
             Stage::Draining | Stage::Deleting => removed.answers.push(answer),
-            // Those who asked may have gone.
+            // The requester may have disconnected.
             _ => drop(answer.send(Ok(false))),
         }
         None
     }
 
-    /// Those of which a read or write of the store may be under way.
+    /// Returns the nodes that may have requests in flight at the store.
     pub(super) fn draining(&self) -> Vec<NodeName> {
         self.draining.iter().cloned().collect()
     }
 
-    /// A read or write of the store about a node has ended.
+    /// Counts the end of a request for a node.
     pub(super) fn ended(&mut self, name: &NodeName) {
         if let Some(removed) = self.nodes.get_mut(name) {
             removed.busy = removed.busy.saturating_sub(1);
         }
     }
 
-    /// Begins to remove a node from the store, if nothing is under way about it any more. Returns
-    /// whether an operator has asked for that; [`Removals::removed`] follows.
+    /// Begins the deletion of a node at the store if no request for it is in flight. Returns
+    /// whether an operator requested it; [`Removals::removed`] follows.
     pub(super) fn begin_deletion(&mut self, name: &NodeName, is_writing: bool) -> Option<bool> {
         let removed = self.nodes.get_mut(name)?;
         if removed.stage != Stage::Draining || removed.busy > 0 || is_writing {
@@ -157,7 +157,7 @@ impl Removals {
         Some(removed.asked)
     }
 
-    /// The store has removed a node, or could not. Returns whether it is to be admitted at once.
+    /// Handles the result of a deletion. Returns whether to readmit the node at once.
     pub(super) fn removed(&mut self, now: Now, name: &NodeName, result: source::Result<bool>) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
         match result {
@@ -177,7 +177,7 @@ impl Removals {
         }
     }
 
-    /// The next request to the store that failed and is due again.
+    /// Returns the next failed request that is due.
     pub(super) fn next_retry(&mut self, now: Now) -> Option<Retry> {
         self.retries.first().filter(|(at, _)| *at <= now)?;
         let (_, name) = self.retries.pop_first()?;
@@ -192,8 +192,8 @@ impl Removals {
         })
     }
 
-    /// Takes a frame of a removed node; `is_removed` says whether the store still has it as
-    /// removed.
+    /// Handles a frame of a removed node. `is_removed` returns whether the store still records the
+    /// removal.
     pub(super) fn received(
         &mut self,
         name: &NodeName,
@@ -209,23 +209,23 @@ impl Removals {
         if removed.stage == Stage::Gone && !is_removed() { Reply::Admit } else { Reply::Refuse }
     }
 
-    /// What a removed node is told, if it has said Hello.
+    /// Returns the refusal for a removed node that has sent a Hello.
     pub(super) fn refusal(&self, name: &NodeName) -> Option<HelloRequest> {
         let removed = self.nodes.get(name)?;
         let (session, reason) = (removed.session.clone()?, removed.reason(name));
         Some(HelloRequest { session, reason, retry_after_seconds: RETRY_AFTER, removed: true })
     }
 
-    // --- and in again
+    // --- readmission
 
-    /// An operator admits a node. Returns the answer if the node was not removed, or whether it is
-    /// to be admitted.
+    /// Handles an operator's admission. Returns whether the caller must begin it; `Err` returns the
+    /// answer if the node is not removed.
     pub(super) fn admit_again(&mut self, name: &NodeName, answer: Answer) -> Result<bool, Answer> {
         let Some(removed) = self.nodes.get_mut(name) else { return Err(answer) };
         match removed.stage {
             Stage::Draining | Stage::Deleting | Stage::Failed => {
                 let busy = format!("node '{name}' is being removed at the moment");
-                // Those who asked may have gone.
+                // The requester may have disconnected.
                 let _ = answer.send(Err(Status::unavailable(busy, 1)));
                 Ok(false)
             }
@@ -240,9 +240,9 @@ impl Removals {
         }
     }
 
-    /// The Node of a removed node was created, which admits it. While the removal waits for the
-    /// store, it is the store that has just made the Node: it goes with the rest. Returns whether
-    /// the node is to be admitted at once.
+    /// Handles a created Node of a removed node, which readmits it. A Node created during the
+    /// deletion leads to a readmission after it. Before the deletion, the Node comes from a write
+    /// in flight, and the deletion removes it. Returns whether to admit at once.
     pub(super) fn node_created(&mut self, name: &NodeName) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
         match removed.stage {
@@ -256,7 +256,7 @@ impl Removals {
         false
     }
 
-    /// Another replica, or an operator, has admitted a node. Returns whether that is news.
+    /// Returns whether an admission by another replica or an operator is new here.
     pub(super) fn admitted_elsewhere(&self, name: &NodeName) -> bool {
         let is_news = self.nodes.get(name).is_some_and(|removed| removed.stage == Stage::Gone);
         if is_news {
@@ -265,14 +265,14 @@ impl Removals {
         is_news
     }
 
-    /// Begins to admit a node. Returns whether it was removed; [`Removals::admitted`] follows.
+    /// Begins the admission of a node. Returns whether it was removed; [`Removals::admitted`]
+    /// follows.
     pub(super) fn begin_admission(&mut self, name: &NodeName) -> bool {
         let removed = self.nodes.get_mut(name);
         removed.map(|removed| removed.stage = Stage::Admitting).is_some()
     }
 
-    /// The store has admitted a node, or could not. Returns the connection that an admitted node
-    /// has.
+    /// Handles the result of an admission. Returns the connection of the admitted node.
     pub(super) fn admitted(
         &mut self,
         now: Now,
@@ -298,28 +298,28 @@ impl Removals {
     }
 }
 
-/// A node that is removed, as it was.
+/// Last state of a node that is being removed.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
-    /// The answer to the operator who has asked for it; else its Node was deleted.
+    /// Answer to the operator who requested it; `None` if its Node was deleted.
     pub(super) answer: Option<Answer>,
-    /// Reads and writes of the store about it that are under way.
+    /// Number of reads and writes in flight for it at the store.
     pub(super) busy: u32,
     pub(super) session: Option<String>,
     pub(super) connection: Option<String>,
 }
 
-/// What a frame of a removed node leads to.
+/// Reaction to a frame of a removed node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     Nothing,
-    /// It is told that it was removed, see [`Removals::refusal`].
+    /// Refuse it, see [`Removals::refusal`].
     Refuse,
-    /// It is admitted.
+    /// Admit the node.
     Admit,
 }
 
-/// A request to the store that is due again.
+/// A failed request to the store that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Retry {
     Nothing,
@@ -327,11 +327,11 @@ pub(super) enum Retry {
     Admit(NodeName),
 }
 
-/// A node that was admitted.
+/// An admitted node.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) connection: Option<String>,
-    /// What it is told, if it has said Hello.
+    /// Request for a Hello, if it has sent one before.
     pub(super) request: Option<HelloRequest>,
 }
 
@@ -368,7 +368,7 @@ impl Removed {
 
     fn answer(&mut self, result: &Result<bool, Status>) {
         for answer in self.answers.drain(..) {
-            // Those who asked may have gone.
+            // The requester may have disconnected.
             let _ = answer.send(result.clone());
         }
     }

@@ -1,4 +1,4 @@
-//! What there is to do because other replicas may serve the same nodes. Why:
+//! Coordination with other replicas that may serve the same nodes. Reasons:
 //! `docs/decisions/0018-replicas.md`.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -18,35 +18,36 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{CloudPhase, Record};
 use edgesync_protocol::timing::Now;
 
-/// What a node lacks for no longer than this leaves no ObjectSync, where only differences do.
+/// Time for which a difference may last without an ObjectSync, in the mode that writes differences
+/// only.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// State shared with other replicas; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
-    /// Machines that want this replica to have caught up, with the questions that are to be
-    /// answered, in their order: the question, the node, the machine's token.
+    /// Machines that wait until this replica has caught up, in order of their questions: the
+    /// question, the node, the machine's token.
     asked: VecDeque<(u64, NodeId, u64)>,
-    /// The source was replaced by an older copy, all of which is told when this question is
+    /// Set while the source is a restored older copy: its list is complete when this question is
     /// answered.
     restored: Option<u64>,
-    /// Nodes whose differences are to become ObjectSyncs, and when.
+    /// Nodes whose differences become ObjectSyncs, and when.
     differing: BTreeSet<(Now, NodeId)>,
 }
 
 impl Replicas {
-    /// The next of those that an answer is for.
+    /// Returns the next machine that this answer serves.
     fn next_answered(&mut self, question: u64) -> Option<(NodeId, u64)> {
         let (_, node, token) = self.asked.pop_front_if(|(asked, ..)| *asked <= question)?;
         Some((node, token))
     }
 
-    /// Whether not all is told yet of an older copy in the place of the source.
+    /// Returns whether the list of a restored copy is still incomplete.
     pub(super) fn is_being_restored(&self) -> bool {
         self.restored.is_some()
     }
 
-    /// Enters a node that differs, or has ObjectSyncs from when it did.
+    /// Queues a node that differs, or still has ObjectSyncs from earlier differences.
     fn watch_differences(&mut self, now: Now, id: NodeId, node: &mut Node) {
         let is_due = node.progress.different() > 0 || node.replicas.has_syncs();
         if is_due && node.replicas.queue() {
@@ -54,13 +55,13 @@ impl Replicas {
         }
     }
 
-    /// The next node whose differences are to become ObjectSyncs.
+    /// Returns the next node whose differences become ObjectSyncs.
     fn next_differing(&mut self, now: Now) -> Option<NodeId> {
         self.differing.first().filter(|(at, _)| *at <= now)?;
         self.differing.pop_first().map(|(_, id)| id)
     }
 
-    /// When there are differences to be told.
+    /// Returns when the next differences are due.
     pub(super) fn deadline(&self) -> Option<Now> {
         self.differing.first().map(|(at, _)| *at)
     }
@@ -72,7 +73,7 @@ impl<S: Source> Fleet<S> {
         self.replicas.asked.push_back((question, id, token));
     }
 
-    /// Answers one of the machines that have asked; all of them know what was told before.
+    /// Answers one of the waiting machines. All earlier changes have reached all machines.
     pub(super) fn caught_up(&mut self, question: u64, reached: ResourceVersion) {
         self.replicas.restored.take_if(|until| *until <= question);
         let Some((id, token)) = self.replicas.next_answered(question) else { return };
@@ -83,15 +84,14 @@ impl<S: Source> Fleet<S> {
         self.reconciler.broadcasts.go_on_with(Waiting::CaughtUp(question, reached));
     }
 
-    /// The source was replaced by an older copy, all of which is told when this question is
-    /// answered.
+    /// Marks the source as a restored older copy, until this question is answered.
     pub(super) fn restored(&mut self, until: u64) {
         self.replicas.restored = Some(until);
         self.reconciler.broadcasts.restored();
     }
 
-    /// The copy in the place of the source does not have the Node of a node: it is older. The node
-    /// says anew what it is.
+    /// Handles a Node that is missing in a restored copy: the copy is older than the Node. The node
+    /// sends its report again.
     pub(super) fn node_lost(&mut self, name: &NodeName) {
         tracing::warn!(
             node = name.as_str(),
@@ -106,8 +106,8 @@ impl<S: Source> Fleet<S> {
         self.reconciler.prove_anew(id);
     }
 
-    /// A Node is there, or has changed: whoever serves it has a machine for it, which is told of
-    /// all changes from now on.
+    /// Handles a Node that exists or has changed. Every replica that may serve it keeps a machine
+    /// for it, which receives all changes from then on.
     pub(super) fn node_told(&mut self, name: &NodeName, summary: &Summary) {
         let Some(NodeNotes { claimed, confirmed, silent, in_sync, in_effect }) = summary.notes.as_deref()
         else {
@@ -127,7 +127,8 @@ impl<S: Source> Fleet<S> {
         self.look_for_confirmation(id);
     }
 
-    /// An operator confirms the removals of a node that are held back. Tells how many.
+    /// Confirms the held-back removals of a node for an operator. Returns their number; `None` if
+    /// the node is unknown.
     pub(super) fn confirm_deletions(&mut self, name: &NodeName) -> Option<u64> {
         let now = self.reconciler.now();
         let id = self.reconciler.nodes.id(name)?;
@@ -140,7 +141,7 @@ impl<S: Source> Fleet<S> {
         Some(confirmed)
     }
 
-    /// Whether an operator has confirmed, at whichever replica, what this one holds back.
+    /// Applies an operator's confirmation, given at any replica, to the removals held back here.
     fn look_for_confirmation(&mut self, id: NodeId) {
         let Some(node) = self.reconciler.nodes.get(id) else { return };
         let Some((incarnation, count)) = node.replicas.confirmation() else { return };
@@ -156,7 +157,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// What an operator has confirmed is done.
+    /// Deletes a confirmation that has been carried out.
     pub(super) fn end_confirmation(&mut self, id: NodeId) {
         if let Some(node) = self.reconciler.nodes.get_mut(id)
             && node.replicas.end_confirmation()
@@ -181,15 +182,15 @@ impl<S: Source> Fleet<S> {
     }
 }
 
-// --- who serves a node, and what its ObjectSyncs are
+// --- serving replica and ObjectSyncs
 
 impl<S: Source> Fleet<S> {
-    /// A node is welcome here: what it holds is proven.
+    /// Announces this replica as the one that serves a node whose state is proven.
     pub(super) fn welcomed_here(&mut self, id: NodeId) {
         let Some(replication) = self.requests.replication() else { return };
         let Some(node) = self.reconciler.nodes.get_mut(id) else { return };
         replication.set_served(&node.name, true);
-        // Another replica may have left some.
+        // Another replica may have left ObjectSyncs.
         node.replicas.set_has_syncs(true);
         replication.set_epoch(&node.name, node.machine.epoch());
         if replication.object_syncs() == ObjectSyncs::All {
@@ -197,7 +198,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Tells all ObjectSyncs that a node is to have, if it is welcome here.
+    /// Sets the ObjectSyncs of a node that is live here.
     pub(super) fn tell_syncs(&mut self, id: NodeId) {
         let Some(replication) = self.requests.replication() else { return };
         let Reconciler { nodes, desired, work, .. } = &mut self.reconciler;
@@ -218,8 +219,8 @@ impl<S: Source> Fleet<S> {
         replication.set_syncs(&node.name, held);
     }
 
-    /// Has nodes released whose connection has ended: nobody waits for their bodies, and nobody
-    /// serves them here.
+    /// Releases nodes whose connection has ended: drops their loads of bodies, and announces that
+    /// this replica no longer serves them.
     pub(super) fn release(&mut self) {
         for name in self.reconciler.take_left() {
             if let Some(id) = self.reconciler.nodes.id(&name) {
@@ -231,8 +232,8 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Looks whether a node differs, or has ObjectSyncs from when it did, where only differences
-    /// leave some.
+    /// Queues a node that differs, or has ObjectSyncs from earlier differences, in the mode that
+    /// writes differences only.
     pub(super) fn watch_differences(&mut self, id: NodeId) {
         let mode = self.requests.replication().map(Replication::object_syncs);
         if mode != Some(ObjectSyncs::Differences) {
@@ -244,7 +245,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Has the differences told of nodes whose time has come, as far as one turn may.
+    /// Writes the differences that are due, within the budget of one turn.
     pub(super) fn tell_differences(&mut self, now: Now) {
         let end = self.reconciler.work.part();
         while !self.reconciler.work.has_reached(end)

@@ -1,5 +1,5 @@
-//! Requests of the loop to the source and to links. Each runs as a task of its own; its response
-//! arrives here.
+//! Requests of the loop to the source and to links. Each runs in its own task; its response arrives
+//! here.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Loaded, Record};
 
-/// Responses that wait for the loop.
+/// Capacity of the channel of responses.
 const INBOX: usize = 4096;
 
-/// A response, with the node or the objects that were asked for.
+/// A response, with the requested node or objects.
 pub(super) enum Inbox {
-    /// The records of a node, of which so many differences were expected.
+    /// Records of a node, with its expected number of differences.
     Opened(NodeName, usize, Result<Vec<(Uid, Record)>>),
     Bodies(Vec<Uid>, Result<Vec<Loaded>>),
     Recorded(NodeName, u64, Result<Vec<(Uid, String)>>),
@@ -33,7 +33,7 @@ pub(super) enum Inbox {
     Admitted(NodeName, Result<bool>),
 }
 
-/// See the module.
+/// Source, and channel of responses; see the module.
 pub(super) struct Requests<S> {
     source: S,
     responses: mpsc::Sender<Inbox>,
@@ -46,12 +46,12 @@ impl<S: Source> Requests<S> {
         Self { source, responses, arrived }
     }
 
-    /// The source, for what it answers at once.
+    /// Returns the source, for calls that do not block.
     pub(super) fn source(&self) -> &S {
         &self.source
     }
 
-    /// Asks the source.
+    /// Starts a request to the source.
     pub(super) fn ask<F>(&self, request: impl FnOnce(S) -> F)
     where
         F: Future<Output = Inbox> + Send + 'static,
@@ -59,12 +59,12 @@ impl<S: Source> Requests<S> {
         self.run(request(self.source.clone()));
     }
 
-    /// What is shared with other replicas; none if this process serves all nodes.
+    /// Returns the state shared with other replicas; `None` if this process serves all nodes.
     pub(super) fn replication(&self) -> Option<&S::Replication> {
         self.source.replication()
     }
 
-    /// Asks what is shared with other replicas, if there are any.
+    /// Starts a request to the shared state, if there is any.
     pub(super) fn ask_replicas<F>(&self, request: impl FnOnce(S::Replication) -> F)
     where
         F: Future<Output = Inbox> + Send + 'static,
@@ -74,7 +74,7 @@ impl<S: Source> Requests<S> {
         }
     }
 
-    /// Runs a request to a link.
+    /// Starts a request to a link.
     pub(super) fn run(&self, request: impl Future<Output = Inbox> + Send + 'static) {
         let responses = self.responses.clone();
         tokio::spawn(async move {
@@ -84,12 +84,12 @@ impl<S: Source> Requests<S> {
         });
     }
 
-    /// Waits for the next response. Can be cancelled without loss.
+    /// Waits for the next response. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Inbox> {
         self.arrived.recv().await
     }
 
-    /// The next response, if there is one already.
+    /// Returns the next response if one has arrived.
     pub(super) fn try_next(&mut self) -> Option<Inbox> {
         self.arrived.try_recv().ok()
     }

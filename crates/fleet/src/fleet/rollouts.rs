@@ -1,5 +1,5 @@
-//! How far a version of an object, or what a rule selects, has come: which nodes hold it, which do
-//! not, and why. Counted part by part, and again as long as somebody looks.
+//! Progress of a roll-out of an object's version or of a rule's selection: the nodes that hold it,
+//! those that do not, and the reasons. Counted in steps, and repeated while clients ask for it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,27 +23,28 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::CloudPhase;
 use edgesync_protocol::timing::Now;
 
-/// How often is counted.
+/// Interval between two counts.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// How long is counted after somebody has asked last: who comes back finds the curve.
+/// Time for which counting continues after the last request, so that a returning client finds the
+/// curve.
 const KEPT: Duration = Duration::from_secs(600);
-/// What is counted at one time at most.
+/// Maximum number of tracked roll-outs.
 const MOST: usize = 32;
-/// Points of a curve.
+/// Maximum number of points of a curve.
 const POINTS: usize = 720;
-/// A curve has a point at least so often.
+/// Maximum distance of two points of a curve, in milliseconds.
 const POINT_EVERY: i64 = 10_000;
-/// Nodes that are named for each reason at most.
+/// Maximum number of nodes named per reason.
 const NAMED: usize = 50;
-/// So many nodes are gathered in a unit of work.
+/// Number of nodes gathered per unit of work.
 const NODES_A_UNIT: usize = 8;
 
-/// See the module.
+/// Tracked roll-outs, and the count in progress; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Rollouts {
     tracked: Vec<Tracked>,
     counting: Option<Counting>,
-    /// How many rules the configuration has.
+    /// Number of rules in the configuration.
     configured: usize,
 }
 
@@ -58,9 +59,9 @@ struct Tracked {
     of: RolloutOf,
     asked: Now,
     counted: Option<Now>,
-    /// What it was when it was counted last, in a text that is another one when it has changed.
+    /// Version at the last count, as text that differs after any change.
     version: String,
-    /// Since when it is that, in milliseconds since 1970, if that was seen.
+    /// Time of the change to this version, in milliseconds since 1970, if it was observed.
     since: Option<i64>,
     points: VecDeque<(i64, [usize; 3])>,
     shown: Option<Rollout>,
@@ -84,7 +85,7 @@ enum What {
     Rule(RuleId, RuleName, String),
 }
 
-/// Why a node does not hold what it is to hold.
+/// Reason why a node does not hold its desired version.
 struct Straggler {
     why: State,
     held: Option<String>,
@@ -97,7 +98,7 @@ impl Straggler {
         Self { why, held: None, object: None, message: None }
     }
 
-    /// Nothing if the node holds the version that it is to hold.
+    /// Returns `None` if the node holds the desired version.
     fn with_object(reconciler: &Reconciler, node: &Node, object: &Placed) -> Option<Self> {
         match node.machine.phase() {
             CloudPhase::Offline => Self::away(reconciler, node),
@@ -117,7 +118,7 @@ impl Straggler {
         }
     }
 
-    /// Nothing if the node holds all that the rule selects.
+    /// Returns `None` if the node holds all objects that the rule selects.
     fn with_rule(reconciler: &Reconciler, node: &Node, rule: RuleId) -> Option<Self> {
         let placement = &reconciler.desired.placement;
         match node.machine.phase() {
@@ -143,8 +144,8 @@ impl Straggler {
         }
     }
 
-    /// Of a node that is not connected here. What it holds is known where another replica serves it
-    /// and says so.
+    /// Handles a node that is not connected here. Its state is known if another replica serves it
+    /// and publishes it.
     fn away(reconciler: &Reconciler, node: &Node) -> Option<Self> {
         let state = row_of(node, &reconciler.nodes.lifecycle, reconciler.is_shared).state;
         (state != State::InSync).then(|| Self::new(state))
@@ -152,7 +153,7 @@ impl Straggler {
 }
 
 impl Counting {
-    /// Looks at the next node.
+    /// Counts the next node.
     fn add(&mut self, reconciler: &Reconciler, name: &NodeName) {
         reconciler.work.node();
         let straggler = match reconciler.nodes.named(name) {
@@ -184,7 +185,7 @@ impl Counting {
 }
 
 impl Rollouts {
-    /// Somebody asks how far something is.
+    /// Tracks a roll-out, and answers at once if a recent count exists.
     pub(super) fn ask(&mut self, now: Now, of: RolloutOf, answer: RolloutAnswer) {
         let tracked = &mut self.tracked;
         let place = tracked.iter().position(|tracked| tracked.of == of).unwrap_or_else(|| {
@@ -217,8 +218,7 @@ impl Rollouts {
         }
     }
 
-    /// Begins to count, or goes on with it, as far as one turn may. Tells whether something is
-    /// left.
+    /// Begins or continues a count within the budget of one turn. Returns whether work is left.
     pub(super) fn count(&mut self, reconciler: &Reconciler, rules: &Rules) -> bool {
         let mut counting = match self.counting.take() {
             Some(counting) => counting,
@@ -239,7 +239,7 @@ impl Rollouts {
         self.tracked.iter().any(|tracked| !tracked.waiting.is_empty())
     }
 
-    /// When something is to be counted.
+    /// Returns when the next count is due.
     pub(super) fn deadline(&self) -> Option<Now> {
         self.tracked.iter().map(|tracked| tracked.counted.map_or(Now::ZERO, |at| at + COUNT_EVERY)).min()
     }
@@ -253,7 +253,7 @@ impl Rollouts {
         let of = tracked.of.clone();
         let Some(what) = self.what_of(&of, reconciler, rules) else {
             let gone = self.tracked.iter().position(|tracked| tracked.of == of)?;
-            // Who asked may have gone.
+            // The requester may have disconnected.
             self.tracked.swap_remove(gone).waiting.into_iter().for_each(|answer| drop(answer.send(None)));
             return None;
         };
@@ -319,7 +319,7 @@ impl Rollouts {
             wanted: column(1),
             offline: column(2),
         };
-        // What hinders most comes first.
+        // The most obstructive reasons come first.
         let order = [
             State::Rejecting,
             State::HeldBack,
@@ -343,12 +343,12 @@ impl Rollouts {
             curve,
             stragglers: stragglers.collect(),
         };
-        // Who asked may have gone.
+        // The requester may have disconnected.
         tracked.waiting.drain(..).for_each(|answer| drop(answer.send(Some(shown.clone()))));
         tracked.shown = Some(shown);
     }
 
-    /// All rules, as far as they are in force: what can be rolled out.
+    /// Returns all rules in force: the possible roll-outs.
     pub(super) fn show_rules(&self, placement: &Placement, rules: &Rules) -> RuleList {
         let mut items = Vec::new();
         let mut add = |rule: RuleName, (objects, nodes): (usize, usize)| {
@@ -369,7 +369,7 @@ impl Rollouts {
     }
 }
 
-/// A rule of the configuration, which has no name.
+/// Names a rule of the configuration by its number.
 fn configured(number: usize) -> RuleName {
     RuleName {
         kind: "configuration".to_owned(),
@@ -380,7 +380,7 @@ fn configured(number: usize) -> RuleName {
     }
 }
 
-/// A rule that is an object.
+/// Names a rule that is an object.
 fn rule_name(summary: &Summary, in_force: Option<bool>) -> RuleName {
     RuleName {
         kind: summary.resource.kind.clone(),

@@ -1,9 +1,8 @@
-//! Rules that are objects: taken in, followed by what they select, given up, and told what has come
-//! of them.
+//! Rules that are objects: added, updated and deleted, with their status.
 //!
-//! The index does not keep what nothing selects, so a rule that comes makes the source tell
-//! everything once more. What it replaces stays in force until that is done: an object that both
-//! select stays where it is.
+//! The index does not keep objects that no rule selects, so a new rule makes the source relist. A
+//! replaced rule stays in force until the relist ends: an object that both versions select stays in
+//! place.
 
 mod in_effect;
 
@@ -25,25 +24,25 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::timing::Now;
 use in_effect::Count;
 
-/// How often is looked what has come of the rules.
+/// Interval between two checks of all statuses.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// The most problems of a rule that its status names.
+/// Maximum number of problems named in a rule's status.
 const MAX_PROBLEMS: usize = 4;
-/// So many nodes of a rule are looked at in a unit of work.
+/// Number of nodes of a rule checked per unit of work.
 const NODES_A_UNIT: usize = 8;
 
-/// See the module.
+/// Known rules and their status checks; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     known: HashMap<Uid, Known>,
-    /// Those that others have replaced: they go once everything has been told.
+    /// Replaced rules, which are removed when the relist ends.
     replaced: Vec<RuleId>,
     telling: Telling,
-    /// Whether an object that may be placed has been told: until then, a rule has missed none.
+    /// Whether an object that may be placed has been listed. Before that, a rule has missed none.
     any_object: bool,
-    /// Those that are to be looked at.
+    /// Rules whose status check is due.
     due: VecDeque<Uid>,
-    /// The one that is being looked at.
+    /// The status check in progress.
     counting: Option<Count>,
     next_look: Now,
     writing: bool,
@@ -53,39 +52,40 @@ pub(super) struct Rules {
 struct Known {
     summary: Arc<Summary>,
     in_force: InForce,
-    /// Its number in the index, if it is in force.
+    /// Its id in the index, if it is in force.
     id: Option<RuleId>,
 }
 
-/// How far the source is with telling everything once more.
+/// Progress of the source's relist.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Telling {
-    /// It was not asked for.
+    /// No relist is in progress.
     #[default]
     Done,
-    /// It is at it, for all rules that there are.
+    /// A relist is in progress that covers all rules.
     UnderWay,
-    /// It is at it, and is to do it again: another rule has come since, and these were replaced.
+    /// A relist is in progress, and another follows for a rule that has arrived since. These were
+    /// replaced.
     Outdated(Vec<RuleId>),
 }
 
 impl Rules {
-    /// Whether all that the rules select is known.
+    /// Returns whether all objects that the rules select are known.
     pub(super) fn are_complete(&self) -> bool {
         self.telling == Telling::Done
     }
 
-    /// Takes note of an object that is no rule.
+    /// Records that an object other than a rule was listed.
     pub(super) fn object_told(&mut self) {
         self.any_object = true;
     }
 
-    /// The UIDs of all.
+    /// Returns the UIDs of all rules.
     pub(super) fn uids(&self) -> impl Iterator<Item = &Uid> {
         self.known.keys()
     }
 
-    /// One of them: what it is, its number if it is in force, and whether it is as it was written.
+    /// Returns a rule, its id if it is in force, and whether it is valid.
     pub(super) fn one(&self, uid: &str) -> Option<(&Arc<Summary>, Option<RuleId>, bool)> {
         let Known { summary, in_force, id } = self.known.get(uid)?;
         Some((summary, *id, in_force.problems.0.is_empty()))
@@ -95,7 +95,8 @@ impl Rules {
         self.known.contains_key(uid)
     }
 
-    /// A rule as operators know it: the object that it is, or its place in the configuration.
+    /// Returns the name of a rule for operators: the key of the object, or the position in the
+    /// configuration.
     pub(super) fn name(&self, id: RuleId) -> String {
         let Some(known) = self.known.values().find(|known| known.id == Some(id)) else {
             return format!("[[placement]] {} of the configuration", id.number() + 1);
@@ -107,8 +108,7 @@ impl Rules {
 }
 
 impl Rules {
-    /// Takes in a rule that is new, or has changed. Returns whether the source must list everything
-    /// once more.
+    /// Adds or updates a rule. Returns whether the source must relist.
     #[must_use]
     pub(super) fn set(&mut self, reconciler: &mut Reconciler, summary: &Arc<Summary>) -> bool {
         let Some(text) = &summary.rule else { return false };
@@ -141,7 +141,7 @@ impl Rules {
         false
     }
 
-    /// A rule is no more.
+    /// Removes a deleted rule.
     pub(super) fn drop(&mut self, reconciler: &mut Reconciler, uid: &str) {
         let Some(Known { summary, id, .. }) = self.known.remove(uid) else { return };
         let key = summary.resource.key(&summary.namespace, &summary.name);
@@ -149,8 +149,8 @@ impl Rules {
         id.into_iter().for_each(|id| give_up(reconciler, id));
     }
 
-    /// Everything was told once more: what was replaced before that goes. Returns whether the
-    /// source must list everything once more.
+    /// Ends a relist, and removes the rules replaced before it. Returns whether the source must
+    /// relist again.
     #[must_use]
     pub(super) fn told_again(&mut self, reconciler: &mut Reconciler) -> bool {
         for id in std::mem::take(&mut self.replaced) {
@@ -162,10 +162,10 @@ impl Rules {
         true
     }
 
-    // --- what has come of them
+    // --- status
 
-    /// Looks at rules, one in a turn. Returns the status of one that is to be written;
-    /// [`Rules::status_written`] follows. `problems` is what the source says of a rule.
+    /// Checks rules, one per turn. Returns a status that must be written; [`Rules::status_written`]
+    /// follows. `problems` returns the source's problems with a rule.
     pub(super) fn look(
         &mut self,
         reconciler: &Reconciler,
@@ -185,17 +185,17 @@ impl Rules {
         Some(status)
     }
 
-    /// The status of a rule is written, or could not be.
+    /// Records that the write of a status has ended.
     pub(super) fn status_written(&mut self) {
         self.writing = false;
     }
 
-    /// Whether the next turn has rules to look at.
+    /// Returns whether the next turn has rules to check.
     pub(super) fn has_due(&self) -> bool {
         !self.writing && (!self.due.is_empty() || self.counting.is_some())
     }
 
-    /// The status of a rule, if it is to be another one than it is.
+    /// Returns the status of a rule if it differs from the stored one.
     fn status(
         &self,
         reconciler: &Reconciler,
@@ -256,13 +256,13 @@ impl Rules {
     }
 }
 
-/// Takes a rule out of the index, one object after the other.
+/// Removes a rule from the index, one object at a time.
 fn give_up(reconciler: &mut Reconciler, id: RuleId) {
     reconciler.desired.placement.retire_rule(id);
     reconciler.broadcasts.wait([Waiting::Shrink(id)]);
 }
 
-/// Takes one object out of a rule that is given up.
+/// Removes one object from a rule that is being removed.
 pub(super) fn shrink(reconciler: &mut Reconciler, id: RuleId) {
     if let Some(differences) = reconciler.desired.placement.shrink_rule(id) {
         reconciler.spread(differences);
@@ -270,7 +270,7 @@ pub(super) fn shrink(reconciler: &mut Reconciler, id: RuleId) {
     }
 }
 
-/// Problems in words, as far as a condition has room.
+/// Formats problems for the message of a condition.
 fn told(problems: &[RuleProblem]) -> String {
     let told = problems.iter().take(MAX_PROBLEMS).map(|problem| problem.message.as_str());
     let mut told: Vec<&str> = told.collect();

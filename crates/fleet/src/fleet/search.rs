@@ -1,5 +1,5 @@
-//! Searches for pages: objects by name, the objects of a node, the labels of nodes. Each looks at a
-//! bounded part at a time.
+//! Searches for pages: objects by name, the objects of a node, the labels of nodes. Each step
+//! visits a bounded part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use edgesync_object::{NodeName, Resource};
 use edgesync_placement::Placed;
 use edgesync_protocol::cloud::CloudPhase;
 
-/// Objects that are shown of those that fit.
+/// Maximum number of objects in an answer.
 const MOST: usize = 200;
-/// Objects that are looked at in one go.
+/// Number of objects visited per step.
 const PART: u32 = 1024;
-/// So many of these are a unit of work.
+/// Number of visited objects per unit of work.
 const OBJECTS_A_UNIT: usize = 8;
-/// Values of a label that are told apart, and keys of labels.
+/// Maximum number of distinct keys of labels, and of values per key.
 const MOST_VALUES: usize = 1000;
 
-/// Labels of nodes, as far as they are gathered.
+/// Labels of nodes gathered so far.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
-    /// By key: how many nodes have it, and its values.
+    /// By key: the number of nodes that have it, and its values.
     keys: BTreeMap<String, (usize, BTreeSet<String>)>,
-    /// By value of the key that is asked for: the nodes.
+    /// By value of the requested key: the nodes.
     nodes: BTreeMap<String, Vec<String>>,
 }
 
@@ -72,7 +72,8 @@ impl Gathered {
     }
 }
 
-/// Looks at some objects. Tells where to go on, if there are more and not enough have been found.
+/// Visits a part of the objects. Returns where to continue, if there are more and fewer than the
+/// maximum were found.
 pub(super) fn find_some(
     reconciler: &Reconciler,
     wanted: &Wanted,
@@ -86,7 +87,7 @@ pub(super) fn find_some(
     next.filter(|_| found.len() <= MOST)
 }
 
-/// What was found, as far as it is shown.
+/// Returns the found objects, up to the maximum.
 pub(super) fn show_found(mut found: Vec<Arc<Placed>>) -> ObjectList {
     let more = found.len() > MOST;
     found.truncate(MOST);
@@ -94,8 +95,7 @@ pub(super) fn show_found(mut found: Vec<Arc<Placed>>) -> ObjectList {
     ObjectList { items: found.iter().map(|object| show_object(object)).collect(), more }
 }
 
-/// The objects of a node, those first that it does not hold as it is to; nothing if there is no
-/// such node.
+/// Returns the objects of a node, differing ones first; `None` if the node is unknown.
 pub(super) fn objects_on(reconciler: &Reconciler, name: &NodeName, wanted: &Wanted) -> Option<NodeObjects> {
     let node = reconciler.nodes.named(name)?;
     let on_node = reconciler.desired.placement.on(name);

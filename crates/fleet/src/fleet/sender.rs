@@ -1,4 +1,4 @@
-//! Sends frames to nodes, as far as their links have room, and announces this start of the cloud.
+//! Sends frames to nodes within the capacity of their links, and announces this start of the cloud.
 
 use super::line::Line;
 use super::nodes::NodeId;
@@ -11,34 +11,34 @@ use edgesync_runtime::random;
 use edgesync_transport::link::PublishError;
 use edgesync_transport::link::presence::CloudPresence;
 
-/// See the module.
+/// Downlink, and the queue for its capacity; see the module.
 pub(super) struct Sender {
     downlink: Downlink,
     line: Line,
-    /// Names this start of the cloud.
+    /// Id of this start of the cloud.
     boot: String,
-    /// Bytes of frames that were written so far.
+    /// Bytes of frames written so far.
     written: u64,
 }
 
-/// What became of the next frame for a node.
+/// Result of an attempt to send the next frame of a node.
 enum Sending {
-    /// It is on its way, or will never be.
+    /// The frame was published or discarded.
     Sent,
-    /// There is none, or no connection.
+    /// There is no frame, or no connection.
     Nothing,
-    /// It waits for room.
+    /// The frame waits for capacity.
     Full,
 }
 
-/// What [`Sender`] has done for a node.
+/// Result of [`Sender`]'s work for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// It has sent a frame.
+    /// A frame was sent.
     Frame,
-    /// It has nothing to send, or somebody waits for room already.
+    /// There was nothing to send, or a wait for capacity is in progress.
     Nothing,
-    /// There is no room for this node: [`Sender::room`] must wait for some.
+    /// The link is full: the caller must start [`Sender::room`].
     AwaitsRoom(NodeId),
 }
 
@@ -51,12 +51,12 @@ impl Sender {
         &self.boot
     }
 
-    /// Bytes of frames that were written so far.
+    /// Returns the bytes of frames written so far.
     pub(super) fn written(&self) -> u64 {
         self.written
     }
 
-    /// Whether nodes are connected to an endpoint of this process.
+    /// Returns whether nodes connect to an endpoint of this process.
     pub(super) fn is_embedded(&self) -> bool {
         matches!(self.downlink, Downlink::Embedded(_))
     }
@@ -65,7 +65,8 @@ impl Sender {
         self.downlink.set_cloud(CloudPresence { boot: self.boot.clone(), online: true }.to_json());
     }
 
-    /// The downlink is open: nodes that see a new boot id at an external broker say Hello again.
+    /// Handles an opened downlink: nodes that see a new boot id at an external broker send a Hello
+    /// again.
     pub(super) fn opened(&mut self) {
         if !self.is_embedded() {
             tracing::info!("connected to the broker");
@@ -74,33 +75,32 @@ impl Sender {
         self.announce();
     }
 
-    /// Ends the connection of a node, where that is possible.
+    /// Ends the connection of a node, if the downlink permits it.
     pub(super) fn disconnect(&self, name: &NodeName) {
         if let Downlink::Embedded(broker) = &self.downlink {
             broker.disconnect(name);
         }
     }
 
-    /// Waits for links that have taken something; tells of which nodes. Can be cancelled without
-    /// loss.
+    /// Waits for progress on links, and returns their nodes. Cancel-safe.
     pub(super) async fn moved(&self) -> Vec<NodeName> {
         self.downlink.moved().await
     }
 
-    /// Tells the machine of a node how far its link is, if that is known.
+    /// Passes the backlog of a node's link, if known, to its machine.
     pub(super) fn tell_progress(&self, reconciler: &mut Reconciler, id: NodeId) {
         let now = reconciler.now();
         let Some(node) = reconciler.node(id) else { return };
         let Some(backlog) = self.downlink.backlog(&node.name) else { return };
-        // It was made, and waits for room.
+        // An encoded frame that waits for capacity.
         let waiting = u64::from(node.session.has_unsent());
         node.machine.link_progress(now, backlog.unsent + waiting, backlog.unacknowledged + waiting);
     }
 
-    /// Sends one frame if there is one and the node's link has room.
+    /// Sends one frame if there is one and the node's link has capacity.
     pub(super) fn send_one(&mut self, reconciler: &mut Reconciler, id: NodeId) -> Sent {
         if self.downlink.is_shared() && !self.line.is_empty() {
-            // Nobody overtakes those who wait.
+            // Preserves the order of the queue.
             self.line.join(id);
             return Sent::Nothing;
         }
@@ -121,13 +121,13 @@ impl Sender {
         }
     }
 
-    /// While there is room in the queue of all nodes: the next of those who wait for it sends a
-    /// frame. None if nobody waits.
+    /// Sends a frame of the next queued node while the shared queue has capacity. Returns `None` if
+    /// no node waits.
     pub(super) fn serve_next(&mut self, reconciler: &mut Reconciler) -> Option<Sent> {
         let id = self.line.next()?;
         Some(match self.send_next(reconciler, id) {
             Sending::Sent => {
-                // Perhaps it has more, and stands in line again.
+                // It is queued again if it has more.
                 reconciler.nodes.touch(id);
                 Sent::Frame
             }
@@ -139,7 +139,7 @@ impl Sender {
         })
     }
 
-    /// Waits for room in the link of a node.
+    /// Waits for capacity in the link of a node.
     pub(super) fn room(&self, id: NodeId, name: NodeName) -> impl Future<Output = Inbox> + Send + 'static {
         let downlink = self.downlink.clone();
         async move {
@@ -148,7 +148,7 @@ impl Sender {
         }
     }
 
-    /// There is room in the link of a node.
+    /// Handles new capacity in the link of a node.
     pub(super) fn has_room(&mut self, reconciler: &mut Reconciler, id: NodeId) {
         if self.downlink.is_shared() {
             return self.line.has_room();
@@ -208,7 +208,8 @@ impl Sender {
         }
     }
 
-    /// Asks a node for a Hello if there is room: a node that does not receive it says Hello again.
+    /// Requests a Hello from a node if the link has capacity. A node that does not receive the
+    /// request sends a Hello again by itself.
     pub(super) fn request_hello(&self, compress_above: usize, name: &NodeName, request: HelloRequest) {
         let sent = Down::HelloRequest(request)
             .encode(compress_above)

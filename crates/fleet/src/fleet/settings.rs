@@ -1,4 +1,4 @@
-//! The part of the configuration that the loop reads, in the form in which it reads it.
+//! The part of the configuration that the loop reads, converted for it.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use crate::source::MAX_BODIES;
 use edgesync_object::LeftOut;
 use edgesync_protocol::cloud::CloudConfig;
 
-/// See the module. Limits are in bytes.
+/// Settings of the loop; see the module. Limits are in bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     /// The configuration of each node's machine.
     pub(super) machine: Arc<CloudConfig>,
-    /// The parts of objects that do not travel.
+    /// Parts of objects that are not sent to nodes.
     pub(super) left_out: LeftOut,
     /// Frames larger than this are compressed.
     pub(super) compress_above: usize,

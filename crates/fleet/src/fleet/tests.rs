@@ -1,4 +1,4 @@
-//! The fleet over a real store and real connections.
+//! Tests of the fleet over a real store and real connections.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -28,7 +28,7 @@ use edgesync_transport::link::{Introduction, Link, LinkEvent, LinkOptions, Topic
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a node holds.
+/// Held objects of a node.
 #[derive(Default)]
 struct Memory(HashMap<Uid, (ResourceVersion, ObjectKey)>);
 
@@ -62,7 +62,7 @@ impl Rows for Memory {
     }
 }
 
-/// A node: the real machine, rows in memory.
+/// A node with a real machine and rows in memory.
 struct Device {
     machine: EdgeMachine,
     rows: Memory,
@@ -95,7 +95,7 @@ impl Device {
         self.machine.received(self.origin.elapsed(), frame, random());
     }
 
-    /// Does what the machine wants; the next frame that it sends.
+    /// Performs the effects of the machine, and returns its next frame.
     fn says(&mut self) -> Option<Vec<u8>> {
         let Self { machine, rows, totals, origin } = self;
         while let Some(effect) = machine.poll_effect() {
@@ -111,7 +111,7 @@ impl Device {
     }
 }
 
-/// A device with a real link.
+/// Runs a device with a real link.
 async fn node(name: &'static str, broker: Broker) {
     let topics = Topics::default();
     let address = broker.address();
@@ -145,7 +145,7 @@ async fn enrollment(directory: &Path, store: &CloudStore) -> EnrollmentService {
     EnrollmentService::open(options, store.clone()).await.unwrap()
 }
 
-/// One turn of the loop.
+/// Runs one turn of the loop.
 async fn turn<S: Source>(fleet: &mut Fleet<S>, events: &mut FleetEvents) {
     let wake = fleet.begin_turn();
     tokio::select! {
@@ -159,7 +159,7 @@ async fn turn<S: Source>(fleet: &mut Fleet<S>, events: &mut FleetEvents) {
     }
 }
 
-/// A cloud side: a store in a directory, an endpoint, and the fleet, which the test drives.
+/// Cloud side under test: a store in a directory, an endpoint, and the fleet.
 struct Site {
     fleet: Fleet<Embedded>,
     events: FleetEvents,
@@ -200,8 +200,8 @@ impl Site {
         turn(&mut self.fleet, &mut self.events).await;
     }
 
-    /// Lets the fleet run until so many nodes hold this version of the object; the most bodies that
-    /// were alive.
+    /// Runs the fleet until this many nodes hold this version of the object. Returns the highest
+    /// number of live bodies.
     async fn until_in_sync(&mut self, nodes: usize, stored: &Stored) -> u64 {
         let (end, mut most) = (Instant::now() + PATIENCE, 0);
         loop {

@@ -1,18 +1,18 @@
-//! The timeline of versions that is in force, and the nodes that witness its end: they hold what
-//! the store never gave, so the store was replaced by an older copy.
+//! The current timeline of versions, and the nodes that witness its end: they hold versions that
+//! the store never issued, so an older copy has replaced the store.
 
 use std::sync::Arc;
 
 use edgesync_object::NodeName;
 use edgesync_protocol::cloud::{Issued, Witnesses};
 
-/// See the module.
+/// Current incarnation and its witnesses; see the module.
 #[derive(Debug)]
 pub(super) struct Timeline {
     incarnation: Arc<str>,
     issued: Arc<Issued>,
     witnesses: Witnesses,
-    /// The source begins another incarnation at the moment.
+    /// Set while the source is beginning another incarnation.
     renewing: bool,
 }
 
@@ -21,12 +21,12 @@ impl Timeline {
         Self { incarnation, issued, witnesses: Witnesses::default(), renewing: false }
     }
 
-    /// The id of this timeline.
+    /// Returns the id of this timeline.
     pub(super) fn incarnation(&self) -> &Arc<str> {
         &self.incarnation
     }
 
-    /// The versions that were given out on it.
+    /// Returns the versions issued on it.
     pub(super) fn issued(&self) -> &Arc<Issued> {
         &self.issued
     }
@@ -39,8 +39,8 @@ impl Timeline {
         self.witnesses.clear();
     }
 
-    /// Records that a node, one of so many, holds what the store never gave. Returns whether the
-    /// source must begin another incarnation: enough nodes agree, and it does not do so yet.
+    /// Records a node, out of `nodes`, as a witness. Returns whether the source must begin another
+    /// incarnation: enough nodes agree, and it is not doing so yet.
     pub(super) fn store_went_back(&mut self, node: &NodeName, nodes: usize) -> bool {
         let agreed = self.witnesses.hear(node, nodes);
         let witnesses = self.witnesses.count();
@@ -63,7 +63,7 @@ impl Timeline {
         begins
     }
 
-    /// The source has begun another incarnation, or could not.
+    /// Records that the request for another incarnation has succeeded or failed.
     pub(super) fn renewed(&mut self) {
         self.renewing = false;
     }

@@ -1,4 +1,4 @@
-//! The conditions of a Node that the cloud sets, in words. Pure.
+//! Conditions of a Node that the cloud sets. Pure.
 
 use edgesync_protocol::node::{
     CLOUD_REACHABLE, Condition, ConditionStatus, DISK_PRESSURE, IN_SYNC, READY, STORE_HEALTHY,
@@ -7,14 +7,14 @@ use edgesync_protocol::node::{
 
 use super::{Life, Vital};
 
-/// The reason of all conditions when the Lease has run out; Kubernetes' node lifecycle controller
-/// has the same.
+/// Reason of all conditions after the Lease has expired, as in Kubernetes' node lifecycle
+/// controller.
 const STATUS_UNKNOWN: &str = "NodeStatusUnknown";
 const NO_RENEWAL: &str = "the agent has stopped renewing its Lease";
-/// What nodes report, as far as is known before they have.
+/// Conditions assumed for a node that has not reported its own.
 const OWN: [&str; 3] = [STORE_HEALTHY, DISK_PRESSURE, TRAFFIC_BUDGET_SPENT];
 
-/// What a node lacks, in numbers.
+/// Numbers of missing objects of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct View {
     pub(super) in_sync: bool,
@@ -23,22 +23,22 @@ pub(super) struct View {
     pub(super) held: u64,
 }
 
-/// The same in words.
+/// Published form of a [`View`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Told {
     pub(super) status: ConditionStatus,
     pub(super) reason: &'static str,
     pub(super) message: String,
-    /// How many removals are held back: an operator confirms as many as were told.
+    /// Number of held-back removals; an operator confirms the published number.
     pub(super) held: u64,
 }
 
-/// What follows a number of objects in the message.
+/// Texts that follow a number of objects in the message.
 const PENDING: &str = "to be sent or removed";
 const REJECTED: &str = "rejected by the node";
 const HELD: &str = "held back from removal until that is confirmed";
 
-/// The numbers that a message has.
+/// Numbers parsed from a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub pending: u64,
@@ -47,7 +47,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Reads what [`View::told`] has written. What is not named is none.
+    /// Parses a message of [`View::told`]. Missing numbers are zero.
     pub fn read(message: &str) -> Self {
         let count = |what: &str| {
             let part = message.split(", ").find_map(|part| part.strip_suffix(what));
@@ -59,14 +59,14 @@ impl Counts {
 }
 
 impl Told {
-    /// Whether this is to be told in the place of the other.
+    /// Returns whether this is published in place of the other.
     pub(super) fn differs_from(&self, other: &Self) -> bool {
         self.reason != other.reason || self.held != other.held
     }
 }
 
 impl View {
-    /// What is to be said of it. What only an operator can end comes first.
+    /// Returns the published form. Reasons that only an operator can resolve come first.
     pub(super) fn told(&self) -> Told {
         let reason = match self {
             Self { in_sync: true, .. } => "InSync",
@@ -106,8 +106,7 @@ fn unknown(name: &str) -> Condition {
 }
 
 impl Vital {
-    /// The conditions as they are now; those that the node has reported only if they have to be set
-    /// again.
+    /// Returns the current conditions; reported ones only if they must be restored.
     pub(super) fn conditions(&self) -> Vec<Condition> {
         match self.life {
             Life::Unheard => Vec::new(),
@@ -123,7 +122,7 @@ impl Vital {
                 let message = "the agent renews its Lease";
                 conditions.push(condition(READY, ConditionStatus::True, "AgentReady", message));
             }
-            // It renewed once, and its Lease has run out: that may not have been written yet.
+            // Its Lease expired after an earlier renewal; that may not be written yet.
             Life::Welcomed if self.arrived.is_some() => conditions.push(unknown(READY)),
             _ => {}
         }

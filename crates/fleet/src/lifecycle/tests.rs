@@ -41,7 +41,7 @@ fn registered(renewed: Timestamp) -> Registered {
     Registered { nodes: vec![NODE.clone()], leases: vec![lease], ..Registered::default() }
 }
 
-/// Status and reason of a condition in what is written next.
+/// Returns status and reason of a condition in the next write.
 fn written<'a>(changes: &'a [NodeChange], condition: &str) -> Option<(ConditionStatus, &'a str)> {
     let all = changes.iter().flat_map(|change| &change.conditions);
     let mut found = all.filter(|found| found.condition == condition);
@@ -50,7 +50,7 @@ fn written<'a>(changes: &'a [NodeChange], condition: &str) -> Option<(ConditionS
     Some((one.status, &one.reason))
 }
 
-/// Writes what is due, and what is gathered for it.
+/// Writes the changes that are due, after the debounce time if necessary.
 fn write(lifecycle: &mut NodeLifecycle, now: Now) -> Vec<NodeChange> {
     let mut changes = lifecycle.changes_due(now);
     if changes.is_empty() {
@@ -251,7 +251,7 @@ fn being_out_of_sync_is_told_when_it_has_lasted() {
     assert_eq!(see(71, rejected), Some((FALSE, "ObjectsRejected".into())), "it was false for ten seconds");
     assert_eq!(see(72, held), None);
     assert_eq!(see(82, held), Some((FALSE, "RemovalsHeldBack".into())));
-    // As many as an operator confirms.
+    // The number of held-back removals is published, for the operator who confirms them.
     assert_eq!(see(83, (false, 0, 1, 5)), None);
     assert_eq!(see(88, (false, 7, 1, 5)), None, "of other numbers nobody is told");
     assert_eq!(see(93, (false, 0, 1, 5)), Some((FALSE, "RemovalsHeldBack".into())));
@@ -290,7 +290,7 @@ fn ten_thousand_nodes_are_written_in_pieces_that_follow_one_another() {
     assert_eq!(lifecycle.deadline(), Some(seconds(41)));
 }
 
-/// What happens to a node.
+/// An event of a node.
 #[derive(Clone, Debug)]
 enum Step {
     Wait(u64),
@@ -311,7 +311,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 0..80)
 }
 
-/// The conditions as a store has them after some writes.
+/// Conditions in a store after some writes.
 #[derive(Default)]
 struct Stored(std::collections::BTreeMap<String, ConditionStatus>);
 
@@ -345,7 +345,7 @@ proptest! {
                     alive_until = Some(now + seconds(40));
                 }
                 Step::Welcome => {
-                    // A node that renews says nothing new with it.
+                    // A welcome of a node that renews does not extend its life.
                     if lifecycle.show(&NODE).0 != Some(true) {
                         alive_until = Some(now + seconds(40));
                     }
@@ -411,7 +411,7 @@ proptest! {
 #[test]
 fn a_node_that_lives_here_and_was_found_silent_elsewhere_is_written_ready_again() {
     let mut lifecycle = NodeLifecycle::of_replica(Now::ZERO, clock(Now::ZERO), FLUSH);
-    // One that is not connected here is none of its business.
+    // A node that is not connected here is not judged.
     lifecycle.found_silent(seconds(1), &NODE);
     assert!(write(&mut lifecycle, seconds(2)).is_empty());
     lifecycle.welcomed(seconds(3), &NODE);
@@ -421,6 +421,6 @@ fn a_node_that_lives_here_and_was_found_silent_elsewhere_is_written_ready_again(
     assert!(write(&mut lifecycle, seconds(5)).is_empty());
     lifecycle.found_silent(seconds(6), &NODE);
     assert_eq!(write(&mut lifecycle, seconds(7)), told);
-    // And one that stops renewing here may live at another replica: nothing is written of it.
+    // A node that stops renewing here may be alive at another replica: nothing is written.
     assert!(write(&mut lifecycle, seconds(3600)).is_empty());
 }

@@ -1,18 +1,18 @@
-//! How far a node is with what it must hold: how many objects that are, how many differ, and since
-//! when it lags behind.
+//! Progress of a node towards its desired objects: their number, the number of differences, and the
+//! start of its lag.
 
 use std::time::Duration;
 
 use edgesync_protocol::timing::Now;
 
-/// See the module.
+/// Counters and lag of a node; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Objects that the node must hold.
+    /// Number of desired objects.
     desired: u64,
-    /// Differences of its ledger, as they are in the fleet's sum.
+    /// Number of differences in its ledger, as counted in the fleet's sum.
     different: usize,
-    /// Since when it is connected and not in sync.
+    /// Time since which it is connected and not in sync.
     lags_since: Option<Now>,
 }
 
@@ -25,12 +25,12 @@ impl Progress {
         self.desired = desired;
     }
 
-    /// The node must hold one more object.
+    /// Counts one more desired object.
     pub(crate) fn gain(&mut self) {
         self.desired += 1;
     }
 
-    /// The node must hold one object less.
+    /// Counts one desired object less.
     pub(crate) fn lose(&mut self) {
         self.desired = self.desired.saturating_sub(1);
     }
@@ -44,12 +44,12 @@ impl Progress {
         std::mem::replace(&mut self.different, different)
     }
 
-    /// Notes whether the node lags behind now.
+    /// Starts or ends the lag.
     pub(crate) fn set_lags(&mut self, lags: bool, now: Now) {
         self.lags_since = if lags { self.lags_since.or(Some(now)) } else { None };
     }
 
-    /// Returns for how long it has lagged behind; zero if it does not.
+    /// Returns the duration of the lag; zero without one.
     pub(super) fn lag(&self, now: Now) -> Duration {
         self.lags_since.map(|since| now.saturating_sub(since)).unwrap_or_default()
     }

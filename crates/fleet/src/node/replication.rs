@@ -1,21 +1,21 @@
-//! What other replicas and operators say of a node through its Node, and the ObjectSyncs that this
-//! replica writes of it.
+//! State of a node that other replicas and operators publish in its Node, and state of the
+//! ObjectSyncs that this replica writes.
 
-/// See the module.
+/// Published state of a node; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct ReplicaState {
-    /// What an operator has confirmed at some replica; empty for nothing.
+    /// Confirmation of an operator at any replica; empty without one.
     confirmed: Box<str>,
-    /// Whether all that rules for files concern is in effect; nothing without such rules.
+    /// Whether all objects under rules for files are in effect; `None` without such rules.
     in_effect: Option<bool>,
     in_sync: bool,
-    /// The node is in the table of those whose differences become ObjectSyncs.
+    /// Whether the node is queued for ObjectSyncs of its differences.
     is_queued: bool,
     has_syncs: bool,
 }
 
 impl ReplicaState {
-    /// Takes over what the Node says.
+    /// Adopts the state in the Node.
     pub(crate) fn observe(&mut self, confirmed: Box<str>, in_effect: Option<bool>, in_sync: bool) {
         self.confirmed = confirmed;
         self.in_effect = in_effect;
@@ -28,7 +28,7 @@ impl ReplicaState {
         Some((incarnation, count.parse().unwrap_or(0)))
     }
 
-    /// Forgets what was confirmed. Returns whether anything was.
+    /// Clears the confirmation. Returns whether there was one.
     pub(crate) fn end_confirmation(&mut self) -> bool {
         !std::mem::take(&mut self.confirmed).is_empty()
     }
@@ -49,12 +49,12 @@ impl ReplicaState {
         self.has_syncs = has_syncs;
     }
 
-    /// Notes that the node is in the table of differences. Returns whether it was not before.
+    /// Marks the node as queued for ObjectSyncs. Returns whether it was not before.
     pub(crate) fn queue(&mut self) -> bool {
         !std::mem::replace(&mut self.is_queued, true)
     }
 
-    /// The node has left the table of differences.
+    /// Marks the node as not queued.
     pub(crate) fn unqueue(&mut self) {
         self.is_queued = false;
     }

@@ -1,33 +1,33 @@
-//! When the loop looks at a node: its turn, its deadline, the broadcasts that it knows, and the
-//! requests to the store that it waits for.
+//! Schedule of a node: its turn, its deadline, the broadcasts that it knows, and its requests in
+//! flight at the store.
 
 use edgesync_protocol::timing::Now;
 
-/// See the module.
+/// Turn, deadline and requests of a node; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
-    /// The node waits for the turn of its machine.
+    /// Whether the machine waits for its turn.
     is_queued: bool,
-    /// The deadline of its machine, as it is in the fleet's table.
+    /// Deadline of its machine, as entered in the fleet's table.
     deadline: Option<Now>,
-    /// How many broadcasts its machine knows.
+    /// Number of broadcasts that its machine knows.
     broadcasts: u64,
-    /// Reads and writes of the store about it that are under way.
+    /// Number of reads and writes in flight for it at the store.
     requests: u32,
 }
 
 impl Schedule {
-    /// A node that knows so many broadcasts.
+    /// Creates the schedule of a node that knows this many broadcasts.
     pub(super) fn new(broadcasts: u64) -> Self {
         Self { broadcasts, ..Self::default() }
     }
 
-    /// Notes that the node waits for its turn. Returns whether it did not before.
+    /// Marks the node as queued. Returns whether it was not before.
     pub(crate) fn queue(&mut self) -> bool {
         !std::mem::replace(&mut self.is_queued, true)
     }
 
-    /// The turn of the node has come.
+    /// Marks the node as not queued.
     pub(crate) fn begin_turn(&mut self) {
         self.is_queued = false;
     }
@@ -41,7 +41,7 @@ impl Schedule {
         std::mem::replace(&mut self.deadline, deadline)
     }
 
-    /// Notes that the machine knows so many broadcasts. Returns how many it knew before.
+    /// Sets the number of broadcasts that the machine knows, and returns the previous one.
     pub(crate) fn inform(&mut self, broadcasts: u64) -> u64 {
         std::mem::replace(&mut self.broadcasts, broadcasts)
     }

@@ -1,25 +1,25 @@
-//! The connection of a node: its frames, its quota, and the lines of the log that it causes.
+//! Connection and session of a node: its frames, its quota, and the rate limit of its log lines.
 
 use edgesync_protocol::timing::Now;
 use edgesync_transport::admission::LogThrottle;
 
-/// Lines of the log that one node causes in ten seconds at most.
+/// Maximum number of log lines that one node causes in ten seconds.
 const LINES: u32 = 20;
 
-/// See the module.
+/// Connection state of a node; see the module.
 pub(crate) struct Session {
-    /// The connection in use: a number at the embedded endpoint, the id in the presence otherwise.
+    /// Current connection: a number at the embedded endpoint, otherwise the id in the presence.
     connection: Option<String>,
-    /// The id in the last Hello.
+    /// Session id in the last Hello.
     id: Option<String>,
-    /// A frame for which the link had no room.
+    /// Encoded frame that waits for capacity in the link.
     unsent: Option<Vec<u8>>,
-    /// A task waits for room in the link.
+    /// Whether a task waits for capacity in the link.
     awaits_room: bool,
-    /// Frames are dropped until then: the node has exceeded its quota.
+    /// End of the time in which frames are dropped because the node has exceeded its quota.
     refused_until: Now,
     log: LogThrottle,
-    /// Bytes of frames to the node and from it.
+    /// Bytes of frames sent and received.
     sent: u64,
     received: u64,
 }
@@ -45,7 +45,7 @@ impl Session {
         self.connection = Some(connection);
     }
 
-    /// Ends the connection, and drops the frame that waits for it.
+    /// Ends the connection, and drops its waiting frame.
     pub(crate) fn disconnected(&mut self) {
         self.connection = None;
         self.unsent = None;
@@ -59,17 +59,17 @@ impl Session {
         self.connection.is_some()
     }
 
-    /// Notes the id in a Hello.
+    /// Stores the session id of a Hello.
     pub(crate) fn begin(&mut self, id: String) {
         self.id = Some(id);
     }
 
-    /// Returns the id in the last Hello, and the connection.
+    /// Returns the session id of the last Hello, and the connection.
     pub(crate) fn into_ids(self) -> (Option<String>, Option<String>) {
         (self.id, self.connection)
     }
 
-    // --- frames to the node
+    // --- downstream frames
 
     pub(crate) fn has_unsent(&self) -> bool {
         self.unsent.is_some()
@@ -79,17 +79,17 @@ impl Session {
         self.unsent.take()
     }
 
-    /// Keeps a frame for which the link has no room.
+    /// Keeps a frame that waits for capacity in the link.
     pub(crate) fn keep_unsent(&mut self, frame: Vec<u8>) {
         self.unsent = Some(frame);
     }
 
-    /// Notes that a task waits for room. Returns whether none did before.
+    /// Records that a task waits for capacity. Returns whether none did before.
     pub(crate) fn await_room(&mut self) -> bool {
         !std::mem::replace(&mut self.awaits_room, true)
     }
 
-    /// The task that waited for room has ended.
+    /// Records that the waiting task has ended.
     pub(crate) fn has_room(&mut self) {
         self.awaits_room = false;
     }
@@ -102,7 +102,7 @@ impl Session {
         self.sent
     }
 
-    // --- frames from the node
+    // --- upstream frames
 
     pub(crate) fn count_received(&mut self, bytes: usize) {
         self.received += bytes as u64;
@@ -112,7 +112,7 @@ impl Session {
         self.received
     }
 
-    /// Drops all frames until then.
+    /// Drops all frames until the given time.
     pub(crate) fn refuse_until(&mut self, until: Now) {
         self.refused_until = until;
     }
@@ -121,7 +121,7 @@ impl Session {
         self.refused_until > now
     }
 
-    /// Returns whether the node may cause another line of the log.
+    /// Returns whether the rate limit permits another log line.
     pub(crate) fn may_log(&self) -> bool {
         self.log.line().is_some()
     }

@@ -1,5 +1,5 @@
-//! The kinds that the cloud serves: the built-in ones, those of CustomResourceDefinitions, and
-//! those that the store has met without a definition.
+//! Kinds that the cloud serves: built-in ones, those of CustomResourceDefinitions, and those found
+//! in the store without a definition.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,12 +11,12 @@ use edgesync_object::{Resource, objectsync};
 use edgesync_schema as schema;
 use edgesync_schema::Schema;
 
-/// Why nobody writes the records. They are the ledger of what is sent: one that was made up or
-/// taken away would make the cloud send too little or too much until the node's digest shows it.
+/// Reason why clients cannot write records. They are the ledger of sent objects: a forged or
+/// deleted one would make the cloud send too little or too much until the node's digest reveals it.
 const RECORDS_HINT: &str =
     "it says what a node has reported and is written by nobody else; change the object that it is about";
 
-/// The table of kinds. Readers take a copy of the whole, writers put a new one in its place.
+/// Table of kinds. Readers clone an `Arc` of the whole table; writers replace it.
 pub(super) struct Kinds {
     table: RwLock<Arc<Table>>,
 }
@@ -31,7 +31,7 @@ struct Table {
 }
 
 impl Kinds {
-    /// The built-in kinds and those that the store has met.
+    /// Creates the table of the built-in kinds and those found in the store.
     pub(super) fn new(met: Vec<Resource>) -> Self {
         let built_in = KINDS.iter().filter(|known| is_served(known)).map(built_in);
         let built_in: Vec<_> = built_in.chain(definitions::own().into_iter().map(Arc::new)).collect();
@@ -57,9 +57,9 @@ impl Kinds {
         self.table().version
     }
 
-    /// Replaces the custom kinds. A learnt kind of the same group and kind or plural is forgotten
-    /// for good; a custom kind that is also a built-in one is left out. They are served in the
-    /// order of their groups and plurals.
+    /// Replaces the custom kinds. Permanently drops a learnt kind of the same group with the same
+    /// kind or plural, and ignores a custom kind that is also built in. Custom kinds are ordered by
+    /// group and plural.
     pub(super) fn set_custom(&self, custom: &[Arc<Kind>]) {
         self.change(|table| {
             let covered = |kind: &Arc<Kind>| is_covered(&kind.resource, custom);
@@ -104,14 +104,14 @@ fn path(group: &str, version: &str, plural: &str) -> String {
     format!("{group}/{version}/{plural}")
 }
 
-/// Whether one of the kinds has the same objects or the same paths, whatever its version.
+/// Returns whether one of the kinds has the same objects or the same paths, in any version.
 fn is_covered(resource: &Resource, kinds: &[Arc<Kind>]) -> bool {
     kinds.iter().map(|kind| &kind.resource).any(|known| {
         known.group == resource.group && (known.kind == resource.kind || known.plural == resource.plural)
     })
 }
 
-/// Whether a known kind is one of objects that can be kept, and in the version in which they are.
+/// Returns whether objects of a known kind can be stored, and in this version.
 fn is_served(known: &KnownKind) -> bool {
     !matches!(
         (known.group, known.version, known.kind),
@@ -142,12 +142,12 @@ fn built_in(known: &KnownKind) -> Arc<Kind> {
     Arc::new(kind)
 }
 
-/// The schema of a built-in kind: the one place where the cloud asks for it.
+/// Returns the schema of a built-in kind; the only caller of the schemas in the cloud.
 fn schema(resource: &Resource) -> Option<Arc<Schema>> {
     schema::builtin(&resource.group, &resource.version, &resource.kind)
 }
 
-/// Events are kept in their own group, whichever way they came.
+/// Maps Events of the core group to their own group, in which all are stored.
 fn storage(resource: &Arc<Resource>) -> Arc<Resource> {
     if resource.group.is_empty() && resource.kind == "Event" {
         Arc::new(Resource { group: "events.k8s.io".to_owned(), ..Resource::clone(resource) })
@@ -156,7 +156,7 @@ fn storage(resource: &Arc<Resource>) -> Arc<Resource> {
     }
 }
 
-/// What runs a number of equal Pods.
+/// Returns the scale subresource of kinds that run a number of equal Pods.
 fn scale(known: &KnownKind) -> Option<Arc<ScalePaths>> {
     let scales = matches!(
         (known.group, known.kind),

@@ -1,4 +1,4 @@
-//! The cloud's store as the storage behind the API.
+//! Implements the API's storage over the cloud's store.
 
 use std::sync::Arc;
 
@@ -16,8 +16,7 @@ use edgesync_placement::spec::InForce;
 use super::super::definitions;
 use super::{CloudObjects, RETRY_SECONDS, read_token, status, watch, write_token};
 
-/// About how many bytes of changes a watch that has fallen behind the ring reads at a time: nobody
-/// shares them.
+/// Approximate bytes that a watch behind the ring reads at a time; such reads are not shared.
 const HISTORY_BYTES: usize = 256 << 10;
 
 /// An open list over the cloud's store.
@@ -36,7 +35,7 @@ fn kept(stored: cloud::Stored) -> Stored {
     Stored { namespace, name, version, json: body }
 }
 
-/// Refuses a rule of which nothing would be in force: whatever it has placed so far would go.
+/// Refuses a rule that could not be in force at all: it would release all objects placed so far.
 fn admit_rule(kind: &Kind, object: &Object) -> Result<()> {
     let Some(text) = RuleText::of(object, &kind.resource) else { return Ok(()) };
     match InForce::of(&text, object.namespace()) {

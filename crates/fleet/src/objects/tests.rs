@@ -1,4 +1,4 @@
-//! The cloud's keeper of objects, over real files.
+//! Tests of the cloud's object storage over real files.
 
 mod keep;
 mod replay;

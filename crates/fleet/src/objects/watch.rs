@@ -1,5 +1,5 @@
-//! What the store tells of its commits, turned into changes as the API hands them on: of those
-//! kinds that somebody has watched.
+//! Watch cache: converts commits of the store to changes of the API, for the kinds that have been
+//! watched.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -7,15 +7,14 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 use edgesync_api::{Batch, Change, ChangeType, Ring, Stored};
 use edgesync_cloud_store::{ChangeKind, KindName, Observer, WatchChange};
 
-/// The bytes of changes that are kept in memory; older ones are read from the history.
+/// Bytes of changes kept in memory; older ones are read from the history.
 pub(super) const RING_BYTES: usize = 16 << 20;
 
-/// The newest changes and of which kinds they are. The store's writer fills it after each commit,
+/// Ring of the newest changes with their kinds. The store's writer fills it after each commit;
 /// watches read it.
 pub(super) struct Watches {
     pub(super) ring: Ring<Arc<KindName>>,
-    /// The kinds that have been asked for, and the version since which their changes are kept; none
-    /// if not yet.
+    /// Requested kinds, with the version from which their changes are kept; `None` until then.
     kinds: RwLock<HashMap<KindName, Option<u64>>>,
 }
 
@@ -24,8 +23,8 @@ impl Watches {
         Self { ring: Ring::new(bytes, 0), kinds: RwLock::default() }
     }
 
-    /// The changes of a kind after a version; nothing if some of them are here no more or never
-    /// were. A kind that is asked for is kept from the next transaction on.
+    /// Returns the changes of a kind after a version; `None` if the ring lacks some of them. A
+    /// requested kind is kept from the next transaction on.
     pub(super) fn after(&self, kind: &KindName, after: u64) -> Option<Batch> {
         let Some(since) = self.kinds().get(kind).copied() else {
             self.kinds_mut().entry(kind.clone()).or_default();
@@ -72,7 +71,7 @@ impl Observer for Watches {
     }
 }
 
-/// A change of the store in the words of the API.
+/// Converts a change of the store to one of the API.
 pub(super) fn shared(change: WatchChange) -> Change {
     let WatchChange { kind, version, namespace, name, body, previous, .. } = change;
     let kind = match kind {

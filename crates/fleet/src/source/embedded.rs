@@ -1,4 +1,4 @@
-//! The database of this process as the source of a fleet.
+//! Source of a fleet in the database of this process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::upload::RefusedReason;
 use edgesync_schema::Schema;
 
-/// See the module.
+/// Source over [`CloudObjects`]; see the module.
 #[derive(Clone, Debug)]
 pub struct Embedded {
     objects: Arc<CloudObjects>,
@@ -43,7 +43,7 @@ impl Embedded {
         self.objects.store()
     }
 
-    /// Refuses Events of namespaces that do not exist, or take nothing any more: nodes make no
+    /// Refuses Events in namespaces that do not exist or are being deleted: nodes create no
     /// namespaces.
     async fn check_namespaces(&self, batch: &mut UploadBatch) -> Result<()> {
         let kind = kinds::guess("events.k8s.io/v1", "Event", true);
@@ -196,7 +196,7 @@ impl Source for Embedded {
     }
 }
 
-/// No other replicas: there is no value of this type.
+/// Uninhabited type: this source has no other replicas.
 #[derive(Clone, Debug)]
 pub enum Alone {}
 

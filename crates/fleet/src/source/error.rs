@@ -1,45 +1,43 @@
-//! Why a source could not do what it was asked for.
+//! Errors of a source.
 
 use edgesync_cloud_store::CloudError;
 use edgesync_enrollment::membership::MembershipError;
 use edgesync_enrollment::object_store::Failure;
 use edgesync_store::StoreError;
 
-/// See the module.
+/// Failure of a request to the source.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The database of this process.
+    /// Failure of this process's database.
     #[error(transparent)]
     Store(#[from] CloudError),
-    /// The cluster refused a request, or does not serve.
+    /// The cluster refused a request, or is unreachable.
     #[error(transparent)]
     Cluster(#[from] Failure),
-    /// The members of the fleet, in the database or in the cluster.
+    /// Failure of the membership store, in the database or in the cluster.
     #[error(transparent)]
     Members(#[from] MembershipError),
-    /// The disposable copy of the cluster's objects.
+    /// Failure of the disposable cache of the cluster's objects.
     #[error(transparent)]
     Cache(#[from] StoreError),
-    /// The cluster cannot be followed.
+    /// The cluster cannot be watched.
     #[error("{0}")]
     Unread(String),
-    /// Others changed an object between each read and write.
+    /// Every compare-and-swap failed because of concurrent writers.
     #[error("the {kind} '{name}' is changed by others all the time")]
     Contended {
         /// The kind of the object.
         kind: &'static str,
-        /// Its name.
         name: String,
     },
-    /// An object is missing that a request needs.
+    /// A required object is missing.
     #[error("there is no {kind} '{name}'")]
     Missing {
         /// The kind of the object.
         kind: &'static str,
-        /// Its name.
         name: String,
     },
-    /// The object that the replicas share is not as they write it.
+    /// The object shared by the replicas is missing or not in their format.
     #[error("the {kind} '{name}' is gone or damaged: it is made anew when a replica starts")]
     Damaged {
         /// The kind of the object.
@@ -47,32 +45,31 @@ pub enum SourceError {
         /// Its namespace and name.
         name: String,
     },
-    /// A Node is not changed: it is another program's, or the cluster never accepts it.
+    /// A Node cannot be changed: another program owns it, or the cluster rejects it permanently.
     #[error("{why}")]
     NodeRefused {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// The reason.
+        /// Reason; the whole message of this error.
         why: String,
     },
     /// Another replica serves the node.
     #[error("the node '{node}' is served by another replica now: {replica}")]
     ServedElsewhere {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// The replica.
+        /// Id of the replica that serves it.
         replica: String,
     },
     /// The node is not connected to this replica.
     #[error("the node '{node}' is not connected here any more")]
     NotServed {
-        /// The node.
+        /// Name of the node.
         node: String,
     },
     /// A namespace could not be looked up.
     #[error("the namespace '{namespace}' could not be looked up: {message}")]
     Namespace {
-        /// The namespace.
         namespace: String,
         /// The message of the API.
         message: String,
@@ -80,8 +77,8 @@ pub enum SourceError {
 }
 
 impl SourceError {
-    /// Whether the source may do it later without help. A cluster comes back; nobody repairs a
-    /// database by itself.
+    /// Returns whether a retry may succeed without intervention: a cluster recovers, a database
+    /// does not repair itself.
     #[must_use]
     pub(crate) fn is_retryable(&self) -> bool {
         !matches!(self, Self::Store(_) | Self::Members(MembershipError::Store(_)))

@@ -1,19 +1,19 @@
-//! The last hour of the whole fleet: a sample every ten seconds.
+//! History of the whole fleet over the last hour, with a sample every ten seconds.
 
 use std::collections::VecDeque;
 
 use super::row::{STATES, Tally};
 use edgesync_admin::cloud::FleetHistory;
 
-/// Samples that are kept: an hour.
+/// Maximum number of samples: an hour.
 const SAMPLES: usize = 360;
 
-/// What was at one moment.
+/// Numbers of one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sample {
-    /// When, in seconds since 1970.
+    /// Time in seconds since 1970.
     pub(crate) at: i64,
-    /// Nodes by state, and their objects.
+    /// Nodes by state, with sums of their objects.
     pub(crate) tally: Tally,
     /// Bytes of frames to nodes since the start.
     pub(crate) sent: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Sample {
     pub(crate) received: u64,
 }
 
-/// See the module. It takes about 36 KB.
+/// Ring of samples; about 36 KB.
 #[derive(Debug, Default)]
 pub(crate) struct History(VecDeque<Sample>);
 
@@ -33,7 +33,7 @@ impl History {
         self.0.push_back(sample);
     }
 
-    /// A column for each number: that is shorter than a record for each sample.
+    /// Returns a column per number, which is shorter than a record per sample.
     pub(crate) fn show(&self) -> FleetHistory {
         let column = |number: &dyn Fn(&Sample) -> u64| self.0.iter().map(number).collect::<Vec<_>>();
         let counts: Vec<Vec<u64>> =

@@ -1,13 +1,13 @@
-//! The last hour of one node: a sample every minute, in two bytes for each number, because there
-//! may be a hundred thousand nodes.
+//! History of one node over the last hour: a sample per minute, with two bytes per number, because
+//! there may be a hundred thousand nodes.
 
 use edgesync_admin::cloud::NodeHistory;
 
-/// Samples that are kept: an hour. All take 360 bytes for a node.
+/// Maximum number of samples: an hour. They take 360 bytes per node.
 const SAMPLES: usize = 60;
 
-/// A number with the first twelve of its bits, and how many were left out: it is off by less than a
-/// thousandth.
+/// Floating-point number of 16 bits: the first twelve bits of a number and the count of bits
+/// omitted. The error is less than a thousandth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Coarse(u16);
 
@@ -23,29 +23,29 @@ impl Coarse {
     }
 }
 
-/// What is seen of a node at one moment. Bytes are counted from the start.
+/// Numbers of a node at one moment. Bytes are counted from the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// How long reports take, in milliseconds; zero if that is not known.
+    /// Report latency in milliseconds; zero if unknown.
     pub(crate) latency: u64,
-    /// Bytes of frames to it.
+    /// Bytes of frames sent to the node.
     pub(crate) sent: u64,
-    /// Bytes of frames from it.
+    /// Bytes of frames received from it.
     pub(crate) received: u64,
 }
 
-/// See the module.
+/// Ring of samples; see the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Past {
     samples: Option<Box<[[Coarse; 3]; SAMPLES]>>,
-    /// How many there are, as long as there are fewer than places; then the place of the oldest.
+    /// Number of samples, up to [`SAMPLES`].
     count: u16,
     next: u16,
     before: Seen,
 }
 
 impl Past {
-    /// Another minute has gone by. Of a node that was never connected nothing is kept.
+    /// Adds the sample of a minute. Allocates nothing for a node that was never connected.
     pub(crate) fn push(&mut self, seen: Seen) {
         if self.samples.is_none() && seen == Seen::default() {
             return;
@@ -61,7 +61,7 @@ impl Past {
         self.before = seen;
     }
 
-    /// The samples, the oldest first, of which the last one was taken at this second.
+    /// Returns the samples, oldest first; `last` is the time of the newest, in seconds since 1970.
     pub(crate) fn show(&self, last: i64) -> NodeHistory {
         let (count, next) = (usize::from(self.count), usize::from(self.next));
         let places = (0..count).map(|number| (next + SAMPLES - count + number) % SAMPLES);

@@ -1,61 +1,62 @@
-//! One node among all: in what state it is, since when, and the numbers that tell how far it is.
+//! Row of a node in the overview: its state with a timestamp, and its numbers of objects.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// In what state a node is, in one word. The first that holds counts.
+/// State of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
-    /// It holds what it is to hold.
+    /// Holds all desired objects.
     InSync,
-    /// It is being sent something.
+    /// Is being sent changes.
     Syncing,
-    /// It is connected, and what it holds is being found out.
+    /// Connected; its held objects are being determined.
     Connecting,
-    /// It holds everything, and something of that is not in effect.
+    /// Holds all desired objects, but some are not in effect.
     NotInEffect,
-    /// It rejects something.
+    /// Rejects objects.
     Rejecting,
-    /// It waits until somebody confirms removals.
+    /// Waits for an operator to confirm removals.
     HeldBack,
-    /// It is not connected.
+    /// Not connected.
     #[default]
     Offline,
-    /// It was removed from the fleet.
+    /// Removed from the fleet.
     Removed,
 }
 
-/// The states in their order, as they are written: a row has the place of its state here.
+/// Names of the states; a row contains the index of its state.
 pub(crate) const STATES: [&str; 8] =
     ["in sync", "syncing", "connecting", "not in effect", "rejecting", "held back", "offline", "removed"];
 
-/// What is told of a node.
+/// Published numbers of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) state: State,
-    /// Since when, in seconds since 1970; since the cloud side has started if it was so then.
+    /// Time of the last change of state, in seconds since 1970; at the earliest the start of the
+    /// cloud side.
     pub(crate) since: i64,
-    /// Objects that it holds.
+    /// Held objects.
     pub(crate) held: u64,
-    /// Objects that it is to hold.
+    /// Desired objects.
     pub(crate) wanted: u64,
     /// Objects to be sent or removed.
     pub(crate) pending: u64,
-    /// Objects that it rejects, whose removal is held back, or that are not in effect.
+    /// Objects that are rejected, held back from removal, or not in effect.
     pub(crate) troubles: u64,
 }
 
 impl Row {
-    /// Whether only numbers differ, which change all the time while a node syncs.
+    /// Returns whether only frequently changing numbers differ, as while a node syncs.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         self.state == other.state && self.troubles == other.troubles
     }
 
-    /// `[name, state, since, held, wanted, pending, troubles],`
+    /// Writes `[name, state, since, held, wanted, pending, troubles],`.
     pub(super) fn write(&self, name: &str, out: &mut String) {
         let Self { state, since, held, wanted, pending, troubles } = self;
-        // Writing to a text does not fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(
             out,
             "[{},{},{since},{held},{wanted},{pending},{troubles}],",
@@ -65,14 +66,14 @@ impl Row {
     }
 }
 
-/// How many nodes there are in each state, and what they hold together.
+/// Number of nodes in each state, and sums of their objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// By the place of the state in [`STATES`].
+    /// By the index of the state in [`STATES`].
     pub(crate) counts: [u64; STATES.len()],
-    /// Objects that all hold.
+    /// Held objects of all nodes.
     pub(crate) held: u64,
-    /// Objects that all are to hold.
+    /// Desired objects of all nodes.
     pub(crate) wanted: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Rows, changes and the last hour, as pages are told of them.
+//! Tests of the overview for pages: rows, deltas and the last hour.
 
 use super::*;
 use crate::node_name;

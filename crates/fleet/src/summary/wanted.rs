@@ -1,4 +1,4 @@
-//! What pages ask the fleet for.
+//! Requests of pages to the fleet.
 
 use edgesync_admin::cloud::Rollout;
 use tokio::sync::oneshot;
@@ -7,37 +7,37 @@ use edgesync_object::Resource;
 use edgesync_placement::Placement;
 use edgesync_protocol::change::Uid;
 
-/// What is rolled out.
+/// Subject of a roll-out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RolloutOf {
     /// An object, by its UID.
     Object(Uid),
-    /// What a rule selects that is an object, by its UID.
+    /// The selection of a rule that is an object, by its UID.
     Rule(Uid),
-    /// What a rule of the configuration selects: the first one is 0.
+    /// The selection of a rule of the configuration, by its index from 0.
     Configured(usize),
 }
 
 /// Receives the roll-out; `None` if there is no such object or rule.
 pub(crate) type RolloutAnswer = oneshot::Sender<Option<Rollout>>;
 
-/// Which objects somebody looks for.
+/// Filter for objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The kind, in any spelling; empty for all.
+    /// Kind or plural, in any case; empty for all.
     pub(crate) kind: String,
     /// The namespace; empty for all.
     pub(crate) namespace: String,
-    /// What the name has in it; empty for all.
+    /// Substring of the name; empty for all.
     pub(crate) name: String,
-    /// It is the whole name.
+    /// Whether `name` must match exactly.
     pub(crate) exact: bool,
-    /// Secrets are told of.
+    /// Whether Secrets are included.
     pub(crate) secrets: bool,
 }
 
 impl Wanted {
-    /// Whether an object is one of them.
+    /// Returns whether an object matches.
     pub(crate) fn fits(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
         let kind = self.kind.is_empty()
             || self.kind.eq_ignore_ascii_case(&resource.kind)

@@ -13,7 +13,7 @@ struct Modelled {
     finalizers: Vec<&'static str>,
 }
 
-/// A store that does at once what is planned.
+/// A store that performs plans at once.
 #[derive(Default)]
 struct Model {
     objects: BTreeMap<u8, Modelled>,
@@ -58,7 +58,7 @@ impl Model {
         self.put(id, object);
     }
 
-    /// Does everything that is to be done. Panics if there is no end to it.
+    /// Performs all plans. Panics if they do not terminate.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             let Some(next) = self.graph.next() else { return };
@@ -114,7 +114,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let how = prop::sample::select(vec![None, Some(FOREGROUND), Some(ORPHAN)]);
     let step = prop_oneof![
-        // Owners have smaller numbers: who owns whom has no cycles.
+        // Owners have smaller numbers, so that ownership has no cycles.
         3 => (0..12u8, prop::collection::btree_set(0..12u8, 0..3))
             .prop_map(|(id, owners)| Step::Put(id, owners.into_iter().filter(|owner| *owner < id).collect())),
         2 => (0..12u8, how).prop_map(|(id, how)| Step::Delete(id, how)),
@@ -131,7 +131,7 @@ proptest! {
             match step {
                 Step::Put(id, owners) => {
                     if !model.objects.contains_key(&id) {
-                        // A new object has a new uid: whoever names it is of before.
+                        // A new object has a new UID: existing references point to an earlier one.
                         if model.objects.values().any(|object| object.owners.contains(&id)) {
                             continue;
                         }

@@ -30,7 +30,7 @@ fn loaded(uid: &Uid, version: u64, size: usize) -> Loaded {
     Loaded { uid: Arc::clone(uid), version: version.into(), body }
 }
 
-/// Does the reads that are wanted; how many objects each had.
+/// Performs the requested reads, and returns the number of objects of each.
 fn read_all(bodies: &mut Bodies, version: u64, size: usize) -> Vec<usize> {
     let mut reads = Vec::new();
     while let Some(uids) = bodies.read() {
@@ -45,7 +45,7 @@ fn answers(bodies: &mut Bodies) -> Vec<Answer> {
     std::iter::from_fn(|| bodies.answer()).collect()
 }
 
-/// The number of bodies that are alive, and their bytes.
+/// Returns the number of live bodies, and their bytes.
 fn alive(bodies: &Bodies) -> (u64, u64) {
     let numbers = bodies.numbers();
     (numbers.count, numbers.bytes)
@@ -60,7 +60,7 @@ fn an_object_that_all_nodes_want_is_read_once_and_held_once() {
     assert_eq!(read_all(&mut bodies, 1, 100 * KIB), [1]);
     let answers = answers(&mut bodies);
     assert_eq!((answers.len(), alive(&bodies)), (10_000, (1, 100 << 10)));
-    // One that comes later finds it.
+    // A later load finds it.
     bodies.load(NodeId::of_tests(901), 7, Sort::Small, vec![wanted("a", 1, 100 * KIB)]);
     assert_eq!(bodies.read(), None);
     assert_eq!(bodies.answer().unwrap().token, 7);
@@ -88,7 +88,7 @@ fn reads_under_way_are_bounded() {
     for node in 0..10 {
         bodies.load(NodeId::of_tests(905), node, Sort::Small, vec![wanted(&format!("o{node}"), 1, 5 << 20)]);
     }
-    // All but the last two loads of a node are of earlier sessions.
+    // All but the last two loads of a node belong to earlier sessions.
     assert_eq!(std::iter::from_fn(|| bodies.read()).count(), 2);
     for node in 0..10 {
         bodies.load(NodeId::of_tests(node), 0, Sort::Small, vec![wanted(&format!("p{node}"), 1, 5 << 20)]);
@@ -111,7 +111,7 @@ fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
             break;
         }
         assert!(alive(&bodies).1 <= 10 << 20, "half of the limit is for large objects");
-        // Small objects do not wait for them.
+        // Small objects do not wait for large ones.
         bodies.load(NodeId::of_tests(904), 0, Sort::Small, vec![wanted("small", 1, KIB)]);
         assert_eq!(bodies.read().unwrap(), [Uid::from("small")]);
         bodies.arrived(vec!["small".into()], Vec::new());
@@ -151,7 +151,7 @@ fn what_is_no_more_or_cannot_be_read_is_left_out_and_a_node_that_went_gets_nothi
     assert_eq!(bodies.reserved, [0, 0]);
 }
 
-/// Machines without I/O: each link takes a frame in turn, as many slow links do.
+/// Machines without I/O: each link accepts one frame in turn, like many slow links.
 #[test]
 fn two_hundred_nodes_that_are_sent_a_large_object_hold_one_body_together() {
     const BYTES: usize = 3 << 20;
@@ -194,7 +194,7 @@ fn two_hundred_nodes_that_are_sent_a_large_object_hold_one_body_together() {
     assert_eq!((most, alive(&bodies)), (1, (0, 0)));
 }
 
-/// One object that all nodes are to hold.
+/// One object desired on all nodes.
 struct Wish {
     uid: Uid,
     version: ResourceVersion,
@@ -228,7 +228,7 @@ impl DesiredState for Wish {
     }
 }
 
-/// The machine of a node that holds nothing and is welcome.
+/// Returns the machine of a welcomed node that holds nothing.
 fn welcome(wish: &Wish) -> CloudMachine {
     let config = crate::fleet::settings::Settings::new(&crate::config::Config::default()).machine;
     let (issued, state) = (Arc::new(Issued::default()), Records::Stored(LedgerFacts::default()));

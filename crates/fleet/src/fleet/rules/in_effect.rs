@@ -1,5 +1,5 @@
-//! On how many of its nodes the objects of a rule are in effect. Counted part by part: there may be
-//! a thousand objects on each of ten thousand nodes, and the loop has other things to do.
+//! Counts the nodes on which the objects of a rule are in effect. Works in steps: a rule may select
+//! a thousand objects on each of ten thousand nodes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use crate::source::key_of;
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 
-/// A count under way.
+/// A count in progress.
 #[derive(Debug)]
 pub(super) struct Count {
-    /// The rule.
+    /// UID of the rule.
     pub(super) rule: Uid,
-    /// Its objects and their versions.
+    /// Keys of its objects and their versions.
     objects: Vec<(u64, u64)>,
-    /// Of its nodes those that are still to be looked at.
+    /// Nodes left to visit.
     nodes: VecDeque<NodeName>,
-    /// Nodes that have said of one of the objects whether it is in effect there.
+    /// Number of nodes that have reported whether one of the objects is in effect.
     telling: u64,
-    /// Those of them on which all are of which they have said so.
+    /// Number of those on which all reported objects are in effect.
     in_effect: u64,
 }
 
 impl Count {
-    /// Status, reason and message of the condition.
+    /// Returns status, reason and message of the condition.
     pub(super) fn condition(&self) -> (&'static str, &'static str, String) {
         let Self { telling, in_effect, .. } = self;
         let (status, reason) = match telling {
@@ -41,7 +41,7 @@ impl Count {
         (status, reason, message)
     }
 
-    /// Looks at the objects of a node.
+    /// Visits a node.
     fn add(&mut self, reconciler: &Reconciler, name: &NodeName) {
         let Some(node) = reconciler.nodes.named(name) else { return };
         reconciler.work.objects(self.objects.len() / OBJECTS_A_UNIT + 1);
@@ -52,8 +52,8 @@ impl Count {
             tells = true;
             all &= is_in_effect;
         }
-        // What it has told another replica, or another run of this one, its Node says, for all of
-        // its objects.
+        // Reports to another replica, or to an earlier run of this one, are summarized in its Node,
+        // for all of its objects.
         tells |= node.replicas.in_effect().is_some();
         all &= node.replicas.in_effect() != Some(false);
         self.telling += u64::from(tells);
@@ -62,8 +62,8 @@ impl Count {
 }
 
 impl Rules {
-    /// Begins to count for a rule, or goes on with it, as far as one turn may. Nothing before it is
-    /// done.
+    /// Begins or continues the count for a rule within the budget of one turn. Returns it when it
+    /// is complete.
     pub(super) fn count_in_effect(&mut self, reconciler: &Reconciler) -> Option<Count> {
         let mut count = match self.counting.take() {
             Some(count) => count,
@@ -106,7 +106,7 @@ impl Rules {
     }
 }
 
-/// So many objects of a node are looked up in a unit of work.
+/// Number of objects of a node looked up per unit of work.
 const OBJECTS_A_UNIT: usize = 32;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What pages are told, by the fleet as it is.
+//! Tests of the fleet's answers to pages.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -12,7 +12,7 @@ use edgesync_admin::cloud::{
     LabelKeys, LabelValues, NodeObjects, ObjectList, PlacementAnswer, Rollout, RuleList,
 };
 
-/// Nodes with one object that all get, and what pages are told of them.
+/// Nodes that share one object, and the overview of them.
 struct Shown {
     site: Site,
     board: Arc<Board>,
@@ -34,8 +34,7 @@ impl Shown {
         Self { site, board, object, nodes }
     }
 
-    /// Lets the fleet run until pages are told what is expected, as somebody who looks all the time
-    /// sees it.
+    /// Runs the fleet until the overview satisfies a condition, with a constantly watching client.
     async fn until_told(&mut self, expected: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -48,7 +47,7 @@ impl Shown {
         }
     }
 
-    /// An answer as the API writes it.
+    /// Returns an answer as the API serializes it.
     async fn shown<T: Serialize>(
         &mut self,
         request: impl FnOnce(oneshot::Sender<T>) -> AdminRequest,
@@ -74,7 +73,7 @@ impl Shown {
     }
 }
 
-/// Whether an answer has all keys of its type, and no others.
+/// Asserts that an answer has exactly the keys of its type.
 fn assert_is<T: Answer + Serialize>(answer: &Value) {
     assert_eq!(json!(edgesync_admin::read::<T>(answer).unwrap()), *answer);
 }
@@ -102,7 +101,7 @@ async fn a_rollout_says_who_holds_the_newest_version_and_who_does_not() {
     let told = shown.rollout().await;
     assert_eq!((&told["holding"], &told["wanted"]), (&json!(NODES), &json!(NODES)), "{told}");
     assert_eq!(told["stragglers"], json!([]));
-    // Of a node that is away nobody knows what it holds.
+    // The held objects of a disconnected node are unknown.
     shown.nodes[0].abort();
     shown.until_told(|told| told["counts"][6] == 1).await;
     let mut changed = object("all", 20);

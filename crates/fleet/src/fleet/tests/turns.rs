@@ -1,6 +1,6 @@
-//! No turn of the loop is longer the more nodes there are: 10,000 nodes and what happens to all of
-//! them at once, counted in units of work. Real machines on both sides; the store and the broker
-//! are memory.
+//! The work in a turn of the loop does not grow with the number of nodes: 10,000 nodes and events
+//! that concern all of them, counted in units of work. Real machines on both sides; store and
+//! broker are in memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
@@ -29,12 +29,12 @@ use edgesync_transport::link::{Cause, Topic};
 const NODES: usize = 10_000;
 /// Objects of a rule for all nodes, from the start.
 const OBJECTS: usize = 3;
-/// Messages in the queue to the broker.
+/// Capacity of the queue to the broker, in messages.
 const QUEUE: usize = 1024;
-/// Events from the nodes that wait for the loop.
+/// Capacity of the loop's queue of events from nodes.
 const EVENTS: usize = 1024;
 
-/// Objects and records in memory; with other replicas beside, or without.
+/// Objects and records in memory, with or without other replicas.
 #[derive(Clone, Default)]
 struct Store<const SHARED: bool>(Arc<Mutex<State>>);
 
@@ -45,7 +45,7 @@ struct State {
     records: HashMap<NodeName, HashMap<Uid, Record>>,
 }
 
-/// What the world tells, and how often it was asked whether that is all.
+/// The change stream, and the number of catch-up questions asked.
 struct Told(mpsc::UnboundedReceiver<Change>, Arc<AtomicU64>);
 
 impl Changes for Told {
@@ -208,18 +208,18 @@ struct World<const SHARED: bool> {
     fleet: Fleet<Store<SHARED>>,
     store: Store<SHARED>,
     changes: mpsc::UnboundedSender<Change>,
-    /// Questions whether all is told, and those that are answered.
+    /// Numbers of the last catch-up question asked and answered.
     asked: Arc<AtomicU64>,
     answered: u64,
     version: u64,
     devices: BTreeMap<String, Device>,
     broker: Arc<Shared>,
-    /// What the broker has for the cloud.
+    /// Messages in flight from the broker to the cloud.
     up: VecDeque<FleetEvent>,
     events: (edgesync_broker::TestEvents, FleetEvents),
-    /// The longest turn of now, in units.
+    /// Longest turn since the last wait began, in units.
     longest: u64,
-    /// The same in time, to be looked at: nothing depends on it.
+    /// The same in time, for information only.
     slowest: Duration,
     _directory: TempDir,
 }
@@ -264,7 +264,7 @@ impl<const SHARED: bool> World<SHARED> {
         Summary::of(object, Arc::new(config_map()), version(object))
     }
 
-    /// Writes an object, and tells the fleet.
+    /// Writes an object, and sends the change to the fleet.
     fn put(&mut self, name: &str) {
         self.version += 1;
         let mut object = object(name, 10);
@@ -279,7 +279,7 @@ impl<const SHARED: bool> World<SHARED> {
         self.store.0.lock().unwrap().objects.remove(name);
     }
 
-    /// All nodes come back at once.
+    /// Reconnects all nodes at once.
     fn connect_all(&mut self) {
         self.up.push_back(FleetEvent::Open { max_packet: 1 << 20 });
         for (name, device) in &mut self.devices {
@@ -291,7 +291,7 @@ impl<const SHARED: bool> World<SHARED> {
         }
     }
 
-    /// The broker carries what there is, in both directions.
+    /// Delivers the broker's messages in both directions.
     fn carry(&mut self) {
         let topics = Topics::default();
         while let Some(publish) = self.broker.queue.pop() {
@@ -302,7 +302,7 @@ impl<const SHARED: bool> World<SHARED> {
         }
     }
 
-    /// Answers whoever has asked whether all is told: it is.
+    /// Answers a pending catch-up question.
     fn answer(&mut self) {
         let question = self.asked.load(Ordering::Relaxed);
         if question > self.answered {
@@ -325,7 +325,7 @@ impl<const SHARED: bool> World<SHARED> {
         self.slowest = self.slowest.max(begun.elapsed());
     }
 
-    /// Lets it run until all nodes are as wanted; none of the turns was long.
+    /// Runs the fleet until all nodes satisfy a condition; asserts that no turn was long.
     async fn until(&mut self, what: &str, wanted: impl Fn(&Node) -> bool) {
         let begun = std::time::Instant::now();
         (self.longest, self.slowest) = (0, Duration::ZERO);
@@ -362,7 +362,7 @@ impl<const SHARED: bool> World<SHARED> {
     }
 }
 
-/// What a node has to say is on its way to the cloud.
+/// Queues the frames of a node for the cloud.
 fn said(name: &str, device: &mut Device, up: &mut VecDeque<FleetEvent>) {
     while let Some(payload) = device.says() {
         up.push_back(FleetEvent::Message { node: node_name(name), channel: Channel::Up, payload });
@@ -410,7 +410,7 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
 
     world.fleet.answered(Inbox::Incarnation(Ok("two".into())));
     world.put("another");
-    // The broker takes nothing until all of them wait for room.
+    // The broker accepts nothing until all of them wait for capacity.
     while world.fleet.sender.waiting() < NODES - QUEUE {
         world.turn().await;
     }
@@ -436,7 +436,7 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are_where_others_ser
     world.put("another");
     world.until_in_sync("an object is created", all + 1).await;
 
-    // All of them have left, and come from elsewhere.
+    // All nodes leave, and reconnect from elsewhere.
     world.up.push_back(FleetEvent::Closed { cause: Cause::Closed, retry_in: Duration::ZERO });
     world.until("the broker is gone", |node| !node.session.is_connected()).await;
     world.devices.values_mut().for_each(|device| device.machine.disconnected());

@@ -1,4 +1,4 @@
-//! What a storage promises, one call at a time.
+//! Contract of the storage, one call at a time.
 
 use crate::node_name;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -53,7 +53,7 @@ async fn create(objects: &CloudObjects, name: &str) -> Stored {
     Storage::create(objects, &resource("cm"), config_map("lab", name, &json!("0"))).await.unwrap()
 }
 
-/// The object as it is stored, with other data.
+/// Returns the stored object with other data.
 fn changed(stored: &Stored, data: &Value) -> Object {
     let mut object = Object::parse(&stored.json).unwrap();
     object.fields_mut().insert("data".into(), json!({ "k": data }));
@@ -315,7 +315,7 @@ async fn pages_are_in_order_of_namespace_and_name_and_filtered_while_they_are_re
     assert_eq!((none.page(query(5)).await, none.count(None).await), (Ok(Page::default()), Ok(0)));
 }
 
-/// A query that counts the objects that are read for it.
+/// Returns a query with a counter of the objects read for it.
 fn counted(query: PageQuery) -> (PageQuery, Arc<AtomicUsize>) {
     let read = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&read);
@@ -421,7 +421,7 @@ async fn lists_that_overlap_do_not_make_the_log_longer_than_its_bound() {
         let object = config_map("lab", &format!("o{round:03}"), &json!("x".repeat(10_000)));
         Storage::create(objects, &cm, object).await.unwrap();
         longest = longest.max(std::fs::metadata(&wal).unwrap().len());
-        // Each list begins before the one before it has ended.
+        // Each list begins before the previous one has ended.
         let mut list = objects.snapshot(&cm).await.unwrap();
         match list.page(query(2)).await {
             Ok(first) => open.push_back((list, first)),
@@ -438,8 +438,8 @@ async fn lists_that_overlap_do_not_make_the_log_longer_than_its_bound() {
             }
         }
     }
-    // A transaction may come on top, and what is written while a read that has just begun is waited
-    // for.
+    // Allows for one more transaction, and for writes during the wait for a read that has just
+    // begun.
     assert!(longest < (LOG_FACTOR + 2) * LOG, "{longest}");
     assert!(given_up > 0 && whole > 300, "{given_up} were given up, {whole} were not");
 }
@@ -450,7 +450,7 @@ async fn a_store_is_observed_once() {
     assert!(CloudObjects::new(objects.store().clone()).await.is_err());
 }
 
-/// An object of a kind that the fleet and its programs write, not people.
+/// Creates an object of a kind written by the fleet and its programs, not by users.
 fn of_the_fleet(word: &str, number: usize) -> (Arc<Resource>, Object) {
     let resource = resource(word);
     let namespace = if word == "nodes" { json!(null) } else { json!("lab") };
@@ -522,7 +522,7 @@ async fn what_the_fleet_writes_and_what_people_write_have_bounds_of_their_own() 
     }
 }
 
-/// Marks a Namespace as being deleted, as the API does.
+/// Marks a Namespace as terminating, as the API does.
 async fn terminate(objects: &CloudObjects, name: &str) -> Stored {
     let namespaces = resource("ns");
     let stored = Storage::get(objects, &namespaces, "", name).await.unwrap().unwrap();
@@ -537,7 +537,7 @@ async fn nothing_slips_into_a_namespace_between_the_check_and_its_end() {
     let objects = &Arc::new(objects);
     let (maps, namespaces) = (resource("cm"), resource("ns"));
     let ensure = async |name: &str| objects.ensure_namespace(&maps, "lab", name, false).await;
-    // A create that has been let in before the namespace is marked comes after that.
+    // A create admitted before the namespace is marked arrives after that.
     ensure("late").await.unwrap();
     let marked = terminate(objects, "lab").await;
     let late = Storage::create(&**objects, &maps, config_map("lab", "late", &json!("0"))).await.unwrap_err();
@@ -546,7 +546,7 @@ async fn nothing_slips_into_a_namespace_between_the_check_and_its_end() {
     let cause = refused.details.as_ref().map(|details| details.causes[0].reason.as_str());
     assert_eq!((refused.code, cause), (403, Some("NamespaceTerminating")), "{refused}");
     objects.remove(&namespaces, &marked).await.unwrap();
-    // Through the API, one that still takes the namespace for there makes it anew.
+    // Through the API, a create that relies on a stale cache entry recreates the namespace.
     ensure("later").await.unwrap();
     objects.remove(&namespaces, &terminate(objects, "lab").await).await.unwrap();
     let address = edgesync_api::Address::Unix(dir.path().join("api.sock"));
@@ -561,14 +561,14 @@ async fn nothing_slips_into_a_namespace_between_the_check_and_its_end() {
     serving.abort();
     let anew = Storage::get(&**objects, &namespaces, "", "lab").await.unwrap().unwrap();
     assert!(anew.version > marked.version);
-    // Whoever saw it empty is told that it is not.
+    // A removal fails if the namespace is no longer empty.
     let marked = terminate(objects, "lab").await;
     let full = objects.remove(&namespaces, &marked).await.unwrap_err();
     assert_eq!((full.code, full.message.contains("configmaps")), (409, true), "{full}");
     assert!(Storage::get(&**objects, &namespaces, "", "lab").await.unwrap().is_some());
     let map = Storage::get(&**objects, &maps, "lab", "later").await.unwrap().unwrap();
     objects.remove(&maps, &map).await.unwrap();
-    // Records are no reason to stay: they go when their nodes report.
+    // Records do not keep a namespace: they are deleted when their nodes report.
     let about = edgesync_object::ObjectRef {
         api_version: "v1".into(),
         kind: "ConfigMap".into(),

@@ -1,5 +1,5 @@
-//! Whoever lists and then follows the changes ends with what a fresh list shows, whatever happens
-//! meanwhile: writes by many, falling behind, restarts of the store.
+//! A client that lists and then follows the changes converges to a fresh list, under concurrent
+//! writes, lag, and restarts of the store.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use edgesync_object::{Object, ObjectRef};
 use edgesync_protocol::cloud::{Record, RecordBatch};
 use serde_json::json;
 
-/// Small numbers that look random, the same in each run.
+/// Deterministic pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -31,10 +31,10 @@ fn options() -> CloudOptions {
     CloudOptions { history, ..CloudOptions::default() }
 }
 
-/// About two dozen changes.
+/// Ring size: about two dozen changes.
 const RING: usize = 24 << 10;
 
-/// Creates, updates and removes at random; others may be faster.
+/// Creates, updates and removes at random; concurrent writers may cause conflicts.
 async fn write(objects: Arc<CloudObjects>, mut dice: Dice, count: usize) {
     let cm = resource("cm");
     for n in 0..count {
@@ -55,7 +55,7 @@ async fn write(objects: Arc<CloudObjects>, mut dice: Dice, count: usize) {
     }
 }
 
-/// Reports of a node, as records.
+/// Writes reports of a node as records.
 async fn report(objects: Arc<CloudObjects>, mut dice: Dice, count: usize) {
     for _ in 0..count {
         let object = Arc::new(ObjectRef {
@@ -76,7 +76,7 @@ async fn report(objects: Arc<CloudObjects>, mut dice: Dice, count: usize) {
     }
 }
 
-/// How often a client went which way.
+/// Number of batches of a client by their source.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ways {
     ring: usize,
@@ -84,12 +84,12 @@ struct Ways {
     expired: usize,
 }
 
-/// Somebody who lists and watches one kind.
+/// A client that lists and watches one kind.
 struct Client {
     resource: Arc<Resource>,
     held: BTreeMap<(String, String), Stored>,
     version: u64,
-    /// How far the store must be ahead before it looks again.
+    /// Number of versions behind the store before it continues.
     lag: u64,
     ways: Ways,
 }
@@ -108,7 +108,7 @@ impl Client {
             items.into_iter().map(|item| ((item.namespace.clone(), item.name.clone()), item)).collect();
     }
 
-    /// Takes one batch, or lists anew.
+    /// Applies one batch, or lists again.
     async fn step(&mut self, objects: &CloudObjects) {
         let ring =
             |client: &Self| objects.watches.after(&name_of(&client.resource), client.version).is_some();
@@ -121,7 +121,7 @@ impl Client {
                 return self.list(objects).await;
             }
         };
-        // Changes only ever leave the ring.
+        // Changes only leave the ring, so this one was still there during the read.
         self.ways.ring += usize::from(ring(self));
         self.ways.history += usize::from(!before);
         for change in &batch.changes {
@@ -141,7 +141,7 @@ impl Client {
         self.version = batch.version;
     }
 
-    /// Follows until the writers are done and nothing is left.
+    /// Follows until the writers are done and no change is left.
     async fn follow(mut self, objects: Arc<CloudObjects>, mut done: watch::Receiver<bool>) -> Self {
         if self.version == 0 {
             self.list(&objects).await;
@@ -178,8 +178,8 @@ async fn storm(objects: &Arc<CloudObjects>, seed: u64, count: usize) {
     writers.join_all().await;
 }
 
-/// Clients of different patience follow while others write; then the store is closed with some
-/// changes that nobody has seen, and opened again.
+/// Clients with different lags follow while others write; then the store is closed with unread
+/// changes, and reopened.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_client_that_replays_the_changes_ends_with_what_a_fresh_list_shows() {
     let mut fixture = Fixture::new(&options(), RING).await;
