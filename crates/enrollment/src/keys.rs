@@ -52,8 +52,8 @@ pub(super) async fn open(
     let (path, now) = (directory.to_owned(), now());
     let own = tokio::task::spawn_blocking(move || OperatorCa::read(&path, now)).await??;
     let secrets = SecretStore::new(cluster, namespace);
-    // The CA is created before the token key. In this order a key without a CA means that the CA was
-    // lost, and not that another replica has created both meanwhile.
+    // The CA is created before the token key. In this order a key without a CA means that the CA
+    // was lost, and not that another replica has created both meanwhile.
     let key = secrets.get(TOKENS).await?;
     let ca = match secrets.get(CA).await? {
         Some(ca) => ca,
