@@ -108,7 +108,7 @@ pub fn verify(
                     Some(Entry::File(found)) if found == digest => findings.missing = true,
                     Some(Entry::File(_)) => findings.foreign(file, held_files.contains_key(file)),
                     Some(Entry::Other) => {
-                        findings.blocked = Some(format!("{file} is there, and is not a file"))
+                        findings.blocked = Some(format!("{file} is there, and is not a file"));
                     }
                 }
             }

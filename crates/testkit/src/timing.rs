@@ -79,7 +79,11 @@ mod tests {
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             for _ in 0..threads {
-                scope.spawn(|| while !stop.load(std::sync::atomic::Ordering::Relaxed) {});
+                scope.spawn(|| {
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
             }
             let seen = load();
             stop.store(true, std::sync::atomic::Ordering::Relaxed);

@@ -347,7 +347,7 @@ mod tests {
             managed.limit_updaters();
         });
         cost_meter::assert_linear("updates", input, |(sent, _)| {
-            Managed::parse(Some(&sent)).unwrap().limit_updaters()
+            Managed::parse(Some(&sent)).unwrap().limit_updaters();
         });
     }
 

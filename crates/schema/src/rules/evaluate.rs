@@ -112,7 +112,7 @@ impl Evaluator {
                 for (index, item) in items.iter().enumerate() {
                     let old = before.item(index, item);
                     self.at(&format!("[{index}]"), |evaluator| {
-                        evaluator.value(of, item, old, below, regexes)
+                        evaluator.value(of, item, old, below, regexes);
                     });
                 }
             }
