@@ -22,6 +22,6 @@ pub use edgesync_enrollment::object_store::{Failure, News, Precondition};
 pub use feed::Feed;
 pub use following::Following;
 pub use item::Item;
-pub use plan::{Cause, Interest, KindId, Kinds, Origin, Place, Problem, Watch};
+pub use plan::{Cause, Interest, Kinds, Origin, Place, Problem, Watch};
 pub(crate) use throttle::{Throttle, Urgency, Use};
 pub use watching::Seen;

@@ -157,7 +157,7 @@ impl Kinds {
 
 /// A kind, independent of its version.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct KindId {
+pub(crate) struct KindId {
     /// API group; empty for the core group.
     pub group: Arc<str>,
     /// Lower-case plural.
@@ -167,7 +167,7 @@ pub struct KindId {
 impl KindId {
     /// Returns the id of a resource.
     #[must_use]
-    pub fn of(resource: &Resource) -> Self {
+    pub(crate) fn of(resource: &Resource) -> Self {
         Self { group: resource.group.as_str().into(), plural: resource.plural.as_str().into() }
     }
 }
