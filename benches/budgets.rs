@@ -99,7 +99,7 @@ fn main() -> anyhow::Result<ExitCode> {
     table.section(YARDSTICK);
     table.bare_mosquitto = yardstick::measure(&mut table)?;
     let is_wanted =
-        |(name, ..): &&Section| names.is_empty() || names.iter().any(|names| name.contains(names.as_str()));
+        |(name, ..): &&Section| names.is_empty() || names.iter().any(|part| name.contains(part.as_str()));
     let (waiting, measuring): (Vec<&Section>, Vec<&Section>) =
         SECTIONS.iter().filter(is_wanted).partition(|(name, ..)| WAITING.contains(name));
     let bare_mosquitto = table.bare_mosquitto;

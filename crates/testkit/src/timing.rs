@@ -1,41 +1,39 @@
-//! Time limits that hold on a busy machine as on an idle one.
+//! Time limits that scale with the load of the machine.
 //!
-//! A limit is what an idle machine keeps. Where it has passed, [`load`] measures how busy the
-//! machine is, and the limit counts that many times.
+//! A limit holds on an idle machine. When it has passed, [`load`] measures the load, and the limit
+//! is multiplied by it.
 
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// No test waits longer than this for anything that takes no work to speak of.
+/// Timeout of a test for an event that takes little work.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The processor time that [`load`] takes: several of a scheduler's slices.
+/// Processor time that [`load`] uses: several slices of the scheduler.
 const WORK: Duration = Duration::from_millis(30);
 
-/// The factor by which this machine runs a thread slower than an idle one would, at least 1:
-/// wall-clock time over processor time of a piece of work, rounded up.
+/// Measures the load: wall-clock time over processor time of a busy loop, rounded up, at least 1.
 pub fn load() -> u32 {
     let (begun, worked) = (Instant::now(), processor_time());
     while processor_time() - worked < WORK {}
     let taken = begun.elapsed().as_micros();
-    // A tenth more is the measurement itself.
+    // The measurement itself adds up to a tenth.
     u32::try_from((taken * 10 / 11).div_ceil(WORK.as_micros())).unwrap().max(1)
 }
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap())
 }
 
-/// This time, as much longer as the machine is busy now: for what a scenario does in its own time.
+/// Multiplies a duration by the current load: for intervals that a test configures itself.
 pub fn scaled(time: Duration) -> Duration {
     time * load()
 }
 
-/// Whether `elapsed` is within `limit`, or within what the limit is on a machine as busy as this
-/// one now.
+/// Returns whether `elapsed` is within `limit`, scaled by the current load.
 pub fn is_within(elapsed: Duration, limit: Duration) -> bool {
     elapsed < limit || elapsed < scaled(limit)
 }
@@ -46,7 +44,7 @@ pub fn assert_within(elapsed: Duration, limit: Duration) {
     assert!(is_within(elapsed, limit), "{elapsed:?} instead of {limit:?}");
 }
 
-/// Awaits `future` within `limit`, or fails with `what` did not happen.
+/// Awaits `future` within `limit`, scaled by the load at its end, or panics with `what`.
 #[track_caller]
 pub fn within<T>(what: &str, limit: Duration, future: impl Future<Output = T>) -> impl Future<Output = T> {
     let caller = std::panic::Location::caller();
@@ -68,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_holds_and_is_missed() {
+    fn limit_is_met_and_missed() {
         assert!(is_within(Duration::from_millis(9), Duration::from_millis(10)));
         assert!(!is_within(Duration::from_secs(86_400), Duration::from_millis(10)));
     }

@@ -48,7 +48,7 @@ impl Shown {
     }
 
     /// Returns an answer as the API serializes it.
-    async fn shown<T: Serialize>(
+    async fn json<T: Serialize>(
         &mut self,
         request: impl FnOnce(oneshot::Sender<T>) -> AdminRequest,
     ) -> Value {
@@ -69,7 +69,7 @@ impl Shown {
 
     async fn rollout(&mut self) -> Value {
         let of = RolloutOf::Object(self.object.uid.as_ref().into());
-        self.shown(|answer| AdminRequest::Rollout(of, answer)).await
+        self.json(|answer| AdminRequest::Rollout(of, answer)).await
     }
 }
 
@@ -123,14 +123,14 @@ async fn a_rollout_says_who_holds_the_newest_version_and_who_does_not() {
     assert!(told["since"].is_number(), "the change was seen: {told}");
     let curve = &told["curve"];
     assert_eq!(curve["holding"].as_array().unwrap().last(), Some(&json!(2)));
-    let ruled = shown.shown(|answer| AdminRequest::Rollout(RolloutOf::Configured(0), answer)).await;
+    let ruled = shown.json(|answer| AdminRequest::Rollout(RolloutOf::Configured(0), answer)).await;
     assert_eq!((&ruled["holding"], &ruled["objects"]), (&json!(2), &json!(1)), "{ruled}");
     assert_is::<Rollout>(&ruled);
-    assert_is::<RuleList>(&shown.shown(AdminRequest::Rules).await);
-    assert_is::<LabelKeys>(&shown.shown(|answer| AdminRequest::Labels(None, answer)).await);
+    assert_is::<RuleList>(&shown.json(AdminRequest::Rules).await);
+    assert_is::<LabelKeys>(&shown.json(|answer| AdminRequest::Labels(None, answer)).await);
     let site = Some("site".to_owned());
-    assert_is::<LabelValues>(&shown.shown(|answer| AdminRequest::Labels(site, answer)).await);
-    let explained = shown.shown(|answer| AdminRequest::Explain(node_name("node-1"), None, answer)).await;
+    assert_is::<LabelValues>(&shown.json(|answer| AdminRequest::Labels(site, answer)).await);
+    let explained = shown.json(|answer| AdminRequest::Explain(node_name("node-1"), None, answer)).await;
     assert_is::<PlacementAnswer>(&explained);
     for none in [RolloutOf::Configured(1), RolloutOf::Object("none".into()), RolloutOf::Rule("none".into())] {
         assert_eq!(shown.ask(|answer| AdminRequest::Rollout(none, answer)).await, None);
@@ -152,16 +152,16 @@ async fn objects_are_found_and_secrets_only_by_who_may_see_them() {
     let names = |found: &Value| -> Vec<String> {
         found["items"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().into()).collect()
     };
-    let found = shown.shown(|answer| AdminRequest::Find(wanted.clone(), answer)).await;
+    let found = shown.json(|answer| AdminRequest::Find(wanted.clone(), answer)).await;
     assert_eq!(names(&found), ["all"]);
     assert_is::<ObjectList>(&found);
     let all = Wanted { secrets: true, ..wanted.clone() };
-    let found = shown.shown(|answer| AdminRequest::Find(all, answer)).await;
+    let found = shown.json(|answer| AdminRequest::Find(all, answer)).await;
     assert_eq!(names(&found), ["all", "all-keys"]);
     let exact = Wanted { exact: true, name: "al".into(), ..Wanted::default() };
-    assert!(names(&shown.shown(|answer| AdminRequest::Find(exact, answer)).await).is_empty());
+    assert!(names(&shown.json(|answer| AdminRequest::Find(exact, answer)).await).is_empty());
     let on_node =
-        shown.shown(|answer| AdminRequest::Objects(node_name("node-1"), wanted.clone(), answer)).await;
+        shown.json(|answer| AdminRequest::Objects(node_name("node-1"), wanted.clone(), answer)).await;
     assert_eq!((names(&on_node), &on_node["known"]), (vec!["all".to_owned()], &json!(true)));
     assert_eq!(on_node["items"][0]["held"], on_node["items"][0]["resourceVersion"]);
     assert_is::<NodeObjects>(&on_node);
