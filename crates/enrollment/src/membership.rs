@@ -253,10 +253,11 @@ impl MembershipStore {
     pub async fn prune_expired(&self, before: Timestamp) -> Result<usize> {
         let mut forgotten = self.prune(|token: &TokenRecord| token.expires < before).await?
             + self.prune(|operator: &OperatorRecord| operator.expires < before).await?;
-        for node in self.read_table(|table| table.ended(before)).await? {
+        let (ended, removed) = self.read_table(|table| (table.ended(before), table.removed())).await?;
+        for node in ended {
             forgotten += self.alter_member(&node, NodeEffect::None, |member| member.prune(before)).await?;
         }
-        self.prune_removed(MAX_REMOVED_NODES).await?;
+        self.prune_removed(removed, MAX_REMOVED_NODES).await?;
         Ok(forgotten)
     }
 
@@ -478,8 +479,7 @@ impl MembershipStore {
     }
 
     /// Forgets all but the most recently removed nodes.
-    async fn prune_removed(&self, most: usize) -> Result<()> {
-        let mut removed = self.removed().await?;
+    async fn prune_removed(&self, mut removed: Vec<(String, Timestamp)>, most: usize) -> Result<()> {
         removed.sort_by(|(_, one), (_, other)| other.cmp(one));
         for (node, _) in removed.into_iter().skip(most) {
             self.admit_node(&node).await?;

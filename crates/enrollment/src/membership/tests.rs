@@ -151,7 +151,7 @@ async fn the_list_of_removed_nodes_is_bounded() {
     for (name, second) in [("new", 9), ("old-1", 1), ("old-2", 2), ("old-3", 1), ("old-4", 2)] {
         members.remove_node(name, at(second)).await.unwrap();
     }
-    members.prune_removed(4).await.unwrap();
+    members.prune_removed(members.removed().await.unwrap(), 4).await.unwrap();
     let removed = members.removed().await.unwrap();
     // Of the nodes with the oldest removal, the last by name is dropped.
     assert_eq!(
