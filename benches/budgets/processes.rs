@@ -135,10 +135,16 @@ pub(crate) fn program(name: &str) -> PathBuf {
     }
 }
 
-/// Returns the agent, built as for devices. Cargo rebuilds it only after changes.
+/// Returns the agent, built as for devices, or the one that `EDGESYNC_TEST_DEVICE` names. Cargo
+/// rebuilds it only after changes.
 pub(crate) fn edge_program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| built(&["--profile", "edge", "--package", "edgesync"], "edge/edgesync"))
+    PROGRAM.get_or_init(|| {
+        std::env::var_os("EDGESYNC_TEST_DEVICE").map_or_else(
+            || built(&["--profile", "edge", "--package", "edgesync"], "edge/edgesync"),
+            PathBuf::from,
+        )
+    })
 }
 
 /// Returns the cloud side, built as for a release, with support for clusters.
