@@ -132,7 +132,7 @@ impl FilesSummary {
             return None;
         }
         let (status, reason) = match (self.stuck, self.not_in_effect, self.conflicts) {
-            (1.., ..) => (ConditionStatus::False, "NotCarriedOut"),
+            (1.., ..) => (ConditionStatus::False, "RuleFailed"),
             (0, 0, 0) => (ConditionStatus::True, "InEffect"),
             (0, 0, _) => (ConditionStatus::False, "Conflict"),
             (0, ..) => (ConditionStatus::False, "NotInEffect"),
@@ -240,7 +240,7 @@ pub fn agent_ready() -> Condition {
         condition: READY.to_owned(),
         status: ConditionStatus::True,
         reason: "AgentReady".to_owned(),
-        message: "edgesync keeps objects; it runs no pods".to_owned(),
+        message: "edgesync stores objects; it runs no Pods".to_owned(),
         last_transition_time: None,
     }
 }

@@ -217,9 +217,9 @@ impl Driver {
             self.reporting.clock.detect_jump()
         {
             let seconds = by as f64 / 1000.0;
-            tracing::warn!(seconds, became_known, "the clock was set");
-            let more = if became_known { ", and can be right now: it could not before" } else { "" };
-            let note = format!("the clock was set by {seconds:+.1} s{more}");
+            tracing::warn!(seconds, became_known, "clock set");
+            let more = if became_known { ", and is plausible for the first time" } else { "" };
+            let note = format!("clock set by {seconds:+.1} s{more}");
             self.reporting.events.emit(EventReason::ClockJumped, Regarding::Node, note);
             // Times of a clock that could be right stay as they are: the correction may be the
             // wrong one.
@@ -241,8 +241,8 @@ impl Driver {
                 self.reporting.events.emit(EventReason::LimitHit, Regarding::Node, note);
             }
         };
-        emit("frames had to wait because the link's queue was full", hit.0, before.0);
-        emit("the connection was dropped because what was received was not taken in time", hit.1, before.1);
+        emit("frames waited, queue of the link full", hit.0, before.0);
+        emit("connection dropped, received messages not processed in time", hit.1, before.1);
     }
 
     fn check_budget(&mut self) {
@@ -254,18 +254,18 @@ impl Driver {
     fn budget_changed(&mut self, change: Option<BudgetState>) {
         let Some(state) = change else { return };
         let (used, limit) = (self.reporting.budget.used(), self.reporting.budget.limit().unwrap_or(0));
-        tracing::warn!(used, limit, ?state, "the daily budget of bytes");
+        tracing::warn!(used, limit, ?state, "daily traffic budget");
         self.machine.set_frugal(self.now(), state == BudgetState::Spent);
         let (why, note) = match state {
             BudgetState::Spent => {
-                let till = "only what matters is sent until 00:00 UTC";
+                let till = "Leases and Events of programs are throttled until 00:00 UTC";
                 (
                     EventReason::TrafficBudgetSpent,
-                    format!("{used} bytes of {limit} for today are spent: {till}"),
+                    format!("daily budget spent, {used} of {limit} bytes used; {till}"),
                 )
             }
             BudgetState::Within => {
-                (EventReason::TrafficBudgetRenewed, "what waited for a new budget goes on".to_owned())
+                (EventReason::TrafficBudgetRenewed, "new daily budget; queued Events are sent".to_owned())
             }
         };
         self.reporting.events.emit(why, Regarding::Node, note);
@@ -327,7 +327,7 @@ impl Driver {
         tokio::spawn(async move {
             let postings = vec![Posting::Upload(put), Posting::Note(NODE_KEY, hash.to_string())];
             if let Err(error) = store.post(postings).await {
-                tracing::warn!(%error, "what the node tells of itself could not be kept");
+                tracing::warn!(%error, "node report not queued");
                 // The next check retries it.
                 *lock(&reported) = None;
             }
@@ -347,7 +347,7 @@ impl Driver {
             let lanes: Vec<String> =
                 Lane::ALL.into_iter().map(|lane| format!("{} {}", dropped.get(lane), lane.name())).collect();
             let note = format!(
-                "no room in the outbox, or unreadable: {} were dropped since the agent started",
+                "outbox full or items unreadable: {} dropped since the agent started",
                 lanes.join(", ")
             );
             self.reporting.events.emit(EventReason::OutboxOverflow, Regarding::Node, note);
@@ -360,11 +360,11 @@ impl Driver {
         match page {
             Ok(Ok(items)) => self.machine.outbox_read(now, items),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the outbox cannot be read");
+                tracing::warn!(%error, "read of the outbox failed");
                 self.machine.outbox_failed(now);
             }
             Err(error) => {
-                tracing::error!(%error, "a read of the outbox ended early");
+                tracing::error!(%error, "read of the outbox ended early");
                 self.machine.outbox_failed(now);
             }
         }
@@ -377,7 +377,7 @@ impl Driver {
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
-        tracing::error!(error, "the outbox could not be numbered anew");
+        tracing::error!(error, "renumbering the outbox failed");
         self.machine.outbox_failed(self.now());
     }
 
@@ -395,7 +395,7 @@ impl Driver {
                     lane = lane.name(),
                     sent,
                     above,
-                    "the database is an older copy: its outbox is numbered anew"
+                    "database is an older copy: renumbering the outbox"
                 );
                 self.reporting.renumbering =
                     Some(tokio::spawn(async move { store.renumber_outbox(lane, sent, above).await }));
@@ -418,13 +418,13 @@ impl Driver {
         // The message may quote the refused object, and log and Events have more readers than the
         // object.
         let why = match is_sealed {
-            true => format!("{reason:?} (its kind is sealed, so what the cloud says of it is not kept)"),
+            true => format!("{reason:?} (message omitted: sealed kind)"),
             false => message.to_owned(),
         };
         // The content stays out of the log: it may be long or confidential.
-        tracing::warn!(?reason, why = &*why, "the cloud refused what was sent to it");
+        tracing::warn!(?reason, why = &*why, "upload refused by the cloud");
         let Some(status) = status else { return };
-        let note = format!("the cloud refused the status: {why}");
+        let note = format!("status refused by the cloud: {why}");
         let regarding = Regarding::Object(status.object, status.uid);
         self.reporting.events.emit(EventReason::StatusRefused, regarding, note);
     }
@@ -432,7 +432,7 @@ impl Driver {
     pub(super) fn emit_reset(&self, reset: &Reset) {
         let Reset { cause, kept, lost, .. } = reset;
         let note = format!(
-            "{cause}: {kept} objects are kept, {lost} are known to be lost; the cloud sends what is missing"
+            "{cause}: {kept} objects kept, {lost} known to be lost; the cloud resends missing objects"
         );
         self.reporting.events.emit(EventReason::StoreSalvaged, Regarding::Node, note);
     }
@@ -440,15 +440,12 @@ impl Driver {
     pub(super) fn emit_health(&mut self, before: &Writing, health: &Health) {
         let why = match (&health.writing, before) {
             (Writing::Works, Writing::Works) => return,
-            (Writing::Works, _) => {
-                (EventReason::StoreRecovered, "the database takes changes again".to_owned())
+            (Writing::Works, _) => (EventReason::StoreRecovered, "database writable again".to_owned()),
+            (Writing::Full, _) => {
+                (EventReason::StoreFull, "database or its disk is full: no new objects are stored".to_owned())
             }
-            (Writing::Full, _) => (
-                EventReason::StoreFull,
-                "the database or its disk is full: nothing new is kept until there is room".to_owned(),
-            ),
             (Writing::Fails { reason }, _) => {
-                (EventReason::StoreFailing, format!("the database cannot be written: {reason}"))
+                (EventReason::StoreFailing, format!("database not writable: {reason}"))
             }
         };
         self.reporting.events.emit(why.0, Regarding::Node, why.1);

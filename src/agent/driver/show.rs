@@ -70,12 +70,11 @@ impl Driver {
             (false, ..) => format!("unknown: no connection to {}", self.wire.peer()),
             (true, EdgePhase::Live, _) => CloudStatus::CONNECTED.to_owned(),
             _ if self.connection.removed => {
-                "this node was removed from the fleet: 'edgesync-cloud node admit NODE' takes it in again"
-                    .to_owned()
+                "node removed from the fleet; hint: 'edgesync-cloud node admit NODE'".to_owned()
             }
             (true, _, Some(false)) => "offline".to_owned(),
-            (true, ..) if let Some(why) = &self.connection.refusal => format!("refuses this node: {why}"),
-            (true, ..) => format!("unreachable: {} (yet)", self.wire.silence()),
+            (true, ..) if let Some(why) = &self.connection.refusal => format!("refused: {why}"),
+            (true, ..) => format!("unreachable: {}", self.wire.silence()),
         };
         CloudStatus {
             state,

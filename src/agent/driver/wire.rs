@@ -44,7 +44,7 @@ impl Wire {
         let mut bridge = Bridge::new(bridge_config(config));
         if let Err(error) = remember(&mut bridge, config, store).await {
             // The next verification of held objects reads them again.
-            tracing::warn!(%error, "what the Pods held here reference cannot be read");
+            tracing::warn!(%error, "read of the references of held Pods failed");
         }
         Self::KubeEdge(Box::new(CloudCore::new(bridge)))
     }
@@ -68,8 +68,8 @@ impl Wire {
     /// Returns the message for a link that is up while the cloud is silent.
     pub(super) fn silence(&self) -> &'static str {
         match self {
-            Self::Mqtt(_) => "the broker answers, the cloud does not",
-            Self::KubeEdge(_) => "CloudCore has accepted the connection, and answers nothing",
+            Self::Mqtt(_) => "the broker responds, the cloud side does not",
+            Self::KubeEdge(_) => "CloudCore accepted the connection and does not respond",
         }
     }
 
@@ -85,9 +85,9 @@ impl Wire {
     /// Returns the message for a verification that timed out.
     pub(super) fn timeout_message(&self) -> &'static str {
         match self {
-            Self::Mqtt(_) => "the cloud did not confirm within a minute that both hold the same",
+            Self::Mqtt(_) => "timed out after 60 s: no confirmation from the cloud",
             Self::KubeEdge(_) => {
-                "not everything was compared within two minutes: it goes on, and 'edgesync status' shows how far it is"
+                "timed out after 110 s: the comparison continues; hint: 'edgesync status' shows its progress"
             }
         }
     }
@@ -120,7 +120,7 @@ impl Driver {
             LinkEvent::Connected { .. } => self.link_up(),
             LinkEvent::Disconnected { cause, retry_in } => self.link_down(&cause, retry_in),
             LinkEvent::NotTaken { topic, code, reason } => {
-                tracing::warn!(topic, code, reason, "the broker did not take a message");
+                tracing::warn!(topic, code, reason, "publish refused by the broker");
             }
             LinkEvent::Message { topic, payload, .. } => match &self.wire {
                 Wire::Mqtt(_) => self.receive_topic(&topic, &payload),
@@ -154,7 +154,7 @@ impl Driver {
 
     fn link_down(&mut self, cause: &Cause, retry_in: Duration) {
         let again = Duration::from_millis(u64::try_from(retry_in.as_millis()).unwrap_or(u64::MAX));
-        let words = if self.connection.link.connected { "the connection is lost" } else { "no connection" };
+        let words = if self.connection.link.connected { "connection lost" } else { "connection failed" };
         tracing::warn!(peer = self.settings.peer, %cause, retry_in = ?again, "{words}");
         self.connection.down(cause.to_string(), retry_in);
         if matches!(cause, Cause::TakenOver { .. }) {
@@ -211,7 +211,7 @@ impl Driver {
             }
             Err(PublishError::NotConnected) => false,
             Err(error) => {
-                tracing::error!(%error, name, "a message does not fit the link");
+                tracing::error!(%error, name, "message not published");
                 true
             }
         }

@@ -161,7 +161,7 @@ fn the_reported_status_is_replaced_and_the_rest_kept() {
 fn rules_that_are_not_carried_out_are_not_in_effect() {
     let summary = FilesSummary { rules: 2, stuck: 1, ..FilesSummary::default() };
     let condition = summary.condition().unwrap();
-    assert_eq!((condition.status, condition.reason.as_str()), (ConditionStatus::False, "NotCarriedOut"));
+    assert_eq!((condition.status, condition.reason.as_str()), (ConditionStatus::False, "RuleFailed"));
     assert_eq!(FilesSummary::read(&condition.message), Some((0, 0)));
 }
 
