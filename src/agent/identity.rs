@@ -243,7 +243,7 @@ impl Renewer {
         self.shared.previous.store(true, Ordering::Relaxed);
         self.tls.replace(broker, Some(&identity))?;
         let certificate = identity.certificate().clone();
-        tracing::info!(until = %certificate.not_after(), serial = certificate.serial(), "certificate renewed");
+        tracing::info!(until = %rfc3339(certificate.not_after()), serial = certificate.serial(), "certificate renewed");
         self.take(identity);
         self.state.send_modify(|state| state.renewed += 1);
         self.notify(IdentityChange::Renewed(certificate));

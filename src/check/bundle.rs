@@ -14,6 +14,7 @@ use edgesync_api::Client;
 use edgesync_cli::bundle::{Beside, Bundle, Redactor, answered, journal, list, system};
 use edgesync_config as config;
 use edgesync_config::edge::Config;
+use edgesync_object::time::rfc3339;
 use edgesync_runtime::{VERSION, chain};
 use edgesync_store::durable::directory_of;
 
@@ -94,7 +95,7 @@ fn versions(config: &Config) -> String {
     format!(
         "edgesync {VERSION}\narchitecture {}\ntime {}\nschema {schema}\n",
         std::env::consts::ARCH,
-        Timestamp::now()
+        rfc3339(Timestamp::now())
     )
 }
 

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{Check, CheckFn, Examined, Finding};
+use edgesync_object::time::rounded;
 
 pub(super) const CHECK: Check = Check {
     id: "tcp",
@@ -52,7 +53,9 @@ async fn reach(addresses: &[SocketAddr]) -> io::Result<()> {
         last = match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(error)) => error,
-            Err(_) => io::Error::new(io::ErrorKind::TimedOut, format!("no response within {} s")),
+            Err(_) => {
+                io::Error::new(io::ErrorKind::TimedOut, format!("no response within {}", rounded(share)))
+            }
         };
     }
     Err(last)

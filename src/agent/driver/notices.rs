@@ -9,7 +9,7 @@ use crate::agent::identity::IdentityChange;
 use edgesync_admin::agent::RejectedObject;
 use edgesync_join::renewal::Validity;
 use edgesync_object::ObjectRef;
-use edgesync_object::time::rfc3339;
+use edgesync_object::time::{rfc3339, rounded};
 use edgesync_protocol::change::Rejected;
 use edgesync_protocol::edge::{EdgeNotice, EdgePhase};
 
@@ -18,7 +18,7 @@ impl Driver {
         match notice {
             EdgeNotice::Welcomed { pending, held, round_trip } => {
                 self.connection.welcomed(round_trip);
-                tracing::info!(pending, held, ?round_trip, "session established");
+                tracing::info!(pending, held, round_trip = %rounded(round_trip), "session established");
                 let was_reported = std::mem::take(&mut self.reporting.silence_reported);
                 if let Some(since) = self.reporting.silent_since.take().filter(|_| was_reported) {
                     let note = format!("cloud side responds again after {} s", since.elapsed().as_secs());

@@ -23,6 +23,7 @@ use crate::store::{
 };
 use edgesync_admin::agent::{LaneStatus, TrafficToday};
 use edgesync_config::edge::Config;
+use edgesync_object::time::rfc3339;
 use edgesync_protocol::edge::{EdgeEffect, OutboxMarks};
 use edgesync_protocol::node::{Condition, ConditionStatus, DISK_PRESSURE, merge_report};
 use edgesync_protocol::upload::{Content, Lane, Lanes, RefusedReason, UploadItem};
@@ -137,7 +138,7 @@ impl Reporting {
             status: format!("{:?}", condition.status),
             reason: condition.reason.clone(),
             message: condition.message.clone(),
-            last_transition_time: condition.last_transition_time.map(|at| at.to_string()),
+            last_transition_time: condition.last_transition_time.map(rfc3339),
         };
         self.conditions.iter().map(shown).collect()
     }

@@ -16,6 +16,7 @@ use edgesync_config::LinkType;
 use edgesync_config::edge::Config;
 use edgesync_kubeedge::Bridge;
 use edgesync_kubeedge::link::TEXT;
+use edgesync_object::time::rounded;
 use edgesync_protocol::change::Change;
 use edgesync_protocol::frame::{Objects, Up};
 use edgesync_transport::link::presence::Presence;
@@ -153,9 +154,8 @@ impl Driver {
     }
 
     fn link_down(&mut self, cause: &Cause, retry_in: Duration) {
-        let again = Duration::from_millis(u64::try_from(retry_in.as_millis()).unwrap_or(u64::MAX));
         let words = if self.connection.link.connected { "connection lost" } else { "connection failed" };
-        tracing::warn!(peer = self.settings.peer, %cause, retry_in = ?again, "{words}");
+        tracing::warn!(peer = self.settings.peer, %cause, retry_in = %rounded(retry_in), "{words}");
         self.connection.down(cause.to_string(), retry_in);
         if matches!(cause, Cause::TakenOver { .. }) {
             self.reporting.events.emit(EventReason::SessionTakenOver, Regarding::Node, cause.to_string());

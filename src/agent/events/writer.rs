@@ -15,6 +15,7 @@ use super::object::{self, ClockSet, Corrections, MAX_CORRECTIONS, Names};
 use super::pending::{Item, Pending};
 use super::sink::{Entry, Sink};
 use super::{LastRun, QUEUE, Shared, run};
+use edgesync_object::time::rounded;
 use edgesync_runtime::VERSION;
 use edgesync_store::StoreError;
 
@@ -211,7 +212,7 @@ impl<S: Sink> Writer<S> {
             Ok(()) => self.retry = Retry::default(),
             Err(error) => {
                 self.retry.failed();
-                tracing::debug!(%error, wait = ?self.retry.wait, "Events queued, store unavailable");
+                tracing::debug!(%error, wait = %rounded(self.retry.wait), "Events queued, store unavailable");
             }
         }
     }
