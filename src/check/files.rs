@@ -42,7 +42,9 @@ fn enable() -> &'static str {
 fn evaluate(files: &FilesSummary) -> Finding {
     let seen = format!("{} of {} objects in effect", files.in_effect, files.objects);
     if let Some(problem) = &files.problem {
-        return Finding::failed(format!("{seen}: {problem}"), enable());
+        // Without objects, nothing is known before the first answer of the helper.
+        let seen = if files.objects == 0 { problem.clone() } else { format!("{seen}: {problem}") };
+        return Finding::failed(seen, enable());
     }
     match files.not_in_effect + files.conflicts {
         0 => Finding::ok(seen),
