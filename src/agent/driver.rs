@@ -211,10 +211,10 @@ impl Driver {
                 result = self.storing.commits.front() => self.applied(result),
                 page = finished(&mut self.storing.reading) => self.page_read(page),
                 page = held_page(&mut self.wire) => self.held_read(page),
-                page = finished(&mut self.reporting.page) => self.outbox_read(page),
-                result = finished(&mut self.reporting.renumbering) => self.renumbered(result),
-                stats = finished(&mut self.reporting.sizing) => self.sized(&stats),
-                Ok(()) = self.reporting.outbox.changed() => self.outbox_changed(),
+                page = finished(&mut self.reporting.outbox.page) => self.outbox_read(page),
+                result = finished(&mut self.reporting.outbox.renumbering) => self.renumbered(result),
+                stats = finished(&mut self.reporting.node.sizing) => self.sized(&stats),
+                Ok(()) = self.reporting.outbox.state.changed() => self.outbox_changed(),
                 _ = self.link.ready(), if self.connection.is_waiting() => {}
                 Ok(()) = health.changed() => {
                     let health = health.borrow_and_update().clone();
@@ -395,7 +395,7 @@ impl Driver {
                 let _ = answer.send(Box::new(self.numbers()));
             }
             Query::Traffic(answer) => {
-                let _ = answer.send(self.reporting.meter.show());
+                let _ = answer.send(self.reporting.traffic.meter.show());
             }
             Query::Verify(answer) => self.verify(answer),
         }

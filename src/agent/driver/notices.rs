@@ -1,7 +1,5 @@
 //! Publishes the machine's notices: to the log, the status, Events and the service manager.
 
-use tokio::time::Instant;
-
 use super::Driver;
 use super::statistics::SyncChange;
 use crate::agent::events::{EventReason, Regarding};
@@ -19,9 +17,8 @@ impl Driver {
             EdgeNotice::Welcomed { pending, held, round_trip } => {
                 self.connection.welcomed(round_trip);
                 tracing::info!(pending, held, round_trip = %rounded(round_trip), "session established");
-                let was_reported = std::mem::take(&mut self.reporting.silence_reported);
-                if let Some(since) = self.reporting.silent_since.take().filter(|_| was_reported) {
-                    let note = format!("cloud side responds again after {} s", since.elapsed().as_secs());
+                if let Some(silence) = self.reporting.silence.end() {
+                    let note = format!("cloud side responds again after {} s", silence.as_secs());
                     self.reporting.events.emit(EventReason::CloudReachable, Regarding::Node, note);
                 }
             }
@@ -39,9 +36,7 @@ impl Driver {
             EdgeNotice::CloudSilent { attempts } => {
                 let silence = self.wire.silence();
                 tracing::warn!(attempts, "cloud unreachable: {silence}");
-                let since = *self.reporting.silent_since.get_or_insert_with(Instant::now);
-                let is_long = since.elapsed() >= self.wire.silence_threshold();
-                if is_long && !std::mem::replace(&mut self.reporting.silence_reported, true) {
+                if self.reporting.silence.observe(self.wire.silence_threshold()) {
                     self.reporting.events.emit(
                         EventReason::CloudUnreachable,
                         Regarding::Node,

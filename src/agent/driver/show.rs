@@ -30,9 +30,9 @@ impl Driver {
             identity: self.identity.as_ref().map(|identity| identity.state().show()),
             cloud: self.show_cloud(),
             sync: self.show_sync(),
-            outbox: self.show_outbox(),
-            conditions: self.reporting.show_conditions(),
-            traffic: self.reporting.show_traffic(),
+            outbox: self.reporting.outbox.show(),
+            conditions: self.reporting.node.show(),
+            traffic: self.reporting.traffic.show(),
             objects: ObjectCounts { total: self.machine.totals().count, kinds },
             store: self.show_store(stats.as_ref()),
             limits_hit: LimitsHit {

@@ -136,7 +136,7 @@ impl Driver {
             Wire::Mqtt(topics) => {
                 self.connection.forget_presence();
                 tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
-                self.reporting.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
+                self.reporting.traffic.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
                 self.link.max_payload(&topics.up(&self.settings.node))
             }
             Wire::KubeEdge(_) => self.link.max_payload(TEXT),
@@ -177,7 +177,7 @@ impl Driver {
         for change in &objects.changes {
             if let Change::Put(put) = change {
                 let bytes = put.body.get().len();
-                self.reporting.meter.object(Direction::Down, &put.resource, bytes);
+                self.reporting.traffic.meter.object(Direction::Down, &put.resource, bytes);
                 self.kinds.register(&put.resource);
                 self.statistics.rejected.remove(&*put.uid);
             }
@@ -201,7 +201,7 @@ impl Driver {
         let length = bytes.len();
         match self.link.try_publish(&topic, bytes.clone(), false) {
             Ok(()) => {
-                self.reporting.meter.frame(Direction::Up, name, length);
+                self.reporting.traffic.meter.frame(Direction::Up, name, length);
                 true
             }
             Err(PublishError::Full) => {

@@ -141,7 +141,7 @@ impl Driver {
         let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
         match topic {
             TEXT => {
-                self.reporting.meter.frame(Direction::Down, operation(payload), payload.len());
+                self.reporting.traffic.meter.frame(Direction::Down, operation(payload), payload.len());
                 cloud_core.bridge.heard(at, payload);
                 self.hand_to_machine();
             }

@@ -17,7 +17,7 @@ impl Driver {
         match topics.parse(topic) {
             Some(Topic::Cloud) => {
                 tracing::debug!(topic = "cloud", bytes = payload.len(), "received");
-                self.reporting.meter.frame(Direction::Down, "Presence", payload.len());
+                self.reporting.traffic.meter.frame(Direction::Down, "Presence", payload.len());
                 self.presence_received(payload);
             }
             Some(Topic::Down(node)) if node == self.settings.node => {
@@ -52,7 +52,7 @@ impl Driver {
     fn frame(&mut self, payload: &[u8]) {
         match Received::decode(payload, &mut Budget::of(self.settings.max_frame), self.settings.max_object) {
             Ok(frame) => {
-                self.reporting.meter.frame(Direction::Down, frame.name(), payload.len());
+                self.reporting.traffic.meter.frame(Direction::Down, frame.name(), payload.len());
                 if let Received::Objects(objects) = &frame {
                     self.record_objects(objects);
                 }
