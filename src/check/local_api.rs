@@ -139,7 +139,7 @@ mod tests {
         ok(answered(&status(VERSION, "a", "works"), "a", "/s"), "/s: agent running, version");
         warned(answered(&status("0.0.1", "a", "works"), "a", "/s"), "version 0.0.1", "restart");
         warned(answered(&status(VERSION, "b", "works"), "a", "/s"), "node 'b'", "restart");
-        failed(answered(&status(VERSION, "a", "full"), "a", "/s"), "not writable: full", "room");
+        failed(answered(&status(VERSION, "a", "full"), "a", "/s"), "not writable: full", "free space");
         let mut old = status(VERSION, "a", "works");
         old["store"].as_object_mut().unwrap().remove("writing");
         warned(answered(&old, "a", "/s"), "the agent's status lacks `writing`", "restart");
