@@ -1,6 +1,6 @@
 //! The outbound half of the loop: Lease, outbox, Node report, Events and traffic. Decisions belong
-//! to the machine, [`Clock`], the budget and [`node_report`](crate::agent::node_report); this module
-//! performs them.
+//! to the machine, [`Clock`], the budget and [`node_report`](crate::agent::node_report); this
+//! module performs them.
 
 mod node;
 mod outbox;
