@@ -65,7 +65,7 @@ const STATUS_QUEUE: usize = 16;
 /// # Errors
 /// Fails if the database belongs to another process or the socket cannot be created.
 pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
-    let mut signals = Signals::new().context("installing signal handlers")?;
+    let mut signals = Signals::new().context("install signal handlers")?;
     if !joining::wait(&mut service, &mut signals).await {
         return Ok(());
     }
@@ -73,11 +73,11 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let _name = instance_lock::acquire(&config)?;
     make_parent(&config.store.path)?;
     let passed = last_written(&config.store.path);
-    let identity = NodeIdentity::open(&config, passed).context("reading the identity")?;
+    let identity = NodeIdentity::open(&config, passed).context("read identity")?;
     let clock = Clock::new(passed);
     let starting = Starting::watch(&config.store.path);
     let store = EdgeStore::open(&config.store.path, store_options(&config))
-        .with_context(|| format!("opening {}", config.store.path.display()))?;
+        .with_context(|| format!("open database {}", config.store.path.display()))?;
     drop(starting);
     let read_clock = clock.reader();
     let events = {
@@ -91,7 +91,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     events.begin_run().await;
     seal::emit_events(&store, &events).await;
     let kinds = Arc::new(KindRegistry::sealing(seal::options(&config)));
-    kinds.register_all(store.held_kinds().await.context("reading the kinds held")?);
+    kinds.register_all(store.held_kinds().await.context("read held kinds")?);
     let (query_sender, queries) = mpsc::channel(STATUS_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
     // Ensures that units ordered after the agent find the desired files without a network.
@@ -105,9 +105,9 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         peer = %config.peer(),
         store = %config.store.path.display(),
         version = VERSION,
-        "the agent runs"
+        "agent started"
     );
-    systemd::ready("looking for the cloud");
+    systemd::ready("connecting to the cloud");
     let mut driver =
         Driver::new(&config, store.clone(), kinds, link.clone(), wire, (reporting, files), identity);
     driver.run(&mut service, &mut signals, link_events, queries).await;
@@ -125,7 +125,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
 
 fn make_parent(path: &Path) -> anyhow::Result<()> {
     if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+        std::fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
     }
     Ok(())
 }
@@ -146,10 +146,10 @@ async fn serve_api(
     stopped: watch::Receiver<()>,
 ) -> anyhow::Result<JoinSet<()>> {
     let address = Address::Unix(config.api.socket.clone());
-    let socket = Listener::bind(&address).await.context("opening the local API")?;
+    let socket = Listener::bind(&address).await.context("open local API")?;
     set_mode(&config.api.socket, config.api.socket_mode)?;
     let api = &config.api;
-    let tokens = Tokens::prepare(&api.kubeconfig).context("preparing the tokens of the local API")?;
+    let tokens = Tokens::prepare(&api.kubeconfig).context("prepare tokens of the local API")?;
     let name = &config.node.name;
     let objects = EdgeObjects::new(store.clone(), kinds.clone(), name, api.watch_buffer, clock, node);
     let objects = Arc::new(objects);
@@ -187,7 +187,7 @@ async fn until_stopped(mut stopped: watch::Receiver<()>) {
 fn set_mode(path: &Path, mode: u32) -> anyhow::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
-        .with_context(|| format!("setting the mode of {}", path.display()))
+        .with_context(|| format!("set mode of {}", path.display()))
 }
 
 /// Returns the store's options as configured.
@@ -220,7 +220,9 @@ async fn spawn_link(
         LinkType::KubeEdge => {
             let mut options = kubeedge_options(config)?;
             if config.peer().tls {
-                let identity = identity.context("kubeedge.url is with TLS, and there is no identity")?;
+                let identity = identity.context(
+                    "kubeedge.url requires TLS, and the node has no identity; hint: 'edgesync join'",
+                )?;
                 options.tls = Some(identity.tls());
             }
             let wire = Wire::kubeedge(config, store).await;
@@ -243,7 +245,7 @@ fn mqtt_options(
         (true, None, file) => {
             let trust = file.as_deref().map(read_trust).transpose()?;
             let trust = trust
-                .context("link.broker is with TLS, and there is neither an identity nor link.ca_file")?;
+                .context("link.broker requires TLS, and the node has neither an identity nor link.ca_file; hint: 'edgesync join'")?;
             Some(tls::Client::new(&trust, None, tls::Clock::system([last_written(&config.store.path)]))?)
         }
     };

@@ -169,7 +169,7 @@ impl Examined {
                 })?
             }
             (None, Some(stored)) => stored.ca.clone(),
-            (None, None) => return Err(Unusable::identity("nothing says which authority to believe")),
+            (None, None) => return Err(Unusable::identity("no certificate authority configured")),
         };
         let identity = stored.as_ref().map(|stored| &stored.identity);
         edgesync_transport::tls::Client::new(&Trust::new(trust), identity, self.clock())
@@ -276,7 +276,7 @@ impl Check {
             }
             Err(_) => Finding::failed(
                 format!("no result within {} s", limit.as_secs()),
-                "look whether its disk or its network hangs, and run the check again",
+                "check for a hanging disk or network, and run the check again",
             ),
         }
     }

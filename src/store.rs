@@ -315,7 +315,7 @@ impl EdgeStore {
         let writer = Writer::start("store-write", conn, state, options.writer)?;
         let suspect = writer.clone();
         let on_corrupt = Box::new(move |error: &StoreError| {
-            tracing::warn!(%error, "a read found damage");
+            tracing::warn!(%error, "damage found by a read");
             drop(suspect.post(check::confirm_damage));
         });
         // Readers scan rows once, in order: a large cache would only keep memory.
@@ -460,7 +460,7 @@ impl EdgeStore {
     pub async fn sound_by_uid(&self, uid: Uid) -> Result<Option<Stored>, StoreError> {
         match self.read_by_uid(uid).await? {
             (stored, false) => Ok(stored),
-            (_, true) => Err(StoreError::corrupt("the row of an object is damaged")),
+            (_, true) => Err(StoreError::corrupt("damaged object row")),
         }
     }
 

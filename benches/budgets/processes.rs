@@ -597,7 +597,7 @@ fn frames_in_log(path: &Path) -> anyhow::Result<(u64, u64)> {
         let bytes = line.rsplit("bytes=").next().and_then(|text| text.parse::<u64>().ok());
         if line.contains(": connected peer=") {
             (up, down) = (0, 0);
-        } else if line.contains(" receives ") {
+        } else if line.contains(" received ") {
             down += bytes.unwrap_or(0);
         } else if ["Hello", "Report", "Inventory", "Presence"]
             .iter()

@@ -52,15 +52,15 @@ impl Tokens {
         let directory = durable::directory_of(kubeconfig);
         if !directory.is_dir() {
             let made = DirBuilder::new().recursive(true).mode(0o750).create(directory);
-            made.with_context(|| format!("making {}", directory.display()))?;
+            made.with_context(|| format!("create {}", directory.display()))?;
         }
         let mut tokens = [String::new(), String::new()];
         for (token, (_, suffix, mode)) in tokens.iter_mut().zip(ROLES) {
             let path = kubeconfig.with_file_name(format!("token{suffix}"));
-            *token = match read_token(&path).with_context(|| format!("reading {}", path.display()))? {
+            *token = match read_token(&path).with_context(|| format!("read {}", path.display()))? {
                 Some(token) => token,
                 None => {
-                    let token = new_token().context("reading random bytes")?;
+                    let token = new_token().context("read random bytes")?;
                     durable::write(&path, format!("{token}\n").as_bytes(), mode)?;
                     token
                 }
@@ -99,7 +99,7 @@ impl Tokens {
                 continue;
             }
             durable::write(&path, text.as_bytes(), mode)?;
-            tracing::info!(file = %path.display(), %address, "wrote a kubeconfig");
+            tracing::info!(file = %path.display(), %address, "kubeconfig written");
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ fn read_token(path: &Path) -> io::Result<Option<String>> {
     let plain = token.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~'));
     let sound = plain && TOKEN_LENGTHS.contains(&token.len());
     if !sound {
-        tracing::warn!(file = %path.display(), "this is no token: it is replaced by a new one");
+        tracing::warn!(file = %path.display(), "invalid token replaced");
     }
     Ok(sound.then_some(token))
 }
@@ -140,12 +140,12 @@ fn prepare_identity(path: &Path, address: IpAddr) -> anyhow::Result<Identity> {
                 return Ok(identity);
             }
             Ok(_) => {
-                tracing::info!(%address, "the local API has another address: it gets another certificate");
+                tracing::info!(%address, "address of the local API changed: certificate replaced");
             }
-            Err(error) => tracing::warn!(%error, "the certificate of the local API is replaced by a new one"),
+            Err(error) => tracing::warn!(%error, "certificate of the local API replaced"),
         },
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
+        Err(error) => return Err(error).with_context(|| format!("read {}", path.display())),
     }
     let identity = Identity::local(address)?;
     durable::write(path, identity.to_pem().as_bytes(), 0o600)?;

@@ -197,7 +197,7 @@ impl Driver {
                     Request::Stop if end.is_some() => break,
                     Request::Stop => {
                         systemd::stopping("draining");
-                        tracing::info!("told to stop: draining");
+                        tracing::info!("stopping: draining");
                         self.reporting.events.end_run().await;
                         self.outbox_changed();
                         end = Some(Instant::now() + DRAIN_TIMEOUT);
@@ -211,10 +211,10 @@ impl Driver {
                 result = self.storing.commits.front() => self.applied(result),
                 page = finished(&mut self.storing.reading) => self.page_read(page),
                 page = held_page(&mut self.wire) => self.held_read(page),
-                page = finished(&mut self.reporting.page) => self.outbox_read(page),
-                result = finished(&mut self.reporting.renumbering) => self.renumbered(result),
-                stats = finished(&mut self.reporting.sizing) => self.sized(&stats),
-                Ok(()) = self.reporting.outbox.changed() => self.outbox_changed(),
+                page = finished(&mut self.reporting.outbox.page) => self.outbox_read(page),
+                result = finished(&mut self.reporting.outbox.renumbering) => self.renumbered(result),
+                stats = finished(&mut self.reporting.node.sizing) => self.sized(&stats),
+                Ok(()) = self.reporting.outbox.state.changed() => self.outbox_changed(),
                 _ = self.link.ready(), if self.connection.is_waiting() => {}
                 Ok(()) = health.changed() => {
                     let health = health.borrow_and_update().clone();
@@ -273,7 +273,7 @@ impl Driver {
         let result = match result {
             Ok(Ok(commit)) => Ok(commit),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "changes could not be stored");
+                tracing::warn!(%error, "changes not stored");
                 let full = matches!(error, StoreError::Full { .. });
                 let reason = if full { RejectReason::StoreFull } else { RejectReason::StoreUnavailable };
                 Err((reason, error.to_string()))
@@ -287,9 +287,9 @@ impl Driver {
         let before = self.storing.observe_writing(&health.writing);
         self.emit_health(&before, health);
         match &health.writing {
-            Writing::Works => tracing::info!("the store takes changes"),
-            Writing::Full => tracing::error!("the store is full: nothing new is kept until there is room"),
-            Writing::Fails { reason } => tracing::error!(reason, "the store takes no changes"),
+            Writing::Works => tracing::info!("store writable"),
+            Writing::Full => tracing::error!("store full: no new objects are stored"),
+            Writing::Fails { reason } => tracing::error!(reason, "store not writable"),
         }
         if let Some(reset) = self.storing.observe_reset(health) {
             self.database_replaced(reset);
@@ -302,7 +302,7 @@ impl Driver {
             kept = reset.kept,
             lost = reset.lost,
             set_aside = ?reset.set_aside,
-            "the database was replaced: what could be read is kept, the cloud is asked for the rest"
+            "database replaced: readable rows salvaged, the cloud resends the rest"
         );
         self.emit_reset(reset);
         self.files.due(files::AffectedRules::ALL);
@@ -314,7 +314,7 @@ impl Driver {
     fn reload(&mut self, service: &mut Service<Config>) {
         systemd::reloading();
         if let Err(errors) = service.reload() {
-            let note = format!("the configuration stays as it was: {errors}");
+            let note = format!("reload rejected, configuration unchanged: {errors}");
             self.reporting.events.emit(EventReason::ConfigurationRejected, Regarding::Node, note);
         }
         let config = service.config();
@@ -369,7 +369,7 @@ impl Driver {
                 self.files.report_again();
                 tokio::spawn(async move {
                     if let Err(error) = store.set_incarnation(Some(incarnation)).await {
-                        tracing::warn!(%error, "the cloud's incarnation could not be noted");
+                        tracing::warn!(%error, "incarnation of the cloud not stored");
                     }
                 });
             }
@@ -395,7 +395,7 @@ impl Driver {
                 let _ = answer.send(Box::new(self.numbers()));
             }
             Query::Traffic(answer) => {
-                let _ = answer.send(self.reporting.meter.show());
+                let _ = answer.send(self.reporting.traffic.meter.show());
             }
             Query::Verify(answer) => self.verify(answer),
         }

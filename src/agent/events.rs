@@ -186,7 +186,7 @@ impl Events {
     pub(super) fn clock_set(&self, before: Clocked, forward_ms: i64) {
         let set = ClockSet { before, forward_ms, now: self.shared.now() };
         if self.commands.try_send(Command::ClockSet(set)).is_err() {
-            tracing::warn!(forward_ms, "the clock is set too often: times of Events stay as they are");
+            tracing::warn!(forward_ms, "clock set too often: times of Events not corrected");
         }
     }
 

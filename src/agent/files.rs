@@ -30,7 +30,7 @@ use edgesync_object::Status;
 use edgesync_object::status::Result;
 use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::digest::Epoch;
-use edgesync_protocol::node::FilesSummary;
+use edgesync_protocol::node::{FilesFailure, FilesSummary};
 use edgesync_runtime::systemd;
 use helper_client::{HelperClient, RequestError, RequestScope};
 use report::Kept;
@@ -62,6 +62,45 @@ pub(super) struct FilesView {
     pub(super) files: u64,
     /// The failure that blocks rules; `None` if there is none.
     pub(super) problem: Option<String>,
+}
+
+/// Current failures. One that concerns all rules is kept once, not for each rule.
+#[derive(Debug, Default)]
+struct Failures {
+    all: Option<(FilesFailure, String)>,
+    rules: BTreeMap<String, String>,
+}
+
+impl Failures {
+    /// Records the failure of a request for a rule, or for all if its name is empty. Returns the
+    /// text if it is new.
+    fn record(&mut self, rule: &str, error: &RequestError) -> Option<String> {
+        let problem = error.to_string();
+        let known = match error {
+            RequestError::Helper { .. } => {
+                self.all.replace((FilesFailure::HelperUnreachable, problem.clone())).map(|known| known.1)
+            }
+            _ if rule.is_empty() => {
+                self.all.replace((FilesFailure::RequestFailed, problem.clone())).map(|known| known.1)
+            }
+            _ => self.rules.insert(rule.to_owned(), problem.clone()),
+        };
+        (known.as_ref() != Some(&problem)).then_some(problem)
+    }
+
+    /// Records a success for a rule, or for all if its name is empty.
+    fn clear(&mut self, rule: &str) {
+        self.all = None;
+        self.rules.remove(rule);
+    }
+
+    /// Adds the failures to a state.
+    fn show(&self, view: &mut FilesView) {
+        view.summary.blocked = self.all.as_ref().map(|(failure, _)| *failure);
+        view.summary.failed = self.rules.len() as u64;
+        let all = self.all.as_ref().map(|(_, problem)| problem);
+        view.problem = all.or(self.rules.values().next()).cloned();
+    }
 }
 
 impl FilesView {
@@ -162,14 +201,14 @@ impl Files {
             whole: kept.as_ref().is_some_and(|kept| kept.whole),
             told: kept.map(|kept| kept.told),
             clear_at: None,
-            problems: BTreeMap::new(),
+            failures: Failures::default(),
             release_at: None,
         };
         task.set_rules(config);
         if !task.rules.is_empty() || task.told.is_some() {
             let first = tokio::time::timeout(START_TIMEOUT, task.work());
             // Rules that miss the time limit stay due.
-            let _ = systemd::patiently("bringing objects into effect", first).await;
+            let _ = systemd::patiently("applying file rules", first).await;
         }
         let (config, configs) = watch::channel(None);
         tokio::spawn(task.run(asked, configs));
@@ -262,8 +301,7 @@ fn admin_only(role: Role) -> Result<()> {
     if role == Role::Admin {
         return Ok(());
     }
-    let message =
-        "files are looked at and brought into effect by root and the user of the agent on its socket";
+    let message = "file operations need root or the agent's user on the Unix socket";
     Err(Status::new(edgesync_object::status::Reason::Forbidden, message))
 }
 
@@ -346,8 +384,7 @@ struct Task {
     whole: bool,
     /// When files of deleted rules are removed.
     clear_at: Option<Instant>,
-    /// Failures by rule; the empty name stands for the helper itself.
-    problems: BTreeMap<String, String>,
+    failures: Failures,
     /// When memory is released.
     release_at: Option<Instant>,
 }
@@ -369,7 +406,7 @@ impl Task {
         };
         // The order was validated with the configuration.
         self.rules = ordered(rules).unwrap_or_default().into_iter().map(due).collect();
-        self.problems.clear();
+        self.failures = Failures::default();
         self.clear_at = (!self.rules.is_empty() || self.told.is_some()).then_some(now);
         let rules = self.rules.len() as u64;
         self.view.send_if_modified(|view| std::mem::replace(&mut view.summary.rules, rules) != rules);
@@ -575,15 +612,12 @@ impl Task {
     async fn record_result(&mut self, rule: &str, result: &std::result::Result<Outcome, RequestError>) {
         match result {
             Ok(outcome) => {
-                self.problems.remove(rule);
-                self.problems.remove("");
+                self.failures.clear(rule);
                 self.publish_outcome(outcome).await;
             }
             Err(error) => {
-                let problem = error.to_string();
-                let known = self.problems.insert(rule.to_owned(), problem.clone());
-                if known.as_ref() != Some(&problem) {
-                    tracing::error!(rule, problem, "objects cannot be brought into effect");
+                if let Some(problem) = self.failures.record(rule, error) {
+                    tracing::error!(rule, problem, "file rules cannot run");
                     report::emit_problem(&self.events, &problem);
                 }
                 let view = self.view.borrow().clone();
@@ -594,8 +628,7 @@ impl Task {
 
     /// Publishes the state, with the failures of rules.
     fn show_view(&self, mut view: FilesView) {
-        view.problem = self.problems.values().next().cloned();
-        view.summary.stuck = self.problems.len() as u64;
+        self.failures.show(&mut view);
         view.summary.rules = self.rules.len() as u64;
         self.view.send_if_modified(|known| std::mem::replace(known, view.clone()) != view);
     }
@@ -668,5 +701,44 @@ impl Task {
         let outcome = self.execute_rule(&rule, Verb::Apply, true, true, None).await?;
         let shown = outcome.rules.iter().find(|shown| shown.name == name);
         shown.map(helper_client::show_rule).ok_or_else(|| RequestError::NoRule(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unreachable() -> RequestError {
+        let source = std::io::ErrorKind::NotFound.into();
+        RequestError::Helper { path: "/run/h.sock".to_owned(), source }
+    }
+
+    #[test]
+    fn unreachable_helper_is_one_failure_and_none_of_a_rule() {
+        let mut failures = Failures::default();
+        let mut view = FilesView::default();
+        assert!(failures.record("", &unreachable()).is_some_and(|problem| problem.contains("/run/h.sock")));
+        assert_eq!(failures.record("nginx", &unreachable()), None);
+        failures.show(&mut view);
+        assert_eq!((view.summary.blocked, view.summary.failed), (Some(FilesFailure::HelperUnreachable), 0));
+        assert!(view.problem.is_some());
+        failures.clear("nginx");
+        failures.show(&mut view);
+        assert_eq!(view, FilesView::default());
+    }
+
+    #[test]
+    fn general_failure_is_not_counted_as_a_rule() {
+        let mut failures = Failures::default();
+        let mut view = FilesView::default();
+        let refused = |why: &str| RequestError::Refused(why.to_owned());
+        assert!(failures.record("", &refused("unreadable state")).is_some());
+        assert!(failures.record("nginx", &refused("unknown rule")).is_some());
+        failures.show(&mut view);
+        assert_eq!((view.summary.blocked, view.summary.failed), (Some(FilesFailure::RequestFailed), 1));
+        failures.clear("");
+        failures.show(&mut view);
+        assert_eq!((view.summary.blocked, view.summary.failed), (None, 1));
+        assert_eq!(view.problem.as_deref(), Some("helper refused the request: unknown rule"));
     }
 }

@@ -147,7 +147,7 @@ impl NodeIdentity {
         let shared = Arc::clone(&self.shared);
         tokio::task::spawn_blocking(move || {
             if let Err(error) = files::forget_previous(&mut RealDisk, &shared.set) {
-                tracing::warn!(%error, "the certificate from before the renewal is still there");
+                tracing::warn!(%error, "previous certificate not removed");
             }
         });
     }
@@ -229,7 +229,7 @@ impl Renewer {
         };
         if let Err(error) = result {
             let problem = format!("{error:#}");
-            tracing::warn!(problem, "the certificate could not be renewed");
+            tracing::warn!(problem, "certificate renewal failed");
             self.schedule.failed();
             self.state.send_modify(|state| state.failure = Some(problem.clone()));
             self.notify(IdentityChange::Failed(problem));
@@ -243,7 +243,7 @@ impl Renewer {
         self.shared.previous.store(true, Ordering::Relaxed);
         self.tls.replace(broker, Some(&identity))?;
         let certificate = identity.certificate().clone();
-        tracing::info!(until = %certificate.not_after(), serial = certificate.serial(), "the certificate was renewed");
+        tracing::info!(until = %rfc3339(certificate.not_after()), serial = certificate.serial(), "certificate renewed");
         self.take(identity);
         self.state.send_modify(|state| state.renewed += 1);
         self.notify(IdentityChange::Renewed(certificate));
@@ -260,11 +260,11 @@ impl Renewer {
             }
             self.tls.replace(broker, Some(&stored.identity))?;
             self.take(stored.identity);
-            tracing::info!("the identity was read again");
+            tracing::info!("identity reloaded");
             Ok(())
         });
         if let Err(error) = result {
-            tracing::error!(error = format!("{error:#}"), "the identity stays as it was");
+            tracing::error!(error = format!("{error:#}"), "identity not reloaded");
         }
     }
 
@@ -288,11 +288,11 @@ fn load(set: &Path) -> anyhow::Result<Stored> {
     files::load(&RealDisk, set).map_err(|error| {
         let advice = match &error {
             FilesError::Io(error) if error.cause.kind() == ErrorKind::PermissionDenied => {
-                "the agent is to run as the user who may read it, root or 'edgesync'"
+                "run the agent as root or as user edgesync"
             }
-            _ => "'edgesync join --force' makes a new one",
+            _ => "'edgesync join --force'",
         };
-        anyhow::Error::from(error).context(format!("reading the identity in {} ({advice})", set.display()))
+        anyhow::Error::from(error).context(format!("read identity {}; hint: {advice}", set.display()))
     })
 }
 

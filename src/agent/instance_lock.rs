@@ -38,11 +38,10 @@ pub(super) fn acquire(config: &Config) -> anyhow::Result<Option<UnixListener>> {
     match taken {
         Ok(listener) => Ok(Some(listener)),
         Err(error) if error.kind() == ErrorKind::AddrInUse && !error.to_string().is_empty() => bail!(
-            "another agent on this machine ({error}) is node '{node}' at {peer}, and would lose its connection: stop it, or join \
-             with this one under another name"
+            "node '{node}' at {peer}: in use by another agent on this machine ({error}); hint: stop that agent, or join this one under another name"
         ),
         Err(error) => {
-            tracing::debug!(%error, "whether another agent has this name is not known");
+            tracing::debug!(%error, "check for another agent of this name failed");
             Ok(None)
         }
     }

@@ -10,14 +10,15 @@ use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
 /// Interval at which the configuration is reread.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Instruction for the operator.
-const INSTRUCTION: &str = "not joined: run 'edgesync join --cloud https://HOST:10002 --token TOKEN'";
+const INSTRUCTION: &str =
+    "not joined, waiting; hint: 'edgesync join --cloud https://HOST:10002 --token TOKEN'";
 
 /// Waits until the configuration names the cloud. Returns `false` if the agent was stopped instead.
 pub(super) async fn wait(service: &mut Service<Config>, signals: &mut Signals) -> bool {
     if is_joined(service) {
         return true;
     }
-    tracing::warn!("{INSTRUCTION}; the agent waits for that");
+    tracing::warn!("{INSTRUCTION}");
     systemd::ready(INSTRUCTION);
     let watchdog = Watchdog::start();
     loop {
@@ -34,7 +35,7 @@ pub(super) async fn wait(service: &mut Service<Config>, signals: &mut Signals) -
         }
         service.look_again();
         if is_joined(service) {
-            tracing::info!("joined: the agent begins");
+            tracing::info!("joined, starting");
             return true;
         }
     }

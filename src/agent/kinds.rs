@@ -16,10 +16,10 @@ use edgesync_store::seal::SealOptions;
 
 /// Hint for a write to an object from the cloud.
 const SYNCED_HINT: &str =
-    "change it on the cloud side: with kubectl or edgesync-cloud apply; this node receives it from there";
+    "read-only on this node; hint: change it on the cloud side with kubectl or edgesync-cloud apply";
 /// Hint for a write to a record.
 const RECORD_HINT: &str =
-    "it says what this node holds and follows from that: change the object on the cloud side";
+    "read-only record of what this node holds; hint: change the object on the cloud side";
 
 /// Built-in groups that the discovery always includes.
 const COMMON_GROUPS: [&str; 3] = ["", "apps", "batch"];

@@ -66,19 +66,19 @@ pub(super) async fn listen(
                     Ok(tls) => listener.with_local_tls(tls),
                     Err(error) => {
                         // Clients with a token can still connect, without TLS.
-                        tracing::warn!(error = format!("{error:#}"), "no kubeconfig could be written");
+                        tracing::warn!(error = format!("{error:#}"), "kubeconfig not written");
                         listener
                     }
                 };
-                tracing::info!(address = %bound, "the local API answers over TCP");
+                tracing::info!(address = %bound, "local API listening on TCP");
                 state.send_replace(ListenState::Open(bound));
                 return listener;
             }
             Err(error) => {
                 let why = format!("{:#}", anyhow::Error::from(error));
                 if wait == MIN_BACKOFF {
-                    let hint = "another process has the port? api.listen says which one is used";
-                    tracing::warn!(%address, why, hint, "the local API does not answer over TCP; trying again");
+                    let hint = "port in use by another process? It is configured with api.listen";
+                    tracing::warn!(%address, why, hint, "local API not listening on TCP, retrying");
                 }
                 state.send_replace(ListenState::Waiting { address, why });
                 tokio::time::sleep(wait).await;

@@ -38,7 +38,7 @@ pub struct AgentNumbers {
     pub in_sync: bool,
     /// Age of the oldest change that the cloud has not confirmed; zero if there is none.
     pub lag: Duration,
-    /// Changes that the cloud has not confirmed.
+    /// Changes that the cloud has not yet confirmed.
     pub unconfirmed: u64,
     /// Objects that the cloud has announced and not yet sent.
     pub pending: u64,
@@ -192,28 +192,28 @@ fn write_link(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     families! { out;
         Gauge edgesync_agent_link_connected = numbers.connected,
             "Whether there is a connection to the broker or CloudCore.";
-        Counter edgesync_agent_link_connections_total = link.connected, "Connections made.";
+        Counter edgesync_agent_link_connections_total = link.connected, "Connections established.";
         Counter edgesync_agent_link_disconnects_total[cause] = Cause::LABELS.into_iter().zip(endings.lost),
             "Connections lost, by cause.";
         Counter edgesync_agent_link_failed_attempts_total[cause] =
             Cause::LABELS.into_iter().zip(endings.failed),
-            "Attempts that led to no connection, by cause.";
+            "Failed connection attempts, by cause.";
         Counter edgesync_agent_link_received_bytes_total = link.bytes_in, "Bytes taken from TCP.";
         Counter edgesync_agent_link_sent_bytes_total = link.bytes_out, "Bytes handed to TCP.";
         Counter edgesync_agent_link_received_messages_total = link.messages_in, "Messages received.";
         Counter edgesync_agent_link_sent_messages_total = link.messages_out, "Messages sent.";
         Gauge edgesync_agent_link_unacknowledged_messages = link.unacknowledged,
-            "Messages sent that the broker has not acknowledged.";
+            "Messages sent, and not yet acknowledged by the broker.";
         Counter edgesync_agent_link_refused_messages_total = link.not_taken,
             "Messages that the broker answered with an error.";
         Counter edgesync_agent_link_unheard_messages_total = link.no_subscriber,
-            "Messages that nobody had subscribed to.";
+            "Messages without a subscriber.";
         Counter edgesync_agent_link_discarded_messages_total = link.discarded,
-            "Messages thrown away because their connection ended; what matters is said again.";
+            "Messages discarded because their connection ended.";
         Counter edgesync_agent_link_rivals_total = link.rivals,
             "Signs of another client with the same identifier.";
         Gauge edgesync_agent_link_round_trip_seconds = link.round_trip,
-            "The last measured time from a message to its acknowledgement by the broker.";
+            "The last measured time from a message to the broker's acknowledgement.";
     }
 }
 
@@ -222,32 +222,32 @@ fn write_sync(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     families! { out;
         Gauge edgesync_agent_session_status[phase] =
             PHASES.map(|(phase, word)| (word, phase == numbers.phase)),
-            "Where the session with the cloud stands: 1 for the phase of now.";
+            "Phase of the session with the cloud: 1 for the current one.";
         Gauge edgesync_agent_session_round_trip_seconds = numbers.welcome_round_trip,
-            "From the last Hello to the Welcome of the cloud.";
-        Counter edgesync_agent_hellos_total = sync.hellos, "Hellos said.";
+            "Time from the last Hello to its Welcome.";
+        Counter edgesync_agent_hellos_total = sync.hellos, "Hellos sent.";
         Counter edgesync_agent_foreign_session_frames_total = sync.foreign_session,
-            "Frames left aside because they were of another session.";
+            "Frames ignored because they belonged to another session.";
         Counter edgesync_agent_bad_frames_total[cause] =
             numbers.bad_frames.iter().map(|(cause, count)| (*cause, *count)),
             "Frames that could not be read, by cause.";
         Gauge edgesync_agent_in_sync = numbers.in_sync,
-            "Whether the node holds what it is to hold and the cloud knows it.";
+            "Whether the node holds all desired objects, and the cloud has confirmed it.";
         Gauge edgesync_agent_sync_lag_seconds = numbers.lag,
-            "The age of the oldest change that the cloud has not confirmed; 0 if there is none.";
+            "The age of the oldest unconfirmed change; 0 if there is none.";
         Gauge edgesync_agent_unconfirmed_changes = numbers.unconfirmed,
-            "Changes that the cloud has not confirmed.";
+            "Changes that the cloud has not yet confirmed.";
         Gauge edgesync_agent_pending_objects = numbers.pending,
-            "Objects that the cloud has announced and not sent yet.";
-        Gauge edgesync_agent_held_back_objects = numbers.held_back, "Removals that the cloud holds back.";
+            "Objects that the cloud has announced and that have not arrived.";
+        Gauge edgesync_agent_held_back_objects = numbers.held_back, "Removals that the cloud holds back until an operator confirms them.";
         Gauge edgesync_agent_objects = numbers.objects, "Objects held.";
         Gauge edgesync_agent_rejected_objects = numbers.rejected_now,
-            "Objects that are rejected now; 64 are remembered.";
+            "Objects currently rejected; at most 64 are tracked.";
         Counter edgesync_agent_applied_changes_total = sync.applied, "Objects stored or removed.";
         Counter edgesync_agent_rejections_total[reason] = numbers.rejections.by_reason(),
-            "Objects rejected, by reason; each attempt counts.";
+            "Objects rejected, each attempt counted, by reason.";
         Counter edgesync_agent_repeated_reports_total = sync.repeated_reports,
-            "Reports said again because no Confirm came.";
+            "Reports sent again because no Confirm came.";
     }
 }
 
@@ -257,19 +257,19 @@ fn write_traffic(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
         Counter edgesync_agent_frames_total[direction, type] = frames.iter().map(Transferred::counted),
             "Frames by direction and type.";
         Counter edgesync_agent_frame_bytes_total[direction, type] = frames.iter().map(Transferred::sized),
-            "Bytes of frames, as sent, by direction and type.";
+            "Bytes of frames, as they were sent, by direction and type.";
         Counter edgesync_agent_transferred_objects_total[direction, kind] =
             kinds.iter().map(Transferred::counted),
             "Objects in frames by direction and kind.";
         Counter edgesync_agent_transferred_object_bytes_total[direction, kind] =
             kinds.iter().map(Transferred::sized),
-            "Bytes of objects in frames, as JSON, by direction and kind.";
+            "Bytes of objects in frames, as JSON before compression, by direction and kind.";
         Gauge edgesync_agent_traffic_today_bytes = numbers.traffic_today,
             "Bytes of TCP in both directions since the day (UTC) began.";
         Gauge edgesync_agent_traffic_budget_bytes = numbers.traffic_budget,
-            "The limit for them, if one is configured.";
+            "The daily traffic budget, if one is configured.";
         Gauge edgesync_agent_certificate_end_seconds = numbers.certificate_end,
-            "When the certificate of the node ends, as Unix time.";
+            "When the certificate of the node expires, as Unix time.";
     }
 }
 
@@ -279,13 +279,13 @@ fn write_outbox(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     let dropped = lanes(&outbox.dropped);
     families! { out;
         Gauge edgesync_agent_outbox_items[lane] = lanes(&outbox.marks.rows),
-            "Items that wait for the cloud, by lane.";
-        Gauge edgesync_agent_outbox_bytes[lane] = lanes(&outbox.bytes), "Bytes of these items.";
+            "Items queued for the cloud, by lane.";
+        Gauge edgesync_agent_outbox_bytes[lane] = lanes(&outbox.bytes), "Bytes of queued items, by lane.";
         Gauge edgesync_agent_outbox_oldest_seconds[lane] =
             Lane::ALL.map(Lane::name).into_iter().zip(numbers.outbox_ages),
-            "The age of the oldest item that waits; 0 if there is none.";
+            "The age of the oldest queued item; 0 if there is none.";
         Counter edgesync_agent_outbox_dropped_items_total[lane] = dropped,
-            "Items dropped: no room, or damaged.";
+            "Items dropped: outbox full, damaged, or sealed with a lost key.";
         Counter edgesync_agent_uploads_sent_total = sync.uploads_sent, "Items of the outbox sent.";
         Counter edgesync_agent_uploads_resent_total = sync.uploads_resent,
             "Items of the outbox sent again because no confirmation came.";
@@ -293,9 +293,9 @@ fn write_outbox(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
             "Items of the outbox that the cloud refused.";
         Counter edgesync_agent_leases_sent_total = sync.leases, "Renewals of the Lease sent.";
         Counter edgesync_agent_events_emitted_total = numbers.events_emitted,
-            "Events that the agent has made, repeats included.";
+            "Events created by the agent, repeats included.";
         Counter edgesync_agent_events_suppressed_total = numbers.events_suppressed,
-            "Events that the agent has left out because there were too many.";
+            "Events dropped by the agent's rate limiter.";
         Counter edgesync_agent_limits_hit_total[limit] = [
             ("object_size", limits.object_size),
             ("store_size", limits.store_size),
@@ -304,26 +304,26 @@ fn write_outbox(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
             ("local_events", numbers.store.map_or(0, |store| store.events_dropped)),
             ("event_rate", numbers.events_suppressed),
             ("outbox", dropped.iter().map(|(_, count)| count).sum()),
-        ], "How often a limit of the configuration, or a fixed one, was hit.";
+        ], "Number of times a limit was hit.";
     }
 }
 
 fn write_files(files: &FilesNumbers, out: &mut MetricsWriter<'_>) {
     let summary = &files.summary;
     families! { out;
-        Gauge edgesync_agent_files_rules = summary.rules, "Rules that bring objects into files.";
+        Gauge edgesync_agent_files_rules = summary.rules, "Rules that write objects to files.";
         Gauge edgesync_agent_files_objects[state] = [
             ("in_effect", summary.in_effect),
             ("not_in_effect", summary.not_in_effect),
             ("conflict", summary.conflicts),
-        ], "Objects that rules for files concern, by how they stand.";
-        Gauge edgesync_agent_files_written = files.files, "Files that are there by rules.";
+        ], "Objects selected by file rules, by state.";
+        Gauge edgesync_agent_files_written = files.files, "Files written by rules and present.";
         Gauge edgesync_agent_files_helper_works = files.works,
-            "Whether the helper that writes files did what it was asked last.";
+            "Whether the last request to the helper succeeded.";
         Counter edgesync_agent_files_reloads_total = files.reloads,
-            "How often programs were made to read their files.";
+            "Number of times programs were reloaded.";
         Counter edgesync_agent_files_rollbacks_total = files.rollbacks,
-            "How often files were put back because a program did not take the new ones.";
+            "Number of times files were rolled back because a program rejected the new ones.";
     }
 }
 
@@ -334,9 +334,9 @@ fn write_store(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
             ("works", matches!(writing, Writing::Works)),
             ("full", matches!(writing, Writing::Full)),
             ("fails", matches!(writing, Writing::Fails { .. })),
-        ], "Whether the store takes changes: 1 for the state of now.";
+        ], "Whether the store is writable: 1 for the current state.";
         Counter edgesync_agent_store_resets_total = numbers.resets,
-            "How often the database was damaged or lost, and made anew.";
+            "Number of times the database was damaged or lost, and rebuilt from the readable rows.";
         Gauge edgesync_agent_store_database_bytes = store.map(|stats| stats.database_bytes),
             "Size of the database.";
         Gauge edgesync_agent_store_log_bytes = store.map(|stats| stats.wal_bytes),

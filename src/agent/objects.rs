@@ -112,15 +112,13 @@ struct Synced {
 
 fn unavailable(error: &StoreError) -> Status {
     match error {
-        StoreError::Full(_) => {
-            Status::unavailable("the store is full: nothing new is kept until there is room", RETRY_SECONDS)
-        }
+        StoreError::Full(_) => Status::unavailable("store full: no new objects are stored", RETRY_SECONDS),
         StoreError::Replaced => {
-            Status::expired("the database was replaced while it was read: start the list anew")
+            Status::expired("the database was replaced during the list: restart the list")
         }
         StoreError::GivenUp => Status::expired(error.to_string()),
         StoreError::Closed => Status::unavailable("the agent is stopping", RETRY_SECONDS),
-        _ => Status::unavailable(format!("the store cannot be used: {error}"), RETRY_SECONDS),
+        _ => Status::unavailable(format!("store unavailable: {error}"), RETRY_SECONDS),
     }
 }
 
@@ -180,8 +178,7 @@ impl EdgeObjects {
                 Ok(EdgeList::Rows(RowList::new(snapshot, source, resource.clone(), node, statuses)))
             }
             None => {
-                let message =
-                    format!("too many lists are being read at the same time, at most {MAX_SNAPSHOTS} may be");
+                let message = format!("too many lists at the same time, at most {MAX_SNAPSHOTS}");
                 Err(Status::too_many_requests(message, 1))
             }
         }
@@ -266,7 +263,7 @@ impl EdgeObjects {
             LocalRefusal::Modified => Status::modified(resource, name),
             LocalRefusal::TooLarge => Status::too_large(MAX_LOCAL_BYTES),
             LocalRefusal::TooMany => {
-                let why = format!("this node keeps at most {MAX_LEASES} Leases; delete one that nobody uses");
+                let why = format!("at most {MAX_LEASES} Leases on this node; hint: delete an unused one");
                 Status::forbidden(resource, name, &why)
             }
         })
@@ -310,7 +307,7 @@ impl Storage for EdgeObjects {
             // Held objects can be read, and deletes continue.
             Writing::Works | Writing::Full => Ok(()),
             Writing::Fails { reason } => {
-                Err(Status::unavailable(format!("the store cannot be written: {reason}"), RETRY_SECONDS))
+                Err(Status::unavailable(format!("store not writable: {reason}"), RETRY_SECONDS))
             }
         };
         vec![("store", store)]

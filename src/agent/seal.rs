@@ -58,15 +58,13 @@ pub(super) async fn emit_events(store: &EdgeStore, events: &Events) {
 fn event_notes(keys: &KeyFacts) -> Vec<String> {
     let refused = keys.refused.as_ref().map(|since| {
         format!(
-            "The agent did not start from {since} on: the credential that wraps the keys of sealed objects was missing, \
-             and seal.require_credential demands it. It is there again; nothing was lost."
+            "credential of the seal keys missing, and seal.require_credential set: the agent did not start from {since} on. The credential is available again; nothing was lost."
         )
     });
     let lost = (keys.opened == Opened::Lost).then(|| {
-        let how = if keys.wrapped { "wrapped with the credential of now" } else { "in plain text" };
+        let how = if keys.wrapped { "wrapped with the current credential" } else { "in plain text" };
         format!(
-            "The keys of sealed objects could not be opened: their credential is missing or another one, or their file is \
-             damaged. New ones were made, {how}; the cloud sends the objects again."
+            "seal keys not opened: credential missing or wrong, or key file damaged. New keys created, {how}; the cloud resends the objects."
         )
     });
     refused.into_iter().chain(lost).collect()
@@ -79,14 +77,13 @@ fn show_keys(keys: &KeyFacts, sealed_objects: u64) -> SealStatus {
 /// Rotates the keys, for a caller with access to Secrets.
 pub(super) async fn rotate(store: &EdgeStore, role: Role) -> Result<SealStatus> {
     if role != Role::Admin {
-        let message = "the keys of sealed objects can be replaced by root and the user of the agent on its socket, and \
-                       with the token in the file `kubeconfig-secrets`";
+        let message = "rotation of seal keys needs root or the agent's user on the Unix socket, or the token in the file `kubeconfig-secrets`";
         return Err(Status::new(Reason::Forbidden, message));
     }
     let rotated = store.rotate_seal().await.map_err(|error| {
         let source =
             std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-        let message = format!("not everything could be sealed anew, both keys are kept: {error}{source}");
+        let message = format!("reseal objects: {error}{source}; both keys are kept");
         Status::unavailable(message, 5)
     })?;
     Ok(show_keys(&rotated.keys, rotated.objects))
@@ -99,7 +96,7 @@ pub(super) async fn rotate_worn(store: &EdgeStore) {
         if store.is_seal_worn()
             && let Err(error) = store.rotate_seal().await
         {
-            tracing::warn!(%error, "the key of sealed objects is worn and cannot be replaced at the moment");
+            tracing::warn!(%error, "rotation of a worn seal key failed");
         }
     }
 }

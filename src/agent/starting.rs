@@ -32,7 +32,7 @@ impl Starting {
             while is_done.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 if let Some(bytes) = files.progress() {
                     let mib = bytes >> 20;
-                    systemd::extend_start(EXTENSION, &format!("preparing the database, {mib} MiB so far"));
+                    systemd::extend_start(EXTENSION, &format!("preparing the database, {mib} MiB written"));
                 }
             }
         };

@@ -30,7 +30,7 @@ const REACTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time limit of the farewell.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 const ACL_ADVICE: &str =
-    "give the broker access rules that keep nodes apart: 'edgesync-cloud broker-config' prints them";
+    "configure access rules of the broker that separate nodes: 'edgesync-cloud broker-config'";
 
 async fn examine(examined: &Examined) -> Finding {
     if examined.config().link_type == LinkType::KubeEdge {
@@ -38,18 +38,18 @@ async fn examine(examined: &Examined) -> Finding {
     }
     if examined.agent_runs_now() {
         return Finding::skipped(
-            "the agent runs: a second connection would throw it out; stop it to have this checked",
+            "the agent is running and would lose its connection; stop it for this check",
         );
     }
     let config = examined.config();
     let Ok(topics) = Topics::new(&config.link.prefix) else {
-        return Finding::skipped("link.prefix makes no topics");
+        return Finding::skipped("link.prefix is not valid in topics");
     };
     let foreign = topics.down(FOREIGN_NODE);
     let subscriptions = |topics: &Topics, node: &str| vec![topics.down(node), topics.down(FOREIGN_NODE)];
     match probe(examined, subscriptions).await {
         Err(ProbeError::Cause(Cause::SubscriptionRefused { filter, .. })) if filter == foreign => {
-            Finding::ok("the own topic is granted, that of another node refused")
+            Finding::ok("own topic granted, topic of another node refused")
         }
         Err(problem) => problem.finding(),
         Ok((link, mut events)) => {
@@ -100,7 +100,7 @@ async fn probe_foreign_topic(
 fn evaluate(outcome: ProbeOutcome, local: bool) -> Finding {
     let seen = match outcome {
         ProbeOutcome::Refused => {
-            return Finding::ok("the own topic is granted, writing to that of another node refused");
+            return Finding::ok("own topic granted, writing to that of another node refused");
         }
         ProbeOutcome::Delivered => "the broker lets this node read and write the topics of other nodes",
         ProbeOutcome::Accepted => "the broker lets this node write to the topics of other nodes",
@@ -125,6 +125,8 @@ mod tests {
     async fn a_running_agent_is_not_disturbed() {
         let mut examined = Testbed::new("").examined();
         examined.agent_runs = true;
-        assert!(matches!(examine(&examined).await, Finding::Skipped(why) if why.contains("throw it out")));
+        assert!(
+            matches!(examine(&examined).await, Finding::Skipped(why) if why.contains("lose its connection"))
+        );
     }
 }

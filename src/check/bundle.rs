@@ -14,6 +14,7 @@ use edgesync_api::Client;
 use edgesync_cli::bundle::{Beside, Bundle, Redactor, answered, journal, list, system};
 use edgesync_config as config;
 use edgesync_config::edge::Config;
+use edgesync_object::time::rfc3339;
 use edgesync_runtime::{VERSION, chain};
 use edgesync_store::durable::directory_of;
 
@@ -21,20 +22,20 @@ use super::Report;
 use crate::store::inspect;
 
 const README: &str = "\
-A report of an edgesync agent. It holds no Secrets, tokens, passwords or keys; what looked like one is <redacted>.
+A report of an edgesync agent. It contains no Secrets, tokens, passwords or keys; texts that resemble one are <redacted>.
 
-check.json           what 'edgesync check' found
+check.json           results of 'edgesync check'
 versions.txt         of the program and of the database's schema
-config.toml          the configuration in force, each value with where it comes from
-status.json          what the agent says of itself
-traffic.json         what went through its link
+config.toml          the configuration in force, with the origin of each value
+status.json          the status of the agent
+traffic.json         the traffic of its link
 metrics.txt          its metrics
-syncs.txt            how many objects are recorded as held
+syncs.txt            the number of ObjectSyncs
 directories.txt      files beside database, identity and socket: mode, owner, size, time
 system.txt           kernel, distribution, memory, disk, mounts
 journal.txt          the journal of the unit, of the last day
 
-What could not be had says why.
+A file that could not be collected contains the reason.
 ";
 
 /// Collects all files; a failure is recorded in the file's place.
@@ -48,7 +49,7 @@ pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bu
     match &loaded {
         Ok(loaded) => bundle.text("config.toml", &loaded.show()),
         // The invalid lines are omitted: their content is unknown.
-        Err(_) => bundle.text("config.toml", "# It cannot be read: see check.json.\n"),
+        Err(_) => bundle.text("config.toml", "# invalid, see check.json\n"),
     }
     for (name, route) in [("status.json", Route::Status), ("traffic.json", Route::Traffic)] {
         let answer = answered(client.get::<Value>(&route.path())).await;
@@ -94,7 +95,7 @@ fn versions(config: &Config) -> String {
     format!(
         "edgesync {VERSION}\narchitecture {}\ntime {}\nschema {schema}\n",
         std::env::consts::ARCH,
-        Timestamp::now()
+        rfc3339(Timestamp::now())
     )
 }
 

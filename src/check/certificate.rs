@@ -23,7 +23,7 @@ fn examine(examined: &mut Examined) -> Finding {
     match (examined.identity(), config.peer().tls) {
         (None, false) => Finding::skipped("this node has not joined, and the link is without TLS"),
         (None, true) => Finding::warning(
-            "this node has no certificate: the broker must let it in by password",
+            "no certificate: the broker must accept this node by password",
             "join the cloud with 'edgesync join'",
         ),
         (Some(Err(unusable)), _) => unusable.into(),
@@ -38,16 +38,16 @@ fn evaluate(stored: &Stored, node: &str, renews: bool, clock: &Clock) -> Finding
     match certificate.subject().requested_node() {
         Some(name) if name == node => {}
         Some(name) => {
-            let seen = format!("the certificate is for node '{name}', the configuration says '{node}'");
+            let seen = format!("certificate of node '{name}', but node.name is '{node}'");
             return Finding::failed(seen, format!("set node.name to '{name}', or {JOIN_AGAIN}"));
         }
         None => {
             let name = &certificate.subject().common_name;
-            return Finding::failed(format!("the certificate of '{name}' is none of a node"), JOIN_AGAIN);
+            return Finding::failed(format!("certificate of '{name}' is not that of a node"), JOIN_AGAIN);
         }
     }
     if let Some(expired) = stored.ca.iter().find(|ca| has_ended(ca, clock)) {
-        let seen = format!("the authority's certificate has expired on {}", date(expired.not_after()));
+        let seen = format!("certificate of the authority expired on {}", date(expired.not_after()));
         return Finding::failed(seen, JOIN_AGAIN);
     }
     lifetime(certificate, renews, clock)
@@ -59,7 +59,7 @@ fn lifetime(certificate: &Certificate, renews: bool, clock: &Clock) -> Finding {
     let seen = format!("valid until {}, {} left", date(until), format_duration(left.max(0)));
     let renewal = match renews {
         true => {
-            "see 'journalctl -u edgesync' why renewing fails, and that the cloud's join service can be reached"
+            "see 'journalctl -u edgesync' for the cause, and check that the cloud's join service is reachable"
         }
         false => "set identity.cloud to the address of the join service, so that the agent renews it",
     };
@@ -67,18 +67,18 @@ fn lifetime(certificate: &Certificate, renews: bool, clock: &Clock) -> Finding {
     match Schedule::new(certificate, 0.0).validity(clock) {
         Validity::Expired => Finding::failed(
             format!("expired on {}, {} ago", date(until), format_duration(left.saturating_neg())),
-            format!("start the agent, which renews it within the cloud's grace; else {JOIN_AGAIN}"),
+            format!("start the agent, which renews it within the cloud's grace period; else {JOIN_AGAIN}"),
         ),
         Validity::Unknown => Finding::warning(
-            format!("valid until {}; the clock is too wrong to tell how long that is", date(until)),
+            format!("valid until {}; remaining time unknown, clock not set", date(until)),
             "set the clock",
         ),
-        Validity::Tight => Finding::warning(format!("{seen}: renewing has failed for a while"), renewal),
+        Validity::Tight => Finding::warning(format!("{seen}; renewal failing"), renewal),
         Validity::Good if overdue => Finding::warning(format!("{seen}; renewal is overdue"), renewal),
-        Validity::Good if !renews => Finding::warning(format!("{seen}, and nobody renews it"), renewal),
+        Validity::Good if !renews => Finding::warning(format!("{seen}, no renewal configured"), renewal),
         Validity::Good => {
             let due = Schedule::new(certificate, 0.0).planned();
-            Finding::ok(format!("{seen}, renewed after {}; its key in {IDENTITY_FILE} fits", date(due)))
+            Finding::ok(format!("{seen}, renewed after {}; key in {IDENTITY_FILE} matches", date(due)))
         }
     }
 }

@@ -23,20 +23,20 @@ fn examine(examined: &mut Examined) -> Finding {
 fn evaluate(clock: &Clock, timesync: &Path) -> Finding {
     let now = clock.now().strftime("%Y-%m-%dT%H:%M:%SZ");
     if !clock.is_plausible() {
-        let seen = format!(
-            "it shows {now}, which is in the past: this program, a certificate or the database is newer"
-        );
-        return Finding::failed(seen, "set the clock, for instance with NTP: see 'timedatectl'");
+        let seen = format!("{now} is in the past: this program, a certificate or the database is newer");
+        return Finding::failed(seen, "set the clock, for instance with NTP ('timedatectl')");
     }
     if timesync.join("synchronized").exists() {
         return Finding::ok(format!("{now}, synchronized"));
     }
     if timesync.exists() {
-        let seen =
-            format!("it shows {now}, which can be right, but has not been synchronized since the start");
-        return Finding::warning(seen, "look with 'timedatectl timesync-status' why no time server answers");
+        let seen = format!("{now} is plausible, but not synchronized since boot");
+        return Finding::warning(
+            seen,
+            "run 'timedatectl timesync-status' to see why no time server responds",
+        );
     }
-    Finding::ok(format!("{now}; without systemd-timesyncd nothing tells whether it is synchronized"))
+    Finding::ok(format!("{now}; synchronization unknown, systemd-timesyncd does not run"))
 }
 
 #[cfg(test)]
@@ -57,8 +57,8 @@ mod tests {
         fn later() -> Timestamp {
             "2030-01-01T00:00:00Z".parse().unwrap()
         }
-        ok(evaluate(&Clock::of(later, []), &nothing), "2030-01-01T00:00:00Z; without");
-        warned(evaluate(&Clock::of(later, []), dir.path()), "not been synchronized", "timesync-status");
+        ok(evaluate(&Clock::of(later, []), &nothing), "2030-01-01T00:00:00Z; synchronization unknown");
+        warned(evaluate(&Clock::of(later, []), dir.path()), "not synchronized", "timesync-status");
         std::fs::write(dir.path().join("synchronized"), "").unwrap();
         ok(evaluate(&Clock::of(later, []), dir.path()), ", synchronized");
         let newer = "2031-01-01T00:00:00Z".parse().unwrap();

@@ -14,7 +14,7 @@ pub(super) const CHECK: Check = Check {
 fn examine(examined: &mut Examined) -> Finding {
     match &examined.status {
         Some(status) => evaluate(status),
-        None => Finding::skipped("only an agent that runs can ask it"),
+        None => Finding::skipped("requires a running agent"),
     }
 }
 
@@ -22,18 +22,18 @@ fn evaluate(status: &AgentStatus) -> Finding {
     let (cloud, sync) = (&status.cloud, &status.sync);
     if cloud.removed {
         let next = "run 'edgesync-cloud node admit NODE' at the cloud side, or join another fleet";
-        return Finding::failed("this node was removed from the fleet", next);
+        return Finding::failed("node removed from the fleet", next);
     }
     if cloud.state != CloudStatus::CONNECTED {
         return no_answer(status);
     }
     if sync.held_back > 0 {
-        let next = "run 'edgesync-cloud confirm-deletions NODE' at the cloud side if they are meant";
-        return Finding::warning(format!("the cloud holds back {} removals", sync.held_back), next);
+        let next = "run 'edgesync-cloud confirm-deletions NODE' at the cloud side if they are intended";
+        return Finding::warning(format!("{} removals held back by the cloud", sync.held_back), next);
     }
     if !status.rejected.is_empty() {
-        let seen = format!("{} objects could not be taken over", status.rejected.len());
-        return Finding::warning(seen, "see 'edgesync status' for the reason of each");
+        let seen = format!("{} objects rejected", status.rejected.len());
+        return Finding::warning(seen, "see 'edgesync status' for the reasons");
     }
     if sync.in_sync {
         let since = sync.in_sync_since.as_deref().unwrap_or_default();
@@ -41,24 +41,24 @@ fn evaluate(status: &AgentStatus) -> Finding {
     }
     let (pending, unconfirmed) = (sync.pending, sync.unconfirmed);
     Finding::warning(
-        format!("the cloud answers; {pending} objects are to come, {unconfirmed} changes are not confirmed"),
-        "wait until it is done, and check again",
+        format!("cloud side connected; {pending} objects pending, {unconfirmed} changes unconfirmed"),
+        "wait, and run the check again",
     )
 }
 
 fn no_answer(status: &AgentStatus) -> Finding {
-    let seen = format!("the cloud does not answer: {}", status.cloud.state);
+    let seen = format!("cloud side does not respond: {}", status.cloud.state);
     match (status.link.link_type.as_str(), &status.link.cause) {
         ("kubeedge", None) => Finding::failed(
             seen,
-            "see CloudCore's log (kubectl -n kubeedge logs deploy/cloudcore), and whether its node limit is reached",
+            "see CloudCore's log (kubectl -n kubeedge logs deploy/cloudcore), and check its node limit",
         ),
         ("kubeedge", Some(cause)) => {
-            Finding::failed(format!("{seen}: {cause}"), "see that CloudCore runs, and its log")
+            Finding::failed(format!("{seen}: {cause}"), "check that CloudCore runs, and see its log")
         }
         _ => Finding::failed(
             seen,
-            "see that the cloud side runs ('systemctl status edgesync-cloud') and uses the same broker and prefix",
+            "check that the cloud side runs ('systemctl status edgesync-cloud') and uses the same broker and prefix",
         ),
     }
 }
@@ -78,9 +78,9 @@ mod tests {
             evaluate(&status)
         };
         ok(status(|_| {}), "in sync with 7 objects since t");
-        warned(status(|s| s.sync.in_sync = false), "0 objects are to come", "wait");
-        warned(status(|s| s.sync.held_back = 3), "holds back 3 removals", "confirm-deletions");
-        warned(status(|s| s.rejected = vec![samples::rejected()]), "1 objects could not", "edgesync status");
+        warned(status(|s| s.sync.in_sync = false), "0 objects pending", "wait");
+        warned(status(|s| s.sync.held_back = 3), "3 removals held back", "confirm-deletions");
+        warned(status(|s| s.rejected = vec![samples::rejected()]), "1 objects rejected", "edgesync status");
         failed(status(|s| s.cloud.state = "offline".to_owned()), "offline", "edgesync-cloud");
         let kubeedge = |s: &mut AgentStatus| {
             s.cloud.state = "unreachable".to_owned();

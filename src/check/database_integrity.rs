@@ -19,14 +19,14 @@ pub(super) const CHECK: Check = Check {
 fn examine(examined: &mut Examined) -> Finding {
     let path = examined.config().store.path;
     if matches!(path.try_exists(), Ok(false)) {
-        return Finding::skipped("there is no database yet");
+        return Finding::skipped("no database yet");
     }
     if inspect::schema(&path).is_ok_and(|schema| schema.found != schema.known) {
-        return Finding::skipped("its schema is not this program's: the agent has to start first");
+        return Finding::skipped("schema version of another program version: start the agent first");
     }
     let next = match examined.agent_runs {
         true => {
-            "run 'edgesync verify --online', which has the agent mend it and ask the cloud for what is lost"
+            "run 'edgesync verify --online': the agent repairs the database, and the cloud resends lost objects"
         }
         false => "run 'edgesync repair'",
     };
@@ -35,7 +35,7 @@ fn examine(examined: &mut Examined) -> Finding {
         Ok(Some(found)) if found.is_sound() => {
             let (rows, revision) = (found.rows, found.totals.revision);
             examined.sealed = Some(found.sealed);
-            Finding::ok(format!("{rows} objects, revision {revision}: checksums, count and digest fit"))
+            Finding::ok(format!("{rows} objects, revision {revision}: checksums, count and digest match"))
         }
         Ok(Some(found)) => {
             let problems = found.problems().join("; ");
@@ -43,8 +43,8 @@ fn examine(examined: &mut Examined) -> Finding {
             Finding::failed(problems, next)
         }
         Ok(None) => Finding::warning(
-            format!("it is too large to be read within {} s", READ_TIMEOUT.as_secs()),
-            "run 'edgesync verify', which takes its time",
+            format!("not read completely within {} s", READ_TIMEOUT.as_secs()),
+            "run 'edgesync verify', which has no time limit",
         ),
         Err(error) => Finding::failed(chain(&error), next),
     }
@@ -66,6 +66,6 @@ mod tests {
         store.close().await;
         ok(examine(&mut examined), "20 objects");
         flip_in(&path, b"marker-7");
-        failed(examine(&mut examined), "the checksum of 1 object does not hold", "edgesync repair");
+        failed(examine(&mut examined), "checksum mismatch in 1 object", "edgesync repair");
     }
 }

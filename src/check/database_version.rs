@@ -16,20 +16,20 @@ fn examine(examined: &mut Examined) -> Finding {
     let path = examined.config().store.path;
     let shown = path.display();
     if matches!(path.try_exists(), Ok(false)) {
-        return Finding::skipped(format!("{shown} does not exist yet: the agent makes it when it starts"));
+        return Finding::skipped(format!("{shown} does not exist yet; the agent creates it when it starts"));
     }
     match inspect::schema(&path) {
         Ok(schema) => evaluate(schema),
         Err(error @ StoreError::Foreign { .. }) => {
-            Finding::failed(error.to_string(), "set store.path to another file, or move that one away")
+            Finding::failed(error.to_string(), "set store.path to another file, or move this one away")
         }
         Err(error @ StoreError::Unreleased { .. }) => Finding::warning(
             error.to_string(),
-            "start the agent, which sets it aside, begins a new one with what it can read of it, and gets the rest from the cloud",
+            "start the agent, which sets the database aside and salvages readable rows into a new one; the cloud resends the rest",
         ),
         Err(error @ StoreError::Corrupt(_)) => Finding::failed(
             format!("{shown}: {}", chain(&error)),
-            "start the agent, which saves what can be read, or run 'edgesync repair'",
+            "start the agent, which salvages readable rows, or run 'edgesync repair'",
         ),
         Err(error) => Finding::failed(format!("{shown}: {}", chain(&error)), "run the check as root"),
     }
@@ -37,13 +37,14 @@ fn examine(examined: &mut Examined) -> Finding {
 
 fn evaluate(Schema { found, known }: Schema) -> Finding {
     if found > known {
-        let seen = format!("it has schema version {found}, this program knows versions up to {known}");
-        let next = "install the version of edgesync that wrote it, or a newer one; this one sets the database aside when \
-                    it starts, begins a new one with what it can read of it, and gets the rest from the cloud";
+        let seen = format!("schema version {found}, this program supports versions up to {known}");
+        let next = "install the version of edgesync that wrote it, or a newer one; this one sets the database aside when it starts and salvages readable rows into a new one, and the cloud resends the rest";
         return Finding::warning(seen, next);
     }
     if found < known {
-        return Finding::ok(format!("schema version {found}; the agent brings it to {known} when it starts"));
+        return Finding::ok(format!(
+            "schema version {found}; the agent migrates it to {known} when it starts"
+        ));
     }
     Finding::ok(format!("schema version {found}"))
 }
@@ -56,7 +57,7 @@ mod tests {
     #[test]
     fn a_newer_schema_warns_and_an_older_one_is_ok() {
         ok(evaluate(Schema { found: 3, known: 3 }), "schema version 3");
-        ok(evaluate(Schema { found: 2, known: 3 }), "brings it to 3");
+        ok(evaluate(Schema { found: 2, known: 3 }), "migrates it to 3");
         warned(evaluate(Schema { found: 4, known: 3 }), "schema version 4", "newer");
     }
 
@@ -72,7 +73,7 @@ mod tests {
         let path = examined.config().store.path;
         let unreleased = "PRAGMA application_id = 0x65737945";
         rusqlite::Connection::open(&path).unwrap().execute_batch(unreleased).unwrap();
-        warned(examine(&mut examined), "before the first release", "sets it aside");
+        warned(examine(&mut examined), "before the first release", "sets the database aside");
         std::fs::write(&path, vec![0xff; 8192]).unwrap();
         failed(examine(&mut examined), "damaged", "repair");
         std::fs::write(&path, "").unwrap();

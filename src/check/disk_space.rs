@@ -24,13 +24,13 @@ fn examine(examined: &mut Examined) -> Finding {
     let found = match rustix::fs::statvfs(directory) {
         Ok(found) => found,
         Err(error) => {
-            let seen = format!("{} cannot be looked at: {error}", directory.display());
+            let seen = format!("stat {}: {error}", directory.display());
             return Finding::failed(seen, "run the check as root, or correct store.path");
         }
     };
     if found.f_files > 0 && found.f_favail == 0 {
-        let seen = format!("no file can be made in {}: its disk has no inodes left", directory.display());
-        return Finding::failed(seen, "remove files from that disk");
+        let seen = format!("no inodes left on the disk of {}", directory.display());
+        return Finding::failed(seen, "remove files from this disk");
     }
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     let used = inspect::bytes_on_disk(&store.path);
@@ -41,17 +41,17 @@ fn evaluate(directory: &Path, free: u64, used: u64, max_bytes: u64) -> Finding {
     let shown = directory.display();
     let required = max_bytes.saturating_sub(used);
     let seen = format!(
-        "{} free in {shown}; the database has {} of at most {}",
+        "{} free in {shown}; database uses {} of at most {}",
         size(free),
         size(used),
         size(max_bytes)
     );
     if free < MIN_FREE_BYTES {
-        Finding::failed(seen, "make room on that disk: nothing new can be kept")
+        Finding::failed(seen, "free space on this disk: no new objects can be stored")
     } else if free < required {
         Finding::warning(
             seen,
-            format!("make room on that disk, or set store.max_size below {}", size(free + used)),
+            format!("free space on this disk, or set store.max_size below {}", size(free + used)),
         )
     } else {
         Finding::ok(seen)
@@ -66,10 +66,10 @@ mod tests {
     #[test]
     fn free_space_is_compared_with_the_databases_maximum() {
         let dir = Path::new("/x");
-        ok(evaluate(dir, 2 << 30, 0, 1 << 30), "2.0 GiB free in /x; the database has 0 B of at most 1.0 GiB");
+        ok(evaluate(dir, 2 << 30, 0, 1 << 30), "2.0 GiB free in /x; database uses 0 B of at most 1.0 GiB");
         ok(evaluate(dir, 600 << 20, 512 << 20, 1 << 30), "600 MiB free");
         warned(evaluate(dir, 100 << 20, 0, 1 << 30), "100 MiB free", "store.max_size below 100 MiB");
-        failed(evaluate(dir, 1 << 20, 0, 1 << 30), "1 MiB free", "make room");
+        failed(evaluate(dir, 1 << 20, 0, 1 << 30), "1 MiB free", "free space");
     }
 
     #[test]

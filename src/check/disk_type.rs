@@ -49,7 +49,7 @@ pub(super) fn examine(examined: &mut Examined) -> Finding {
     let config = examined.config();
     let directory = disk_space::existing(directory_of(&config.store.path));
     let (Ok(kind), Ok(state)) = (rustix::fs::statfs(directory), rustix::fs::statvfs(directory)) else {
-        return Finding::skipped(format!("the file system of {} cannot be looked at", directory.display()));
+        return Finding::skipped(format!("file system of {} unknown", directory.display()));
     };
     // The number has 32 bits; some systems store it in a signed word.
     let number = (kind.f_type as u64) & 0xffff_ffff;
@@ -65,21 +65,20 @@ fn evaluate(directory: &str, number: u64, read_only: bool) -> Finding {
     let place = "put store.path on a local disk";
     match kind {
         Kind::Disk => Finding::ok(format!("{directory} is on {name}")),
-        Kind::Memory => Finding::warning(
-            format!("{directory} is on {name}: after each start everything has to be sent again"),
-            place,
-        ),
+        Kind::Memory => {
+            Finding::warning(format!("{directory} is on {name}: each reboot loses the database"), place)
+        }
         Kind::Layered => Finding::warning(
             format!("{directory} is on {name}: the database is lost with the container"),
             "mount a volume there, or put store.path on a local disk",
         ),
         Kind::Network => Finding::failed(
-            format!("{directory} is on {name}: a database on a network file system gets damaged"),
+            format!("{directory} is on {name}: databases on network file systems get damaged"),
             place,
         ),
         Kind::ReadOnly => Finding::failed(
             format!("{directory} is on {name}, mounted read-only"),
-            "mount it for writing: 'dmesg' says whether errors of the disk made it so",
+            "mount it read-write; see 'dmesg' for errors of the disk",
         ),
     }
 }

@@ -17,20 +17,17 @@ pub(super) const CHECK: Check = Check {
 fn examine(examined: &mut Examined) -> Finding {
     let config = examined.config();
     if config.files.rules.is_empty() {
-        return Finding::skipped("there are no rules for files");
+        return Finding::skipped("no file rules configured");
     }
     if let Some(files) = examined.status.as_ref().and_then(|status| status.files.as_ref()) {
         return evaluate(files);
     }
     let socket = config.helper.socket.display();
     match UnixStream::connect(&config.helper.socket) {
-        Ok(_) => Finding::ok(format!(
-            "the helper answers at {socket}; what is in effect only a running agent knows"
-        )),
-        Err(error) => Finding::failed(
-            format!("nobody writes files: the helper does not answer at {socket}: {error}"),
-            enable(),
-        ),
+        Ok(_) => {
+            Finding::ok(format!("helper reachable at {socket}; states of objects require a running agent"))
+        }
+        Err(error) => Finding::failed(format!("helper unreachable at {socket}: {error}"), enable()),
     }
 }
 
@@ -43,13 +40,18 @@ fn enable() -> &'static str {
 }
 
 fn evaluate(files: &FilesSummary) -> Finding {
-    let seen = format!("{} of {} objects are in effect", files.in_effect, files.objects);
+    let seen = format!("{} of {} objects in effect", files.in_effect, files.objects);
     if let Some(problem) = &files.problem {
-        return Finding::failed(format!("{seen}: {problem}"), enable());
+        // Without objects, nothing is known before the first answer of the helper.
+        let seen = if files.objects == 0 { problem.clone() } else { format!("{seen}: {problem}") };
+        return Finding::failed(seen, enable());
     }
     match files.not_in_effect + files.conflicts {
         0 => Finding::ok(seen),
-        _ => Finding::warning(seen, "'edgesync files' says why; 'edgesync files apply RULE' tries again"),
+        _ => Finding::warning(
+            seen,
+            "see 'edgesync files' for the causes, and retry with 'edgesync files apply RULE'",
+        ),
     }
 }
 
@@ -71,8 +73,8 @@ mod tests {
         ok(evaluate(&files(3, 0, None)), "3 of 3 objects");
         warned(evaluate(&files(2, 1, None)), "2 of 3", "edgesync files");
         failed(
-            evaluate(&files(0, 0, Some("the helper cannot be asked"))),
-            "cannot be asked",
+            evaluate(&files(0, 0, Some("helper unreachable"))),
+            "helper unreachable",
             systemd::advice("systemctl enable --now edgesync-files.socket", "'edgesync files-helper'"),
         );
     }

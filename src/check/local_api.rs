@@ -42,19 +42,21 @@ async fn examine(examined: &mut Examined) -> Finding {
         Err(ClientError::Connect { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
             examined.agent_runs = true;
             let next = "run the check as root, or as a member of the socket's group";
-            Finding::failed(format!("{shown} may not be used: {source}"), next)
+            Finding::failed(format!("connect to {shown}: {source}"), next)
         }
         Err(error) if examined.agent_runs => {
-            let seen =
-                format!("a process has the database open, but {shown} does not answer: {}", chain(&error));
+            let seen = format!(
+                "agent does not respond at {shown}, but a process has the database open: {}",
+                chain(&error)
+            );
             Finding::failed(seen, "see 'journalctl -u edgesync', and restart the agent if it hangs")
         }
         Err(ClientError::Connect { .. }) => Finding::warning(
-            format!("the agent does not run: nobody answers at {shown}"),
+            format!("agent not running: nothing listens at {shown}"),
             systemd::advice("systemctl start edgesync", "start it: 'edgesync run'"),
         ),
         Err(error) => {
-            let seen = format!("{shown} does not answer as an agent: {}", chain(&error));
+            let seen = format!("no agent at {shown}: {}", chain(&error));
             Finding::failed(seen, "see 'journalctl -u edgesync'")
         }
     }
@@ -76,11 +78,11 @@ fn answered(answer: &Value, node: &str, socket: &str) -> (Finding, Option<AgentS
 fn of_node(identity: &AgentIdentity, node: &str, socket: &str) -> Option<Finding> {
     let (running, is) = (&identity.agent.version, &identity.node);
     if is != node {
-        let seen = format!("the agent at {socket} is that of node '{is}', the configuration says '{node}'");
+        let seen = format!("the agent at {socket} is node '{is}', but node.name is '{node}'");
         return Some(Finding::warning(seen, restart()));
     }
     if running != VERSION {
-        let seen = format!("the agent that runs is version {running}, this program is {VERSION}");
+        let seen = format!("the running agent has version {running}, this program {VERSION}");
         return Some(Finding::warning(seen, restart()));
     }
     None
@@ -93,10 +95,10 @@ fn of_status(status: &Result<AgentStatus, Unreadable>, socket: &str) -> Finding 
     };
     let writing = &status.store.writing;
     if writing != StoreStatus::WORKS {
-        let seen = format!("the agent answers, but its database takes no changes: {writing}");
-        return Finding::failed(seen, "make room on the disk, or see 'journalctl -u edgesync'");
+        let seen = format!("agent running, but its database is not writable: {writing}");
+        return Finding::failed(seen, "free space on the disk, or see 'journalctl -u edgesync'");
     }
-    Finding::ok(format!("{socket} answers, version {VERSION}"))
+    Finding::ok(format!("{socket}: agent running, version {VERSION}"))
 }
 
 #[cfg(test)]
@@ -111,7 +113,7 @@ mod tests {
         let testbed = Testbed::new("");
         let mut examined = testbed.examined();
         let start = systemd::advice("systemctl start edgesync", "'edgesync run'");
-        warned(examine(&mut examined).await, "the agent does not run", start);
+        warned(examine(&mut examined).await, "agent not running", start);
         assert!(!examined.agent_runs);
     }
 
@@ -120,7 +122,7 @@ mod tests {
         let testbed = Testbed::new("");
         let mut examined = testbed.examined();
         let store = testbed.store().await;
-        failed(examine(&mut examined).await, "does not answer", "journalctl");
+        failed(examine(&mut examined).await, "does not respond", "journalctl");
         assert!(examined.agent_runs);
         store.close().await;
     }
@@ -134,10 +136,10 @@ mod tests {
             json!(status)
         };
         let answered = |status: &Value, node: &str, socket: &str| answered(status, node, socket).0;
-        ok(answered(&status(VERSION, "a", "works"), "a", "/s"), "/s answers, version");
+        ok(answered(&status(VERSION, "a", "works"), "a", "/s"), "/s: agent running, version");
         warned(answered(&status("0.0.1", "a", "works"), "a", "/s"), "version 0.0.1", "restart");
         warned(answered(&status(VERSION, "b", "works"), "a", "/s"), "node 'b'", "restart");
-        failed(answered(&status(VERSION, "a", "full"), "a", "/s"), "takes no changes: full", "room");
+        failed(answered(&status(VERSION, "a", "full"), "a", "/s"), "not writable: full", "free space");
         let mut old = status(VERSION, "a", "works");
         old["store"].as_object_mut().unwrap().remove("writing");
         warned(answered(&old, "a", "/s"), "the agent's status lacks `writing`", "restart");

@@ -34,15 +34,12 @@ async fn examine(examined: &Examined) -> Finding {
         return of_agent(&status.link);
     }
     if examined.agent_runs_now() {
-        return Finding::skipped("the agent runs: a second connection would throw it out");
+        return Finding::skipped("the agent is running and would lose its connection");
     }
     match probe(examined, |topics, node| vec![topics.down(node), topics.cloud()]).await {
         Ok((link, _)) => {
             link.shutdown(Vec::new(), FAREWELL_TIMEOUT).await;
-            Finding::ok(format!(
-                "{} lets this node in and grants its subscriptions",
-                examined.config().link.broker
-            ))
+            Finding::ok(format!("{}: connected, subscriptions granted", examined.config().link.broker))
         }
         Err(problem) => problem.finding(),
     }
@@ -55,10 +52,10 @@ fn of_agent(link: &LinkStatus) -> Finding {
         let since = link.since.as_deref().unwrap_or_default();
         return Finding::ok(format!("the agent is connected to {broker} since {since}"));
     }
-    let cause = link.cause.as_deref().unwrap_or("it has not tried yet");
+    let cause = link.cause.as_deref().unwrap_or("no attempt yet");
     Finding::failed(
         format!("the agent is not connected to {broker}: {cause}"),
-        "do what that says; stop the agent and check again for a look at each step",
+        "fix the cause; to check each step, stop the agent and run the check again",
     )
 }
 
@@ -76,23 +73,23 @@ pub(super) enum ProbeError {
 impl ProbeError {
     pub(super) fn finding(&self) -> Finding {
         let cause = match self {
-            Self::Options(problem) => return Finding::failed(problem.clone(), "correct the section [link]"),
+            Self::Options(problem) => return Finding::failed(problem.clone(), "correct section [link]"),
             Self::Silent => {
-                let seen = format!("no answer within {} s", CONNECT_TIMEOUT.as_secs());
+                let seen = format!("no response within {} s", CONNECT_TIMEOUT.as_secs());
                 return Finding::failed(seen, "see the broker's log");
             }
             Self::Cause(cause) => cause,
         };
         let next = match cause {
             Cause::NotAuthorized { .. } | Cause::Rejected { .. } => {
-                "see the broker's log; with certificates it must take their names as user names ('edgesync-cloud broker-config')"
+                "see the broker's log; with certificates it must use their names as user names ('edgesync-cloud broker-config')"
             }
             Cause::SubscriptionRefused { .. } => {
-                "correct the broker's access rules: 'edgesync-cloud broker-config' prints the right ones"
+                "correct the broker's access rules ('edgesync-cloud broker-config')"
             }
             Cause::TakenOver { .. } => "find the other device with this node's name, and rename one of them",
             Cause::Protocol { .. } | Cause::Closed => {
-                "see that an MQTT v5 broker listens there, and see its log"
+                "check that an MQTT v5 broker listens there, and see its log"
             }
             _ => "see the broker's log",
         };
@@ -167,7 +164,7 @@ mod tests {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let store = EdgeStore::open(&path, EdgeOptions::default()).unwrap();
         assert!(
-            matches!(examine(&testbed.examined()).await, Finding::Skipped(why) if why.contains("throw it out"))
+            matches!(examine(&testbed.examined()).await, Finding::Skipped(why) if why.contains("lose its connection"))
         );
         store.close().await;
     }

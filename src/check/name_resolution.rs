@@ -22,19 +22,19 @@ async fn examine(examined: &mut Examined) -> Finding {
     examined.addresses = match found {
         Ok(found) => found.take(MAX_ADDRESSES).collect(),
         Err(error) => {
-            let next = format!(
-                "see that {} is right and that this device has a name server (/etc/resolv.conf)",
-                peer.key
-            );
-            return Finding::failed(format!("'{}' has no address: {error}", peer.host), next);
+            let next =
+                format!("check {}, and that this device has a name server (/etc/resolv.conf)", peer.key);
+            return Finding::failed(format!("resolve '{}': {error}", peer.host), next);
         }
     };
     if peer.host.parse::<IpAddr>().is_ok() {
-        return Finding::ok(format!("{} is an address", peer.host));
+        return Finding::ok(format!("{} is an IP address", peer.host));
     }
     let shown: Vec<String> = examined.addresses.iter().map(|address| address.ip().to_string()).collect();
     match shown.is_empty() {
-        true => Finding::failed(format!("'{}' has no address", peer.host), format!("correct {}", peer.key)),
+        true => {
+            Finding::failed(format!("resolve '{}': no address", peer.host), format!("correct {}", peer.key))
+        }
         false => Finding::ok(format!("{} is {}", peer.host, shown.join(", "))),
     }
 }
@@ -48,9 +48,9 @@ mod tests {
     async fn addresses_are_kept_and_unknown_names_fail() {
         let testbed = Testbed::new("[link]\nbroker = \"mqtt://127.0.0.1:1\"\n");
         let mut examined = testbed.examined();
-        ok(examine(&mut examined).await, "127.0.0.1 is an address");
+        ok(examine(&mut examined).await, "127.0.0.1 is an IP address");
         assert_eq!(examined.addresses.len(), 1);
         testbed.configure("[link]\nbroker = \"mqtt://nobody.invalid\"\n");
-        failed(examine(&mut testbed.examined()).await, "'nobody.invalid' has no address", "resolv.conf");
+        failed(examine(&mut testbed.examined()).await, "resolve 'nobody.invalid'", "resolv.conf");
     }
 }

@@ -54,7 +54,7 @@ impl Problems {
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
-                    let seen = format!("{} cannot be looked at: {error}", path.display());
+                    let seen = format!("stat {}: {error}", path.display());
                     self.warnings.push((seen, "run the check as root".to_owned()));
                 }
             }
@@ -69,13 +69,13 @@ impl Problems {
         if matches!(rule, Rule::Key | Rule::Private) && mode & 0o007 != 0
             || matches!(rule, Rule::Key) && mode & 0o070 != 0
         {
-            let seen = format!("others than its owner can read {shown} (mode {mode:04o})");
+            let seen = format!("{shown} is readable by others (mode {mode:04o})");
             self.failures.push((seen, format!("chmod 600 {shown}")));
         } else if rule == Rule::Private && mode & 0o070 != 0 {
-            let seen = format!("the group of {shown} can read it (mode {mode:04o})");
+            let seen = format!("{shown} is readable by its group (mode {mode:04o})");
             self.warnings.push((seen, format!("chmod 600 {shown}")));
         } else if mode & 0o022 != 0 {
-            let seen = format!("others than its owner can write {shown} (mode {mode:04o})");
+            let seen = format!("{shown} is writable by others than its owner (mode {mode:04o})");
             self.failures.push((seen, format!("chmod go-w {shown}")));
         }
         if !user.may(metadata, 0o4) {
@@ -89,8 +89,10 @@ impl Problems {
         let shown = directory.display();
         match fs::metadata(directory) {
             Ok(metadata) if !metadata.is_dir() => {
-                self.failures
-                    .push((format!("{shown} is no directory"), "set store.path to another place".into()));
+                self.failures.push((
+                    format!("{shown} is not a directory"),
+                    "set store.path to a file in a directory".into(),
+                ));
             }
             Ok(metadata) if !user.may(&metadata, 0o3) => {
                 let mode = metadata.mode() & 0o7777;
@@ -103,16 +105,15 @@ impl Problems {
             }
             Ok(metadata) if metadata.mode() & 0o1002 == 0o002 => {
                 self.failures
-                    .push((format!("everybody can write into {shown}"), format!("chmod o-w {shown}")));
+                    .push((format!("{shown} is writable by all users"), format!("chmod o-w {shown}")));
             }
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let next = "start the agent, which makes it, or correct store.path";
+                let next = "start the agent, which creates it, or correct store.path";
                 self.warnings.push((format!("{shown} does not exist yet"), next.to_owned()));
             }
             Err(error) => {
-                self.warnings
-                    .push((format!("{shown} cannot be looked at: {error}"), "run the check as root".into()));
+                self.warnings.push((format!("stat {shown}: {error}"), "run the check as root".into()));
             }
         }
     }
@@ -121,7 +122,7 @@ impl Problems {
         let Ok(metadata) = fs::metadata(directory) else { return };
         if metadata.mode() & 0o1002 == 0o002 {
             let shown = directory.display();
-            let seen = format!("everybody can replace the socket in {shown}");
+            let seen = format!("all users can replace the socket in {shown}");
             self.failures.push((seen, format!("chmod o-w {shown}")));
         }
     }
@@ -222,12 +223,12 @@ mod tests {
         }
         ok(examine(&mut examined), "3 files");
         set_mode(&config.store.path, 0o640);
-        warned(examine(&mut examined), "the group of", "chmod 600");
+        warned(examine(&mut examined), "readable by its group", "chmod 600");
         set_mode(&config.seal.key_file, 0o640);
-        failed(examine(&mut examined), "others than its owner can read", "chmod 600");
+        failed(examine(&mut examined), "readable by others", "chmod 600");
         set_mode(&config.seal.key_file, 0o600);
         set_mode(&testbed.config_path(), 0o666);
-        failed(examine(&mut examined), "can write", "chmod go-w");
+        failed(examine(&mut examined), "writable by others", "chmod go-w");
     }
 
     #[test]
@@ -238,7 +239,7 @@ mod tests {
         warned(examine(&mut examined), "does not exist yet", "start the agent");
         fs::create_dir_all(&directory).unwrap();
         set_mode(&directory, 0o777);
-        failed(examine(&mut examined), "everybody can write", "chmod o-w");
+        failed(examine(&mut examined), "writable by all users", "chmod o-w");
     }
 
     #[test]

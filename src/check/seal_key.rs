@@ -21,28 +21,25 @@ fn examine(examined: &mut Examined) -> Finding {
     let path = examined.config().seal.key_file;
     let shown = path.display();
     let bodies: u64 = examined.sealed.iter().flat_map(|keys| keys.values()).sum();
-    let again = "start the agent: it makes a new key, and the cloud sends the Secrets again";
+    let again = "start the agent, which creates a new key; the cloud resends the Secrets";
     match fs::metadata(&path) {
-        Err(error) if error.kind() == ErrorKind::NotFound && bodies > 0 => {
-            Finding::failed(format!("{shown} is lost, and {bodies} objects are sealed with it"), again)
-        }
+        Err(error) if error.kind() == ErrorKind::NotFound && bodies > 0 => Finding::failed(
+            format!("{shown} does not exist, and {bodies} objects are sealed with its keys"),
+            again,
+        ),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Finding::skipped(format!("{shown} does not exist yet: the agent makes it when it starts"))
+            Finding::skipped(format!("{shown} does not exist yet; the agent creates it when it starts"))
         }
-        Err(error) => {
-            Finding::failed(format!("{shown} cannot be looked at: {error}"), "run the check as root")
-        }
+        Err(error) => Finding::failed(format!("stat {shown}: {error}"), "run the check as root"),
         Ok(metadata) if !metadata.is_file() || metadata.len() > MAX_FILE_BYTES => {
-            Finding::failed(format!("{shown} is no file with keys"), "set seal.key_file to another place")
+            Finding::failed(format!("{shown} is not a key file"), "set seal.key_file to another file")
         }
         Ok(_) => match fs::read_to_string(&path) {
             Ok(text) => check_keys(&shown.to_string(), &text, examined, again),
             Err(error) if error.kind() == ErrorKind::InvalidData => {
-                Finding::failed(format!("{shown} is damaged: it is no text"), again)
+                Finding::failed(format!("{shown} is damaged: not a text"), again)
             }
-            Err(error) => {
-                Finding::failed(format!("{shown} cannot be read: {error}"), "run the check as root")
-            }
+            Err(error) => Finding::failed(format!("read {shown}: {error}"), "run the check as root"),
         },
     }
 }
@@ -50,7 +47,7 @@ fn examine(examined: &mut Examined) -> Finding {
 /// Checks that the file has the key of each sealed body.
 fn check_keys(shown: &str, text: &str, examined: &Examined, again: &str) -> Finding {
     let Some(keys) = keys_in(text) else {
-        return Finding::failed(format!("{shown} is damaged: its checksum does not hold"), again);
+        return Finding::failed(format!("{shown} is damaged: checksum mismatch"), again);
     };
     let sealed = examined.sealed.clone().unwrap_or_default();
     let lost: u64 = sealed
@@ -64,16 +61,16 @@ fn check_keys(shown: &str, text: &str, examined: &Examined, again: &str) -> Find
     }
     let credential = match keys.iter().any(|(_, wrapped)| *wrapped) {
         true if std::env::var_os("CREDENTIALS_DIRECTORY").is_none() => {
-            ", wrapped with a credential that only the unit has"
+            ", wrapped with a credential of the unit"
         }
         true => ", wrapped with a credential",
         false => "",
     };
     let bodies: u64 = sealed.values().sum();
     match keys.len() {
-        1 => Finding::ok(format!("1 key in {shown}{credential}; {bodies} sealed objects fit")),
+        1 => Finding::ok(format!("1 key in {shown}{credential}; {bodies} sealed objects match")),
         keys => Finding::warning(
-            format!("{keys} keys in {shown}{credential}: a rotation has not ended"),
+            format!("{keys} keys in {shown}{credential}: a rotation is not complete"),
             "run 'edgesync seal rotate' with the agent running",
         ),
     }
@@ -98,10 +95,10 @@ mod tests {
         let path = examined.config().seal.key_file;
         assert!(matches!(examine(&mut examined), Finding::Skipped(_)));
         examined.sealed = Some([(17, 3)].into());
-        failed(examine(&mut examined), "is lost, and 3 objects", "start the agent");
+        failed(examine(&mut examined), "does not exist, and 3 objects", "start the agent");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, file(&["17"])).unwrap();
-        ok(examine(&mut examined), "3 sealed objects fit");
+        ok(examine(&mut examined), "3 sealed objects match");
         fs::write(&path, file(&["18"])).unwrap();
         failed(
             examine(&mut examined),
@@ -109,7 +106,7 @@ mod tests {
             "put the right key file back",
         );
         fs::write(&path, file(&["17", "18"])).unwrap();
-        warned(examine(&mut examined), "a rotation has not ended", "seal rotate");
+        warned(examine(&mut examined), "a rotation is not complete", "seal rotate");
         let damaged = file(&["17"]).replace("c2Vj", "c2Vk");
         fs::write(&path, &damaged).unwrap();
         let finding = examine(&mut examined);

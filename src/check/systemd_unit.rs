@@ -35,12 +35,12 @@ pub(super) fn user() -> Option<String> {
 
 fn show(names: &str) -> Result<String, String> {
     if !Path::new(BOOTED).exists() {
-        return Err("systemd does not run this machine".to_owned());
+        return Err("systemd is not running".to_owned());
     }
     let output = Command::new("systemctl").args(["show", UNIT, "-p", names]).output();
-    let output = output.map_err(|error| format!("systemctl cannot be run: {error}"))?;
+    let output = output.map_err(|error| format!("run systemctl: {error}"))?;
     if !output.status.success() {
-        return Err(format!("systemctl does not answer: {}", String::from_utf8_lossy(&output.stderr).trim()));
+        return Err(format!("systemctl show: {}", String::from_utf8_lossy(&output.stderr).trim()));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -54,9 +54,7 @@ fn evaluate(unit: &BTreeMap<&str, &str>) -> Finding {
     let restarts: u64 = is("NRestarts").parse().unwrap_or(0);
     let state = format!("{UNIT} is {} ({})", is("ActiveState"), is("SubState"));
     match (is("LoadState"), is("ActiveState"), is("UnitFileState")) {
-        ("not-found", ..) => {
-            Finding::warning(format!("there is no {UNIT}"), "install the package of edgesync")
-        }
+        ("not-found", ..) => Finding::warning(format!("{UNIT} not found"), "install the package of edgesync"),
         (load, ..) if load != "loaded" => Finding::failed(
             format!("{UNIT} is {load}"),
             format!("systemctl daemon-reload, then systemctl status {UNIT}"),
@@ -72,17 +70,17 @@ fn evaluate(unit: &BTreeMap<&str, &str>) -> Finding {
         ) => match restarts > RESTARTS {
             true => Finding::warning(
                 format!("{state}, but was restarted {restarts} times"),
-                format!("see 'journalctl -u {UNIT}' why it ended"),
+                format!("see 'journalctl -u {UNIT}' for the cause"),
             ),
             false => Finding::ok(format!("{state}, {}", is("UnitFileState"))),
         },
         (_, "active" | "reloading", other) => Finding::warning(
-            format!("{state}, but {other}: it will not run after the next start of the device"),
+            format!("{state}, but {other}: it does not start at boot"),
             format!("systemctl enable {UNIT}"),
         ),
         (_, "activating", _) => Finding::warning(
             format!("{state}, {restarts} restarts"),
-            format!("see 'journalctl -u {UNIT}' what it waits for"),
+            format!("see 'journalctl -u {UNIT}' for the cause"),
         ),
         _ => Finding::warning(state, format!("systemctl enable --now {UNIT}")),
     }
@@ -103,12 +101,16 @@ mod tests {
     #[test]
     fn each_state_of_the_unit_has_its_next_step() {
         ok(unit("loaded", "active", "enabled", 0), "edgesync.service is active (running), enabled");
-        warned(unit("loaded", "active", "disabled", 0), "will not run after", "systemctl enable edgesync");
+        warned(
+            unit("loaded", "active", "disabled", 0),
+            "does not start at boot",
+            "systemctl enable edgesync",
+        );
         warned(unit("loaded", "active", "enabled", 9), "restarted 9 times", "journalctl");
         warned(unit("loaded", "inactive", "enabled", 0), "inactive", "enable --now");
         warned(unit("loaded", "activating", "enabled", 5), "5 restarts", "journalctl");
         failed(unit("loaded", "failed", "enabled", 0), "exit-code", "journalctl");
         failed(unit("bad-setting", "inactive", "", 0), "bad-setting", "daemon-reload");
-        warned(unit("not-found", "inactive", "", 0), "there is no", "install");
+        warned(unit("not-found", "inactive", "", 0), "not found", "install");
     }
 }

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{Check, CheckFn, Examined, Finding};
+use edgesync_object::time::rounded;
 
 pub(super) const CHECK: Check = Check {
     id: "tcp",
@@ -26,7 +27,7 @@ async fn examine(examined: &Examined) -> Finding {
     if let Err(problem) = reach(&examined.addresses).await {
         return Finding::failed(format!("{peer}: {problem}"), advice(&problem));
     }
-    let Some(join) = &config.identity.cloud else { return Finding::ok(format!("{peer} answers")) };
+    let Some(join) = &config.identity.cloud else { return Finding::ok(format!("{peer} reachable")) };
     let addresses = async { tokio::net::lookup_host((join.host.as_str(), join.port)).await };
     let reached = match timeout(SIDE_TIMEOUT, addresses).await {
         Ok(Ok(addresses)) => reach(&addresses.collect::<Vec<_>>()).await,
@@ -34,9 +35,11 @@ async fn examine(examined: &Examined) -> Finding {
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
     };
     match reached {
-        Ok(()) => Finding::ok(format!("{peer} and {join} answer")),
+        Ok(()) => Finding::ok(format!("{peer} and {join} reachable")),
         Err(problem) => Finding::warning(
-            format!("{peer} answers, but {join}, where the certificate is renewed, does not: {problem}"),
+            format!(
+                "{peer} reachable, but not the join service {join}, which renews the certificate: {problem}"
+            ),
             advice(&problem),
         ),
     }
@@ -50,7 +53,9 @@ async fn reach(addresses: &[SocketAddr]) -> io::Result<()> {
         last = match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(error)) => error,
-            Err(_) => io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {share:?}")),
+            Err(_) => {
+                io::Error::new(io::ErrorKind::TimedOut, format!("no response within {}", rounded(share)))
+            }
         };
     }
     Err(last)
@@ -58,11 +63,9 @@ async fn reach(addresses: &[SocketAddr]) -> io::Result<()> {
 
 fn advice(problem: &io::Error) -> &'static str {
     match problem.kind() {
-        io::ErrorKind::ConnectionRefused => {
-            "start it there, or correct the port: the machine answers, nothing listens"
-        }
-        io::ErrorKind::TimedOut => "see that no firewall drops the connection, and that the address is right",
-        _ => "see that this device has a route to it ('ip route get')",
+        io::ErrorKind::ConnectionRefused => "start it there, or correct the port: nothing listens on it",
+        io::ErrorKind::TimedOut => "check firewalls on the way, and the address",
+        _ => "check the route to it ('ip route get')",
     }
 }
 
@@ -85,7 +88,7 @@ mod tests {
             "[link]\nbroker = \"mqtt://{address}\"\n[identity]\ncloud = \"https://{closed}\"\n"
         ));
         examined.config = testbed.examined().config;
-        warned(examine(&examined).await, "where the certificate is renewed", "nothing listens");
+        warned(examine(&examined).await, "which renews the certificate", "nothing listens");
         examined.addresses = vec![closed];
         failed(examine(&examined).await, "refused", "nothing listens");
     }

@@ -27,10 +27,10 @@ async fn examine(examined: &Examined) -> Finding {
     let host = peer.host;
     let client = match examined.tls() {
         None if peer.is_local() => {
-            return Finding::skipped("the link is without TLS, on this machine");
+            return Finding::skipped("link without TLS, on this machine");
         }
         None => {
-            let seen = format!("{peer} is without TLS: whoever is on the way reads and writes along");
+            let seen = format!("{peer}: link without TLS can be read and changed on the way");
             return Finding::warning(
                 seen,
                 "join the cloud with 'edgesync join', or set link.broker to mqtts://",
@@ -41,8 +41,8 @@ async fn examine(examined: &Examined) -> Finding {
     };
     match handshake(&client, host, examined).await {
         Ok(()) => {
-            let shown = if client.shows().is_some() { " and takes this node's" } else { "" };
-            Finding::ok(format!("{host} has a certificate that is believed{shown}"))
+            let shown = if client.shows().is_some() { ", and accepts that of this node" } else { "" };
+            Finding::ok(format!("{host} has a trusted certificate{shown}"))
         }
         Err(error) => explain(&error, peer.key),
     }
@@ -64,7 +64,7 @@ async fn handshake(
             Some(refused) => Err(refused),
             None => Err(HandshakeError::Network {
                 host: host.to_owned(),
-                problem: format!("closed right after it: {error}"),
+                problem: format!("closed after the handshake: {error}"),
             }),
         },
         Ok(Ok(_)) | Err(_) => {
@@ -80,11 +80,11 @@ fn explain(error: &HandshakeError, key: &str) -> Finding {
     let next = match error {
         HandshakeError::OtherAuthority { .. } => {
             format!(
-                "see that {key} is the right one; if the cloud has a new authority, join it again with 'edgesync join --force'"
+                "check {key}; if the cloud has a new authority, join again with 'edgesync join --force'"
             )
         }
         HandshakeError::OtherName { .. } => {
-            format!("write one of those names in {key}, or have the certificate made for the name used here")
+            format!("set {key} to one of those names, or issue the certificate for the name used here")
         }
         HandshakeError::OutsideItsTime { .. } => {
             "set the clock if it is wrong here, else renew the certificate there".to_owned()
@@ -93,13 +93,13 @@ fn explain(error: &HandshakeError, key: &str) -> Finding {
             "join the cloud with 'edgesync join'".to_owned()
         }
         HandshakeError::Refused { .. } => {
-            "if the certificate has expired start the agent, which renews it; if it was revoked join again with 'edgesync join --force'".to_owned()
+            "if the certificate has expired, start the agent, which renews it; if it was revoked, join again with 'edgesync join --force'".to_owned()
         }
         HandshakeError::NotTls { .. } => {
-            format!("write the port that speaks TLS (8883 of a broker, 10000 of a CloudCore) in {key}")
+            format!("set {key} to the TLS port (8883 of a broker, 10000 of a CloudCore)")
         }
         HandshakeError::Network { .. } => {
-            "see the log there, and that nothing in between cuts connections".to_owned()
+            "see the log there, and check for middleboxes that cut connections".to_owned()
         }
     };
     Finding::failed(error.to_string(), next)

@@ -131,7 +131,7 @@ impl Thread {
         loop {
             let Some(result) = self.pass(&mut waiting) else { return };
             if let Err(error) = &result {
-                tracing::warn!(%error, "the check of the store failed");
+                tracing::warn!(%error, "store check failed");
             }
             for reply in waiting.drain(..) {
                 let _ = Reply::send(reply, result.clone());

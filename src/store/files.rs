@@ -57,10 +57,10 @@ impl Identity {
     pub(super) fn compare(self, now: Self) -> Option<&'static str> {
         match (self.database == now.database, self.wal == now.wal) {
             (true, true) => None,
-            (false, _) if now.database.is_none() => Some("the database file has been deleted"),
-            (false, _) => Some("the database file has been replaced"),
-            (true, false) if now.wal.is_none() => Some("the write-ahead log has been deleted"),
-            (true, false) => Some("the write-ahead log has been replaced"),
+            (false, _) if now.database.is_none() => Some("database file deleted"),
+            (false, _) => Some("database file replaced"),
+            (true, false) if now.wal.is_none() => Some("write-ahead log deleted"),
+            (true, false) => Some("write-ahead log replaced"),
         }
     }
 }
@@ -114,7 +114,7 @@ pub(super) fn prune(path: &Path, why: Aside, keep: usize, newest: Option<&Path>)
     let surplus = aside.len().saturating_sub(keep);
     for old in aside.drain(..surplus) {
         if let Err(error) = remove(&old) {
-            tracing::warn!(file = %old.display(), %error, "a database that was set aside cannot be removed");
+            tracing::warn!(file = %old.display(), %error, "database set aside earlier not removed");
         }
     }
 }
@@ -180,14 +180,11 @@ mod tests {
         let before = Identity::of(&path).unwrap();
         assert_eq!(before.compare(Identity::of(&path).unwrap()), None);
         fs::remove_file(wal_path(&path)).unwrap();
-        assert_eq!(
-            before.compare(Identity::of(&path).unwrap()),
-            Some("the write-ahead log has been deleted")
-        );
+        assert_eq!(before.compare(Identity::of(&path).unwrap()), Some("write-ahead log deleted"));
         // The old file keeps its inode until the new one exists.
         fs::write(fresh_path(&path), "b").unwrap();
         fs::rename(fresh_path(&path), &path).unwrap();
         let now = Identity::of(&path).unwrap();
-        assert_eq!(before.compare(now), Some("the database file has been replaced"));
+        assert_eq!(before.compare(now), Some("database file replaced"));
     }
 }

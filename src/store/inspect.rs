@@ -66,20 +66,17 @@ impl Inspection {
         let mut problems = Vec::new();
         let many = |count: u64, what: &str| match count {
             0 => None,
-            1 => Some(format!("the checksum of 1 {what} does not hold")),
-            count => Some(format!("the checksums of {count} {what}s do not hold")),
+            1 => Some(format!("checksum mismatch in 1 {what}")),
+            count => Some(format!("checksum mismatch in {count} {what}s")),
         };
         problems.extend(many(self.damaged, "object"));
         problems.extend(many(self.local_damaged, "Lease or Event"));
-        problems.extend(many(self.outbox_damaged, "item for the cloud"));
+        problems.extend(many(self.outbox_damaged, "outbox item"));
         if !self.adds_up && self.damaged == 0 {
             let (rows, count) = (self.rows, self.totals.count);
-            problems.push(format!(
-                "{rows} objects do not add up to the recorded count of {count} and its digest"
-            ));
+            problems.push(format!("{rows} objects do not match the recorded count of {count} or its digest"));
         }
-        problems
-            .extend(self.structure.as_ref().map(|text| format!("the file's structure is damaged: {text}")));
+        problems.extend(self.structure.as_ref().map(|text| format!("file structure damaged: {text}")));
         problems
     }
 }
@@ -105,7 +102,7 @@ pub fn inspect(path: &Path, go_on: impl FnMut() -> bool) -> Result<Option<Inspec
         return Err(StoreError::Newer { path: path.to_owned(), found, known });
     }
     if found < known {
-        let message = format!("its schema is version {found}; the agent brings it to {known} when it starts");
+        let message = format!("schema version {found}; the agent migrates it to {known} when it starts");
         return Err(StoreError::internal(message));
     }
     let tx = conn.unchecked_transaction()?;

@@ -288,7 +288,7 @@ const BASE_KEY: &str = "api_base";
 
 /// Returns the base of this epoch.
 pub(super) fn base(conn: &Connection) -> Result<u64, StoreError> {
-    number(conn, BASE_KEY)?.ok_or_else(|| StoreError::corrupt("no sound api_base in table meta"))
+    number(conn, BASE_KEY)?.ok_or_else(|| StoreError::corrupt("invalid api_base in table meta"))
 }
 
 /// Returns whether the file has a sound base.

@@ -277,7 +277,7 @@ impl Local {
         }
         let tx = conn.unchecked_transaction()?;
         for id in damaged {
-            tracing::warn!(row = id, "a damaged Lease or Event is dropped");
+            tracing::warn!(row = id, "damaged Lease or Event dropped");
             tx.execute("DELETE FROM local_objects WHERE id = ?1", [id])?;
         }
         Self::start(&tx, 0)?;
@@ -469,7 +469,7 @@ impl Local {
         for id in ids {
             if by_id(conn, *id)?.is_none() {
                 conn.prepare_cached("DELETE FROM local_objects WHERE id = ?1")?.execute([id])?;
-                tracing::warn!(row = id, "a damaged Lease or Event is dropped");
+                tracing::warn!(row = id, "damaged Lease or Event dropped");
             }
         }
         let version = self.version + 1;

@@ -51,7 +51,7 @@ impl EdgeStore {
 fn fits(key: &str, text: &str) -> bool {
     let fits = text.len() <= MAX_METADATA_BYTES;
     if !fits {
-        tracing::warn!(key, bytes = text.len(), "a fact is too long to be kept");
+        tracing::warn!(key, bytes = text.len(), "metadata too long, not stored");
     }
     fits
 }

@@ -61,7 +61,7 @@ impl EdgeStore {
 
     async fn rotate(&self) -> Result<Rotated, StoreError> {
         let Some(active) = self.inner.seals.0.clone() else {
-            return Err(StoreError::internal("nothing is sealed in this store"));
+            return Err(StoreError::internal("store without seal keys"));
         };
         let _rotating = self.inner.rotating.lock().await;
         if !self.inner.seals.is_rotating() {
@@ -79,7 +79,7 @@ impl EdgeStore {
             }
         }
         change_keys(&active, Keyring::forget_old).await?;
-        tracing::info!(objects, "the key of sealed objects has been replaced");
+        tracing::info!(objects, "seal key rotated");
         Ok(Rotated { objects, keys: active.keys.facts() })
     }
 

@@ -49,7 +49,7 @@ impl Seals {
             std::fs::create_dir_all(directory)?;
         }
         let (keys, opened) = Keyring::open(&options.keys)?;
-        tracing::debug!(?opened, "the keys of sealed objects");
+        tracing::debug!(?opened, "the seal keys");
         Ok(Self(Some(Arc::new(Active { options: options.clone(), keys }))))
     }
 
@@ -217,7 +217,7 @@ pub(super) fn settle(
         lost.append(&mut batch.lost);
     }
     if resealed > 0 {
-        tracing::info!(objects = resealed, "objects have been sealed");
+        tracing::info!(objects = resealed, "objects sealed");
     }
     Ok(lost)
 }

@@ -109,7 +109,7 @@ impl EdgeStore {
     /// Makes the writer verify damage that a read has found.
     fn suspect(&self, error: &StoreError) {
         if matches!(error, StoreError::Corrupt(_)) {
-            tracing::warn!(%error, "a read found damage");
+            tracing::warn!(%error, "damage found by a read");
             drop(self.inner.writer.post(check::confirm_damage));
         }
     }

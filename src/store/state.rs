@@ -139,8 +139,7 @@ impl State {
                 tracing::error!(
                     cause,
                     file,
-                    "a newer edgesync has written the database: it is set aside, and a new one is begun with what can \
-                     be read of it; nothing needs to be done, the cloud sends what is missing"
+                    "database of a newer edgesync set aside; salvaging readable rows into a new one, the cloud resends the rest"
                 );
                 let opened = open_sealed(path, &options.engine, &recent, &seals)?;
                 reset = Some((cause, salvaged));
@@ -372,9 +371,9 @@ impl State {
             let differs = health.writing != writing;
             if differs {
                 match &writing {
-                    Writing::Works => tracing::info!("the store takes changes again"),
-                    Writing::Full => tracing::warn!("the store is full"),
-                    Writing::Fails { reason } => tracing::error!(%reason, "the store cannot be written"),
+                    Writing::Works => tracing::info!("store writable"),
+                    Writing::Full => tracing::warn!("store full"),
+                    Writing::Fails { reason } => tracing::error!(%reason, "store not writable"),
                 }
                 health.writing = writing;
             }
@@ -475,7 +474,7 @@ impl State {
         let done = self.flush(conn).and_then(|()| self.flush_deferred(conn, Occasion::Quiet));
         if let Err(error) = done {
             // Only a repeated report depends on it.
-            tracing::warn!(%error, "what the cloud has confirmed cannot be written");
+            tracing::warn!(%error, "confirmed revision not written");
         }
         self.unwritten_since = None;
         self.flush_after
@@ -486,10 +485,7 @@ impl WriterHooks for State {
     fn log_too_long(&mut self) {
         let lists = self.shared.snapshots.give_up();
         if lists > 0 {
-            tracing::info!(
-                lists,
-                "the log of the database is too long: open lists have to be asked for anew"
-            );
+            tracing::info!(lists, "write-ahead log too large: open lists closed");
         }
     }
 
@@ -526,7 +522,7 @@ impl WriterHooks for State {
             self.metadata_writer.rolled_back();
         }
         if let Err(error) = self.reload(conn) {
-            tracing::error!(%error, "the state cannot be read after a rollback");
+            tracing::error!(%error, "state not read after a rollback");
             self.stale = true;
         }
     }
@@ -549,14 +545,14 @@ impl WriterHooks for State {
         // The health shows a failure, and the next call retries.
         let _ = self.check_path(conn);
         if let Err(error) = self.expire_if_due(conn) {
-            tracing::warn!(%error, "old Events cannot be dropped");
+            tracing::warn!(%error, "old Events not dropped");
         }
         let patience = self.flush_if_due(conn);
         if !self.stale
             && self.metadata_writer.is_due(&self.shared.metadata, Occasion::Quiet)
             && let Err(error) = self.flush_deferred(conn, Occasion::Quiet)
         {
-            tracing::warn!(%error, "facts about the agent cannot be written");
+            tracing::warn!(%error, "metadata not written");
         }
         patience
     }
@@ -573,7 +569,7 @@ impl WriterHooks for State {
         });
         if let Err(error) = done {
             // The log keeps everything that was committed.
-            tracing::warn!(%error, "the database could not be tidied up at its end");
+            tracing::warn!(%error, "last checkpoint failed");
         }
     }
 }
@@ -641,7 +637,7 @@ fn is_empty(conn: &Connection) -> Result<bool, StoreError> {
 fn announce(number: u64, cause: String, salvaged: Salvaged, totals: &Totals) -> Reset {
     let Salvaged { kept, lost, set_aside } = salvaged;
     let (epoch, file) = (totals.epoch, set_aside.as_ref().map(|file| file.display().to_string()));
-    tracing::error!(%cause, kept, lost, %epoch, file, "the store has a new epoch");
+    tracing::error!(%cause, kept, lost, %epoch, file, "new epoch of the database");
     Reset { number, cause, epoch, kept, lost, set_aside }
 }
 

@@ -139,7 +139,8 @@ fn agent_numbers() -> AgentNumbers {
         in_effect: 722,
         not_in_effect: 723,
         conflicts: 724,
-        stuck: 0,
+        failed: 0,
+        blocked: None,
     };
     AgentNumbers {
         files: Some(FilesNumbers { summary, reloads: 725, rollbacks: 726, files: 727, works: true }),

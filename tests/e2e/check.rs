@@ -108,7 +108,7 @@ async fn faults_are_found_with_the_next_step() {
     let key = agent.database.with_file_name("seal.key");
     let away = agent.database.with_file_name("seal.key.away");
     std::fs::rename(&key, &away).unwrap();
-    failed(&check(&agent).await, "seal-key", "is lost", "start the agent");
+    failed(&check(&agent).await, "seal-key", "does not exist", "start the agent");
     std::fs::rename(&away, &key).unwrap();
 
     let status = fleet.cloud.process.terminate(site::PATIENCE).await;

@@ -268,7 +268,7 @@ async fn agent_refuses_bad_frames_and_stays_in_sync() {
     forger.say(&down(NODE), &[b' '; 600_000]).await;
     let expected = json!(tally(&bad));
     agent.until("every bad frame is counted", |status| status["counters"]["badFrames"] == expected).await;
-    agent.process.logged("a frame that cannot be read", 0).await;
+    agent.process.logged("invalid frame", 0).await;
     assert!(agent.is_in_sync().await);
 
     for payload in misleading(&session) {

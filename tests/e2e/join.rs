@@ -307,10 +307,10 @@ async fn agent_waits_for_the_join_and_then_starts() {
     let fleet = Fleet::embedded(&site, |_| {}).await;
     let mut agent = fleet.new_device(&site, "edge-1");
     agent.process.start();
-    agent.process.logged("not joined: run 'edgesync join", 0).await;
+    agent.process.logged("not joined, waiting; hint: 'edgesync join", 0).await;
     let joined = fleet.join(&agent, &fleet.token(&["--node", "edge-1"]).await, &[]).await;
     assert!(joined.status.success(), "{}", said(&joined));
-    agent.process.logged("joined: the agent begins", 0).await;
+    agent.process.logged("joined, starting", 0).await;
     eventually("it is in sync", PATIENCE, async || {
         let status = agent.client().get::<Value>("/edgesync/v1/status").await.ok()?;
         (status["sync"]["inSync"] == true).then_some(())

@@ -177,7 +177,7 @@ async fn cloud_objects_are_read_only_on_the_node() {
     }
     let record = edge.names(&["objectsyncs"]).remove(0);
     let message = edge.kubectl(&["delete", "objectsync", &record]).fails_with("(Forbidden)");
-    assert!(message.contains("it says what this node holds"), "{message}");
+    assert!(message.contains("record of what this node holds"), "{message}");
     edge.kubectl(&["delete", "cm", "nope"]).fails_with("(Forbidden)");
     edge.kubectl(&["diff", "-f", "/dev/null"]);
 

@@ -105,7 +105,7 @@ impl Scripted {
     }
 
     async fn report(&mut self) {
-        let disk = json!({"type": "edgesync.io/DiskPressure", "status": "False", "reason": "EnoughRoom"});
+        let disk = json!({"type": "edgesync.io/DiskPressure", "status": "False", "reason": "SufficientDisk"});
         let report = json!({
             "labels": {"node-role.kubernetes.io/edge": "", "site": "plant-7"},
             "status": {"nodeInfo": {"kubeletVersion": "edgesync/1"}, "conditions": []},
@@ -153,7 +153,7 @@ async fn node_registers_renews_is_lost_and_returns() {
     condition(&cloud, "Ready", "True", "AgentReady").await;
     condition(&cloud, "edgesync.io/CloudReachable", "True", "Connected").await;
     condition(&cloud, "edgesync.io/InSync", "True", "InSync").await;
-    condition(&cloud, "edgesync.io/DiskPressure", "False", "EnoughRoom").await;
+    condition(&cloud, "edgesync.io/DiskPressure", "False", "SufficientDisk").await;
     let object = get(&cloud, NODE_PATH).await.unwrap();
     assert_eq!(object["metadata"]["labels"]["site"], "plant-7");
     assert!(!node.welcome().await.register, "it is known");
@@ -172,7 +172,7 @@ async fn node_registers_renews_is_lost_and_returns() {
     condition(&cloud, "edgesync.io/DiskPressure", "Unknown", "NodeStatusUnknown").await;
     node.renew(40).await;
     condition(&cloud, "Ready", "True", "AgentReady").await;
-    condition(&cloud, "edgesync.io/DiskPressure", "False", "EnoughRoom").await;
+    condition(&cloud, "edgesync.io/DiskPressure", "False", "SufficientDisk").await;
 
     node.renew(1).await;
     condition(&cloud, "Ready", "Unknown", "NodeStatusUnknown").await;
@@ -184,7 +184,7 @@ async fn node_registers_renews_is_lost_and_returns() {
     assert!(node.welcome().await.register, "what it reported is not known any more");
     node.renew(40).await;
     node.report().await;
-    condition(&cloud, "edgesync.io/DiskPressure", "False", "EnoughRoom").await;
+    condition(&cloud, "edgesync.io/DiskPressure", "False", "SufficientDisk").await;
     condition(&cloud, "Ready", "True", "AgentReady").await;
 }
 

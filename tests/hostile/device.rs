@@ -170,7 +170,7 @@ async fn agent_without_its_required_credential_refuses_to_start() {
     agent.process.start();
     let status = agent.process.ended(PATIENCE).await;
     assert!(!status.success(), "{status}");
-    agent.process.logged("`seal.require_credential` demands it", 0).await;
+    agent.process.logged("`seal.require_credential` is set", 0).await;
     std::fs::rename(site.path("elsewhere"), credentials.join("edgesync-seal")).unwrap();
     agent.run().await;
     let seal = agent.status().await["store"]["seal"].clone();

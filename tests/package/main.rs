@@ -402,7 +402,7 @@ fn assert_newer_database_is_set_aside(root: &Root, unit: &Unit) {
     let log = root.log_file("edgesync");
     eventually("the newer database is set aside", PATIENCE, || {
         let said = std::fs::read_to_string(&log).unwrap_or_default();
-        if said.contains("a newer edgesync has written the database") { Ok(()) } else { Err(said) }
+        if said.contains("database of a newer edgesync set aside") { Ok(()) } else { Err(said) }
     });
     service.stop();
     let beside = std::fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());

@@ -194,7 +194,7 @@ describe('a node with problems', () => {
     const rejected = page.getByRole('region', { name: 'Objects that it rejects' });
     await rejected.getByText('ConfigMap plant/too-large').waitFor();
     await rejected.getByText('TooLarge').waitFor();
-    await page.getByText('less than a quarter of the budget of 1 GiB for the day (UTC) is used').first().waitFor();
+    await page.getByText('less than a quarter of the daily budget of 1 GiB (UTC) used').first().waitFor();
     await photograph(page, 'rejected');
     await accessible(page, 'a node that rejects an object');
     await rejected.getByRole('link').click();

@@ -51,6 +51,7 @@ use crate::config::Config;
 use edgesync_broker::{Downlink, FleetEvent, FleetEvents};
 use edgesync_enrollment::EnrollmentService;
 use edgesync_object::NodeName;
+use edgesync_object::time::rounded;
 use edgesync_placement::Placement;
 use edgesync_protocol::timing::{Now, earlier};
 use edgesync_runtime::Service;
@@ -201,8 +202,8 @@ impl<S: Source> Fleet<S> {
             }
         }
         let (objects, nodes) = (self.reconciler.desired.placement.len(), self.reconciler.nodes.names().len());
-        let took = self.reconciler.now();
-        tracing::info!(objects, nodes, ?took, "what is to be where is known: nodes are served");
+        let took = rounded(self.reconciler.now());
+        tracing::info!(objects, nodes, %took, "what is to be where is known: nodes are served");
         if claiming > 0 {
             tracing::warn!(
                 nodes = claiming,

@@ -1,6 +1,8 @@
 //! Formats of times: RFC 3339 as in objects, and ages as in `kubectl`. Pure: the current time is an
 //! argument.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 /// Text for a missing time.
@@ -33,6 +35,15 @@ pub fn signed_seconds(milliseconds: i64) -> String {
     match rest {
         0 => format!("{sign}{seconds}s"),
         _ => format!("{sign}{seconds}.{rest:03}s"),
+    }
+}
+
+/// Formats a measured duration in whole seconds, below ten seconds in milliseconds: `12s`, `840ms`.
+#[must_use]
+pub fn rounded(duration: Duration) -> String {
+    match duration.as_millis() {
+        millis @ 0..10_000 => format!("{millis}ms"),
+        _ => format!("{}s", duration.as_secs()),
     }
 }
 
@@ -88,6 +99,13 @@ mod tests {
             ["-1.500s", "-0.001s", "+0s", "+60s", "+1.020s"]
         );
         assert!(signed_seconds(i64::MIN).starts_with('-'));
+    }
+
+    #[test]
+    fn measured_durations_have_no_fractions() {
+        let shown = [0, 344, 2_771_136, 9_999_999, 10_000_000, 75_400_000]
+            .map(|micros| rounded(Duration::from_micros(micros)));
+        assert_eq!(shown, ["0ms", "0ms", "2771ms", "9999ms", "10s", "75s"]);
     }
 
     #[test]

@@ -484,7 +484,7 @@ pub enum FrameError {
     #[error("frame must be the JSON of its type: {0}")]
     Json(#[from] serde_json::Error),
     /// An invalid name, UID, version or id.
-    #[error("frame has a word that cannot be: {0}")]
+    #[error("frame has an invalid word: {0}")]
     Invalid(String),
     /// A newer or foreign protocol version.
     #[error("protocol must be {PROTOCOL}, is {found}")]

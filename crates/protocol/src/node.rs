@@ -119,8 +119,20 @@ pub struct FilesSummary {
     pub not_in_effect: u64,
     /// The number of those objects not in effect because another owner holds a file.
     pub conflicts: u64,
-    /// The number of rules that cannot be carried out; their effect is unknown.
-    pub stuck: u64,
+    /// The number of rules that failed; their effect is unknown.
+    pub failed: u64,
+    /// The failure that blocks all rules, which is none of those counted in `failed`.
+    pub blocked: Option<FilesFailure>,
+}
+
+/// A failure that concerns no single file rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilesFailure {
+    /// The helper is unreachable: no rule runs, and the counts of objects are those of its last
+    /// answer.
+    HelperUnreachable,
+    /// The helper or the database refused a request about all rules.
+    RequestFailed,
 }
 
 impl FilesSummary {
@@ -131,25 +143,46 @@ impl FilesSummary {
         if self.rules == 0 {
             return None;
         }
-        let (status, reason) = match (self.stuck, self.not_in_effect, self.conflicts) {
-            (1.., ..) => (ConditionStatus::False, "NotCarriedOut"),
-            (0, 0, 0) => (ConditionStatus::True, "InEffect"),
-            (0, 0, _) => (ConditionStatus::False, "Conflict"),
-            (0, ..) => (ConditionStatus::False, "NotInEffect"),
+        let (status, reason) = match (self.blocked, self.failed, self.not_in_effect, self.conflicts) {
+            (Some(FilesFailure::HelperUnreachable), ..) => (ConditionStatus::False, "HelperUnreachable"),
+            (Some(FilesFailure::RequestFailed), ..) | (None, 1.., ..) => {
+                (ConditionStatus::False, "RuleFailed")
+            }
+            (None, 0, 0, 0) => (ConditionStatus::True, "InEffect"),
+            (None, 0, 0, _) => (ConditionStatus::False, "Conflict"),
+            (None, 0, ..) => (ConditionStatus::False, "NotInEffect"),
         };
-        let Self { rules, objects, in_effect, not_in_effect, conflicts, stuck } = self;
-        let mut message = format!(
-            "{in_effect} of {objects} objects in effect, {not_in_effect} not, {conflicts} in conflict; rules: {rules}"
-        );
-        if *stuck > 0 {
-            message.push_str(&format!(", {stuck} of them not carried out: see 'edgesync files' on the node"));
-        }
+        let message = self.message();
         let condition = FILES_IN_EFFECT.to_owned();
         Some(Condition { condition, status, reason: reason.to_owned(), message, last_transition_time: None })
     }
 }
 
 impl FilesSummary {
+    /// Formats the counts, and the failures with the command that shows their causes.
+    fn message(&self) -> String {
+        let Self { rules, objects, in_effect, not_in_effect, conflicts, failed, blocked } = self;
+        let mut message = match (blocked, objects) {
+            // Nothing is known of the objects before the first answer of the helper.
+            (Some(_), 0) => format!("states of objects unknown; rules: {rules}"),
+            _ => format!(
+                "{in_effect} of {objects} objects in effect, {not_in_effect} not, {conflicts} in conflict; rules: {rules}"
+            ),
+        };
+        if *failed > 0 {
+            message.push_str(&format!(", {failed} failed"));
+        }
+        message.push_str(match blocked {
+            Some(FilesFailure::HelperUnreachable) => "; helper unreachable, no rule runs",
+            Some(FilesFailure::RequestFailed) => "; request to the helper failed",
+            None => "",
+        });
+        if *failed > 0 || blocked.is_some() {
+            message.push_str("; hint: 'edgesync files' on the node");
+        }
+        message
+    }
+
     /// Parses the counts of objects in effect and not in effect from the message of a condition.
     #[must_use]
     pub fn read(message: &str) -> Option<(u64, u64)> {
@@ -240,7 +273,7 @@ pub fn agent_ready() -> Condition {
         condition: READY.to_owned(),
         status: ConditionStatus::True,
         reason: "AgentReady".to_owned(),
-        message: "edgesync keeps objects; it runs no pods".to_owned(),
+        message: "edgesync stores objects; it runs no Pods".to_owned(),
         last_transition_time: None,
     }
 }

@@ -43,6 +43,6 @@ mod tests {
         let denied = || std::io::Error::from_raw_os_error(13);
         assert_eq!(chain(&Wrapped(denied())), "cannot read x: Permission denied (os error 13)");
         let other = edgesync_store::durable::FileError::tried("read", "x".as_ref())(denied());
-        assert_eq!(chain(&other), "cannot read x: Permission denied (os error 13)");
+        assert_eq!(chain(&other), "read x: Permission denied (os error 13)");
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// A failed operation of the file system.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {what} {}: {cause}", path.display())]
+#[error("{what} {}: {cause}", path.display())]
 pub struct FileError {
     /// The operation, such as "read" or "write".
     pub what: &'static str,
@@ -149,7 +149,7 @@ mod tests {
     fn a_file_that_cannot_be_written_is_named_and_nothing_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let error = write(&dir.path().join("no/key"), b"x", 0o600).unwrap_err().to_string();
-        assert!(error.starts_with("cannot write") && error.contains("no/key: No such file"), "{error}");
+        assert!(error.starts_with("write ") && error.contains("no/key: No such file"), "{error}");
         let taken = dir.path().join("taken");
         fs::create_dir(&taken).unwrap();
         assert_eq!(write(&taken, b"x", 0o600).unwrap_err().cause.kind(), ErrorKind::IsADirectory);

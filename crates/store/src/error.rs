@@ -18,17 +18,17 @@ pub type Cause = Arc<dyn Error + Send + Sync>;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database or its disk is full. Reads continue, and so do smaller writes.
-    #[error("no room left in the database or on its disk")]
+    #[error("database or its disk full")]
     Full(#[source] Cause),
     /// Reading or writing fails temporarily: an I/O error or a read-only file.
-    #[error("the database cannot be used at the moment")]
+    #[error("database unavailable")]
     Unavailable(#[source] Cause),
     /// The content of the file is damaged, or the file was removed.
-    #[error("the database is damaged")]
+    #[error("database damaged")]
     Corrupt(#[source] Cause),
     /// The file was written by a newer program.
     #[error(
-        "the database '{}' has schema version {found}, this program knows versions up to {known}",
+        "database '{}' has schema version {found}, this program supports versions up to {known}",
         path.display()
     )]
     Newer {
@@ -48,13 +48,13 @@ pub enum StoreError {
         found: i32,
     },
     /// The file was written by a program from before the first release.
-    #[error("the database '{}' is from before the first release of edgesync, in a format that no version reads", path.display())]
+    #[error("database '{}' has a format from before the first release of edgesync, which no version reads", path.display())]
     Unreleased {
         /// The path of the database file.
         path: PathBuf,
     },
     /// An applied migration of the file differs from the program's one of the same number.
-    #[error("migration {version} of the database '{}' differs from the one of this program", path.display())]
+    #[error("database '{}': migration {version} differs from that of this program", path.display())]
     MigrationChanged {
         /// The path of the database file.
         path: PathBuf,
@@ -62,13 +62,13 @@ pub enum StoreError {
         version: u32,
     },
     /// Another process has the database open.
-    #[error("the database '{}' is in use by another process", path.display())]
+    #[error("database '{}' is in use by another process", path.display())]
     InUse {
         /// The path of the database file.
         path: PathBuf,
     },
     /// The journal of changes does not reach back that far.
-    #[error("changes after revision {after} are asked for, the journal starts after revision {oldest}")]
+    #[error("changes after revision {after} compacted, the journal starts after revision {oldest}")]
     Compacted {
         /// The revision that the request named.
         after: u64,
@@ -76,22 +76,22 @@ pub enum StoreError {
         oldest: u64,
     },
     /// The limit of open snapshots is reached.
-    #[error("{limit} snapshots are open already, the limit")]
+    #[error("too many open snapshots, at most {limit}")]
     TooManySnapshots {
         /// The largest number of open snapshots.
         limit: usize,
     },
     /// The snapshot was ended so that the write-ahead log could restart.
-    #[error("the snapshot was given up, because the log of the database had grown too long")]
+    #[error("snapshot closed, write-ahead log too large")]
     GivenUp,
     /// The database file was replaced during a long read.
-    #[error("the database file has been replaced meanwhile")]
+    #[error("database file replaced during the read")]
     Replaced,
     /// The store has been closed.
-    #[error("the store is closed")]
+    #[error("store closed")]
     Closed,
     /// A bug or a limit of the program, independent of the file.
-    #[error("the store failed")]
+    #[error("store failed")]
     Internal(#[source] Cause),
 }
 
@@ -223,7 +223,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let error = rusqlite::Connection::open(directory.path()).unwrap_err();
         let error = StoreError::from(error);
-        assert_eq!(error.to_string(), "the database cannot be used at the moment");
+        assert_eq!(error.to_string(), "database unavailable");
         let cause = error.source().unwrap();
         assert!(cause.to_string().starts_with("unable to open database file: "), "{cause}");
         assert!(cause.source().is_none(), "{cause:?}");

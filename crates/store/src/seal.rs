@@ -94,10 +94,10 @@ pub struct Binding<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unopened {
     /// The key is not in the ring: lost, or of another database.
-    #[error("the key it was sealed with is lost")]
+    #[error("seal key lost")]
     KeyLost,
     /// The body was altered, or belongs to another row.
-    #[error("the sealed body is damaged")]
+    #[error("sealed body damaged")]
     Damaged,
 }
 
@@ -122,15 +122,14 @@ pub enum SealError {
     Io(#[from] FileError),
     /// The credential is missing, and raw keys are not allowed.
     #[error(
-        "the credential that wraps the keys of sealed objects is missing, and `seal.require_credential` demands it; '{}' \
-         is left as it is: see that the unit of the service loads edgesync-seal", file.display()
+        "open seal keys '{}': credential missing, and `seal.require_credential` is set; hint: load the credential edgesync-seal in the unit of the service", file.display()
     )]
     NoCredential {
         /// The key file, left unchanged.
         file: PathBuf,
     },
     /// The system provides no randomness.
-    #[error("the system gives no random numbers")]
+    #[error("random number generator of the system failed")]
     NoRandomness,
 }
 

@@ -1,7 +1,5 @@
 //! Publishes the machine's notices: to the log, the status, Events and the service manager.
 
-use tokio::time::Instant;
-
 use super::Driver;
 use super::statistics::SyncChange;
 use crate::agent::events::{EventReason, Regarding};
@@ -9,7 +7,7 @@ use crate::agent::identity::IdentityChange;
 use edgesync_admin::agent::RejectedObject;
 use edgesync_join::renewal::Validity;
 use edgesync_object::ObjectRef;
-use edgesync_object::time::rfc3339;
+use edgesync_object::time::{rfc3339, rounded};
 use edgesync_protocol::change::Rejected;
 use edgesync_protocol::edge::{EdgeNotice, EdgePhase};
 
@@ -18,32 +16,27 @@ impl Driver {
         match notice {
             EdgeNotice::Welcomed { pending, held, round_trip } => {
                 self.connection.welcomed(round_trip);
-                tracing::info!(pending, held, ?round_trip, "welcomed by the cloud");
-                let was_reported = std::mem::take(&mut self.reporting.silence_reported);
-                if let Some(since) = self.reporting.silent_since.take().filter(|_| was_reported) {
-                    let note = format!("the cloud side answers again, after {} s", since.elapsed().as_secs());
+                tracing::info!(pending, held, round_trip = %rounded(round_trip), "session established");
+                if let Some(silence) = self.reporting.silence.end() {
+                    let note = format!("cloud side responds again after {} s", silence.as_secs());
                     self.reporting.events.emit(EventReason::CloudReachable, Regarding::Node, note);
                 }
             }
             EdgeNotice::IncarnationChanged { from, to } => {
-                tracing::warn!(from, to, "the cloud's store is another one than before");
-                let note =
-                    format!("the cloud's store is another one than before: incarnation {to}, was {from}");
+                tracing::warn!(from, to, "incarnation of the cloud's store changed");
+                let note = format!("incarnation of the cloud's store changed: {to}, was {from}");
                 self.reporting.events.emit(EventReason::CloudIncarnationChanged, Regarding::Node, note);
             }
             EdgeNotice::Repairing => {
                 self.records_differed();
-                tracing::warn!("the cloud's records differ from what is held: sending the inventory");
-                let note =
-                    "what the cloud had on record differs from what is held; it is corrected".to_owned();
+                tracing::warn!("records differ from held objects: sending the inventory");
+                let note = "the cloud's records differ from held objects and are corrected".to_owned();
                 self.reporting.events.emit(EventReason::RecordsDiffered, Regarding::Node, note);
             }
             EdgeNotice::CloudSilent { attempts } => {
                 let silence = self.wire.silence();
                 tracing::warn!(attempts, "cloud unreachable: {silence}");
-                let since = *self.reporting.silent_since.get_or_insert_with(Instant::now);
-                let is_long = since.elapsed() >= self.wire.silence_threshold();
-                if is_long && !std::mem::replace(&mut self.reporting.silence_reported, true) {
+                if self.reporting.silence.observe(self.wire.silence_threshold()) {
                     self.reporting.events.emit(
                         EventReason::CloudUnreachable,
                         Regarding::Node,
@@ -53,15 +46,15 @@ impl Driver {
             }
             EdgeNotice::HelloRequested { reason, retry_after_seconds } => {
                 if retry_after_seconds > 0 {
-                    tracing::warn!(reason, retry_after_seconds, "the cloud does not take this node now");
+                    tracing::warn!(reason, retry_after_seconds, "session refused by the cloud");
                     self.connection.refusal = Some(reason);
                 } else {
-                    tracing::info!(reason, "the cloud asks for a Hello");
+                    tracing::info!(reason, "Hello requested by the cloud");
                 }
             }
             EdgeNotice::Register => self.report_node(true),
             EdgeNotice::Removed { reason } => {
-                tracing::error!(reason, "this node was removed from the fleet");
+                tracing::error!(reason, "node removed from the fleet");
                 if self.connection.remove() {
                     self.reporting.events.emit(EventReason::NodeRemoved, Regarding::Node, reason);
                 }
@@ -72,7 +65,7 @@ impl Driver {
             EdgeNotice::Rejected(rejected) => {
                 let Rejected { uid, resource_version, reason, message, object } = rejected;
                 let name = object.as_deref().map(named);
-                tracing::warn!(name, %uid, %resource_version, ?reason, why = message, "an object was rejected");
+                tracing::warn!(name, %uid, %resource_version, ?reason, why = message, "object rejected");
                 self.statistics.count_rejection(reason);
                 let note = format!("{reason:?}: {message}");
                 let entry = RejectedObject {
@@ -97,22 +90,17 @@ impl Driver {
         let (why, note) = match change {
             IdentityChange::Renewed(certificate) => {
                 let until = rfc3339(certificate.not_after());
-                (
-                    EventReason::CertificateRenewed,
-                    format!("the certificate was renewed and is good until {until}"),
-                )
+                (EventReason::CertificateRenewed, format!("certificate renewed, valid until {until}"))
             }
-            IdentityChange::Failed(problem) => (
-                EventReason::CertificateRenewalFailed,
-                format!("the certificate could not be renewed: {problem}"),
-            ),
+            IdentityChange::Failed(problem) => {
+                (EventReason::CertificateRenewalFailed, format!("certificate renewal failed: {problem}"))
+            }
             IdentityChange::Validity(Validity::Expired) => {
-                let note = "the certificate has expired; it is still being renewed".to_owned();
+                let note = "certificate expired; the renewal is retried".to_owned();
                 (EventReason::CertificateExpired, note)
             }
             IdentityChange::Validity(_) => {
-                let note =
-                    "less than a tenth of the certificate's lifetime is left, and it is not renewed yet";
+                let note = "less than a tenth of the certificate's lifetime left, renewal failing";
                 (EventReason::CertificateExpiring, note.to_owned())
             }
         };
@@ -135,8 +123,9 @@ impl Driver {
         }
         let held = self.machine.announced().1;
         if self.statistics.observe_held_back(held) {
-            let note =
-                format!("the cloud holds back the removal of {held} objects until it is confirmed there");
+            let note = format!(
+                "the cloud holds back {held} removals; hint: 'edgesync-cloud confirm-deletions NODE'"
+            );
             self.reporting.events.emit(EventReason::DeletionsHeldBack, Regarding::Node, note);
         }
         let line = match (self.connection.link.connected, self.machine.phase()) {

@@ -27,15 +27,15 @@ impl Driver {
             rejections: self.statistics.rejections,
             sync: machine.counters(),
             bad_frames: self.statistics.bad_frames.clone(),
-            frames: transferred(self.reporting.meter.frames()),
-            kinds: transferred(self.reporting.meter.kinds()),
-            traffic_today: self.reporting.meter.today(),
-            traffic_budget: self.reporting.budget(),
+            frames: transferred(self.reporting.traffic.meter.frames()),
+            kinds: transferred(self.reporting.traffic.meter.kinds()),
+            traffic_today: self.reporting.traffic.meter.today(),
+            traffic_budget: self.reporting.traffic.budget(),
             certificate_end: self
                 .identity
                 .as_ref()
                 .map(|identity| identity.state().certificate.not_after().as_second()),
-            outbox: self.reporting.outbox.borrow().clone(),
+            outbox: self.reporting.outbox.state.borrow().clone(),
             events_emitted: self.reporting.events.emitted(),
             events_suppressed: self.reporting.events.suppressed(),
             outbox_ages: self.statistics.ages.oldest_items(now),

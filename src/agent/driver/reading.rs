@@ -49,12 +49,12 @@ impl Driver {
             }
             Ok(Page::Buckets(Ok(_))) => {
                 // A row was damaged, and then changed before a check detected the damage.
-                tracing::error!("the digest does not fit the rows: checking all of them");
+                tracing::error!("digest does not match the rows: checking all rows");
                 self.machine.read_failed(now);
                 let store = self.store.clone();
                 tokio::spawn(async move {
                     if let Err(error) = store.check().await {
-                        tracing::error!(%error, "the rows could not be checked");
+                        tracing::error!(%error, "check of the rows failed");
                     }
                 });
             }
@@ -64,11 +64,11 @@ impl Driver {
                 self.machine.inventory_read(now, InventoryPage { entries, next });
             }
             Ok(Page::Changes(Err(error)) | Page::Buckets(Err(error)) | Page::Inventory(Err(error))) => {
-                tracing::warn!(%error, "the store cannot be read");
+                tracing::warn!(%error, "read of the store failed");
                 self.machine.read_failed(now);
             }
             Err(error) => {
-                tracing::error!(%error, "a read of the store ended early");
+                tracing::error!(%error, "read of the store ended early");
                 self.machine.read_failed(now);
             }
         }

@@ -9,6 +9,7 @@ use edgesync_admin::agent::{
     AgentCounters, AgentStatus, CloudStatus, LimitsHit, LinkState, LinkStatus, ListenStatus, ObjectCounts,
     Program, StoreStatus, SyncStatus,
 };
+use edgesync_object::time::rfc3339;
 use edgesync_protocol::edge::EdgePhase;
 use edgesync_runtime::VERSION;
 
@@ -23,15 +24,15 @@ impl Driver {
             .collect();
         Box::new(AgentStatus {
             node: self.settings.node.clone(),
-            agent: Program { version: VERSION.to_owned(), started: self.timeline.started.to_string() },
+            agent: Program { version: VERSION.to_owned(), started: rfc3339(self.timeline.started) },
             link: self.show_link(),
             kubeedge: self.show_cloud_core(),
             identity: self.identity.as_ref().map(|identity| identity.state().show()),
             cloud: self.show_cloud(),
             sync: self.show_sync(),
-            outbox: self.show_outbox(),
-            conditions: self.reporting.show_conditions(),
-            traffic: self.reporting.show_traffic(),
+            outbox: self.reporting.outbox.show(),
+            conditions: self.reporting.node.show(),
+            traffic: self.reporting.traffic.show(),
             objects: ObjectCounts { total: self.machine.totals().count, kinds },
             store: self.show_store(stats.as_ref()),
             limits_hit: LimitsHit {
@@ -55,7 +56,7 @@ impl Driver {
             state: if connected { LinkState::Connected } else { LinkState::Disconnected },
             link_type: self.wire.link_type().name().to_owned(),
             broker: self.settings.peer.clone(),
-            since: self.connection.link.since.map(|at| at.to_string()),
+            since: self.connection.link.since.map(rfc3339),
             cause: self.connection.link.cause.clone(),
             retry_in_seconds: (!connected).then(|| seconds(self.connection.link.retry_in)),
             connections: self.connection.link.reconnects,
@@ -70,12 +71,11 @@ impl Driver {
             (false, ..) => format!("unknown: no connection to {}", self.wire.peer()),
             (true, EdgePhase::Live, _) => CloudStatus::CONNECTED.to_owned(),
             _ if self.connection.removed => {
-                "this node was removed from the fleet: 'edgesync-cloud node admit NODE' takes it in again"
-                    .to_owned()
+                "node removed from the fleet; hint: 'edgesync-cloud node admit NODE'".to_owned()
             }
             (true, _, Some(false)) => "offline".to_owned(),
-            (true, ..) if let Some(why) = &self.connection.refusal => format!("refuses this node: {why}"),
-            (true, ..) => format!("unreachable: {} (yet)", self.wire.silence()),
+            (true, ..) if let Some(why) = &self.connection.refusal => format!("refused: {why}"),
+            (true, ..) => format!("unreachable: {}", self.wire.silence()),
         };
         CloudStatus {
             state,
@@ -90,11 +90,11 @@ impl Driver {
         let (pending, held_back) = machine.announced();
         SyncStatus {
             in_sync: machine.in_sync(),
-            in_sync_since: self.statistics.in_sync_since.map(|at| at.to_string()),
+            in_sync_since: self.statistics.in_sync_since.map(rfc3339),
             pending,
             held_back,
             unconfirmed: machine.totals().revision.saturating_sub(machine.confirmed_revision()),
-            last_confirm: self.statistics.last_report.map(|at| at.to_string()),
+            last_confirm: self.statistics.last_report.map(rfc3339),
         }
     }
 

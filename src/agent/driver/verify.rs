@@ -72,7 +72,7 @@ impl Driver {
         let problem = if agreed {
             None
         } else if !self.connection.link.connected {
-            Some(format!("there is no connection to {}", self.wire.peer()))
+            Some(format!("no connection to {}", self.wire.peer()))
         } else if verification.until <= Instant::now() {
             Some(self.wire.timeout_message().to_owned())
         } else {

@@ -16,6 +16,7 @@ use edgesync_config::LinkType;
 use edgesync_config::edge::Config;
 use edgesync_kubeedge::Bridge;
 use edgesync_kubeedge::link::TEXT;
+use edgesync_object::time::rounded;
 use edgesync_protocol::change::Change;
 use edgesync_protocol::frame::{Objects, Up};
 use edgesync_transport::link::presence::Presence;
@@ -44,7 +45,7 @@ impl Wire {
         let mut bridge = Bridge::new(bridge_config(config));
         if let Err(error) = remember(&mut bridge, config, store).await {
             // The next verification of held objects reads them again.
-            tracing::warn!(%error, "what the Pods held here reference cannot be read");
+            tracing::warn!(%error, "read of the references of held Pods failed");
         }
         Self::KubeEdge(Box::new(CloudCore::new(bridge)))
     }
@@ -68,8 +69,8 @@ impl Wire {
     /// Returns the message for a link that is up while the cloud is silent.
     pub(super) fn silence(&self) -> &'static str {
         match self {
-            Self::Mqtt(_) => "the broker answers, the cloud does not",
-            Self::KubeEdge(_) => "CloudCore has accepted the connection, and answers nothing",
+            Self::Mqtt(_) => "the broker responds, the cloud side does not",
+            Self::KubeEdge(_) => "CloudCore accepted the connection and does not respond",
         }
     }
 
@@ -85,9 +86,9 @@ impl Wire {
     /// Returns the message for a verification that timed out.
     pub(super) fn timeout_message(&self) -> &'static str {
         match self {
-            Self::Mqtt(_) => "the cloud did not confirm within a minute that both hold the same",
+            Self::Mqtt(_) => "timed out after 60 s: no confirmation from the cloud",
             Self::KubeEdge(_) => {
-                "not everything was compared within two minutes: it goes on, and 'edgesync status' shows how far it is"
+                "timed out after 110 s: the comparison continues; hint: 'edgesync status' shows its progress"
             }
         }
     }
@@ -120,7 +121,7 @@ impl Driver {
             LinkEvent::Connected { .. } => self.link_up(),
             LinkEvent::Disconnected { cause, retry_in } => self.link_down(&cause, retry_in),
             LinkEvent::NotTaken { topic, code, reason } => {
-                tracing::warn!(topic, code, reason, "the broker did not take a message");
+                tracing::warn!(topic, code, reason, "publish refused by the broker");
             }
             LinkEvent::Message { topic, payload, .. } => match &self.wire {
                 Wire::Mqtt(_) => self.receive_topic(&topic, &payload),
@@ -135,7 +136,7 @@ impl Driver {
             Wire::Mqtt(topics) => {
                 self.connection.forget_presence();
                 tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
-                self.reporting.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
+                self.reporting.traffic.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
                 self.link.max_payload(&topics.up(&self.settings.node))
             }
             Wire::KubeEdge(_) => self.link.max_payload(TEXT),
@@ -153,9 +154,8 @@ impl Driver {
     }
 
     fn link_down(&mut self, cause: &Cause, retry_in: Duration) {
-        let again = Duration::from_millis(u64::try_from(retry_in.as_millis()).unwrap_or(u64::MAX));
-        let words = if self.connection.link.connected { "the connection is lost" } else { "no connection" };
-        tracing::warn!(peer = self.settings.peer, %cause, retry_in = ?again, "{words}");
+        let words = if self.connection.link.connected { "connection lost" } else { "connection failed" };
+        tracing::warn!(peer = self.settings.peer, %cause, retry_in = %rounded(retry_in), "{words}");
         self.connection.down(cause.to_string(), retry_in);
         if matches!(cause, Cause::TakenOver { .. }) {
             self.reporting.events.emit(EventReason::SessionTakenOver, Regarding::Node, cause.to_string());
@@ -177,7 +177,7 @@ impl Driver {
         for change in &objects.changes {
             if let Change::Put(put) = change {
                 let bytes = put.body.get().len();
-                self.reporting.meter.object(Direction::Down, &put.resource, bytes);
+                self.reporting.traffic.meter.object(Direction::Down, &put.resource, bytes);
                 self.kinds.register(&put.resource);
                 self.statistics.rejected.remove(&*put.uid);
             }
@@ -201,7 +201,7 @@ impl Driver {
         let length = bytes.len();
         match self.link.try_publish(&topic, bytes.clone(), false) {
             Ok(()) => {
-                self.reporting.meter.frame(Direction::Up, name, length);
+                self.reporting.traffic.meter.frame(Direction::Up, name, length);
                 true
             }
             Err(PublishError::Full) => {
@@ -211,7 +211,7 @@ impl Driver {
             }
             Err(PublishError::NotConnected) => false,
             Err(error) => {
-                tracing::error!(%error, name, "a message does not fit the link");
+                tracing::error!(%error, name, "message not published");
                 true
             }
         }

@@ -86,11 +86,11 @@ pub(super) fn begin(
     };
     match Last::read(note) {
         Last::None => {
-            let (state, note) = plain(format!("edgesync {version} has started for the first time here"));
+            let (state, note) = plain(format!("edgesync {version} started for the first time"));
             (LastRun::None, state, note)
         }
         Last::Stopped(when) => {
-            let (state, note) = plain(format!("edgesync {version} has started; it was stopped at {when}"));
+            let (state, note) = plain(format!("edgesync {version} started; last stopped at {when}"));
             (LastRun::Clean, state, note)
         }
         Last::Running { since, boot, event } => {
@@ -113,13 +113,11 @@ fn unclean(
     id: u128,
 ) -> EventState {
     let how = match boot {
-        Some(boot) if boot == now.at.boot => "the device was not rebooted meanwhile",
-        Some(_) => "the device was rebooted meanwhile",
-        None => "whether the device was rebooted meanwhile is not known",
+        Some(boot) if boot == now.at.boot => "device not rebooted since",
+        Some(_) => "device rebooted since",
+        None => "device possibly rebooted since",
     };
-    let text = format!(
-        "edgesync {version} has started; the run that began at {since} ended without being told to, and {how}"
-    );
+    let text = format!("edgesync {version} started; the run since {since} ended uncleanly, {how}");
     match series.filter(|series| series.continues(now)) {
         None => EventState::new(id, occurrence(EventReason::AgentRestartedUncleanly, text, now)),
         Some(series) => {
@@ -135,7 +133,7 @@ fn unclean(
 
 /// Ends a run. Returns the Event that says so, and the new record.
 pub(super) fn end(version: &str, now: Stamp, id: u128) -> (EventState, String) {
-    let text = format!("edgesync {version} was told to stop");
+    let text = format!("edgesync {version} stopped on request");
     let state = EventState::new(id, occurrence(EventReason::AgentStopped, text, now));
     (state, format!("{STOPPED} {}", rfc3339(now.wall)))
 }
@@ -167,7 +165,7 @@ mod tests {
         );
         let (last, state, _) = begin(Some(&note), "1.1", at(7, 30), 3);
         assert_eq!((last, state.reason), (LastRun::Clean, EventReason::AgentStarted));
-        assert_eq!(&*state.note, "edgesync 1.1 has started; it was stopped at 2027-01-15T08:00:20Z");
+        assert_eq!(&*state.note, "edgesync 1.1 started; last stopped at 2027-01-15T08:00:20Z");
     }
 
     #[test]
@@ -178,11 +176,11 @@ mod tests {
             (last, state.reason, state.count),
             (LastRun::Unclean, EventReason::AgentRestartedUncleanly, 1)
         );
-        assert!(state.note.contains("began at 2027-01-15T08:00:10Z"), "{}", state.note);
-        assert!(state.note.ends_with("was not rebooted meanwhile"), "{}", state.note);
+        assert!(state.note.contains("the run since 2027-01-15T08:00:10Z"), "{}", state.note);
+        assert!(state.note.ends_with("device not rebooted since"), "{}", state.note);
         let (_, state, _) = begin(Some(&note), "1.0", at(8, 5), 2);
-        assert!(state.note.ends_with("was rebooted meanwhile"), "{}", state.note);
-        assert!(!state.note.contains("was not"), "{}", state.note);
+        assert!(state.note.ends_with("device rebooted since"), "{}", state.note);
+        assert!(!state.note.contains("not rebooted"), "{}", state.note);
     }
 
     #[test]
@@ -208,7 +206,7 @@ mod tests {
     fn unreadable_parts_of_a_record_count_as_unknown() {
         let (last, state, _) = begin(Some("running"), "1.0", at(7, 0), 1);
         assert_eq!(last, LastRun::Unclean);
-        assert!(state.note.contains("is not known"), "{}", state.note);
+        assert!(state.note.contains("possibly rebooted"), "{}", state.note);
         let (last, ..) = begin(Some("asleep"), "1.0", at(7, 0), 1);
         assert_eq!(last, LastRun::None);
     }

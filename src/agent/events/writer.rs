@@ -15,6 +15,7 @@ use super::object::{self, ClockSet, Corrections, MAX_CORRECTIONS, Names};
 use super::pending::{Item, Pending};
 use super::sink::{Entry, Sink};
 use super::{LastRun, QUEUE, Shared, run};
+use edgesync_object::time::rounded;
 use edgesync_runtime::VERSION;
 use edgesync_store::StoreError;
 
@@ -170,7 +171,7 @@ impl<S: Sink> Writer<S> {
 
     async fn begin(&mut self) -> LastRun {
         let note = self.sink.last_run().await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "how the last run ended cannot be read");
+            tracing::warn!(%error, "record of the last run unreadable");
             None
         });
         let (last, state, note) = run::begin(note.as_deref(), VERSION, self.shared.now(), fresh_id());
@@ -198,7 +199,7 @@ impl<S: Sink> Writer<S> {
         self.retry = Retry::default();
         self.write().await;
         if self.has_work() {
-            tracing::warn!(events = self.pending.len(), "Events could not be written before the end");
+            tracing::warn!(events = self.pending.len(), "Events lost at shutdown");
         }
     }
 
@@ -211,7 +212,7 @@ impl<S: Sink> Writer<S> {
             Ok(()) => self.retry = Retry::default(),
             Err(error) => {
                 self.retry.failed();
-                tracing::debug!(%error, wait = ?self.retry.wait, "Events wait for the store");
+                tracing::debug!(%error, wait = %rounded(self.retry.wait), "Events queued, store unavailable");
             }
         }
     }
@@ -221,9 +222,9 @@ impl<S: Sink> Writer<S> {
         // must not be corrected twice.
         while let Some(ClockSet { before, forward_ms, .. }) = self.to_correct.front().copied() {
             match self.sink.correct_times(before, forward_ms).await {
-                Ok(corrected) => tracing::info!(corrected, forward_ms, "times of Events are corrected"),
+                Ok(corrected) => tracing::info!(corrected, forward_ms, "times of Events corrected"),
                 Err(error) if is_transient(&error) => return Err(error),
-                Err(error) => tracing::warn!(%error, "times of Events could not be corrected"),
+                Err(error) => tracing::warn!(%error, "times of Events not corrected"),
             }
             self.to_correct.pop_front();
         }
@@ -236,7 +237,7 @@ impl<S: Sink> Writer<S> {
                 // One of them must be the cause: it must not block the others.
                 Err(_) if count > 1 => most = 1,
                 Err(error) => {
-                    tracing::warn!(%error, "an Event could not be written");
+                    tracing::warn!(%error, "Event not written");
                     self.pending.remove_first(1);
                     self.shared.counters.unwritten.fetch_add(1, Relaxed);
                 }

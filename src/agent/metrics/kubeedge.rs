@@ -19,22 +19,22 @@ pub(super) fn write(counters: &BridgeCounters, status: &BridgeStatus, out: &mut 
             ("unwanted", counters.unwanted),
             ("unclear", counters.unclear),
             ("error", counters.errors),
-        ], "Messages of CloudCore, by what became of them.";
+        ], "Messages from CloudCore, by outcome.";
         Counter edgesync_agent_kubeedge_questions_total[outcome] = [
             ("asked", counters.asked),
             ("answered", counters.answered),
             ("unanswered", counters.unanswered),
-        ], "Questions put to CloudCore, and what became of them.";
+        ], "Queries to CloudCore, by outcome.";
         Counter edgesync_agent_kubeedge_comparisons_total = counters.rounds,
-            "Comparisons of what is held with the cloud that are over.";
+            "Finished comparisons of held objects with the cloud.";
         Counter edgesync_agent_kubeedge_differing_objects_total = counters.differed,
-            "Objects that a comparison found missing, older, or held although they are gone.";
+            "Objects that a comparison found missing, outdated, or held although deleted.";
         Gauge edgesync_agent_kubeedge_unacknowledged_messages = status.unacknowledged,
-            "Messages whose commit is under way.";
+            "Messages with their commit under way.";
         Gauge edgesync_agent_kubeedge_missing_objects = status.missing_count,
-            "Objects asked for that CloudCore does not have.";
+            "Desired objects queried without success so far.";
         Gauge edgesync_agent_kubeedge_dynamic_controller[state] =
             CONTROLLER.map(|state| (state.name(), state == status.dynamic_controller)),
-            "Whether the dynamic controller of CloudCore answers: 1 for the state of now.";
+            "Known state of CloudCore's dynamic controller: 1 for the current one.";
     }
 }

@@ -21,22 +21,18 @@ const DATABASE_ALMOST_FULL: &str = "DatabaseAlmostFull";
 pub(in crate::agent) fn store_condition(health: &Health) -> Condition {
     let (status, reason, message) = match (&health.writing, &health.reset) {
         (Writing::Full, _) => {
-            let message =
-                "there is no room for changes in the database or on its disk; what it holds is served";
+            let message = "database or its disk is full; reads continue";
             (ConditionStatus::False, "StoreFull", message.to_owned())
         }
         (Writing::Fails { reason }, _) => {
-            let message = format!("the database cannot be written, what it holds is served: {reason}");
+            let message = format!("database not writable, reads continue: {reason}");
             (ConditionStatus::False, "StoreFailing", message)
         }
         (Writing::Works, Some(reset)) => {
-            let message =
-                format!("the database takes changes; it has lost objects, which come again: {}", reset.cause);
+            let message = format!("database writable; objects lost and resent: {}", reset.cause);
             (ConditionStatus::True, "StoreSalvaged", message)
         }
-        (Writing::Works, None) => {
-            (ConditionStatus::True, "StoreWorks", "the database takes changes".to_owned())
-        }
+        (Writing::Works, None) => (ConditionStatus::True, "StoreWorks", "database writable".to_owned()),
     };
     condition(STORE_HEALTHY, status, reason, message)
 }
@@ -59,20 +55,21 @@ pub(in crate::agent) fn disk_condition(
 /// beyond the budget in multiples, so that it does not change with each message sent.
 pub(in crate::agent) fn traffic_condition(spent: bool, used: u64, budget: Option<u64>) -> Condition {
     let Some(budget) = budget else {
-        let message = "there is no budget".to_owned();
+        let message = "no budget configured".to_owned();
         return condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::False, "NoBudget", message);
     };
     let total = size(budget);
     if !spent {
         let quarters = u128::from(used) * 4 / u128::from(budget.max(1));
         let share = ["less than a quarter", "a quarter", "half", "three quarters"][quarters.min(3) as usize];
-        let message = format!("{share} of the budget of {total} for the day (UTC) is used");
+        let message = format!("{share} of the daily budget of {total} (UTC) used");
         return condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::False, "WithinBudget", message);
     }
-    let mut message = format!("the budget of {total} for the day (UTC) is spent; only what matters is sent");
+    let mut message =
+        format!("daily budget of {total} (UTC) spent; Leases and Events of programs are throttled");
     let times = used.checked_div(budget).unwrap_or_default();
     if times > 1 {
-        message.push_str(&format!("; {times} times as much is used"));
+        message.push_str(&format!("; {times} times the budget used"));
     }
     condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::True, "BudgetSpent", message)
 }
@@ -82,17 +79,17 @@ pub(in crate::agent) fn traffic_condition(spent: bool, used: u64, budget: Option
 pub(in crate::agent) fn certificate_condition(validity: Validity, until: Timestamp) -> Condition {
     let until = rfc3339(until);
     let (status, reason, message) = match validity {
-        Validity::Good => (ConditionStatus::True, "Valid", format!("good until {until}")),
+        Validity::Good => (ConditionStatus::True, "Valid", format!("valid until {until}")),
         Validity::Tight => {
-            let message = format!("ends at {until}, and could not be renewed so far");
+            let message = format!("expires at {until}, renewal failing");
             (ConditionStatus::False, "EndsSoon", message)
         }
         Validity::Expired => {
-            let message = format!("has ended at {until}, and could not be renewed so far");
+            let message = format!("expired at {until}, renewal failing");
             (ConditionStatus::False, "Expired", message)
         }
         Validity::Unknown => {
-            let message = format!("good until {until}, but the clock of the node is not set");
+            let message = format!("valid until {until}, clock of the node not set");
             (ConditionStatus::Unknown, "ClockNotSet", message)
         }
     };
@@ -105,21 +102,21 @@ fn space_condition(disk: Option<Space>, within: Space, before: Option<&Condition
     };
     let (status, reason, message) = if disk.is_some_and(|disk| disk.is_low(was(DISK_ALMOST_FULL))) {
         let least = size(disk.map_or(0, Space::minimum_free));
-        let message = format!("less than {least} are free on the disk of the database");
+        let message = format!("less than {least} free on the database's disk");
         (ConditionStatus::True, DISK_ALMOST_FULL, message)
     } else if within.is_low(was(DATABASE_ALMOST_FULL)) {
         let (least, total) = (size(within.minimum_free()), size(within.total));
-        let message = format!("less than {least} are left to the database of the {total} it may have");
+        let message = format!("database has less than {least} of {total} left");
         (ConditionStatus::True, DATABASE_ALMOST_FULL, message)
     } else if let Some(disk) = disk {
         let (disk, left, total) =
             (size(disk.minimum_free()), size(within.minimum_free()), size(within.total));
         let message = format!(
-            "more is free than should be at least: {disk} on the disk of the database, {left} of the {total} that it may have"
+            "at least {disk} free on the database's disk; database has at least {left} of {total} left"
         );
-        (ConditionStatus::False, "EnoughRoom", message)
+        (ConditionStatus::False, "SufficientDisk", message)
     } else {
-        let message = "the system does not say how much is free on the disk of the database".to_owned();
+        let message = "free space of the database's disk unknown".to_owned();
         (ConditionStatus::Unknown, "RoomUnknown", message)
     };
     condition(DISK_PRESSURE, status, reason, message)
@@ -209,18 +206,18 @@ mod tests {
     #[test]
     fn the_smaller_of_a_tenth_and_256_mib_must_be_free() {
         let on = |total, free| space_condition(Some(Space { total, free }), ROOM, None);
-        assert_eq!(status_and_reason(&on(GIB, GIB / 10)), (ConditionStatus::False, "EnoughRoom"));
+        assert_eq!(status_and_reason(&on(GIB, GIB / 10)), (ConditionStatus::False, "SufficientDisk"));
         assert_eq!(status_and_reason(&on(GIB, GIB / 10 - 1)), (ConditionStatus::True, "DiskAlmostFull"));
-        assert_eq!(status_and_reason(&on(64 * GIB, 256 * MIB)), (ConditionStatus::False, "EnoughRoom"));
+        assert_eq!(status_and_reason(&on(64 * GIB, 256 * MIB)), (ConditionStatus::False, "SufficientDisk"));
         let low = on(64 * GIB, 256 * MIB - 1);
         assert_eq!(status_and_reason(&low), (ConditionStatus::True, "DiskAlmostFull"));
-        assert_eq!(low.message, "less than 256 MiB are free on the disk of the database");
+        assert_eq!(low.message, "less than 256 MiB free on the database's disk");
         assert_eq!(low, on(64 * GIB, 0), "the message does not change with what is free");
         // The required minimum is never mistaken for the free space.
         let enough = on(64 * GIB, 9 * GIB);
         assert_eq!(
             enough.message,
-            "more is free than should be at least: 256 MiB on the disk of the database, 102.3 MiB of the 1 GiB that it may have"
+            "at least 256 MiB free on the database's disk; database has at least 102.3 MiB of 1 GiB left"
         );
         assert_eq!(enough, on(64 * GIB, 64 * GIB));
     }
@@ -232,16 +229,16 @@ mod tests {
         };
         let low = with(10 * MIB - 1, None);
         assert_eq!(status_and_reason(&low), (ConditionStatus::True, "DatabaseAlmostFull"));
-        assert_eq!(low.message, "less than 10 MiB are left to the database of the 100 MiB it may have");
+        assert_eq!(low.message, "database has less than 10 MiB of 100 MiB left");
         assert_eq!(
             status_and_reason(&with(12 * MIB, Some(&low))),
             (ConditionStatus::True, "DatabaseAlmostFull")
         );
         assert_eq!(
             status_and_reason(&with(12 * MIB + MIB / 2, Some(&low))),
-            (ConditionStatus::False, "EnoughRoom")
+            (ConditionStatus::False, "SufficientDisk")
         );
-        assert_eq!(status_and_reason(&with(12 * MIB, None)), (ConditionStatus::False, "EnoughRoom"));
+        assert_eq!(status_and_reason(&with(12 * MIB, None)), (ConditionStatus::False, "SufficientDisk"));
     }
 
     #[test]
@@ -272,7 +269,11 @@ mod tests {
         assert_eq!(status_and_reason(&within), (ConditionStatus::False, "WithinBudget"));
         assert_eq!(within, traffic_condition(false, MIB / 4 - 1, Some(MIB)));
         let said = |used| traffic_condition(false, used, Some(MIB)).message;
-        assert!(said(MIB / 4 - 1).starts_with("less than a quarter of the budget of 1 MiB"), "{}", said(0));
+        assert!(
+            said(MIB / 4 - 1).starts_with("less than a quarter of the daily budget of 1 MiB"),
+            "{}",
+            said(0)
+        );
         assert!(said(MIB / 4).starts_with("a quarter") && said(MIB / 2).starts_with("half"));
         assert_eq!(said(MIB - 1), said(MIB * 3 / 4));
         assert!(said(MIB - 1).starts_with("three quarters"));
@@ -280,7 +281,7 @@ mod tests {
         assert_eq!(status_and_reason(&spent), (ConditionStatus::True, "BudgetSpent"));
         assert_eq!(spent, traffic_condition(true, 2 * MIB - 1, Some(MIB)));
         let far = traffic_condition(true, 3 * MIB + 5, Some(MIB));
-        assert!(far.message.ends_with("; 3 times as much is used"), "{}", far.message);
+        assert!(far.message.ends_with("; 3 times the budget used"), "{}", far.message);
         assert_eq!(far.condition, "edgesync.io/TrafficBudgetSpent");
     }
 

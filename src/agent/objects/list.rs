@@ -152,7 +152,7 @@ impl RowList {
 }
 
 fn bad_cursor() -> Status {
-    Status::bad_request("the continue token is not one that this server gave")
+    Status::bad_request("the continue token was not issued by this server")
 }
 
 fn named(cursor: &Cursor) -> Result<ListCursor> {

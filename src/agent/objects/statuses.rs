@@ -84,7 +84,7 @@ impl Change {
             return Err(Status::too_large(MAX_UPLOAD_BYTES));
         }
         if too_deep(&content) {
-            return Err(Status::bad_request("the status nests too deep"));
+            return Err(Status::bad_request("the status is nested too deeply"));
         }
         Ok(content)
     }

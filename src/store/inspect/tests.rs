@@ -82,7 +82,7 @@ async fn a_flipped_bit_is_found_and_an_abort_returns_none() {
     fs::write(&path, content).unwrap();
     let found = whole(&path);
     assert_eq!((found.damaged, found.is_sound()), (1, false));
-    assert_eq!(found.problems(), ["the checksum of 1 object does not hold"]);
+    assert_eq!(found.problems(), ["checksum mismatch in 1 object"]);
 }
 
 #[tokio::test]

@@ -211,7 +211,7 @@ impl Outbox {
         let readable = put.content.len() <= MAX_UPLOAD_BYTES
             && serde_json::from_str::<serde::de::IgnoredAny>(&put.content).is_ok();
         if !readable {
-            tracing::warn!(key = put.key, bytes = put.content.len(), "an item cannot be sent and is dropped");
+            tracing::warn!(key = put.key, bytes = put.content.len(), "outbox item cannot be sent, dropped");
         }
         let body = sealed.unwrap_or(&put.content);
         let bytes = body.len() as u64;
@@ -346,7 +346,7 @@ impl Outbox {
         let (sent, base) = (sent.min(last), above.max(last));
         if base.saturating_add(last - sent) > MAX_NUMBER / 2 {
             // No outbox uses so many numbers. Under a new id the remaining ones are valid again.
-            tracing::warn!(above, "the outbox begins anew: its numbers are used up");
+            tracing::warn!(above, "new outbox: numbers exhausted");
             let id = std::mem::replace(&mut self.numbering.id, new_id());
             return self.write_numbering(conn).inspect_err(|_| self.numbering.id = id);
         }
@@ -447,7 +447,7 @@ impl Outbox {
     }
 
     fn drop_damaged_row(&mut self, conn: &Connection, id: i64) -> Result<(), StoreError> {
-        tracing::warn!(row = id, "a damaged item of the outbox is dropped");
+        tracing::warn!(row = id, "damaged outbox item dropped");
         row::remove(conn, id)?;
         // An id without a lane is damaged itself.
         let lane = row::lane_and_number(id).map_or(Lane::Bulk, |(lane, _)| lane);

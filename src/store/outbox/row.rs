@@ -315,7 +315,7 @@ pub(super) fn reseal(
     for (found, change) in changes {
         let id = id_of(lane, found.number);
         let Some((checksum, body)) = change? else {
-            tracing::warn!(row = id, "an item of the outbox was sealed with a lost key and is dropped");
+            tracing::warn!(row = id, "outbox item sealed with a lost key dropped");
             remove(conn, id)?;
             done(found, None);
             continue;

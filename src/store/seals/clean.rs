@@ -78,7 +78,7 @@ pub(in crate::store) fn clean(
 ) -> Result<Connection, StoreError> {
     if let Err(error) = copy(&conn, path) {
         // Not fatal; the next opening retries it.
-        tracing::warn!(%error, "plain text of objects that are sealed now may be left in free pages of the database");
+        tracing::warn!(%error, "plain text of sealed objects may remain in free pages of the database");
         files::remove(&files::fresh_path(path))?;
         return Ok(conn);
     }
@@ -89,7 +89,7 @@ pub(in crate::store) fn clean(
     if let Some(required) = required(seals) {
         record_kinds(&conn, &required)?;
     }
-    tracing::info!("the database has been written anew, without plain text of objects that are sealed");
+    tracing::info!("database rewritten without plain text of sealed objects");
     Ok(conn)
 }
 
@@ -97,8 +97,7 @@ pub(in crate::store) fn clean(
 fn copy(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     let fresh = files::fresh_path(path);
     files::remove(&fresh)?;
-    let target =
-        fresh.to_str().ok_or_else(|| StoreError::internal("the path of the database is not UTF-8"))?;
+    let target = fresh.to_str().ok_or_else(|| StoreError::internal("path of the database is not UTF-8"))?;
     conn.execute("VACUUM INTO ?1", [target])?;
     let file = File::open(&fresh)?;
     file.set_permissions(fs::metadata(path)?.permissions())?;
@@ -106,7 +105,7 @@ fn copy(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     // Everything must be in the database before the log is removed, in case of a power cut between.
     let state = engine::checkpoint(conn, Checkpoint::Truncate)?;
     if state.pages > 0 {
-        return Err(StoreError::internal("the write-ahead log is in use"));
+        return Err(StoreError::internal("write-ahead log in use"));
     }
     Ok(())
 }

@@ -48,7 +48,7 @@ impl State {
             Posting::Event { lane, key, at, object } => {
                 let write = LocalWrite::Put(object.clone());
                 if let Err(refusal) = self.write_and_upload(conn, &write, Some((*lane, key.clone(), *at)))? {
-                    tracing::debug!(?refusal, "an Event of the agent was refused");
+                    tracing::debug!(?refusal, "Event of the agent refused");
                 }
                 Ok(())
             }

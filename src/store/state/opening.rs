@@ -36,7 +36,7 @@ pub(super) fn open_sealed(
     let (lost, sealed) = match settle(&conn, seals, &mut stored) {
         Ok(lost) => (lost, true),
         Err(error @ StoreError::Full(_)) => {
-            tracing::error!(%error, "objects stay readable in the database until there is room to seal them");
+            tracing::error!(%error, "objects not sealed, database full");
             (Vec::new(), false)
         }
         Err(error) => return Err(error),

@@ -76,7 +76,7 @@ pub fn status() -> AgentStatus {
         },
         outbox: BTreeMap::from([("status".to_owned(), LaneStatus::default())]),
         conditions: vec![
-            condition("edgesync.io/StoreHealthy", "True", "the database takes changes"),
+            condition("edgesync.io/StoreHealthy", "True", "database writable"),
             condition("edgesync.io/DiskPressure", "False", "room"),
         ],
         traffic: TrafficToday { bytes_today: 2048, daily_budget: Some(4096), budget_spent: false },

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::Fleet;
 use crate::source::Source;
 use edgesync_broker::{Channel, FleetEvent};
+use edgesync_object::time::rounded;
 use edgesync_object::{Budget, NodeName};
 use edgesync_protocol::frame::{FrameError, MAX_WORD, Up, other_protocol};
 use edgesync_transport::link::presence::Presence;
@@ -20,7 +21,7 @@ impl<S: Source> Fleet<S> {
         match event {
             FleetEvent::Open { .. } => self.sender.opened(),
             FleetEvent::Closed { cause, retry_in } => {
-                tracing::warn!(%cause, ?retry_in, "no connection to the broker");
+                tracing::warn!(%cause, retry_in = %rounded(retry_in), "no connection to the broker");
                 self.reconciler.broadcasts.closed();
                 self.removals.disconnected();
             }

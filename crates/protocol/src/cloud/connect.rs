@@ -152,14 +152,14 @@ impl CloudMachine {
     /// Restarts the session of a live node, for a new proof of its objects.
     pub(super) fn restart_session(&mut self) {
         if self.is_live() {
-            self.end_with_reason("too much has changed at once");
+            self.end_with_reason("too many changes at once");
         }
     }
 
     /// Restarts the session because the store was replaced by an older copy: earlier proofs are
     /// void.
     pub fn prove_anew(&mut self) {
-        self.end_with_reason("the store was restored from a copy");
+        self.end_with_reason("store restored from a copy");
     }
 
     /// Ends the session, if there is one, and requests a Hello at once.
@@ -255,7 +255,7 @@ impl CloudMachine {
     }
 
     pub(super) fn refuse_unknown(&mut self, session: String) {
-        self.refuse_session(session, "this session is not known here".into(), 0);
+        self.refuse_session(session, "unknown session".into(), 0);
     }
 
     /// Refuses a frame and requests a new Hello.
@@ -307,7 +307,7 @@ impl CloudMachine {
         if connecting.repairs == MAX_REPAIRS {
             let session = connecting.hello.session.clone();
             self.end_session();
-            return self.refuse_session(session, "the inventory did not settle".into(), RETRY_AFTER);
+            return self.refuse_session(session, "inventory did not settle".into(), RETRY_AFTER);
         }
         connecting.repairs += 1;
         connecting.until = now + self.settings.config.answer_timeout;
@@ -323,7 +323,7 @@ impl CloudMachine {
         self.last_received = now;
         let timeout = self.settings.config.answer_timeout;
         let Phase::Connecting(connecting) = &mut self.phase else {
-            return self.refuse_session(inventory.session, "no inventory was asked for".into(), 0);
+            return self.refuse_session(inventory.session, "no inventory requested".into(), 0);
         };
         let Stage::Inventory { buckets, items, next_page, budget } = &mut connecting.stage else { return };
         let fits = connecting.hello.session == inventory.session

@@ -88,7 +88,7 @@ impl Ingest {
 
 /// Refuses a frame of a lane known only to later versions, so that it does not block the others.
 pub(super) fn refuse_lane(upload: Upload, limits: PeerLimits) -> UploadConfirm {
-    let message = "this version of the cloud side does not know the lane";
+    let message = "lane unknown to this version of the cloud side";
     let refused = |item: UploadItem| Refused {
         seq: item.seq,
         reason: RefusedReason::Other,

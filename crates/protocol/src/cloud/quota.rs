@@ -104,8 +104,7 @@ impl UnknownObjects {
 /// Returns the reason that the node receives.
 pub(super) fn excess(limit: usize) -> String {
     format!(
-        "the node names more than {limit} objects that this cloud side neither places on it nor has recorded: if its \
-         store was replaced by an older copy, raise sync.max_unknown there"
+        "the node reports more than {limit} objects unknown to this cloud side; hint: raise sync.max_unknown there if its store was replaced by an older copy"
     )
 }
 

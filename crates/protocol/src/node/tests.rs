@@ -158,18 +158,44 @@ fn the_reported_status_is_replaced_and_the_rest_kept() {
 }
 
 #[test]
-fn rules_that_are_not_carried_out_are_not_in_effect() {
-    let summary = FilesSummary { rules: 2, stuck: 1, ..FilesSummary::default() };
+fn failed_rules_are_not_in_effect() {
+    let summary = FilesSummary { rules: 2, failed: 1, ..FilesSummary::default() };
     let condition = summary.condition().unwrap();
-    assert_eq!((condition.status, condition.reason.as_str()), (ConditionStatus::False, "NotCarriedOut"));
+    assert_eq!((condition.status, condition.reason.as_str()), (ConditionStatus::False, "RuleFailed"));
+    let expected = "0 of 0 objects in effect, 0 not, 0 in conflict; rules: 2, 1 failed; hint: 'edgesync files' on the node";
+    assert_eq!(condition.message, expected);
     assert_eq!(FilesSummary::read(&condition.message), Some((0, 0)));
+}
+
+#[test]
+fn the_files_condition_names_an_unreachable_helper() {
+    let blocked = Some(FilesFailure::HelperUnreachable);
+    let fresh = FilesSummary { rules: 1, blocked, ..FilesSummary::default() }.condition().unwrap();
+    assert_eq!((fresh.status, fresh.reason.as_str()), (ConditionStatus::False, "HelperUnreachable"));
+    let expected = "states of objects unknown; rules: 1; helper unreachable, no rule runs; hint: 'edgesync files' on the node";
+    assert_eq!(fresh.message, expected);
+    assert_eq!(FilesSummary::read(&fresh.message), None);
+    // Files of an earlier answer stay in effect without the helper.
+    let later = FilesSummary { rules: 1, objects: 3, in_effect: 3, blocked, ..FilesSummary::default() };
+    let message = later.condition().unwrap().message;
+    assert!(message.starts_with("3 of 3 objects") && message.contains("helper unreachable"), "{message}");
+    let failed = FilesSummary { blocked: Some(FilesFailure::RequestFailed), ..later };
+    assert_eq!(failed.condition().unwrap().reason, "RuleFailed");
 }
 
 #[test]
 fn the_files_condition_has_counts_and_needs_rules() {
     let summary = |in_effect, not_in_effect, conflicts| {
         let objects = in_effect + not_in_effect + conflicts;
-        FilesSummary { rules: 2, objects, in_effect, not_in_effect, conflicts, stuck: 0 }.condition().unwrap()
+        let counts = FilesSummary {
+            rules: 2,
+            objects,
+            in_effect,
+            not_in_effect,
+            conflicts,
+            ..FilesSummary::default()
+        };
+        counts.condition().unwrap()
     };
     let said = |condition: Condition| (condition.status, condition.reason);
     assert_eq!(said(summary(3, 0, 0)), (ConditionStatus::True, "InEffect".to_owned()));

@@ -133,7 +133,7 @@ impl Keyring {
                 Some((keys, in_order)) => {
                     if !in_order {
                         write_keys(path, wrapping.as_ref(), keys.in_file())?;
-                        tracing::info!(file = %path.display(), "the keys of sealed objects are wrapped anew");
+                        tracing::info!(file = %path.display(), "seal keys rewrapped");
                     }
                     (keys, Opened::Kept)
                 }
@@ -439,7 +439,7 @@ fn write_keys<'a>(
 
 fn set_aside(path: &Path) -> Result<(), SealError> {
     let aside = with_suffix(path, ".lost");
-    tracing::error!(file = %path.display(), aside = %aside.display(), "the keys of sealed objects are lost");
+    tracing::error!(file = %path.display(), aside = %aside.display(), "seal keys lost");
     Ok(durable::rename(path, &aside)?)
 }
 

@@ -17,6 +17,7 @@ use super::handle::{Command, Shared, Shutdown};
 use super::retry::{Retry, RetryOptions};
 use super::stream::Target;
 use super::{Cause, ConnectionId, LinkEvent, Publish};
+use edgesync_object::time::rounded;
 
 /// Time limit for the last bytes of an orderly close.
 pub const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -193,7 +194,7 @@ impl<P: Protocol> Task<P> {
         }
         let peer = self.protocol.target().peer();
         // Debug only: the user of the link logs the meaning.
-        tracing::debug!(%peer, ?retry_in, cause = cause.label(), "not connected: {cause}");
+        tracing::debug!(%peer, retry_in = %rounded(retry_in), cause = cause.label(), "not connected: {cause}");
         let event = LinkEvent::Disconnected { cause, retry_in };
         self.announce(event).await?;
         let waited = sleep(retry_in);

@@ -141,7 +141,7 @@ impl Driver {
         let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
         match topic {
             TEXT => {
-                self.reporting.meter.frame(Direction::Down, operation(payload), payload.len());
+                self.reporting.traffic.meter.frame(Direction::Down, operation(payload), payload.len());
                 cloud_core.bridge.heard(at, payload);
                 self.hand_to_machine();
             }
@@ -219,12 +219,12 @@ impl Driver {
                 let store = self.store.clone();
                 tokio::spawn(async move {
                     if let Err(error) = store.post(vec![Posting::Note(METADATA_KEY, text)]).await {
-                        tracing::warn!(%error, "what was compared with CloudCore could not be kept");
+                        tracing::warn!(%error, "progress of the comparison not stored");
                     }
                 });
             }
             BridgeEffect::Reconnect => {
-                tracing::warn!("CloudCore takes what is sent and answers nothing: connecting again");
+                tracing::warn!("CloudCore accepts messages and does not respond: reconnecting");
                 self.link.give_up();
             }
             BridgeEffect::Notice(notice) => self.bridge_notice(notice),
@@ -240,7 +240,7 @@ impl Driver {
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
-        tracing::warn!(error, "what is held cannot be read");
+        tracing::warn!(error, "read of held objects failed");
         cloud_core.bridge.read_failed(at);
     }
 
@@ -248,14 +248,13 @@ impl Driver {
         match notice {
             BridgeNotice::BadMessage { problem } => {
                 self.statistics.count_bad_frame("message");
-                tracing::warn!(problem, "a message that cannot be read");
+                tracing::warn!(problem, "invalid message");
             }
             BridgeNotice::Refilling(reason) => {
-                tracing::info!(reason = reason.name(), "everything is asked for again");
+                tracing::info!(reason = reason.name(), "full refill started");
                 if reason == RoundReason::Lost {
                     self.records_differed();
-                    let note =
-                        "the database is not the one that CloudCore knows: everything is asked for again";
+                    let note = "database unknown to CloudCore: full refill started";
                     self.reporting.events.emit(
                         EventReason::RecordsDiffered,
                         Regarding::Node,
@@ -264,27 +263,26 @@ impl Driver {
                 }
             }
             BridgeNotice::Verified { reason, compared, differed } => {
-                tracing::info!(reason = reason.name(), compared, differed, "what is held was compared");
+                tracing::info!(reason = reason.name(), compared, differed, "held objects compared");
                 if differed == 0 {
                     return;
                 }
                 self.records_differed();
                 // With the other reasons, a difference is expected or already reported.
                 if matches!(reason, RoundReason::Routine | RoundReason::Asked) {
-                    let note = format!(
-                        "{differed} of {compared} objects differed from the cloud's; they are corrected"
-                    );
+                    let note =
+                        format!("{differed} of {compared} objects differ from the cloud's and are corrected");
                     self.reporting.events.emit(EventReason::RecordsDiffered, Regarding::Node, note);
                 }
             }
             BridgeNotice::DynamicControllerSilent => {
                 tracing::warn!(
-                    "the dynamic controller of CloudCore does not answer: kubeedge.watch, and kubeedge.fetch with '*', \
+                    "CloudCore's dynamic controller does not respond: kubeedge.watch, and kubeedge.fetch with '*', \
                      have no effect"
                 );
             }
             BridgeNotice::Denied { what, message } => {
-                tracing::warn!(what, why = message, "the dynamic controller refuses");
+                tracing::warn!(what, why = message, "CloudCore's dynamic controller refused the request");
                 let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
                 if cloud_core.denied.len() < MAX_DENIED || cloud_core.denied.contains_key(&what) {
                     cloud_core.denied.insert(what, message);

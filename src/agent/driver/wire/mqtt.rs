@@ -16,15 +16,15 @@ impl Driver {
         let Wire::Mqtt(topics) = &self.wire else { return };
         match topics.parse(topic) {
             Some(Topic::Cloud) => {
-                tracing::debug!(topic = "cloud", bytes = payload.len(), "receives");
-                self.reporting.meter.frame(Direction::Down, "Presence", payload.len());
+                tracing::debug!(topic = "cloud", bytes = payload.len(), "received");
+                self.reporting.traffic.meter.frame(Direction::Down, "Presence", payload.len());
                 self.presence_received(payload);
             }
             Some(Topic::Down(node)) if node == self.settings.node => {
-                tracing::debug!(topic = "down", bytes = payload.len(), "receives");
+                tracing::debug!(topic = "down", bytes = payload.len(), "received");
                 self.frame(payload);
             }
-            _ => tracing::debug!(topic, "a message on a topic of nobody"),
+            _ => tracing::debug!(topic, "message on an unknown topic"),
         }
     }
 
@@ -32,18 +32,18 @@ impl Driver {
         let presence = match serde_json::from_slice::<CloudPresence>(payload) {
             Ok(presence) => presence,
             Err(error) => {
-                tracing::warn!(%error, "the cloud's presence cannot be read");
+                tracing::warn!(%error, "invalid presence of the cloud side");
                 return;
             }
         };
         match self.connection.observe_cloud(presence) {
             CloudChange::Unchanged => {}
             CloudChange::Offline => {
-                tracing::warn!("the cloud says that it is gone");
+                tracing::warn!("cloud side offline");
                 self.machine.cloud_gone(self.now());
             }
             CloudChange::Returned => {
-                tracing::info!("the cloud is back");
+                tracing::info!("cloud side online");
                 self.machine.cloud_returned(self.now(), random());
             }
         }
@@ -52,7 +52,7 @@ impl Driver {
     fn frame(&mut self, payload: &[u8]) {
         match Received::decode(payload, &mut Budget::of(self.settings.max_frame), self.settings.max_object) {
             Ok(frame) => {
-                self.reporting.meter.frame(Direction::Down, frame.name(), payload.len());
+                self.reporting.traffic.meter.frame(Direction::Down, frame.name(), payload.len());
                 if let Received::Objects(objects) = &frame {
                     self.record_objects(objects);
                 }
@@ -66,9 +66,9 @@ impl Driver {
     fn unreadable(&mut self, bytes: usize, error: &FrameError) {
         let count = self.statistics.count_bad_frame(error.label());
         if error.is_of_another_version() && count > 1 {
-            tracing::debug!(bytes, %error, "a frame of another version");
+            tracing::debug!(bytes, %error, "frame of another protocol version");
         } else {
-            tracing::warn!(bytes, %error, "a frame that cannot be read");
+            tracing::warn!(bytes, %error, "invalid frame");
         }
         if let FrameError::Protocol { found, .. } = error {
             let behind = if *found > PROTOCOL { "agent" } else { "cloud side" };
@@ -92,7 +92,7 @@ impl Driver {
                 self.publish(PendingMessage { name: frame.name(), topic, bytes })
             }
             Err(error) => {
-                tracing::error!(frame = frame.name(), %error, "a frame could not be written");
+                tracing::error!(frame = frame.name(), %error, "frame not encoded");
                 true
             }
         }

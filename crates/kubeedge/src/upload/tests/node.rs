@@ -34,7 +34,7 @@ fn a_registration_equals_edgecores_except_kubelet_fields() {
         {"type": "edgesync.io/StoreHealthy", "status": "True", "reason": "Writable", "lastHeartbeatTime": now,
             "lastTransitionTime": "2026-11-20T00:00:00Z"},
         {"type": "Ready", "status": "True", "reason": "AgentReady", "lastHeartbeatTime": now, "lastTransitionTime": now,
-            "message": "edgesync keeps objects; it runs no pods"},
+            "message": "edgesync stores objects; it runs no Pods"},
     ]);
     assert_eq!(content["status"]["conditions"].take(), expected);
     assert_eq!(
@@ -201,7 +201,7 @@ fn an_unready_node_is_patched_ready_at_a_limited_rate() {
     let patch: Value = serde_json::from_str(text(&message["content"])).unwrap();
     let (now, kinds) = ("2026-11-21T01:42:31Z", json!([{"type": "Ready"}]));
     let ready = json!({"type": "Ready", "status": "True", "reason": "AgentReady", "lastHeartbeatTime": now,
-        "lastTransitionTime": now, "message": "edgesync keeps objects; it runs no pods"});
+        "lastTransitionTime": now, "message": "edgesync stores objects; it runs no Pods"});
     assert_eq!(patch, json!({"status": {"$setElementOrder/conditions": kinds, "conditions": [ready]}}));
     assert!(test.see(&node("edgea", "Unknown")).is_empty());
     assert_eq!(test.uploads.deadline(), Some(Duration::from_secs(10)));

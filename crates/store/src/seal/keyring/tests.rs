@@ -268,7 +268,7 @@ fn a_required_credential_protects_all_keys() {
     let before = place.text();
     let missing = KeySource { credential: Some(place.0.path().join("nowhere")), ..place.source() };
     for _ in 0..2 {
-        assert!(refused(missing.clone()).contains("is left as it is"));
+        assert!(refused(missing.clone()).contains("credential missing"));
         assert_eq!(place.text(), before);
     }
     let (ring, opened) = open(&demanded(place.with(Some("one"), None)));
