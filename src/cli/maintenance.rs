@@ -19,6 +19,7 @@ use edgesync_admin::{Route, read};
 use edgesync_api::Client;
 use edgesync_cli::maintenance::{Owner, Sheet, refused, write_bundle};
 use edgesync_cli::output::size;
+use edgesync_cli::progress::Progress;
 use edgesync_cli::{CliError, EXIT_FAILED, program};
 use edgesync_config as config;
 use edgesync_config::edge::Config;
@@ -32,7 +33,10 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
         return refused(&format!("{} exists: name a new file", file.display()));
     }
     let path = &config.store.path;
-    let copied = match inspect::backup(path, file) {
+    let progress = Progress::start("copying the database");
+    let result = inspect::backup(path, file);
+    drop(progress);
+    let copied = match result {
         Ok(copied) => copied,
         Err(error) => return refused(&format!("{} cannot be copied: {}", path.display(), chain(&error))),
     };
@@ -60,7 +64,15 @@ pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8>
     let mut out = io::stdout();
     let mut sheet = Sheet(&mut out);
     sheet.line("database", path.display())?;
-    let offline = match inspect::inspect(&path, || true) {
+    let progress = Progress::start("verifying the database");
+    let mut rows = 0;
+    let result = inspect::inspect(&path, || {
+        rows += inspect::BATCH;
+        progress.count(rows, None, "rows");
+        true
+    });
+    drop(progress);
+    let offline = match result {
         Ok(Some(found)) => {
             contents(&mut sheet, &found)?;
             verdict(&mut sheet, &found)?
@@ -72,8 +84,10 @@ pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8>
         }
     };
     let Some(agent) = agent else { return Ok(offline) };
+    let progress = Progress::start("comparing with the cloud");
     let answer: Value =
         program::wait(agent.post(&Route::Verify.path(), &json!({})))?.map_err(CliError::Client)?;
+    drop(progress);
     // Damage is repaired by now, so only the agreement of both sides counts.
     online(&mut sheet, &read(&answer).map_err(CliError::Answer)?)
 }
@@ -93,7 +107,9 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
         return refused(&format!("{newer}: nothing is wrong with it"));
     }
     let owner = Owner::of(path).with_context(|| format!("looking at {}", path.display()))?;
+    let progress = Progress::start("repairing the database");
     let result = program::wait(repair_database(&config))?;
+    drop(progress);
     owner.give(path)?;
     let repaired = match result {
         Ok(repaired) => repaired,
@@ -113,10 +129,12 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
 
 /// Collects an archive for a problem report.
 pub(super) fn support_bundle(config: &Path, file: Option<&Path>, agent: &Client) -> anyhow::Result<u8> {
+    let progress = Progress::start("collecting");
     let bundle = check::wait(async {
         let report = doctor::run(config).await;
         bundle::collect(config, &report, agent).await
     })?;
+    drop(progress);
     let file = file.map_or_else(|| default_name(config), Path::to_owned);
     write_bundle(&bundle, &file)
 }

@@ -9,10 +9,12 @@ pub mod bundle;
 pub mod check;
 mod columns;
 pub mod get;
+pub mod groups;
 pub mod maintenance;
 mod manifest;
 pub mod output;
 pub mod program;
+pub mod progress;
 pub mod records;
 mod resolve;
 
@@ -34,8 +36,8 @@ pub const EXIT_USAGE: u8 = 64;
 /// The process is unreachable (`EX_UNAVAILABLE`).
 pub const EXIT_UNAVAILABLE: u8 = 69;
 /// Exit codes that scripts can rely on, as shown by `--help`.
-pub const EXIT_CODES: &str = "Exit codes: 0 done, 1 refused or failed, 64 wrong usage, 69 nobody answers, \
-                              70 internal error, 78 wrong configuration.";
+pub const EXIT_CODES: &str = "Exit codes: 0 success, 1 refused or failed, 64 usage error, 69 unreachable, \
+                              70 internal error, 78 invalid configuration.";
 /// Failed or refused.
 pub const EXIT_FAILED: u8 = 1;
 

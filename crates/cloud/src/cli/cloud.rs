@@ -15,6 +15,7 @@ use edgesync_admin::cloud::{
 use edgesync_admin::{NodeAction, Route, Unreadable, read};
 use edgesync_api::ClientError;
 use edgesync_cli::program::{self, Exit, Threads};
+use edgesync_cli::progress::Progress;
 use edgesync_cli::records;
 use edgesync_cli::{CliError, EXIT_FAILED, Peer, Terminal, apply, check, get, report};
 use edgesync_fleet::config::Config;
@@ -77,7 +78,10 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
             program::ask(async |terminal| enrollment::operator(command, terminal).await)
         }
         CloudCommand::Check { config, output } => {
-            check::show(&check::wait(crate::check::run(&config.path))?, output.output)
+            let progress = Progress::start("running checks");
+            let report = check::wait(crate::check::run(&config.path))?;
+            drop(progress);
+            check::show(&report, output.output)
         }
         CloudCommand::Backup { file, config } => maintenance_cloud::backup(&config.path, &file),
         CloudCommand::Restore { file, config } => maintenance_cloud::restore(&config.path, &file),

@@ -13,6 +13,7 @@ use edgesync_cli::EXIT_FAILED;
 use edgesync_cli::check;
 use edgesync_cli::maintenance::{Owner, Sheet, refused, write_bundle};
 use edgesync_cli::output::size;
+use edgesync_cli::progress::Progress;
 use edgesync_cloud_store::CheckReport;
 use edgesync_cloud_store::CloudError;
 use edgesync_cloud_store::inspect;
@@ -36,7 +37,10 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     if fs::symlink_metadata(file).is_ok() {
         return refused(&format!("{} exists: name a new file", file.display()));
     }
-    let copied = match inspect::backup(&path, file) {
+    let progress = Progress::start("copying the database");
+    let result = inspect::backup(&path, file);
+    drop(progress);
+    let copied = match result {
         Ok(copied) => copied,
         Err(error) => return refused(&format!("{} cannot be copied: {}", path.display(), chain(&error))),
     };
@@ -55,7 +59,10 @@ pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
     // Without a database, the owner of the directory is the user of the cloud side.
     let owner = Owner::of(&path).or_else(|_| Owner::of(edgesync_store::durable::directory_of(&path)));
     let owner = owner.with_context(|| format!("looking at {}", path.display()))?;
-    let (report, aside) = match inspect::restore(file, &path) {
+    let progress = Progress::start("restoring the database");
+    let result = inspect::restore(file, &path);
+    drop(progress);
+    let (report, aside) = match result {
         Ok(restored) => restored,
         Err(CloudError::Store(StoreError::InUse { .. })) => {
             let stop = systemd::advice("stop it first, 'systemctl stop edgesync-cloud'", "stop it first");
@@ -81,7 +88,10 @@ pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
     let mut out = io::stdout();
     let mut sheet = Sheet(&mut out);
     sheet.line("database", path.display())?;
-    match inspect::inspect(&path) {
+    let progress = Progress::start("verifying the database");
+    let result = inspect::inspect(&path);
+    drop(progress);
+    match result {
         Ok(report) => {
             sound(&mut sheet, report)?;
             Ok(0)
@@ -99,10 +109,12 @@ pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
 
 /// Writes the support bundle to a file.
 pub(super) fn support_bundle(config: &Path, file: Option<&Path>) -> anyhow::Result<u8> {
+    let progress = Progress::start("collecting");
     let bundle = check::wait(async {
         let report = cloud_side::run(config).await;
         bundle::collect(config, &report).await
     })?;
+    drop(progress);
     let name = || Timestamp::now().strftime("edgesync-cloud-support-%Y%m%dT%H%M%SZ.tar.zst").to_string();
     write_bundle(&bundle, &file.map_or_else(|| name().into(), Path::to_owned))
 }
