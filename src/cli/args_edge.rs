@@ -80,12 +80,12 @@ pub enum EdgeCommand {
         #[command(flatten)]
         show: ShowArgs,
     },
-    /// Run the helper that writes files and reloads programs; started by systemd
+    /// Write files and reload programs for the agent; systemd starts it
     #[command(hide = true)]
     FilesHelper {
         #[command(flatten)]
         config: ConfigArgs,
-        /// Socket to create, instead of the one on standard input
+        /// Listen here, instead of on the socket that is standard input
         #[arg(long, value_name = "PATH", value_parser = args::path)]
         listen: Option<PathBuf>,
     },

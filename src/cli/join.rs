@@ -39,7 +39,8 @@ fn options(args: &JoinArgs, config: &Path, input: &mut dyn Read) -> Result<JoinO
         return Err(CliError::Usage(format!("--node {problem}")));
     }
     let token = match args.token.as_str() {
-        "-" => read_line(input).map_err(|error| CliError::Usage(format!("reading the token: {error}")))?,
+        "-" => read_line(input)
+            .map_err(|error| CliError::Usage(format!("read token from standard input: {error}")))?,
         token => token.to_owned(),
     };
     let token = token.parse::<Token>().map_err(|error| CliError::Usage(format!("--token: {error}")))?;

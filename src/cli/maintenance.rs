@@ -30,7 +30,7 @@ use edgesync_store::StoreError;
 pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let config = load(config)?;
     if fs::symlink_metadata(file).is_ok() {
-        return refused(&format!("{} exists: name a new file", file.display()));
+        return refused(&format!("{} exists; hint: name a new file", file.display()));
     }
     let path = &config.store.path;
     let progress = Progress::start("copying the database");
@@ -38,7 +38,7 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     drop(progress);
     let copied = match result {
         Ok(copied) => copied,
-        Err(error) => return refused(&format!("{} cannot be copied: {}", path.display(), chain(&error))),
+        Err(error) => return refused(&format!("copy {}: {}", path.display(), chain(&error))),
     };
     let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
     let mut out = io::stdout();
@@ -48,10 +48,7 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let sealed: u64 = copied.sealed.values().sum();
     if sealed > 0 {
         let key = config.seal.key_file.display();
-        sheet.line(
-            "sealed",
-            format!("{sealed} objects: to read them {key} is needed, which is not in the copy"),
-        )?;
+        sheet.line("sealed", format!("{sealed} objects; their key {key} is not in the copy"))?;
     } else {
         sheet.line("sealed", "none")?;
     }
@@ -97,16 +94,16 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
     let config = load(config)?;
     let path = &config.store.path;
     if !path.exists() {
-        return refused(&format!("{} does not exist: the agent makes it when it starts", path.display()));
+        return refused(&format!("{} does not exist; the agent creates it when it starts", path.display()));
     }
     // The agent would set it aside, which is no repair.
     if let Ok(Schema { found, known }) = inspect::schema(path)
         && found > known
     {
         let newer = StoreError::Newer { path: path.clone(), found, known };
-        return refused(&format!("{newer}: nothing is wrong with it"));
+        return refused(&format!("{newer}; it is not damaged"));
     }
-    let owner = Owner::of(path).with_context(|| format!("looking at {}", path.display()))?;
+    let owner = Owner::of(path).with_context(|| format!("stat {}", path.display()))?;
     let progress = Progress::start("repairing the database");
     let result = program::wait(repair_database(&config))?;
     drop(progress);
@@ -114,12 +111,12 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
     let repaired = match result {
         Ok(repaired) => repaired,
         Err(StoreError::InUse { .. }) => {
-            let stop = systemd::advice("stop it first, 'systemctl stop edgesync'", "stop it first");
+            let stop = systemd::advice("'systemctl stop edgesync'", "stop it");
             return refused(&format!(
-                "the agent runs: {stop}, or have it mend the database itself with 'edgesync verify --online'"
+                "the agent is running; hint: {stop}, or repair through the agent: 'edgesync verify --online'"
             ));
         }
-        Err(error) => return refused(&format!("{} cannot be repaired: {}", path.display(), chain(&error))),
+        Err(error) => return refused(&format!("repair {}: {}", path.display(), chain(&error))),
     };
     let mut out = io::stdout();
     let mut sheet = Sheet(&mut out);
@@ -151,7 +148,7 @@ fn default_name(config: &Path) -> PathBuf {
 fn contents(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<()> {
     let totals = &found.totals;
     sheet.line("objects", format!("{} read, {} recorded", found.rows, totals.count))?;
-    sheet.line("revision", format!("{}, the cloud has confirmed {}", totals.revision, found.confirmed))?;
+    sheet.line("revision", format!("{}, confirmed by the cloud: {}", totals.revision, found.confirmed))?;
     sheet.line("epoch", totals.epoch)?;
     sheet.line("digest", totals.digest)
 }
@@ -162,11 +159,13 @@ fn verdict(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<u8> {
         sheet.line("damage", problem)?;
     }
     if problems.is_empty() {
-        sheet.line("result", "sound: checksums, count, digest and indexes fit")?;
+        sheet.line("result", "check passed: checksums, count, digest and indexes match")?;
         return Ok(0);
     }
-    sheet
-        .line("result", "damaged: 'edgesync repair' with the agent stopped, or 'edgesync verify --online'")?;
+    sheet.line(
+        "result",
+        "damaged; hint: 'edgesync repair' with the agent stopped, or 'edgesync verify --online'",
+    )?;
     Ok(EXIT_FAILED)
 }
 
@@ -174,29 +173,29 @@ fn verdict(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<u8> {
 fn online(sheet: &mut Sheet<'_>, answer: &Verification) -> anyhow::Result<u8> {
     match &answer.store {
         VerifiedStore::Damaged { problem } => {
-            sheet.line("agent", format!("{problem}; it is replaced by what can be read of it"))?;
+            sheet.line("agent", format!("{problem}; readable rows are salvaged into a new database"))?;
         }
         VerifiedStore::Checked(rows) => match rows.removed + rows.local_removed + rows.outbox_removed {
             0 => sheet.line("agent", format!("{} rows checked, none damaged", rows.rows))?,
             removed => {
                 let checked = rows.rows;
-                sheet.line("agent", format!("{checked} rows checked, {removed} damaged ones removed"))?;
+                sheet.line("agent", format!("{checked} rows checked, {removed} damaged rows removed"))?;
             }
         },
     }
     let cloud = &answer.cloud;
     if !cloud.in_sync {
-        sheet.line("cloud", cloud.problem.as_deref().unwrap_or("no answer that can be understood"))?;
+        sheet.line("cloud", cloud.problem.as_deref().unwrap_or("unreadable response"))?;
         return Ok(EXIT_FAILED);
     }
     sheet.line(
         "cloud",
         match (cloud.differed, cloud.applied) {
-            (false, 0) => "records the same".to_owned(),
-            (true, 0) => "had other records of this node, which are corrected".to_owned(),
-            (false, applied) => format!("records the same, {applied} changes came meanwhile"),
+            (false, 0) => "records are equal".to_owned(),
+            (true, 0) => "records differed, corrected".to_owned(),
+            (false, applied) => format!("records are equal, {applied} changes received meanwhile"),
             (true, applied) => {
-                format!("had other records of this node: corrected, {applied} changes were sent again")
+                format!("records differed, corrected; {applied} changes sent again")
             }
         },
     )?;
@@ -250,21 +249,18 @@ impl Repaired {
         for reset in &self.resets {
             sheet.line("damage", &reset.cause)?;
             sheet.line("kept", format!("{} objects", reset.kept))?;
-            sheet
-                .line("lost", format!("{} objects that are known; the cloud sends them again", reset.lost))?;
+            sheet.line("lost", format!("{} known objects; the cloud sends them again", reset.lost))?;
             if let Some(aside) = &reset.set_aside {
                 sheet.line("set aside", aside.display())?;
             }
         }
         if self.others_removed > 0 {
-            sheet.line(
-                "removed",
-                format!("{} damaged Leases, Events or items for the cloud", self.others_removed),
-            )?;
+            sheet
+                .line("removed", format!("{} damaged Leases, Events or outbox items", self.others_removed))?;
         }
-        let mended = !self.resets.is_empty() || self.rows_removed + self.others_removed > 0;
-        let result = if mended { "repaired" } else { "nothing was damaged" };
-        sheet.line("result", format!("{result}: {} objects are held", self.objects))?;
+        let repaired = !self.resets.is_empty() || self.rows_removed + self.others_removed > 0;
+        let result = if repaired { "repaired" } else { "no damage found" };
+        sheet.line("result", format!("{result}; {} objects held", self.objects))?;
         Ok(0)
     }
 }

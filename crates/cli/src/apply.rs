@@ -128,7 +128,7 @@ async fn process_sources(
     terminal: &mut Terminal<'_>,
 ) -> Result<Summary, CliError> {
     if sources.is_empty() {
-        return Err(CliError::Usage("nothing to do: give a file, a directory or - with -f".into()));
+        return Err(CliError::Usage("no files; hint: name a file, a directory or - with -f".into()));
     }
     let kinds = Kinds::new(client);
     let progress = Progress::start(match action {
@@ -271,8 +271,7 @@ fn describe(error: &CliError) -> String {
             if status.is(&Reason::NotFound)
                 && status.details.as_ref().is_none_or(|details| details.name.is_empty()) =>
         {
-            "the server does not serve this kind; apply its CustomResourceDefinition first (NotFound)"
-                .to_owned()
+            "kind not served (NotFound); hint: apply its CustomResourceDefinition first".to_owned()
         }
         CliError::Client(ClientError::Api(status)) => {
             let reason = status.reason.as_ref().map_or("Unknown", Reason::as_str);
@@ -309,7 +308,7 @@ async fn resolve(kinds: &Kinds<'_>, manifest: Manifest, namespace: Option<&str>)
         (Scope::Cluster, _) => String::new(),
         (Scope::Namespaced, Some(requested)) if !named.is_empty() && named != requested => {
             let message =
-                format!("metadata.namespace: the manifest says '{named}' but -n says '{requested}'");
+                format!("metadata.namespace: '{named}' in the manifest does not match '{requested}' of -n");
             return Err(CliError::Usage(message));
         }
         (Scope::Namespaced, _) if !named.is_empty() => named.to_owned(),

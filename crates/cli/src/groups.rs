@@ -11,7 +11,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Enrollment", &["token", "operator", "kubeconfig", "broker-config"]),
     ("Troubleshooting", &["check", "explain-placement", "events", "traffic", "support-bundle"]),
     ("Maintenance", &["verify", "backup", "restore", "repair", "seal"]),
-    (OTHER, &["check-config", "completions"]),
+    (OTHER, &["check-config", "completions", "files-helper"]),
 ];
 /// Heading of commands that no group names.
 const OTHER: &str = "Other Commands";

@@ -73,7 +73,7 @@ pub enum CliError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// Standard output or error cannot be written.
-    #[error("cannot write the output")]
+    #[error("write output")]
     Output(#[from] io::Error),
     /// A Kubernetes cluster is unavailable.
     #[error("{0}")]
@@ -82,7 +82,7 @@ pub enum CliError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The result cannot be formatted.
-    #[error("cannot show the result: {0}")]
+    #[error("format result: {0}")]
     Show(String),
 }
 

@@ -166,26 +166,26 @@ fn done(
 ) -> Result<String, Unreadable> {
     Ok(match action {
         NodeAction::ConfirmDeletions => match read::<Confirmed>(answer)?.confirmed {
-            0 => format!("node '{node}': nothing is held back"),
-            _ => format!("node '{node}': what was held back will be deleted"),
+            0 => format!("node '{node}': no removals held back"),
+            _ => format!("node '{node}': held removals confirmed"),
         },
         NodeAction::Remove if read::<Removed>(answer)?.removed => {
             format!("node '{node}' removed from the fleet")
         }
-        NodeAction::Remove => format!("node '{node}' has been removed already"),
+        NodeAction::Remove => format!("node '{node}' already removed"),
         NodeAction::Admit if request.broker_updated => format!(
-            "node '{node}': {} revoked certificates count as refused by the broker",
+            "node '{node}': {} revoked certificates recorded as refused by the broker",
             read::<RevokedCertificates>(answer)?.certificates
         ),
         NodeAction::Admit if read::<Admitted>(answer)?.admitted => {
-            format!("node '{node}' may come back: it is asked to, or will within the hour")
+            format!("node '{node}' admitted; it reconnects within an hour")
         }
         NodeAction::Admit => format!("node '{node}' was not removed"),
-        NodeAction::Forget => format!("node '{node}': forgotten; any device may join under this name"),
+        NodeAction::Forget => format!("node '{node}' forgotten; any device may join under this name"),
         NodeAction::Revoke => format!(
-            "node '{node}': {certificates} certificates revoked; it comes back with a new token for its name only\n\
-             An external broker must be given the new revocation list: 'edgesync-cloud broker-config'. It is listened to there \
-             again after that, and 'edgesync-cloud node admit {node} --broker-updated'",
+            "node '{node}': {certificates} certificates revoked; it needs a new token for its name to return\n\
+             hint: with an external broker, install the new revocation list ('edgesync-cloud broker-config'), then run \
+             'edgesync-cloud node admit {node} --broker-updated'",
             certificates = read::<RevokedCertificates>(answer)?.certificates
         ),
     })
