@@ -11,7 +11,7 @@ use edgesync_cli::EXIT_CODES;
 use edgesync_cli::args::{self, CheckArgs, GetArgs, OutputArgs};
 use edgesync_config::{CloudCoreUrl, JoinUrl};
 
-/// Sync agent for edge nodes: stores Kubernetes objects and reports their versions.
+/// Sync agent for edge nodes: stores Kubernetes objects and reports versions.
 #[derive(Parser, Clone, Debug, PartialEq, Eq)]
 #[command(name = "edgesync", version, max_term_width = 100, disable_help_subcommand = true, after_help = EXIT_CODES)]
 pub struct EdgeArgs {
@@ -42,7 +42,7 @@ pub enum EdgeCommand {
         #[command(flatten)]
         config: ConfigArgs,
     },
-    /// Check what the agent needs, with next steps for problems
+    /// Check the agent, with next steps for problems
     #[command(after_help = "Exit codes: 0 no check failed (warnings do not count), 1 a check failed.")]
     Check {
         #[command(flatten)]
@@ -156,7 +156,7 @@ pub struct ShowArgs {
 /// The subcommands of `edgesync files`.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum FilesCommand {
-    /// Show what would be written and removed, without doing it
+    /// Show the planned changes without applying them
     Check(ShowArgs),
     /// Apply a rule now, including objects that failed before
     Apply {

@@ -193,7 +193,7 @@ fn online(sheet: &mut Sheet<'_>, answer: &Verification) -> anyhow::Result<u8> {
         match (cloud.differed, cloud.applied) {
             (false, 0) => "records are equal".to_owned(),
             (true, 0) => "records differed, corrected".to_owned(),
-            (false, applied) => format!("records are equal, {applied} changes received meanwhile"),
+            (false, applied) => format!("records are equal, {applied} changes received during the check"),
             (true, applied) => {
                 format!("records differed, corrected; {applied} changes sent again")
             }

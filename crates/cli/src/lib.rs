@@ -26,7 +26,7 @@ pub use manifest::{Manifest, ManifestError, Origin};
 pub use resolve::Kinds;
 
 use edgesync_admin::Unreadable;
-use edgesync_api::ClientError;
+use edgesync_api::{Address, ClientError};
 use edgesync_object::Status;
 use edgesync_runtime::{chain, systemd};
 use edgesync_store::durable::FileError;
@@ -122,15 +122,21 @@ pub fn report(error: &CliError, peer: Peer, err: &mut dyn Write) -> u8 {
             let reason = status.reason.as_ref().map_or("Unknown", |reason| reason.as_str());
             let _ = writeln!(err, "Error from server ({reason}): {}", status.message);
             if status.message == Status::no_such_path().message {
-                let _ = writeln!(err, "hint: is it {} that answers there?", peer.name);
+                let _ = writeln!(err, "hint: is this the address of {}?", peer.name);
             }
         }
         _ => {
             let _ = writeln!(err, "error: {}", chain(error));
         }
     }
-    if let CliError::Client(ClientError::Connect { source, .. }) = error {
+    if let CliError::Client(ClientError::Connect { address, source }) = error {
         let _ = match source.kind() {
+            // The address may be of another machine.
+            _ if matches!(address, Address::Tls { .. }) => writeln!(
+                err,
+                "hint: is {} running at this address? api.listen may be \"off\" or a loopback address",
+                peer.name
+            ),
             io::ErrorKind::PermissionDenied => {
                 writeln!(
                     err,
@@ -149,7 +155,6 @@ pub fn report(error: &CliError, peer: Peer, err: &mut dyn Write) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use edgesync_api::Address;
 
     fn report_of(error: &CliError) -> (u8, String) {
         let mut err = Vec::new();
@@ -178,6 +183,16 @@ mod tests {
     }
 
     #[test]
+    fn refused_tls_address_hints_at_its_setting() {
+        let address = Address::Tls { host: "cloud.example".to_owned(), port: 10551 };
+        let source = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let mut err = Vec::new();
+        report(&CliError::Client(ClientError::Connect { address, source }), Peer::CLOUD, &mut err);
+        let text = String::from_utf8(err).unwrap();
+        assert!(text.contains("hint: is the cloud side running at this address? api.listen may be \"off\""));
+    }
+
+    #[test]
     fn api_refusal_shows_reason_and_message() {
         let status = Status::bad_request("no such thing");
         let (code, text) = report_of(&CliError::Client(ClientError::Api(status)));
@@ -188,7 +203,7 @@ mod tests {
     fn unknown_path_hints_at_the_wrong_process() {
         let (code, text) = report_of(&CliError::Client(ClientError::Api(Status::no_such_path())));
         assert_eq!(code, EXIT_FAILED);
-        assert!(text.ends_with("\nhint: is it the agent that answers there?\n"), "{text}");
+        assert!(text.ends_with("\nhint: is this the address of the agent?\n"), "{text}");
     }
 
     #[test]

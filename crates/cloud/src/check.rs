@@ -41,7 +41,7 @@ pub(crate) async fn run(config_path: &Path) -> Report {
             loaded.config
         }
         Err(errors) => {
-            let next = "correct it; 'edgesync-cloud check-config' prints what is in force";
+            let next = "correct it; 'edgesync-cloud check-config' prints the effective values";
             report.0.push(("configuration", "Configuration", Finding::failed(errors.to_string(), next)));
             return report;
         }

@@ -278,10 +278,10 @@ mod tests {
     fn result_lists_failed_checks_and_differences() {
         let mut outcome = Outcome { objects: 20, ..Outcome::default() };
         outcome.comparison.differing = 1;
-        outcome.comparison.differences = vec!["Pod a/b: the node does not have it".into()];
+        outcome.comparison.differences = vec!["Pod a/b: missing on the node".into()];
         let text = result(&outcome, Duration::from_secs(3));
         assert!(text.contains("FAILED  Every object and every ObjectSync record is equal"), "{text}");
-        assert!(text.contains("        Pod a/b: the node does not have it\n"), "{text}");
+        assert!(text.contains("        Pod a/b: missing on the node\n"), "{text}");
         assert!(text.ends_with("FAILED: some checks failed. The demo took 3.00 s."), "{text}");
     }
 }

@@ -60,7 +60,7 @@ impl Outcome {
     fn agreement(&self) -> Check {
         let inventories = self.restart.inventories + self.unchanged.inventories + self.changes.inventories;
         Check {
-            claim: "Both sides agreed at once, each time, on what the node held".into(),
+            claim: "Both sides agreed on the held objects at each connection".into(),
             holds: inventories == 0,
             found: plural(inventories, "inventory sent", "inventories sent"),
         }

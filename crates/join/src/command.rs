@@ -430,8 +430,8 @@ fn configuration(
 }
 
 /// Writes one line of progress. Errors are ignored: the terminal may be gone.
-fn print(out: &mut (dyn Write + Send), what: &str, words: &str) {
-    let _ = writeln!(out, "{what:<14} {words}");
+fn print(out: &mut (dyn Write + Send), label: &str, value: &str) {
+    let _ = writeln!(out, "{label:<14} {value}");
 }
 
 /// Writes the next steps, with paths that differ from the defaults. Mentions systemd only if it
@@ -450,7 +450,7 @@ fn print_next_steps(out: &mut (dyn Write + Send), runs: bool, named: &Path, conf
         (false, true) => (format!("edgesync run{file}"), "restart the running agent, for the new identity"),
         (false, false) => (format!("edgesync run{file}"), "starts the agent"),
     };
-    let check = (format!("edgesync check{file}"), "checks what the agent needs");
+    let check = (format!("edgesync check{file}"), "checks the agent, with next steps for problems");
     let status = (format!("edgesync status{socket}"), "shows the health of the agent");
     let _ = writeln!(out, "\nJoined. Next:");
     for (command, why) in [start, check, status] {

@@ -14,7 +14,7 @@ use edgesync_api::Address;
 use edgesync_cli::EXIT_CODES;
 use edgesync_cli::args::{self, CheckArgs, GetArgs, OutputArgs};
 
-/// Cloud side of edgesync: stores Kubernetes objects, places them on nodes and syncs the nodes.
+/// Cloud side of edgesync: stores Kubernetes objects and syncs them to nodes.
 #[derive(Parser, Clone, Debug, PartialEq, Eq)]
 #[command(
     name = "edgesync-cloud",
@@ -103,7 +103,7 @@ pub enum CloudCommand {
     /// List or revoke operator certificates
     #[command(subcommand)]
     Operator(OperatorCommand),
-    /// Check what the cloud side needs, with next steps for problems
+    /// Check the cloud side, with next steps for problems
     #[command(after_help = "Exit codes: 0 no check failed (warnings do not count), 1 a check failed.")]
     Check {
         #[command(flatten)]
@@ -261,7 +261,7 @@ pub enum NodeCommand {
     /// Revoke all certificates and tokens of nodes and close their connections; they need a new
     /// token to return
     Revoke(NodeArgs),
-    /// Revoke and remove nodes for good, and free their names for other devices
+    /// Revoke and remove nodes permanently, and free their names for other devices
     Forget(NodeArgs),
 }
 
