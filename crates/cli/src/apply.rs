@@ -131,11 +131,11 @@ async fn process_sources(
         return Err(CliError::Usage("no files; hint: name a file, a directory or - with -f".into()));
     }
     let kinds = Kinds::new(client);
-    let progress = Progress::start(match action {
+    let operation = match action {
         Action::Apply => "applying",
         Action::Delete { .. } => "deleting",
-    });
-    let mut run = Run { summary: Summary::default(), progress, terminal };
+    };
+    let mut run = Run { summary: Summary::default(), progress: Progress::off(), terminal };
     let mut objects = 0;
     for source in sources {
         let files = match manifest::files(source) {
@@ -161,6 +161,10 @@ async fn process_sources(
                 found.reverse();
             }
             let total = is_only_file.then_some(found.len() as u64);
+            // Not before: standard input may be typed on the same terminal.
+            if objects == 0 {
+                run.progress = Progress::start(operation);
+            }
             for manifest in found {
                 run.progress.count(objects, total, "objects");
                 objects += 1;
