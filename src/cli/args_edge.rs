@@ -11,7 +11,7 @@ use edgesync_cli::EXIT_CODES;
 use edgesync_cli::args::{self, CheckArgs, GetArgs, OutputArgs};
 use edgesync_config::{CloudCoreUrl, JoinUrl};
 
-/// A reliable sync agent for edge nodes: Kubernetes objects, persisted and reported.
+/// Sync agent for edge nodes: stores Kubernetes objects and reports versions.
 #[derive(Parser, Clone, Debug, PartialEq, Eq)]
 #[command(name = "edgesync", version, max_term_width = 100, disable_help_subcommand = true, after_help = EXIT_CODES)]
 pub struct EdgeArgs {
@@ -24,50 +24,56 @@ pub struct EdgeArgs {
 pub enum EdgeCommand {
     /// Run the agent
     Run(ConfigArgs),
-    /// Check a configuration and print what is in force and where each value comes from
+    /// Validate a configuration and print the effective values
+    ///
+    /// Each value is printed with its source: the file, an environment variable, or the default.
     CheckConfig {
         #[command(flatten)]
         config: ConfigArgs,
         #[command(flatten)]
         check: CheckArgs,
     },
-    /// Join a cloud with a token: get a certificate, write the configuration, check the connection
+    /// Join a cloud with a token
+    ///
+    /// Requests a certificate, writes the configuration and tests the connection.
     Join {
         #[command(flatten)]
         join: JoinArgs,
         #[command(flatten)]
         config: ConfigArgs,
     },
-    /// Check everything the agent needs, and say what to do where something is wrong
-    #[command(after_help = "Exit codes: 0 nothing failed (warnings may be there), 1 something failed.")]
+    /// Check the agent, with next steps for problems
+    #[command(after_help = "Exit codes: 0 no check failed (warnings do not count), 1 a check failed.")]
     Check {
         #[command(flatten)]
         config: ConfigArgs,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Show whether all is well, and what is not
+    /// Show the health of the agent
     Status {
-        /// All there is to know
+        /// Show all details
         #[arg(short, long)]
         verbose: bool,
         #[command(flatten)]
         show: ShowArgs,
     },
-    /// Show what has happened on the node: its Events, the newest last
+    /// Show the Events of the node, newest last
     Events(ShowArgs),
-    /// Show how many messages and bytes went in both directions, today (UTC) and in total
+    /// Show messages and bytes sent and received, today and in total
+    ///
+    /// A day begins at midnight UTC.
     Traffic(ShowArgs),
-    /// Show the objects that the node holds
+    /// Show the objects held by the node
     Get {
         #[command(flatten)]
         get: GetArgs,
         #[command(flatten)]
         socket: SocketArgs,
     },
-    /// Show the versions that the node holds, as it reports them: its ObjectSync records
+    /// Show the reported versions: ObjectSync records
     Syncs(ShowArgs),
-    /// Show which objects are in effect in files, by the rules of this device
+    /// Show which objects are in effect in files
     Files {
         #[command(subcommand)]
         command: Option<FilesCommand>,
@@ -83,11 +89,13 @@ pub enum EdgeCommand {
         #[arg(long, value_name = "PATH", value_parser = args::path)]
         listen: Option<PathBuf>,
     },
-    /// Keys of what is sealed in the database
+    /// Manage the keys of sealed objects
     #[command(subcommand)]
     Seal(SealCommand),
-    /// Copy the database to a new file, consistent, while the agent runs or not
-    #[command(after_help = "Exit codes: 0 copied and sound, 1 not copied, or as damaged as the database.")]
+    /// Copy the database to a new file
+    ///
+    /// The copy is a consistent snapshot; the agent may be running.
+    #[command(after_help = "Exit codes: 0 copied and verified, 1 not copied, or the database is damaged.")]
     Backup {
         /// The new file; it must not exist
         #[arg(value_name = "FILE", value_parser = args::path)]
@@ -95,14 +103,16 @@ pub enum EdgeCommand {
         #[command(flatten)]
         config: ConfigArgs,
     },
-    /// Check the database: each row, count and digest; and with --online that the cloud records the
-    /// same
+    /// Verify the rows, count and digest of the database
+    ///
+    /// The agent may be running. With --online, the agent repairs damage and compares its objects
+    /// with the records of the cloud.
     #[command(
-        after_help = "Exit codes: 0 sound; with --online: mended if it was not, and the cloud records the same; \
-                            1 damaged, or the cloud did not confirm; 69 no agent answers."
+        after_help = "Exit codes: 0 undamaged, or with --online: repaired and equal to the records of the cloud; \
+                            1 damaged, or not confirmed by the cloud; 69 agent unreachable."
     )]
     Verify {
-        /// Have the running agent compare with the cloud, too
+        /// Also compare with the cloud, through the running agent
         #[arg(long)]
         online: bool,
         #[command(flatten)]
@@ -110,11 +120,13 @@ pub enum EdgeCommand {
         #[command(flatten)]
         socket: SocketArgs,
     },
-    /// Replace a damaged database by what can be read of it; the agent must be stopped
-    #[command(after_help = "Exit codes: 0 sound now (what is lost is shown, and sent again by the cloud), \
-                            1 not repaired: the agent runs, or the disk is full or broken.")]
+    /// Salvage a damaged database; the agent must be stopped
+    ///
+    /// Readable rows are kept; the cloud sends lost objects again.
+    #[command(after_help = "Exit codes: 0 undamaged or repaired (losses are listed), \
+                            1 not repaired: the agent is running, or the disk is full or broken.")]
     Repair(ConfigArgs),
-    /// Collect what a report of a problem needs, without secrets, in one archive
+    /// Write an archive for a problem report, without secrets
     SupportBundle {
         /// The new file [default: edgesync-support-<node>-<time>.tar.zst]
         #[arg(value_name = "FILE", value_parser = args::path)]
@@ -124,9 +136,9 @@ pub enum EdgeCommand {
         #[command(flatten)]
         socket: SocketArgs,
     },
-    /// Print what makes a shell complete the words of this program
+    /// Print shell completions
     Completions {
-        /// Which shell
+        /// The shell
         #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
     },
@@ -144,11 +156,11 @@ pub struct ShowArgs {
 /// The subcommands of `edgesync files`.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum FilesCommand {
-    /// Show what would be written and removed; nothing is done
+    /// Show the planned changes without applying them
     Check(ShowArgs),
-    /// Bring the objects of a rule into effect now, also those that failed
+    /// Apply a rule now, including objects that failed before
     Apply {
-        /// The rule
+        /// Name of the rule
         #[arg(value_name = "NAME")]
         rule: String,
         #[command(flatten)]
@@ -159,7 +171,9 @@ pub enum FilesCommand {
 /// The subcommands of `edgesync seal`.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum SealCommand {
-    /// Make a new key, seal everything with it, and forget the old one; the agent goes on meanwhile
+    /// Create a new key, seal all objects with it, and delete the old one
+    ///
+    /// The agent keeps running.
     Rotate(SocketArgs),
 }
 
@@ -169,17 +183,17 @@ pub struct JoinArgs {
     /// Address of the cloud's join service
     #[arg(long, value_name = "https://HOST:PORT")]
     pub cloud: JoinUrl,
-    /// The token; or - to read it from standard input, which keeps it out of the process list
+    /// The token, or - to read it from standard input, which keeps it out of the process list
     #[arg(long, env = "EDGESYNC_JOIN_TOKEN", hide_env_values = true)]
     pub token: String,
-    /// Name of the node [default: that of the token, of the configuration, or of the host]
+    /// Name of the node [default: from the token, the configuration, or the host name]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// Address of CloudCore's WebSocket, if the cloud is KubeEdge's
+    /// Address of CloudCore's WebSocket, if the cloud is KubeEdge
     /// [default: the host of --cloud, port 10000]
     #[arg(long, value_name = "wss://HOST:PORT")]
     pub cloudcore: Option<CloudCoreUrl>,
-    /// Replace the identity that this device has
+    /// Replace the existing identity of this device
     #[arg(long)]
     pub force: bool,
 }
@@ -218,11 +232,19 @@ pub struct SocketArgs {
 mod tests {
     use super::*;
     use clap::CommandFactory as _;
+    use edgesync_cli::groups;
     use edgesync_config::edge::Config;
 
     #[test]
     fn the_definition_is_consistent() {
         EdgeArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn each_command_is_in_one_group_of_the_help() {
+        assert_eq!(groups::ungrouped(&EdgeArgs::command()), [] as [&str; 0]);
+        let help = groups::grouped(EdgeArgs::command()).render_help().to_string();
+        assert!(help.lines().all(|line| line.chars().count() <= 80 || line.starts_with("Exit")), "{help}");
     }
 
     #[test]

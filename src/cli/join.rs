@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::args_edge::JoinArgs;
 use edgesync_cli::program::wait;
+use edgesync_cli::progress::Progress;
 use edgesync_cli::{CliError, EXIT_FAILED, EXIT_UNAVAILABLE};
 use edgesync_join::command::{self, JoinError, JoinOptions};
 use edgesync_join::files::FilesError;
@@ -15,7 +16,9 @@ use edgesync_object::name;
 /// unreachable.
 pub(super) fn run(args: &JoinArgs, config: &Path) -> anyhow::Result<u8> {
     let options = options(args, config, &mut io::stdin().lock())?;
-    let result = wait(command::run(&options, &mut io::stdout()))?;
+    let progress = Progress::start("joining");
+    let result = wait(command::run(&options, &mut progress.lines(io::stdout())))?;
+    drop(progress);
     match result {
         Ok(()) => Ok(0),
         Err(JoinError::Config(errors)) => Err(errors.into()),
@@ -36,7 +39,8 @@ fn options(args: &JoinArgs, config: &Path, input: &mut dyn Read) -> Result<JoinO
         return Err(CliError::Usage(format!("--node {problem}")));
     }
     let token = match args.token.as_str() {
-        "-" => read_line(input).map_err(|error| CliError::Usage(format!("reading the token: {error}")))?,
+        "-" => read_line(input)
+            .map_err(|error| CliError::Usage(format!("read token from standard input: {error}")))?,
         token => token.to_owned(),
     };
     let token = token.parse::<Token>().map_err(|error| CliError::Usage(format!("--token: {error}")))?;

@@ -19,6 +19,7 @@ use edgesync_admin::{Route, read};
 use edgesync_api::Client;
 use edgesync_cli::maintenance::{Owner, Sheet, refused, write_bundle};
 use edgesync_cli::output::size;
+use edgesync_cli::progress::Progress;
 use edgesync_cli::{CliError, EXIT_FAILED, program};
 use edgesync_config as config;
 use edgesync_config::edge::Config;
@@ -29,12 +30,15 @@ use edgesync_store::StoreError;
 pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let config = load(config)?;
     if fs::symlink_metadata(file).is_ok() {
-        return refused(&format!("{} exists: name a new file", file.display()));
+        return refused(&format!("{} exists; hint: name a new file", file.display()));
     }
     let path = &config.store.path;
-    let copied = match inspect::backup(path, file) {
+    let progress = Progress::start("copying the database");
+    let result = inspect::backup(path, file);
+    drop(progress);
+    let copied = match result {
         Ok(copied) => copied,
-        Err(error) => return refused(&format!("{} cannot be copied: {}", path.display(), chain(&error))),
+        Err(error) => return refused(&format!("copy {}: {}", path.display(), chain(&error))),
     };
     let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
     let mut out = io::stdout();
@@ -44,10 +48,7 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let sealed: u64 = copied.sealed.values().sum();
     if sealed > 0 {
         let key = config.seal.key_file.display();
-        sheet.line(
-            "sealed",
-            format!("{sealed} objects: to read them {key} is needed, which is not in the copy"),
-        )?;
+        sheet.line("sealed", format!("{sealed} objects; their key {key} is not in the copy"))?;
     } else {
         sheet.line("sealed", "none")?;
     }
@@ -60,7 +61,15 @@ pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8>
     let mut out = io::stdout();
     let mut sheet = Sheet(&mut out);
     sheet.line("database", path.display())?;
-    let offline = match inspect::inspect(&path, || true) {
+    let progress = Progress::start("verifying the database");
+    let mut rows = 0;
+    let result = inspect::inspect(&path, || {
+        rows += inspect::BATCH;
+        progress.count(rows, None, "rows");
+        true
+    });
+    drop(progress);
+    let offline = match result {
         Ok(Some(found)) => {
             contents(&mut sheet, &found)?;
             verdict(&mut sheet, &found)?
@@ -72,8 +81,10 @@ pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8>
         }
     };
     let Some(agent) = agent else { return Ok(offline) };
+    let progress = Progress::start("comparing with the cloud");
     let answer: Value =
         program::wait(agent.post(&Route::Verify.path(), &json!({})))?.map_err(CliError::Client)?;
+    drop(progress);
     // Damage is repaired by now, so only the agreement of both sides counts.
     online(&mut sheet, &read(&answer).map_err(CliError::Answer)?)
 }
@@ -83,27 +94,29 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
     let config = load(config)?;
     let path = &config.store.path;
     if !path.exists() {
-        return refused(&format!("{} does not exist: the agent makes it when it starts", path.display()));
+        return refused(&format!("{} does not exist; the agent creates it when it starts", path.display()));
     }
     // The agent would set it aside, which is no repair.
     if let Ok(Schema { found, known }) = inspect::schema(path)
         && found > known
     {
         let newer = StoreError::Newer { path: path.clone(), found, known };
-        return refused(&format!("{newer}: nothing is wrong with it"));
+        return refused(&format!("{newer}; it is not damaged"));
     }
-    let owner = Owner::of(path).with_context(|| format!("looking at {}", path.display()))?;
+    let owner = Owner::of(path).with_context(|| format!("stat {}", path.display()))?;
+    let progress = Progress::start("repairing the database");
     let result = program::wait(repair_database(&config))?;
+    drop(progress);
     owner.give(path)?;
     let repaired = match result {
         Ok(repaired) => repaired,
         Err(StoreError::InUse { .. }) => {
-            let stop = systemd::advice("stop it first, 'systemctl stop edgesync'", "stop it first");
+            let stop = systemd::advice("'systemctl stop edgesync'", "stop it");
             return refused(&format!(
-                "the agent runs: {stop}, or have it mend the database itself with 'edgesync verify --online'"
+                "the agent is running; hint: {stop}, or repair through the agent: 'edgesync verify --online'"
             ));
         }
-        Err(error) => return refused(&format!("{} cannot be repaired: {}", path.display(), chain(&error))),
+        Err(error) => return refused(&format!("repair {}: {}", path.display(), chain(&error))),
     };
     let mut out = io::stdout();
     let mut sheet = Sheet(&mut out);
@@ -113,10 +126,12 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
 
 /// Collects an archive for a problem report.
 pub(super) fn support_bundle(config: &Path, file: Option<&Path>, agent: &Client) -> anyhow::Result<u8> {
+    let progress = Progress::start("collecting");
     let bundle = check::wait(async {
         let report = doctor::run(config).await;
         bundle::collect(config, &report, agent).await
     })?;
+    drop(progress);
     let file = file.map_or_else(|| default_name(config), Path::to_owned);
     write_bundle(&bundle, &file)
 }
@@ -133,7 +148,7 @@ fn default_name(config: &Path) -> PathBuf {
 fn contents(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<()> {
     let totals = &found.totals;
     sheet.line("objects", format!("{} read, {} recorded", found.rows, totals.count))?;
-    sheet.line("revision", format!("{}, the cloud has confirmed {}", totals.revision, found.confirmed))?;
+    sheet.line("revision", format!("{}, confirmed by the cloud: {}", totals.revision, found.confirmed))?;
     sheet.line("epoch", totals.epoch)?;
     sheet.line("digest", totals.digest)
 }
@@ -144,11 +159,13 @@ fn verdict(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<u8> {
         sheet.line("damage", problem)?;
     }
     if problems.is_empty() {
-        sheet.line("result", "sound: checksums, count, digest and indexes fit")?;
+        sheet.line("result", "check passed: checksums, count, digest and indexes match")?;
         return Ok(0);
     }
-    sheet
-        .line("result", "damaged: 'edgesync repair' with the agent stopped, or 'edgesync verify --online'")?;
+    sheet.line(
+        "result",
+        "damaged; hint: 'edgesync repair' with the agent stopped, or 'edgesync verify --online'",
+    )?;
     Ok(EXIT_FAILED)
 }
 
@@ -156,29 +173,29 @@ fn verdict(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<u8> {
 fn online(sheet: &mut Sheet<'_>, answer: &Verification) -> anyhow::Result<u8> {
     match &answer.store {
         VerifiedStore::Damaged { problem } => {
-            sheet.line("agent", format!("{problem}; it is replaced by what can be read of it"))?;
+            sheet.line("agent", format!("{problem}; readable rows are salvaged into a new database"))?;
         }
         VerifiedStore::Checked(rows) => match rows.removed + rows.local_removed + rows.outbox_removed {
             0 => sheet.line("agent", format!("{} rows checked, none damaged", rows.rows))?,
             removed => {
                 let checked = rows.rows;
-                sheet.line("agent", format!("{checked} rows checked, {removed} damaged ones removed"))?;
+                sheet.line("agent", format!("{checked} rows checked, {removed} damaged rows removed"))?;
             }
         },
     }
     let cloud = &answer.cloud;
     if !cloud.in_sync {
-        sheet.line("cloud", cloud.problem.as_deref().unwrap_or("no answer that can be understood"))?;
+        sheet.line("cloud", cloud.problem.as_deref().unwrap_or("unreadable response"))?;
         return Ok(EXIT_FAILED);
     }
     sheet.line(
         "cloud",
         match (cloud.differed, cloud.applied) {
-            (false, 0) => "records the same".to_owned(),
-            (true, 0) => "had other records of this node, which are corrected".to_owned(),
-            (false, applied) => format!("records the same, {applied} changes came meanwhile"),
+            (false, 0) => "records are equal".to_owned(),
+            (true, 0) => "records differed, corrected".to_owned(),
+            (false, applied) => format!("records are equal, {applied} changes received during the check"),
             (true, applied) => {
-                format!("had other records of this node: corrected, {applied} changes were sent again")
+                format!("records differed, corrected; {applied} changes sent again")
             }
         },
     )?;
@@ -232,21 +249,18 @@ impl Repaired {
         for reset in &self.resets {
             sheet.line("damage", &reset.cause)?;
             sheet.line("kept", format!("{} objects", reset.kept))?;
-            sheet
-                .line("lost", format!("{} objects that are known; the cloud sends them again", reset.lost))?;
+            sheet.line("lost", format!("{} known objects; the cloud sends them again", reset.lost))?;
             if let Some(aside) = &reset.set_aside {
                 sheet.line("set aside", aside.display())?;
             }
         }
         if self.others_removed > 0 {
-            sheet.line(
-                "removed",
-                format!("{} damaged Leases, Events or items for the cloud", self.others_removed),
-            )?;
+            sheet
+                .line("removed", format!("{} damaged Leases, Events or outbox items", self.others_removed))?;
         }
-        let mended = !self.resets.is_empty() || self.rows_removed + self.others_removed > 0;
-        let result = if mended { "repaired" } else { "nothing was damaged" };
-        sheet.line("result", format!("{result}: {} objects are held", self.objects))?;
+        let repaired = !self.resets.is_empty() || self.rows_removed + self.others_removed > 0;
+        let result = if repaired { "repaired" } else { "no damage found" };
+        sheet.line("result", format!("{result}; {} objects held", self.objects))?;
         Ok(0)
     }
 }

@@ -20,8 +20,8 @@ fn describe(done: &SealStatus) -> String {
     };
     let made = &done.newest;
     let kept =
-        if done.wrapped { "wrapped with the credential of the service" } else { "in its file as it is" };
-    format!("Sealed {objects} with a new key, made at {made} and kept {kept}; the old key is forgotten.")
+        if done.wrapped { "wrapped with the credential of the service" } else { "unwrapped in its file" };
+    format!("Sealed {objects} with a new key, created at {made} and kept {kept}; old key deleted")
 }
 
 #[cfg(test)]
@@ -34,13 +34,13 @@ mod tests {
         let done = SealStatus { wrapped: true, ..samples::seal() };
         assert_eq!(
             describe(&done),
-            "Sealed 1 object with a new key, made at 2026-11-21T10:00:00Z and kept wrapped with the credential of the \
-             service; the old key is forgotten."
+            "Sealed 1 object with a new key, created at 2026-11-21T10:00:00Z and kept wrapped with the credential of the \
+             service; old key deleted"
         );
         let done = SealStatus { newest: "x".to_owned(), sealed_objects: 12, ..samples::seal() };
         assert!(
             describe(&done)
-                .starts_with("Sealed 12 objects with a new key, made at x and kept in its file as it is")
+                .starts_with("Sealed 12 objects with a new key, created at x and kept unwrapped in its file")
         );
     }
 }

@@ -14,7 +14,7 @@ pub fn summary(status: &AgentStatus) -> String {
     let mut lines: Vec<(&str, String)> = Vec::new();
 
     let (version, runs) = (&status.agent.version, age(now, &status.agent.started));
-    lines.push(("Node", format!("{}, the agent {version} runs for {runs}", status.node)));
+    lines.push(("Node", format!("{}, agent {version} running for {runs}", status.node)));
     let connected = status.link.is_connected();
     lines.push(("Link", link(status, now, &mut problems)));
     if connected {
@@ -27,32 +27,31 @@ pub fn summary(status: &AgentStatus) -> String {
     lines.push(("In sync", if status.sync.in_sync { "yes" } else { "no" }.to_owned()));
     let (pending, held) = (status.sync.pending, status.sync.held_back);
     let mut objects = format!("{} held", status.objects.total);
-    for (count, words) in [(pending, "to come"), (held, "to be removed once that is confirmed in the cloud")]
-    {
+    for (count, words) in [(pending, "pending"), (held, "removals held back")] {
         if count > 0 {
             objects.push_str(&format!(", {count} {words}"));
         }
     }
     if held > 0 {
-        problems.push(format!("{held} removals wait for 'edgesync-cloud confirm-deletions'"));
+        problems.push(format!(
+            "{held} removals held back; hint: edgesync-cloud confirm-deletions {}",
+            status.node
+        ));
     }
     lines.push(("Objects", objects));
     let waiting: u64 = status.outbox.values().map(|lane| lane.waiting).sum();
     let unconfirmed = status.sync.unconfirmed;
     if waiting + unconfirmed > 0 {
-        lines.push((
-            "To tell",
-            format!("{waiting} items wait for the cloud, {unconfirmed} changes are not confirmed"),
-        ));
+        lines.push(("Outbox", format!("{waiting} items queued, {unconfirmed} changes unconfirmed")));
     }
     problems.extend(status.rejected.iter().map(rejection));
     let bad = status.conditions.iter().filter(|condition| !is_good(condition));
     problems.extend(bad.map(|condition| text(&condition.message)));
     if let Some(files) = &status.files {
         let not = files.not_in_effect + files.conflicts;
-        lines.push(("Files", format!("{} objects in effect, {not} not: edgesync files", files.in_effect)));
+        lines.push(("Files", format!("{} objects in effect, {not} not in effect", files.in_effect)));
         if not > 0 {
-            problems.push(format!("{not} objects are not in effect in files"));
+            problems.push(format!("{not} objects not in effect in files; hint: edgesync files"));
         }
     }
     let database = status.store.database_bytes.unwrap_or(0) + status.store.wal_bytes.unwrap_or(0);
@@ -62,13 +61,13 @@ pub fn summary(status: &AgentStatus) -> String {
         let judged = if connected { "" } else { " by its dates" };
         lines.push(("Certificate", format!("{}{judged}, until {}", identity.validity, identity.not_after)));
         if let Some(failure) = &identity.renewal_failure {
-            problems.push(format!("the certificate could not be renewed: {failure}"));
+            problems.push(format!("certificate renewal failed: {failure}"));
         }
     }
     if matches!(status.api, ListenStatus::Waiting { .. }) {
-        problems.push("another program has the address of the local API".to_owned());
+        problems.push("local API: address in use".to_owned());
     }
-    lines.push(("Today", format!("{} sent and received", size(status.traffic.bytes_today))));
+    lines.push(("Traffic", format!("{} today", size(status.traffic.bytes_today))));
     render(&lines, &problems)
 }
 
@@ -85,7 +84,7 @@ fn link(status: &AgentStatus, now: Timestamp, problems: &mut Vec<String>) -> Str
         cause => format!("no connection to the cloud: {cause}"),
     });
     let retry = cell(&link.retry_in_seconds.into());
-    format!("disconnected{since} from {}: {cause}; tries again within {retry} s", link.broker)
+    format!("disconnected{since} from {}: {cause}; next attempt within {retry} s", link.broker)
 }
 
 fn rejection(rejected: &RejectedObject) -> String {
@@ -93,7 +92,7 @@ fn rejection(rejected: &RejectedObject) -> String {
         Some(object) => format!("{} {}/{}", object.kind, object.namespace, object.name),
         None => text(&rejected.uid),
     };
-    format!("{name} is rejected, {}: {}", rejected.reason, text(&rejected.message))
+    format!("{name} rejected, {}: {}", rejected.reason, text(&rejected.message))
 }
 
 /// Pressure and spent budgets are bad if true, all others if false.
@@ -110,15 +109,15 @@ fn text(text: &str) -> String {
 fn render(lines: &[(&str, String)], problems: &[String]) -> String {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or_default() + 1;
     let mut out = String::new();
-    let well = if problems.is_empty() { "yes" } else { "no" };
-    for (name, value) in std::iter::once(&("All well", well.to_owned())).chain(lines) {
+    let healthy = if problems.is_empty() { "yes" } else { "no" };
+    for (name, value) in std::iter::once(&("Healthy", healthy.to_owned())).chain(lines) {
         out.push_str(&format!("{:<width$}   {value}\n", format!("{name}:")));
     }
     for problem in problems {
         out.push_str(&format!("- {problem}\n"));
     }
     if !problems.is_empty() {
-        out.push_str("'edgesync check' says what to do, 'edgesync status -v' all there is to know.\n");
+        out.push_str("hint: 'edgesync check' for the next steps, 'edgesync status -v' for all details\n");
     }
     out
 }
@@ -132,7 +131,7 @@ mod tests {
     #[test]
     fn a_healthy_status_takes_ten_lines() {
         let shown = summary(&samples::status());
-        assert!(shown.starts_with("All well:      yes\nNode:          edge-1, "), "{shown}");
+        assert!(shown.starts_with("Healthy:       yes\nNode:          edge-1, "), "{shown}");
         assert!(shown.lines().count() <= 10, "{shown}");
         for line in [
             "In sync:       yes",
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_is_listed() {
+    fn all_problems_are_listed() {
         let mut status = samples::status();
         status.link.state = LinkState::Disconnected;
         status.link.since = None;
@@ -157,13 +156,15 @@ mod tests {
         status.sync.held_back = 60;
         let shown = summary(&status);
         for words in [
-            "All well:      no",
-            "disconnected from mqtts://b:8883: nothing listens; tries again within 9.7 s",
+            "Healthy:       no",
+            "disconnected from mqtts://b:8883: nothing listens; next attempt within 9.7 s",
             "- no connection to the cloud: nothing listens\n",
             "Certificate:   good by its dates, until 2027-11-21T10:00:00Z\n",
-            "- ConfigMap plant/big is rejected, TooLarge: must be at most 9 bytes\n",
+            "- ConfigMap plant/big rejected, TooLarge: must be at most 9 bytes\n",
             "- less than 256 MiB are free\n",
-            "confirm-deletions",
+            "Objects:       3 held, 60 removals held back\n",
+            "- 60 removals held back; hint: edgesync-cloud confirm-deletions edge-1\n",
+            "hint: 'edgesync check' for the next steps, 'edgesync status -v' for all details\n",
         ] {
             assert!(shown.contains(words), "{words}: {shown}");
         }

@@ -21,7 +21,7 @@ pub(super) fn tables(traffic: &Traffic) -> String {
     out.push('\n');
     out.push_str(&all_bytes(today, total));
     let (day, since) = (&traffic.day, &traffic.total.since);
-    out.push_str(&format!("\nToday is {day} (UTC). The total is since {since}.\n"));
+    out.push_str(&format!("\nToday: {day} (UTC). Total since {since}.\n"));
     out
 }
 
@@ -72,7 +72,7 @@ fn all_bytes(today: &TrafficSpan, total: &TrafficSpan) -> String {
     line("up", |span| span.bytes_up);
     line("down", |span| span.bytes_down);
     line("both", |span| span.bytes_up.saturating_add(span.bytes_down));
-    line("mqtt itself", |span| span.transport_bytes);
+    line("mqtt overhead", |span| span.transport_bytes);
     table.render()
 }
 
@@ -92,13 +92,13 @@ up          Lease   8640             90000   878.9 KiB     8.6 MiB
 DIRECTION   KIND              OBJECTS TODAY   TOTAL   BYTES TODAY   TOTAL
 down        Deployment.apps   0               3       0 B           3.9 KiB
 
-ALL BYTES     TODAY       TOTAL
-up            1.3 MiB     13.4 MiB
-down          1000 B      8.8 KiB
-both          1.3 MiB     13.4 MiB
-mqtt itself   488.2 KiB   4.8 MiB
+ALL BYTES       TODAY       TOTAL
+up              1.3 MiB     13.4 MiB
+down            1000 B      8.8 KiB
+both            1.3 MiB     13.4 MiB
+mqtt overhead   488.2 KiB   4.8 MiB
 
-Today is 2026-11-21 (UTC). The total is since 2026-11-01T00:00:00Z.
+Today: 2026-11-21 (UTC). Total since 2026-11-01T00:00:00Z.
 ";
         assert_eq!(tables(&samples::traffic()), expected);
     }

@@ -20,7 +20,7 @@ use edgesync_store::engine::{self, open_as_it_is};
 use edgesync_store::mark;
 
 /// Rows between two calls of `go_on`.
-const BATCH: u64 = 256;
+pub const BATCH: u64 = 256;
 
 /// The schema of a file, and the newest one of this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

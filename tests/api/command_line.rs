@@ -197,7 +197,7 @@ async fn apply_names_failed_documents_and_applies_the_rest() {
     assert_eq!(printed.out(), "configmap/a created\nconfigmap/c created\n");
     let err = printed.err();
     let lines: Vec<&str> = err.lines().collect();
-    assert!(lines[0].starts_with("error: cannot read /does/not/exist: No such file"), "{err}");
+    assert!(lines[0].starts_with("error: read /does/not/exist: No such file"), "{err}");
     assert!(lines[1].starts_with(&format!("error: {file}, document 2: line ")), "{err}");
     assert!(
         lines[2].starts_with(&format!("error: {file}, document 3: ConfigMap \"B!\" is invalid: ")),
@@ -207,7 +207,26 @@ async fn apply_names_failed_documents_and_applies_the_rest() {
     let other = format!("{}---\n{}", good("x"), good("z").replace("name: z", "name: z, namespace: other"));
     let (summary, printed) = applied(&client, &["-"], Some("lab"), &other).await;
     assert_eq!((summary.created, summary.failed), (1, 1));
-    assert!(printed.err().contains("the manifest says 'other' but -n says 'lab'"), "{}", printed.err());
+    assert!(
+        printed.err().contains("'other' in the manifest does not match 'lab' of -n"),
+        "{}",
+        printed.err()
+    );
+}
+
+#[tokio::test]
+async fn many_objects_are_summarized_after_their_lines() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let client = running.client();
+    let objects = |count: usize| -> String {
+        let one = |number| format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c-{number}}}\n");
+        (0..count).map(one).collect()
+    };
+    let (_, printed) = applied(&client, &["-"], None, &objects(20)).await;
+    assert_eq!((printed.out().lines().count(), &*printed.err()), (20, ""));
+    let (_, printed) = applied(&client, &["-"], None, &objects(21)).await;
+    assert_eq!(printed.out().lines().count(), 21);
+    assert_eq!(printed.err(), "21 objects: 1 created, 0 configured, 20 unchanged, 0 failed\n");
 }
 
 #[tokio::test]

@@ -478,7 +478,7 @@ async fn replica_reports_a_missing_right_and_recovers_once_granted() {
     replica.fleet.cloud.process.start();
     let waits = async |what: &str| {
         let said = replica.fleet.cloud.process.logged(what, 0).await;
-        assert!(said.contains("the fleet cannot be served yet") && said.contains(ACCOUNT), "{said}");
+        assert!(said.contains("fleet not served yet") && said.contains(ACCOUNT), "{said}");
         assert!(replica.health.text("/readyz").await.is_err(), "nodes are not sent to it");
         replica.health.text("/livez").await.expect("it need not be started anew");
     };

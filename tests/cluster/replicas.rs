@@ -49,7 +49,7 @@ async fn objects_reach_the_node_and_its_reports_the_cluster<K: ApiServer>() {
         (
             "cm/c0",
             [
-                "is to be on node 'edge-1'",
+                ": desired on node 'edge-1'",
                 "placed by: Placement shop/all",
                 "the node holds the newest version",
             ],

@@ -158,7 +158,7 @@ async fn nodes_are_removed_admitted_and_forgotten_via_the_cluster() {
     })
     .await;
     let again = setup.says(&["node", "remove", "edge-1"]).await;
-    assert_eq!(again, "node 'edge-1' has been removed already");
+    assert_eq!(again, "node 'edge-1' already removed");
     setup.says(&["node", "admit", "edge-1"]).await;
     setup.node_is("edge-1", "in sync").await;
 
@@ -204,13 +204,13 @@ async fn held_back_removals_are_confirmed_via_the_cluster() {
     setup.holds(&agent, "cm").await;
     setup.node_is("edge-1", "in sync").await;
     let confirm = ["confirm-deletions", "edge-1"];
-    assert_eq!(setup.says(&confirm).await, "node 'edge-1': nothing is held back");
+    assert_eq!(setup.says(&confirm).await, "node 'edge-1': no removals held back");
 
     setup.kubernetes.copy_or_restore().await;
     let node = setup.node_is("edge-1", "held back").await;
     assert_eq!(node["heldBack"], 60, "{node:#}");
     assert_eq!(held(&agent.client()).await.len(), 60);
-    assert_eq!(setup.says(&confirm).await, "node 'edge-1': what was held back will be deleted");
+    assert_eq!(setup.says(&confirm).await, "node 'edge-1': held removals confirmed");
     setup.holds(&agent, "cm").await;
     setup.fails(&["confirm-deletions", "edge-2"], 1, "there is no node 'edge-2'").await;
 }

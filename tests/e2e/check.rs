@@ -124,7 +124,7 @@ async fn flipped_bit_is_found_by_verify_and_fixed_by_repair() {
     assert_eq!(whole.status.code(), Some(0), "{}", said(&whole));
     let running = edgesync(&agent, &["repair"]).await;
     assert_eq!(running.status.code(), Some(1), "{}", said(&running));
-    assert!(said(&running).contains("the agent runs: stop it first"), "{}", said(&running));
+    assert!(said(&running).contains("the agent is running; hint: "), "{}", said(&running));
     agent.stop().await;
 
     let mut bytes = std::fs::read(&agent.database).unwrap();
@@ -179,7 +179,7 @@ async fn backups_are_complete_and_support_bundles_hide_secrets() {
 
     let files = edgesync(&agent, &["files"]).await;
     assert_eq!(files.status.code(), Some(0), "{}", said(&files));
-    assert!(said(&files).contains("There are no rules, see docs/files.md"), "{}", said(&files));
+    assert!(said(&files).contains("No rules configured; see docs/files.md"), "{}", said(&files));
 
     let bytes = zstd::decode_all(std::fs::File::open(&bundle).unwrap()).unwrap();
     let text = String::from_utf8_lossy(&bytes);

@@ -224,11 +224,11 @@ async fn operators_authenticate_by_certificate_until_revoked() {
     let audit: Vec<&String> = log.iter().filter(|line| line.contains("edgesync::audit")).collect();
     let has = |words: &[&str]| audit.iter().any(|line| words.iter().all(|word| line.contains(word)));
     for words in [
-        &["who=\"ada\"", "role=admin", "create", "secrets", "default/by-ada", "code=201"][..],
-        &["who=\"ada\"", "create", "placements", "default/everywhere", "code=201"],
-        &["who=\"ada\"", "POST", "tokens", "code=200"],
-        &["who=\"eve\"", "role=view", "POST", "tokens", "code=403"],
-        &["who=\"uid ", "POST", "operators/ada/revoke", "code=200"],
+        &["user=\"ada\"", "role=admin", "create", "secrets", "default/by-ada", "code=201"][..],
+        &["user=\"ada\"", "create", "placements", "default/everywhere", "code=201"],
+        &["user=\"ada\"", "POST", "tokens", "code=200"],
+        &["user=\"eve\"", "role=view", "POST", "tokens", "code=403"],
+        &["user=\"uid ", "POST", "operators/ada/revoke", "code=200"],
     ] {
         assert!(has(words), "{words:?} in {audit:#?}");
     }

@@ -125,6 +125,20 @@ async fn node_commands_accept_several_nodes() {
 }
 
 #[tokio::test]
+async fn cloud_side_without_a_tls_api_serves_its_socket() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |settings| {
+        settings.text("api.listen", "off");
+    })
+    .await;
+    ends_with(0, &fleet.command(&["nodes"]).await);
+    assert!(ends_with(0, &fleet.command(&["page"]).await).contains("/page/#key="));
+    let refused = fleet.command(&["kubeconfig", "--api", "https://cloud.example:10551"]).await;
+    assert!(ends_with(1, &refused).contains("hint: set api.listen"), "{}", said(&refused));
+    assert!(!fleet.cloud.kubeconfig.exists(), "no kubeconfig without an address");
+}
+
+#[tokio::test]
 async fn events_and_watches_work_on_both_sides() {
     let cluster = Cluster::start().await;
     let edge = Edge::start(&cluster, "edge-1").await;
@@ -192,7 +206,7 @@ async fn nodes_are_listed_and_status_summarizes_each_in_ten_lines() {
 
     let shown = eventually("all is well", PATIENCE, async || {
         let shown = status_of(&other, &[]).await;
-        (shown.contains("All well:      yes\n") && shown.contains("Objects:       5 held\n")).then_some(shown)
+        (shown.contains("Healthy:       yes\n") && shown.contains("Objects:       5 held\n")).then_some(shown)
     })
     .await;
     for line in [
@@ -205,10 +219,10 @@ async fn nodes_are_listed_and_status_summarizes_each_in_ten_lines() {
     }
     let settled = eventually("nothing is on its way", PATIENCE, async || {
         let shown = status_of(&other, &[]).await;
-        (!shown.contains("To tell:")).then_some(shown)
+        (!shown.contains("Outbox:")).then_some(shown)
     })
     .await;
-    let lines = |shown: &str| shown.lines().skip_while(|line| !line.starts_with("All well:")).count();
+    let lines = |shown: &str| shown.lines().skip_while(|line| !line.starts_with("Healthy:")).count();
     assert!((8..=10).contains(&lines(&settled)), "{settled}");
     assert!(status_of(&other, &["-v"]).await.lines().count() > 40);
 
@@ -247,11 +261,11 @@ async fn nodes_are_listed_and_status_summarizes_each_in_ten_lines() {
     assert!(fleet.cloud.process.terminate(PATIENCE).await.success());
     let shown = eventually("not all is well", PATIENCE, async || {
         let shown = status_of(&other, &[]).await;
-        shown.contains("All well:      no\n").then_some(shown)
+        shown.contains("Healthy:       no\n").then_some(shown)
     })
     .await;
     assert!(
-        shown.contains("- no connection to the cloud: ") && shown.contains("; tries again within "),
+        shown.contains("- no connection to the cloud: ") && shown.contains("; next attempt within "),
         "{shown}"
     );
 }

@@ -167,7 +167,7 @@ async fn explain_placement_says_why_an_object_is_on_a_node() {
     })
     .await;
     assert!(
-        held.contains("is to be on node 'edge-1'") && held.contains("placed by: [[placement]] 1 of the"),
+        held.contains(": desired on node 'edge-1'") && held.contains("placed by: [[placement]] 1 of the"),
         "{held}"
     );
     eventually("what is rejected is said", PATIENCE, async || {
@@ -175,7 +175,7 @@ async fn explain_placement_says_why_an_object_is_on_a_node() {
     })
     .await;
     let not = explain("service/s").await;
-    assert!(not.contains("is not to be on node 'edge-1': nothing places it on the node"), "{not}");
+    assert!(not.contains(": not desired on node 'edge-1': nothing places it on the node"), "{not}");
     assert!(not.contains("objects.kinds does not have Service"), "{not}");
     assert!(
         not.contains("Placement plant-0/apart") && not.contains("nodes.names: edge-1 does not fit gw-*"),

@@ -165,7 +165,7 @@ async fn seal_key_is_rotated_while_objects_arrive() {
         let output = rotate().await.unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-        assert!(text.starts_with("Sealed ") && text.contains("the old key is forgotten"), "{text}");
+        assert!(text.starts_with("Sealed ") && text.contains("old key deleted"), "{text}");
         rotations += 1;
     }
     arriving.await.unwrap();

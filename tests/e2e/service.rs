@@ -93,7 +93,7 @@ async fn reload_changes_the_log_level_of_both_sides() {
     agent.write_config();
     let lines = agent.process.log().len();
     agent.process.signal("HUP");
-    agent.process.logged("the configuration stays as it was", lines).await;
+    agent.process.logged("reload rejected, configuration unchanged", lines).await;
     cloud.apply([object(2)]).await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 2);
 }
@@ -107,7 +107,7 @@ async fn service_manager_receives_ready_reloading_and_stopping() {
     cloud.run().await;
     manager.received("EXTEND_TIMEOUT_USEC=30000000").await;
     let ready = manager.received("READY=1").await;
-    assert!(ready.contains("reading what is to be where"), "{ready}");
+    assert!(ready.contains("loading placement index"), "{ready}");
 
     let mut agent = Agent::new(&site, NODE, cloud.mqtt);
     agent.process.env("NOTIFY_SOCKET", manager.path.display());

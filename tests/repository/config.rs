@@ -533,6 +533,17 @@ mod cloud_side {
     }
 
     #[test]
+    fn api_address_takes_off_as_on_the_node() {
+        for word in ["off", ""] {
+            let loaded = load::<Config>(&format!("[api]\nlisten = \"{word}\"\n"), &[]).unwrap();
+            assert_eq!((loaded.config.api.listen, loaded.warnings), (None, Vec::new()), "{word:?}");
+        }
+        assert!(errors("[api]\nlisten = \"none\"\n").contains("or \"off\", not \"none\""));
+        let loaded = load::<Config>("[api]\nlisten = \"off\"\n[page]\nlisten = \"off\"\n", &[]).unwrap();
+        assert!(loaded.warnings[0].contains("page.enabled is not used"), "{:?}", loaded.warnings);
+    }
+
+    #[test]
     fn listeners_with_the_same_address_are_refused() {
         let shown = errors("[api]\nlisten = \"0.0.0.0:8883\"\n[pairing]\nlisten = \"0.0.0.0:8883\"\n");
         assert!(shown.contains("broker.listen and api.listen must not both be 0.0.0.0:8883"), "{shown}");

@@ -14,7 +14,7 @@ use edgesync_object::objectsync::is_placement;
 
 /// Log target of the entries.
 pub const AUDIT: &str = "edgesync::audit";
-/// The most bytes shown of an administrative request's body.
+/// The most bytes shown of one value of an administrative request.
 const MAX_SHOWN: usize = 512;
 
 /// The author of a request.
@@ -47,19 +47,70 @@ impl Actor<'_> {
             (Some(namespace), name) => format!("{namespace}/{name}"),
             (None, name) => name.to_owned(),
         };
-        self.log(verb.as_str(), &resource, &object, code);
+        let (role, source, user) = (self.caller.role, self.peer.describe(), &*self.caller.name);
+        tracing::info!(
+            target: AUDIT, user, %role, source, verb = verb.as_str(), resource, object, code, "audit"
+        );
     }
 
-    /// Logs a request below `/edgesync/v1/`.
+    /// Logs a request below `/edgesync/v1/` with the fields of its body.
     pub(super) fn administered(&self, method: &str, path: &str, body: &Value, code: u16) {
-        let mut body = if body.is_null() { String::new() } else { body.to_string() };
-        body.truncate(body.floor_char_boundary(MAX_SHOWN));
-        self.log(method, path, &body, code);
+        let (role, source, user) = (self.caller.role, self.peer.describe(), &*self.caller.name);
+        let text = |field: &str| body.get(field).and_then(show);
+        let number = |field: &str| body.get(field).and_then(Value::as_u64);
+        let broker_updated = body.get("brokerUpdated").and_then(Value::as_bool);
+        tracing::info!(
+            target: AUDIT, user, %role, source, verb = method, path, code,
+            node = text("node"),
+            labels = text("labels"),
+            uses = number("uses"),
+            ttl_seconds = number("ttlSeconds"),
+            operator = text("user"),
+            operator_role = text("role"),
+            lifetime_seconds = number("lifetimeSeconds"),
+            broker_updated,
+            broker = text("broker"),
+            directory = text("directory"),
+            names = text("names"),
+            port = number("port"),
+            "audit"
+        );
     }
+}
 
-    fn log(&self, verb: &str, what: &str, which: &str, code: u16) {
-        let Self { caller, peer } = self;
-        let (role, from) = (caller.role, peer.describe());
-        tracing::info!(target: AUDIT, who = ?caller.name, %role, from, ?verb, ?what, ?which, code, "audit");
+/// Formats a value of a request's body: lists as `a,b`, maps as `key=value,…`; `None` if there is
+/// none.
+fn show(value: &Value) -> Option<String> {
+    let scalar = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let mut shown = match value {
+        Value::Null => return None,
+        Value::Array(items) => items.iter().map(scalar).collect::<Vec<_>>().join(","),
+        Value::Object(map) => {
+            map.iter().map(|(key, value)| format!("{key}={}", scalar(value))).collect::<Vec<_>>().join(",")
+        }
+        value => scalar(value),
+    };
+    shown.truncate(shown.floor_char_boundary(MAX_SHOWN));
+    Some(shown).filter(|shown| !shown.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn request_values_are_plain_text_of_limited_length() {
+        for (value, expected) in [
+            (json!(null), None),
+            (json!({}), None),
+            (json!("edge-1"), Some("edge-1")),
+            (json!(["a", "b"]), Some("a,b")),
+            (json!({"rack": "7", "site": "north"}), Some("rack=7,site=north")),
+            (json!(7), Some("7")),
+        ] {
+            assert_eq!(show(&value).as_deref(), expected, "{value}");
+        }
+        assert_eq!(show(&json!("ä".repeat(1000))).unwrap().len(), MAX_SHOWN);
     }
 }

@@ -1,12 +1,10 @@
 //! `apply -f` and `delete -f`: create, update and delete the objects of manifests.
 
-use std::fmt::Display;
-use std::io::Write;
-
 use serde_json::{Map, Value, json};
 
 use super::manifest::{self, Manifest, ManifestError};
 use super::program::Exit;
+use super::progress::Progress;
 use super::{CliError, EXIT_FAILED, Kinds, Terminal};
 use edgesync_api::{Client, ClientError, object_path};
 use edgesync_object::status::Reason;
@@ -29,6 +27,9 @@ const SERVER_FIELDS: [&str; 8] = [
     "deletionGracePeriodSeconds",
 ];
 
+/// The most objects without a summary after their lines.
+const MAX_WITHOUT_SUMMARY: u64 = 20;
+
 /// Counts of the results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
@@ -40,6 +41,8 @@ pub struct Summary {
     pub unchanged: usize,
     /// Deleted objects.
     pub deleted: usize,
+    /// Objects to delete that did not exist, if that is no error.
+    pub absent: usize,
     /// Failed files, documents and objects; each was reported.
     pub failed: usize,
 }
@@ -49,6 +52,20 @@ impl Summary {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         if self.failed == 0 { 0 } else { EXIT_FAILED }
+    }
+
+    /// Formats all counts of an action: `2 created, 0 configured, 1 unchanged, 0 failed`.
+    fn line(&self, action: Action) -> String {
+        let Self { created, configured, unchanged, deleted, absent, failed } = self;
+        match action {
+            Action::Apply => {
+                format!("{created} created, {configured} configured, {unchanged} unchanged, {failed} failed")
+            }
+            Action::Delete { ignore_not_found: true } => {
+                format!("{deleted} deleted, {absent} not found, {failed} failed")
+            }
+            Action::Delete { .. } => format!("{deleted} deleted, {failed} failed"),
+        }
     }
 }
 
@@ -111,24 +128,30 @@ async fn process_sources(
     terminal: &mut Terminal<'_>,
 ) -> Result<Summary, CliError> {
     if sources.is_empty() {
-        return Err(CliError::Usage("nothing to do: give a file, a directory or - with -f".into()));
+        return Err(CliError::Usage("no files; hint: name a file, a directory or - with -f".into()));
     }
     let kinds = Kinds::new(client);
-    let mut summary = Summary::default();
-    let mut is_empty = true;
+    let operation = match action {
+        Action::Apply => "applying",
+        Action::Delete { .. } => "deleting",
+    };
+    let mut run = Run { summary: Summary::default(), progress: Progress::off(), terminal };
+    let mut objects = 0;
     for source in sources {
         let files = match manifest::files(source) {
             Ok(files) => files,
             Err(error) => {
-                fail(&mut summary, terminal.err, &CliError::Manifest(error))?;
+                run.fail(&CliError::Manifest(error))?;
                 continue;
             }
         };
+        // With several files the total is unknown: each is read when its turn comes.
+        let is_only_file = sources.len() == 1 && files.len() == 1;
         for file in files {
-            let text = match manifest::read(&file, terminal.input) {
+            let text = match manifest::read(&file, run.terminal.input) {
                 Ok(text) => text,
                 Err(error) => {
-                    fail(&mut summary, terminal.err, &CliError::Manifest(error))?;
+                    run.fail(&CliError::Manifest(error))?;
                     continue;
                 }
             };
@@ -137,82 +160,111 @@ async fn process_sources(
             if matches!(action, Action::Delete { .. }) {
                 found.reverse();
             }
+            let total = is_only_file.then_some(found.len() as u64);
+            // Not before: standard input may be typed on the same terminal.
+            if objects == 0 {
+                run.progress = Progress::start(operation);
+            }
             for manifest in found {
-                is_empty = false;
+                run.progress.count(objects, total, "objects");
+                objects += 1;
                 match manifest {
-                    Ok(manifest) => {
-                        process_object(client, &kinds, manifest, namespace, action, &mut summary, terminal)
-                            .await?;
-                    }
-                    Err(error) => fail(&mut summary, terminal.err, &CliError::Manifest(error))?,
+                    Ok(manifest) => run.process(client, &kinds, manifest, namespace, action).await?,
+                    Err(error) => run.fail(&CliError::Manifest(error))?,
                 }
             }
         }
     }
-    if is_empty && summary.failed == 0 {
-        fail(&mut summary, terminal.err, &CliError::Manifest(ManifestError::Nothing(sources.join(", "))))?;
+    if objects == 0 && run.summary.failed == 0 {
+        run.fail(&CliError::Manifest(ManifestError::Nothing(sources.join(", "))))?;
+    }
+    let Run { summary, progress, terminal } = run;
+    drop(progress);
+    if objects > MAX_WITHOUT_SUMMARY {
+        terminal.out.flush()?;
+        writeln!(terminal.err, "{objects} objects: {}", summary.line(action))?;
     }
     Ok(summary)
 }
 
-fn fail(summary: &mut Summary, err: &mut dyn Write, error: &CliError) -> Result<(), CliError> {
-    summary.failed += 1;
-    Ok(writeln!(err, "error: {}", chain(error))?)
+/// The state of one run.
+struct Run<'r, 't> {
+    summary: Summary,
+    progress: Progress,
+    terminal: &'r mut Terminal<'t>,
 }
 
-/// Processes one object and prints the result.
-async fn process_object(
-    client: &Client,
-    kinds: &Kinds<'_>,
-    manifest: Manifest,
-    namespace: Option<&str>,
-    action: Action,
-    summary: &mut Summary,
-    terminal: &mut Terminal<'_>,
-) -> Result<(), CliError> {
-    let (origin, kind, name) = (manifest.origin.clone(), manifest.kind.clone(), manifest.name.clone());
-    let result = match resolve(kinds, manifest, namespace).await {
-        Ok(target) => {
-            let outcome = match action {
-                Action::Apply => apply(client, &target).await,
-                Action::Delete { ignore_not_found } => remove(client, &target, ignore_not_found).await,
-            };
-            outcome.map(|outcome| (outcome, target.resource)).map_err(CliError::Client)
-        }
-        Err(error) => Err(error),
-    };
-    let (outcome, resource) = match result {
-        Ok(result) => result,
-        // Without a server all other objects would fail too.
-        Err(error @ CliError::Client(ClientError::Connect { .. })) => return Err(error),
-        Err(error) => {
-            summary.failed += 1;
-            let (message, object) = (describe(&error), format!("{kind} \"{name}\""));
-            // The server's message may name the object already.
-            match message.starts_with(&object) {
-                true => writeln!(terminal.err, "error: {origin}: {message}")?,
-                false => writeln!(terminal.err, "error: {origin}: {object}: {message}")?,
+impl Run<'_, '_> {
+    /// Counts and prints an error.
+    fn fail(&mut self, error: &CliError) -> Result<(), CliError> {
+        self.print_error(&chain(error).to_string())
+    }
+
+    fn print_error(&mut self, message: &str) -> Result<(), CliError> {
+        self.summary.failed += 1;
+        Ok(self.progress.above(|| writeln!(self.terminal.err, "error: {message}"))?)
+    }
+
+    /// Prints a result. With a progress line, which may be on the same terminal, it appears at once.
+    fn print(&mut self, line: &str) -> Result<(), CliError> {
+        let (out, is_at_once) = (&mut *self.terminal.out, self.progress.is_on());
+        Ok(self.progress.above(|| {
+            writeln!(out, "{line}")?;
+            if is_at_once { out.flush() } else { Ok(()) }
+        })?)
+    }
+
+    /// Processes one object and prints the result.
+    async fn process(
+        &mut self,
+        client: &Client,
+        kinds: &Kinds<'_>,
+        manifest: Manifest,
+        namespace: Option<&str>,
+        action: Action,
+    ) -> Result<(), CliError> {
+        let (origin, kind, name) = (manifest.origin.clone(), manifest.kind.clone(), manifest.name.clone());
+        let result = match resolve(kinds, manifest, namespace).await {
+            Ok(target) => {
+                let outcome = match action {
+                    Action::Apply => apply(client, &target).await,
+                    Action::Delete { ignore_not_found } => remove(client, &target, ignore_not_found).await,
+                };
+                outcome.map(|outcome| (outcome, target.resource)).map_err(CliError::Client)
             }
-            return Ok(());
-        }
-    };
-    let short = short_name(&resource, &name);
-    match outcome {
-        Outcome::Created => summary.created += 1,
-        Outcome::Configured => summary.configured += 1,
-        Outcome::Unchanged => summary.unchanged += 1,
-        Outcome::Deleted => summary.deleted += 1,
-        Outcome::Absent => return Ok(()),
+            Err(error) => Err(error),
+        };
+        let (outcome, resource) = match result {
+            Ok(result) => result,
+            // Without a server all other objects would fail too.
+            Err(error @ CliError::Client(ClientError::Connect { .. })) => return Err(error),
+            Err(error) => {
+                let (message, object) = (describe(&error), format!("{kind} \"{name}\""));
+                // The server's message may name the object already.
+                return match message.starts_with(&object) {
+                    true => self.print_error(&format!("{origin}: {message}")),
+                    false => self.print_error(&format!("{origin}: {object}: {message}")),
+                };
+            }
+        };
+        let short = short_name(&resource, &name);
+        let summary = &mut self.summary;
+        let (count, line) = match outcome {
+            Outcome::Created => (&mut summary.created, format!("{short} created")),
+            Outcome::Configured => (&mut summary.configured, format!("{short} configured")),
+            Outcome::Unchanged => (&mut summary.unchanged, format!("{short} unchanged")),
+            Outcome::Deleted => {
+                let kind = short_name(&resource, "");
+                (&mut summary.deleted, format!("{} \"{name}\" deleted", kind.trim_end_matches('/')))
+            }
+            Outcome::Absent => {
+                summary.absent += 1;
+                return Ok(());
+            }
+        };
+        *count += 1;
+        self.print(&line)
     }
-    match outcome {
-        Outcome::Created => writeln!(terminal.out, "{short} created")?,
-        Outcome::Configured => writeln!(terminal.out, "{short} configured")?,
-        Outcome::Unchanged => writeln!(terminal.out, "{short} unchanged")?,
-        _ => {
-            writeln!(terminal.out, "{} \"{name}\" deleted", short_name(&resource, "").trim_end_matches('/'))?;
-        }
-    }
-    Ok(())
 }
 
 /// Formats an error; the API's message already names the fields.
@@ -223,8 +275,7 @@ fn describe(error: &CliError) -> String {
             if status.is(&Reason::NotFound)
                 && status.details.as_ref().is_none_or(|details| details.name.is_empty()) =>
         {
-            "the server does not serve this kind; apply its CustomResourceDefinition first (NotFound)"
-                .to_owned()
+            "kind not served (NotFound); hint: apply its CustomResourceDefinition first".to_owned()
         }
         CliError::Client(ClientError::Api(status)) => {
             let reason = status.reason.as_ref().map_or("Unknown", Reason::as_str);
@@ -261,7 +312,7 @@ async fn resolve(kinds: &Kinds<'_>, manifest: Manifest, namespace: Option<&str>)
         (Scope::Cluster, _) => String::new(),
         (Scope::Namespaced, Some(requested)) if !named.is_empty() && named != requested => {
             let message =
-                format!("metadata.namespace: the manifest says '{named}' but -n says '{requested}'");
+                format!("metadata.namespace: '{named}' in the manifest does not match '{requested}' of -n");
             return Err(CliError::Usage(message));
         }
         (Scope::Namespaced, _) if !named.is_empty() => named.to_owned(),
@@ -311,26 +362,6 @@ async fn remove(client: &Client, target: &Target, ignore_not_found: bool) -> Res
     }
 }
 
-/// Formats as `2 created, 1 unchanged`.
-impl Display for Summary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let counts = [
-            (self.created, "created"),
-            (self.configured, "configured"),
-            (self.unchanged, "unchanged"),
-            (self.deleted, "deleted"),
-            (self.failed, "failed"),
-        ];
-        let shown: Vec<String> = counts
-            .iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, word)| format!("{count} {word}"))
-            .collect();
-        f.write_str(if shown.is_empty() { "nothing to do" } else { "" })?;
-        f.write_str(&shown.join(", "))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -343,12 +374,17 @@ mod tests {
     }
 
     #[test]
-    fn summary_lists_the_counts() {
+    fn summary_lists_all_counts_of_the_action() {
         let summary = Summary { created: 2, failed: 1, ..Summary::default() };
-        assert_eq!((summary.to_string().as_str(), summary.exit_code()), ("2 created, 1 failed", 1));
+        let line = summary.line(Action::Apply);
         assert_eq!(
-            (Summary::default().to_string().as_str(), Summary::default().exit_code()),
-            ("nothing to do", 0)
+            (line.as_str(), summary.exit_code()),
+            ("2 created, 0 configured, 0 unchanged, 1 failed", 1)
         );
+        let summary = Summary { deleted: 3, absent: 1, ..Summary::default() };
+        let line = |ignore_not_found| summary.line(Action::Delete { ignore_not_found });
+        assert_eq!(line(false), "3 deleted, 0 failed");
+        assert_eq!(line(true), "3 deleted, 1 not found, 0 failed");
+        assert_eq!(summary.exit_code(), 0);
     }
 }

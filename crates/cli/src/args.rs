@@ -8,41 +8,41 @@ use clap::Args;
 use super::get::Query;
 use super::output::Output;
 
-/// What `check-config` prints.
+/// The output of `check-config`.
 #[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckArgs {
-    /// Only the exit code and what is wrong; nothing if all is well
+    /// Print problems only
     #[arg(short, long)]
     pub quiet: bool,
 }
 
-/// How a result is shown.
+/// The format of a result.
 #[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputArgs {
-    /// table, wide, name, yaml or json
+    /// Output format: table, wide, name, yaml or json
     #[arg(short, long, value_name = "FORMAT", default_value = "table", hide_default_value = true)]
     pub output: Output,
 }
 
-/// Which objects are shown.
+/// The objects to show.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct GetArgs {
     /// Kind as in kubectl: configmaps, cm, ConfigMap, deployments.apps; or KIND/NAME
     #[arg(value_name = "KIND")]
     pub kind: String,
-    /// Names; all objects if none is given
+    /// Names [default: all objects]
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
     /// Namespace [default: default]
     #[arg(short, long)]
     pub namespace: Option<String>,
-    /// Objects of all namespaces
+    /// All namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub all_namespaces: bool,
     /// Label selector, such as app=web,tier!=db
     #[arg(short = 'l', long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// Go on with what changes
+    /// Also print changes, until interrupted
     #[arg(short, long)]
     pub watch: bool,
     #[command(flatten)]

@@ -69,7 +69,7 @@ impl Bundle {
             let text = done.ok().and_then(Result::ok);
             self.text(
                 name,
-                &text.unwrap_or_else(|| format!("not to be had within {} s\n", JOB_TIMEOUT.as_secs())),
+                &text.unwrap_or_else(|| format!("timed out after {} s\n", JOB_TIMEOUT.as_secs())),
             );
         }
     }
@@ -93,7 +93,7 @@ impl Bundle {
         let mut text = self.redactor.text(text);
         if text.len() > most {
             text.truncate(text.floor_char_boundary(most));
-            text.push_str("\n(cut off here)\n");
+            text.push_str("\n(truncated)\n");
         }
         self.files.push((format!("{TOP}/{name}"), text.into_bytes()));
     }
@@ -110,7 +110,7 @@ pub async fn answered<T>(answer: impl Future<Output = Result<T, ClientError>>) -
     match timeout(RESPONSE_TIMEOUT, answer).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(chain(&error)),
-        Err(_) => Err(format!("no answer within {} s", RESPONSE_TIMEOUT.as_secs())),
+        Err(_) => Err(format!("no response within {} s", RESPONSE_TIMEOUT.as_secs())),
     }
 }
 
@@ -183,7 +183,7 @@ pub fn journal(unit: &str) -> String {
     command.args(["-u", unit, "--since", "-1d", "--no-pager", "-o", "short-iso", "-r"]);
     let mut child = match command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn() {
         Ok(child) => child,
-        Err(error) => return format!("journalctl cannot be run: {error}\n"),
+        Err(error) => return format!("run journalctl: {error}\n"),
     };
     let mut bytes = Vec::new();
     let read =
@@ -192,12 +192,12 @@ pub fn journal(unit: &str) -> String {
     let _ = child.kill();
     let _ = child.wait();
     if let Err(error) = read {
-        return format!("the journal cannot be read: {error}\n");
+        return format!("read journal: {error}\n");
     }
     let mut lines: Vec<String> = String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect();
     lines.reverse();
     match lines.is_empty() {
-        true => "the journal has nothing of this unit, or may not be read by this user\n".to_owned(),
+        true => "no entries of this unit, or no permission to read the journal\n".to_owned(),
         false => lines.join("\n") + "\n",
     }
 }

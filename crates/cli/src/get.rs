@@ -54,7 +54,7 @@ pub async fn run(
     }
     if query.watch && (!query.names.is_empty() || matches!(query.output, Output::Yaml | Output::Json)) {
         return Err(CliError::Usage(
-            "what is watched is shown as a table or as names, without a name".into(),
+            "--watch needs the output format table, wide or name, and no object name".into(),
         ));
     }
     let resource = Kinds::new(client).by_word(&query.kind).await?;

@@ -9,10 +9,12 @@ pub mod bundle;
 pub mod check;
 mod columns;
 pub mod get;
+pub mod groups;
 pub mod maintenance;
 mod manifest;
 pub mod output;
 pub mod program;
+pub mod progress;
 pub mod records;
 mod resolve;
 
@@ -24,7 +26,7 @@ pub use manifest::{Manifest, ManifestError, Origin};
 pub use resolve::Kinds;
 
 use edgesync_admin::Unreadable;
-use edgesync_api::ClientError;
+use edgesync_api::{Address, ClientError};
 use edgesync_object::Status;
 use edgesync_runtime::{chain, systemd};
 use edgesync_store::durable::FileError;
@@ -34,8 +36,8 @@ pub const EXIT_USAGE: u8 = 64;
 /// The process is unreachable (`EX_UNAVAILABLE`).
 pub const EXIT_UNAVAILABLE: u8 = 69;
 /// Exit codes that scripts can rely on, as shown by `--help`.
-pub const EXIT_CODES: &str = "Exit codes: 0 done, 1 refused or failed, 64 wrong usage, 69 nobody answers, \
-                              70 internal error, 78 wrong configuration.";
+pub const EXIT_CODES: &str = "Exit codes: 0 success, 1 refused or failed, 64 usage error, 69 unreachable, \
+                              70 internal error, 78 invalid configuration.";
 /// Failed or refused.
 pub const EXIT_FAILED: u8 = 1;
 
@@ -71,7 +73,7 @@ pub enum CliError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// Standard output or error cannot be written.
-    #[error("cannot write the output")]
+    #[error("write output")]
     Output(#[from] io::Error),
     /// A Kubernetes cluster is unavailable.
     #[error("{0}")]
@@ -80,7 +82,7 @@ pub enum CliError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The result cannot be formatted.
-    #[error("cannot show the result: {0}")]
+    #[error("format result: {0}")]
     Show(String),
 }
 
@@ -120,15 +122,21 @@ pub fn report(error: &CliError, peer: Peer, err: &mut dyn Write) -> u8 {
             let reason = status.reason.as_ref().map_or("Unknown", |reason| reason.as_str());
             let _ = writeln!(err, "Error from server ({reason}): {}", status.message);
             if status.message == Status::no_such_path().message {
-                let _ = writeln!(err, "hint: is it {} that answers there?", peer.name);
+                let _ = writeln!(err, "hint: is this the address of {}?", peer.name);
             }
         }
         _ => {
             let _ = writeln!(err, "error: {}", chain(error));
         }
     }
-    if let CliError::Client(ClientError::Connect { source, .. }) = error {
+    if let CliError::Client(ClientError::Connect { address, source }) = error {
         let _ = match source.kind() {
+            // The address may be of another machine.
+            _ if matches!(address, Address::Tls { .. }) => writeln!(
+                err,
+                "hint: is {} running at this address? api.listen may be \"off\" or a loopback address",
+                peer.name
+            ),
             io::ErrorKind::PermissionDenied => {
                 writeln!(
                     err,
@@ -147,7 +155,6 @@ pub fn report(error: &CliError, peer: Peer, err: &mut dyn Write) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use edgesync_api::Address;
 
     fn report_of(error: &CliError) -> (u8, String) {
         let mut err = Vec::new();
@@ -176,6 +183,16 @@ mod tests {
     }
 
     #[test]
+    fn refused_tls_address_hints_at_its_setting() {
+        let address = Address::Tls { host: "cloud.example".to_owned(), port: 10551 };
+        let source = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let mut err = Vec::new();
+        report(&CliError::Client(ClientError::Connect { address, source }), Peer::CLOUD, &mut err);
+        let text = String::from_utf8(err).unwrap();
+        assert!(text.contains("hint: is the cloud side running at this address? api.listen may be \"off\""));
+    }
+
+    #[test]
     fn api_refusal_shows_reason_and_message() {
         let status = Status::bad_request("no such thing");
         let (code, text) = report_of(&CliError::Client(ClientError::Api(status)));
@@ -186,7 +203,7 @@ mod tests {
     fn unknown_path_hints_at_the_wrong_process() {
         let (code, text) = report_of(&CliError::Client(ClientError::Api(Status::no_such_path())));
         assert_eq!(code, EXIT_FAILED);
-        assert!(text.ends_with("\nhint: is it the agent that answers there?\n"), "{text}");
+        assert!(text.ends_with("\nhint: is this the address of the agent?\n"), "{text}");
     }
 
     #[test]

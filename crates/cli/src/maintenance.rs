@@ -16,10 +16,10 @@ use crate::{CliError, EXIT_FAILED};
 
 /// Writes a bundle and prints its contents.
 pub fn write_bundle(bundle: &Bundle, file: &Path) -> anyhow::Result<u8> {
-    let packed = bundle.pack().context("packing the archive")?;
+    let packed = bundle.pack().context("pack archive")?;
     if let Err(error) = durable::write_new(file, &packed, 0o600) {
         let exists = error.cause.kind() == io::ErrorKind::AlreadyExists;
-        return refused(&format!("{error}{}", if exists { ": name a new file" } else { "" }));
+        return refused(&format!("{error}{}", if exists { "; hint: name a new file" } else { "" }));
     }
     let mut out = io::stdout();
     let mut sheet = Sheet(&mut out);
@@ -27,7 +27,7 @@ pub fn write_bundle(bundle: &Bundle, file: &Path) -> anyhow::Result<u8> {
     for (name, content) in bundle.files() {
         sheet.line("", format!("{name}, {}", size(content.len() as u64)))?;
     }
-    sheet.line("look", format!("tar --zstd -xf {}", file.display()))?;
+    sheet.line("unpack", format!("tar --zstd -xf {}", file.display()))?;
     Ok(0)
 }
 
@@ -63,7 +63,7 @@ impl Owner {
 
     /// Gives all database files that were created back to the owner.
     pub fn give(self, path: &Path) -> anyhow::Result<()> {
-        let Some(name) = path.file_name() else { bail!("{} names no file", path.display()) };
+        let Some(name) = path.file_name() else { bail!("{} is not a file name", path.display()) };
         for entry in fs::read_dir(durable::directory_of(path))?.flatten() {
             let is_database_file = entry.file_name().to_string_lossy().starts_with(&*name.to_string_lossy());
             let file = entry.path();
@@ -71,7 +71,7 @@ impl Owner {
                 && Self::of(&file).is_ok_and(|found| (found.uid, found.gid) != (self.uid, self.gid))
             {
                 chown(&file, Some(self.uid), Some(self.gid))
-                    .with_context(|| format!("giving {} back to its owner", file.display()))?;
+                    .with_context(|| format!("restore the owner of {}", file.display()))?;
             }
         }
         Ok(())

@@ -54,16 +54,16 @@ pub struct Manifest {
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// A file or directory cannot be read.
-    #[error("cannot read {file}")]
+    #[error("read {file}")]
     Read { file: String, source: io::Error },
     /// A file is larger than the limit.
-    #[error("{file} is larger than {MAX_FILE} bytes; split it")]
+    #[error("{file} is larger than {MAX_FILE} bytes; hint: split it")]
     TooLarge { file: String },
     /// A directory contains no manifests.
-    #[error("{directory} holds no files that end in .yaml, .yml or .json")]
+    #[error("no .yaml, .yml or .json files in {directory}")]
     Empty { directory: String },
     /// The sources contain no object.
-    #[error("there are no objects in {0}")]
+    #[error("no objects in {0}")]
     Nothing(String),
     /// A document is neither YAML nor JSON.
     #[error("{origin}: {problem}")]
@@ -200,7 +200,7 @@ fn manifest(origin: Origin, value: Value) -> Result<Manifest, ManifestError> {
         Err(ManifestError::Field { origin: origin.clone(), field, problem })
     };
     if !value.is_object() {
-        let problem = "the document is no object".to_owned();
+        let problem = "document is not an object".to_owned();
         return Err(ManifestError::Syntax { origin, problem });
     }
     let api_version = read("/apiVersion", "apiVersion", true)?;
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(lines[0], "dir/f.yaml, document 1: apiVersion: is required");
         assert_eq!(lines[1], "dir/f.yaml, document 2: metadata.name: must be a string");
         assert!(lines[2].starts_with("dir/f.yaml, document 3: line "), "{}", lines[2]);
-        assert_eq!(lines[3], "dir/f.yaml, document 4: the document is no object");
+        assert_eq!(lines[3], "dir/f.yaml, document 4: document is not an object");
         assert_eq!(lines[4], "5: ConfigMap/b");
         assert_eq!(lines.len(), 5);
     }
@@ -281,6 +281,6 @@ mod tests {
     fn non_text_file_is_refused_by_name() {
         let mut input: &[u8] = b"\xff\xfe";
         let error = read(Path::new("-"), &mut input).unwrap_err();
-        assert_eq!(error.to_string(), "cannot read -");
+        assert_eq!(error.to_string(), "read -");
     }
 }

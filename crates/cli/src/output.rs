@@ -40,7 +40,7 @@ impl FromStr for Output {
             "name" => Ok(Self::Name),
             "yaml" => Ok(Self::Yaml),
             "json" => Ok(Self::Json),
-            _ => Err(format!("'{word}' is no output format: expected table, wide, name, yaml or json")),
+            _ => Err(format!("unknown output format '{word}': expected table, wide, name, yaml or json")),
         }
     }
 }

@@ -11,6 +11,7 @@ use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
 use tokio::runtime::Builder;
 
+use super::groups::grouped;
 use super::{CliError, EXIT_USAGE, Peer, Terminal, report};
 use edgesync_config as config;
 use edgesync_config::{ConfigErrors, Settings};
@@ -28,7 +29,11 @@ const LINGER: Duration = Duration::from_secs(5);
 /// # Errors
 /// The exit code, if the program is done.
 pub fn parse<A: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<A, u8> {
-    A::try_parse_from(args).map_err(|error| {
+    let mut command = grouped(A::command());
+    let matches = command.try_get_matches_from_mut(args);
+    let parsed =
+        matches.and_then(|found| A::from_arg_matches(&found).map_err(|error| error.format(&mut command)));
+    parsed.map_err(|error| {
         // Printing fails only if the terminal is gone.
         let _ = error.print();
         match error.kind() {

@@ -16,18 +16,18 @@ use edgesync_runtime::{VERSION, chain};
 use edgesync_store::durable::directory_of;
 
 const README: &str = "\
-A report of an edgesync-cloud. It holds no Secrets, tokens, passwords or keys; what looked like one is <redacted>.
+Report of an edgesync-cloud. It contains no Secrets, tokens, passwords or keys; values like these are <redacted>.
 
-check.json           what 'edgesync-cloud check' found
-versions.txt         of the program
-config.toml          the configuration in force, each value with where it comes from
-nodes.json           what it says of its nodes
-metrics.txt          its metrics
+check.json           results of 'edgesync-cloud check'
+versions.txt         version of the program
+config.toml          effective configuration, each value with its source
+nodes.json           state of the nodes
+metrics.txt          metrics
 directories.txt      files beside database, keys and socket: mode, owner, size, time
 system.txt           kernel, distribution, memory, disk, mounts
-journal.txt          the journal of the unit, of the last day
+journal.txt          journal of the unit, last day
 
-What could not be had says why.
+A file that could not be collected contains the reason.
 ";
 
 /// Collects the files of the bundle. A file that cannot be collected contains the reason.
@@ -43,7 +43,7 @@ pub(crate) async fn collect(config_path: &Path, report: &Report) -> Bundle {
     match &loaded {
         Ok(loaded) => bundle.text("config.toml", &loaded.show()),
         // The faulty lines are left out: they may contain secrets.
-        Err(_) => bundle.text("config.toml", "# It cannot be read: see check.json.\n"),
+        Err(_) => bundle.text("config.toml", "# unreadable: see check.json\n"),
     }
     let nodes = answered(client.get::<Value>(&edgesync_admin::Route::Nodes.path())).await;
     bundle.json("nodes.json", &nodes.unwrap_or_else(|problem| json!({ "error": problem })));
@@ -81,7 +81,7 @@ fn directories(config: &Config) -> String {
         out.push('\n');
     }
     if let Err(error) = inspect::secret_names(&config.store.path) {
-        let _ = writeln!(out, "the database: {}", chain(&error));
+        let _ = writeln!(out, "database: {}", chain(&error));
     }
     out
 }

@@ -27,8 +27,8 @@ const CA_SOON_SECONDS: i64 = 90 * 86_400;
 const MIN_FREE_BYTES: u64 = 256 << 20;
 
 /// Advice for a file that is no database of the cloud side, or not readable.
-const OTHER_FILE: &str = "see that store.path names the database of the cloud side, which the first start makes, and that \
-                              this user, root or that of the service, may read it";
+const OTHER_FILE: &str = "check that store.path names the database of the cloud side, created at the first start, and that \
+                              this user may read it: root, or the user of the service";
 
 /// Advice for a database from before the first release.
 const UNRELEASED_FILE: &str = "move it away, start edgesync-cloud, apply all manifests again and let the nodes join again with new tokens";
@@ -41,7 +41,7 @@ pub(crate) async fn run(config_path: &Path) -> Report {
             loaded.config
         }
         Err(errors) => {
-            let next = "correct it; 'edgesync-cloud check-config' prints what is in force";
+            let next = "correct it; 'edgesync-cloud check-config' prints the effective values";
             report.0.push(("configuration", "Configuration", Finding::failed(errors.to_string(), next)));
             return report;
         }
@@ -51,15 +51,15 @@ pub(crate) async fn run(config_path: &Path) -> Report {
     report.0.push(("database", "Database", database(&config)));
     let client = Client::new(Address::Unix(config.api.socket.clone()));
     let (api, answers) = match client.text("/readyz").await {
-        Ok(_) => (Finding::ok(format!("{} answers and is ready", client.address())), true),
+        Ok(_) => (Finding::ok(format!("{} is ready", client.address())), true),
         Err(error) => {
             let next = match &error {
                 ClientError::Connect { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
                     edgesync_cli::check::AS_ROOT
                 }
                 _ => systemd::advice(
-                    "systemctl start edgesync-cloud, or look into its log: journalctl -u edgesync-cloud",
-                    "start it, 'edgesync-cloud run', or look into its log",
+                    "systemctl start edgesync-cloud, or check its log: journalctl -u edgesync-cloud",
+                    "start it, 'edgesync-cloud run', or check its log",
                 ),
             };
             (Finding::failed(chain(&error), next), false)
@@ -76,14 +76,14 @@ fn authority(config: &Config) -> Finding {
     let directory = &config.pairing.directory;
     let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
     if config.store.r#type == StoreType::Kubernetes {
-        return Finding::skipped("it is a Secret of the cluster");
+        return Finding::skipped("stored in a Secret of the cluster");
     }
     let text = match fs::read_to_string(&certificate) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return Finding::warning(
-                format!("there is none in {}", directory.display()),
-                "the first start makes one; put your own there before, or a backup of it",
+                format!("no CA in {}", directory.display()),
+                "the first start creates one; to use your own or a backup, copy it there before",
             );
         }
         Err(error) => {
@@ -93,12 +93,12 @@ fn authority(config: &Config) -> Finding {
     };
     let parsed = Certificate::all_from_pem(&certificate.display().to_string(), &text);
     let Some(ends) = parsed.ok().and_then(|all| all.first().map(Certificate::not_after)) else {
-        let seen = format!("{} has no certificate in it", certificate.display());
+        let seen = format!("no certificate in {}", certificate.display());
         return Finding::failed(seen, "restore a backup of pairing.directory");
     };
     match fs::metadata(&key) {
         Ok(found) if found.mode() & 0o077 != 0 => {
-            let seen = format!("others may read {}", key.display());
+            let seen = format!("{} is readable by other users", key.display());
             return Finding::failed(seen, format!("chmod 0600 {}", key.display()));
         }
         Ok(_) => {}
@@ -114,7 +114,7 @@ fn authority(config: &Config) -> Finding {
     let left = ends.as_second() - Timestamp::now().as_second();
     let seen = format!("{}, valid until {ends}", certificate.display());
     if left < CA_SOON_SECONDS {
-        return Finding::warning(seen, "plan a new one: all nodes have to join again with it");
+        return Finding::warning(seen, "plan its replacement: all nodes must join again");
     }
     Finding::ok(seen)
 }
@@ -125,9 +125,13 @@ fn disk_space(config: &Config) -> Finding {
         Ok(found) => {
             let free = found.f_bavail.saturating_mul(found.f_frsize);
             let seen = format!("{} free in {}", size(free), directory.display());
-            if free < MIN_FREE_BYTES { Finding::warning(seen, "make room") } else { Finding::ok(seen) }
+            if free < MIN_FREE_BYTES {
+                Finding::warning(seen, "free space on this disk")
+            } else {
+                Finding::ok(seen)
+            }
         }
-        Err(error) => Finding::failed(format!("{}: {error}", directory.display()), "look at the disk"),
+        Err(error) => Finding::failed(format!("{}: {error}", directory.display()), "check the disk"),
     }
 }
 
@@ -137,10 +141,10 @@ fn database(config: &Config) -> Finding {
     }
     let path = &config.store.path;
     if !path.exists() {
-        return Finding::warning(format!("{} does not exist", path.display()), "the first start makes it");
+        return Finding::warning(format!("{} does not exist", path.display()), "the first start creates it");
     }
     match inspect::inspect(path) {
-        Ok(report) => Finding::ok(format!("{}: {} objects, sound", path.display(), report.objects)),
+        Ok(report) => Finding::ok(format!("{}: {} objects, check passed", path.display(), report.objects)),
         Err(error) => Finding::failed(
             format!("{}: {}", path.display(), chain(&error)),
             other_file(&error).unwrap_or("restore a backup with 'edgesync-cloud restore FILE'"),
@@ -165,7 +169,7 @@ async fn nodes(client: &Client) -> Finding {
     let answer: Value = match client.get(&Route::Nodes.path()).await {
         Ok(answer) => answer,
         Err(error) => {
-            return Finding::failed(chain(&error), "look into the log: journalctl -u edgesync-cloud");
+            return Finding::failed(chain(&error), "check the log: journalctl -u edgesync-cloud");
         }
     };
     let nodes = match read::<NodeList>(&answer) {
@@ -177,12 +181,12 @@ async fn nodes(client: &Client) -> Finding {
     };
     let offline = nodes.iter().filter(|node| node.state() == state::OFFLINE).count();
     let (held, rejecting) = (with(NodeInfo::held_back), with(NodeInfo::rejected));
-    let seen = format!("{}, {offline} offline, {rejecting} reject objects, {held} held back", nodes.len());
+    let seen = format!(
+        "{}, {offline} offline, {rejecting} rejecting objects, {held} holding removals back",
+        nodes.len()
+    );
     if held + rejecting > 0 {
-        return Finding::warning(
-            seen,
-            "edgesync-cloud nodes, and 'edgesync-cloud nodes NODE' for what it rejects",
-        );
+        return Finding::warning(seen, "edgesync-cloud nodes, and 'edgesync-cloud nodes NODE' for details");
     }
     Finding::ok(seen)
 }

@@ -52,15 +52,15 @@ const ADMIN_QUEUE: usize = 64;
 pub(crate) async fn run(service: Service<Config>) -> anyhow::Result<()> {
     let config = service.config();
     let (kind, health) = (config.store.r#type, config.api.health);
-    let signals = Signals::new().context("installing signal handlers")?;
-    let probes = Probes::open(health).await.context("opening api.health")?;
+    let signals = Signals::new().context("install signal handlers")?;
+    let probes = Probes::open(health).await.context("open api.health")?;
     match kind {
         StoreType::Sqlite => run_embedded(service, signals, probes).await,
         #[cfg(feature = "kubernetes")]
         StoreType::Kubernetes => replica::run(service, signals, probes).await,
         #[cfg(not(feature = "kubernetes"))]
         StoreType::Kubernetes => anyhow::bail!(
-            "store.type = \"kubernetes\" needs a program that was built with it: cargo build --release -p edgesync-cloud --features kubernetes"
+            "store.type = \"kubernetes\" needs a build with the feature 'kubernetes'; hint: cargo build --release -p edgesync-cloud --features kubernetes"
         ),
     }
 }
@@ -69,11 +69,10 @@ pub(crate) async fn run(service: Service<Config>) -> anyhow::Result<()> {
 async fn run_embedded(service: Service<Config>, signals: Signals, probes: Probes) -> anyhow::Result<()> {
     let config = service.config().clone();
     let store = systemd::patiently("opening the database", open_store(&config)).await?;
-    let enrollment = EnrollmentService::open(enrollment_options(&config), store.clone())
-        .await
-        .context("opening the CA")?;
-    let objects = Arc::new(CloudObjects::new(store.clone()).await.context("reading the kinds")?);
-    let mut upkeep = Upkeep::start(&objects).await.context("preparing the API")?;
+    let enrollment =
+        EnrollmentService::open(enrollment_options(&config), store.clone()).await.context("open the CA")?;
+    let objects = Arc::new(CloudObjects::new(store.clone()).await.context("read the kinds")?);
+    let mut upkeep = Upkeep::start(&objects).await.context("prepare the API")?;
     let backing = Backing {
         source: Embedded::new(Arc::clone(&objects)),
         objects: Arc::clone(&objects),
@@ -118,7 +117,7 @@ impl EnrollmentTasks {
         let mut enrollment_tasks = Self { address: None, tasks: JoinSet::new() };
         if let Some(address) = config.pairing.listen {
             let service =
-                JoinService::bind(address, enrollment.clone()).await.context("opening the join service")?;
+                JoinService::bind(address, enrollment.clone()).await.context("open the join service")?;
             enrollment_tasks.address = Some(service.address());
             enrollment_tasks.tasks.spawn(service.serve());
         }
@@ -150,10 +149,14 @@ async fn serve<S: Source, K: Storage, T>(
     let (requests, admin) = mpsc::channel(ADMIN_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
     let socket = Address::Unix(config.api.socket.clone());
-    let socket = Listener::bind(&socket).await.context("opening the socket of the API")?;
-    let listener =
-        Listener::bind_tls(config.api.listen, enrollment.api_tls()).await.context("opening the API")?;
-    let address = listener.address().clone();
+    let socket = Listener::bind(&socket).await.context("open api.socket")?;
+    let listener = match config.api.listen {
+        Some(address) => {
+            Some(Listener::bind_tls(address, enrollment.api_tls()).await.context("open api.listen")?)
+        }
+        None => None,
+    };
+    let address = listener.as_ref().map(|listener| listener.address().clone());
     let topics = Topics::new(&config.link.prefix)?;
     let (downlink, events) = open_downlink(&config, &topics, &enrollment).await?;
     let broker = match &downlink {
@@ -175,6 +178,7 @@ async fn serve<S: Source, K: Storage, T>(
         service: enrollment_tasks.address.map(|address| join_url(&config, address)),
         board: Arc::clone(&board),
         page: page.clone(),
+        has_tls_api: listener.is_some(),
     };
     let access = Access::certificates(enrollment.operators(), own_uid());
     let access = match &page {
@@ -190,15 +194,16 @@ async fn serve<S: Source, K: Storage, T>(
     // Operators of a cluster have the cluster's kubeconfigs, and the upkeep of a replica runs
     // already.
     if source.replication().is_none() {
-        let (kubeconfig, api) = (config.api.kubeconfig.clone(), local_api_url(&address));
-        enrollment
-            .write_kubeconfig(&kubeconfig, &api)
-            .await
-            .context("writing the kubeconfig of this machine")?;
-        enrollment_tasks.keep(&enrollment, Some((kubeconfig, api)));
+        let kubeconfig =
+            address.as_ref().map(|address| (config.api.kubeconfig.clone(), local_api_url(address)));
+        if let Some((path, api)) = &kubeconfig {
+            let written = enrollment.write_kubeconfig(path, api).await;
+            written.with_context(|| format!("write kubeconfig {}", path.display()))?;
+        }
+        enrollment_tasks.keep(&enrollment, kubeconfig);
     }
     let mut api = JoinSet::new();
-    for listener in [Some(socket), Some(listener), page_listener].into_iter().flatten() {
+    for listener in [Some(socket), listener, page_listener].into_iter().flatten() {
         let (server, mut stopped) = (Arc::clone(&server), api_stopped.clone());
         api.spawn(async move {
             let stopped = async move {
@@ -208,9 +213,10 @@ async fn serve<S: Source, K: Storage, T>(
         });
     }
     let joins = enrollment_tasks.address.map_or_else(|| "off".to_owned(), |address| address.to_string());
-    tracing::info!(%address, broker, joining = joins, store = display_name, "the cloud side runs");
+    let address = address.map_or_else(|| "off".to_owned(), |address| address.to_string());
+    tracing::info!(%address, broker, joining = joins, store = display_name, "cloud side started");
     let running = format!("API on {address}, broker {broker}");
-    let reading = "reading what is to be where";
+    let reading = "loading placement index";
     probes.readiness().set(Some(reading.to_owned()));
     systemd::ready(&format!("{running}; {reading}"));
     // The endpoint queues messages of nodes until their desired objects are known.
@@ -228,10 +234,10 @@ async fn serve<S: Source, K: Storage, T>(
         None => (None, None, None),
     };
     systemd::stopping("draining");
-    probes.readiness().set(Some("it stops".to_owned()));
+    probes.readiness().set(Some("stopping".to_owned()));
     match failed {
-        None => tracing::info!("told to stop: draining"),
-        Some(_) => tracing::error!("the fleet cannot be served: draining"),
+        None => tracing::info!("stopping: draining"),
+        Some(_) => tracing::error!("fleet failed: draining"),
     }
     let boot = fleet.as_ref().map_or_else(String::new, |fleet| fleet.boot().to_owned());
     let farewell = CloudPresence { boot, online: false }.to_json();
@@ -251,7 +257,7 @@ async fn serve<S: Source, K: Storage, T>(
         })
         .await;
     tracing::info!("stopped");
-    failed.map_or(Ok(()), |error| Err(anyhow::Error::from(error).context("reading the store")))
+    failed.map_or(Ok(()), |error| Err(anyhow::Error::from(error).context("read the store")))
 }
 
 /// Opens the page and its listener for browsers on this machine.
@@ -265,11 +271,9 @@ async fn open_page(config: &Config) -> anyhow::Result<(Option<Page>, Option<List
             .await
             .inspect(|listener| {
                 let address = listener.address();
-                tracing::info!(%address, "the page is served: 'edgesync-cloud page' says how to open it");
+                tracing::info!(%address, "page started; hint: 'edgesync-cloud page' prints its URL");
             })
-            .inspect_err(
-                |error| tracing::warn!(%address, %error, "the page is not served without certificates"),
-            )
+            .inspect_err(|error| tracing::warn!(%address, %error, "page not started"))
             .ok(),
         None => None,
     };
@@ -281,14 +285,15 @@ async fn open_page(config: &Config) -> anyhow::Result<(Option<Page>, Option<List
         Address::Tcp(address) => Some(*address),
         _ => None,
     });
-    let keys = Keys::open(&beside.with_file_name("page.key")).context("opening the page")?;
+    let keys = Keys::open(&beside.with_file_name("page.key")).context("open the page")?;
     Ok((Some(Page::new(keys, address)), listener))
 }
 
 async fn open_store(config: &Config) -> anyhow::Result<CloudStore> {
     let path = config.store.path.clone();
     if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("create directory {}", directory.display()))?;
     }
     let mut options = CloudOptions::default();
     options.engine.cache_kib = u32::try_from(config.store.cache_size / 1024).unwrap_or(u32::MAX);
@@ -327,7 +332,7 @@ fn join_url(config: &Config, address: SocketAddr) -> String {
 fn enrollment_options(config: &Config) -> EnrollmentOptions {
     let mut names = config.pairing.names.clone();
     names.push(host_name());
-    for address in [config.pairing.listen, Some(config.broker.listen), Some(config.api.listen)] {
+    for address in [config.pairing.listen, Some(config.broker.listen), config.api.listen] {
         names.extend(address.filter(|address| !address.ip().is_unspecified()).map(|at| at.ip().to_string()));
     }
     names.retain(|name| !name.is_empty());
@@ -394,7 +399,7 @@ async fn open_downlink(
         BrokerMode::Embedded => {
             let options = endpoint_options(config, topics, Some(enrollment));
             let (broker, events) =
-                Broker::bind(config.broker.listen, options).await.context("opening the MQTT endpoint")?;
+                Broker::bind(config.broker.listen, options).await.context("open the MQTT endpoint")?;
             Ok((Downlink::Embedded(broker), events))
         }
         BrokerMode::External => {

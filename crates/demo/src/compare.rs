@@ -44,7 +44,7 @@ impl Side {
             while let Some(items) = pages.next().await? {
                 for item in items {
                     let object: Value = serde_json::from_str(item.get())
-                        .map_err(|error| DemoError::Unexpected(format!("an object is no JSON: {error}")))?;
+                        .map_err(|error| DemoError::Unexpected(format!("parse object: {error}")))?;
                     target.insert(key(resource, &object), object);
                 }
             }
@@ -102,7 +102,7 @@ impl Comparison {
     ) {
         for (key, in_cloud) in cloud {
             match node.get(key).map(view) {
-                None => self.add_difference(format!("{key}: the node does not have it")),
+                None => self.add_difference(format!("{key}: missing on the node")),
                 Some(on_node) => {
                     if let Some((field, cloud, node)) =
                         first_difference("", Some(&view(in_cloud)), Some(&on_node))
@@ -116,7 +116,7 @@ impl Comparison {
             }
         }
         for key in node.keys().filter(|key| !cloud.contains_key(*key)) {
-            self.add_difference(format!("{key}: only the node has it"));
+            self.add_difference(format!("{key}: on the node only"));
         }
     }
 }
@@ -135,9 +135,7 @@ pub(super) fn compare(cloud: &Side, node: &Side, node_name: &str) -> Comparison 
         let (version, recorded) = (field("/metadata/resourceVersion"), held.get(name.as_str()));
         if recorded != Some(&version) {
             let recorded = recorded.unwrap_or(&"none");
-            found.add_difference(format!(
-                "{key}: its version is {version}, the one recorded as held is {recorded}"
-            ));
+            found.add_difference(format!("{key}: version {version}, recorded as held: {recorded}"));
         }
     }
     found
@@ -236,10 +234,10 @@ mod tests {
         node.objects.get_mut("ConfigMap a/y").unwrap()["data"]["k"] = json!("changed");
         let differences = differences(&cloud, &node);
         for expected in [
-            "ConfigMap a/x: the node does not have it",
+            "ConfigMap a/x: missing on the node",
             "ConfigMap a/y: /data/k is \"2\" in the cloud and \"changed\" on the node",
-            "ConfigMap a/z: only the node has it",
-            "ObjectSync a/n.uid-x: the node does not have it",
+            "ConfigMap a/z: on the node only",
+            "ObjectSync a/n.uid-x: missing on the node",
         ] {
             assert!(
                 differences.iter().any(|differences| differences == expected),
@@ -254,10 +252,7 @@ mod tests {
         let record = cloud.records.values_mut().next().unwrap();
         record["status"]["objectResourceVersion"] = json!("0");
         let node = cloud.clone();
-        assert_eq!(
-            differences(&cloud, &node),
-            ["ConfigMap a/x: its version is 1, the one recorded as held is 0"]
-        );
+        assert_eq!(differences(&cloud, &node), ["ConfigMap a/x: version 1, recorded as held: 0"]);
     }
 
     #[test]

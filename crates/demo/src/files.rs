@@ -93,7 +93,7 @@ mod tests {
     fn endpoint_is_parsed_from_the_ready_status() {
         let said = "API on https://127.0.0.1:10551, broker embedded on 127.0.0.1:1883";
         assert_eq!(endpoint(said), "127.0.0.1:1883".parse().ok());
-        assert_eq!(endpoint(&format!("{said}; reading what is to be where")), endpoint(said));
+        assert_eq!(endpoint(&format!("{said}; loading placement index")), endpoint(said));
         assert_eq!(endpoint("API on https://127.0.0.1:1, broker mqtt://x"), None);
     }
 

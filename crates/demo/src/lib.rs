@@ -88,7 +88,7 @@ impl DemoError {
 pub async fn run(options: DemoOptions, out: &mut dyn Write, is_terminal: bool) -> u8 {
     let mut screen = Screen::new(out, is_terminal);
     let setup = Interrupt::new()
-        .map_err(|source| DemoError::io("installing signal handlers".into(), source))
+        .map_err(|source| DemoError::io("install signal handlers".into(), source))
         .and_then(|interrupt| Ok((interrupt, Workspace::create()?)));
     let (mut interrupt, mut workspace) = match setup {
         Ok(setup) => setup,
@@ -114,7 +114,7 @@ pub async fn run(options: DemoOptions, out: &mut dyn Write, is_terminal: bool) -
     };
     if let (true, Some(stage)) = (options.keep && code != EXIT_INTERRUPTED, &stage) {
         // A cloud side that has just failed may not answer.
-        let page = stage.page().await.unwrap_or_else(|error| format!("there is no page: {}", chain(&error)));
+        let page = stage.page().await.unwrap_or_else(|error| format!("page unavailable: {}", chain(&error)));
         screen.print(&how_to_look(stage, &workspace, &page));
         interrupt.wait().await;
     }
@@ -124,7 +124,7 @@ pub async fn run(options: DemoOptions, out: &mut dyn Write, is_terminal: bool) -
             screen.print(&tails(&workspace));
             workspace.keep();
         }
-        EXIT_INTERRUPTED => screen.print("\nInterrupted: everything is stopped and removed."),
+        EXIT_INTERRUPTED => screen.print("\nInterrupted: all processes stopped, all files removed."),
         _ => {}
     }
     code
@@ -169,7 +169,7 @@ fn result(outcome: &Outcome, time: Duration) -> String {
     let end = if verdict.iter().all(|check| check.holds) {
         "Nothing lost, nothing stale, nothing sent that the node held"
     } else {
-        "FAILED: something is not as it must be"
+        "FAILED: some checks failed"
     };
     text.push_str(&format!("\n{end}. The demo took {}.", seconds(time)));
     text
@@ -182,14 +182,14 @@ fn how_to_look(stage: &Stage<'_>, workspace: &Workspace, page: &str) -> String {
     let file = |name: &str| workspace.file(name).display().to_string();
     let [cloud_log, agent_log] = Stage::logs(workspace);
     format!(
-        "\nEverything keeps running until Ctrl-C. In a browser on this machine, look at the fleet:\n\
+        "\nEverything keeps running until Ctrl-C. In a browser on this machine, open the fleet page:\n\
          \x20 {page}\n\
-         From another terminal, look at the cloud side:\n\
+         In another terminal, commands for the cloud side:\n\
          \x20 {cloud} nodes {server}\n\
          \x20 {cloud} get configmaps -A {server}\n\
          \x20 {cloud} syncs --node {NODE} {server}\n\
          \x20 {cloud} apply -f FILE {server}      (namespace plant-north or plant-south)\n\
-         and at the node:\n\
+         for the node:\n\
          \x20 {agent} status {socket}\n\
          \x20 {agent} get pods -A {socket}\n\
          \x20 {agent} syncs {socket}\n\
@@ -210,7 +210,7 @@ fn tails(workspace: &Workspace) -> String {
     for log in Stage::logs(workspace) {
         let lines = last_lines(&log, LOG_LINES);
         if !lines.is_empty() {
-            text.push_str(&format!("\n--- the end of {}\n{}\n", log.display(), lines.join("\n")));
+            text.push_str(&format!("\n--- last lines of {}\n{}\n", log.display(), lines.join("\n")));
         }
     }
     format!("{text}\nConfigurations, databases and logs are kept in {}", workspace.path().display())
@@ -270,18 +270,18 @@ mod tests {
 
     #[test]
     fn error_is_shown_with_its_cause() {
-        let error = DemoError::io("making /x".into(), io::Error::from(io::ErrorKind::PermissionDenied));
-        assert_eq!(chain(&error), "making /x: permission denied");
+        let error = DemoError::io("create /x".into(), io::Error::from(io::ErrorKind::PermissionDenied));
+        assert_eq!(chain(&error), "create /x: permission denied");
     }
 
     #[test]
     fn result_lists_failed_checks_and_differences() {
         let mut outcome = Outcome { objects: 20, ..Outcome::default() };
         outcome.comparison.differing = 1;
-        outcome.comparison.differences = vec!["Pod a/b: the node does not have it".into()];
+        outcome.comparison.differences = vec!["Pod a/b: missing on the node".into()];
         let text = result(&outcome, Duration::from_secs(3));
         assert!(text.contains("FAILED  Every object and every ObjectSync record is equal"), "{text}");
-        assert!(text.contains("        Pod a/b: the node does not have it\n"), "{text}");
-        assert!(text.ends_with("FAILED: something is not as it must be. The demo took 3.00 s."), "{text}");
+        assert!(text.contains("        Pod a/b: missing on the node\n"), "{text}");
+        assert!(text.ends_with("FAILED: some checks failed. The demo took 3.00 s."), "{text}");
     }
 }

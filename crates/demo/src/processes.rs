@@ -80,7 +80,7 @@ impl Programs {
     /// under its name.
     pub(super) fn find(workspace: &Workspace) -> Result<Self, DemoError> {
         let own =
-            std::env::current_exe().map_err(|source| DemoError::io("finding this program".into(), source))?;
+            std::env::current_exe().map_err(|source| DemoError::io("find this program".into(), source))?;
         Ok(Self {
             cloud: program("edgesync-cloud", &own, workspace)?,
             agent: program("edgesync", &own, workspace)?,
@@ -121,7 +121,7 @@ impl Process {
         config: &Path,
         workspace: &Workspace,
     ) -> Result<(Self, String), DemoError> {
-        let failed = |source| DemoError::io(format!("starting {name} ({})", program.display()), source);
+        let failed = |source| DemoError::io(format!("start {name} ({})", program.display()), source);
         let socket = workspace.file(&format!("{name}.notify"));
         let notices = UnixDatagram::bind(&socket).map_err(failed)?;
         let log = workspace.file(&format!("{name}.log"));
@@ -152,7 +152,7 @@ impl Process {
             loop {
                 tokio::select! {
                     received = notices.recv(&mut buffer) => {
-                        let length = received.map_err(|source| DemoError::io("waiting".into(), source))?;
+                        let length = received.map_err(|source| DemoError::io("receive notification".into(), source))?;
                         let text = String::from_utf8_lossy(&buffer[..length]);
                         if text.lines().any(|line| line == "READY=1") {
                             let status = text.lines().find_map(|line| line.strip_prefix("STATUS="));
@@ -168,7 +168,7 @@ impl Process {
             Err(_) => Err(DemoError::TimedOut {
                 awaited: format!("{} to be ready", self.name),
                 limit: START_LIMIT,
-                seen: "it runs and says nothing".into(),
+                seen: "running without a notification".into(),
             }),
         }
     }
@@ -179,7 +179,7 @@ impl Process {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(DemoError::Ended { process: self.name, how: status.to_string() }),
-            Err(source) => Err(DemoError::io(format!("looking after {}", self.name), source)),
+            Err(source) => Err(DemoError::io(format!("wait for {}", self.name), source)),
         }
     }
 

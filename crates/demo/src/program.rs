@@ -15,10 +15,10 @@ use edgesync_cli::program;
 #[derive(Parser, Clone, Copy, Debug, PartialEq, Eq)]
 #[command(name = "edgesync-demo", version)]
 struct Args {
-    /// How many objects are applied
+    /// Number of objects to apply
     #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(20..=100_000))]
     objects: u32,
-    /// Leave everything running at the end, and print how to look at it
+    /// Keep both sides running at the end, and print commands to inspect them
     #[arg(long)]
     keep: bool,
 }
@@ -49,7 +49,7 @@ fn demo(args: Vec<OsString>) -> ExitCode {
     match program::wait(run(DemoOptions { objects, keep }, &mut out, is_terminal)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("error: cannot start: {error}");
+            eprintln!("error: start: {error}");
             ExitCode::from(edgesync_cli::EXIT_INTERNAL)
         }
     }

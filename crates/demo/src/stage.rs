@@ -83,10 +83,10 @@ impl<'a> Stage<'a> {
         let config = write(workspace, "edgesync-cloud.toml", &cloud_config(workspace))?;
         let (cloud, ready_status) = Process::start("cloud", &programs.cloud, &config, workspace).await?;
         let mqtt = endpoint(&ready_status).ok_or_else(|| {
-            DemoError::Unexpected(format!("the cloud side is ready and says {ready_status:?}"))
+            DemoError::Unexpected(format!("unexpected ready status of the cloud side: {ready_status:?}"))
         })?;
         let link = Link::open(mqtt).await;
-        let link = link.map_err(|source| DemoError::io("opening the link".into(), source))?;
+        let link = link.map_err(|source| DemoError::io("open the link".into(), source))?;
         let config = write(workspace, "edgesync.toml", &agent_config(workspace, link.address()))?;
         let (agent, _) = Process::start("agent", &programs.agent, &config, workspace).await?;
         let node_api = Client::new(Address::Unix(workspace.file("edgesync.sock")));
@@ -170,7 +170,7 @@ impl<'a> Stage<'a> {
             let seen = || format!("{} applied, {} reported", count(view.desired), count(view.objects));
             screen.progress(|| format!("   {} (waiting for {awaited})", seen()));
             if started.elapsed() > self.limit {
-                let seen = format!("the node is {:?}, {}", view.state, seen());
+                let seen = format!("node {:?}, {}", view.state, seen());
                 return Err(DemoError::TimedOut { awaited: awaited.into(), limit: self.limit, seen });
             }
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -213,7 +213,7 @@ impl<'a> Stage<'a> {
                 return Ok(status.counters.applied);
             }
             if started.elapsed() > self.limit {
-                let awaited = "in sync, as the node sees it".to_owned();
+                let awaited = "in sync by the status of the node".to_owned();
                 let seen = format!("objects {total}, in sync {in_sync}");
                 return Err(DemoError::TimedOut { awaited, limit: self.limit, seen });
             }

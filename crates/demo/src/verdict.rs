@@ -60,9 +60,9 @@ impl Outcome {
     fn agreement(&self) -> Check {
         let inventories = self.restart.inventories + self.unchanged.inventories + self.changes.inventories;
         Check {
-            claim: "Both sides agreed at once, each time, on what the node held".into(),
+            claim: "Both sides agreed on the held objects at each connection".into(),
             holds: inventories == 0,
-            found: plural(inventories, "inventory was needed", "inventories were needed"),
+            found: plural(inventories, "inventory sent", "inventories sent"),
         }
     }
 
@@ -116,7 +116,7 @@ mod tests {
         spoilt(|outcome| outcome.changes.sent = 10, "10 sent, 9 reported, 5 removed");
         spoilt(|outcome| outcome.changes.reported = 8, "9 sent, 8 reported, 5 removed");
         spoilt(|outcome| outcome.changes.removed = 3, "9 sent, 9 reported, 3 removed");
-        spoilt(|outcome| outcome.restart.inventories = 1, "1 inventory was needed");
+        spoilt(|outcome| outcome.restart.inventories = 1, "1 inventory sent");
         spoilt(|outcome| outcome.comparison.differing = 1, "997 objects and 997 records compared, 1 differ");
         spoilt(|outcome| outcome.comparison.objects = 996, "996 objects and 997 records compared, 0 differ");
         spoilt(|outcome| outcome.comparison.records = 0, "997 objects and 0 records compared, 0 differ");

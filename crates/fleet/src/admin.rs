@@ -88,6 +88,8 @@ pub struct Parts {
     pub board: Arc<Board>,
     /// The page, if it is served.
     pub page: Option<Page>,
+    /// Whether the API is served with TLS, for certificates of operators.
+    pub has_tls_api: bool,
 }
 
 /// Serves `summary`, `rollouts`, `objects` and `labels` for pages; `nodes`, `nodes/NODE`, and
@@ -321,6 +323,11 @@ impl Admin {
             Route::RevokeOperators(which) => {
                 let certificates = enrollment_service.revoke_operators(which).await?;
                 answer(&RevokedOperators { operator: which.to_owned(), certificates })
+            }
+            Route::CreateOperator if !self.parts.has_tls_api => {
+                let message = "create operator certificate: api.listen is \"off\", so no address accepts it; hint: set api.listen \
+                               and restart the cloud side";
+                Err(Status::new(Reason::NotFound, message))
             }
             Route::CreateOperator => {
                 let OperatorRequest { user, role, lifetime_seconds } = wanted(body)?;

@@ -219,8 +219,9 @@ section! {
     pub struct Api in "api";
     /// Unix socket for the administrators of this machine.
     socket: PathBuf = "/run/edgesync-cloud/edgesync-cloud.sock".into(), fixed units::path(socket);
-    /// Address of the HTTPS API.
-    listen: SocketAddr = SocketAddr::from((Ipv4Addr::LOCALHOST, 10_551)), fixed units::address(listen);
+    /// Address of the HTTPS API; `None` to disable it.
+    listen: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 10_551))),
+        fixed units::address_or_off(listen);
     /// Address for probes and metrics, without TLS; `None` to disable it.
     health: Option<SocketAddr> = None, fixed units::address_or_off(health);
     /// Kubeconfig for the administrators of this machine; never empty after loading.
@@ -361,9 +362,12 @@ impl Settings for Config {
         if self.broker.mode == BrokerMode::Embedded && review.is_set("link.broker") {
             review.warn("link.broker is not used: broker.mode is \"embedded\"");
         }
+        if self.page.enabled && self.page.listen.is_none() && self.api.listen.is_none() {
+            review.warn("page.enabled is not used: page.listen and api.listen are \"off\"");
+        }
         let listens = [
             ("broker.listen", (self.broker.mode == BrokerMode::Embedded).then_some(self.broker.listen)),
-            ("api.listen", Some(self.api.listen)),
+            ("api.listen", self.api.listen),
             ("api.health", self.api.health),
             ("page.listen", self.page.address()),
             ("pairing.listen", self.pairing.listen),

@@ -26,13 +26,13 @@ const MAX_ADDRESSES: usize = 8;
 /// Path of the call beyond those of KubeEdge.
 pub const MEMBERSHIP: &str = "/edgesync/v1/join";
 /// Hint for an answer that looks like another service's.
-const OTHER_SERVICE: &str = "is that the address of the join service, whose port is 10002 unless changed?";
+const OTHER_SERVICE: &str = "hint: is this the address of the join service? its default port is 10002";
 
 /// Reason why a call has no answer; each states a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// The name has no address, nothing listens, the network fails, or the call takes too long.
-    #[error("{url} does not answer: {problem}")]
+    #[error("connect to {url}: {problem}")]
     Unreachable {
         /// Address of the service.
         url: JoinUrl,
@@ -44,7 +44,7 @@ pub enum CallError {
     Tls(#[from] HandshakeError),
     /// The CA of the service is not the one of the token.
     #[error(
-        "{url} belongs to another cloud than the token: its CA is {found}, the token is for {expected}; take the token from the cloud that runs there, and if it does, somebody stands between"
+        "CA of {url} is {found}, but the token is for {expected}; hint: use a token of this cloud; if it is one, a proxy intercepts the connection"
     )]
     OtherCa {
         /// Address of the service.
@@ -55,7 +55,7 @@ pub enum CallError {
         expected: String,
     },
     /// The answer is no HTTP, or too large.
-    #[error("{url} gives no answer that can be read: {problem}; {OTHER_SERVICE}")]
+    #[error("unreadable response of {url}: {problem}; {OTHER_SERVICE}")]
     Unreadable {
         /// Address of the service.
         url: JoinUrl,
@@ -63,7 +63,7 @@ pub enum CallError {
         problem: String,
     },
     /// The service refuses (4xx), with its message.
-    #[error("the cloud refuses: {message}")]
+    #[error("refused by the cloud: {message}")]
     Refused {
         /// HTTP status code.
         code: u16,
@@ -71,7 +71,7 @@ pub enum CallError {
         message: String,
     },
     /// The service fails (5xx) or sends an unexpected answer.
-    #[error("{url} answers {code} and something unexpected: {problem}")]
+    #[error("unexpected response of {url}, status {code}: {problem}")]
     Unexpected {
         /// Address of the service.
         url: JoinUrl,
@@ -103,7 +103,7 @@ async fn call(url: &JoinUrl, tls: &Client, question: Question) -> Result<Reply, 
         exchange(stream, authority, question, MAX_ANSWER).await.map_err(|error| broken(url, error.as_ref()))
     };
     let late =
-        || unreachable(url, "no answer within 30 s; check the network, and what filters it on the way");
+        || unreachable(url, "no response within 30 s; hint: check the network and firewalls on the way");
     timeout(CALL_TIMEOUT, call).await.unwrap_or_else(|_| Err(late()))
 }
 
@@ -114,26 +114,25 @@ fn unreachable(url: &JoinUrl, problem: impl Into<String>) -> CallError {
 /// Resolves the name and tries its addresses; each gets an equal share of the time.
 async fn dial(url: &JoinUrl) -> Result<TcpStream, CallError> {
     let unresolved = |problem: String| {
-        let advice = "check the name, and the DNS of this device";
-        unreachable(url, format!("cannot resolve the name '{}': {problem}; {advice}", url.host))
+        let advice = "hint: check the name, and the DNS of this device";
+        unreachable(url, format!("resolve '{}': {problem}; {advice}", url.host))
     };
     let found = tokio::net::lookup_host((url.host.as_str(), url.port)).await;
     let addresses =
         found.map_err(|error| unresolved(error.to_string()))?.take(MAX_ADDRESSES).collect::<Vec<_>>();
     let share = CALL_TIMEOUT / 2 / u32::try_from(addresses.len().max(1)).unwrap_or(1);
-    let mut last = unresolved("it has no address".into());
+    let mut last = unresolved("no address found".into());
     for address in addresses {
         last = match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                let advice =
-                    "check the port, and that edgesync-cloud or CloudCore runs there and listens for joining";
-                unreachable(url, format!("nothing listens at {address}; {advice}"))
+                let advice = "hint: check the port, and that the join service of edgesync-cloud or CloudCore runs there";
+                unreachable(url, format!("connection to {address} refused; {advice}"))
             }
-            Ok(Err(error)) => unreachable(url, format!("{error}; check the network")),
+            Ok(Err(error)) => unreachable(url, format!("{error}; hint: check the network")),
             Err(_) => {
-                let advice = "check the network, and what filters it on the way";
-                unreachable(url, format!("{address} is silent; {advice}"))
+                let advice = "hint: check the network and firewalls on the way";
+                unreachable(url, format!("no response from {address}; {advice}"))
             }
         };
     }
@@ -148,7 +147,7 @@ fn broken(url: &JoinUrl, error: &(dyn Error + Send + Sync + 'static)) -> CallErr
         if let Some(error) = error.downcast_ref::<io::Error>() {
             return match HandshakeError::of_io(&url.host, error) {
                 Some(error) => CallError::Tls(error),
-                None => unreachable(url, format!("the connection broke: {error}; check the network")),
+                None => unreachable(url, format!("connection lost: {error}; hint: check the network")),
             };
         }
         words.push(error.to_string());
@@ -168,7 +167,7 @@ fn message(reply: &Reply) -> String {
     let message = status.as_ref().and_then(|status| status.get("message")?.as_str());
     let text = String::from_utf8_lossy(&reply.body);
     let text = printable(message.unwrap_or(&text));
-    if text.is_empty() { format!("status {} without a reason", reply.code) } else { text }
+    if text.is_empty() { format!("status {} without a message", reply.code) } else { text }
 }
 
 /// Converts an unsuccessful answer.
@@ -200,7 +199,7 @@ pub(crate) async fn fetch_ca(
     let tls = Client::unverified().map_err(CallError::Local)?;
     let reply = call(url, &tls, get("/ca.crt")).await?;
     if reply.code != 200 {
-        let problem = format!("there is no /ca.crt: {}; {OTHER_SERVICE}", message(&reply));
+        let problem = format!("no /ca.crt: {}; {OTHER_SERVICE}", message(&reply));
         return Err(unexpected(url, &reply, problem));
     }
     let ca = Certificate::from_der("/ca.crt", &reply.body)
@@ -257,7 +256,7 @@ pub async fn fetch_certificate(
         .map_err(|error| unexpected(url, &reply, error.to_string()))?;
     if certificate.subject().requested_node() != Some(node) || trust.0.contains(&certificate) {
         let found = printable(&certificate.subject().common_name);
-        let problem = format!("the certificate is for '{found}', not for node '{node}'");
+        let problem = format!("certificate is for '{found}', not for node '{node}'");
         return Err(unexpected(url, &reply, problem));
     }
     Ok(certificate)

@@ -69,7 +69,7 @@ pub enum JoinError {
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     /// An identity of another cloud or of another name exists.
-    #[error("this device has joined {cloud} as '{node}' already; --force replaces that identity")]
+    #[error("already joined {cloud} as node '{node}'; hint: --force replaces that identity")]
     Joined {
         /// Address of the join service in the configuration.
         cloud: String,
@@ -77,9 +77,7 @@ pub enum JoinError {
         node: String,
     },
     /// The broker or CloudCore refuses the node.
-    #[error(
-        "the identity is in place, but {broker} does not let the node in: {problem}; run 'edgesync check'"
-    )]
+    #[error("identity installed, but {broker} refused the node: {problem}; hint: run 'edgesync check'")]
     Broker {
         /// Address of the broker or CloudCore.
         broker: String,
@@ -87,7 +85,7 @@ pub enum JoinError {
         problem: String,
     },
     /// The broker or CloudCore does not answer.
-    #[error("the identity is in place, but {broker} does not answer: {problem}; run 'edgesync check'")]
+    #[error("identity installed, but {broker} does not respond: {problem}; hint: run 'edgesync check'")]
     BrokerSilent {
         /// Address of the broker or CloudCore.
         broker: String,
@@ -95,7 +93,7 @@ pub enum JoinError {
         problem: String,
     },
     /// The agent runs, and its cloud refuses it.
-    #[error("the agent runs, but {broker} does not let it in: {problem}; see 'edgesync status'")]
+    #[error("agent running, but refused by {broker}: {problem}; hint: see 'edgesync status'")]
     Agent {
         /// Address of the broker or CloudCore.
         broker: String,
@@ -104,8 +102,8 @@ pub enum JoinError {
     },
     /// The node was removed from the fleet.
     #[error(
-        "the identity is in place, but node '{node}' was removed from the fleet; 'edgesync-cloud node admit {node}' on the \
-         cloud side takes it in again"
+        "identity installed, but node '{node}' was removed from the fleet; hint: on the cloud side, run \
+         'edgesync-cloud node admit {node}'"
     )]
     Removed {
         /// Name of the node.
@@ -165,7 +163,7 @@ async fn run_at(
     print(out, "identity", &directory.display().to_string());
     print(out, "configuration", &state.path.display().to_string());
     if let Err(error) = files::remove_others(&mut disk, &state.root, &directory) {
-        print(out, "note", &format!("an old identity is left: {error}; the next join removes it"));
+        print(out, "note", &format!("old identity not removed: {error}; the next join removes it"));
     }
 
     let config = config::load::<Config>(&state.named)?.config;
@@ -173,10 +171,10 @@ async fn run_at(
     let runs = connection::agent_runs(&config);
     if runs && config.link_type == LinkType::KubeEdge {
         // A CloudCore may close the new session together with the old one.
-        print(out, "cloudcore", &format!("{}: not tried, because the agent runs", config.peer()));
+        print(out, "cloudcore", &format!("{}: not tested, because the agent is running", config.peer()));
     } else {
         connection::check(&config, &[issued.ca], &issued.identity, clock).await?;
-        print(out, route.word(), &format!("{}: lets the node in", config.peer()));
+        print(out, route.word(), &format!("{}: connected", config.peer()));
     }
     if config.link_type == LinkType::KubeEdge && state.may_hold_others(&options.cloud) {
         print(out, "note", &advice::other_objects(&config.store.path));
@@ -237,7 +235,7 @@ async fn request_identity(
 ) -> Result<Issued, JoinError> {
     let url = &options.cloud;
     let (ca, time) = calls::fetch_ca(url, &options.token).await.map_err(JoinError::Call)?;
-    print(out, "cloud", &format!("{url}, the CA is that of the token"));
+    print(out, "cloud", &format!("{url}, CA verified by token"));
     print(out, "node", node);
     let failed = |error| match error {
         CallError::Tls(problem @ HandshakeError::OutsideItsTime { .. }) => {
@@ -253,32 +251,34 @@ async fn request_identity(
     let is_cloud_core = calls::is_cloud_core(url, &tls).await.map_err(failed)?;
     if options.cloudcore.is_some() && !is_cloud_core {
         return Err(JoinError::Other(format!(
-            "{url} is an edgesync-cloud, which tells itself where its broker is: leave --cloudcore out"
+            "{url} is an edgesync-cloud, which announces its broker; hint: omit --cloudcore"
         )));
     }
     let credential = Credential::Token(&options.token);
     let certificate =
         calls::fetch_certificate(url, &tls, &trust, node, &request, credential).await.map_err(failed)?;
-    let identity = Identity::new("the answer of the join service", vec![certificate], key)?;
+    let identity = Identity::new("response of the join service", vec![certificate], key)?;
     let until = identity.certificate().not_after();
-    print(out, "certificate", &format!("valid until {until}; the agent renews it in time"));
+    print(out, "certificate", &format!("valid until {until}, renewed by the agent"));
 
     if is_cloud_core {
-        print(out, "link", "kubeedge, because that is a CloudCore");
+        print(out, "link", "kubeedge, because the cloud is a CloudCore");
         return Ok(Issued { ca, identity, membership: None });
     }
     let tls = Client::new(&trust, Some(&identity), clock)?;
     let membership = calls::fetch_membership(url, &tls).await.map_err(failed)?;
     let membership = membership.ok_or_else(|| {
         JoinError::Other(format!(
-            "{url} forgets what it is: it wanted to see a certificate for a call that it has not"
+            "request membership from {url}: not found, although the same path required a certificate before"
         ))
     })?;
     if membership.node != node {
-        return Err(JoinError::Other(format!("{url} takes this device for another node than '{node}'")));
+        return Err(JoinError::Other(format!(
+            "request membership from {url}: response is for another node than '{node}'"
+        )));
     }
     if let Some(warning) = membership.time.parse().ok().and_then(|cloud| advice::wrong_clock(now(), cloud)) {
-        print(out, "clock", &format!("{warning}; it does not keep the node from its cloud, but set it"));
+        print(out, "clock", &format!("{warning}; the node can connect; hint: set the clock"));
     }
     Ok(Issued { ca, identity, membership: Some(membership) })
 }
@@ -289,7 +289,7 @@ fn choose_name(requested: Option<&str>, token: Option<&str>, configured: &str) -
         && requested != token
     {
         return Err(JoinError::Other(format!(
-            "the token is for node '{token}', not for '{requested}': leave --node out, or create a token with \
+            "the token is for node '{token}', not for '{requested}'; hint: omit --node, or create a token with \
              'edgesync-cloud token create --node {requested}'"
         )));
     }
@@ -310,7 +310,7 @@ fn is_reusable(
     let is_ca = |ca: &Certificate| ca.fingerprint() == options.token.ca_fingerprint();
     let same_cloud = member.cloud.as_ref() == Some(&options.cloud) && member.stored.ca.iter().any(is_ca);
     if !same_cloud || member.node != node {
-        let cloud = member.cloud.as_ref().map_or("a cloud".into(), JoinUrl::to_string);
+        let cloud = member.cloud.as_ref().map_or("another cloud".into(), JoinUrl::to_string);
         return Err(JoinError::Joined { cloud, node: member.node.clone() });
     }
     let validity = Schedule::new(member.stored.identity.certificate(), 0.0).validity(&member.clock(now));
@@ -325,10 +325,10 @@ async fn verify_existing(
     out: &mut (dyn Write + Send),
 ) -> Result<(), JoinError> {
     let cloud = member.cloud.as_ref().map_or(String::new(), JoinUrl::to_string);
-    print(out, "cloud", &format!("{cloud}, which this device has joined already"));
+    print(out, "cloud", &format!("{cloud}, already joined"));
     print(out, "node", &member.node);
     let until = member.stored.identity.certificate().not_after();
-    print(out, "certificate", &format!("valid until {until}; the token was not needed"));
+    print(out, "certificate", &format!("valid until {until}, token not used"));
     let peer = state.config.peer();
     let word = match state.config.link_type {
         LinkType::Mqtt => "broker",
@@ -338,11 +338,11 @@ async fn verify_existing(
     // A second connection of one node would end the first.
     if connection::agent_runs(&state.config) {
         connection::check_agent(&state.config).await?;
-        print(out, word, &format!("{peer}: the agent runs and has the connection; see 'edgesync status'"));
+        print(out, word, &format!("{peer}: connected by the running agent"));
         return Ok(());
     }
     connection::check(&state.config, &member.stored.ca, &member.stored.identity, member.clock(now)).await?;
-    print(out, word, &format!("{peer}: lets the node in"));
+    print(out, word, &format!("{peer}: connected"));
     print_next_steps(out, false, &state.named, &state.config);
     Ok(())
 }
@@ -371,7 +371,7 @@ fn broker_of(membership: &Membership, requested: &JoinUrl) -> Result<BrokerUrl, 
     };
     BrokerUrl::parse(&full).map_err(|problem| {
         JoinError::Other(format!(
-            "{requested} tells a broker that cannot be used: it {problem}; see pairing.broker_url there"
+            "broker address from {requested}: {problem}; hint: check pairing.broker_url there"
         ))
     })
 }
@@ -424,14 +424,14 @@ fn configuration(
     match in_force.iter().find(|(_, holds)| !holds) {
         None => Ok(text),
         Some((variable, _)) => {
-            Err(wrong(format!("the environment variable EDGESYNC_{variable} says something else; unset it")))
+            Err(wrong(format!("environment variable EDGESYNC_{variable} has another value; hint: unset it")))
         }
     }
 }
 
 /// Writes one line of progress. Errors are ignored: the terminal may be gone.
-fn print(out: &mut (dyn Write + Send), what: &str, words: &str) {
-    let _ = writeln!(out, "{what:<14} {words}");
+fn print(out: &mut (dyn Write + Send), label: &str, value: &str) {
+    let _ = writeln!(out, "{label:<14} {value}");
 }
 
 /// Writes the next steps, with paths that differ from the defaults. Mentions systemd only if it
@@ -443,18 +443,15 @@ fn print_next_steps(out: &mut (dyn Write + Send), runs: bool, named: &Path, conf
     let socket = &config.api.socket;
     let socket = if *socket == usual { String::new() } else { format!(" --socket {}", shell_quoted(socket)) };
     let start = match (is_usual && systemd::manages(), runs) {
-        (true, true) => ("systemctl restart edgesync".to_owned(), "the agent takes over the new identity"),
+        (true, true) => ("systemctl restart edgesync".to_owned(), "restarts the agent with the new identity"),
         (true, false) => {
-            ("systemctl enable --now edgesync".to_owned(), "runs the agent, now and after each start")
+            ("systemctl enable --now edgesync".to_owned(), "starts the agent, now and at each boot")
         }
-        (false, true) => (
-            format!("edgesync run{file}"),
-            "after the agent that runs has ended: takes over the new identity",
-        ),
-        (false, false) => (format!("edgesync run{file}"), "runs the agent"),
+        (false, true) => (format!("edgesync run{file}"), "restart the running agent, for the new identity"),
+        (false, false) => (format!("edgesync run{file}"), "starts the agent"),
     };
-    let check = (format!("edgesync check{file}"), "looks at everything the agent needs");
-    let status = (format!("edgesync status{socket}"), "shows whether all is well");
+    let check = (format!("edgesync check{file}"), "checks the agent, with next steps for problems");
+    let status = (format!("edgesync status{socket}"), "shows the health of the agent");
     let _ = writeln!(out, "\nJoined. Next:");
     for (command, why) in [start, check, status] {
         let _ = writeln!(out, "  {command:<32} # {why}");

@@ -149,7 +149,7 @@ pub async fn renew(
     let tls = Client::new(trust, Some(current), clock).map_err(CallError::Local)?;
     let certificate =
         calls::fetch_certificate(url, &tls, trust, node, &request, Credential::Certificate).await?;
-    let identity = Identity::new("the answer of the join service", vec![certificate], key);
+    let identity = Identity::new("response of the join service", vec![certificate], key);
     let identity = identity.map_err(CallError::Local)?;
     let tls = Client::new(trust, Some(&identity), clock).map_err(CallError::Local)?;
     // A CloudCore does not know this call; its answer proves the certificate nevertheless.

@@ -89,7 +89,7 @@ fn remark(line: &str) -> &str {
 fn check(old: &str, new: &str, settings: &[Setting<'_>]) -> Result<(), String> {
     let by_hand = |section: &str, key: &str, why: &str| {
         format!(
-            "cannot set {key} in [{section}]: {why}; set it by hand, in a section [{section}] with one key a line"
+            "set {key} in [{section}]: {why}; hint: set it by hand, in a section [{section}] with one key per line"
         )
     };
     let first = settings.first().map_or(("", ""), |(section, key, _)| (*section, *key));
@@ -99,7 +99,7 @@ fn check(old: &str, new: &str, settings: &[Setting<'_>]) -> Result<(), String> {
     for (section, key, value) in settings {
         let expected = DeValue::parse(value).map_err(|error| by_hand(section, key, error.message()))?;
         if !find(new, section, key).is_some_and(|found| same(found, expected.get_ref())) {
-            return Err(by_hand(section, key, "the file sets it in a way that is not understood"));
+            return Err(by_hand(section, key, "unsupported syntax of its present value"));
         }
     }
     let all = old.iter().chain(new);

@@ -21,7 +21,7 @@ pub struct Token {
 /// Reason why a text is no token. Never contains the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this is no token: {0}; expected <64 hexadecimal digits>.<three parts with dots between>, as 'edgesync-cloud token create' or 'keadm gettoken' prints it"
+    "invalid token: {0}; expected <64 hexadecimal digits>.<three parts with dots between>, as printed by 'edgesync-cloud token create' or 'keadm gettoken'"
 )]
 pub struct TokenError(pub String);
 
@@ -52,11 +52,11 @@ impl std::str::FromStr for Token {
         }
         let parts = jwt.split('.').collect::<Vec<_>>();
         if parts.len() != 3 {
-            return refused("it does not have three parts behind the CA; was it cut when it was copied?");
+            return refused("it does not have three parts after the CA; was it cut when it was copied?");
         }
         let is_base64url = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_');
         if parts.iter().any(|part| part.is_empty() || !part.bytes().all(is_base64url)) {
-            return refused("a part of it is empty or has characters that no token has");
+            return refused("a part is empty or has invalid characters");
         }
         Ok(Self { ca: ca.to_ascii_lowercase(), jwt: jwt.to_owned() })
     }

@@ -31,7 +31,7 @@ pub fn configured_link(link: &edgesync_config::Link) -> anyhow::Result<LinkOptio
 /// The file cannot be read, or has no certificate.
 pub fn read_trust(path: &Path) -> anyhow::Result<Trust> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {name}"))?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("read {name}"))?;
     Ok(Trust::new(Certificate::all_from_pem(&name, &text)?))
 }
 
@@ -47,7 +47,7 @@ pub fn packet_limit(max_frame: usize) -> u32 {
 /// The file cannot be read.
 fn read_password(path: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path)
-        .with_context(|| format!("reading link.password_file {}", path.display()))?;
+        .with_context(|| format!("read link.password_file {}", path.display()))?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 

@@ -22,13 +22,13 @@ use edgesync_config::Format;
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// journald was requested and is not available.
-    #[error("cannot log to journald")]
+    #[error("open journald log")]
     Journald(#[source] io::Error),
     /// Another part of the process has already set a subscriber.
-    #[error("the log is open already")]
+    #[error("open log: already open")]
     AlreadyOpen(#[source] tracing::subscriber::SetGlobalDefaultError),
     /// The level could not be changed.
-    #[error("cannot change the log level")]
+    #[error("set log level")]
     Reload(#[source] reload::Error),
 }
 

@@ -6,15 +6,15 @@ use edgesync_store::writer::{COMMIT_BOUNDS_MS, WriterStats};
 /// Writes a writer's metrics, under names with this prefix.
 pub fn write_writer(prefix: &str, stats: &WriterStats, out: &mut MetricsWriter<'_>) {
     let durations = format!("{prefix}_commit_duration_seconds");
-    out.family(&durations, Type::Histogram, "Seconds that commits took.");
+    out.family(&durations, Type::Histogram, "Duration of commits.");
     let bounds = COMMIT_BOUNDS_MS.map(|bound| bound as f64 / 1e3);
     out.histogram(&[], &bounds, stats.commit_times.into_iter(), stats.commit_ns as f64 / 1e9);
     for (name, help, value) in [
         ("commits", "Transactions committed.", stats.commits),
         ("fsyncs", "Syncs of files, by commits and checkpoints.", stats.syncs),
-        ("jobs", "Pieces of work that were committed, several at a time.", stats.jobs),
+        ("jobs", "Jobs committed; a transaction has one or more.", stats.jobs),
         ("written_rows", "Rows inserted, updated or deleted.", stats.rows),
-        ("failed_transactions", "Transactions given up.", stats.failures),
+        ("failed_transactions", "Transactions that failed.", stats.failures),
         ("checkpoints", "Copies of the write-ahead log into the database.", stats.checkpoints),
     ] {
         out.family(&format!("{prefix}_{name}_total"), Type::Counter, help);

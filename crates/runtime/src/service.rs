@@ -69,7 +69,7 @@ impl<C: Settings> Service<C> {
         let next = match config::load::<C>(&self.path) {
             Ok(next) => next,
             Err(errors) => {
-                tracing::error!("the configuration stays as it was:\n{errors}");
+                tracing::error!("reload rejected, configuration unchanged:\n{errors}");
                 return Err(errors);
             }
         };
@@ -78,7 +78,7 @@ impl<C: Settings> Service<C> {
         }
         let (config, differences) = self.loaded.reloaded(&next.config);
         if let Err(error) = self.log.set_level(&config.log().level) {
-            tracing::error!(%error, "the log level stays as it was");
+            tracing::error!(%error, "set log level, level unchanged");
         }
         let (live, restart): (Vec<_>, Vec<_>) =
             differences.into_iter().partition(|difference| difference.change == Change::Live);
@@ -86,10 +86,10 @@ impl<C: Settings> Service<C> {
             tracing::info!("reloaded: {key} = {new}, was {old}");
         }
         for Difference { key, old, new, .. } in &restart {
-            tracing::warn!("{key} = {new} needs a restart; {old} stays in force");
+            tracing::warn!("{key} = {new} needs a restart; {old} stays in effect");
         }
         if live.is_empty() && restart.is_empty() {
-            tracing::info!("reloaded: the configuration is the same");
+            tracing::info!("reloaded: configuration unchanged");
         }
         self.loaded = Loaded { config, ..next };
         Ok(live)

@@ -124,7 +124,7 @@ async fn watchdog(mut alive: impl FnMut() -> bool) {
         if alive() {
             notify(&[NotifyState::Watchdog]);
         } else {
-            tracing::error!("a loop makes no progress: no watchdog ping");
+            tracing::error!("loop without progress: watchdog ping withheld");
         }
     })
     .await;
@@ -141,7 +141,7 @@ async fn pings(limit: Duration, mut ping: impl FnMut()) -> Infallible {
 
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the service manager could not be told");
+        tracing::debug!(%error, "notify service manager");
     }
 }
 
@@ -197,7 +197,7 @@ impl Signals {
             let request = self.receive().await;
             match (self.stopping, request) {
                 (true, Request::Stop) => {
-                    tracing::warn!("told to stop a second time: exiting without draining");
+                    tracing::warn!("second stop signal: exiting without draining");
                     process::exit(EXIT_INTERRUPTED);
                 }
                 (true, Request::Reload) => {}

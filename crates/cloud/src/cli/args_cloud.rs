@@ -14,8 +14,7 @@ use edgesync_api::Address;
 use edgesync_cli::EXIT_CODES;
 use edgesync_cli::args::{self, CheckArgs, GetArgs, OutputArgs};
 
-/// The cloud side of edgesync: keeps Kubernetes objects, places them on nodes, brings nodes into
-/// sync.
+/// Cloud side of edgesync: stores Kubernetes objects and syncs them to nodes.
 #[derive(Parser, Clone, Debug, PartialEq, Eq)]
 #[command(
     name = "edgesync-cloud",
@@ -34,20 +33,22 @@ pub struct CloudArgs {
 pub enum CloudCommand {
     /// Run the cloud side
     Run(ConfigArgs),
-    /// Check a configuration and print what is in force and where each value comes from
+    /// Validate a configuration and print the effective values
+    ///
+    /// Each value is printed with its source: the file, an environment variable, or the default.
     CheckConfig {
         #[command(flatten)]
         config: ConfigArgs,
         #[command(flatten)]
         check: CheckArgs,
     },
-    /// Create the objects of manifests, or change those that differ
+    /// Create or update the objects of manifests
     ///
-    /// This is a server-side apply in the name "edgesync-cloud": the fields of a manifest get its
-    /// values, whoever has set them before; fields that an earlier apply has set and that are not
-    /// in the manifest any more are removed; all others stay. Fields that the kind does not have
-    /// are refused. Objects that no manifest names are left alone. What fails is told, and the rest
-    /// goes on.
+    /// This is a server-side apply with the field manager "edgesync-cloud", which takes over the
+    /// fields of a manifest from other managers. Fields of an earlier apply that the manifest no
+    /// longer has are removed; all others stay. Fields unknown to the kind are refused. Objects
+    /// without a manifest are not changed. A failure is reported, and the other objects are
+    /// applied.
     Apply {
         #[command(flatten)]
         manifests: ManifestArgs,
@@ -58,7 +59,7 @@ pub enum CloudCommand {
     Delete {
         #[command(flatten)]
         manifests: ManifestArgs,
-        /// An object that does not exist is no error
+        /// Ignore objects that do not exist
         #[arg(long)]
         ignore_not_found: bool,
         #[command(flatten)]
@@ -71,17 +72,15 @@ pub enum CloudCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Show the nodes: whether they are ready, connected and in sync, and what is pending
+    /// Show nodes with their state, readiness and pending objects
     Nodes(NodesArgs),
-    /// Say why an object is on a node, or is not: what each rule of placement says, and what holds
-    /// it back
+    /// Explain why an object is on a node, or is not
     ExplainPlacement(ExplainArgs),
-    /// Say where the page is that shows the fleet in a browser, with a key that is good for twelve
-    /// hours
+    /// Print the URL of the fleet page, with a key valid for twelve hours
     Page(ServerArgs),
-    /// Show the versions that nodes have reported: ObjectSync records
+    /// Show the reported versions: ObjectSync records
     Syncs {
-        /// Only those of this node
+        /// Only records of this node
         #[arg(long, value_name = "NODE")]
         node: Option<String>,
         #[command(flatten)]
@@ -89,31 +88,33 @@ pub enum CloudCommand {
         #[command(flatten)]
         server: FleetArgs,
     },
-    /// Let nodes delete what was held back because they would lose too much at once
+    /// Confirm removals that the mass-delete guard holds back
     ConfirmDeletions(NodeArgs),
     /// Remove, admit, revoke or forget a node
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Tokens with which devices join
+    /// Create, list or revoke join tokens
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Print what an external broker needs to tell nodes apart by their certificates
+    /// Print the configuration of an external broker
     BrokerConfig(BrokerArgs),
-    /// Print a kubeconfig with a new certificate of an operator
+    /// Print a kubeconfig with a new operator certificate
     Kubeconfig(KubeconfigArgs),
-    /// Operators and their certificates
+    /// List or revoke operator certificates
     #[command(subcommand)]
     Operator(OperatorCommand),
-    /// Check what the cloud side needs, and say what to do where something is wrong
-    #[command(after_help = "Exit codes: 0 nothing failed (warnings may be there), 1 something failed.")]
+    /// Check the cloud side, with next steps for problems
+    #[command(after_help = "Exit codes: 0 no check failed (warnings do not count), 1 a check failed.")]
     Check {
         #[command(flatten)]
         config: ConfigArgs,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Copy the database to a new file, consistent, while the cloud side runs or not
-    #[command(after_help = "Exit codes: 0 copied and sound, 1 not copied, or as damaged as the database.")]
+    /// Copy the database to a new file
+    ///
+    /// The copy is a consistent snapshot; the cloud side may be running.
+    #[command(after_help = "Exit codes: 0 copied and verified, 1 not copied, or the database is damaged.")]
     Backup {
         /// The new file; it must not exist
         #[arg(value_name = "FILE", value_parser = args::path)]
@@ -121,22 +122,25 @@ pub enum CloudCommand {
         #[command(flatten)]
         config: ConfigArgs,
     },
-    /// Put a backup in the place of the database, which is set aside; the cloud side must be
-    /// stopped
+    /// Replace the database by a backup; the cloud side must be stopped
+    ///
+    /// The replaced database is set aside.
     #[command(
-        after_help = "Exit codes: 0 restored, 1 not restored: the copy is damaged, or the cloud side runs."
+        after_help = "Exit codes: 0 restored, 1 not restored: the backup is damaged, or the cloud side is running."
     )]
     Restore {
-        /// The backup; it stays
+        /// The backup; it is not changed
         #[arg(value_name = "FILE", value_parser = args::path)]
         file: PathBuf,
         #[command(flatten)]
         config: ConfigArgs,
     },
-    /// Check the database: each row, index and page, while the cloud side runs or not
-    #[command(after_help = "Exit codes: 0 sound, 1 damaged or not to be read.")]
+    /// Verify the rows, indexes and pages of the database
+    ///
+    /// The cloud side may be running.
+    #[command(after_help = "Exit codes: 0 undamaged, 1 damaged or unreadable.")]
     Verify(ConfigArgs),
-    /// Collect what a report of a problem needs, without secrets, in one archive
+    /// Write an archive for a problem report, without secrets
     SupportBundle {
         /// The new file [default: edgesync-cloud-support-<time>.tar.zst]
         #[arg(value_name = "FILE", value_parser = args::path)]
@@ -144,9 +148,9 @@ pub enum CloudCommand {
         #[command(flatten)]
         config: ConfigArgs,
     },
-    /// Print what makes a shell complete the words of this program
+    /// Print shell completions
     Completions {
-        /// Which shell
+        /// The shell
         #[arg(value_name = "SHELL")]
         shell: Shell,
     },
@@ -166,7 +170,7 @@ pub struct ExplainArgs {
     /// Name of the node
     #[arg(value_name = "NODE", value_parser = node_name)]
     pub node: String,
-    /// The object; without it, what each rule says of the node
+    /// The object; without it, the rules are compared with the node only
     #[arg(value_name = "KIND/NAME")]
     pub object: Option<String>,
     /// Namespace of the object [default: default]
@@ -180,8 +184,7 @@ pub struct ExplainArgs {
 
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct NodesArgs {
-    /// Names of nodes that are shown in full, with what they reject; all in a table if none is
-    /// given
+    /// Names of nodes to show with all details; without names, a table of all nodes
     #[arg(value_name = "NODE", conflicts_with_all = ["states", "selector", "sort_by"], value_parser = node_name)]
     pub names: Vec<String>,
     /// Only nodes in this state, such as "offline"; may be given more than once
@@ -190,7 +193,7 @@ pub struct NodesArgs {
     /// Label selector, such as site=north
     #[arg(short = 'l', long, value_name = "SELECTOR", default_value = "", hide_default_value = true)]
     pub selector: String,
-    /// In which order
+    /// Sort order
     #[arg(long, value_name = "FIELD", default_value = "name", value_parser = SORT_WORDS)]
     pub sort_by: String,
     #[command(flatten)]
@@ -251,16 +254,14 @@ fn uses(text: &str) -> Result<u32, String> {
 /// The commands of `node`.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum NodeCommand {
-    /// Remove nodes from the fleet, with all that is known of them; they are told when they come
-    /// back
+    /// Remove nodes and their records from the fleet; they are notified when they reconnect
     Remove(NodeArgs),
-    /// Let nodes that were removed come back
+    /// Admit removed nodes again
     Admit(AdmitArgs),
-    /// Revoke all certificates and tokens of nodes and cut their connections: they come back with a
-    /// new token only
+    /// Revoke all certificates and tokens of nodes and close their connections; they need a new
+    /// token to return
     Revoke(NodeArgs),
-    /// Revoke and remove nodes that never come back, and free their names: any token lets a device
-    /// in under them again
+    /// Revoke and remove nodes permanently, and free their names for other devices
     Forget(NodeArgs),
 }
 
@@ -268,8 +269,7 @@ pub enum NodeCommand {
 pub struct AdmitArgs {
     #[command(flatten)]
     pub nodes: NodeArgs,
-    /// The node has joined again after it was revoked, and the external broker has the new
-    /// revocation list
+    /// The revoked node has joined again, and the external broker has the new revocation list
     #[arg(long)]
     pub broker_updated: bool,
 }
@@ -287,29 +287,29 @@ pub struct NodeArgs {
 /// The commands of `token`.
 #[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
 pub enum TokenCommand {
-    /// Make a token and print it; it is not shown again
+    /// Create a token and print it; it is not shown again
     Create {
         /// The only node that may use it, also to replace the device of that name
-        /// [default: any name that was never used]
+        /// [default: any unused name]
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
-        /// Label that the Node of whoever joins with it gets; may be given more than once
+        /// Label for the Nodes of devices that join with the token; may be given more than once
         #[arg(long = "label", value_name = "KEY=VALUE", value_parser = args::label)]
         labels: Vec<(String, String)>,
-        /// How long it can be used
+        /// Lifetime
         #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = args::duration)]
         ttl: Duration,
-        /// How often it can be used
+        /// Maximum number of uses
         #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = uses)]
         uses: u32,
         #[command(flatten)]
         server: FleetArgs,
     },
-    /// Show the tokens that exist, without their secret part
+    /// Show the tokens, without their secret part
     List(ShowArgs),
-    /// Make a token useless
+    /// Revoke a token
     Revoke {
-        /// Its id, as "token list" shows it
+        /// ID, as in "token list"
         #[arg(value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
         id: String,
         #[command(flatten)]
@@ -319,18 +319,17 @@ pub enum TokenCommand {
 
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct BrokerArgs {
-    /// Which broker
+    /// The broker
     #[arg(value_name = "BROKER", value_parser = ["mosquitto", "emqx"])]
     pub flavor: String,
-    /// Write the files to this new directory, readable by their owner only; without it they are
-    /// printed
+    /// New directory for the files, readable by their owner only; without it they are printed
     #[arg(long, value_name = "DIRECTORY", value_parser = args::path)]
     pub output: Option<PathBuf>,
-    /// Where the files will be, as the broker sees it
+    /// Directory of the files on the broker's machine
     /// [default: the directory of --output, or /etc/mosquitto/edgesync]
     #[arg(long, value_name = "DIRECTORY")]
     pub installed: Option<String>,
-    /// Host name or address by which nodes reach the broker; may be given more than once
+    /// Host name or address of the broker, as nodes use it; may be given more than once
     /// [default: pairing.names]
     #[arg(long = "name", value_name = "NAME")]
     pub names: Vec<String>,
@@ -346,10 +345,10 @@ pub struct BrokerArgs {
 pub enum OperatorCommand {
     /// Show the certificates of operators
     List(ShowArgs),
-    /// Revoke certificates of an operator and cut their connections
+    /// Revoke certificates of an operator and close their connections
     Revoke {
-        /// Name of the operator, for all of them, or the serial number of one, as "operator list"
-        /// shows it
+        /// Name of the operator, for all certificates, or the serial number of one, as in
+        /// "operator list"
         #[arg(value_name = "NAME")]
         which: String,
         #[command(flatten)]
@@ -362,14 +361,13 @@ pub struct KubeconfigArgs {
     /// Name of the operator, for the audit log
     #[arg(long, value_name = "NAME", default_value = "operator")]
     pub user: String,
-    /// What the operator may do: view everything but Secrets; edit what is in namespaces; or be an
-    /// admin
+    /// Role: view (all but Secrets), edit (also write namespaced objects), or admin
     #[arg(long, value_name = "ROLE", default_value = "admin", value_parser = ["view", "edit", "admin"])]
     pub role: String,
-    /// How long the certificate is good
+    /// Lifetime of the certificate
     #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = args::duration)]
     pub lifetime: Duration,
-    /// Address of the API, as the operator reaches it [default: the one that is asked]
+    /// Address of the API, as the operator uses it [default: the server of this command]
     #[arg(long, value_name = "https://HOST:PORT", value_parser = over_tls)]
     pub api: Option<Address>,
     #[command(flatten)]
@@ -382,7 +380,7 @@ pub struct ManifestArgs {
     /// File, directory, or - for standard input; may be given more than once
     #[arg(short, long = "filename", value_name = "FILE", required = true, value_parser = NonEmptyStringValueParser::new())]
     pub files: Vec<String>,
-    /// Namespace of objects that name none [default: default]
+    /// Namespace of objects whose manifest has none [default: default]
     #[arg(short, long)]
     pub namespace: Option<String>,
 }
@@ -404,12 +402,12 @@ pub struct ConfigArgs {
 /// The API of a cloud side.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct ServerArgs {
-    /// Address of the running cloud side's API: its socket, or https://HOST:PORT with --kubeconfig
-    /// [default: the server of --kubeconfig, or else of the variable EDGESYNC_CLOUD_SERVER, or else
+    /// Address of the cloud side's API: its socket, or https://HOST:PORT with --kubeconfig
+    /// [default: the server of --kubeconfig, else the variable EDGESYNC_CLOUD_SERVER, else
     /// /run/edgesync-cloud/edgesync-cloud.sock]
     #[arg(long = "server", value_name = "ADDRESS")]
     pub address: Option<Address>,
-    /// A kubeconfig of "edgesync-cloud kubeconfig", for a cloud side on another machine
+    /// Kubeconfig from "edgesync-cloud kubeconfig", for a cloud side on another machine
     #[arg(long, value_name = "FILE", env = "EDGESYNC_CLOUD_KUBECONFIG", value_parser = args::path)]
     pub kubeconfig: Option<PathBuf>,
 }
@@ -417,13 +415,13 @@ pub struct ServerArgs {
 /// The fleet: the API of a cloud side, or a Kubernetes cluster without a cloud side in between.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct FleetArgs {
-    /// Address of the running cloud side's API: its socket, or https://HOST:PORT with --kubeconfig
-    /// [default: the server of --kubeconfig, or else of the variable EDGESYNC_CLOUD_SERVER, or else
+    /// Address of the cloud side's API: its socket, or https://HOST:PORT with --kubeconfig
+    /// [default: the server of --kubeconfig, else the variable EDGESYNC_CLOUD_SERVER, else
     /// /run/edgesync-cloud/edgesync-cloud.sock]
     #[arg(long = "server", value_name = "ADDRESS")]
     pub address: Option<Address>,
-    /// A kubeconfig: that of a Kubernetes cluster with replicas of the cloud side, which is asked
-    /// itself; or one of "edgesync-cloud kubeconfig", for a cloud side on another machine
+    /// Kubeconfig of a Kubernetes cluster that stores the fleet, or one from "edgesync-cloud
+    /// kubeconfig" for a cloud side on another machine
     #[arg(long, value_name = "FILE", env = "EDGESYNC_CLOUD_KUBECONFIG", value_parser = args::path)]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the cluster in the kubeconfig [default: the current one]
@@ -447,11 +445,19 @@ pub(crate) const SOCKET: &str = "/run/edgesync-cloud/edgesync-cloud.sock";
 mod tests {
     use super::*;
     use clap::CommandFactory as _;
+    use edgesync_cli::groups;
     use edgesync_fleet::config::Config;
 
     #[test]
     fn the_definition_is_consistent() {
         CloudArgs::command().debug_assert();
+    }
+
+    #[test]
+    fn each_command_is_in_one_group_of_the_help() {
+        assert_eq!(groups::ungrouped(&CloudArgs::command()), [] as [&str; 0]);
+        let help = groups::grouped(CloudArgs::command()).render_help().to_string();
+        assert!(help.lines().all(|line| line.chars().count() <= 90 || line.starts_with("Exit")), "{help}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use edgesync_admin::cloud::{
 use edgesync_admin::{NodeAction, Route, Unreadable, read};
 use edgesync_api::ClientError;
 use edgesync_cli::program::{self, Exit, Threads};
+use edgesync_cli::progress::Progress;
 use edgesync_cli::records;
 use edgesync_cli::{CliError, EXIT_FAILED, Peer, Terminal, apply, check, get, report};
 use edgesync_fleet::config::Config;
@@ -77,7 +78,10 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
             program::ask(async |terminal| enrollment::operator(command, terminal).await)
         }
         CloudCommand::Check { config, output } => {
-            check::show(&check::wait(crate::check::run(&config.path))?, output.output)
+            let progress = Progress::start("running checks");
+            let report = check::wait(crate::check::run(&config.path))?;
+            drop(progress);
+            check::show(&report, output.output)
         }
         CloudCommand::Backup { file, config } => maintenance_cloud::backup(&config.path, &file),
         CloudCommand::Restore { file, config } => maintenance_cloud::restore(&config.path, &file),
@@ -162,26 +166,26 @@ fn done(
 ) -> Result<String, Unreadable> {
     Ok(match action {
         NodeAction::ConfirmDeletions => match read::<Confirmed>(answer)?.confirmed {
-            0 => format!("node '{node}': nothing is held back"),
-            _ => format!("node '{node}': what was held back will be deleted"),
+            0 => format!("node '{node}': no removals held back"),
+            _ => format!("node '{node}': held removals confirmed"),
         },
         NodeAction::Remove if read::<Removed>(answer)?.removed => {
             format!("node '{node}' removed from the fleet")
         }
-        NodeAction::Remove => format!("node '{node}' has been removed already"),
+        NodeAction::Remove => format!("node '{node}' already removed"),
         NodeAction::Admit if request.broker_updated => format!(
-            "node '{node}': {} revoked certificates count as refused by the broker",
+            "node '{node}': {} revoked certificates recorded as refused by the broker",
             read::<RevokedCertificates>(answer)?.certificates
         ),
         NodeAction::Admit if read::<Admitted>(answer)?.admitted => {
-            format!("node '{node}' may come back: it is asked to, or will within the hour")
+            format!("node '{node}' admitted; it reconnects within an hour")
         }
         NodeAction::Admit => format!("node '{node}' was not removed"),
-        NodeAction::Forget => format!("node '{node}': forgotten; any device may join under this name"),
+        NodeAction::Forget => format!("node '{node}' forgotten; any device may join under this name"),
         NodeAction::Revoke => format!(
-            "node '{node}': {certificates} certificates revoked; it comes back with a new token for its name only\n\
-             An external broker must be given the new revocation list: 'edgesync-cloud broker-config'. It is listened to there \
-             again after that, and 'edgesync-cloud node admit {node} --broker-updated'",
+            "node '{node}': {certificates} certificates revoked; it needs a new token for its name to return\n\
+             hint: with an external broker, install the new revocation list ('edgesync-cloud broker-config'), then run \
+             'edgesync-cloud node admit {node} --broker-updated'",
             certificates = read::<RevokedCertificates>(answer)?.certificates
         ),
     })

@@ -52,11 +52,11 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
             // Standard output carries nothing else, for scripts.
             writeln!(terminal.out, "{}", made.token)?;
             let service = made.cloud.as_deref().unwrap_or("https://HOST:10002");
-            let whom = node.map_or_else(|| "any new node".to_owned(), |node| format!("node '{node}'"));
-            let times = if uses == 1 { "once".to_owned() } else { format!("{uses} times") };
+            let bound = node.map_or_else(|| "any new node".to_owned(), |node| format!("node {node}"));
+            let uses = if uses == 1 { "1 use".to_owned() } else { format!("{uses} uses") };
             writeln!(
                 terminal.err,
-                "For {whom}, {times}, within {}. On the device:\n    edgesync join --cloud {service} --token TOKEN",
+                "Token for {bound}, {uses}, expires in {}. On the device:\n    edgesync join --cloud {service} --token TOKEN",
                 show_duration(ttl)
             )?;
         }
@@ -68,8 +68,8 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
         TokenCommand::Revoke { id, server } => {
             let answer = Fleet::open(server).await?.call(Route::RevokeToken(&id), &Value::Null).await?;
             let is_revoked = read::<RevokedToken>(&answer)?.revoked;
-            let was = if is_revoked { "revoked" } else { "was of no use any more" };
-            writeln!(terminal.out, "token '{id}' {was}")?;
+            let result = if is_revoked { "revoked" } else { "already expired, used up or revoked" };
+            writeln!(terminal.out, "token '{id}' {result}")?;
         }
     }
     Ok(())
@@ -94,10 +94,7 @@ pub(super) async fn broker_config(args: BrokerArgs, terminal: &mut Terminal<'_>)
         return Ok(());
     };
     std::fs::DirBuilder::new().mode(0o700).create(directory).map_err(|error| {
-        CliError::Usage(format!(
-            "--output must be a directory that can be made: {}: {error}",
-            directory.display()
-        ))
+        CliError::Usage(format!("--output: create directory {}: {error}", directory.display()))
     })?;
     for (name, content) in files {
         let path = directory.join(name);
@@ -106,7 +103,7 @@ pub(super) async fn broker_config(args: BrokerArgs, terminal: &mut Terminal<'_>)
     }
     writeln!(
         terminal.err,
-        "Give the files to the broker's user. How to install them is at the top of the configuration."
+        "hint: change the owner to the broker's user; the configuration begins with instructions for installing"
     )?;
     Ok(())
 }
@@ -119,7 +116,7 @@ pub(super) async fn kubeconfig(args: KubeconfigArgs, terminal: &mut Terminal<'_>
         (None, Some(address @ Address::Tls { .. })) => address.to_string(),
         (None, _) => {
             return Err(CliError::Usage(
-                "--api https://HOST:PORT is needed: the address of the API as the operator reaches it"
+                "--api https://HOST:PORT is required: the address of the API as the operator uses it"
                     .to_owned(),
             ));
         }
@@ -129,16 +126,16 @@ pub(super) async fn kubeconfig(args: KubeconfigArgs, terminal: &mut Terminal<'_>
     let answer = fleet.call(Route::CreateOperator, &body(&request)?).await?;
     let made: NewOperator = read(&answer)?;
     let wrong = |error: TlsError| CliError::Show(error.to_string());
-    let what = "the answer of the cloud side";
+    let source = "response of the cloud side";
     let config = Kubeconfig {
         server,
-        authority: Certificate::all_from_pem(what, &made.ca).map_err(wrong)?,
+        authority: Certificate::all_from_pem(source, &made.ca).map_err(wrong)?,
         user: args.user,
-        identity: Identity::from_pem(what, &format!("{}{}", made.certificate, made.key)).map_err(wrong)?,
+        identity: Identity::from_pem(source, &format!("{}{}", made.certificate, made.key)).map_err(wrong)?,
     };
     let text = config.to_yaml().map_err(|error| CliError::Show(error.to_string()))?;
     if close_to_others(&std::io::stdout())? {
-        writeln!(terminal.err, "There is a key in it: the file is now readable by its owner only.")?;
+        writeln!(terminal.err, "The file contains a private key; its mode is now 0600.")?;
     }
     Ok(terminal.out.write_all(text.as_bytes())?)
 }

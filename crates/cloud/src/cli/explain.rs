@@ -22,7 +22,9 @@ pub(super) async fn run(args: ExplainArgs, terminal: &mut Terminal<'_>) -> Resul
     let mut path = Route::Placement(&node).path();
     if let Some(object) = &object {
         let Some((word, name)) = object.split_once('/') else {
-            return Err(CliError::Usage(format!("'{object}' must be KIND/NAME, such as configmap/line-1")));
+            return Err(CliError::Usage(format!(
+                "invalid object '{object}': must be KIND/NAME, such as configmap/line-1"
+            )));
         };
         let kind = Kinds::new(&client).by_word(word).await?;
         let namespace = match kind.scope {
@@ -54,20 +56,20 @@ fn format_answer(node: &str, named: Option<&str>, answer: &PlacementAnswer) -> S
     let mut out = String::new();
     if let (Some(named), Some(object)) = (named, &answer.object) {
         let not = if object.wanted { "" } else { "not " };
-        out.push_str(&format!("{named} is {not}to be on node '{node}': {}\n", text(&object.state)));
+        out.push_str(&format!("{named}: {not}desired on node '{node}': {}\n", text(&object.state)));
         if let Some(facts) = &object.facts {
             for reason in &facts.because {
                 out.push_str(&format!("  placed by: {}\n", text(reason)));
             }
             if let Some(held) = &facts.held {
                 let (held, newest) = (text(held), text(&facts.version));
-                out.push_str(&format!("  the node holds version {held}, the newest is {newest}\n"));
+                out.push_str(&format!("  held version: {held}, newest version: {newest}\n"));
             }
         }
         out.push('\n');
     }
     if answer.rules.is_empty() {
-        out.push_str("There are no rules for it.\n");
+        out.push_str("No placement rules.\n");
         return out;
     }
     let mut headers = vec!["rule", "node"];
@@ -96,7 +98,7 @@ mod tests {
         let answer = samples::placement();
         let text = format_answer("edge-1", Some("cm/line-1"), &answer);
         assert!(
-            text.starts_with("cm/line-1 is to be on node 'edge-1': the node rejects it, TooLarge: no\n"),
+            text.starts_with("cm/line-1: desired on node 'edge-1': the node rejects it, TooLarge: no\n"),
             "{text}"
         );
         assert!(text.contains("  placed by: Placement plant/web\n"), "{text}");
@@ -105,6 +107,6 @@ mod tests {
             "{text}"
         );
         let text = format_answer("edge-1", None, &PlacementAnswer { rules: Vec::new(), ..answer });
-        assert_eq!(text, "There are no rules for it.\n");
+        assert_eq!(text, "No placement rules.\n");
     }
 }

@@ -13,6 +13,7 @@ use edgesync_cli::EXIT_FAILED;
 use edgesync_cli::check;
 use edgesync_cli::maintenance::{Owner, Sheet, refused, write_bundle};
 use edgesync_cli::output::size;
+use edgesync_cli::progress::Progress;
 use edgesync_cloud_store::CheckReport;
 use edgesync_cloud_store::CloudError;
 use edgesync_cloud_store::inspect;
@@ -27,25 +28,27 @@ fn database(config: &Path) -> anyhow::Result<Option<PathBuf>> {
     Ok((config.store.r#type == StoreType::Sqlite).then_some(config.store.path))
 }
 
-const NO_DATABASE: &str =
-    "store.type is \"kubernetes\": there is no database, what is to be kept is in the cluster";
+const NO_DATABASE: &str = "no database: store.type is \"kubernetes\"; hint: back up the cluster instead";
 
 /// Copies the database to a new file; the cloud side may be running.
 pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let Some(path) = database(config)? else { return refused(NO_DATABASE) };
     if fs::symlink_metadata(file).is_ok() {
-        return refused(&format!("{} exists: name a new file", file.display()));
+        return refused(&format!("{} exists; hint: name a new file", file.display()));
     }
-    let copied = match inspect::backup(&path, file) {
+    let progress = Progress::start("copying the database");
+    let result = inspect::backup(&path, file);
+    drop(progress);
+    let copied = match result {
         Ok(copied) => copied,
-        Err(error) => return refused(&format!("{} cannot be copied: {}", path.display(), chain(&error))),
+        Err(error) => return refused(&format!("copy {}: {}", path.display(), chain(&error))),
     };
     let mut out = io::stdout();
     let mut sheet = Sheet(&mut out);
     let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
     sheet.line("copy", format!("{}, {}", file.display(), size(bytes)))?;
     sound(&mut sheet, copied)?;
-    sheet.line("CA", "not in the copy: keep pairing.directory too, once")?;
+    sheet.line("CA", "not in the copy; hint: back up pairing.directory too, once")?;
     Ok(0)
 }
 
@@ -54,24 +57,27 @@ pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let Some(path) = database(config)? else { return refused(NO_DATABASE) };
     // Without a database, the owner of the directory is the user of the cloud side.
     let owner = Owner::of(&path).or_else(|_| Owner::of(edgesync_store::durable::directory_of(&path)));
-    let owner = owner.with_context(|| format!("looking at {}", path.display()))?;
-    let (report, aside) = match inspect::restore(file, &path) {
+    let owner = owner.with_context(|| format!("stat {}", path.display()))?;
+    let progress = Progress::start("restoring the database");
+    let result = inspect::restore(file, &path);
+    drop(progress);
+    let (report, aside) = match result {
         Ok(restored) => restored,
         Err(CloudError::Store(StoreError::InUse { .. })) => {
-            let stop = systemd::advice("stop it first, 'systemctl stop edgesync-cloud'", "stop it first");
-            return refused(&format!("the cloud side runs: {stop}"));
+            let stop = systemd::advice("'systemctl stop edgesync-cloud'", "stop it");
+            return refused(&format!("the cloud side is running; hint: {stop}"));
         }
-        Err(error) => return refused(&format!("{} is not restored: {}", file.display(), chain(&error))),
+        Err(error) => return refused(&format!("restore {}: {}", file.display(), chain(&error))),
     };
     owner.give(&path)?;
     let mut out = io::stdout();
     let mut sheet = Sheet(&mut out);
     sheet.line("database", path.display())?;
     if let Some(aside) = aside {
-        sheet.line("set aside", format!("{}: what was there before", aside.display()))?;
+        sheet.line("set aside", format!("{}: the previous database", aside.display()))?;
     }
     sound(&mut sheet, report)?;
-    sheet.line("next", "start the cloud side; nodes that know more than this copy are corrected to it")?;
+    sheet.line("next", "start the cloud side; it corrects nodes that are newer than this copy")?;
     Ok(0)
 }
 
@@ -81,16 +87,19 @@ pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
     let mut out = io::stdout();
     let mut sheet = Sheet(&mut out);
     sheet.line("database", path.display())?;
-    match inspect::inspect(&path) {
+    let progress = Progress::start("verifying the database");
+    let result = inspect::inspect(&path);
+    drop(progress);
+    match result {
         Ok(report) => {
             sound(&mut sheet, report)?;
             Ok(0)
         }
         Err(error) => {
-            let restore = "restore a backup: 'edgesync-cloud restore FILE', with the cloud side stopped";
-            let (what, next) =
+            let restore = "restore a backup with the cloud side stopped: 'edgesync-cloud restore FILE'";
+            let (problem, next) =
                 cloud_side::other_file(&error).map_or(("damage", restore), |next| ("problem", next));
-            sheet.line(what, chain(&error))?;
+            sheet.line(problem, chain(&error))?;
             sheet.line("result", next)?;
             Ok(EXIT_FAILED)
         }
@@ -99,15 +108,17 @@ pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
 
 /// Writes the support bundle to a file.
 pub(super) fn support_bundle(config: &Path, file: Option<&Path>) -> anyhow::Result<u8> {
+    let progress = Progress::start("collecting");
     let bundle = check::wait(async {
         let report = cloud_side::run(config).await;
         bundle::collect(config, &report).await
     })?;
+    drop(progress);
     let name = || Timestamp::now().strftime("edgesync-cloud-support-%Y%m%dT%H%M%SZ.tar.zst").to_string();
     write_bundle(&bundle, &file.map_or_else(|| name().into(), Path::to_owned))
 }
 
 fn sound(sheet: &mut Sheet<'_>, report: CheckReport) -> anyhow::Result<()> {
     sheet.line("rows", format!("{} objects, {} changes in the history", report.objects, report.changes))?;
-    sheet.line("result", "sound: rows, indexes and structure fit")
+    sheet.line("result", "check passed: rows, indexes and structure match")
 }

@@ -39,7 +39,7 @@ impl Fleet {
             match Server::of(&file, context.as_deref()).await? {
                 Server::CloudSide if in_cluster => {
                     return Err(CliError::Usage(format!(
-                        "{}: --context and --namespace are for a Kubernetes cluster, and this is the kubeconfig of a cloud side",
+                        "{} is the kubeconfig of a cloud side; --context and --namespace need that of a Kubernetes cluster",
                         file.display()
                     )));
                 }
@@ -115,7 +115,7 @@ pub(super) async fn client(server: ServerArgs) -> Result<Client, CliError> {
         && let Server::Cluster(_) = Server::of(&file, None).await?
     {
         return Err(CliError::Usage(format!(
-            "{file} is the kubeconfig of a Kubernetes cluster, whose objects are its own: kubectl --kubeconfig {file}",
+            "{file} is the kubeconfig of a Kubernetes cluster; hint: kubectl --kubeconfig {file}",
             file = file.display()
         )));
     }
@@ -125,7 +125,8 @@ pub(super) async fn client(server: ServerArgs) -> Result<Client, CliError> {
 fn without_kubeconfig(address: Option<Address>) -> Result<Client, CliError> {
     match address.map_or_else(of_variable, |address| Ok(Some(address)))? {
         Some(Address::Tls { .. }) => Err(CliError::Usage(
-            "an https:// address needs --kubeconfig FILE, which 'edgesync-cloud kubeconfig' makes".to_owned(),
+            "an https:// address needs --kubeconfig FILE; hint: create it with 'edgesync-cloud kubeconfig'"
+                .to_owned(),
         )),
         Some(address) => Ok(Client::new(address)),
         None => Ok(Client::new(Address::Unix(SOCKET.into()))),
@@ -135,11 +136,14 @@ fn without_kubeconfig(address: Option<Address>) -> Result<Client, CliError> {
 fn with_kubeconfig(address: Option<Address>, file: &Path) -> Result<Client, CliError> {
     let wrong = |problem: String| CliError::Usage(format!("{}: {problem}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    let config = Kubeconfig::read(&file.display().to_string(), &text)
-        .map_err(|problem| wrong(format!("it is none of 'edgesync-cloud kubeconfig': {problem}")))?;
+    let config = Kubeconfig::read(&file.display().to_string(), &text).map_err(|problem| {
+        wrong(format!(
+            "not a kubeconfig of a cloud side: {problem}; hint: create one with 'edgesync-cloud kubeconfig'"
+        ))
+    })?;
     let address = match address {
         Some(address) => address,
-        None => config.server.parse().map_err(|error| wrong(format!("its server: {error}")))?,
+        None => config.server.parse().map_err(|error| wrong(format!("invalid server: {error}")))?,
     };
     match address {
         Address::Tls { .. } => {
@@ -180,8 +184,7 @@ impl Server {
             return Err(without_feature(file));
         }
         let client = with_kubeconfig(None, file).map_err(|error| {
-            let advice =
-                "a kubeconfig of a Kubernetes cluster needs an edgesync-cloud with the feature 'kubernetes'";
+            let advice = "a Kubernetes cluster needs an edgesync-cloud with the feature 'kubernetes'";
             CliError::Usage(format!("{error}: {advice}"))
         })?;
         let version: Result<Value, _> = client.get("/version").await;
@@ -196,8 +199,8 @@ impl Server {
 #[cfg(not(feature = "kubernetes"))]
 fn without_feature(file: &Path) -> CliError {
     CliError::Usage(format!(
-        "{}: this edgesync-cloud was built without the feature 'kubernetes', which asking a Kubernetes cluster needs: cargo build \
-         -p edgesync-cloud --features kubernetes",
+        "{}: this edgesync-cloud was built without the feature 'kubernetes', which a Kubernetes cluster needs; hint: cargo \
+         build -p edgesync-cloud --features kubernetes",
         file.display()
     ))
 }

@@ -46,7 +46,7 @@ pub(super) async fn run(
     // Reported before the cluster responds: the service manager does not wait for it.
     systemd::ready("waiting for the cluster");
     let replica = format!("{}-{:08x}", host_name(), random() >> 32);
-    tracing::info!(?cluster, replica, "a replica over a cluster");
+    tracing::info!(?cluster, replica, "replica started");
     let opening = open(&config, &cluster, &cache, &replica, probes.readiness());
     let Some(Opened { source, enrollment }) = signals.unless_stopped(opening).await else { return Ok(()) };
     let mut enrollment_tasks = EnrollmentTasks::open(&config, &enrollment).await?;
@@ -79,7 +79,7 @@ pub(super) async fn run(
         served = serving => served,
         // Only the leader may act for the fleet: this replica stops when it loses the lease.
         () = async { while leading.is_leader() && leading.leads_otherwise().await {} } => {
-            anyhow::bail!("another replica serves the nodes from now on: this one begins anew")
+            anyhow::bail!("leadership lost to another replica: restarting")
         }
     }
 }
@@ -99,7 +99,7 @@ async fn open(
             Err(error) => {
                 let why = format!("{error:#}");
                 if why != last_error {
-                    tracing::error!("the fleet cannot be served yet, next try in {RETRY_INTERVAL:?}: {why}");
+                    tracing::error!("fleet not served yet, next attempt in {RETRY_INTERVAL:?}: {why}");
                     systemd::status(&format!("waiting: {why}"));
                 }
                 readiness.set(Some(why.clone()));
@@ -121,10 +121,10 @@ async fn try_open(
         MembershipStore::of_cluster(std::sync::Arc::new(cluster.clone()), &config.kubernetes.namespace);
     let enrollment = EnrollmentService::open(enrollment_options(config), membership.clone())
         .await
-        .context("opening the CA")?;
+        .context("open the CA")?;
     let opened = Kubernetes::open(config, cluster.clone(), cache.clone(), membership, replica).await;
-    let source = opened.context("reading what replicas share")?;
-    tracing::info!(version, "the cluster serves");
+    let source = opened.context("read the state shared by replicas")?;
+    tracing::info!(version, "cluster connected");
     Ok(Opened { source, enrollment })
 }
 
@@ -132,9 +132,10 @@ async fn open_cache(config: &Config) -> anyhow::Result<Cache> {
     let path = config.kubernetes.cache.clone();
     let opened = tokio::task::spawn_blocking(move || {
         if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+            std::fs::create_dir_all(directory)
+                .with_context(|| format!("create directory {}", directory.display()))?;
         }
-        Cache::open(&path, &CacheOptions::default()).with_context(|| format!("opening {}", path.display()))
+        Cache::open(&path, &CacheOptions::default()).with_context(|| format!("open {}", path.display()))
     });
     opened.await?
 }

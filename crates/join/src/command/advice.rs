@@ -14,7 +14,7 @@ use edgesync_transport::tls::HandshakeError;
 const TOLERATED: i64 = 300;
 
 /// Remedy for a revoked identity.
-const REVOKED: &str = "join again with --force and a new token for this name";
+const REVOKED: &str = "join again with --force and a new token for this node";
 
 impl JoinError {
     /// Returns whether the peer did not answer.
@@ -33,7 +33,7 @@ impl JoinError {
         match self {
             Self::Call(error) => of_call(error),
             Self::Clock { .. } => {
-                Some("set the clock (timedatectl set-time, or switch on NTP) and join again".into())
+                Some("set the clock (timedatectl set-time, or enable NTP) and join again".into())
             }
             Self::Agent { problem, .. } | Self::Broker { problem, .. } if problem.contains("revoked") => {
                 Some(REVOKED.to_owned())
@@ -49,11 +49,11 @@ fn of_call(error: &CallError) -> Option<String> {
         CallError::Tls(error) => return of_handshake(error),
         // edgesync-cloud explains its refusals itself.
         CallError::Refused { code: 401, message } if !message.contains("edgesync-cloud") => {
-            "a token counts for a limited time; a new one comes from 'keadm gettoken'"
+            "tokens expire; get a new one with 'keadm gettoken'"
         }
         CallError::Refused { code: 429, .. } => "wait a minute and join again",
         CallError::Unexpected { code: 500.., .. } => {
-            "look into the log of edgesync-cloud (journalctl -u edgesync-cloud) or CloudCore, then join again"
+            "check the log of edgesync-cloud (journalctl -u edgesync-cloud) or CloudCore, then join again"
         }
         _ => return None,
     };
@@ -63,8 +63,7 @@ fn of_call(error: &CallError) -> Option<String> {
 fn of_handshake(error: &HandshakeError) -> Option<String> {
     let advice = match error {
         HandshakeError::OtherAuthority { .. } => {
-            "somebody else answers than the one whose CA was checked a moment ago: check the address, and what stands \
-             between"
+            "the server changed its CA between two requests: check the address, and proxies on the way"
         }
         HandshakeError::OtherName { host, names } => {
             let add = format!(
@@ -73,19 +72,19 @@ fn of_handshake(error: &HandshakeError) -> Option<String> {
             );
             return Some(match names.is_empty() {
                 true => add,
-                false => format!("give --cloud one of these names ({}), or {add}", names.join(", ")),
+                false => format!("use one of these names for --cloud ({}), or {add}", names.join(", ")),
             });
         }
         HandshakeError::NotTls { .. } => {
-            "that is the port of something else: give --cloud the port of the join service, 10002 unless changed"
+            "another service has this port: use the port of the join service for --cloud, 10002 by default"
         }
         HandshakeError::Network { .. } => {
-            "check that the port is that of the join service (10002 unless changed), and what stands between"
+            "check that the port is that of the join service (10002 by default), and proxies on the way"
         }
         // The join service requires no certificate.
         HandshakeError::Refused { reason, .. } if reason == "none was shown" => {
-            "that port wants a certificate before anything is said, as that of MQTT does: give --cloud the port of the join \
-             service, 10002 unless changed"
+            "this port requires a client certificate, as MQTT does: use the port of the join service for --cloud, 10002 \
+             by default"
         }
         HandshakeError::Refused { .. } => REVOKED,
         HandshakeError::OutsideItsTime { .. } => return None,
@@ -97,11 +96,9 @@ fn of_files(kind: io::ErrorKind) -> Option<&'static str> {
     match kind {
         io::ErrorKind::PermissionDenied => Some("run the command as root"),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            Some("make room on the disk and join again")
+            Some("free space on the disk and join again")
         }
-        io::ErrorKind::ReadOnlyFilesystem => {
-            Some("the disk is mounted read-only: mount it writable and join again")
-        }
+        io::ErrorKind::ReadOnlyFilesystem => Some("mount the disk writable and join again"),
         _ => None,
     }
 }
@@ -110,7 +107,7 @@ fn of_files(kind: io::ErrorKind) -> Option<&'static str> {
 /// be compared.
 pub(super) fn other_objects(store: &Path) -> String {
     format!(
-        "objects of another cloud in {} stay there, and may keep out new ones of the same name; to begin with none, stop \
+        "objects of another cloud in {} are kept, and may block new ones of the same name; hint: to start empty, stop \
          the agent and remove that file",
         store.display()
     )
@@ -139,7 +136,7 @@ pub(super) fn wrong_clock(now: Timestamp, cloud: Timestamp) -> Option<String> {
     let direction = if seconds > 0 { "ahead of" } else { "behind" };
     let whole = |time: Timestamp| Timestamp::from_second(time.as_second()).unwrap_or(time);
     Some(format!(
-        "the clock of this device shows {}, {size} {unit} {direction} the cloud's, which shows {}",
+        "clock of this device: {}, {size} {unit} {direction} the cloud's: {}",
         whole(now),
         whole(cloud)
     ))
@@ -168,9 +165,7 @@ mod tests {
             ("1970-01-01T00:00:09Z", "56 years behind"),
         ] {
             let said = wrong_clock(time(now), cloud).unwrap();
-            let expected = format!(
-                "the clock of this device shows {now}, {words} the cloud's, which shows 2026-11-21T10:00:00Z"
-            );
+            let expected = format!("clock of this device: {now}, {words} the cloud's: 2026-11-21T10:00:00Z");
             assert_eq!(said, expected);
         }
         assert_eq!(beside(cloud, None), "");
@@ -178,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_states_a_remedy() {
+    fn refusals_state_a_remedy() {
         let host = "cloud.example".to_owned();
         let url: JoinUrl = "https://cloud.example".parse().unwrap();
         let refused = |code| CallError::Refused { code, message: "no".into() };
@@ -211,7 +206,7 @@ mod tests {
             JoinError::Files(FileError::tried("write", "/etc/x".as_ref())(kind.into()).into())
         };
         assert!(denied(io::ErrorKind::PermissionDenied).advice().unwrap().contains("root"));
-        assert!(denied(io::ErrorKind::StorageFull).advice().unwrap().contains("room"));
+        assert!(denied(io::ErrorKind::StorageFull).advice().unwrap().contains("space"));
         assert_eq!(denied(io::ErrorKind::Other).advice(), None);
     }
 }

@@ -48,7 +48,7 @@ pub(super) async fn check_agent(config: &Config) -> Result<(), JoinError> {
     let client = api::Client::new(Address::Unix(config.api.socket.clone()));
     loop {
         let failed = |error: &dyn Display| {
-            JoinError::Other(format!("what runs at {} does not say how it is: {error}", client.address()))
+            JoinError::Other(format!("request status from {}: {error}", client.address()))
         };
         let status = client.get::<Value>(&Route::Status.path()).await.map_err(|error| failed(&error))?;
         let status: AgentStatus = read(&status).map_err(|error| failed(&error))?;
@@ -59,7 +59,7 @@ pub(super) async fn check_agent(config: &Config) -> Result<(), JoinError> {
             return Ok(());
         }
         if status.link.cause.is_some() || Instant::now() > until {
-            let problem = status.link.cause.unwrap_or_else(|| "nothing was heard so far".to_owned());
+            let problem = status.link.cause.unwrap_or_else(|| "no response so far".to_owned());
             return Err(JoinError::Agent { broker: config.peer().to_string(), problem });
         }
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -148,11 +148,11 @@ async fn connect(
                 Some(LinkEvent::Connected { .. }) => return Ok(()),
                 Some(LinkEvent::Disconnected { cause, .. }) => return Err(failure(&cause)),
                 Some(_) => {}
-                None => return Err(NotConnected::Silent("the connection was given up".into())),
+                None => return Err(NotConnected::Silent("connection closed".into())),
             }
         }
     };
-    let late = || Err(NotConnected::Silent(format!("nothing was heard for {limit:?}")));
+    let late = || Err(NotConnected::Silent(format!("no response within {limit:?}")));
     let outcome = timeout(limit, outcome).await.unwrap_or_else(|_| late());
     link.shutdown(Vec::new(), Duration::from_secs(1)).await;
     outcome

@@ -57,7 +57,7 @@ impl DeviceState {
 
     /// Reads the state; `name` is the node's future name, if it is known.
     pub(super) fn read(path: &Path, name: Option<&str>) -> Result<Self, JoinError> {
-        let failed = |error| JoinError::Other(format!("the path of the configuration: {error}"));
+        let failed = |error| JoinError::Other(format!("resolve the path of the configuration: {error}"));
         let named = std::path::absolute(path).map_err(failed)?;
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| named.clone());
         let text = read_text(&path)?.unwrap_or_else(|| DOCUMENTED.to_owned());
@@ -73,7 +73,7 @@ fn read_text(path: &Path) -> Result<Option<String>, JoinError> {
     match RealDisk.read(path) {
         Ok(bytes) => String::from_utf8(bytes)
             .map(Some)
-            .map_err(|_| failed(io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))),
+            .map_err(|_| failed(io::Error::new(io::ErrorKind::InvalidData, "not UTF-8 text"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed(error)),
     }

@@ -147,7 +147,7 @@ async fn second_join_only_tests_the_connection() {
     assert_eq!(cloud.accepted_node().await, "pump-7");
     for words in [
         "pump-7",
-        "lets the node in",
+        "connected",
         "edgesync run --config",
         "edgesync check --config",
         "edgesync status --socket",
@@ -176,7 +176,7 @@ async fn second_join_only_tests_the_connection() {
     let (result, said) = join(&JoinOptions { node: None, ..options.clone() }).await;
     result.unwrap();
     assert_eq!(cloud.accepted_node().await, "pump-7");
-    assert!(said.contains("joined already") && said.contains("lets the node in"), "{said}");
+    assert!(said.contains("already joined") && said.contains("connected"), "{said}");
     assert_eq!(
         (cloud.asked(), device.text()),
         (asked + 1, text.clone()),
@@ -187,7 +187,7 @@ async fn second_join_only_tests_the_connection() {
     let agent = device.agent_with_status(&samples::status());
     let (result, said) = join(&options).await;
     result.unwrap();
-    assert!(said.contains("the agent runs and has the connection"), "{said}");
+    assert!(said.contains("connected by the running agent"), "{said}");
     agent.abort();
     let mut revoked = samples::status();
     revoked.link.state = LinkState::Disconnected;
@@ -205,7 +205,7 @@ async fn second_join_only_tests_the_connection() {
 
     let (result, said) = join(&JoinOptions { force: true, ..options }).await;
     result.unwrap();
-    assert!(said.contains("takes over the new identity") && !said.contains("systemctl"), "{said}");
+    assert!(said.contains("the new identity") && !said.contains("systemctl"), "{said}");
     assert!(cloud.asked() > asked && device.text() != text);
     assert_eq!(device.sets().len(), 1);
 }
@@ -291,7 +291,9 @@ async fn join_opens_no_second_session_at_a_cloud_core() {
     std::fs::write(device.path("lib/edgesync.db"), "").unwrap();
     let (result, said, service) = join_cloud_core(&device, true).await;
     result.unwrap();
-    for words in ["that is a CloudCore", "not tried, because the agent runs", "objects of another cloud"] {
+    for words in
+        ["the cloud is a CloudCore", "not tested, because the agent is running", "objects of another cloud"]
+    {
         assert!(said.contains(words), "{words}: {said}");
     }
     assert_eq!(device.loaded().link_type, LinkType::KubeEdge);
@@ -318,7 +320,7 @@ async fn cloud_core_address_is_refused_for_edgesync_cloud() {
     options.cloudcore = Some(CloudCoreUrl::at("cloud.example"));
     let before = device.text();
     let error = join(&options).await.0.unwrap_err().to_string();
-    assert!(error.contains("leave --cloudcore out"), "{error}");
+    assert!(error.contains("omit --cloudcore"), "{error}");
     assert_eq!(device.text(), before);
 }
 
@@ -337,8 +339,8 @@ async fn device_in_1970_joins_and_gets_a_warning() {
     let (result, said) = join_at(&options, in_1970).await;
     result.unwrap();
     assert_eq!(cloud.accepted_node().await, "pump-7");
-    let words = "shows 1970-01-01T00:00:09Z, 56 years behind the cloud's, which shows 2026-11-21T12:00:00Z";
-    assert!(said.contains(words) && said.contains("does not keep the node from its cloud"), "{said}");
+    let words = ": 1970-01-01T00:00:09Z, 56 years behind the cloud's: 2026-11-21T12:00:00Z";
+    assert!(said.contains(words) && said.contains("the node can connect"), "{said}");
     join_at(&options, in_1970).await.0.unwrap();
 }
 
@@ -378,7 +380,7 @@ async fn refusals_leave_the_device_unchanged() {
         ("/edge.crt", 401, "the token has been used up", "used up"),
         ("/edge.crt", 409, "another device has the name 'a'", "another device"),
         ("/edgesync/v1/join", 200, membership, "another node than 'a'"),
-        ("/edgesync/v1/join", 200, no_broker, "see pairing.broker_url there"),
+        ("/edgesync/v1/join", 200, no_broker, "check pairing.broker_url there"),
         ("/edgesync/v1/join", 200, no_prefix, "link.prefix"),
     ] {
         let device = Device::new("");
@@ -405,7 +407,7 @@ async fn silent_broker_is_reported_after_the_install() {
     let device = Device::new("");
     let (result, said) = join(&device.options(&service, &authority, Some("a"))).await;
     let error = result.unwrap_err();
-    assert!(error.is_unreachable() && error.to_string().contains("the identity is in place"), "{error}");
+    assert!(error.is_unreachable() && error.to_string().contains("identity installed"), "{error}");
     assert!(said.contains("identity") && device.loaded().identity.directory.is_some());
 }
 

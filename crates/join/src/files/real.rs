@@ -73,7 +73,7 @@ impl Disk for RealDisk {
         let mut bytes = Vec::new();
         File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > MAX_FILE {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"));
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 1 MiB"));
         }
         Ok(bytes)
     }
