@@ -177,8 +177,8 @@ impl IdentityState {
 
 fn word(validity: Validity) -> &'static str {
     match validity {
-        Validity::Good => "good",
-        Validity::Tight => "ends soon",
+        Validity::Good => "valid",
+        Validity::Tight => "expires soon",
         Validity::Expired => "expired",
         Validity::Unknown => "unknown: the clock is not set",
     }

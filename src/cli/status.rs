@@ -49,7 +49,12 @@ pub fn summary(status: &AgentStatus) -> String {
     problems.extend(bad.map(|condition| text(&condition.message)));
     if let Some(files) = &status.files {
         let not = files.not_in_effect + files.conflicts;
-        lines.push(("Files", format!("{} objects in effect, {not} not in effect", files.in_effect)));
+        // Without a reachable helper no object has a known state.
+        let states = match &files.problem {
+            Some(_) if files.in_effect + not == 0 => "states of objects unknown".to_owned(),
+            _ => format!("{} objects in effect, {not} not in effect", files.in_effect),
+        };
+        lines.push(("Files", states));
         if not > 0 {
             problems.push(format!("{not} objects not in effect in files; hint: edgesync files"));
         }
@@ -137,7 +142,7 @@ mod tests {
             "In sync:       yes",
             "Objects:       3 held",
             "Database:      works, 4.0 KiB",
-            "Certificate:   good, until 2027-11-21T10:00:00Z",
+            "Certificate:   valid, until 2027-11-21T10:00:00Z",
         ] {
             assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
         }
@@ -159,7 +164,7 @@ mod tests {
             "Healthy:       no",
             "disconnected from mqtts://b:8883: nothing listens; next attempt within 9.7 s",
             "- no connection to the cloud: nothing listens\n",
-            "Certificate:   good by its dates, until 2027-11-21T10:00:00Z\n",
+            "Certificate:   valid by its dates, until 2027-11-21T10:00:00Z\n",
             "- ConfigMap plant/big rejected, TooLarge: must be at most 9 bytes\n",
             "- less than 256 MiB are free\n",
             "Objects:       3 held, 60 removals held back\n",

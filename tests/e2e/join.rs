@@ -35,7 +35,7 @@ async fn device_joins_with_a_token_and_syncs_over_tls() {
     let status = agent.status().await;
     assert_eq!(
         (&status["identity"]["subject"], &status["identity"]["validity"]),
-        (&"edge-1".into(), &"good".into())
+        (&"edge-1".into(), &"valid".into())
     );
     let node: Value = fleet.cloud.client().get("/api/v1/nodes/edge-1").await.unwrap();
     let conditions = node["status"]["conditions"].as_array().unwrap();

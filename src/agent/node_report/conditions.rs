@@ -117,7 +117,7 @@ fn space_condition(disk: Option<Space>, within: Space, before: Option<&Condition
         (ConditionStatus::False, "SufficientDisk", message)
     } else {
         let message = "free space of the database's disk unknown".to_owned();
-        (ConditionStatus::Unknown, "RoomUnknown", message)
+        (ConditionStatus::Unknown, "FreeSpaceUnknown", message)
     };
     condition(DISK_PRESSURE, status, reason, message)
 }
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn an_unreadable_disk_is_unknown_unless_the_database_is_full() {
         let unknown = space_condition(None, ROOM, None);
-        assert_eq!(status_and_reason(&unknown), (ConditionStatus::Unknown, "RoomUnknown"));
+        assert_eq!(status_and_reason(&unknown), (ConditionStatus::Unknown, "FreeSpaceUnknown"));
         let full = space_condition(None, Space { total: GIB, free: 0 }, None);
         assert_eq!(status_and_reason(&full), (ConditionStatus::True, "DatabaseAlmostFull"));
     }
@@ -258,7 +258,7 @@ mod tests {
         let full = disk_condition(&database, GIB, GIB, None);
         assert!(full.status == ConditionStatus::True && full.condition == "edgesync.io/DiskPressure");
         let nowhere = disk_condition(&directory.path().join("no/such/edgesync.db"), 0, GIB, None);
-        assert_eq!(status_and_reason(&nowhere), (ConditionStatus::Unknown, "RoomUnknown"));
+        assert_eq!(status_and_reason(&nowhere), (ConditionStatus::Unknown, "FreeSpaceUnknown"));
     }
 
     #[test]

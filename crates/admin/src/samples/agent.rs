@@ -55,7 +55,7 @@ pub fn status() -> AgentStatus {
             serial: "01ab".to_owned(),
             not_before: STARTED.to_owned(),
             not_after: NEXT_YEAR.to_owned(),
-            validity: "good".to_owned(),
+            validity: "valid".to_owned(),
             renew_at: "2027-07-21T10:00:00Z".to_owned(),
             renewals: 0,
             renewal_failure: None,
