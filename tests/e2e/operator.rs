@@ -212,7 +212,7 @@ async fn nodes_are_listed_and_status_summarizes_each_in_ten_lines() {
     for line in [
         "Node:          edge-2, ",
         "In sync:       yes",
-        "Certificate:   good, until ",
+        "Certificate:   valid, until ",
         "Database:      works",
     ] {
         assert!(shown.lines().any(|shown| shown.starts_with(line)), "{line}: {shown}");

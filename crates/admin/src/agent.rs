@@ -120,7 +120,7 @@ pub struct IdentityStatus {
     pub serial: String,
     pub not_before: String,
     pub not_after: String,
-    /// `good`, `ends soon`, `expired`, or the reason why it is unknown.
+    /// `valid`, `expires soon`, `expired`, or the reason why it is unknown.
     pub validity: String,
     pub renew_at: String,
     /// Renewals since the process started.
