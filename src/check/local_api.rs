@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Check, CheckFn, Examined, Finding, chain};
 use crate::store::inspect;
 use edgesync_admin::agent::{AgentIdentity, AgentStatus, StoreStatus};
-use edgesync_admin::{Route, Unreadable, read};
+use edgesync_admin::{InvalidResponse, Route, read};
 use edgesync_api::{Address, Client, ClientError};
 use edgesync_runtime::VERSION;
 use edgesync_runtime::systemd;
@@ -86,7 +86,7 @@ fn of_node(identity: &AgentIdentity, node: &str, socket: &str) -> Option<Finding
     None
 }
 
-fn of_status(status: &Result<AgentStatus, Unreadable>, socket: &str) -> Finding {
+fn of_status(status: &Result<AgentStatus, InvalidResponse>, socket: &str) -> Finding {
     let status = match status {
         Ok(status) => status,
         Err(error) => return Finding::warning(error.to_string(), restart()),

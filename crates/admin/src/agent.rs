@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::answer::{Answer, nullable};
 use edgesync_object::ObjectRef;
 
-pub use files::{FilesCheck, FilesList, FilesObject, FilesRule, FilesState, PlannedSteps};
+pub use files::{FilesCheck, FilesList, FilesObject, FilesRule, FilesState, RulePlan};
 pub use kubeedge::{BridgeCounts, BridgeLease, BridgeNode, CloudCoreStatus, Round, VerifiedRound};
 pub use traffic::{Direction, FrameTraffic, KindTraffic, Traffic, TrafficSince, TrafficSpan};
 

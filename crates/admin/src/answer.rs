@@ -17,8 +17,8 @@ pub trait Answer: DeserializeOwned {
 ///
 /// # Errors
 /// A required key is missing, or a value has the wrong type.
-pub fn read<T: Answer>(answer: &Value) -> Result<T, Unreadable> {
-    T::deserialize(answer).map_err(|source| Unreadable { name: T::NAME, source })
+pub fn read<T: Answer>(answer: &Value) -> Result<T, InvalidResponse> {
+    T::deserialize(answer).map_err(|source| InvalidResponse { name: T::NAME, source })
 }
 
 /// Serializes a response.
@@ -31,12 +31,12 @@ pub fn write(answer: &impl Serialize) -> Result<Value, serde_json::Error> {
 
 /// Error of a response with a missing key or a value of the wrong type.
 #[derive(Debug)]
-pub struct Unreadable {
+pub struct InvalidResponse {
     name: &'static str,
     source: serde_json::Error,
 }
 
-impl fmt::Display for Unreadable {
+impl fmt::Display for InvalidResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let problem = self.source.to_string();
         match problem.strip_prefix("missing field ") {
@@ -47,7 +47,7 @@ impl fmt::Display for Unreadable {
 }
 
 /// The source is part of the message.
-impl Error for Unreadable {}
+impl Error for InvalidResponse {}
 
 /// Deserializes a required key whose value may be `null`.
 pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(

@@ -17,8 +17,8 @@ pub use enrollment::{
     RevokedToken, Token, TokenList, TokenRequest,
 };
 pub use nodes::{
-    JoinedNode, Membership, NodeCounters, NodeInfo, NodeList, ObjectNotInEffect, RecordedNode, RemovedNode,
-    ServedNode, WithheldObject, state,
+    HeldBackObject, JoinedNode, Membership, NodeCounters, NodeInfo, NodeList, ObjectNotInEffect,
+    RecordedNode, RemovedNode, ServedNode, state,
 };
 pub use rollouts::{Curve, Rollout, RolloutTarget, RuleItem, RuleList, RuleName, Straggler};
 
@@ -49,7 +49,7 @@ pub struct FleetHistory {
     /// Node counts, by index of the state in `states`, then by sample.
     pub counts: Vec<Vec<u64>>,
     pub held: Vec<u64>,
-    pub wanted: Vec<u64>,
+    pub desired: Vec<u64>,
     pub bytes_sent: Vec<u64>,
     pub bytes_received: Vec<u64>,
 }
@@ -89,7 +89,7 @@ pub struct SummaryRows {
     /// Objects held by all nodes.
     pub held: u64,
     /// Objects desired on all nodes.
-    pub wanted: u64,
+    pub desired: u64,
     pub gone: Vec<String>,
     pub nodes: Vec<SummaryRow>,
 }
@@ -204,7 +204,7 @@ impl Answer for LabelValues {
 
 /// Explains why an object is or is not placed on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlacementAnswer {
+pub struct PlacementExplanation {
     pub node: String,
     /// `None` if the node has no labels or was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -215,7 +215,7 @@ pub struct PlacementAnswer {
     pub object: Option<ObjectVerdict>,
 }
 
-impl Answer for PlacementAnswer {
+impl Answer for PlacementExplanation {
     const NAME: &'static str = "the answer about the placement";
 }
 
@@ -239,7 +239,7 @@ pub struct RuleVerdict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectVerdict {
     /// Whether the object is desired on the node.
-    pub wanted: bool,
+    pub desired: bool,
     /// Description of the state for people.
     pub state: String,
     /// Further facts; `None` if the node was removed.

@@ -13,10 +13,10 @@ pub(super) use super::answers::unknown;
 use super::answers::{self, OperatorRequest, answer, wanted};
 use super::metrics::{self, CloudNumbers};
 use super::page::{self, Page};
-use super::summary::{Board, RolloutAnswer, RolloutOf, Wanted};
+use super::summary::{Board, ObjectFilter, RolloutAnswer, RolloutOf};
 use edgesync_admin::cloud::{
     AdmitRequest, Admitted, BrokerConfigRequest, BrokerFiles, Confirmed, LabelAnswer, NodeHistory, NodeInfo,
-    NodeList, NodeObjects, ObjectList, ObjectNotInEffect, PageInvitation, PlacementAnswer, Removed,
+    NodeList, NodeObjects, ObjectList, ObjectNotInEffect, PageInvitation, PlacementExplanation, Removed,
     RevokedCertificates, RevokedOperators, RuleList,
 };
 use edgesync_admin::{Method, NodeAction, RolloutSubject, Route};
@@ -47,7 +47,7 @@ pub enum AdminRequest {
     /// Confirms held-back removals of a node; returns their number.
     ConfirmDeletions(NodeName, oneshot::Sender<Option<u64>>),
     /// Explains why an object is on a node or is not.
-    Explain(NodeName, Option<Box<Summary>>, oneshot::Sender<Option<PlacementAnswer>>),
+    Explain(NodeName, Option<Box<Summary>>, oneshot::Sender<Option<PlacementExplanation>>),
     /// Removes a node from the fleet; returns whether it was not removed before.
     Remove(NodeName, Answer),
     /// Readmits a removed node; returns whether it was removed.
@@ -55,13 +55,13 @@ pub enum AdminRequest {
     /// Returns the last hour of a node.
     Past(NodeName, oneshot::Sender<Option<NodeHistory>>),
     /// Returns the objects of a node.
-    Objects(NodeName, Wanted, oneshot::Sender<Option<NodeObjects>>),
+    Objects(NodeName, ObjectFilter, oneshot::Sender<Option<NodeObjects>>),
     /// Returns the progress of a roll-out.
     Rollout(RolloutOf, RolloutAnswer),
     /// Lists all rules that place objects on nodes.
     Rules(oneshot::Sender<RuleList>),
     /// Finds objects of all nodes.
-    Find(Wanted, oneshot::Sender<ObjectList>),
+    Find(ObjectFilter, oneshot::Sender<ObjectList>),
     /// Returns the keys of all labels of nodes, or the nodes by the values of one key.
     Labels(Option<String>, oneshot::Sender<LabelAnswer>),
     /// Returns the numbers for the metrics, except those of store and broker, which need no turn of
@@ -151,7 +151,7 @@ impl Admin {
 
     /// Explains why an object is on a node or is not; without an object, returns the verdicts of
     /// the rules on the node.
-    async fn placement(&self, node: &NodeName, query: &[(String, String)]) -> Result<PlacementAnswer> {
+    async fn placement(&self, node: &NodeName, query: &[(String, String)]) -> Result<PlacementExplanation> {
         let of = |field: &str| {
             query.iter().find(|(name, _)| name == field).map(|(_, value)| value.clone()).unwrap_or_default()
         };
@@ -215,7 +215,7 @@ impl Admin {
                 object: record.map(|record| (*record.object).clone()),
                 held: record.map(|record| record.version.to_string()),
                 in_effect: one.version.map(|version| version.to_string()),
-                wanted: one.wanted.to_string(),
+                desired: one.wanted.to_string(),
                 state: one.state.name().to_owned(),
                 rule: one.rule,
                 message: one.message,
@@ -257,7 +257,7 @@ impl Admin {
 
     /// Answers requests open to every role; returns `None` for other routes.
     async fn look(&self, route: Route<'_>, call: &ExtensionCall) -> Result<Option<Value>> {
-        let wanted = || Wanted {
+        let filter = || ObjectFilter {
             kind: call.parameter("kind").into(),
             namespace: call.parameter("namespace").into(),
             name: call.parameter("name").into(),
@@ -276,10 +276,10 @@ impl Admin {
             }
             Route::NodeObjects(node) => {
                 let name = node_name(node)?;
-                let objects = self.ask(|answer| AdminRequest::Objects(name, wanted(), answer)).await?;
+                let objects = self.ask(|answer| AdminRequest::Objects(name, filter(), answer)).await?;
                 answer(&objects.ok_or_else(|| unknown(node))?)?
             }
-            Route::Objects => answer(&self.ask(|answer| AdminRequest::Find(wanted(), answer)).await?)?,
+            Route::Objects => answer(&self.ask(|answer| AdminRequest::Find(filter(), answer)).await?)?,
             Route::Labels => {
                 let key = Some(call.parameter("key")).filter(|key| !key.is_empty()).map(str::to_owned);
                 answer(&self.ask(|answer| AdminRequest::Labels(key, answer)).await?)?
@@ -385,8 +385,8 @@ pub struct BrokerDefaults {
 }
 
 impl BrokerDefaults {
-    fn complete(&self, wanted: BrokerConfigRequest) -> Result<BrokerConfig> {
-        let flavor = match wanted.broker.as_str() {
+    fn complete(&self, request: BrokerConfigRequest) -> Result<BrokerConfig> {
+        let flavor = match request.broker.as_str() {
             "mosquitto" => Flavor::Mosquitto,
             "emqx" => Flavor::Emqx,
             other => {
@@ -394,9 +394,16 @@ impl BrokerDefaults {
                 return Err(Status::new(Reason::BadRequest, message));
             }
         };
-        let names = if wanted.names.is_empty() { self.names.clone() } else { wanted.names };
+        let names = if request.names.is_empty() { self.names.clone() } else { request.names };
         let (prefix, max_packet) = (self.prefix.clone(), self.max_packet);
-        Ok(BrokerConfig { flavor, directory: wanted.directory, names, port: wanted.port, prefix, max_packet })
+        Ok(BrokerConfig {
+            flavor,
+            directory: request.directory,
+            names,
+            port: request.port,
+            prefix,
+            max_packet,
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::metrics::NodeNumbers;
 use edgesync_admin::agent::RejectedObject;
-use edgesync_admin::cloud::{NodeCounters, ServedNode, WithheldObject, state};
+use edgesync_admin::cloud::{HeldBackObject, NodeCounters, ServedNode, state};
 use edgesync_object::{NodeName, ObjectRef, ResourceVersion};
 use edgesync_placement::{OnNode, Placed, Unread};
 use edgesync_protocol::cloud::{CloudMachine, CloudPhase, Desired, DesiredState};
@@ -176,7 +176,7 @@ impl Node {
             reason: format!("{:?}", refusal.reason),
             message: refusal.message.clone(),
         });
-        let held = self.machine.held(desired).map(|(uid, object)| WithheldObject {
+        let held = self.machine.held(desired).map(|(uid, object)| HeldBackObject {
             uid: uid.to_string(),
             object: object.map(|object| (*object).clone()),
         });

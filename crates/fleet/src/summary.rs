@@ -5,8 +5,8 @@
 
 mod history;
 mod past;
+mod requests;
 mod row;
-mod wanted;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -24,8 +24,8 @@ use edgesync_object::NodeName;
 use edgesync_object::status::Result;
 pub(super) use history::{History, Sample};
 pub(super) use past::{Past, Seen};
+pub(super) use requests::{ObjectFilter, RolloutAnswer, RolloutOf};
 pub(super) use row::{Row, STATES, State, Tally};
-pub(super) use wanted::{RolloutAnswer, RolloutOf, Wanted};
 
 /// Deltas kept for pages that reconnect: about five minutes.
 const DELTAS: usize = 300;
@@ -219,14 +219,14 @@ impl Told {
         let _ = writeln!(
             text,
             "{{\"type\":\"{what}\",\"start\":{},\"revision\":{},\"at\":{},\"states\":{},\"counts\":{},\"held\":{},\
-             \"wanted\":{},\"gone\":{gone},\"nodes\":{nodes}}}",
+             \"desired\":{},\"gone\":{gone},\"nodes\":{nodes}}}",
             json!(start),
             self.revision,
             self.at,
             json!(STATES),
             json!(self.tally.counts),
             self.tally.held,
-            self.tally.wanted,
+            self.tally.desired,
         );
         text.into()
     }

@@ -74,7 +74,7 @@ pub struct FilesObject {
     pub version: Option<String>,
     /// Version tried last.
     #[serde(deserialize_with = "nullable")]
-    pub wanted: Option<String>,
+    pub desired: Option<String>,
     pub state: FilesState,
     /// The reason why the object is not in effect.
     pub message: String,
@@ -88,7 +88,7 @@ pub struct FilesObject {
 /// Dry run of the file rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesCheck {
-    pub rules: Vec<PlannedSteps>,
+    pub rules: Vec<RulePlan>,
 }
 
 impl Answer for FilesCheck {
@@ -97,7 +97,7 @@ impl Answer for FilesCheck {
 
 /// Planned steps of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlannedSteps {
+pub struct RulePlan {
     pub name: String,
     pub steps: Vec<String>,
 }

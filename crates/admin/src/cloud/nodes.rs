@@ -119,7 +119,7 @@ pub struct ServedNode {
     pub refused_objects: Option<Vec<RejectedObject>>,
     /// Only in the response for one node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_back_objects: Option<Vec<WithheldObject>>,
+    pub held_back_objects: Option<Vec<HeldBackObject>>,
     /// Only in the response for one node, with the embedded store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects_not_in_effect: Option<Vec<ObjectNotInEffect>>,
@@ -217,7 +217,7 @@ pub struct NodeCounters {
 
 /// An object whose removal is held back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WithheldObject {
+pub struct HeldBackObject {
     pub uid: String,
     #[serde(deserialize_with = "nullable")]
     pub object: Option<ObjectRef>,
@@ -237,7 +237,7 @@ pub struct ObjectNotInEffect {
     #[serde(deserialize_with = "nullable")]
     pub in_effect: Option<String>,
     /// Version tried last.
-    pub wanted: String,
+    pub desired: String,
     pub state: String,
     pub rule: String,
     pub message: String,

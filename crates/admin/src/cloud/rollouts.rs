@@ -53,7 +53,7 @@ pub struct Rollout {
     #[serde(deserialize_with = "nullable")]
     pub since: Option<i64>,
     /// Nodes that should hold it.
-    pub wanted: usize,
+    pub desired: usize,
     /// Nodes that hold it.
     pub holding: usize,
     pub in_effect: usize,
@@ -86,7 +86,7 @@ pub struct Curve {
     /// Milliseconds since 1970.
     pub at: Vec<i64>,
     pub holding: Vec<usize>,
-    pub wanted: Vec<usize>,
+    pub desired: Vec<usize>,
     pub offline: Vec<usize>,
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::args_cloud::ExplainArgs;
 use super::server::client;
-use edgesync_admin::cloud::PlacementAnswer;
+use edgesync_admin::cloud::PlacementExplanation;
 use edgesync_admin::{Route, read};
 use edgesync_api::encode;
 use edgesync_cli::apply::DEFAULT_NAMESPACE;
@@ -50,10 +50,10 @@ pub(super) async fn run(args: ExplainArgs, terminal: &mut Terminal<'_>) -> Resul
 }
 
 /// Formats the answer, followed by the verdict of each rule.
-fn format_answer(node: &str, named: Option<&str>, answer: &PlacementAnswer) -> String {
+fn format_answer(node: &str, named: Option<&str>, answer: &PlacementExplanation) -> String {
     let mut out = String::new();
     if let (Some(named), Some(object)) = (named, &answer.object) {
-        let not = if object.wanted { "" } else { "not " };
+        let not = if object.desired { "" } else { "not " };
         out.push_str(&format!("{named} is {not}to be on node '{node}': {}\n", text(&object.state)));
         if let Some(facts) = &object.facts {
             for reason in &facts.because {
@@ -104,7 +104,7 @@ mod tests {
             text.contains("\nPlacement plant/web                    selected         selected\n"),
             "{text}"
         );
-        let text = format_answer("edge-1", None, &PlacementAnswer { rules: Vec::new(), ..answer });
+        let text = format_answer("edge-1", None, &PlacementExplanation { rules: Vec::new(), ..answer });
         assert_eq!(text, "There are no rules for it.\n");
     }
 }

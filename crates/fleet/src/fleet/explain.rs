@@ -1,6 +1,6 @@
 //! Explains to operators why an object is on a node or is not.
 
-use edgesync_admin::cloud::{ObjectFacts, ObjectVerdict, PlacementAnswer, RuleVerdict};
+use edgesync_admin::cloud::{ObjectFacts, ObjectVerdict, PlacementExplanation, RuleVerdict};
 
 use super::reconciler::Reconciler;
 use super::removals::Removals;
@@ -16,12 +16,17 @@ pub(super) fn explain(
     name: &NodeName,
     is_revoked: bool,
     object: Option<&Summary>,
-) -> Option<PlacementAnswer> {
+) -> Option<PlacementExplanation> {
     if removals.has(name) {
         let why = "the node was removed from the fleet";
-        let verdict = |_| ObjectVerdict { wanted: false, state: why.to_owned(), facts: None };
+        let verdict = |_| ObjectVerdict { desired: false, state: why.to_owned(), facts: None };
         let object = object.map(verdict);
-        return Some(PlacementAnswer { node: name.to_string(), labels: None, rules: Vec::new(), object });
+        return Some(PlacementExplanation {
+            node: name.to_string(),
+            labels: None,
+            rules: Vec::new(),
+            object,
+        });
     }
     let (nodes, placement) = (&reconciler.nodes, &reconciler.desired.placement);
     let node = nodes.named(name)?;
@@ -33,7 +38,7 @@ pub(super) fn explain(
         selects_object: object.is_some().then_some(verdict.object.is_none()),
         object_mismatch: verdict.object.clone(),
     });
-    let mut shown = PlacementAnswer {
+    let mut shown = PlacementExplanation {
         node: name.to_string(),
         labels: nodes.labels(name).cloned(),
         rules: shown_rules.collect(),
@@ -46,12 +51,12 @@ pub(super) fn explain(
 
     let wishes = reconciler.desired_on(name);
     let machine = &node.machine;
-    let wanted = wishes.get(&object.uid).is_some();
+    let desired = wishes.get(&object.uid).is_some();
     let held = machine.recorded_version(&object.uid, &wishes);
     let refusal = machine.refused().find(|(uid, _)| **uid == object.uid).map(|(_, refusal)| refusal);
     let is_held_back = machine.held(&wishes).any(|(uid, _)| *uid == object.uid);
     let newest = held.as_ref() == Some(&object.version);
-    let state = match (wanted, machine.phase()) {
+    let state = match (desired, machine.phase()) {
         _ if is_revoked => "the node is revoked: nothing is sent to it".to_owned(),
         (true, _) if newest => "the node holds the newest version".to_owned(),
         (true, _) if let Some(refusal) = refusal => {
@@ -74,6 +79,6 @@ pub(super) fn explain(
         because,
         held: held.map(|version| version.to_string()),
     };
-    shown.object = Some(ObjectVerdict { wanted, state, facts: Some(facts) });
+    shown.object = Some(ObjectVerdict { desired, state, facts: Some(facts) });
     Some(shown)
 }

@@ -75,16 +75,16 @@ impl<S: Source> Fleet<S> {
                 let minute = self.views.overview.minute();
                 let _ = answer.send(node.map(|node| node.shown.past.show(minute)));
             }
-            AdminRequest::Objects(name, wanted, answer) => {
-                let _ = answer.send(search::objects_on(&self.reconciler, &name, &wanted));
+            AdminRequest::Objects(name, filter, answer) => {
+                let _ = answer.send(search::objects_on(&self.reconciler, &name, &filter));
             }
             AdminRequest::Rollout(of, answer) => self.views.rollouts.ask(self.reconciler.now(), of, answer),
             AdminRequest::Rules(answer) => {
                 let placement = &self.reconciler.desired.placement;
                 let _ = answer.send(self.views.rollouts.show_rules(placement, &self.rules));
             }
-            AdminRequest::Find(wanted, answer) => {
-                self.views.queries.ask(Query::Find { answer, wanted, found: Vec::new(), from: 0 });
+            AdminRequest::Find(filter, answer) => {
+                self.views.queries.ask(Query::Find { answer, filter, found: Vec::new(), from: 0 });
             }
             AdminRequest::Labels(key, answer) => {
                 self.views.queries.ask(Query::Labels {

@@ -230,7 +230,7 @@ pub(super) fn row_of(node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) ->
         state,
         since: 0,
         held: machine.recorded_tally().count,
-        wanted: node.progress.desired(),
+        desired: node.progress.desired(),
         pending: machine.pending(),
         troubles: rejected + machine.held_count() + not_in_effect,
     }

@@ -43,7 +43,7 @@ impl History {
             at: self.0.iter().map(|sample| sample.at).collect(),
             counts,
             held: column(&|sample| sample.tally.held),
-            wanted: column(&|sample| sample.tally.wanted),
+            desired: column(&|sample| sample.tally.desired),
             bytes_sent: column(&|sample| sample.sent),
             bytes_received: column(&|sample| sample.received),
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::node_name;
 
 fn row(state: State, held: u64) -> Row {
-    Row { state, held, wanted: 10, ..Row::default() }
+    Row { state, held, desired: 10, ..Row::default() }
 }
 
 fn found(rows: &[(&str, Row)], gone: &[&str]) -> Found {
@@ -38,7 +38,7 @@ fn counts_follow_the_rows() {
     board.tell(1, found(&[("a", row(State::InSync, 10)), ("b", row(State::Offline, 4))], &[]));
     board.tell(2, found(&[("b", row(State::Syncing, 6))], &[]));
     let shown = read(&board.snapshot());
-    assert_eq!((&shown["held"], &shown["wanted"]), (&json!(16), &json!(20)));
+    assert_eq!((&shown["held"], &shown["desired"]), (&json!(16), &json!(20)));
     assert_eq!(shown["counts"], json!([1, 1, 0, 0, 0, 0, 0, 0]));
     assert_eq!(shown["states"][1], "syncing");
     assert_eq!(shown["nodes"], json!([["a", 0, 0, 10, 10, 0, 0], ["b", 1, 0, 6, 10, 0, 0]]));

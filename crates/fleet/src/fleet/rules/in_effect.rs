@@ -30,7 +30,7 @@ impl Count {
     pub(super) fn condition(&self) -> (&'static str, &'static str, String) {
         let Self { telling, in_effect, .. } = self;
         let (status, reason) = match telling {
-            0 => ("Unknown", "NothingReported"),
+            0 => ("Unknown", "NoReport"),
             _ if telling == in_effect => ("True", "InEffect"),
             _ => ("False", "NotInEffect"),
         };
@@ -122,7 +122,7 @@ mod tests {
             assert!(message.ends_with(&format!("{in_effect} of {telling}")), "{message}");
             (status, reason)
         };
-        assert_eq!(count(0, 0), ("Unknown", "NothingReported"));
+        assert_eq!(count(0, 0), ("Unknown", "NoReport"));
         assert_eq!(count(0, 1), ("False", "NotInEffect"));
         assert_eq!(count(1, 2), ("False", "NotInEffect"));
         assert_eq!(count(2, 2), ("True", "InEffect"));

@@ -6,10 +6,10 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::node_name;
-use crate::summary::{Board, RolloutOf, Wanted};
+use crate::summary::{Board, ObjectFilter, RolloutOf};
 use edgesync_admin::Answer;
 use edgesync_admin::cloud::{
-    LabelKeys, LabelValues, NodeObjects, ObjectList, PlacementAnswer, Rollout, RuleList,
+    LabelKeys, LabelValues, NodeObjects, ObjectList, PlacementExplanation, Rollout, RuleList,
 };
 
 /// Nodes that share one object, and the overview of them.
@@ -82,7 +82,7 @@ fn assert_is<T: Answer + Serialize>(answer: &Value) {
 async fn pages_see_nodes_come_and_go() {
     let mut shown = Shown::start().await;
     let told = shown.until_told(|told| told["counts"][0] == NODES).await;
-    assert_eq!((&told["held"], &told["wanted"]), (&json!(NODES), &json!(NODES)));
+    assert_eq!((&told["held"], &told["desired"]), (&json!(NODES), &json!(NODES)));
     let names: Vec<&Value> = told["nodes"].as_array().unwrap().iter().map(|row| &row[0]).collect();
     assert_eq!(names, ["node-0", "node-1", "node-2"]);
     shown.nodes[0].abort();
@@ -99,7 +99,7 @@ async fn pages_see_nodes_come_and_go() {
 async fn a_rollout_says_who_holds_the_newest_version_and_who_does_not() {
     let mut shown = Shown::start().await;
     let told = shown.rollout().await;
-    assert_eq!((&told["holding"], &told["wanted"]), (&json!(NODES), &json!(NODES)), "{told}");
+    assert_eq!((&told["holding"], &told["desired"]), (&json!(NODES), &json!(NODES)), "{told}");
     assert_eq!(told["stragglers"], json!([]));
     // The held objects of a disconnected node are unknown.
     shown.nodes[0].abort();
@@ -131,7 +131,7 @@ async fn a_rollout_says_who_holds_the_newest_version_and_who_does_not() {
     let site = Some("site".to_owned());
     assert_is::<LabelValues>(&shown.json(|answer| AdminRequest::Labels(site, answer)).await);
     let explained = shown.json(|answer| AdminRequest::Explain(node_name("node-1"), None, answer)).await;
-    assert_is::<PlacementAnswer>(&explained);
+    assert_is::<PlacementExplanation>(&explained);
     for none in [RolloutOf::Configured(1), RolloutOf::Object("none".into()), RolloutOf::Rule("none".into())] {
         assert_eq!(shown.ask(|answer| AdminRequest::Rollout(none, answer)).await, None);
     }
@@ -148,23 +148,23 @@ async fn objects_are_found_and_secrets_only_by_who_may_see_them() {
     while shown.site.fleet.reconciler.desired.placement.object(&stored.uid).is_none() {
         shown.site.turn().await;
     }
-    let wanted = Wanted { name: "all".into(), ..Wanted::default() };
+    let filter = ObjectFilter { name: "all".into(), ..ObjectFilter::default() };
     let names = |found: &Value| -> Vec<String> {
         found["items"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().into()).collect()
     };
-    let found = shown.json(|answer| AdminRequest::Find(wanted.clone(), answer)).await;
+    let found = shown.json(|answer| AdminRequest::Find(filter.clone(), answer)).await;
     assert_eq!(names(&found), ["all"]);
     assert_is::<ObjectList>(&found);
-    let all = Wanted { secrets: true, ..wanted.clone() };
+    let all = ObjectFilter { secrets: true, ..filter.clone() };
     let found = shown.json(|answer| AdminRequest::Find(all, answer)).await;
     assert_eq!(names(&found), ["all", "all-keys"]);
-    let exact = Wanted { exact: true, name: "al".into(), ..Wanted::default() };
+    let exact = ObjectFilter { exact: true, name: "al".into(), ..ObjectFilter::default() };
     assert!(names(&shown.json(|answer| AdminRequest::Find(exact, answer)).await).is_empty());
     let on_node =
-        shown.json(|answer| AdminRequest::Objects(node_name("node-1"), wanted.clone(), answer)).await;
+        shown.json(|answer| AdminRequest::Objects(node_name("node-1"), filter.clone(), answer)).await;
     assert_eq!((names(&on_node), &on_node["known"]), (vec!["all".to_owned()], &json!(true)));
     assert_eq!(on_node["items"][0]["held"], on_node["items"][0]["resourceVersion"]);
     assert_is::<NodeObjects>(&on_node);
-    assert!(shown.ask(|answer| AdminRequest::Objects(node_name("nobody"), wanted, answer)).await.is_none());
+    assert!(shown.ask(|answer| AdminRequest::Objects(node_name("nobody"), filter, answer)).await.is_none());
     shown.nodes.iter().for_each(tokio::task::JoinHandle::abort);
 }

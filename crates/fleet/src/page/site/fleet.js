@@ -5,9 +5,9 @@ import { lines, Refused } from './api.js';
 const SILENCE = 25_000;
 const LONGEST = 15_000;
 
-/** Nodes by name: `[name, state, since, held, wanted, pending, troubles]`. */
+/** Nodes by name: `[name, state, since, held, desired, pending, troubles]`. */
 export const nodes = new Map();
-export const fleet = { revision: 0, start: '', counts: [], held: 0, wanted: 0, at: 0, live: 'connecting', why: null };
+export const fleet = { revision: 0, start: '', counts: [], held: 0, desired: 0, at: 0, live: 'connecting', why: null };
 
 const listeners = new Set();
 
@@ -29,8 +29,8 @@ function take(line) {
   if (isAll) nodes.clear();
   for (const row of line.nodes) nodes.set(row[0], row);
   for (const gone of line.gone) nodes.delete(gone);
-  const { revision, start, counts, held, wanted, at } = line;
-  Object.assign(fleet, { revision, start, counts, held, wanted, at, live: 'live', why: null });
+  const { revision, start, counts, held, desired, at } = line;
+  Object.assign(fleet, { revision, start, counts, held, desired, at, live: 'live', why: null });
   tell(isAll || line.gone.length ? null : line.nodes.map(row => row[0]));
 }
 

@@ -74,7 +74,7 @@ export function node(main, named) {
       back.length > 0 && [el('h2', {}, 'Held back'), el('p', {}, 'These are to be deleted there, and wait until that is confirmed.'),
         table('Removals that are held back', ['Object'], back.slice(0, 200).map(one => [link(one)])), back.length > 200 && el('p', { class: 'none' }, 'There are more.')],
       idle.length > 0 && [el('h2', {}, 'Not in effect'), table('Objects that are not in effect', ['Object', 'Wanted', 'In effect', 'Rule', 'Message', 'Since'],
-        idle.map(one => [link(one), name(one.wanted), name(one.inEffect ?? 'none'), name(one.rule), long(one.message), time(one.since)]))]);
+        idle.map(one => [link(one), name(one.desired), name(one.inEffect ?? 'none'), name(one.rule), long(one.message), time(one.since)]))]);
   }
 
   async function actions() {

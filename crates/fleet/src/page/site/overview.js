@@ -58,7 +58,7 @@ export function overview(main, parameters, go) {
     const troubles = STATES.filter(state => state.trouble).reduce((one, state) => one + (counts[state.place] ?? 0), 0);
     fill(sum, el('p', { class: 'big' }, el('strong', {}, number(inSync)), ` of ${number(total)} nodes in sync`),
       el('p', { class: 'small' }, troubles ? `${number(troubles)} ${troubles === 1 ? 'needs' : 'need'} a look. ` : 'None needs a look. ',
-        `${number(fleet.held)} of ${number(fleet.wanted)} objects held.`));
+        `${number(fleet.held)} of ${number(fleet.desired)} objects held.`));
     const shown = STATES.filter(state => (counts[state.place] ?? 0) > 0 || state.place < 7);
     fill(legend, shown.map(state => el('button', {
       type: 'button', id: `state-${state.key}`, class: `state${counts[state.place] ? '' : ' zero'}`, title: `A node that ${state.about}`, 'aria-pressed': String(chosen.has(state.key)),
@@ -111,18 +111,18 @@ export function overview(main, parameters, go) {
   }
 
   function list() {
-    const wanted = [...nodes.values()].filter(row => (all || chosen.size || search ? true : STATES[row[1]].trouble) && fits(row[0], row[1]));
-    wanted.sort((one, other) => URGENCY.indexOf(one[1]) - URGENCY.indexOf(other[1]) || one[2] - other[2] || (one[0] < other[0] ? -1 : 1));
-    const some = wanted.slice(0, ROWS);
+    const chosenRows = [...nodes.values()].filter(row => (all || chosen.size || search ? true : STATES[row[1]].trouble) && fits(row[0], row[1]));
+    chosenRows.sort((one, other) => URGENCY.indexOf(one[1]) - URGENCY.indexOf(other[1]) || one[2] - other[2] || (one[0] < other[0] ? -1 : 1));
+    const some = chosenRows.slice(0, ROWS);
     const title = chosen.size || search ? 'Nodes that fit' : all ? 'All nodes' : 'Nodes that need a look';
     fill(listed,
-      el('div', { class: 'head' }, el('h2', {}, title, el('span', { class: 'count' }, number(wanted.length))),
+      el('div', { class: 'head' }, el('h2', {}, title, el('span', { class: 'count' }, number(chosenRows.length))),
         !chosen.size && !search && el('button', { type: 'button', id: 'all', onclick: () => { all = !all; keep(); list(); } }, all ? 'Those that need a look' : 'Show all')),
       some.length === 0 ? el('p', { class: 'none' }, chosen.size || search ? 'None fits.' : 'All is well.')
         : table(title, ['Node', 'State', 'Since', '#Objects', '#Pending', '#Troubles'], some.map(([node, state, since, held, want, pending, troubles]) => [
           el('a', { href: `#/${path('nodes', node)}` }, name(node)), badge(STATES[state]), time(since * 1000),
           held === want ? number(held) : `${number(held)} of ${number(want)}`, number(pending), number(troubles)])),
-      wanted.length > ROWS && el('p', { class: 'none' }, `The first ${ROWS} are shown.`));
+      chosenRows.length > ROWS && el('p', { class: 'none' }, `The first ${ROWS} are shown.`));
   }
 
   function point(place, x, y) {

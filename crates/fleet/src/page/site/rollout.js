@@ -72,22 +72,22 @@ function show(main, what, resolve, head) {
 }
 
 function drawn(seen) {
-  const { wanted, holding, behind, states, curve: points, stragglers } = seen;
-  const done = wanted ? Math.floor(holding / wanted * 100) : 0;
+  const { desired, holding, behind, states, curve: points, stragglers } = seen;
+  const done = desired ? Math.floor(holding / desired * 100) : 0;
   const counts = states.map((word, index) => [word, behind[index]]).filter(([, count]) => count > 0);
   const effect = seen.inEffect + seen.notInEffect;
   return [
     el('div', { class: 'sum' },
-      el('p', { class: 'big' }, el('strong', {}, number(holding)), ` of ${number(wanted)} nodes hold `,
+      el('p', { class: 'big' }, el('strong', {}, number(holding)), ` of ${number(desired)} nodes hold `,
         seen.object ? ['version ', name(seen.version)] : `all of ${number(seen.objects)} objects`),
       el('p', { class: 'small' }, seen.since && ['Changed ', time(seen.since), '. '],
         effect > 0 && `In effect on ${number(seen.inEffect)} of ${number(effect)} that tell. `,
-        wanted === 0 ? 'It goes to no node that is known.' : holding === wanted ? 'Everywhere.' : `${number(wanted - holding)} to go.`)),
-    el('progress', { max: Math.max(1, wanted), value: holding, 'aria-label': `${done} % of the nodes` }),
+        desired === 0 ? 'It goes to no node that is known.' : holding === desired ? 'Everywhere.' : `${number(desired - holding)} to go.`)),
+    el('progress', { max: Math.max(1, desired), value: holding, 'aria-label': `${done} % of the nodes` }),
     counts.length > 0 && el('ul', { class: 'badges' }, counts.map(([word, count]) => el('li', {}, badge(byWord(word)), ` ${number(count)}`))),
     curve({
-      title: 'Nodes that hold it', at: points.at, height: 150, of: Math.max(1, ...points.wanted), step: true,
-      series: [{ label: 'hold it', values: points.holding, kind: 'main' }, { label: 'are to hold it', values: points.wanted, kind: 'other' }],
+      title: 'Nodes that hold it', at: points.at, height: 150, of: Math.max(1, ...points.desired), step: true,
+      series: [{ label: 'hold it', values: points.holding, kind: 'main' }, { label: 'are to hold it', values: points.desired, kind: 'other' }],
     }),
     el('h2', {}, 'Who does not'),
     stragglers.length === 0 ? el('p', { class: 'none' }, 'Nobody.')
@@ -95,6 +95,6 @@ function drawn(seen) {
         el('a', { href: `#/${path('nodes', one.node)}` }, name(one.node)), badge(byWord(one.why)), time(one.since, 'for'),
         one.object ? text(`not yet: ${one.object}`) : one.held ? name(one.held) : one.why === 'offline' ? el('span', { class: 'none' }, 'not known before it returns') : 'nothing of it',
         long(one.message ?? '')])),
-    wanted - holding > stragglers.length && el('p', { class: 'none' }, 'The first 50 for each reason are shown.'),
+    desired - holding > stragglers.length && el('p', { class: 'none' }, 'The first 50 for each reason are shown.'),
   ];
 }
