@@ -140,9 +140,9 @@ mod tests {
         failed(answered(&status(VERSION, "a", "full"), "a", "/s"), "takes no changes: full", "room");
         let mut old = status(VERSION, "a", "works");
         old["store"].as_object_mut().unwrap().remove("writing");
-        warned(answered(&old, "a", "/s"), "the agent's status lacks `writing`", "restart");
+        warned(answered(&old, "a", "/s"), "parse agent status: missing field `writing`", "restart");
         old["agent"]["version"] = json!("0.0.1");
         warned(answered(&old, "a", "/s"), "version 0.0.1", "restart");
-        warned(answered(&json!({ "node": "a" }), "a", "/s"), "lacks `agent`", "restart");
+        warned(answered(&json!({ "node": "a" }), "a", "/s"), "missing field `agent`", "restart");
     }
 }

@@ -36,7 +36,7 @@ pub struct NodeHistory {
 }
 
 impl Answer for NodeHistory {
-    const NAME: &'static str = "the history of a node";
+    const NAME: &'static str = "node history";
 }
 
 /// The last hour of the fleet: one list per number, oldest sample first.
@@ -55,7 +55,7 @@ pub struct FleetHistory {
 }
 
 impl Answer for FleetHistory {
-    const NAME: &'static str = "the history of the fleet";
+    const NAME: &'static str = "fleet history";
 }
 
 /// A line of the summary stream; a snapshot line is also the whole summary.
@@ -73,7 +73,7 @@ pub enum SummaryLine {
 }
 
 impl Answer for SummaryLine {
-    const NAME: &'static str = "the summary of the fleet";
+    const NAME: &'static str = "fleet summary";
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,7 +108,7 @@ pub struct ObjectList {
 }
 
 impl Answer for ObjectList {
-    const NAME: &'static str = "the list of objects";
+    const NAME: &'static str = "object list";
 }
 
 /// Identity and size of an object.
@@ -138,7 +138,7 @@ pub struct NodeObjects {
 }
 
 impl Answer for NodeObjects {
-    const NAME: &'static str = "the objects of a node";
+    const NAME: &'static str = "objects of the node";
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,7 +178,7 @@ pub struct LabelKeys {
 }
 
 impl Answer for LabelKeys {
-    const NAME: &'static str = "the labels of nodes";
+    const NAME: &'static str = "label keys";
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -199,7 +199,7 @@ pub struct LabelValues {
 }
 
 impl Answer for LabelValues {
-    const NAME: &'static str = "the values of a label";
+    const NAME: &'static str = "label values";
 }
 
 /// Explains why an object is or is not placed on a node.
@@ -216,7 +216,7 @@ pub struct PlacementExplanation {
 }
 
 impl Answer for PlacementExplanation {
-    const NAME: &'static str = "the answer about the placement";
+    const NAME: &'static str = "placement explanation";
 }
 
 /// Evaluation of a rule for a node and an object.

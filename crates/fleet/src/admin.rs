@@ -176,7 +176,7 @@ impl Admin {
     async fn object(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Object> {
         let missing = || {
             let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
-            Status::new(Reason::NotFound, format!("there is no {} '{name}'{place}", resource.kind))
+            Status::new(Reason::NotFound, format!("{} '{name}' not found{place}", resource.kind))
         };
         if let Some((cluster, _)) = self.parts.enrollment_service.enrollment().store().cluster() {
             let found = cluster.get(resource, namespace, name).await;
@@ -186,7 +186,7 @@ impl Admin {
         match store.get(resource.key(namespace, name)).await {
             Ok(stored) => serde_json::from_str(&stored.body).map_err(Status::internal),
             Err(CloudError::NotFound { .. }) => Err(missing()),
-            Err(error) => Err(Status::unavailable(format!("the object cannot be read: {error}"), 5)),
+            Err(error) => Err(Status::unavailable(format!("read object: {error}"), 5)),
         }
     }
 
@@ -202,8 +202,7 @@ impl Admin {
     /// Adds the objects that are not in effect on a node, if this process stores them.
     async fn add_effects(&self, node: &NodeName, shown: &mut NodeInfo) -> Result<()> {
         let Some((store, _)) = &self.parts.database else { return Ok(()) };
-        let unavailable =
-            |error| Status::unavailable(format!("what is in effect cannot be read: {error}"), 5);
+        let unavailable = |error| Status::unavailable(format!("read objects in effect: {error}"), 5);
         let known = store.in_effect(node).await.map_err(unavailable)?;
         let records =
             if known.is_empty() { Vec::new() } else { store.records(node).await.map_err(unavailable)? };
@@ -251,7 +250,7 @@ impl Admin {
         if !known {
             return Err(unknown(node));
         }
-        tracing::warn!(node = node.as_str(), "an operator has had it forgotten: its name is free");
+        tracing::warn!(node = node.as_str(), "node forgotten, its name is free");
         Ok(answers::certificates(node, certificates))
     }
 
@@ -264,7 +263,7 @@ impl Admin {
             exact: call.parameter("exact") == "1",
             secrets: call.role >= Role::Edit,
         };
-        let gone = || Status::new(Reason::NotFound, "there is no such object, and no such rule".to_owned());
+        let gone = || Status::new(Reason::NotFound, "object or rule not found".to_owned());
         let shown = match route {
             Route::Nodes => answer(&self.nodes().await?)?,
             Route::Node(node) => answer(&self.node(&node_name(node)?).await?)?,
@@ -367,8 +366,8 @@ impl Admin {
     /// Returns the URL of the page, with a key for the requester's role.
     fn invite(&self, role: Role) -> Result<PageInvitation> {
         let invitation = self.parts.page.as_ref().and_then(|page| page.invitation(role));
-        let message = "there is no page without certificates here: page.enabled or page.listen says so, or the address was taken \
-                       at the start";
+        let message = "no page without certificates is served: page.enabled or page.listen disables it, or its address was in \
+                       use at the start";
         invitation.ok_or_else(|| Status::new(Reason::NotFound, message))
     }
 }
@@ -419,7 +418,7 @@ impl Extension for Admin {
             return Ok(shown);
         }
         if call.method != Method::Get.as_str() && call.role != Role::Admin {
-            let message = format!("the role '{}' may look only: this needs the role 'admin'", call.role);
+            let message = format!("role '{}' is read-only here: requires role 'admin'", call.role);
             return Err(Status::new(Reason::Forbidden, message));
         }
         self.change(route.ok_or_else(Status::no_such_path)?, &call.body).await

@@ -132,15 +132,15 @@ fn with_known_member(node: Option<NodeInfo>, member: &MemberRecord) -> NodeInfo 
 /// Returns the error for a node that has joined and never connected, with a remedy.
 pub fn never_connected(node: &NodeName) -> Status {
     let message = format!(
-        "node '{node}' has joined and never said Hello: 'edgesync-cloud node forget {node}' revokes its certificate and frees \
-         the name"
+        "node '{node}' has joined but never connected; hint: to revoke its certificate and free the name, run \
+         'edgesync-cloud node forget {node}'"
     );
     Status::new(Reason::NotFound, message)
 }
 
 /// Returns the error for an unknown node.
 pub fn unknown(node: &str) -> Status {
-    Status::new(Reason::NotFound, format!("there is no node '{node}': 'edgesync-cloud nodes' shows all"))
+    Status::new(Reason::NotFound, format!("node '{node}' not found; hint: 'edgesync-cloud nodes' lists all"))
 }
 
 #[cfg(test)]

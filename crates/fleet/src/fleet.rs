@@ -162,7 +162,7 @@ impl<S: Source> Fleet<S> {
             if orphans.contains(&name) {
                 tracing::warn!(
                     node = name.as_str(),
-                    "its Node was deleted before the last end: it is removed"
+                    "Node was deleted while the cloud side was down, removing the node"
                 );
                 self.dismiss(&name, None);
             } else {
@@ -202,12 +202,12 @@ impl<S: Source> Fleet<S> {
         }
         let (objects, nodes) = (self.reconciler.desired.placement.len(), self.reconciler.nodes.names().len());
         let took = self.reconciler.now();
-        tracing::info!(objects, nodes, ?took, "what is to be where is known: nodes are served");
+        tracing::info!(objects, nodes, ?took, "placement index ready, serving nodes");
         if claiming > 0 {
             tracing::warn!(
                 nodes = claiming,
-                "labels that nodes give themselves would place other objects on them, and do not count: give them with a \
-                 token or 'kubectl label', or name their keys in nodes.trusted_labels"
+                "placement ignores labels that nodes set on themselves; hint: set them with 'edgesync-cloud token create \
+                 --label KEY=VALUE' or 'kubectl label', or add their keys to nodes.trusted_labels"
             );
         }
         Ok(())

@@ -93,13 +93,13 @@ fn effect(
     schema: &impl Fn(&Resource) -> Option<Arc<Schema>>,
 ) -> Result<Effect, Refusal> {
     let depth = Budget::of(content.len()).check_depth(content);
-    depth.map_err(|exceeded| invalid(format!("it {exceeded}")))?;
+    depth.map_err(|exceeded| invalid(format!("item {exceeded}")))?;
     match serde_json::from_str(content) {
         Ok(Content::Node(report)) => node_report(report.get()),
         Ok(Content::Status(status)) => object_status(&status, places, schema),
         Ok(Content::Event(event)) => node_event(event.get()),
         Ok(Content::Effect(effect)) => in_effect(effect, epoch, places),
-        Err(error) => Err(invalid(format!("it cannot be read: {error}"))),
+        Err(error) => Err(invalid(format!("parse item: {error}"))),
     }
 }
 
@@ -112,15 +112,15 @@ fn check_length(what: &str, json: &str, limit: usize) -> Result<(), Refusal> {
 }
 
 fn node_report(json: &str) -> Result<Effect, Refusal> {
-    check_length("the report of a node", json, MAX_REPORT)?;
-    let report: NodeReport = serde_json::from_str(json)
-        .map_err(|error| invalid(format!("the report of the node cannot be read: {error}")))?;
+    check_length("node report", json, MAX_REPORT)?;
+    let report: NodeReport =
+        serde_json::from_str(json).map_err(|error| invalid(format!("parse node report: {error}")))?;
     report.check().map_err(|problems| invalid(problems.to_string()))?;
     Ok(Effect::Node(Box::new(report)))
 }
 
 fn node_event(json: &str) -> Result<Effect, Refusal> {
-    check_length("an Event", json, MAX_EVENT)?;
+    check_length("Event", json, MAX_EVENT)?;
     let event = Object::parse(json).map_err(|error| invalid(error.to_string()))?;
     let event = check_event(event).map_err(|causes| invalid(told(&causes)))?;
     Ok(Effect::Event(Box::new(event)))
@@ -143,10 +143,10 @@ fn object_status(
             }
             guessed
         }
-        None => return Err(invalid("the status of an object belongs into the lane of status")),
+        None => return Err(invalid("object status outside of the status lane")),
     };
-    let mut status: Value = serde_json::from_str(status.get())
-        .map_err(|error| invalid(format!("the status cannot be read: {error}")))?;
+    let mut status: Value =
+        serde_json::from_str(status.get()).map_err(|error| invalid(format!("parse status: {error}")))?;
     if let Some(schema) = schema(&resource) {
         check_status(&schema, &resource, &mut status)?;
     }
@@ -164,18 +164,18 @@ fn object_status(
 /// the node or recorded for it.
 fn in_effect(effect: EffectContent, epoch: Epoch, places: &HashMap<Uid, Place>) -> Result<Effect, Refusal> {
     if !effect.is_sane() {
-        return Err(invalid("what is in effect goes beyond its limits, or contradicts itself"));
+        return Err(invalid("effect exceeds its limits, or is inconsistent"));
     }
     let placed = match places.get(&effect.uid) {
         Some(Place::Here(placed)) => same_object(placed, &effect.object).map(|_| true)?,
         Some(Place::Elsewhere) => false,
-        None => return Err(invalid("what is in effect belongs into the lane of status")),
+        None => return Err(invalid("effect outside of the status lane")),
     };
     Ok(Effect::InEffect { effect: Box::new(effect), epoch, placed })
 }
 
 fn not_placed(object: &ObjectRef) -> Refusal {
-    (RefusedReason::NotPlaced, format!("{} does not belong on this node", object.key()))
+    (RefusedReason::NotPlaced, format!("{} is not placed on this node", object.key()))
 }
 
 /// Returns the kind of the object if its key matches the one that the node sent.
@@ -184,16 +184,16 @@ fn same_object(placed: &Placed, object: &ObjectRef) -> Result<Resource, Refusal>
     if key == object.key() {
         return Ok(Resource::clone(&placed.resource));
     }
-    Err(invalid(format!("the UID is that of {key}, not of {}", object.key())))
+    Err(invalid(format!("UID belongs to {key}, not to {}", object.key())))
 }
 
 /// Validates a status against its kind, as for an API request.
 fn check_status(schema: &Schema, resource: &Resource, status: &mut Value) -> Result<(), Refusal> {
     let Some(schema) = schema.field("status") else {
-        return Err(invalid(format!("objects of kind {} have no status", resource.kind)));
+        return Err(invalid(format!("kind {} has no status", resource.kind)));
     };
     let Some(fields) = status.as_object_mut() else {
-        return Err(invalid("the status must be an object"));
+        return Err(invalid("status must be an object"));
     };
     let mut wrong = schema::wrong_types(schema, fields);
     if wrong.is_empty() {

@@ -10,7 +10,7 @@ pub struct FilesList {
 }
 
 impl Answer for FilesList {
-    const NAME: &'static str = "the agent's list of files";
+    const NAME: &'static str = "file rules";
 }
 
 /// A file rule; also the response to applying it.
@@ -32,7 +32,7 @@ pub struct FilesRule {
 }
 
 impl Answer for FilesRule {
-    const NAME: &'static str = "the agent's answer about a rule for files";
+    const NAME: &'static str = "file rule";
 }
 
 /// State of an object under a file rule.
@@ -92,7 +92,7 @@ pub struct FilesCheck {
 }
 
 impl Answer for FilesCheck {
-    const NAME: &'static str = "the agent's check of files";
+    const NAME: &'static str = "file check";
 }
 
 /// Planned steps of a rule.

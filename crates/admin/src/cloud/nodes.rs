@@ -38,7 +38,7 @@ pub struct NodeList {
 }
 
 impl Answer for NodeList {
-    const NAME: &'static str = "the list of nodes";
+    const NAME: &'static str = "node list";
 }
 
 /// A node, in the detail that the server has.
@@ -55,7 +55,7 @@ pub enum NodeInfo {
 }
 
 impl Answer for NodeInfo {
-    const NAME: &'static str = "the answer about a node";
+    const NAME: &'static str = "node";
 }
 
 /// The keys select the variant, so that an error names the key missing in that variant.

@@ -11,7 +11,7 @@ pub struct RuleList {
 }
 
 impl Answer for RuleList {
-    const NAME: &'static str = "the list of rules";
+    const NAME: &'static str = "rule list";
 }
 
 /// A rule with the numbers of objects and nodes that it selects.
@@ -67,7 +67,7 @@ pub struct Rollout {
 }
 
 impl Answer for Rollout {
-    const NAME: &'static str = "the roll-out";
+    const NAME: &'static str = "roll-out";
 }
 
 /// The subject of a roll-out.

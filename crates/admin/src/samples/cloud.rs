@@ -255,11 +255,11 @@ pub fn placement() -> PlacementExplanation {
         labels: Some(labels()),
         rules: vec![
             verdict("Placement plant/web", None),
-            verdict("[[placement]] 1 of the configuration", Some("nodes.names: x")),
+            verdict("configuration [[placement]] 1", Some("nodes.names: x")),
         ],
         object: Some(ObjectVerdict {
             desired: true,
-            state: "the node rejects it, TooLarge: no".to_owned(),
+            state: "rejected by the node, TooLarge: no".to_owned(),
             facts: Some(ObjectFacts {
                 uid: "u-2".to_owned(),
                 version: "8".to_owned(),

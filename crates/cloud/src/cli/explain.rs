@@ -96,14 +96,11 @@ mod tests {
         let answer = samples::placement();
         let text = format_answer("edge-1", Some("cm/line-1"), &answer);
         assert!(
-            text.starts_with("cm/line-1 is to be on node 'edge-1': the node rejects it, TooLarge: no\n"),
+            text.starts_with("cm/line-1 is to be on node 'edge-1': rejected by the node, TooLarge: no\n"),
             "{text}"
         );
         assert!(text.contains("  placed by: Placement plant/web\n"), "{text}");
-        assert!(
-            text.contains("\nPlacement plant/web                    selected         selected\n"),
-            "{text}"
-        );
+        assert!(text.contains("\nPlacement plant/web             selected         selected\n"), "{text}");
         let text = format_answer("edge-1", None, &PlacementExplanation { rules: Vec::new(), ..answer });
         assert_eq!(text, "There are no rules for it.\n");
     }

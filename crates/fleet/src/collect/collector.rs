@@ -45,7 +45,7 @@ impl Gone {
     fn tell(&mut self) {
         let Self { owners, example } = std::mem::take(self);
         if owners > 0 {
-            tracing::warn!(owners, example, "objects have owners that do not exist where the objects are");
+            tracing::warn!(owners, example, "objects reference owners that do not exist in their scope");
         }
     }
 }
@@ -97,7 +97,7 @@ impl<K: Storage> Collector<K> {
             match self.round().await {
                 Ok(()) => pause = RETRY.0,
                 Err(status) => {
-                    tracing::warn!(%status, "the objects cannot be followed; dependents and namespaces wait");
+                    tracing::warn!(%status, "watching objects failed, garbage collection waits");
                     sleep(pause).await;
                     pause = (pause * 2).min(RETRY.1);
                     continue;
@@ -227,7 +227,7 @@ impl<K: Storage> Collector<K> {
     fn observe(&mut self, resource: &Arc<Resource>, stored: &Stored) -> Option<Uid> {
         let seen = serde_json::from_str::<Seen<'_>>(&stored.json);
         let Ok(Seen { metadata }) = seen else {
-            tracing::debug!(kind = resource.kind, name = stored.name, "an object without usable metadata");
+            tracing::debug!(kind = resource.kind, name = stored.name, "object without usable metadata");
             return None;
         };
         if is_same(resource, &self.namespace) {
@@ -301,7 +301,7 @@ impl<K: Storage> Collector<K> {
             }
             Err(status) => {
                 let pause = self.pauses.get(&uid).map_or(RETRY.0, |pause| (*pause * 2).min(RETRY.1));
-                tracing::debug!(%uid, %status, "an object is tried again");
+                tracing::debug!(%uid, %status, "retrying an object");
                 self.failed.insert((Instant::now() + pause, uid.clone()));
                 self.pauses.insert(uid, pause);
             }
@@ -334,7 +334,7 @@ impl<K: Storage> Collector<K> {
         let kinds = self.storage.kinds();
         let named = |kind: &Resource| kind.group == owner.group() && *kind.kind == *owner.kind;
         let Some(kind) = kinds.iter().find(|kind| named(&kind.resource)) else {
-            tracing::debug!(kind = %owner.kind, "an owner is of a kind that is not served");
+            tracing::debug!(kind = %owner.kind, "owner of a kind that is not served");
             return Ok(Presence::Unresolvable);
         };
         let namespace = match (kind.resource.scope, &*dependent.namespace) {
@@ -343,7 +343,7 @@ impl<K: Storage> Collector<K> {
                 tracing::warn!(
                     kind = dependent.resource.kind,
                     name = %dependent.name,
-                    "an object of the cluster has an owner in a namespace, and is never collected"
+                    "cluster-scoped object with a namespaced owner is never collected"
                 );
                 return Ok(Presence::Unresolvable);
             }
@@ -371,7 +371,7 @@ async fn act<K: Storage>(storage: &K, uid: &Uid, place: &Place, action: Action) 
     if stored.version != *version || object.uid() != &**uid {
         return Ok(());
     }
-    tracing::debug!(kind = resource.kind, %namespace, %name, ?action, "collecting");
+    tracing::debug!(kind = resource.kind, %namespace, %name, ?action, "collecting object");
     let done = match action {
         Action::Delete { foreground } => remove::delete(storage, resource, &stored, foreground).await,
         Action::Release(finalizer) => remove::release(storage, resource, (namespace, name), finalizer).await,

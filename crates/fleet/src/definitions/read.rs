@@ -131,7 +131,7 @@ impl Definition {
             .iter()
             .any(|name| name.is_empty())
         {
-            return Err("the group, the names or the stored version are missing".to_owned());
+            return Err("group, names or stored version missing".to_owned());
         }
         let (mut kinds, mut lacking) = (Vec::new(), Vec::new());
         for (number, version) in list(spec, "versions").enumerate() {

@@ -80,7 +80,7 @@ impl<S: Source> Fleet<S> {
                     self.tell_syncs(id);
                 }
             }
-            Change::Failed(error) => tracing::error!(%error, "the store cannot be read: trying again"),
+            Change::Failed(error) => tracing::error!(%error, "reading the store failed, retrying"),
         }
     }
 
@@ -172,7 +172,7 @@ impl<S: Source> Fleet<S> {
         if self.replicas.is_being_restored() {
             self.node_lost(name);
         } else if self.reconciler.nodes.contains(name) || self.reconciler.nodes.is_registered(name) {
-            tracing::warn!(node = name.as_str(), "its Node was deleted: it is removed from the fleet");
+            tracing::warn!(node = name.as_str(), "Node was deleted, removing the node");
             self.dismiss(name, None);
         } else if !self.removals.has(name) {
             self.reconciler.remove_from_placement(name);

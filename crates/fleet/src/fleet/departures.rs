@@ -72,7 +72,7 @@ impl<S: Source> Fleet<S> {
     pub(super) fn remove_on_request(&mut self, name: &NodeName, answer: Answer) {
         let Some(answer) = self.removals.remove_again(name, answer) else { return };
         if self.is_known(name) {
-            tracing::warn!(node = name.as_str(), "an operator removes it from the fleet");
+            tracing::warn!(node = name.as_str(), "operator requested removal of the node");
             self.dismiss(name, Some(answer));
         } else {
             // The requester may have disconnected.

@@ -198,7 +198,7 @@ impl<S: Source> Fleet<S> {
                 self.reconciler.work.objects(records.as_ref().map_or(0, Vec::len));
                 let records = records
                     .inspect_err(|error| {
-                        tracing::error!(node = name.as_str(), %error, "the node's records cannot be read");
+                        tracing::error!(node = name.as_str(), %error, "reading the records of the node failed");
                     })
                     .ok();
                 if let Some(id) = self.reconciler.nodes.id(&name) {
@@ -209,7 +209,7 @@ impl<S: Source> Fleet<S> {
             }
             Inbox::Bodies(uids, bodies) => {
                 let bodies = bodies.unwrap_or_else(|error| {
-                    tracing::error!(%error, "objects cannot be read");
+                    tracing::error!(%error, "reading objects failed");
                     Vec::new()
                 });
                 self.bodies.arrived(uids, bodies);
@@ -218,11 +218,11 @@ impl<S: Source> Fleet<S> {
                 match &recorded {
                     Ok(refused) => {
                         for (uid, why) in refused.iter().take(LINES) {
-                            tracing::warn!(node = name.as_str(), %uid, why, of = refused.len(), "a report that cannot be recorded");
+                            tracing::warn!(node = name.as_str(), %uid, why, of = refused.len(), "report not recorded");
                         }
                     }
                     Err(error) => {
-                        tracing::error!(node = name.as_str(), %error, "reports could not be recorded");
+                        tracing::error!(node = name.as_str(), %error, "recording reports failed");
                     }
                 }
                 if let Some(id) = self.reconciler.nodes.id(&name) {
@@ -239,7 +239,7 @@ impl<S: Source> Fleet<S> {
             Inbox::RuleStatusWritten(written) => {
                 self.rules.status_written();
                 if let Err(error) = written {
-                    tracing::error!(%error, "the status of a rule could not be written");
+                    tracing::error!(%error, "writing the status of a rule failed");
                 }
             }
             Inbox::Confirmed(node, written) => self.confirmation_written(&node, &written),
@@ -250,7 +250,7 @@ impl<S: Source> Fleet<S> {
                 self.reconciler.timeline.renewed();
                 match fresh {
                     Ok(_) => self.follow_incarnation(),
-                    Err(error) => tracing::error!(%error, "no new incarnation could be stored"),
+                    Err(error) => tracing::error!(%error, "storing a new incarnation failed"),
                 }
             }
         }
@@ -263,41 +263,38 @@ fn show(node: &NodeName, notice: &CloudNotice) {
             tracing::info!(node = node.as_str(), pending, held, "welcomed");
         }
         CloudNotice::EpochChanged { from, to } => {
-            tracing::warn!(node = node.as_str(), %from, %to, "the node has another database than before");
+            tracing::warn!(node = node.as_str(), %from, %to, "node has a new database");
         }
         CloudNotice::NodeWentBack { recorded, revision } => {
             tracing::warn!(
                 node = node.as_str(),
                 recorded,
                 revision,
-                "the node has an older copy of its database"
+                "node has an older copy of its database"
             );
         }
         CloudNotice::Repairing => {
-            tracing::warn!(
-                node = node.as_str(),
-                "the records differ from what the node holds: asking for its inventory"
-            );
+            tracing::warn!(node = node.as_str(), "records and held objects differ, requesting an inventory");
         }
         CloudNotice::OverQuota { limit } => {
             tracing::error!(
                 node = node.as_str(),
                 limit,
-                "the node names more objects than it can have been given: nothing of it is heard for a minute; if this \
-                 store was replaced by an older copy, raise sync.max_unknown"
+                "node reports more objects than it was sent, ignoring it for one minute; hint: raise sync.max_unknown if \
+                 this store was replaced by an older copy"
             );
         }
         CloudNotice::DeletionsHeld { count } => {
             tracing::error!(
                 node = node.as_str(),
                 count,
-                "removals are held back: they look like the loss of this store; confirm them with \
-                 'edgesync-cloud confirm-deletions {node}' if they are wanted"
+                "removals held back, they look like a loss of this store; hint: to confirm them, run \
+                 'edgesync-cloud confirm-deletions {node}'"
             );
         }
         CloudNotice::Rejected { uid, object, reason, message } => {
             let object = object.as_ref().map(|object| object.key().to_string());
-            tracing::warn!(node = node.as_str(), %uid, object, ?reason, why = message, "the node rejected an object");
+            tracing::warn!(node = node.as_str(), %uid, object, ?reason, why = message, "node rejected an object");
         }
     }
 }

@@ -20,7 +20,7 @@ impl<S: Source> Fleet<S> {
         match event {
             FleetEvent::Open { .. } => self.sender.opened(),
             FleetEvent::Closed { cause, retry_in } => {
-                tracing::warn!(%cause, ?retry_in, "no connection to the broker");
+                tracing::warn!(%cause, ?retry_in, "broker connection closed or refused");
                 self.reconciler.broadcasts.closed();
                 self.removals.disconnected();
             }
@@ -75,7 +75,7 @@ impl<S: Source> Fleet<S> {
         }
         let Ok(presence) = serde_json::from_slice::<Presence>(payload) else {
             if self.may_log(name) {
-                tracing::warn!(node = name.as_str(), "a presence that cannot be read");
+                tracing::warn!(node = name.as_str(), "invalid presence message");
             }
             return;
         };
@@ -128,7 +128,7 @@ impl<S: Source> Fleet<S> {
                 self.counts.bad_frame("node");
                 if self.may_log(name) {
                     let claimed = hello.node.chars().take(64).collect::<String>();
-                    tracing::warn!(node = name.as_str(), claimed, "a Hello in another node's name");
+                    tracing::warn!(node = name.as_str(), claimed, "Hello names another node");
                 }
                 return;
             }
@@ -164,9 +164,9 @@ impl<S: Source> Fleet<S> {
     fn unreadable(&mut self, name: &NodeName, bytes: usize, error: FrameError) {
         let count = self.counts.bad_frame(error.label());
         if error.is_of_another_version() && count > 1 {
-            tracing::debug!(node = name.as_str(), bytes, %error, "a frame of another version");
+            tracing::debug!(node = name.as_str(), bytes, %error, "frame of another protocol version");
         } else if self.may_log(name) {
-            tracing::warn!(node = name.as_str(), bytes, %error, "a frame that cannot be read");
+            tracing::warn!(node = name.as_str(), bytes, %error, "invalid frame");
         }
         if let FrameError::Protocol { found, hello: Some(session) } = error {
             let session = session.chars().take(MAX_WORD).collect();

@@ -18,7 +18,7 @@ pub(super) fn explain(
     object: Option<&Summary>,
 ) -> Option<PlacementExplanation> {
     if removals.has(name) {
-        let why = "the node was removed from the fleet";
+        let why = "node was removed from the fleet";
         let verdict = |_| ObjectVerdict { desired: false, state: why.to_owned(), facts: None };
         let object = object.map(verdict);
         return Some(PlacementExplanation {
@@ -57,20 +57,18 @@ pub(super) fn explain(
     let is_held_back = machine.held(&wishes).any(|(uid, _)| *uid == object.uid);
     let newest = held.as_ref() == Some(&object.version);
     let state = match (desired, machine.phase()) {
-        _ if is_revoked => "the node is revoked: nothing is sent to it".to_owned(),
-        (true, _) if newest => "the node holds the newest version".to_owned(),
+        _ if is_revoked => "node revoked; nothing is sent".to_owned(),
+        (true, _) if newest => "held at the newest version".to_owned(),
         (true, _) if let Some(refusal) = refusal => {
-            format!("the node rejects it, {:?}: {}", refusal.reason, refusal.message)
+            format!("rejected by the node, {:?}: {}", refusal.reason, refusal.message)
         }
-        (true, CloudPhase::Offline) => {
-            "the node is not connected: it is sent when the node comes back".to_owned()
-        }
-        (true, _) => "it is on its way, or waits for its turn".to_owned(),
+        (true, CloudPhase::Offline) => "node offline; sent when it reconnects".to_owned(),
+        (true, _) => "in flight or queued".to_owned(),
         (false, _) if is_held_back => {
-            "its removal is held back until 'edgesync-cloud confirm-deletions' is said".to_owned()
+            format!("removal held back; hint: 'edgesync-cloud confirm-deletions {name}'")
         }
-        (false, _) if held.is_some() => "the node holds it, and is to remove it".to_owned(),
-        (false, _) => "nothing places it on the node".to_owned(),
+        (false, _) if held.is_some() => "held; removal pending".to_owned(),
+        (false, _) => "no rule, label or reference places it on the node".to_owned(),
     };
     let facts = ObjectFacts {
         uid: object.uid.to_string(),

@@ -151,7 +151,7 @@ impl<S: Source> Fleet<S> {
             tracing::debug!(
                 node = name.as_str(),
                 bytes,
-                "too much is being taken: the node is to send it again"
+                "ingest queue full, upload dropped until the node resends it"
             );
             let now = self.reconciler.now();
             if let Some(node) = self.reconciler.node(id) {
@@ -243,14 +243,7 @@ async fn store(
         Ok(UploadOutcome { taken, refused, events_dropped }) => {
             for Refused { seq, reason, message } in refused.iter().take(LINES) {
                 let of = refused.len();
-                tracing::warn!(
-                    node = node.as_str(),
-                    seq,
-                    ?reason,
-                    why = message,
-                    of,
-                    "an item of the node's outbox has no effect"
-                );
+                tracing::warn!(node = node.as_str(), seq, ?reason, why = message, of, "outbox item refused");
             }
             let report = report.filter(|(seq, _)| refused.iter().all(|refused| refused.seq != *seq));
             let report = report.map(|(_, conditions)| conditions);
@@ -260,7 +253,7 @@ async fn store(
             Some(Stored { taken, refused, events_dropped, report, in_effect })
         }
         Err(error) => {
-            tracing::error!(node = node.as_str(), %error, "items of the node's outbox could not be stored");
+            tracing::error!(node = node.as_str(), %error, "storing outbox items failed");
             None
         }
     }
@@ -309,7 +302,7 @@ impl<S: Source> Fleet<S> {
     pub(super) fn leases_written(&mut self, written: &Result<u64>) {
         match written {
             Ok(count) => self.counts.leases_written += count,
-            Err(error) => tracing::error!(%error, "Leases could not be written"),
+            Err(error) => tracing::error!(%error, "writing Leases failed"),
         }
         let now = self.reconciler.now();
         self.reconciler.nodes.lifecycle.leases_written(now, written.is_ok());
@@ -318,7 +311,7 @@ impl<S: Source> Fleet<S> {
 
     pub(super) fn nodes_changed(&mut self, changed: &Result<()>) {
         if let Err(error) = changed {
-            tracing::error!(%error, "conditions of Nodes could not be written");
+            tracing::error!(%error, "writing conditions of Nodes failed");
         }
         let now = self.reconciler.now();
         self.reconciler.nodes.lifecycle.changes_written(now, changed.is_ok());
@@ -328,7 +321,7 @@ impl<S: Source> Fleet<S> {
     pub(super) fn events_expired(&mut self, expired: &Result<u64>) {
         match expired {
             Ok(count) => self.counts.events_expired += count,
-            Err(error) => tracing::error!(%error, "Events whose time is over could not be deleted"),
+            Err(error) => tracing::error!(%error, "deleting expired Events failed"),
         }
         self.expiry.ended(self.reconciler.now(), expired);
     }
@@ -348,7 +341,7 @@ impl<S: Source> Fleet<S> {
         let leases = self.of_nodes(leases);
         let source = self.requests.source();
         if let Err(error) = source.renew_leases(leases).await {
-            tracing::error!(%error, "the last Leases could not be written");
+            tracing::error!(%error, "writing the last Leases failed");
         }
         if let Some(replication) = source.replication() {
             replication.finish().await;

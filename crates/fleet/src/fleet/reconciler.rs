@@ -260,7 +260,7 @@ impl Reconciler {
     /// Replaces the scopes that cannot be read.
     pub(super) fn set_unread(&mut self, unread: Vec<Unread>) {
         for unread in unread.iter().filter(|unread| !self.desired.unread.contains(unread)) {
-            tracing::warn!(%unread, "it cannot be read now: what nodes hold of it stays as it is");
+            tracing::warn!(%unread, "objects unreadable, nodes keep those that they hold");
         }
         let before = std::mem::replace(&mut self.desired.unread, unread);
         if before.iter().any(|before| !self.desired.unread.contains(before)) {

@@ -168,7 +168,7 @@ impl Removals {
                 removed.wanted
             }
             Err(error) => {
-                tracing::error!(node = name.as_str(), %error, "the node could not be removed");
+                tracing::error!(node = name.as_str(), %error, "removing the node failed");
                 removed.stage = Stage::Failed;
                 removed.answer(&Err(failed(&error)));
                 self.retries.insert((now + RETRY, name.clone()));
@@ -224,7 +224,7 @@ impl Removals {
         let Some(removed) = self.nodes.get_mut(name) else { return Err(answer) };
         match removed.stage {
             Stage::Draining | Stage::Deleting | Stage::Failed => {
-                let busy = format!("node '{name}' is being removed at the moment");
+                let busy = format!("node '{name}' is being removed");
                 // The requester may have disconnected.
                 let _ = answer.send(Err(Status::unavailable(busy, 1)));
                 Ok(false)
@@ -248,7 +248,7 @@ impl Removals {
         match removed.stage {
             Stage::Deleting => removed.wanted = true,
             Stage::Gone => {
-                tracing::info!(node = name.as_str(), "its Node was created: it is taken in again");
+                tracing::info!(node = name.as_str(), "Node was created, readmitting the node");
                 return true;
             }
             _ => {}
@@ -260,7 +260,7 @@ impl Removals {
     pub(super) fn admitted_elsewhere(&self, name: &NodeName) -> bool {
         let is_news = self.nodes.get(name).is_some_and(|removed| removed.stage == Stage::Gone);
         if is_news {
-            tracing::info!(node = name.as_str(), "it was admitted elsewhere: it is taken in again");
+            tracing::info!(node = name.as_str(), "admitted by another replica, readmitting the node");
         }
         is_news
     }
@@ -281,17 +281,17 @@ impl Removals {
     ) -> Option<Admitted> {
         let removed = self.nodes.get_mut(name)?;
         if let Err(error) = result {
-            tracing::error!(node = name.as_str(), %error, "the node could not be admitted");
+            tracing::error!(node = name.as_str(), %error, "readmitting the node failed");
             removed.answer(&Err(failed(&error)));
             removed.stage = Stage::NotAdmitted;
             self.retries.insert((now + RETRY, name.clone()));
             return None;
         }
-        tracing::info!(node = name.as_str(), "admitted to the fleet again");
+        tracing::info!(node = name.as_str(), "readmitted to the fleet");
         removed.answer(&Ok(true));
         let Removed { connection, session, .. } = self.nodes.remove(name)?;
         let request = session.map(|session| {
-            let reason = "this node is admitted to the fleet again".to_owned();
+            let reason = "node readmitted to the fleet".to_owned();
             HelloRequest { session, reason, retry_after_seconds: 0, removed: false }
         });
         Some(Admitted { connection, request })
@@ -361,7 +361,7 @@ impl Removed {
 
     fn reason(&self, name: &NodeName) -> String {
         format!(
-            "node '{name}' was removed from the fleet at {}; 'edgesync-cloud node admit {name}' takes it in again",
+            "node '{name}' was removed from the fleet at {}; hint: to readmit it, run 'edgesync-cloud node admit {name}'",
             rfc3339(self.since)
         )
     }
@@ -375,5 +375,5 @@ impl Removed {
 }
 
 fn failed(error: &SourceError) -> Status {
-    Status::unavailable(format!("the store could not: {error}"), 5)
+    Status::unavailable(format!("store: {error}"), 5)
 }

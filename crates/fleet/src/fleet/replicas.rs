@@ -93,10 +93,7 @@ impl<S: Source> Fleet<S> {
     /// Handles a Node that is missing in a restored copy: the copy is older than the Node. The node
     /// sends its report again.
     pub(super) fn node_lost(&mut self, name: &NodeName) {
-        tracing::warn!(
-            node = name.as_str(),
-            "its Node is not in the copy from which the store was restored: it is made anew"
-        );
+        tracing::warn!(node = name.as_str(), "Node missing in the restored store, recreating it");
         self.reconciler.nodes.set_registered(name, false);
         self.reconciler.set_labels(name, Labels::new());
         let Some(id) = self.reconciler.nodes.id(name) else { return };
@@ -134,7 +131,7 @@ impl<S: Source> Fleet<S> {
         let id = self.reconciler.nodes.id(name)?;
         let confirmed =
             self.reconciler.with_machine(id, |machine, desired| machine.confirm_deletions(now, desired))?;
-        tracing::info!(node = name.as_str(), confirmed, "removals that were held back are confirmed");
+        tracing::info!(node = name.as_str(), confirmed, "held-back removals confirmed");
         if confirmed > 0 {
             self.write_confirmation(name, Some(confirmed));
         }
@@ -148,11 +145,7 @@ impl<S: Source> Fleet<S> {
         let held = node.machine.held_count();
         if incarnation == &**self.reconciler.timeline.incarnation() && (1..=count).contains(&held) {
             let now = self.reconciler.now();
-            tracing::info!(
-                node = node.name.as_str(),
-                held,
-                "an operator has confirmed the removals that are held back"
-            );
+            tracing::info!(node = node.name.as_str(), held, "operator confirmed held-back removals");
             self.reconciler.with_machine(id, |machine, desired| machine.confirm_deletions(now, desired));
         }
     }
@@ -177,7 +170,7 @@ impl<S: Source> Fleet<S> {
 
     pub(super) fn confirmation_written(&mut self, node: &NodeName, written: &Result<()>) {
         if let Err(error) = written {
-            tracing::error!(node = node.as_str(), %error, "whether removals are confirmed could not be written for other replicas");
+            tracing::error!(node = node.as_str(), %error, "publishing confirmed removals to other replicas failed");
         }
     }
 }

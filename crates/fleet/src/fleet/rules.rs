@@ -99,7 +99,7 @@ impl Rules {
     /// configuration.
     pub(super) fn name(&self, id: RuleId) -> String {
         let Some(known) = self.known.values().find(|known| known.id == Some(id)) else {
-            return format!("[[placement]] {} of the configuration", id.number() + 1);
+            return format!("configuration [[placement]] {}", id.number() + 1);
         };
         let Summary { resource, namespace, name, .. } = &*known.summary;
         let place = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
@@ -123,7 +123,7 @@ impl Rules {
         let known = Known { summary: Arc::clone(summary), in_force, id };
         self.known.insert(summary.uid.clone(), known);
         let key = summary.resource.key(&summary.namespace, &summary.name);
-        tracing::info!(rule = %key, in_force = id.is_some(), "a rule has come or changed");
+        tracing::info!(rule = %key, in_force = id.is_some(), "placement rule updated");
         if id.is_none() || !self.any_object {
             // It has missed nothing.
             replaced.into_iter().for_each(|id| give_up(reconciler, id));
@@ -145,7 +145,7 @@ impl Rules {
     pub(super) fn drop(&mut self, reconciler: &mut Reconciler, uid: &str) {
         let Some(Known { summary, id, .. }) = self.known.remove(uid) else { return };
         let key = summary.resource.key(&summary.namespace, &summary.name);
-        tracing::info!(rule = %key, "a rule is no more");
+        tracing::info!(rule = %key, "placement rule deleted");
         id.into_iter().for_each(|id| give_up(reconciler, id));
     }
 
@@ -221,7 +221,7 @@ impl Rules {
         let problems = problems(uid, kinds);
         let accepted = match (in_force.problems.0.is_empty(), problems.first()) {
             (false, _) => ("False", "Invalid", in_force.problems.to_string()),
-            (true, None) => ("True", "Accepted", "it is in force".to_owned()),
+            (true, None) => ("True", "Accepted", "rule is in force".to_owned()),
             (true, Some(first)) => ("False", first.reason, told(&problems)),
         };
         let (state, reason) = match in_sync == nodes && self.are_complete() {
@@ -229,8 +229,7 @@ impl Rules {
             true => ("True", "InSync"),
             false => ("False", "NodesBehind"),
         };
-        let message =
-            format!("nodes that are connected and hold what they are to hold: {in_sync} of {nodes}");
+        let message = format!("{in_sync} of {nodes} nodes are connected and in sync");
         let synced = (state, reason, message);
         let now = rfc3339(Timestamp::now());
         let condition = |kind: &str, (status, reason, message): (&str, &str, String)| {

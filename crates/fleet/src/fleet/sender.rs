@@ -180,12 +180,12 @@ impl Sender {
                             node = name.as_str(),
                             frame = frame.name(),
                             bytes = bytes.len(),
-                            "sends"
+                            "sending frame"
                         );
                         bytes
                     }
                     Err(error) => {
-                        tracing::error!(node = name.as_str(), frame = frame.name(), %error, "a frame could not be written");
+                        tracing::error!(node = name.as_str(), frame = frame.name(), %error, "encoding a frame failed");
                         return Sending::Sent;
                     }
                 }
@@ -202,7 +202,7 @@ impl Sender {
                 Sending::Nothing
             }
             Err(error) => {
-                tracing::error!(node = name.as_str(), %error, "a frame does not fit the node's link");
+                tracing::error!(node = name.as_str(), %error, "sending a frame failed");
                 Sending::Sent
             }
         }
@@ -216,7 +216,7 @@ impl Sender {
             .map_err(|error| error.to_string())
             .and_then(|bytes| self.downlink.try_publish(name, bytes).map_err(|error| error.to_string()));
         if let Err(error) = sent {
-            tracing::debug!(node = name.as_str(), error, "the node could not be asked for a Hello");
+            tracing::debug!(node = name.as_str(), error, "requesting a Hello failed");
         }
     }
 

@@ -33,7 +33,7 @@ impl Timeline {
 
     /// Begins another timeline.
     pub(super) fn begin(&mut self, incarnation: Arc<str>, issued: Arc<Issued>) {
-        tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
+        tracing::warn!(%incarnation, "new incarnation of the store");
         self.incarnation = incarnation;
         self.issued = issued;
         self.witnesses.clear();
@@ -48,7 +48,7 @@ impl Timeline {
             tracing::warn!(
                 node = node.as_str(),
                 witnesses,
-                "a node says that it has what this store never gave: its own removals are held back if they are many"
+                "node reports versions that this store never issued, mass deletions on it are held back"
             );
             return false;
         }
@@ -57,7 +57,7 @@ impl Timeline {
             tracing::error!(
                 node = node.as_str(),
                 witnesses,
-                "nodes know more than this store ever said: it was replaced by an older copy"
+                "store rollback detected: nodes hold versions newer than any this store issued"
             );
         }
         begins

@@ -10,7 +10,7 @@ use super::{Life, Vital};
 /// Reason of all conditions after the Lease has expired, as in Kubernetes' node lifecycle
 /// controller.
 const STATUS_UNKNOWN: &str = "NodeStatusUnknown";
-const NO_RENEWAL: &str = "the agent has stopped renewing its Lease";
+const NO_RENEWAL: &str = "agent stopped renewing its Lease";
 /// Conditions assumed for a node that has not reported its own.
 const OWN: [&str; 3] = [STORE_HEALTHY, DISK_PRESSURE, TRAFFIC_BUDGET_SPENT];
 
@@ -36,7 +36,7 @@ pub(super) struct Told {
 /// Texts that follow a number of objects in the message.
 const PENDING: &str = "to be sent or removed";
 const REJECTED: &str = "rejected by the node";
-const HELD: &str = "held back from removal until that is confirmed";
+const HELD: &str = "held back from removal until confirmed";
 
 /// Numbers parsed from a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl View {
             _ => "ObjectsPending",
         };
         if self.in_sync {
-            let message = "the node holds what it is to hold".to_owned();
+            let message = "all desired objects are held at their latest version".to_owned();
             return Told { status: ConditionStatus::True, reason, message, held: 0 };
         }
         let counts = [(self.pending, PENDING), (self.rejected, REJECTED), (self.held, HELD)];
@@ -85,7 +85,7 @@ impl View {
             parts.push(format!("{count} {noun} {what}"));
         }
         if parts.is_empty() {
-            parts.push("a report of the node is being recorded".to_owned());
+            parts.push("recording a report".to_owned());
         }
         Told { status: ConditionStatus::False, reason, message: parts.join(", "), held: self.held }
     }
@@ -119,14 +119,14 @@ impl Vital {
         let mut conditions = Vec::new();
         match self.life {
             Life::Renewed => {
-                let message = "the agent renews its Lease";
+                let message = "agent is renewing its Lease";
                 conditions.push(condition(READY, ConditionStatus::True, "AgentReady", message));
             }
             // Its Lease expired after an earlier renewal; that may not be written yet.
             Life::Welcomed if self.arrived.is_some() => conditions.push(unknown(READY)),
             _ => {}
         }
-        let message = "the cloud side and the node talk to each other";
+        let message = "node is connected to the cloud side";
         conditions.push(condition(CLOUD_REACHABLE, ConditionStatus::True, "Connected", message));
         if let Some(sync) = &self.sync {
             let Told { status, reason, message, .. } = &sync.told;

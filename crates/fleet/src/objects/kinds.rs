@@ -13,8 +13,7 @@ use edgesync_schema::Schema;
 
 /// Reason why clients cannot write records. They are the ledger of sent objects: a forged or
 /// deleted one would make the cloud send too little or too much until the node's digest reveals it.
-const RECORDS_HINT: &str =
-    "it says what a node has reported and is written by nobody else; change the object that it is about";
+const RECORDS_HINT: &str = "records of what nodes report are read-only; change the object instead";
 
 /// Table of kinds. Readers clone an `Arc` of the whole table; writers replace it.
 pub(super) struct Kinds {

@@ -115,7 +115,7 @@ impl ObjectSource for Embedded {
         if unknown.is_empty() {
             return Vec::new();
         }
-        let message = format!("no kind is called {}", unknown.join(", "));
+        let message = format!("unknown kinds: {}", unknown.join(", "));
         vec![RuleProblem { reason: "KindUnknown", message, hides: false }]
     }
 

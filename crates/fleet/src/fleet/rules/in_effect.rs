@@ -35,8 +35,7 @@ impl Count {
             _ => ("False", "NotInEffect"),
         };
         let message = format!(
-            "nodes with rules for files that concern its objects, and on which the newest version of these is in effect: \
-             {in_effect} of {telling}"
+            "{in_effect} of {telling} nodes with file rules for its objects have the newest versions in effect"
         );
         (status, reason, message)
     }
