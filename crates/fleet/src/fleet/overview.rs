@@ -232,6 +232,6 @@ pub(super) fn row_of(node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) ->
         held: machine.recorded_tally().count,
         desired: node.progress.desired(),
         pending: machine.pending(),
-        troubles: rejected + machine.held_count() + not_in_effect,
+        problems: rejected + machine.held_count() + not_in_effect,
     }
 }

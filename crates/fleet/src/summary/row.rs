@@ -44,22 +44,22 @@ pub(crate) struct Row {
     /// Objects to be sent or removed.
     pub(crate) pending: u64,
     /// Objects that are rejected, held back from removal, or not in effect.
-    pub(crate) troubles: u64,
+    pub(crate) problems: u64,
 }
 
 impl Row {
     /// Returns whether only frequently changing numbers differ, as while a node syncs.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
-        self.state == other.state && self.troubles == other.troubles
+        self.state == other.state && self.problems == other.problems
     }
 
-    /// Writes `[name, state, since, held, desired, pending, troubles],`.
+    /// Writes `[name, state, since, held, desired, pending, problems],`.
     pub(super) fn write(&self, name: &str, out: &mut String) {
-        let Self { state, since, held, desired, pending, troubles } = self;
+        let Self { state, since, held, desired, pending, problems } = self;
         // Writing to a `String` cannot fail.
         let _ = write!(
             out,
-            "[{},{},{since},{held},{desired},{pending},{troubles}],",
+            "[{},{},{since},{held},{desired},{pending},{problems}],",
             Value::from(name),
             *state as usize
         );
