@@ -7,11 +7,11 @@
 //! - `reconciler`: the machines with the objects that they reconcile with; `nodes`, `broadcasts`,
 //!   `ledger_loader`, `timeline` and `settings` are parts of it;
 //! - `bodies`, `sender` with `line`: downstream, to nodes; `ingest`: upstream, from nodes;
-//! - `rules`, `removals`, `replicas`, `requests`, `numbers`;
-//! - `queries`, `overview`, `rollouts`, `search`, `explain`: views for operators and pages.
+//! - `rules`, `removals`, `replicas`, `requests`, `writes`, `numbers`;
+//! - `views` with `queries`, `overview`, `rollouts`, `search`, `explain`: for operators and pages.
 //!
-//! [`Fleet`] composes them: `events`, `changes`, `effects`, `departures`, `operators` hold its
-//! methods, grouped by their cause.
+//! [`Fleet`] composes them: `events`, `changes`, `effects` and `departures` hold its methods, grouped
+//! by their cause.
 
 mod bodies;
 mod broadcasts;
@@ -25,7 +25,6 @@ mod ledger_loader;
 mod line;
 mod nodes;
 mod numbers;
-mod operators;
 mod overview;
 mod queries;
 mod reconciler;
@@ -38,6 +37,8 @@ mod search;
 mod sender;
 mod settings;
 mod timeline;
+mod views;
+mod writes;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -58,16 +59,16 @@ use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
 
 use super::admin::AdminRequest;
 use super::lifecycle::NodeLifecycle;
-use super::source::{Change, NodeFacts, Result, Source};
+use super::metrics::CloudNumbers;
+use super::source::{Change, NodeFacts, Replication, Result, Source};
 use super::summary::Board;
 use bodies::Bodies;
 use changes::Feed;
-use ingest::{EventExpiry, Intake};
+use ingest::Intake;
 use nodes::{NodeId, Nodes};
 use numbers::Counts;
-use operators::Views;
-use overview::Overview;
-use queries::Queries;
+use overview::{Overview, Traffic};
+use queries::{Queries, View};
 use reconciler::Reconciler;
 use removals::Removals;
 use replicas::Replicas;
@@ -77,6 +78,8 @@ use rules::Rules;
 use sender::Sender;
 use settings::Settings;
 use timeline::Timeline;
+use views::{AdminState, Command, Views};
+use writes::EventExpiry;
 
 /// Maximum number of events handled before the machines get their turn.
 const BURST: usize = 64;
@@ -150,13 +153,13 @@ impl<S: Source> Fleet<S> {
             enrollment,
         };
         fleet.read_all().await?;
-        fleet.meet_stored(&orphans).await?;
+        fleet.load_nodes(&orphans).await?;
         fleet.sender.announce();
         Ok(fleet)
     }
 
     /// Adds the nodes that have reported before, and removes those whose Node was deleted since.
-    async fn meet_stored(&mut self, orphans: &HashSet<NodeName>) -> Result<()> {
+    async fn load_nodes(&mut self, orphans: &HashSet<NodeName>) -> Result<()> {
         let mut standings = self.requests.source().standings().await?;
         for (name, facts) in self.requests.source().nodes().await? {
             if orphans.contains(&name) {
@@ -195,7 +198,7 @@ impl<S: Source> Fleet<S> {
                     self.changed(change);
                 }
             }
-            while self.spread_news() {}
+            while self.deliver_changes() {}
             if complete && self.rules.are_complete() {
                 break;
             }
@@ -244,7 +247,7 @@ impl<S: Source> Fleet<S> {
                     let Some(event) = event else { break };
                     self.hear(event, &mut events);
                 }
-                change = self.feed.next(), if self.reconciler.broadcasts.is_told() => self.changed(change),
+                change = self.feed.next(), if self.reconciler.broadcasts.is_delivered() => self.changed(change),
                 Some(answer) = self.requests.next() => self.take_answers(answer),
                 moved = self.sender.moved(), if self.reconciler.nodes.is_settled() => {
                     self.reconciler.nodes.links_moved(&moved);
@@ -258,17 +261,24 @@ impl<S: Source> Fleet<S> {
         }
     }
 
+    /// Writes the last Leases before the process ends.
+    pub async fn finish(&mut self) {
+        writes::finish(&mut self.reconciler, &mut self.requests, &mut self.counts).await;
+    }
+
     /// Does the work that needs no waiting, within the budget of one turn. Returns when the next
     /// turn is due.
     fn begin_turn(&mut self) -> Instant {
         self.follow_incarnation();
-        let untold = self.spread_news();
-        let unanswered = self.gather();
-        self.look_at_rules();
+        let undelivered = self.deliver_changes();
+        let unanswered = self.run_queries();
+        self.check_rules();
         let uncounted = self.update_views();
-        let more = self.drain() || untold || unanswered || uncounted || self.rules.has_due();
+        let more = self.drain() || undelivered || unanswered || uncounted || self.rules.has_due();
         self.read_ledgers();
-        self.write_due();
+        writes::begin(&mut self.reconciler, &self.requests, &mut self.expiry);
+        self.retry_removals();
+        self.replicas.write_differences(&mut self.reconciler, &self.requests);
         let idle = Instant::now() + if more { Duration::ZERO } else { Duration::from_secs(1) };
         let Reconciler { nodes, ledgers, .. } = &self.reconciler;
         let next = earlier(nodes.deadline(), nodes.lifecycle.deadline());
@@ -276,6 +286,42 @@ impl<S: Source> Fleet<S> {
         let Views { overview, rollouts, .. } = &self.views;
         let next = earlier(next, earlier(Some(overview.deadline()), rollouts.deadline()));
         next.map_or(idle, |at| self.reconciler.instant(at).min(idle))
+    }
+
+    /// Continues the queries over all nodes within the budget of one turn. Returns whether work is
+    /// left.
+    fn run_queries(&mut self) -> bool {
+        let Self { views, reconciler, removals, counts, bodies, requests, .. } = self;
+        let complete = |numbers: &mut CloudNumbers| {
+            numbers.objects = reconciler.desired.placement.len() as u64;
+            numbers.bodies = bodies.numbers();
+            numbers.cluster = requests.replication().map(Replication::numbers);
+            numbers.nodes.waiting = reconciler.ledgers.waiting() as u64;
+            counts.add_to(numbers);
+        };
+        views.queries.gather(&View { reconciler, removals, counts, complete: &complete })
+    }
+
+    /// Continues the overview or the tracked roll-outs. Returns whether work is left.
+    fn update_views(&mut self) -> bool {
+        let traffic = Traffic { sent: self.sender.written(), received: self.counts.received };
+        self.views.update(&mut self.reconciler, (&self.removals, &self.rules), traffic)
+    }
+
+    fn administer(&mut self, request: AdminRequest) {
+        let Self { views, reconciler, rules, removals, enrollment, .. } = self;
+        let is_revoked = |name: &NodeName| enrollment.is_revoked(name);
+        let state = AdminState { reconciler, rules, removals, is_revoked: &is_revoked };
+        match views.answer(&state, request) {
+            None => {}
+            Some(Command::Remove(name, answer)) => self.remove_on_request(&name, answer),
+            Some(Command::Admit(name, answer)) => self.admit_on_request(&name, answer),
+            Some(Command::ConfirmDeletions(name, answer)) => {
+                let confirmed = replicas::confirm_deletions(&mut self.reconciler, &self.requests, &name);
+                // The requester may have disconnected.
+                let _ = answer.send(confirmed);
+            }
+        }
     }
 
     /// Handles an event, and those already queued behind it.
@@ -347,9 +393,9 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Checks the next rule, and writes its status if it has changed.
-    fn look_at_rules(&mut self) {
+    fn check_rules(&mut self) {
         let source = self.requests.source();
-        let status = self.rules.look(&self.reconciler, |rule, kinds| source.rule_problems(rule, kinds));
+        let status = self.rules.check_next(&self.reconciler, |rule, kinds| source.rule_problems(rule, kinds));
         if let Some(status) = status {
             self.requests
                 .ask(|source| async move { Inbox::RuleStatusWritten(source.set_rule_status(status).await) });

@@ -27,7 +27,7 @@ const MAX_LOADS: usize = 2;
 
 /// An object that a node loads.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct BodyRequest {
     pub(super) uid: Uid,
     /// The desired version.
     pub(super) version: ResourceVersion,
@@ -86,7 +86,7 @@ impl Drop for Holder {
 struct Load {
     node: NodeId,
     token: u64,
-    objects: Vec<Wanted>,
+    objects: Vec<BodyRequest>,
     /// Number of its objects that are being read.
     missing: usize,
     bodies: Vec<Loaded>,
@@ -170,7 +170,7 @@ impl Bodies {
     }
 
     /// Queues a load of a node.
-    pub(super) fn load(&mut self, node: NodeId, token: u64, sort: Sort, objects: Vec<Wanted>) {
+    pub(super) fn load(&mut self, node: NodeId, token: u64, sort: Sort, objects: Vec<BodyRequest>) {
         let id = self.next_load;
         self.next_load += 1;
         let of_node = self.by_node.entry(node).or_default();
@@ -296,7 +296,7 @@ impl Bodies {
     /// Admits a load, unless it has to wait: it exceeds the free memory and other bodies are live.
     fn admit(&mut self, id: u64, sort: Sort) -> bool {
         let Some(load) = self.loads.get_mut(&id) else { return true };
-        let is_new = |wanted: &&Wanted| match self.entries.get(&wanted.uid) {
+        let is_new = |wanted: &&BodyRequest| match self.entries.get(&wanted.uid) {
             Some(entry) => entry.read.is_none() && entry.held(&wanted.version).is_none(),
             None => true,
         };
@@ -307,7 +307,7 @@ impl Bodies {
             self.counts.delayed += u64::from(!std::mem::replace(&mut load.delayed, true));
             return false;
         }
-        for Wanted { uid, version, size } in std::mem::take(&mut load.objects) {
+        for BodyRequest { uid, version, size } in std::mem::take(&mut load.objects) {
             let entry = self.entries.entry(Arc::clone(&uid)).or_default();
             if let Some(body) = entry.held(&version) {
                 self.counts.shared += 1;

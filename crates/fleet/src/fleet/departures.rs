@@ -5,7 +5,6 @@
 //! end before the deletion: a record or a Node written after it would stay.
 
 use super::Fleet;
-use super::nodes::NodeId;
 use super::removals::{Leaving, Reply, Retry};
 use super::requests::Inbox;
 use crate::admin::{Answer, unknown};
@@ -13,17 +12,9 @@ use crate::metrics::add_counters;
 use crate::source::{self, Replication as _, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::frame::Up;
-use edgesync_protocol::timing::Now;
 
 impl<S: Source> Fleet<S> {
-    /// Counts a request to the store for a node.
-    pub(super) fn begun(&mut self, id: NodeId) {
-        if let Some(node) = self.reconciler.nodes.get_mut(id) {
-            node.schedule.request_begun();
-        }
-    }
-
-    /// Counts the end of a request.
+    /// Counts the end of a request to the store for a node.
     pub(super) fn ended(&mut self, name: &NodeName) {
         if let Some(node) = self.reconciler.nodes.named_mut(name) {
             node.schedule.request_ended();
@@ -34,7 +25,7 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Resumes the removals that wait for a write for many nodes.
-    pub(super) fn go_on_removing(&mut self) {
+    pub(super) fn resume_removals(&mut self) {
         for name in self.removals.draining() {
             self.reconciler.work.node();
             self.delete_if_idle(&name);
@@ -53,8 +44,8 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Retries failed removals and admissions.
-    pub(super) fn retry_removals(&mut self, now: Now) {
-        let end = self.reconciler.work.part();
+    pub(super) fn retry_removals(&mut self) {
+        let (now, end) = (self.reconciler.now(), self.reconciler.work.part());
         while !self.reconciler.work.has_reached(end)
             && let Some(retry) = self.removals.next_retry(now)
         {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::Fleet;
-use super::bodies::{Answer, Sort, Wanted};
+use super::bodies::{Answer, BodyRequest, Sort};
 use super::nodes::NodeId;
 use super::requests::Inbox;
 use super::sender::Sent;
-use crate::source::Source;
+use super::{Fleet, replicas, writes};
+use crate::source::{Changes as _, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{CloudEffect, CloudNotice};
@@ -87,9 +87,9 @@ impl<S: Source> Fleet<S> {
             }
         }
         let in_sync = self.reconciler.end_turn(id);
-        self.watch_differences(id);
+        self.replicas.watch_differences(&mut self.reconciler, &self.requests, id);
         if in_sync {
-            self.end_confirmation(id);
+            replicas::end_confirmation(&mut self.reconciler, &self.requests, id);
         }
     }
 
@@ -105,7 +105,7 @@ impl<S: Source> Fleet<S> {
     pub(super) fn read_ledgers(&mut self) {
         let now = self.reconciler.now();
         while let Some((id, name, expected)) = self.reconciler.ledgers.next(now, &self.reconciler.nodes) {
-            self.begun(id);
+            self.reconciler.nodes.request_begun(id);
             self.requests.ask(|source| async move {
                 let records = source.records(&name).await;
                 Inbox::Opened(name, expected, records)
@@ -118,22 +118,27 @@ impl<S: Source> Fleet<S> {
         let Some(name) = self.reconciler.nodes.name(id) else { return };
         match effect {
             CloudEffect::Open => self.reconciler.ledgers.wait(id),
-            CloudEffect::CatchUp { token } => self.ask_to_catch_up(id, token),
+            CloudEffect::CatchUp { token } => {
+                self.replicas.await_catch_up(self.feed.changes.catch_up(), id, token);
+            }
             CloudEffect::Load { token, objects } => {
                 let placement = &self.reconciler.desired.placement;
                 let size = |uid: &Uid| placement.object(uid).map_or(0, |object| object.size);
-                let wanted = |(uid, version)| Wanted { size: size(&uid), uid, version };
-                let wanted: Vec<Wanted> = objects.into_iter().map(wanted).collect();
-                let is_large = wanted.iter().any(|wanted| wanted.size > self.reconciler.settings.max_frame);
+                let request = |(uid, version)| BodyRequest { size: size(&uid), uid, version };
+                let requests: Vec<BodyRequest> = objects.into_iter().map(request).collect();
+                let max_frame = self.reconciler.settings.max_frame;
+                let is_large = requests.iter().any(|request| request.size > max_frame);
                 let sort = if is_large { Sort::Large } else { Sort::Small };
-                self.bodies.load(id, token, sort, wanted);
+                self.bodies.load(id, token, sort, requests);
             }
             CloudEffect::Record(batch) => {
                 let token = batch.token;
-                let node = self.reconciler.nodes.get(id);
-                let agent = node.and_then(|node| node.reported.agent.clone());
-                self.recording(id, &batch);
-                self.begun(id);
+                let node = self.reconciler.nodes.get_mut(id);
+                let agent = node.and_then(|node| {
+                    node.reported.record(&batch);
+                    node.reported.agent.clone()
+                });
+                self.reconciler.nodes.request_begun(id);
                 self.requests.ask(|source| async move {
                     let recorded = source.record(&name, agent, batch).await;
                     Inbox::Recorded(name, token, recorded)
@@ -150,13 +155,15 @@ impl<S: Source> Fleet<S> {
                 let now = self.reconciler.now();
                 self.reconciler.nodes.lifecycle.renewed(now, Timestamp::now(), &name, &lease);
             }
-            CloudEffect::Take { token, upload } => self.take(id, token, upload),
+            CloudEffect::Take { token, upload } => {
+                self.intake.take(&mut self.reconciler, &self.requests, id, (token, upload));
+            }
             CloudEffect::Notice(notice) => {
                 let now = self.reconciler.now();
                 match &notice {
                     CloudNotice::Welcomed { .. } => {
                         self.reconciler.nodes.lifecycle.welcomed(now, &name);
-                        self.welcomed_here(id);
+                        replicas::welcomed(&mut self.reconciler, &self.requests, id);
                     }
                     CloudNotice::OverQuota { .. } => self.refuse(id),
                     _ => {}
@@ -232,17 +239,31 @@ impl<S: Source> Fleet<S> {
                 }
                 self.ended(&name);
             }
-            Inbox::Taken(name, token, stored) => self.taken(&name, token, stored),
-            Inbox::LeasesWritten(written) => self.leases_written(&written),
-            Inbox::NodesChanged(changed) => self.nodes_changed(&changed),
-            Inbox::EventsExpired(expired) => self.events_expired(&expired),
+            Inbox::Taken(name, token, stored) => {
+                let Self { intake, reconciler, requests, counts, .. } = self;
+                counts.events_dropped += intake.taken(reconciler, requests, &name, (token, stored));
+                self.ended(&name);
+            }
+            Inbox::LeasesWritten(written) => {
+                writes::leases_written(&mut self.reconciler, &mut self.counts, &written);
+                self.resume_removals();
+            }
+            Inbox::NodesChanged(written) => {
+                writes::conditions_written(&mut self.reconciler, &written);
+                self.resume_removals();
+            }
+            Inbox::EventsExpired(expired) => self.expiry.ended(now, &mut self.counts, &expired),
             Inbox::RuleStatusWritten(written) => {
                 self.rules.status_written();
                 if let Err(error) = written {
                     tracing::error!(%error, "writing the status of a rule failed");
                 }
             }
-            Inbox::Confirmed(node, written) => self.confirmation_written(&node, &written),
+            Inbox::Confirmed(node, written) => {
+                if let Err(error) = written {
+                    tracing::error!(node = node.as_str(), %error, "publishing confirmed removals to other replicas failed");
+                }
+            }
             Inbox::Removed(name, removed) => self.removed(&name, removed),
             Inbox::Admitted(name, admitted) => self.admitted(&name, admitted),
             Inbox::Room(id) => self.sender.has_room(&mut self.reconciler, id),

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::Fleet;
-use crate::source::Source;
+use crate::source::{Replication as _, Source};
 use edgesync_broker::{Channel, FleetEvent};
 use edgesync_object::{Budget, NodeName};
 use edgesync_protocol::frame::{FrameError, MAX_WORD, Up, other_protocol};
@@ -13,6 +13,19 @@ impl<S: Source> Fleet<S> {
     pub(super) fn event(&mut self, event: FleetEvent) {
         self.take_event(event);
         self.release();
+    }
+
+    /// Releases nodes whose connection has ended: drops their loads of bodies, and announces that
+    /// this replica no longer serves them.
+    pub(super) fn release(&mut self) {
+        for name in self.reconciler.take_left() {
+            if let Some(id) = self.reconciler.nodes.id(&name) {
+                self.bodies.forget(id);
+            }
+            if let Some(replication) = self.requests.replication() {
+                replication.set_served(&name, false);
+            }
+        }
     }
 
     fn take_event(&mut self, event: FleetEvent) {

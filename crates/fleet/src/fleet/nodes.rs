@@ -194,6 +194,13 @@ impl Nodes {
 
     // --- schedule
 
+    /// Counts a request to the store for a node.
+    pub(super) fn request_begun(&mut self, id: NodeId) {
+        if let Some(node) = self.get_mut(id) {
+            node.schedule.request_begun();
+        }
+    }
+
     /// Schedules a turn for the machine of a node.
     pub(super) fn touch(&mut self, id: NodeId) {
         if self.get_mut(id).is_some_and(|node| node.schedule.queue()) {

@@ -190,7 +190,7 @@ impl Reconciler {
 
     /// Compares a node again after more can be read: it may hold objects that are not desired, kept
     /// because they could not be read.
-    pub(super) fn look_again(&mut self, id: NodeId) {
+    pub(super) fn recheck(&mut self, id: NodeId) {
         let now = self.now();
         let Some(node) = self.nodes.get_mut(id) else { return };
         node.machine.reads_more(now, &self.desired.on(&node.name, &self.work));

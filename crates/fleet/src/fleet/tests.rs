@@ -150,7 +150,7 @@ async fn turn<S: Source>(fleet: &mut Fleet<S>, events: &mut FleetEvents) {
     let wake = fleet.begin_turn();
     tokio::select! {
         event = events.recv() => fleet.hear(event.unwrap(), events),
-        change = fleet.feed.next(), if fleet.reconciler.broadcasts.is_told() => fleet.changed(change),
+        change = fleet.feed.next(), if fleet.reconciler.broadcasts.is_delivered() => fleet.changed(change),
         Some(answer) = fleet.requests.next() => fleet.take_answers(answer),
         moved = fleet.sender.moved(), if fleet.reconciler.nodes.is_settled() => {
             fleet.reconciler.nodes.links_moved(&moved);

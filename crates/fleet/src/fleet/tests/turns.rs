@@ -337,7 +337,7 @@ impl<const SHARED: bool> World<SHARED> {
             assert!(begun.elapsed() < PATIENCE, "{what}");
             let quiet = self.up.is_empty()
                 && self.fleet.reconciler.nodes.is_idle()
-                && self.fleet.reconciler.broadcasts.is_told()
+                && self.fleet.reconciler.broadcasts.is_delivered()
                 && self.fleet.views.queries.is_empty();
             as_wanted = quiet
                 && self.fleet.reconciler.nodes.len() == NODES
