@@ -6,7 +6,7 @@
 //! Each part owns its state and returns the effects it wants:
 //! - `reconciler`: the machines with the objects that they reconcile with; `nodes`, `broadcasts`,
 //!   `ledger_loader`, `timeline` and `settings` are parts of it;
-//! - `bodies`, `sender` with `line`: downstream, to nodes; `ingest`: upstream, from nodes;
+//! - `bodies`, `sender` with `send_queue`: downstream, to nodes; `ingest`: upstream, from nodes;
 //! - `rules`, `removals`, `replicas`, `requests`, `writes`, `numbers`;
 //! - `views` with `queries`, `overview`, `rollouts`, `search`, `explain`: for operators and pages.
 //!
@@ -22,7 +22,6 @@ mod events;
 mod explain;
 mod ingest;
 mod ledger_loader;
-mod line;
 mod nodes;
 mod numbers;
 mod overview;
@@ -34,6 +33,7 @@ mod requests;
 mod rollouts;
 mod rules;
 mod search;
+mod send_queue;
 mod sender;
 mod settings;
 mod timeline;
@@ -72,7 +72,7 @@ use queries::{Queries, View};
 use reconciler::Reconciler;
 use removals::Removals;
 use replicas::Replicas;
-use requests::{Inbox, Requests};
+use requests::{Requests, Response};
 use rollouts::Rollouts;
 use rules::Rules;
 use sender::Sender;
@@ -169,7 +169,7 @@ impl<S: Source> Fleet<S> {
                 );
                 self.dismiss(&name, None);
             } else {
-                self.meet_known(&name, Some(facts));
+                self.add_node(&name, Some(facts));
                 if let Some((node, standing)) =
                     self.reconciler.nodes.named_mut(&name).zip(standings.remove(&name))
                 {
@@ -248,7 +248,7 @@ impl<S: Source> Fleet<S> {
                     self.hear(event, &mut events);
                 }
                 change = self.feed.next(), if self.reconciler.broadcasts.is_delivered() => self.changed(change),
-                Some(answer) = self.requests.next() => self.take_answers(answer),
+                Some(answer) = self.requests.next() => self.handle_responses(answer),
                 moved = self.sender.moved(), if self.reconciler.nodes.is_settled() => {
                     self.reconciler.nodes.links_moved(&moved);
                 }
@@ -335,8 +335,8 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Handles an answer, and those already queued behind it.
-    fn take_answers(&mut self, answer: Inbox) {
-        self.burst(answer, |fleet| fleet.requests.try_next(), Self::answered);
+    fn handle_responses(&mut self, answer: Response) {
+        self.burst(answer, |fleet| fleet.requests.try_next(), Self::handle_response);
     }
 
     /// Handles the first item and those queued behind it, within the budget of one turn.
@@ -377,7 +377,7 @@ impl<S: Source> Fleet<S> {
             && let Some(id) = self.reconciler.nodes.next_due(now)
         {
             self.reconciler.work.node();
-            self.sender.tell_progress(&mut self.reconciler, id);
+            self.sender.report_progress(&mut self.reconciler, id);
             self.reconciler.with_machine(id, |machine, desired| machine.tick(now, desired));
         }
     }
@@ -385,10 +385,10 @@ impl<S: Source> Fleet<S> {
     /// Adds a node that may never have reported. Returns `None` if it was removed or the limit of
     /// nodes is reached.
     fn meet(&mut self, name: &NodeName) -> Option<NodeId> {
-        self.meet_known(name, None)
+        self.add_node(name, None)
     }
 
-    fn meet_known(&mut self, name: &NodeName, facts: Option<NodeFacts>) -> Option<NodeId> {
+    fn add_node(&mut self, name: &NodeName, facts: Option<NodeFacts>) -> Option<NodeId> {
         if self.removals.has(name) { None } else { self.reconciler.meet(name, facts) }
     }
 
@@ -397,8 +397,9 @@ impl<S: Source> Fleet<S> {
         let source = self.requests.source();
         let status = self.rules.check_next(&self.reconciler, |rule, kinds| source.rule_problems(rule, kinds));
         if let Some(status) = status {
-            self.requests
-                .ask(|source| async move { Inbox::RuleStatusWritten(source.set_rule_status(status).await) });
+            self.requests.ask(|source| async move {
+                Response::RuleStatusWritten(source.set_rule_status(status).await)
+            });
         }
     }
 }

@@ -5,8 +5,8 @@
 //! end before the deletion: a record or a Node written after it would stay.
 
 use super::Fleet;
-use super::removals::{Leaving, Reply, Retry};
-use super::requests::Inbox;
+use super::removals::{LastState, Reply, Retry};
+use super::requests::Response;
 use crate::admin::{Answer, unknown};
 use crate::metrics::add_counters;
 use crate::source::{self, Replication as _, Source};
@@ -34,11 +34,11 @@ impl<S: Source> Fleet<S> {
 
     fn delete_if_idle(&mut self, name: &NodeName) {
         let is_writing = self.reconciler.nodes.lifecycle.is_writing(name);
-        if let Some(asked) = self.removals.begin_deletion(name, is_writing) {
+        if let Some(by_operator) = self.removals.begin_deletion(name, is_writing) {
             let name = name.clone();
             self.requests.ask(|source| async move {
-                let removed = source.remove_node(&name, asked).await;
-                Inbox::Removed(name, removed)
+                let removed = source.remove_node(&name, by_operator).await;
+                Response::Removed(name, removed)
             });
         }
     }
@@ -78,7 +78,7 @@ impl<S: Source> Fleet<S> {
     /// Removes a node from the fleet, and notifies it if it is connected.
     pub(super) fn dismiss(&mut self, name: &NodeName, answer: Option<Answer>) {
         self.release();
-        let mut leaving = Leaving { answer, ..Leaving::default() };
+        let mut last = LastState { answer, ..LastState::default() };
         // Its queued uploads are dropped.
         let waiting = self.intake.forget(name);
         if let Some(id) = self.reconciler.nodes.id(name) {
@@ -86,13 +86,13 @@ impl<S: Source> Fleet<S> {
         }
         if let Some(node) = self.reconciler.remove(name) {
             add_counters(&mut self.counts.gone, &node.machine.counters());
-            leaving.busy = node.schedule.requests().saturating_sub(waiting);
-            (leaving.session, leaving.connection) = node.session.into_ids();
+            last.busy = node.schedule.requests().saturating_sub(waiting);
+            (last.session, last.connection) = node.session.into_ids();
         }
-        let is_connected = leaving.connection.is_some();
-        self.removals.insert(name, leaving);
+        let is_connected = last.connection.is_some();
+        self.removals.insert(name, last);
         if is_connected {
-            self.tell_removed(name);
+            self.send_refusal(name);
         }
         self.delete_if_idle(name);
     }
@@ -110,12 +110,12 @@ impl<S: Source> Fleet<S> {
             || self.requests.replication().is_none_or(|replication| replication.is_removed(name));
         match self.removals.received(name, frame, is_removed) {
             Reply::Admit => self.admit(name),
-            Reply::Refuse => self.tell_removed(name),
+            Reply::Refuse => self.send_refusal(name),
             Reply::Nothing => {}
         }
     }
 
-    fn tell_removed(&self, name: &NodeName) {
+    fn send_refusal(&self, name: &NodeName) {
         if let Some(refusal) = self.removals.refusal(name) {
             self.sender.request_hello(self.reconciler.settings.compress_above, name, refusal);
         }
@@ -153,7 +153,7 @@ impl<S: Source> Fleet<S> {
             let name = name.clone();
             self.requests.ask(|source| async move {
                 let admitted = source.admit_node(&name).await;
-                Inbox::Admitted(name, admitted)
+                Response::Admitted(name, admitted)
             });
         }
     }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::bodies::{Answer, BodyRequest, Sort};
+use super::bodies::{Answer, BodyRequest, SizeClass};
 use super::nodes::NodeId;
-use super::requests::Inbox;
+use super::requests::Response;
 use super::sender::Sent;
 use super::{Fleet, replicas, writes};
 use crate::source::{Changes as _, Source};
@@ -35,7 +35,7 @@ impl<S: Source> Fleet<S> {
             }
             self.reconciler.work.node();
             if let Some(id) = self.reconciler.nodes.next_moved() {
-                self.sender.tell_progress(&mut self.reconciler, id);
+                self.sender.report_progress(&mut self.reconciler, id);
                 self.reconciler.nodes.touch(id);
             } else if let Some(sent) = self.sender.serve_next(&mut self.reconciler) {
                 self.await_room(sent);
@@ -61,7 +61,7 @@ impl<S: Source> Fleet<S> {
             let left_out = self.reconciler.settings.left_out;
             self.requests.ask(|source| async move {
                 let bodies = source.bodies(uids.clone(), left_out).await;
-                Inbox::Bodies(uids, bodies)
+                Response::BodiesRead(uids, bodies)
             });
         } else {
             return false;
@@ -108,7 +108,7 @@ impl<S: Source> Fleet<S> {
             self.reconciler.nodes.request_begun(id);
             self.requests.ask(|source| async move {
                 let records = source.records(&name).await;
-                Inbox::Opened(name, expected, records)
+                Response::RecordsRead(name, expected, records)
             });
         }
     }
@@ -128,8 +128,8 @@ impl<S: Source> Fleet<S> {
                 let requests: Vec<BodyRequest> = objects.into_iter().map(request).collect();
                 let max_frame = self.reconciler.settings.max_frame;
                 let is_large = requests.iter().any(|request| request.size > max_frame);
-                let sort = if is_large { Sort::Large } else { Sort::Small };
-                self.bodies.load(id, token, sort, requests);
+                let class = if is_large { SizeClass::Large } else { SizeClass::Small };
+                self.bodies.load(id, token, class, requests);
             }
             CloudEffect::Record(batch) => {
                 let token = batch.token;
@@ -141,14 +141,14 @@ impl<S: Source> Fleet<S> {
                 self.reconciler.nodes.request_begun(id);
                 self.requests.ask(|source| async move {
                     let recorded = source.record(&name, agent, batch).await;
-                    Inbox::Recorded(name, token, recorded)
+                    Response::Recorded(name, token, recorded)
                 });
             }
             CloudEffect::StoreWentBack => {
                 let nodes = self.reconciler.nodes.len();
-                if self.reconciler.timeline.store_went_back(&name, nodes) {
+                if self.reconciler.timeline.add_witness(&name, nodes) {
                     self.requests
-                        .ask(|source| async move { Inbox::Incarnation(source.new_incarnation().await) });
+                        .ask(|source| async move { Response::Incarnation(source.new_incarnation().await) });
                 }
             }
             CloudEffect::Renew(lease) => {
@@ -170,7 +170,7 @@ impl<S: Source> Fleet<S> {
                 }
                 // At most once a minute, and the only line with the remedy.
                 if matches!(notice, CloudNotice::OverQuota { .. }) || self.may_log(&name) {
-                    show(&name, &notice);
+                    log_notice(&name, &notice);
                 }
             }
         }
@@ -196,11 +196,11 @@ impl<S: Source> Fleet<S> {
         self.reconciler.broadcasts.renewed();
     }
 
-    pub(super) fn answered(&mut self, answer: Inbox) {
+    pub(super) fn handle_response(&mut self, answer: Response) {
         let now = self.reconciler.now();
         self.reconciler.work.change();
         match answer {
-            Inbox::Opened(name, expected, records) => {
+            Response::RecordsRead(name, expected, records) => {
                 self.reconciler.ledgers.ended(expected);
                 self.reconciler.work.objects(records.as_ref().map_or(0, Vec::len));
                 let records = records
@@ -214,14 +214,14 @@ impl<S: Source> Fleet<S> {
                 }
                 self.ended(&name);
             }
-            Inbox::Bodies(uids, bodies) => {
+            Response::BodiesRead(uids, bodies) => {
                 let bodies = bodies.unwrap_or_else(|error| {
                     tracing::error!(%error, "reading objects failed");
                     Vec::new()
                 });
                 self.bodies.arrived(uids, bodies);
             }
-            Inbox::Recorded(name, token, recorded) => {
+            Response::Recorded(name, token, recorded) => {
                 match &recorded {
                     Ok(refused) => {
                         for (uid, why) in refused.iter().take(LINES) {
@@ -239,35 +239,35 @@ impl<S: Source> Fleet<S> {
                 }
                 self.ended(&name);
             }
-            Inbox::Taken(name, token, stored) => {
+            Response::Ingested(name, token, stored) => {
                 let Self { intake, reconciler, requests, counts, .. } = self;
                 counts.events_dropped += intake.taken(reconciler, requests, &name, (token, stored));
                 self.ended(&name);
             }
-            Inbox::LeasesWritten(written) => {
+            Response::LeasesWritten(written) => {
                 writes::leases_written(&mut self.reconciler, &mut self.counts, &written);
                 self.resume_removals();
             }
-            Inbox::NodesChanged(written) => {
+            Response::NodesChanged(written) => {
                 writes::conditions_written(&mut self.reconciler, &written);
                 self.resume_removals();
             }
-            Inbox::EventsExpired(expired) => self.expiry.ended(now, &mut self.counts, &expired),
-            Inbox::RuleStatusWritten(written) => {
+            Response::EventsExpired(expired) => self.expiry.ended(now, &mut self.counts, &expired),
+            Response::RuleStatusWritten(written) => {
                 self.rules.status_written();
                 if let Err(error) = written {
                     tracing::error!(%error, "writing the status of a rule failed");
                 }
             }
-            Inbox::Confirmed(node, written) => {
+            Response::Confirmed(node, written) => {
                 if let Err(error) = written {
                     tracing::error!(node = node.as_str(), %error, "publishing confirmed removals to other replicas failed");
                 }
             }
-            Inbox::Removed(name, removed) => self.removed(&name, removed),
-            Inbox::Admitted(name, admitted) => self.admitted(&name, admitted),
-            Inbox::Room(id) => self.sender.has_room(&mut self.reconciler, id),
-            Inbox::Incarnation(fresh) => {
+            Response::Removed(name, removed) => self.removed(&name, removed),
+            Response::Admitted(name, admitted) => self.admitted(&name, admitted),
+            Response::LinkReady(id) => self.sender.has_room(&mut self.reconciler, id),
+            Response::Incarnation(fresh) => {
                 self.reconciler.timeline.renewed();
                 match fresh {
                     Ok(_) => self.follow_incarnation(),
@@ -278,7 +278,7 @@ impl<S: Source> Fleet<S> {
     }
 }
 
-fn show(node: &NodeName, notice: &CloudNotice) {
+fn log_notice(node: &NodeName, notice: &CloudNotice) {
     match notice {
         CloudNotice::Welcomed { pending, held } => {
             tracing::info!(node = node.as_str(), pending, held, "welcomed");

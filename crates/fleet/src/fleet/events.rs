@@ -11,7 +11,7 @@ use edgesync_transport::link::presence::Presence;
 
 impl<S: Source> Fleet<S> {
     pub(super) fn event(&mut self, event: FleetEvent) {
-        self.take_event(event);
+        self.dispatch(event);
         self.release();
     }
 
@@ -28,7 +28,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    fn take_event(&mut self, event: FleetEvent) {
+    fn dispatch(&mut self, event: FleetEvent) {
         self.reconciler.work.frame(0);
         match event {
             FleetEvent::Open { .. } => self.sender.opened(),
@@ -83,7 +83,7 @@ impl<S: Source> Fleet<S> {
 
     /// Handles presence, the only sign of connections at an external broker.
     fn presence(&mut self, name: &NodeName, payload: &[u8]) {
-        if self.sender.is_embedded() || self.is_shut_out(name) {
+        if self.sender.is_embedded() || self.rejects_revoked(name) {
             return;
         }
         let Ok(presence) = serde_json::from_slice::<Presence>(payload) else {
@@ -114,7 +114,7 @@ impl<S: Source> Fleet<S> {
 
     /// Returns whether messages of a node are dropped because it is revoked. An external broker may
     /// not have the newest revocation list, and does not disconnect clients.
-    fn is_shut_out(&mut self, name: &NodeName) -> bool {
+    fn rejects_revoked(&mut self, name: &NodeName) -> bool {
         let is_revoked = self.enrollment.is_revoked(name);
         if is_revoked {
             self.counts.bad_frame("revoked");
@@ -125,7 +125,7 @@ impl<S: Source> Fleet<S> {
     fn frame(&mut self, name: &NodeName, payload: &[u8]) {
         self.counts.decoded = payload.len();
         self.counts.received += payload.len() as u64;
-        if self.is_shut_out(name) {
+        if self.rejects_revoked(name) {
             return;
         }
         let now = self.reconciler.now();
@@ -146,7 +146,7 @@ impl<S: Source> Fleet<S> {
                 return;
             }
             Ok(frame) => frame,
-            Err(error) => return self.unreadable(name, payload.len(), error),
+            Err(error) => return self.handle_invalid_frame(name, payload.len(), error),
         };
         if self.removals.has(name) {
             return self.frame_of_removed(name, &frame);
@@ -174,7 +174,7 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Counts a frame that cannot be decoded, and answers a Hello of another protocol version.
-    fn unreadable(&mut self, name: &NodeName, bytes: usize, error: FrameError) {
+    fn handle_invalid_frame(&mut self, name: &NodeName, bytes: usize, error: FrameError) {
         let count = self.counts.bad_frame(error.label());
         if error.is_of_another_version() && count > 1 {
             tracing::debug!(node = name.as_str(), bytes, %error, "frame of another protocol version");

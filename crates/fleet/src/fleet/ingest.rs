@@ -6,9 +6,9 @@ use std::collections::{HashMap, VecDeque};
 
 use super::nodes::NodeId;
 use super::reconciler::Reconciler;
-use super::requests::{Inbox, Requests};
+use super::requests::{Requests, Response};
 use crate::source::{Effect, Source, UploadOutcome};
-use crate::uploads::{self, Place};
+use crate::uploads::{self, NodePlacement};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::Epoch;
@@ -39,7 +39,7 @@ struct QueuedUpload {
     node: NodeName,
     token: u64,
     upload: Upload,
-    places: HashMap<Uid, Place>,
+    placements: HashMap<Uid, NodePlacement>,
     /// Epoch of the node's database file.
     epoch: Epoch,
     bytes: usize,
@@ -124,10 +124,12 @@ impl Intake {
             return;
         }
         let on_node = reconciler.desired.placement.on(&name);
-        let places = uploads::places(&upload, |uid| on_node.get(uid).map_or(Place::Elsewhere, Place::Here));
+        let placements = uploads::placements(&upload, |uid| {
+            on_node.get(uid).map_or(NodePlacement::NotPlaced, NodePlacement::Placed)
+        });
         reconciler.nodes.request_begun(id);
         let epoch = reconciler.nodes.get(id).map(|node| node.machine.epoch()).unwrap_or_default();
-        self.enqueue(QueuedUpload { node: name, token, upload, places, epoch, bytes });
+        self.enqueue(QueuedUpload { node: name, token, upload, placements, epoch, bytes });
         self.start_next(requests);
     }
 
@@ -135,9 +137,9 @@ impl Intake {
     fn start_next<S: Source>(&mut self, requests: &Requests<S>) {
         while let Some(queued) = self.next() {
             requests.ask(|source| async move {
-                let QueuedUpload { node, token, upload, places, epoch, .. } = queued;
-                let stored = store(&source, (&node, epoch), &upload, &places).await;
-                Inbox::Taken(node, token, stored)
+                let QueuedUpload { node, token, upload, placements, epoch, .. } = queued;
+                let stored = store(&source, (&node, epoch), &upload, &placements).await;
+                Response::Ingested(node, token, stored)
             });
         }
     }
@@ -185,9 +187,9 @@ async fn store(
     source: &impl Source,
     (node, epoch): (&NodeName, Epoch),
     upload: &Upload,
-    places: &HashMap<Uid, Place>,
+    placements: &HashMap<Uid, NodePlacement>,
 ) -> Option<Stored> {
-    let batch = uploads::prepare((node, epoch), upload, places, |resource| source.schema(resource));
+    let batch = uploads::prepare((node, epoch), upload, placements, |resource| source.schema(resource));
     let report = batch.items.iter().rev().find_map(|item| match &item.effect {
         Ok(Effect::Node(report)) => Some((item.seq, report.conditions.clone())),
         _ => None,

@@ -216,15 +216,15 @@ impl Nodes {
     /// Updates the deadline of a node's machine.
     pub(super) fn schedule(&mut self, id: NodeId) {
         let Some(node) = self.get_mut(id) else { return };
-        let wanted = node.machine.deadline().filter(|at| *at != Now::MAX);
-        let before = node.schedule.set_deadline(wanted);
-        if wanted == before {
+        let deadline = node.machine.deadline().filter(|at| *at != Now::MAX);
+        let before = node.schedule.set_deadline(deadline);
+        if deadline == before {
             return;
         }
         if let Some(old) = before {
             self.deadlines.remove(&(old, id));
         }
-        self.deadlines.extend(wanted.map(|at| (at, id)));
+        self.deadlines.extend(deadline.map(|at| (at, id)));
     }
 
     /// Returns the earliest deadline.

@@ -45,9 +45,9 @@ struct Removed {
     /// Number of reads and writes in flight for it at the store.
     busy: u32,
     /// Set if its Node was created during the deletion: it is readmitted afterwards.
-    wanted: bool,
+    readmit: bool,
     /// Whether an operator requested the removal; otherwise its Node was deleted.
-    asked: bool,
+    by_operator: bool,
     answers: Vec<Answer>,
 }
 
@@ -112,10 +112,10 @@ impl Removals {
     // --- removal
 
     /// Adds a node that is being removed.
-    pub(super) fn insert(&mut self, name: &NodeName, leaving: Leaving) {
-        let Leaving { answer, busy, session, connection } = leaving;
+    pub(super) fn insert(&mut self, name: &NodeName, last: LastState) {
+        let LastState { answer, busy, session, connection } = last;
         let mut removed = Removed { busy, session, connection, ..Removed::new(Timestamp::now()) };
-        removed.asked = answer.is_some();
+        removed.by_operator = answer.is_some();
         removed.answers.extend(answer);
         self.nodes.insert(name.clone(), removed);
         self.draining.insert(name.clone());
@@ -154,7 +154,7 @@ impl Removals {
         }
         removed.stage = Stage::Deleting;
         self.draining.remove(name);
-        Some(removed.asked)
+        Some(removed.by_operator)
     }
 
     /// Handles the result of a deletion. Returns whether to readmit the node at once.
@@ -165,7 +165,7 @@ impl Removals {
                 tracing::info!(node = name.as_str(), "removed from the fleet");
                 removed.stage = Stage::Gone;
                 removed.answer(&Ok(true));
-                removed.wanted
+                removed.readmit
             }
             Err(error) => {
                 tracing::error!(node = name.as_str(), %error, "removing the node failed");
@@ -246,7 +246,7 @@ impl Removals {
     pub(super) fn node_created(&mut self, name: &NodeName) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
         match removed.stage {
-            Stage::Deleting => removed.wanted = true,
+            Stage::Deleting => removed.readmit = true,
             Stage::Gone => {
                 tracing::info!(node = name.as_str(), "Node was created, readmitting the node");
                 return true;
@@ -300,7 +300,7 @@ impl Removals {
 
 /// Last state of a node that is being removed.
 #[derive(Debug, Default)]
-pub(super) struct Leaving {
+pub(super) struct LastState {
     /// Answer to the operator who requested it; `None` if its Node was deleted.
     pub(super) answer: Option<Answer>,
     /// Number of reads and writes in flight for it at the store.
@@ -343,8 +343,8 @@ impl Removed {
             session: None,
             connection: None,
             busy: 0,
-            wanted: false,
-            asked: false,
+            readmit: false,
+            by_operator: false,
             answers: Vec::new(),
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::broadcasts::QueuedChange;
 use super::nodes::NodeId;
 use super::reconciler::Reconciler;
-use super::requests::{Inbox, Requests};
+use super::requests::{Requests, Response};
 use crate::config::ObjectSyncs;
 use crate::node::Node;
 use crate::source::{Replication, Source};
@@ -174,7 +174,7 @@ fn write_confirmation<S: Source>(
     let (node, incarnation) = (name.clone(), reconciler.timeline.incarnation().clone());
     requests.ask_replicas(|replication| async move {
         let written = replication.confirm_deletions(&node, &incarnation, count).await;
-        Inbox::Confirmed(node, written)
+        Response::Confirmed(node, written)
     });
 }
 

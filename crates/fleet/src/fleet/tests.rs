@@ -151,7 +151,7 @@ async fn turn<S: Source>(fleet: &mut Fleet<S>, events: &mut FleetEvents) {
     tokio::select! {
         event = events.recv() => fleet.hear(event.unwrap(), events),
         change = fleet.feed.next(), if fleet.reconciler.broadcasts.is_delivered() => fleet.changed(change),
-        Some(answer) = fleet.requests.next() => fleet.take_answers(answer),
+        Some(answer) = fleet.requests.next() => fleet.handle_responses(answer),
         moved = fleet.sender.moved(), if fleet.reconciler.nodes.is_settled() => {
             fleet.reconciler.nodes.links_moved(&moved);
         }
@@ -208,9 +208,9 @@ impl Site {
             self.turn().await;
             most = most.max(self.fleet.bodies.numbers().count);
             let placed = self.fleet.reconciler.desired.placement.object(&stored.uid);
-            let is_told = placed.is_some_and(|object| object.version == stored.version.into());
+            let is_delivered = placed.is_some_and(|object| object.version == stored.version.into());
             let in_sync = self.fleet.reconciler.nodes.values().filter(|node| node.machine.in_sync()).count();
-            if is_told && in_sync == nodes {
+            if is_delivered && in_sync == nodes {
                 return most;
             }
             assert!(Instant::now() < end, "{in_sync} of {nodes} nodes in sync");

@@ -41,7 +41,7 @@ impl Timeline {
 
     /// Records a node, out of `nodes`, as a witness. Returns whether the source must begin another
     /// incarnation: enough nodes agree, and it is not doing so yet.
-    pub(super) fn store_went_back(&mut self, node: &NodeName, nodes: usize) -> bool {
+    pub(super) fn add_witness(&mut self, node: &NodeName, nodes: usize) -> bool {
         let agreed = self.witnesses.hear(node, nodes);
         let witnesses = self.witnesses.count();
         if !agreed {
@@ -77,11 +77,11 @@ mod tests {
     #[test]
     fn one_incarnation_is_asked_for_at_a_time() {
         let mut timeline = Timeline::new("one".into(), Arc::default());
-        assert!(timeline.store_went_back(&node_name("a"), 1));
-        assert!(!timeline.store_went_back(&node_name("a"), 1), "it is under way");
+        assert!(timeline.add_witness(&node_name("a"), 1));
+        assert!(!timeline.add_witness(&node_name("a"), 1), "it is under way");
         timeline.renewed();
         timeline.begin("two".into(), Arc::default());
         assert_eq!(&**timeline.incarnation(), "two");
-        assert!(timeline.store_went_back(&node_name("a"), 1));
+        assert!(timeline.add_witness(&node_name("a"), 1));
     }
 }

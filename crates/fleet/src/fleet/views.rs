@@ -46,7 +46,7 @@ impl Views {
         (removals, rules): (&Removals, &Rules),
         traffic: Traffic,
     ) -> bool {
-        self.overview.sum_up(reconciler, removals, traffic) || self.rollouts.count(reconciler, rules)
+        self.overview.run(reconciler, removals, traffic) || self.rollouts.count(reconciler, rules)
     }
 
     /// Answers a request, or begins to gather its answer. Returns the command of a request that

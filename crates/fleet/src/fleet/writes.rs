@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::numbers::Counts;
 use super::reconciler::Reconciler;
-use super::requests::{Inbox, Requests};
+use super::requests::{Requests, Response};
 use crate::source::{LeaseRenewal, Replication as _, Result, Source};
 use edgesync_protocol::timing::Now;
 
@@ -65,18 +65,19 @@ pub(super) fn begin<S: Source>(
         } else {
             requests.ask(|source| async move {
                 let count = leases.len() as u64;
-                Inbox::LeasesWritten(source.renew_leases(leases).await.map(|()| count))
+                Response::LeasesWritten(source.renew_leases(leases).await.map(|()| count))
             });
         }
     }
     let changes = reconciler.nodes.lifecycle.changes_due(now);
     if !changes.is_empty() {
-        requests.ask(|source| async move { Inbox::NodesChanged(source.change_nodes(changes).await) });
+        requests.ask(|source| async move { Response::NodesChanged(source.change_nodes(changes).await) });
     }
     if expiry.begin(now) {
         let ttl = expiry.ttl;
-        requests
-            .ask(|source| async move { Inbox::EventsExpired(source.expire_events(ttl, EXPIRE_BATCH).await) });
+        requests.ask(|source| async move {
+            Response::EventsExpired(source.expire_events(ttl, EXPIRE_BATCH).await)
+        });
     }
 }
 
@@ -116,7 +117,7 @@ pub(super) async fn finish<S: Source>(
     let until = tokio::time::Instant::now() + LAST_WRITE;
     while reconciler.nodes.lifecycle.is_writing_leases() {
         match tokio::time::timeout_at(until, requests.next()).await {
-            Ok(Some(Inbox::LeasesWritten(written))) => leases_written(reconciler, counts, &written),
+            Ok(Some(Response::LeasesWritten(written))) => leases_written(reconciler, counts, &written),
             Ok(Some(_)) => {}
             Ok(None) | Err(_) => break,
         }

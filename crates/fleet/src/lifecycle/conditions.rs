@@ -5,7 +5,7 @@ use edgesync_protocol::node::{
     TRAFFIC_BUDGET_SPENT,
 };
 
-use super::{Life, Vital};
+use super::{Life, Liveness};
 
 /// Reason of all conditions after the Lease has expired, as in Kubernetes' node lifecycle
 /// controller.
@@ -16,16 +16,16 @@ const OWN: [&str; 3] = [STORE_HEALTHY, DISK_PRESSURE, TRAFFIC_BUDGET_SPENT];
 
 /// Numbers of missing objects of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct View {
+pub(super) struct SyncState {
     pub(super) in_sync: bool,
     pub(super) pending: u64,
     pub(super) rejected: u64,
     pub(super) held: u64,
 }
 
-/// Published form of a [`View`].
+/// Published form of a [`SyncState`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct SyncCondition {
     pub(super) status: ConditionStatus,
     pub(super) reason: &'static str,
     pub(super) message: String,
@@ -47,7 +47,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Parses a message of [`View::told`]. Missing numbers are zero.
+    /// Parses a message of [`SyncState::to_condition`]. Missing numbers are zero.
     pub fn read(message: &str) -> Self {
         let count = |what: &str| {
             let part = message.split(", ").find_map(|part| part.strip_suffix(what));
@@ -58,16 +58,16 @@ impl Counts {
     }
 }
 
-impl Told {
+impl SyncCondition {
     /// Returns whether this is published in place of the other.
     pub(super) fn differs_from(&self, other: &Self) -> bool {
         self.reason != other.reason || self.held != other.held
     }
 }
 
-impl View {
+impl SyncState {
     /// Returns the published form. Reasons that only an operator can resolve come first.
-    pub(super) fn told(&self) -> Told {
+    pub(super) fn to_condition(&self) -> SyncCondition {
         let reason = match self {
             Self { in_sync: true, .. } => "InSync",
             Self { held: 1.., .. } => "RemovalsHeldBack",
@@ -76,7 +76,7 @@ impl View {
         };
         if self.in_sync {
             let message = "all desired objects are held at their latest version".to_owned();
-            return Told { status: ConditionStatus::True, reason, message, held: 0 };
+            return SyncCondition { status: ConditionStatus::True, reason, message, held: 0 };
         }
         let counts = [(self.pending, PENDING), (self.rejected, REJECTED), (self.held, HELD)];
         let mut parts: Vec<String> = Vec::new();
@@ -87,7 +87,7 @@ impl View {
         if parts.is_empty() {
             parts.push("recording a report".to_owned());
         }
-        Told { status: ConditionStatus::False, reason, message: parts.join(", "), held: self.held }
+        SyncCondition { status: ConditionStatus::False, reason, message: parts.join(", "), held: self.held }
     }
 }
 
@@ -105,11 +105,11 @@ fn unknown(name: &str) -> Condition {
     condition(name, ConditionStatus::Unknown, STATUS_UNKNOWN, NO_RENEWAL)
 }
 
-impl Vital {
+impl Liveness {
     /// Returns the current conditions; reported ones only if they must be restored.
     pub(super) fn conditions(&self) -> Vec<Condition> {
         match self.life {
-            Life::Unheard => Vec::new(),
+            Life::Unknown => Vec::new(),
             Life::Lost => self.all_unknown(),
             Life::Welcomed | Life::Renewed => self.alive(),
         }
@@ -129,7 +129,7 @@ impl Vital {
         let message = "node is connected to the cloud side";
         conditions.push(condition(CLOUD_REACHABLE, ConditionStatus::True, "Connected", message));
         if let Some(sync) = &self.sync {
-            let Told { status, reason, message, .. } = &sync.told;
+            let SyncCondition { status, reason, message, .. } = &sync.published;
             conditions.push(condition(IN_SYNC, *status, reason, message));
         }
         if self.restore {
@@ -158,13 +158,17 @@ mod tests {
         for pending in [0, 1, 20] {
             for rejected in [0, 1, 300] {
                 for held in [0, 1, 4000] {
-                    let told = View { in_sync: false, pending, rejected, held }.told();
-                    assert_eq!(Counts::read(&told.message), Counts { pending, rejected, held }, "{told:?}");
-                    assert_eq!(told.held, held);
+                    let published = SyncState { in_sync: false, pending, rejected, held }.to_condition();
+                    assert_eq!(
+                        Counts::read(&published.message),
+                        Counts { pending, rejected, held },
+                        "{published:?}"
+                    );
+                    assert_eq!(published.held, held);
                 }
             }
         }
-        let in_sync = View { in_sync: true, pending: 0, rejected: 0, held: 0 }.told();
+        let in_sync = SyncState { in_sync: true, pending: 0, rejected: 0, held: 0 }.to_condition();
         for message in [&*in_sync.message, NO_RENEWAL, "", "many objects rejected by the node"] {
             assert_eq!(Counts::read(message), Counts::default(), "{message}");
         }

@@ -54,7 +54,7 @@ fn written<'a>(changes: &'a [NodeChange], condition: &str) -> Option<(ConditionS
 fn write(lifecycle: &mut NodeLifecycle, now: Now) -> Vec<NodeChange> {
     let mut changes = lifecycle.changes_due(now);
     if changes.is_empty() {
-        changes = lifecycle.changes_due(now + GATHER);
+        changes = lifecycle.changes_due(now + DEBOUNCE);
     }
     lifecycle.changes_written(now, true);
     changes
@@ -121,7 +121,7 @@ fn what_a_node_has_reported_itself_is_unknown_while_it_is_away_and_comes_back_wi
 
     renew(&mut lifecycle, seconds(50));
     assert!(!lifecycle.wants_report(&NODE), "it is known here");
-    assert_eq!(lifecycle.changes_due(seconds(50) + GATHER).len(), 1);
+    assert_eq!(lifecycle.changes_due(seconds(50) + DEBOUNCE).len(), 1);
     lifecycle.changes_written(seconds(51), false);
     assert_eq!(lifecycle.changes_due(seconds(51)), [], "a write that failed is not tried again at once");
     let changes = write(&mut lifecycle, seconds(52));
@@ -145,8 +145,8 @@ fn a_report_that_meets_a_write_under_way_is_written_after_it() {
     lifecycle.reported(seconds(0), &NODE, &[report("Old")]);
     write(&mut lifecycle, seconds(40));
     renew(&mut lifecycle, seconds(50));
-    let under_way = lifecycle.changes_due(seconds(51));
-    assert_eq!(written(&under_way, DISK_PRESSURE), Some((FALSE, "Old")));
+    let in_flight = lifecycle.changes_due(seconds(51));
+    assert_eq!(written(&in_flight, DISK_PRESSURE), Some((FALSE, "Old")));
     lifecycle.reported(seconds(51), &NODE, &[report("New")]);
     lifecycle.changes_written(seconds(51), true);
     assert_eq!(written(&write(&mut lifecycle, seconds(51)), DISK_PRESSURE), Some((FALSE, "New")));
@@ -277,7 +277,7 @@ fn ten_thousand_nodes_are_written_in_pieces_that_follow_one_another() {
     }
     let (mut leases, mut changes) = (BTreeSet::new(), BTreeSet::new());
     let mut writes = 0;
-    while lifecycle.deadline() == Some(seconds(5)) || lifecycle.deadline() == Some(seconds(1) + GATHER) {
+    while lifecycle.deadline() == Some(seconds(5)) || lifecycle.deadline() == Some(seconds(1) + DEBOUNCE) {
         let (some, others) = (lifecycle.leases_due(seconds(5)), lifecycle.changes_due(seconds(5)));
         assert!(some.len() <= BATCH && others.len() <= BATCH);
         leases.extend(some.into_iter().map(|lease| lease.node));

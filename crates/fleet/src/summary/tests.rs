@@ -35,14 +35,14 @@ fn forever() -> watch::Receiver<bool> {
 #[test]
 fn counts_follow_the_rows() {
     let board = Board::new("s".into());
-    board.tell(1, found(&[("a", row(State::InSync, 10)), ("b", row(State::Offline, 4))], &[]));
-    board.tell(2, found(&[("b", row(State::Syncing, 6))], &[]));
+    board.publish(1, found(&[("a", row(State::InSync, 10)), ("b", row(State::Offline, 4))], &[]));
+    board.publish(2, found(&[("b", row(State::Syncing, 6))], &[]));
     let shown = read(&board.snapshot());
     assert_eq!((&shown["held"], &shown["desired"]), (&json!(16), &json!(20)));
     assert_eq!(shown["counts"], json!([1, 1, 0, 0, 0, 0, 0, 0]));
     assert_eq!(shown["states"][1], "syncing");
     assert_eq!(shown["nodes"], json!([["a", 0, 0, 10, 10, 0, 0], ["b", 1, 0, 6, 10, 0, 0]]));
-    board.tell(3, found(&[], &["a"]));
+    board.publish(3, found(&[], &["a"]));
     let shown = read(&board.snapshot());
     assert_eq!(shown["counts"], json!([0, 1, 0, 0, 0, 0, 0, 0]));
     assert_eq!((&shown["held"], &shown["nodes"].as_array().unwrap().len()), (&json!(6), &1));
@@ -59,12 +59,12 @@ fn names_are_written_so_that_they_stay_names() {
 #[tokio::test]
 async fn all_streams_are_handed_the_same_bytes() {
     let board = Board::new("s".into());
-    board.tell(1, found(&[("a", row(State::InSync, 1))], &[]));
+    board.publish(1, found(&[("a", row(State::InSync, 1))], &[]));
     let mut streams: Vec<_> = (0..3).map(|_| board.watch(None, forever())).collect();
     for stream in &mut streams {
         assert_eq!(next(stream).await["type"], "SNAPSHOT");
     }
-    board.tell(2, found(&[("a", row(State::Offline, 1))], &[]));
+    board.publish(2, found(&[("a", row(State::Offline, 1))], &[]));
     let mut first = None;
     for stream in &mut streams {
         let line = stream.recv().await.unwrap().unwrap();
@@ -78,7 +78,7 @@ async fn all_streams_are_handed_the_same_bytes() {
 async fn who_comes_back_is_told_what_it_does_not_know_or_all() {
     let board = Board::new("s".into());
     for number in 0..5 {
-        board.tell(number, found(&[("a", row(State::InSync, number.unsigned_abs()))], &[]));
+        board.publish(number, found(&[("a", row(State::InSync, number.unsigned_abs()))], &[]));
     }
     let mut known = board.watch(Some(("s", 3)), forever());
     assert_eq!(
@@ -89,11 +89,11 @@ async fn who_comes_back_is_told_what_it_does_not_know_or_all() {
         assert_eq!(next(&mut board.watch(from, forever())).await["type"], "SNAPSHOT", "{from:?}");
     }
     for number in 0..i64::try_from(DELTAS).unwrap() {
-        board.tell(number, found(&[("a", row(State::InSync, number.unsigned_abs()))], &[]));
+        board.publish(number, found(&[("a", row(State::InSync, number.unsigned_abs()))], &[]));
     }
     assert_eq!(next(&mut board.watch(Some(("s", 3)), forever())).await["type"], "SNAPSHOT", "too long ago");
-    let told = board.told();
-    assert!(told.deltas.len() <= DELTAS && told.delta_bytes <= DELTA_BYTES);
+    let published = board.published();
+    assert!(published.deltas.len() <= DELTAS && published.delta_bytes <= DELTA_BYTES);
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,16 +111,16 @@ async fn a_stream_ends_when_the_server_stops_and_says_that_it_lives_until_then()
 #[test]
 fn nothing_new_is_no_revision() {
     let board = Board::new("s".into());
-    board.tell(1, found(&[("a", row(State::InSync, 1))], &[]));
+    board.publish(1, found(&[("a", row(State::InSync, 1))], &[]));
     let before = board.snapshot();
-    board.tell(2, Found::default());
+    board.publish(2, Found::default());
     assert_eq!(board.snapshot().as_ptr(), before.as_ptr());
 }
 
 #[test]
 fn the_history_is_made_once_for_all_who_ask() {
     let board = Board::new("s".into());
-    board.tell(1, found(&[("a", row(State::InSync, 3))], &[]));
+    board.publish(1, found(&[("a", row(State::InSync, 3))], &[]));
     board.sample(|tally| Sample { at: 7, tally: *tally, sent: 1, received: 2 });
     let (one, other) = (board.history(), board.history());
     assert_eq!(one.as_ptr(), other.as_ptr());

@@ -13,7 +13,7 @@ fn upload(lane: Lane, contents: &[Value]) -> Upload {
     Upload { session: "s".into(), outbox: "o".into(), lane, confirmed: 6, items: items.collect() }
 }
 
-fn pod(uid: &str) -> Place {
+fn pod(uid: &str) -> NodePlacement {
     let fields = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "p", "namespace": "shop", "uid": uid}, "spec": {"nodeName": "edge-1"},
@@ -22,13 +22,13 @@ fn pod(uid: &str) -> Place {
     let resource = Arc::new(kinds::by_word("pods").unwrap().resource());
     let mut placement = Placement::default();
     placement.upsert(&Summary::of(&object, resource, ResourceVersion::from(3)));
-    Place::Here(placement.object(uid).unwrap().clone())
+    NodePlacement::Placed(placement.object(uid).unwrap().clone())
 }
 
-fn place(uid: &str) -> Place {
+fn place(uid: &str) -> NodePlacement {
     match uid {
         "here" => pod(uid),
-        _ => Place::Elsewhere,
+        _ => NodePlacement::NotPlaced,
     }
 }
 
@@ -38,7 +38,7 @@ fn builtin(resource: &Resource) -> Option<Arc<Schema>> {
 
 fn prepared(lane: Lane, content: Value) -> Result<Effect, Refusal> {
     let upload = upload(lane, &[content]);
-    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &places(&upload, place), builtin);
+    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &placements(&upload, place), builtin);
     assert_eq!((&*batch.node, &*batch.outbox, batch.lane, batch.confirmed), ("edge-1", "o", lane, 6));
     let mut items = batch.items;
     assert_eq!((items.len(), items[0].seq), (1, 7));
@@ -146,7 +146,7 @@ fn what_is_in_effect_is_of_an_object_of_the_node_with_its_name_and_within_limits
 #[test]
 fn a_kind_of_which_nobody_knows_the_fields_may_have_any_status() {
     let upload = upload(Lane::Status, &[status("here", "Pod", "p", json!({"any": 1}))]);
-    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &places(&upload, place), |_| None);
+    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &placements(&upload, place), |_| None);
     assert!(batch.items[0].effect.is_ok());
 }
 
@@ -179,7 +179,7 @@ fn what_cannot_be_read_is_refused_and_the_rest_is_taken() {
     let deep = (0..200).fold(json!(1), |inner, _| json!([inner]));
     let contents = [json!(7), json!({"other": {}}), json!({"event": deep}), event("default")];
     let upload = upload(Lane::Events, &contents);
-    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &places(&upload, place), builtin);
+    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &placements(&upload, place), builtin);
     let taken: Vec<_> = batch.items.iter().map(|item| (item.seq, item.effect.is_ok())).collect();
     assert_eq!(taken, [(7, false), (8, false), (9, false), (10, true)]);
 }
@@ -195,7 +195,7 @@ proptest! {
         for lane in Lane::ALL {
             let contents: Vec<Value> = values.iter().map(|value| json!({ &word: value })).collect();
             let upload = upload(lane, &contents);
-            let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &places(&upload, place), builtin);
+            let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &placements(&upload, place), builtin);
             prop_assert_eq!(batch.items.len(), contents.len());
             for item in batch.items {
                 if let Err((_, message)) = item.effect {

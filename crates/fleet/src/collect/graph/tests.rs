@@ -39,13 +39,13 @@ impl Model {
             "deletionTimestamp": object.deleting.then_some("x"),
             "ownerReferences": object.owners.iter().map(owner).collect::<Vec<_>>()}})
         .to_string();
-        let place = Place {
+        let place = Identity {
             resource: Arc::new(kinds::by_word("pod").unwrap().resource()),
             namespace: "n".into(),
             name: uid(id).into(),
             version: 1,
         };
-        self.graph.observe(place, serde_json::from_str::<Seen<'_>>(&text).unwrap().metadata);
+        self.graph.observe(place, serde_json::from_str::<ParsedObject<'_>>(&text).unwrap().metadata);
         self.objects.insert(id, object);
     }
 

@@ -55,13 +55,13 @@ fn alive(bodies: &Bodies) -> (u64, u64) {
 fn an_object_that_all_nodes_want_is_read_once_and_held_once() {
     let mut bodies = Bodies::new(256 << 20);
     for node in 0..10_000 {
-        bodies.load(NodeId::of_tests(node), 0, Sort::Small, vec![request("a", 1, 100 * KIB)]);
+        bodies.load(NodeId::of_tests(node), 0, SizeClass::Small, vec![request("a", 1, 100 * KIB)]);
     }
     assert_eq!(read_all(&mut bodies, 1, 100 * KIB), [1]);
     let answers = answers(&mut bodies);
     assert_eq!((answers.len(), alive(&bodies)), (10_000, (1, 100 << 10)));
     // A later load finds it.
-    bodies.load(NodeId::of_tests(901), 7, Sort::Small, vec![request("a", 1, 100 * KIB)]);
+    bodies.load(NodeId::of_tests(901), 7, SizeClass::Small, vec![request("a", 1, 100 * KIB)]);
     assert_eq!(bodies.read(), None);
     assert_eq!(bodies.answer().unwrap().token, 7);
     drop(answers);
@@ -75,7 +75,7 @@ fn what_many_nodes_want_is_read_together() {
     let mut bodies = Bodies::new(256 << 20);
     for node in 0..1000 {
         let objects = (0..5).map(|n| request(&format!("{node}-{n}"), 1, KIB)).collect();
-        bodies.load(NodeId::of_tests(node), 0, Sort::Small, objects);
+        bodies.load(NodeId::of_tests(node), 0, SizeClass::Small, objects);
     }
     let reads = read_all(&mut bodies, 1, KIB);
     assert_eq!((reads.len(), reads.iter().sum::<usize>()), (2, 5000), "4 MiB each");
@@ -86,12 +86,22 @@ fn what_many_nodes_want_is_read_together() {
 fn reads_under_way_are_bounded() {
     let mut bodies = Bodies::new(256 << 20);
     for node in 0..10 {
-        bodies.load(NodeId::of_tests(905), node, Sort::Small, vec![request(&format!("o{node}"), 1, 5 << 20)]);
+        bodies.load(
+            NodeId::of_tests(905),
+            node,
+            SizeClass::Small,
+            vec![request(&format!("o{node}"), 1, 5 << 20)],
+        );
     }
     // All but the last two loads of a node belong to earlier sessions.
     assert_eq!(std::iter::from_fn(|| bodies.read()).count(), 2);
     for node in 0..10 {
-        bodies.load(NodeId::of_tests(node), 0, Sort::Small, vec![request(&format!("p{node}"), 1, 5 << 20)]);
+        bodies.load(
+            NodeId::of_tests(node),
+            0,
+            SizeClass::Small,
+            vec![request(&format!("p{node}"), 1, 5 << 20)],
+        );
     }
     assert_eq!(std::iter::from_fn(|| bodies.read()).count(), MAX_READS - 2);
 }
@@ -100,9 +110,14 @@ fn reads_under_way_are_bounded() {
 fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
     let mut bodies = Bodies::new(20 << 20);
     for node in 0..8 {
-        bodies.load(NodeId::of_tests(node), 0, Sort::Large, vec![request(&format!("o{node}"), 1, 3 << 20)]);
+        bodies.load(
+            NodeId::of_tests(node),
+            0,
+            SizeClass::Large,
+            vec![request(&format!("o{node}"), 1, 3 << 20)],
+        );
     }
-    bodies.load(NodeId::of_tests(903), 0, Sort::Large, vec![request("huge", 1, 50 << 20)]);
+    bodies.load(NodeId::of_tests(903), 0, SizeClass::Large, vec![request("huge", 1, 50 << 20)]);
     let mut served = 0;
     loop {
         let reads = read_all(&mut bodies, 1, 3 << 20);
@@ -112,7 +127,7 @@ fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
         }
         assert!(alive(&bodies).1 <= 10 << 20, "half of the limit is for large objects");
         // Small objects do not wait for large ones.
-        bodies.load(NodeId::of_tests(904), 0, Sort::Small, vec![request("small", 1, KIB)]);
+        bodies.load(NodeId::of_tests(904), 0, SizeClass::Small, vec![request("small", 1, KIB)]);
         assert_eq!(bodies.read().unwrap(), [Uid::from("small")]);
         bodies.arrived(vec!["small".into()], Vec::new());
         assert_eq!(bodies.answer().unwrap().node, NodeId::of_tests(904));
@@ -124,9 +139,9 @@ fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
 #[test]
 fn whoever_asks_for_a_newer_version_than_is_being_read_gets_it() {
     let mut bodies = Bodies::new(256 << 20);
-    bodies.load(NodeId::of_tests(902), 0, Sort::Small, vec![request("a", 1, KIB)]);
+    bodies.load(NodeId::of_tests(902), 0, SizeClass::Small, vec![request("a", 1, KIB)]);
     let uids = bodies.read().unwrap();
-    bodies.load(NodeId::of_tests(901), 0, Sort::Small, vec![request("a", 2, KIB)]);
+    bodies.load(NodeId::of_tests(901), 0, SizeClass::Small, vec![request("a", 2, KIB)]);
     bodies.arrived(uids.clone(), vec![loaded(&uids[0], 1, KIB)]);
     let early = answers(&mut bodies);
     assert_eq!((early[0].node, early.len()), (NodeId::of_tests(902), 1));
@@ -138,8 +153,13 @@ fn whoever_asks_for_a_newer_version_than_is_being_read_gets_it() {
 #[test]
 fn what_is_no_more_or_cannot_be_read_is_left_out_and_a_node_that_went_gets_nothing() {
     let mut bodies = Bodies::new(256 << 20);
-    bodies.load(NodeId::of_tests(1), 3, Sort::Small, vec![request("gone", 1, KIB), request("there", 1, KIB)]);
-    bodies.load(NodeId::of_tests(2), 0, Sort::Small, vec![request("there", 1, KIB)]);
+    bodies.load(
+        NodeId::of_tests(1),
+        3,
+        SizeClass::Small,
+        vec![request("gone", 1, KIB), request("there", 1, KIB)],
+    );
+    bodies.load(NodeId::of_tests(2), 0, SizeClass::Small, vec![request("there", 1, KIB)]);
     bodies.forget(NodeId::of_tests(2));
     let uids = bodies.read().unwrap();
     bodies.arrived(uids, vec![loaded(&"there".into(), 1, KIB)]);
@@ -168,7 +188,12 @@ fn two_hundred_nodes_that_are_sent_a_large_object_hold_one_body_together() {
     for (number, cloud) in (0..).zip(&mut machines) {
         let (token, objects) = wants(cloud).unwrap();
         let request = |(uid, version)| BodyRequest { uid, version, size: BYTES };
-        bodies.load(NodeId::of_tests(number), token, Sort::Large, objects.into_iter().map(request).collect());
+        bodies.load(
+            NodeId::of_tests(number),
+            token,
+            SizeClass::Large,
+            objects.into_iter().map(request).collect(),
+        );
     }
     assert_eq!(read_all(&mut bodies, 1, BYTES), [1]);
     for answer in answers(&mut bodies) {

@@ -408,7 +408,7 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
     world.connect_all();
     world.until_in_sync("all nodes come back", all).await;
 
-    world.fleet.answered(Inbox::Incarnation(Ok("two".into())));
+    world.fleet.handle_response(Response::Incarnation(Ok("two".into())));
     world.put("another");
     // The broker accepts nothing until all of them wait for capacity.
     while world.fleet.sender.waiting() < NODES - QUEUE {
