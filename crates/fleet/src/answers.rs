@@ -152,7 +152,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn who_is_revoked_and_who_has_only_joined_is_told() {
+    fn revoked_and_never_connected_nodes_are_marked() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let member = |node: &str, ends: Option<i64>, is_revoked| MemberRecord {
             node: node.to_owned(),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_a_token_is_told() {
+    fn token_state_follows_use_expiry_and_revocation() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let usable = TokenRecord {
             id: "a".into(),

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_add_up() {
+    fn totals_sum_all_nodes() {
         let counters = CloudCounters { resent: 2, ..CloudCounters::default() };
         let mut totals = Totals::default();
         totals.add(&NodeNumbers { ready: Some(true), connected: true, counters, ..node("a", "in sync") });
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_have_values_of_their_own_only_if_they_are_given() {
+    fn per_node_metrics_are_written_only_if_given() {
         let all = text(&CloudNumbers::default());
         assert!(!all.contains("edgesync_cloud_node_"), "{all}");
         let numbers = CloudNumbers {

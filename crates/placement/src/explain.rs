@@ -134,18 +134,18 @@ mod tests {
         let line =
             object("cm", r#"{"namespace": "plant", "name": "line-1", "uid": "u", "labels": {"tier": "db"}}"#);
         let verdicts = placement.verdicts(&node_name("edge-1"), Some(&line));
-        let said = |number: usize| (verdicts[number].node.as_deref(), verdicts[number].object.as_deref());
-        assert_eq!(said(0), (None, None));
-        let (node, kind) = said(1);
+        let verdict = |number: usize| (verdicts[number].node.as_deref(), verdicts[number].object.as_deref());
+        assert_eq!(verdict(0), (None, None));
+        let (node, kind) = verdict(1);
         assert!(
             node.unwrap().contains("site=north does not match") && node.unwrap().ends_with("site=south"),
             "{node:?}"
         );
         assert_eq!(kind, Some("objects.kinds: ConfigMap is not listed"));
-        assert_eq!(said(2), (None, Some("objects.selector: tier=web does not match the labels tier=db")));
+        assert_eq!(verdict(2), (None, Some("objects.selector: tier=web does not match the labels tier=db")));
         let elsewhere = placement.verdicts(&node_name("gw-1"), Some(&line));
         assert_eq!(elsewhere[0].node.as_deref(), Some("nodes.names: gw-1 does not match edge-*"));
-        assert!(placement.verdicts(&node_name("nobody"), None).iter().all(|verdict| verdict.node.is_some()));
+        assert!(placement.verdicts(&node_name("unknown"), None).iter().all(|verdict| verdict.node.is_some()));
 
         let namespace = placement.verdicts(&node_name("edge-1"), Some(&object("ns", r#"{"name": "plant"}"#)));
         assert_eq!(

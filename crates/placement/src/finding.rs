@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_found_part_by_part_and_their_nodes_in_order() {
+    fn search_works_in_parts_and_returns_nodes_in_order() {
         let rule = PlacementRule {
             nodes: NodeMatch { names: vec!["edge-*".parse().unwrap()], ..NodeMatch::default() },
             objects: ObjectMatch::default(),

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_passed_over_by_name_whenever_they_came() {
+    fn nodes_are_iterated_in_order_of_name() {
         let mut nodes = nodes();
         for name in ["c", "a", "b"] {
             nodes.insert(node(name)).unwrap();
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_comes_back_is_another_one() {
+    fn returning_node_gets_a_new_id() {
         let mut nodes = nodes();
         let old = nodes.insert(node("a")).unwrap();
         nodes.touch(old);

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_message_that_leaves_wakes_one_node_and_all_have_their_turn() {
+    fn each_sent_message_wakes_one_node_in_order() {
         let mut queue = SendQueue::default();
         let nodes: Vec<NodeId> = (0..1000).map(NodeId::of_tests).collect();
         nodes.iter().for_each(|node| queue.push_back(*node));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_twice() {
+    fn node_is_queued_once() {
         let (mut queue, node) = (SendQueue::default(), NodeId::of_tests(7));
         queue.push_back(node);
         queue.push_back(node);

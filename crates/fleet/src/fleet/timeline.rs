@@ -75,7 +75,7 @@ mod tests {
     use crate::node_name;
 
     #[test]
-    fn one_incarnation_is_asked_for_at_a_time() {
+    fn one_incarnation_is_requested_at_a_time() {
         let mut timeline = Timeline::new("one".into(), Arc::default());
         assert!(timeline.add_witness(&node_name("a"), 1));
         assert!(!timeline.add_witness(&node_name("a"), 1), "it is under way");

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_in_words_is_read_in_numbers() {
+    fn condition_message_is_parsed_into_its_counts() {
         for pending in [0, 1, 20] {
             for rejected in [0, 1, 300] {
                 for held in [0, 1, 4000] {

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_comes_back_and_a_database_does_not() {
+    fn cluster_errors_are_retryable_and_database_errors_are_not() {
         assert!(SourceError::from(Failure::Unserved("no route".into())).is_retryable());
         assert!(SourceError::Contended { kind: "Node", name: "edge-1".into() }.is_retryable());
         assert!(

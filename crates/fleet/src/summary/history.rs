@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_sample_goes_after_an_hour() {
+    fn oldest_sample_is_dropped_after_an_hour() {
         let mut history = History::default();
         for at in 0..400 {
             history.push(Sample { at, sent: 10 * u64::try_from(at).unwrap(), ..Sample::default() });

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_kept_to_a_thousandth() {
+    fn samples_keep_a_precision_of_a_thousandth() {
         for number in [0, 1, 99, 4095, 4096, 10_000, 65_536, 1_234_567, 100_000_000] {
             let kept = Coarse::of(number).number();
             assert!(number - kept <= number / 1000, "{number} became {kept}");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_is_kept_in_its_order() {
+    fn samples_keep_their_order() {
         let mut past = Past::default();
         past.push(MinuteSample::default());
         assert!(past.samples.is_none());

@@ -33,7 +33,7 @@ fn forever() -> watch::Receiver<bool> {
 }
 
 #[test]
-fn counts_follow_the_rows() {
+fn tally_follows_the_rows() {
     let board = Board::new("s".into());
     board.publish(1, found(&[("a", row(State::InSync, 10)), ("b", row(State::Offline, 4))], &[]));
     board.publish(2, found(&[("b", row(State::Syncing, 6))], &[]));
@@ -49,7 +49,7 @@ fn counts_follow_the_rows() {
 }
 
 #[test]
-fn names_are_written_so_that_they_stay_names() {
+fn names_are_escaped_in_rows() {
     let (odd, mut written) = ("a\"]\n<b>\u{202e}", String::from("["));
     row(State::InSync, 1).write(odd, &mut written);
     close(&mut written);
@@ -57,7 +57,7 @@ fn names_are_written_so_that_they_stay_names() {
 }
 
 #[tokio::test]
-async fn all_streams_are_handed_the_same_bytes() {
+async fn streams_share_the_same_bytes() {
     let board = Board::new("s".into());
     board.publish(1, found(&[("a", row(State::InSync, 1))], &[]));
     let mut streams: Vec<_> = (0..3).map(|_| board.watch(None, forever())).collect();
@@ -75,7 +75,7 @@ async fn all_streams_are_handed_the_same_bytes() {
 }
 
 #[tokio::test]
-async fn who_comes_back_is_told_what_it_does_not_know_or_all() {
+async fn reconnecting_stream_gets_deltas_or_a_snapshot() {
     let board = Board::new("s".into());
     for number in 0..5 {
         board.publish(number, found(&[("a", row(State::InSync, number.unsigned_abs()))], &[]));
@@ -97,7 +97,7 @@ async fn who_comes_back_is_told_what_it_does_not_know_or_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_ends_when_the_server_stops_and_says_that_it_lives_until_then() {
+async fn stream_sends_keepalives_until_the_server_stops() {
     let board = Board::new("s".into());
     let (stop, stopping) = watch::channel(false);
     let mut lines = board.watch(None, stopping);
@@ -109,7 +109,7 @@ async fn a_stream_ends_when_the_server_stops_and_says_that_it_lives_until_then()
 }
 
 #[test]
-fn nothing_new_is_no_revision() {
+fn pass_without_changes_creates_no_revision() {
     let board = Board::new("s".into());
     board.publish(1, found(&[("a", row(State::InSync, 1))], &[]));
     let before = board.snapshot();
@@ -118,7 +118,7 @@ fn nothing_new_is_no_revision() {
 }
 
 #[test]
-fn the_history_is_made_once_for_all_who_ask() {
+fn history_is_serialized_once_for_all_requests() {
     let board = Board::new("s".into());
     board.publish(1, found(&[("a", row(State::InSync, 3))], &[]));
     board.sample(|tally| Sample { at: 7, tally: *tally, sent: 1, received: 2 });

@@ -92,7 +92,7 @@ impl Model {
 }
 
 #[test]
-fn objects_without_owners_cost_nothing() {
+fn objects_without_owners_use_no_memory() {
     let mut model = Model::default();
     model.put(1, Modelled::default());
     model.put(2, Modelled { owners: vec![1], ..Modelled::default() });

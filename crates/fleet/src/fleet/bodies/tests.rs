@@ -52,7 +52,7 @@ fn alive(bodies: &Bodies) -> (u64, u64) {
 }
 
 #[test]
-fn an_object_that_all_nodes_want_is_read_once_and_held_once() {
+fn object_desired_on_all_nodes_is_read_and_held_once() {
     let mut bodies = Bodies::new(256 << 20);
     for node in 0..10_000 {
         bodies.load(NodeId::of_tests(node), 0, SizeClass::Small, vec![request("a", 1, 100 * KIB)]);
@@ -71,7 +71,7 @@ fn an_object_that_all_nodes_want_is_read_once_and_held_once() {
 }
 
 #[test]
-fn what_many_nodes_want_is_read_together() {
+fn objects_of_many_nodes_are_read_in_batches() {
     let mut bodies = Bodies::new(256 << 20);
     for node in 0..1000 {
         let objects = (0..5).map(|n| request(&format!("{node}-{n}"), 1, KIB)).collect();
@@ -83,7 +83,7 @@ fn what_many_nodes_want_is_read_together() {
 }
 
 #[test]
-fn reads_under_way_are_bounded() {
+fn reads_in_flight_are_bounded() {
     let mut bodies = Bodies::new(256 << 20);
     for node in 0..10 {
         bodies.load(
@@ -107,7 +107,7 @@ fn reads_under_way_are_bounded() {
 }
 
 #[test]
-fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
+fn bodies_over_the_limit_wait_and_a_larger_one_passes_alone() {
     let mut bodies = Bodies::new(20 << 20);
     for node in 0..8 {
         bodies.load(
@@ -137,7 +137,7 @@ fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
 }
 
 #[test]
-fn whoever_asks_for_a_newer_version_than_is_being_read_gets_it() {
+fn newer_version_than_the_one_being_read_is_read_again() {
     let mut bodies = Bodies::new(256 << 20);
     bodies.load(NodeId::of_tests(902), 0, SizeClass::Small, vec![request("a", 1, KIB)]);
     let uids = bodies.read().unwrap();
@@ -151,7 +151,7 @@ fn whoever_asks_for_a_newer_version_than_is_being_read_gets_it() {
 }
 
 #[test]
-fn what_is_no_more_or_cannot_be_read_is_left_out_and_a_node_that_went_gets_nothing() {
+fn missing_bodies_and_removed_nodes_are_skipped() {
     let mut bodies = Bodies::new(256 << 20);
     bodies.load(
         NodeId::of_tests(1),
@@ -173,7 +173,7 @@ fn what_is_no_more_or_cannot_be_read_is_left_out_and_a_node_that_went_gets_nothi
 
 /// Machines without I/O: each link accepts one frame in turn, like many slow links.
 #[test]
-fn two_hundred_nodes_that_are_sent_a_large_object_hold_one_body_together() {
+fn large_object_has_one_body_for_two_hundred_nodes() {
     const BYTES: usize = 3 << 20;
     let mut bodies = Bodies::new(256 << 20);
     let wish = Wish::of(BYTES);
