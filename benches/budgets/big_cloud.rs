@@ -62,7 +62,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         "≤ 300 bytes",
         bytes <= 300.0,
     );
-    until("the database has been looked through", || site.has_logged("the database is sound").then_some(()))?;
+    until("the database check passed", || site.has_logged("database check passed").then_some(()))?;
     table.figure("  to the whole database being looked through", seconds(started.elapsed()));
     table.figure("  memory that cannot be given back, then", mib(site.anonymous()));
     runtime.block_on(finding(&site, table))?;

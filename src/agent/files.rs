@@ -20,7 +20,7 @@ use super::kinds::KindRegistry;
 use super::metrics::FilesNumbers;
 use super::objects::{self, ReadClock};
 use crate::store::EdgeStore;
-use edgesync_admin::agent::{FilesCheck, FilesList, FilesRule, PlannedSteps};
+use edgesync_admin::agent::{FilesCheck, FilesList, FilesRule, RulePlan};
 use edgesync_api::Role;
 use edgesync_config::edge::Config;
 use edgesync_files::Rule;
@@ -690,7 +690,7 @@ impl Task {
         let mut shown = Vec::new();
         for rule in rules {
             let outcome = self.execute_rule(&rule, Verb::Check, true, true, None).await?;
-            shown.push(PlannedSteps { name: rule.name, steps: outcome.plan });
+            shown.push(RulePlan { name: rule.name, steps: outcome.plan });
         }
         Ok(FilesCheck { rules: shown })
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Check, CheckFn, Examined, Finding, chain};
 use crate::store::inspect;
 use edgesync_admin::agent::{AgentIdentity, AgentStatus, StoreStatus};
-use edgesync_admin::{Route, Unreadable, read};
+use edgesync_admin::{InvalidResponse, Route, read};
 use edgesync_api::{Address, Client, ClientError};
 use edgesync_runtime::VERSION;
 use edgesync_runtime::systemd;
@@ -88,7 +88,7 @@ fn of_node(identity: &AgentIdentity, node: &str, socket: &str) -> Option<Finding
     None
 }
 
-fn of_status(status: &Result<AgentStatus, Unreadable>, socket: &str) -> Finding {
+fn of_status(status: &Result<AgentStatus, InvalidResponse>, socket: &str) -> Finding {
     let status = match status {
         Ok(status) => status,
         Err(error) => return Finding::warning(error.to_string(), restart()),
@@ -142,9 +142,9 @@ mod tests {
         failed(answered(&status(VERSION, "a", "full"), "a", "/s"), "not writable: full", "free space");
         let mut old = status(VERSION, "a", "works");
         old["store"].as_object_mut().unwrap().remove("writing");
-        warned(answered(&old, "a", "/s"), "the agent's status lacks `writing`", "restart");
+        warned(answered(&old, "a", "/s"), "parse agent status: missing field `writing`", "restart");
         old["agent"]["version"] = json!("0.0.1");
         warned(answered(&old, "a", "/s"), "version 0.0.1", "restart");
-        warned(answered(&json!({ "node": "a" }), "a", "/s"), "lacks `agent`", "restart");
+        warned(answered(&json!({ "node": "a" }), "a", "/s"), "missing field `agent`", "restart");
     }
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::args_edge::{ShowArgs, SocketArgs};
-use edgesync_admin::agent::{FilesCheck, FilesList, FilesRule, PlannedSteps};
+use edgesync_admin::agent::{FilesCheck, FilesList, FilesRule, RulePlan};
 use edgesync_admin::{Route, read};
 use edgesync_api::{Address, Client};
 use edgesync_cli::output::{NONE, Table, age, cell};
@@ -84,7 +84,7 @@ fn tables(answer: &FilesList, now: Timestamp) -> String {
                 text(&object.kind),
                 parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/"),
                 object.state.name().to_owned(),
-                text(object.wanted.as_deref().unwrap_or_default()),
+                text(object.desired.as_deref().unwrap_or_default()),
                 text(object.version.as_deref().unwrap_or_default()),
                 since.map_or_else(|| NONE.to_owned(), |since| age(now, &since.to_string())),
                 text(&message.chars().take(MAX_MESSAGE_CHARS).collect::<String>()),
@@ -117,7 +117,7 @@ fn printable(text: &str) -> String {
 
 fn steps(answer: &FilesCheck) -> String {
     let mut out = String::new();
-    for PlannedSteps { name, steps } in &answer.rules {
+    for RulePlan { name, steps } in &answer.rules {
         let lines: String = steps.iter().map(|step| format!("  {}\n", text(step))).collect();
         let plan = if lines.is_empty() { "no changes" } else { "plan" };
         out.push_str(&format!("{}: {plan}\n{lines}", text(name)));

@@ -106,9 +106,12 @@ Today: 2026-11-21 (UTC). Total since 2026-11-01T00:00:00Z.
     #[test]
     fn an_incomplete_answer_is_an_error_that_names_the_gap() {
         for (odd, problem) in [
-            (json!({}), "lacks `day`"),
+            (json!({}), "missing field `day`"),
             (json!({ "day": "d", "today": 7 }), "invalid type: integer `7`"),
-            (json!({ "day": "d", "today": { "bytesUp": 1, "bytesDown": 1 } }), "lacks `transportBytes`"),
+            (
+                json!({ "day": "d", "today": { "bytesUp": 1, "bytesDown": 1 } }),
+                "missing field `transportBytes`",
+            ),
         ] {
             let error = read::<Traffic>(&odd).unwrap_err().to_string();
             assert!(error.starts_with("the agent's traffic ") && error.contains(problem), "{error}");

@@ -126,7 +126,7 @@ async fn devices_join_and_are_revoked_via_the_cluster() {
     })
     .await;
     setup.node_is("edge-1", "revoked").await;
-    setup.fails(&["node", "revoke", "edge-2"], 1, "there is no node 'edge-2'").await;
+    setup.fails(&["node", "revoke", "edge-2"], 1, "node 'edge-2' not found").await;
 
     // A revoked token is refused.
     let token = setup.says(&["token", "create"]).await;
@@ -147,7 +147,7 @@ async fn nodes_are_removed_admitted_and_forgotten_via_the_cluster() {
     let token = setup.says(&["token", "create", "--uses", "2"]).await;
     let agent = joined(&fleet, &setup.site, "edge-1", &token).await;
     setup.node_is("edge-1", "in sync").await;
-    setup.fails(&["node", "remove", "edge-2"], 1, "there is no node 'edge-2'").await;
+    setup.fails(&["node", "remove", "edge-2"], 1, "node 'edge-2' not found").await;
     assert_eq!(setup.says(&["node", "admit", "edge-1"]).await, "node 'edge-1' was not removed");
 
     let removed = setup.says(&["node", "remove", "edge-1"]).await;
@@ -172,7 +172,7 @@ async fn nodes_are_removed_admitted_and_forgotten_via_the_cluster() {
     drop(agent);
     let _other = joined(&fleet, &thief, "edge-1", &token).await;
     setup.node_is("edge-1", "in sync").await;
-    setup.fails(&["node", "forget", "edge-2"], 1, "there is no node 'edge-2'").await;
+    setup.fails(&["node", "forget", "edge-2"], 1, "node 'edge-2' not found").await;
 
     // A removal that stopped between its two steps is completed by the next one.
     let members = ["get", "configmap/edgesync-member.edge-1", "-n", "edgesync", "-o", "json"];
@@ -212,7 +212,7 @@ async fn held_back_removals_are_confirmed_via_the_cluster() {
     assert_eq!(held(&agent.client()).await.len(), 60);
     assert_eq!(setup.says(&confirm).await, "node 'edge-1': held removals confirmed");
     setup.holds(&agent, "cm").await;
-    setup.fails(&["confirm-deletions", "edge-2"], 1, "there is no node 'edge-2'").await;
+    setup.fails(&["confirm-deletions", "edge-2"], 1, "node 'edge-2' not found").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -138,7 +138,7 @@ async fn assert_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
         (cloud.bad_frames().await == expected).then_some(())
     })
     .await;
-    cloud.process.logged("a frame that cannot be read", 0).await;
+    cloud.process.logged("invalid frame", 0).await;
 
     // A Hello of another protocol gets a response that every version understands, and changes
     // nothing.

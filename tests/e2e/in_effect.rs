@@ -114,7 +114,7 @@ async fn effects_are_shown_selected_and_waited_for() {
     cluster.apply(PLACEMENT);
     let mut agent = Agent::start(&cluster.site, NODE, cluster.cloud.mqtt).await;
     cluster.cloud.in_sync(NODE, 2).await;
-    until_reason(&cluster, "NothingReported").await;
+    until_reason(&cluster, "NoReport").await;
 
     let name = config_map(0)["metadata"]["name"].as_str().unwrap().to_owned();
     let first = current(&cluster, &name);
@@ -144,7 +144,7 @@ async fn effects_are_shown_selected_and_waited_for() {
         (&json!(name), &json!("NotInEffect"), &json!("web"))
     );
     assert_eq!(
-        (one["inEffect"].as_str(), one["wanted"].as_str()),
+        (one["inEffect"].as_str(), one["desired"].as_str()),
         (Some(version(&first)), Some(version(&second)))
     );
     assert_eq!(one["message"], "check: exit code 1: unexpected \"}\"");
@@ -172,7 +172,7 @@ async fn effects_are_shown_selected_and_waited_for() {
     std::fs::remove_dir_all(agent.database.parent().unwrap()).unwrap();
     agent.run().await;
     cluster.cloud.in_sync(NODE, 2).await;
-    until_reason(&cluster, "NothingReported").await;
+    until_reason(&cluster, "NoReport").await;
     assert!(shown(&cluster, "InEffect").is_empty());
     assert_eq!(node(&cluster).await["filesInEffect"], Value::Null);
 }

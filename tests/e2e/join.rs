@@ -269,7 +269,7 @@ async fn revoked_removed_and_absent_nodes_show_on_both_sides() {
     in_sync(&first).await;
     let typo = fleet.command(&["node", "revoke", "edge-l"]).await;
     assert_eq!(typo.status.code(), Some(1), "{}", said(&typo));
-    assert!(said(&typo).contains("no node 'edge-l'"), "{}", said(&typo));
+    assert!(said(&typo).contains("node 'edge-l' not found"), "{}", said(&typo));
     assert!(fleet.command(&["node", "revoke", "edge-1"]).await.status.success());
     let revoked = fleet.cloud.node("edge-1").await;
     assert_eq!((&revoked["state"], &revoked["ready"]), (&"revoked".into(), &false.into()), "{revoked:#}");

@@ -106,7 +106,7 @@ async fn placement_status_reports_the_ineffective_parts() {
     let misspelt = json!({"objects": {"kinds": ["confgmaps", "configmaps"]}, "nodes": {}});
     cloud.apply([placement("Placement", "odd", &misspelt)]).await;
     let status = until_status(&cloud, &path, [1, 1, 1], ["False", "True"]).await;
-    assert_eq!(reason(&status), (json!("KindUnknown"), "no kind is called confgmaps".to_owned()));
+    assert_eq!(reason(&status), (json!("KindUnknown"), "unknown kinds: confgmaps".to_owned()));
     assert!(one.get(&config_map(0)).await.is_some(), "the other kind is placed");
     let leases = json!({"objects": {"kinds": ["leases", "configmaps"]}, "nodes": {}});
     cloud.apply([placement("Placement", "odd", &leases)]).await;
@@ -163,23 +163,27 @@ async fn explain_placement_says_why_an_object_is_on_a_node() {
     let small = config_map(0)["metadata"]["name"].as_str().unwrap().to_owned();
     let held = eventually("what is held is said", PATIENCE, async || {
         let text = explain(&format!("cm/{small}")).await;
-        text.contains("the node holds the newest version").then_some(text)
+        text.contains("held at the newest version").then_some(text)
     })
     .await;
     assert!(
-        held.contains(": desired on node 'edge-1'") && held.contains("placed by: [[placement]] 1 of the"),
+        held.contains(": desired on node 'edge-1'")
+            && held.contains("placed by: configuration [[placement]] 1"),
         "{held}"
     );
     eventually("what is rejected is said", PATIENCE, async || {
-        explain("configmap/too-large").await.contains("the node rejects it, TooLarge").then_some(())
+        explain("configmap/too-large").await.contains("rejected by the node, TooLarge").then_some(())
     })
     .await;
     let not = explain("service/s").await;
-    assert!(not.contains(": not desired on node 'edge-1': nothing places it on the node"), "{not}");
-    assert!(not.contains("objects.kinds does not have Service"), "{not}");
     assert!(
-        not.contains("Placement plant-0/apart") && not.contains("nodes.names: edge-1 does not fit gw-*"),
+        not.contains(": not desired on node 'edge-1': no rule, label or reference places it on the node"),
         "{not}"
     );
-    assert!(explain("cm/nothing").await.contains("there is no ConfigMap 'nothing' in plant-0"));
+    assert!(not.contains("objects.kinds: Service is not listed"), "{not}");
+    assert!(
+        not.contains("Placement plant-0/apart") && not.contains("nodes.names: edge-1 does not match gw-*"),
+        "{not}"
+    );
+    assert!(explain("cm/nothing").await.contains("ConfigMap 'nothing' not found in plant-0"));
 }

@@ -83,7 +83,7 @@ impl Device {
         let version = cloud.get(object).await["metadata"]["resourceVersion"].clone();
         eventually(&format!("{name} is {state} in version {version}"), PATIENCE, async || {
             let shown = self.object(rule, name).await;
-            (shown["state"] == state && shown["wanted"] == version).then_some(shown)
+            (shown["state"] == state && shown["desired"] == version).then_some(shown)
         })
         .await
     }

@@ -74,7 +74,7 @@ async fn kills_of_agent_and_helper_during_changes_lose_nothing() {
     device.all_in_effect("all", 20).await;
     for name in 0..20 {
         let shown = device.until(&cloud, "all", &object(name, 24), "InEffect").await;
-        assert_eq!(shown["version"], shown["wanted"]);
+        assert_eq!(shown["version"], shown["desired"]);
         let directory = site.path("out").join(format!("o{name}"));
         for file in ["edition", "copy"] {
             assert_eq!(fs::read_to_string(directory.join(file)).unwrap(), "24");

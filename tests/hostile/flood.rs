@@ -98,7 +98,7 @@ async fn node_with_an_endless_inventory_slows_no_others() {
     )
     .await;
     assert_intruder_was_refused(&fleet.cloud).await;
-    fleet.cloud.process.logged("names more objects than it can have been given", 0).await;
+    fleet.cloud.process.logged("reports more objects than it was sent", 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -104,7 +104,7 @@ async fn tokens_for_any_device_cannot_take_a_revoked_or_removed_name() {
     let output = fleet.command(&["node", "forget", "edge-gone"]).await;
     assert!(output.status.success(), "{}", said(&output));
     assert!(
-        said(&fleet.command(&["node", "forget", "edge-gone"]).await).contains("there is no node 'edge-gone'")
+        said(&fleet.command(&["node", "forget", "edge-gone"]).await).contains("node 'edge-gone' not found")
     );
     assert_eq!(fleet.cloud.state("edge-gone").await, "");
     let other = Site::new();
@@ -128,7 +128,7 @@ async fn revoked_device_behind_mosquitto_stays_ignored_after_a_rejoin() {
     in_sync(&stolen).await;
     let mistyped = fleet.command(&["node", "revoke", "edge-l"]).await;
     assert!(
-        !mistyped.status.success() && said(&mistyped).contains("there is no node 'edge-l'"),
+        !mistyped.status.success() && said(&mistyped).contains("node 'edge-l' not found"),
         "{}",
         said(&mistyped)
     );

@@ -68,20 +68,20 @@ describe('a fleet', () => {
     await page.getByRole('region', { name: 'Objects of this node' }).getByText('line-12').waitFor();
     await page.getByText('edgesync.io/StoreHealthy').waitFor();
     const time = page.locator('dd time').first();
-    assert.match(await time.getAttribute('title'), /which is \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC/);
+    assert.match(await time.getAttribute('title'), /\(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\)/);
     await photograph(page, 'node');
     await accessible(page, 'a node');
     await go(page, '#/nodes/nobody');
-    await page.getByText('This node is not known').waitFor();
+    await page.getByText('Node not found').waitFor();
     clean(page, /404/);
   });
 
   test('shows objects and the progress of a version', async () => {
     await go(page, '#/objects');
-    await page.getByLabel('Name has').fill('line-12');
+    await page.getByLabel('Name contains').fill('line-12');
     await until('one object', async () => await page.locator('main tbody tr').count() === 1);
     assert.ok(page.url().endsWith('#/objects?name=line-12'));
-    await page.getByLabel('Name has').fill('line');
+    await page.getByLabel('Name contains').fill('line');
     await until('more objects', async () => await page.locator('main tbody tr').count() === COUNT);
     await photograph(page, 'objects');
     await accessible(page, 'objects');
@@ -95,7 +95,7 @@ describe('a fleet', () => {
     await until('a curve', async () => await page.locator('.line.main').count() === 1);
     await site.stop('edge-3');
     await sum('2 of 3 nodes hold');
-    await page.getByText('not known before it returns').waitFor();
+    await page.getByText('unknown while offline').waitFor();
     await photograph(page, 'rollout');
     await accessible(page, 'a roll-out');
     clean(page);
@@ -154,8 +154,8 @@ describe('a fleet', () => {
     await go(page, '#/');
     await sum('2 of ');
     await site.stop('cloud', 'SIGKILL');
-    await page.getByText('No connection').waitFor();
-    assert.match(await text(page, '#live'), /this is how it was at \d\d:\d\d/);
+    await page.getByText('Disconnected').waitFor();
+    assert.match(await text(page, '#live'), /data from \d\d:\d\d/);
     assert.match(await text(page, '.big'), /^2 of /, 'what was known is still there');
     await photograph(page, 'no-connection');
     await site.cloudStarts();
@@ -167,7 +167,7 @@ describe('a fleet', () => {
   test('asks for a missing key', async () => {
     await page.evaluate(() => localStorage.clear());
     await page.reload();
-    await page.getByText('Who are you?').waitFor();
+    await page.getByText('Sign in').waitFor();
     await photograph(page, 'key');
     await accessible(page, 'the page without a key');
     clean(page, /401/);
@@ -191,7 +191,7 @@ describe('a node with problems', () => {
 
   test('shows the objects that it rejects', async () => {
     await site.apply(configMap('too-large', { text: 'x'.repeat(300 << 10) }), configMap('fits', { text: 'x' }));
-    const rejected = page.getByRole('region', { name: 'Objects that it rejects' });
+    const rejected = page.getByRole('region', { name: 'Rejected objects' });
     await rejected.getByText('ConfigMap plant/too-large').waitFor();
     await rejected.getByText('TooLarge').waitFor();
     await page.getByText('less than a quarter of the daily budget of 1 GiB (UTC) used').first().waitFor();
@@ -221,15 +221,15 @@ describe('a node with problems', () => {
     await site.cloudStarts();
     await go(page, '#/nodes/edge-1');
     await until('it is held back', async () => (await text(page, 'main .title')).includes('held back'));
-    await until('what is held back', async () => await page.getByRole('region', { name: 'Removals that are held back' }).locator('tbody tr').count() === 30);
+    await until('what is held back', async () => await page.getByRole('region', { name: 'Held-back removals' }).locator('tbody tr').count() === 30);
     await photograph(page, 'held-back');
     await accessible(page, 'a node whose removals are held back');
-    await page.getByRole('button', { name: 'Let it delete' }).click();
-    await page.getByRole('dialog').getByText('Let edge-1 delete 30 objects?').waitFor();
-    await page.getByRole('button', { name: 'Leave it' }).click();
+    await page.getByRole('button', { name: 'Confirm deletions' }).click();
+    await page.getByRole('dialog').getByText('Confirm 30 deletions on edge-1?').waitFor();
+    await page.getByRole('button', { name: 'Cancel' }).click();
     assert.equal((await site.json('GET', 'nodes/edge-1')).objects, 31, 'nothing was done');
-    await page.getByRole('button', { name: 'Let it delete' }).click();
-    await page.getByRole('dialog').getByRole('button', { name: 'Let it delete' }).click();
+    await page.getByRole('button', { name: 'Confirm deletions' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Confirm deletions' }).click();
     await until('they are gone', async () => (await site.json('GET', 'nodes/edge-1')).objects === 1);
     await until('it is in sync', async () => (await text(page, 'main .title')).includes('in sync'));
     clean(page, UNREACHED);

@@ -15,7 +15,7 @@ export async function simulate(files, { count = 10_000, nameOf = number => `edge
     return [nameOf(number), state, since + number % 3600, 300, 300, state === 1 ? 12 : 0, state > 2 && state < 6 ? 1 : 0];
   });
   const counts = () => WORDS.map((_, place) => rows.reduce((sum, row) => sum + (row[1] === place), 0));
-  const line = (type, revision, nodes) => `${JSON.stringify({ type, start: 's', revision, at: Date.now(), states: WORDS, counts: counts(), held: 300 * count, wanted: 300 * count, gone: [], nodes })}\n`;
+  const line = (type, revision, nodes) => `${JSON.stringify({ type, start: 's', revision, at: Date.now(), states: WORDS, counts: counts(), held: 300 * count, desired: 300 * count, gone: [], nodes })}\n`;
   const at = Array.from({ length: 360 }, (_, place) => since + place * 10);
   const wave = (place, state) => Math.round((WORDS.length - state) * 9 * (1.2 + Math.sin(place / 40 + state)) * (state === 0 ? 0 : 1));
   const columns = WORDS.map((_, state) => at.map((_, place) => state === 7 ? 0 : wave(place, state)));
@@ -23,7 +23,7 @@ export async function simulate(files, { count = 10_000, nameOf = number => `edge
   const answers = {
     '/edgesync/v1/labels': { keys: [{ key, nodes: count, values: sites.length }] },
     [`/edgesync/v1/labels?key=${encodeURIComponent(key)}`]: { key, values: Object.fromEntries(sites.map((site, place) => [site, rows.filter((_, number) => number * number % 31 % sites.length === place).map(row => row[0])])) },
-    '/edgesync/v1/summary/history': { states: WORDS, at, counts: columns, held: at, wanted: at, bytesSent: at, bytesReceived: at },
+    '/edgesync/v1/summary/history': { states: WORDS, at, counts: columns, held: at, desired: at, bytesSent: at, bytesReceived: at },
   };
   let revision = 1, next = 0;
   const streams = new Set();

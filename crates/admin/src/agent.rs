@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::answer::{Answer, nullable};
 use edgesync_object::ObjectRef;
 
-pub use files::{FilesCheck, FilesList, FilesObject, FilesRule, FilesState, PlannedSteps};
+pub use files::{FilesCheck, FilesList, FilesObject, FilesRule, FilesState, RulePlan};
 pub use kubeedge::{BridgeCounts, BridgeLease, BridgeNode, CloudCoreStatus, Round, VerifiedRound};
 pub use traffic::{Direction, FrameTraffic, KindTraffic, Traffic, TrafficSince, TrafficSpan};
 
@@ -47,7 +47,7 @@ pub struct AgentStatus {
 }
 
 impl Answer for AgentStatus {
-    const NAME: &'static str = "the agent's status";
+    const NAME: &'static str = "agent status";
 }
 
 /// The part of [`AgentStatus`] that agents of all versions have.
@@ -247,7 +247,7 @@ pub struct SealStatus {
 }
 
 impl Answer for SealStatus {
-    const NAME: &'static str = "the agent's answer to a rotation";
+    const NAME: &'static str = "result of the key rotation";
 }
 
 /// How often limits were reached.
@@ -327,7 +327,7 @@ pub struct Verification {
 }
 
 impl Answer for Verification {
-    const NAME: &'static str = "the agent's answer to a verification";
+    const NAME: &'static str = "result of the verification";
 }
 
 /// Result of checking the database.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// A response document that a client parses.
 pub trait Answer: DeserializeOwned {
-    /// Name in error messages, with its article.
+    /// Name in error messages, without article.
     const NAME: &'static str;
 }
 
@@ -17,8 +17,8 @@ pub trait Answer: DeserializeOwned {
 ///
 /// # Errors
 /// A required key is missing, or a value has the wrong type.
-pub fn read<T: Answer>(answer: &Value) -> Result<T, Unreadable> {
-    T::deserialize(answer).map_err(|source| Unreadable { name: T::NAME, source })
+pub fn read<T: Answer>(answer: &Value) -> Result<T, InvalidResponse> {
+    T::deserialize(answer).map_err(|source| InvalidResponse { name: T::NAME, source })
 }
 
 /// Serializes a response.
@@ -31,23 +31,19 @@ pub fn write(answer: &impl Serialize) -> Result<Value, serde_json::Error> {
 
 /// Error of a response with a missing key or a value of the wrong type.
 #[derive(Debug)]
-pub struct Unreadable {
+pub struct InvalidResponse {
     name: &'static str,
     source: serde_json::Error,
 }
 
-impl fmt::Display for Unreadable {
+impl fmt::Display for InvalidResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let problem = self.source.to_string();
-        match problem.strip_prefix("missing field ") {
-            Some(field) => write!(f, "{} lacks {field}: is it another version?", self.name),
-            None => write!(f, "{} cannot be read, {problem}: is it another version?", self.name),
-        }
+        write!(f, "parse {}: {}; the server may have another version", self.name, self.source)
     }
 }
 
 /// The source is part of the message.
-impl Error for Unreadable {}
+impl Error for InvalidResponse {}
 
 /// Deserializes a required key whose value may be `null`.
 pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
@@ -68,7 +64,7 @@ mod tests {
     }
 
     impl Answer for Sample {
-        const NAME: &'static str = "the sample";
+        const NAME: &'static str = "sample";
     }
 
     #[test]
@@ -76,11 +72,14 @@ mod tests {
         assert_eq!(read::<Sample>(&json!({ "cause": null })).unwrap().cause, None);
         assert_eq!(read::<Sample>(&json!({ "cause": "x" })).unwrap().cause.as_deref(), Some("x"));
         let missing = read::<Sample>(&json!({ "causes": "x" })).unwrap_err();
-        assert_eq!(missing.to_string(), "the sample lacks `cause`: is it another version?");
+        assert_eq!(
+            missing.to_string(),
+            "parse sample: missing field `cause`; the server may have another version"
+        );
         let other = read::<Sample>(&json!({ "cause": 7 })).unwrap_err();
         assert_eq!(
             other.to_string(),
-            "the sample cannot be read, invalid type: integer `7`, expected a string: is it another version?"
+            "parse sample: invalid type: integer `7`, expected a string; the server may have another version"
         );
     }
 }

@@ -17,8 +17,8 @@ pub use enrollment::{
     RevokedToken, Token, TokenList, TokenRequest,
 };
 pub use nodes::{
-    JoinedNode, Membership, NodeCounters, NodeInfo, NodeList, ObjectNotInEffect, RecordedNode, RemovedNode,
-    ServedNode, WithheldObject, state,
+    HeldBackObject, JoinedNode, Membership, NodeCounters, NodeInfo, NodeList, ObjectNotInEffect,
+    RecordedNode, RemovedNode, ServedNode, state,
 };
 pub use rollouts::{Curve, Rollout, RolloutTarget, RuleItem, RuleList, RuleName, Straggler};
 
@@ -36,7 +36,7 @@ pub struct NodeHistory {
 }
 
 impl Answer for NodeHistory {
-    const NAME: &'static str = "the history of a node";
+    const NAME: &'static str = "node history";
 }
 
 /// The last hour of the fleet: one list per number, oldest sample first.
@@ -49,13 +49,13 @@ pub struct FleetHistory {
     /// Node counts, by index of the state in `states`, then by sample.
     pub counts: Vec<Vec<u64>>,
     pub held: Vec<u64>,
-    pub wanted: Vec<u64>,
+    pub desired: Vec<u64>,
     pub bytes_sent: Vec<u64>,
     pub bytes_received: Vec<u64>,
 }
 
 impl Answer for FleetHistory {
-    const NAME: &'static str = "the history of the fleet";
+    const NAME: &'static str = "fleet history";
 }
 
 /// A line of the summary stream; a snapshot line is also the whole summary.
@@ -73,7 +73,7 @@ pub enum SummaryLine {
 }
 
 impl Answer for SummaryLine {
-    const NAME: &'static str = "the summary of the fleet";
+    const NAME: &'static str = "fleet summary";
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,7 +89,7 @@ pub struct SummaryRows {
     /// Objects held by all nodes.
     pub held: u64,
     /// Objects desired on all nodes.
-    pub wanted: u64,
+    pub desired: u64,
     pub gone: Vec<String>,
     pub nodes: Vec<SummaryRow>,
 }
@@ -108,7 +108,7 @@ pub struct ObjectList {
 }
 
 impl Answer for ObjectList {
-    const NAME: &'static str = "the list of objects";
+    const NAME: &'static str = "object list";
 }
 
 /// Identity and size of an object.
@@ -138,7 +138,7 @@ pub struct NodeObjects {
 }
 
 impl Answer for NodeObjects {
-    const NAME: &'static str = "the objects of a node";
+    const NAME: &'static str = "objects of the node";
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,7 +178,7 @@ pub struct LabelKeys {
 }
 
 impl Answer for LabelKeys {
-    const NAME: &'static str = "the labels of nodes";
+    const NAME: &'static str = "label keys";
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -199,12 +199,12 @@ pub struct LabelValues {
 }
 
 impl Answer for LabelValues {
-    const NAME: &'static str = "the values of a label";
+    const NAME: &'static str = "label values";
 }
 
 /// Explains why an object is or is not placed on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlacementAnswer {
+pub struct PlacementExplanation {
     pub node: String,
     /// `None` if the node has no labels or was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -215,8 +215,8 @@ pub struct PlacementAnswer {
     pub object: Option<ObjectVerdict>,
 }
 
-impl Answer for PlacementAnswer {
-    const NAME: &'static str = "the answer about the placement";
+impl Answer for PlacementExplanation {
+    const NAME: &'static str = "placement explanation";
 }
 
 /// Evaluation of a rule for a node and an object.
@@ -239,7 +239,7 @@ pub struct RuleVerdict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectVerdict {
     /// Whether the object is desired on the node.
-    pub wanted: bool,
+    pub desired: bool,
     /// Description of the state for people.
     pub state: String,
     /// Further facts; `None` if the node was removed.

@@ -21,7 +21,7 @@ pub mod route;
 #[cfg(any(test, feature = "testing"))]
 pub mod samples;
 
-pub use answer::{Answer, Unreadable, read, write};
+pub use answer::{Answer, InvalidResponse, read, write};
 pub use route::{Method, NodeAction, PREFIX, RolloutSubject, Route};
 
 #[cfg(test)]

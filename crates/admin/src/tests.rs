@@ -100,7 +100,7 @@ fn every_missing_key_of_the_status_is_an_error() {
         Ok(_) => assert!(optional.contains(&key), "{key}"),
         Err(error) => {
             count += 1;
-            assert!(error.to_string().contains(&format!("lacks `{key}`")), "{key}: {error}");
+            assert!(error.to_string().contains(&format!("missing field `{key}`;")), "{key}: {error}");
         }
     });
     assert!(count > 100, "{count}");

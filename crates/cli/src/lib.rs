@@ -25,7 +25,7 @@ pub use program::{EXIT_CONFIG, EXIT_INTERNAL};
 pub use manifest::{Manifest, ManifestError, Origin};
 pub use resolve::Kinds;
 
-use edgesync_admin::Unreadable;
+use edgesync_admin::InvalidResponse;
 use edgesync_api::{Address, ClientError};
 use edgesync_object::Status;
 use edgesync_runtime::{chain, systemd};
@@ -68,7 +68,7 @@ pub enum CliError {
     Client(#[from] ClientError),
     /// The response belongs to another version.
     #[error(transparent)]
-    Answer(#[from] Unreadable),
+    Answer(#[from] InvalidResponse),
     /// A manifest cannot be read.
     #[error(transparent)]
     Manifest(#[from] ManifestError),

@@ -13,10 +13,10 @@ pub(super) use super::answers::unknown;
 use super::answers::{self, OperatorRequest, answer, wanted};
 use super::metrics::{self, CloudNumbers};
 use super::page::{self, Page};
-use super::summary::{Board, RolloutAnswer, RolloutOf, Wanted};
+use super::summary::{Board, ObjectFilter, RolloutAnswer, RolloutOf};
 use edgesync_admin::cloud::{
     AdmitRequest, Admitted, BrokerConfigRequest, BrokerFiles, Confirmed, LabelAnswer, NodeHistory, NodeInfo,
-    NodeList, NodeObjects, ObjectList, ObjectNotInEffect, PageInvitation, PlacementAnswer, Removed,
+    NodeList, NodeObjects, ObjectList, ObjectNotInEffect, PageInvitation, PlacementExplanation, Removed,
     RevokedCertificates, RevokedOperators, RuleList,
 };
 use edgesync_admin::{Method, NodeAction, RolloutSubject, Route};
@@ -47,7 +47,7 @@ pub enum AdminRequest {
     /// Confirms held-back removals of a node; returns their number.
     ConfirmDeletions(NodeName, oneshot::Sender<Option<u64>>),
     /// Explains why an object is on a node or is not.
-    Explain(NodeName, Option<Box<Summary>>, oneshot::Sender<Option<PlacementAnswer>>),
+    Explain(NodeName, Option<Box<Summary>>, oneshot::Sender<Option<PlacementExplanation>>),
     /// Removes a node from the fleet; returns whether it was not removed before.
     Remove(NodeName, Answer),
     /// Readmits a removed node; returns whether it was removed.
@@ -55,13 +55,13 @@ pub enum AdminRequest {
     /// Returns the last hour of a node.
     Past(NodeName, oneshot::Sender<Option<NodeHistory>>),
     /// Returns the objects of a node.
-    Objects(NodeName, Wanted, oneshot::Sender<Option<NodeObjects>>),
+    Objects(NodeName, ObjectFilter, oneshot::Sender<Option<NodeObjects>>),
     /// Returns the progress of a roll-out.
     Rollout(RolloutOf, RolloutAnswer),
     /// Lists all rules that place objects on nodes.
     Rules(oneshot::Sender<RuleList>),
     /// Finds objects of all nodes.
-    Find(Wanted, oneshot::Sender<ObjectList>),
+    Find(ObjectFilter, oneshot::Sender<ObjectList>),
     /// Returns the keys of all labels of nodes, or the nodes by the values of one key.
     Labels(Option<String>, oneshot::Sender<LabelAnswer>),
     /// Returns the numbers for the metrics, except those of store and broker, which need no turn of
@@ -153,7 +153,7 @@ impl Admin {
 
     /// Explains why an object is on a node or is not; without an object, returns the verdicts of
     /// the rules on the node.
-    async fn placement(&self, node: &NodeName, query: &[(String, String)]) -> Result<PlacementAnswer> {
+    async fn placement(&self, node: &NodeName, query: &[(String, String)]) -> Result<PlacementExplanation> {
         let of = |field: &str| {
             query.iter().find(|(name, _)| name == field).map(|(_, value)| value.clone()).unwrap_or_default()
         };
@@ -178,7 +178,7 @@ impl Admin {
     async fn object(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Object> {
         let missing = || {
             let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
-            Status::new(Reason::NotFound, format!("there is no {} '{name}'{place}", resource.kind))
+            Status::new(Reason::NotFound, format!("{} '{name}' not found{place}", resource.kind))
         };
         if let Some((cluster, _)) = self.parts.enrollment_service.enrollment().store().cluster() {
             let found = cluster.get(resource, namespace, name).await;
@@ -188,7 +188,7 @@ impl Admin {
         match store.get(resource.key(namespace, name)).await {
             Ok(stored) => serde_json::from_str(&stored.body).map_err(Status::internal),
             Err(CloudError::NotFound { .. }) => Err(missing()),
-            Err(error) => Err(Status::unavailable(format!("the object cannot be read: {error}"), 5)),
+            Err(error) => Err(Status::unavailable(format!("read object: {error}"), 5)),
         }
     }
 
@@ -204,8 +204,7 @@ impl Admin {
     /// Adds the objects that are not in effect on a node, if this process stores them.
     async fn add_effects(&self, node: &NodeName, shown: &mut NodeInfo) -> Result<()> {
         let Some((store, _)) = &self.parts.database else { return Ok(()) };
-        let unavailable =
-            |error| Status::unavailable(format!("what is in effect cannot be read: {error}"), 5);
+        let unavailable = |error| Status::unavailable(format!("read objects in effect: {error}"), 5);
         let known = store.in_effect(node).await.map_err(unavailable)?;
         let records =
             if known.is_empty() { Vec::new() } else { store.records(node).await.map_err(unavailable)? };
@@ -217,7 +216,7 @@ impl Admin {
                 object: record.map(|record| (*record.object).clone()),
                 held: record.map(|record| record.version.to_string()),
                 in_effect: one.version.map(|version| version.to_string()),
-                wanted: one.wanted.to_string(),
+                desired: one.wanted.to_string(),
                 state: one.state.name().to_owned(),
                 rule: one.rule,
                 message: one.message,
@@ -253,20 +252,20 @@ impl Admin {
         if !known {
             return Err(unknown(node));
         }
-        tracing::warn!(node = node.as_str(), "an operator has had it forgotten: its name is free");
+        tracing::warn!(node = node.as_str(), "node forgotten, its name is free");
         Ok(answers::certificates(node, certificates))
     }
 
     /// Answers requests open to every role; returns `None` for other routes.
     async fn look(&self, route: Route<'_>, call: &ExtensionCall) -> Result<Option<Value>> {
-        let wanted = || Wanted {
+        let filter = || ObjectFilter {
             kind: call.parameter("kind").into(),
             namespace: call.parameter("namespace").into(),
             name: call.parameter("name").into(),
             exact: call.parameter("exact") == "1",
             secrets: call.role >= Role::Edit,
         };
-        let gone = || Status::new(Reason::NotFound, "there is no such object, and no such rule".to_owned());
+        let gone = || Status::new(Reason::NotFound, "object or rule not found".to_owned());
         let shown = match route {
             Route::Nodes => answer(&self.nodes().await?)?,
             Route::Node(node) => answer(&self.node(&node_name(node)?).await?)?,
@@ -278,10 +277,10 @@ impl Admin {
             }
             Route::NodeObjects(node) => {
                 let name = node_name(node)?;
-                let objects = self.ask(|answer| AdminRequest::Objects(name, wanted(), answer)).await?;
+                let objects = self.ask(|answer| AdminRequest::Objects(name, filter(), answer)).await?;
                 answer(&objects.ok_or_else(|| unknown(node))?)?
             }
-            Route::Objects => answer(&self.ask(|answer| AdminRequest::Find(wanted(), answer)).await?)?,
+            Route::Objects => answer(&self.ask(|answer| AdminRequest::Find(filter(), answer)).await?)?,
             Route::Labels => {
                 let key = Some(call.parameter("key")).filter(|key| !key.is_empty()).map(str::to_owned);
                 answer(&self.ask(|answer| AdminRequest::Labels(key, answer)).await?)?
@@ -374,8 +373,8 @@ impl Admin {
     /// Returns the URL of the page, with a key for the requester's role.
     fn invite(&self, role: Role) -> Result<PageInvitation> {
         let invitation = self.parts.page.as_ref().and_then(|page| page.invitation(role));
-        let message = "there is no page without certificates here: page.enabled or page.listen says so, or the address was taken \
-                       at the start";
+        let message = "no page without certificates is served: page.enabled or page.listen disables it, or its address was in \
+                       use at the start";
         invitation.ok_or_else(|| Status::new(Reason::NotFound, message))
     }
 }
@@ -392,8 +391,8 @@ pub struct BrokerDefaults {
 }
 
 impl BrokerDefaults {
-    fn complete(&self, wanted: BrokerConfigRequest) -> Result<BrokerConfig> {
-        let flavor = match wanted.broker.as_str() {
+    fn complete(&self, request: BrokerConfigRequest) -> Result<BrokerConfig> {
+        let flavor = match request.broker.as_str() {
             "mosquitto" => Flavor::Mosquitto,
             "emqx" => Flavor::Emqx,
             other => {
@@ -401,9 +400,16 @@ impl BrokerDefaults {
                 return Err(Status::new(Reason::BadRequest, message));
             }
         };
-        let names = if wanted.names.is_empty() { self.names.clone() } else { wanted.names };
+        let names = if request.names.is_empty() { self.names.clone() } else { request.names };
         let (prefix, max_packet) = (self.prefix.clone(), self.max_packet);
-        Ok(BrokerConfig { flavor, directory: wanted.directory, names, port: wanted.port, prefix, max_packet })
+        Ok(BrokerConfig {
+            flavor,
+            directory: request.directory,
+            names,
+            port: request.port,
+            prefix,
+            max_packet,
+        })
     }
 }
 
@@ -419,7 +425,7 @@ impl Extension for Admin {
             return Ok(shown);
         }
         if call.method != Method::Get.as_str() && call.role != Role::Admin {
-            let message = format!("the role '{}' may look only: this needs the role 'admin'", call.role);
+            let message = format!("role '{}' is read-only here: requires role 'admin'", call.role);
             return Err(Status::new(Reason::Forbidden, message));
         }
         self.change(route.ok_or_else(Status::no_such_path)?, &call.body).await

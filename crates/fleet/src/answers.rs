@@ -132,15 +132,15 @@ fn with_known_member(node: Option<NodeInfo>, member: &MemberRecord) -> NodeInfo 
 /// Returns the error for a node that has joined and never connected, with a remedy.
 pub fn never_connected(node: &NodeName) -> Status {
     let message = format!(
-        "node '{node}' has joined and never said Hello: 'edgesync-cloud node forget {node}' revokes its certificate and frees \
-         the name"
+        "node '{node}' has joined but never connected; hint: to revoke its certificate and free the name, run \
+         'edgesync-cloud node forget {node}'"
     );
     Status::new(Reason::NotFound, message)
 }
 
 /// Returns the error for an unknown node.
 pub fn unknown(node: &str) -> Status {
-    Status::new(Reason::NotFound, format!("there is no node '{node}': 'edgesync-cloud nodes' shows all"))
+    Status::new(Reason::NotFound, format!("node '{node}' not found; hint: 'edgesync-cloud nodes' lists all"))
 }
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn who_is_revoked_and_who_has_only_joined_is_told() {
+    fn revoked_and_never_connected_nodes_are_marked() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let member = |node: &str, ends: Option<i64>, is_revoked| MemberRecord {
             node: node.to_owned(),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_a_token_is_told() {
+    fn token_state_follows_use_expiry_and_revocation() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let usable = TokenRecord {
             id: "a".into(),

@@ -132,7 +132,7 @@ impl Tls {
     fn check(self, listen: (&'static str, SocketAddr), key: &'static str, review: &mut Review<'_>) {
         if self == Self::Off && Self::Auto.at(listen.1) {
             let message = format!(
-                "{key} = \"off\" lets everybody in who reaches {} = \"{}\": use \"auto\", which demands a certificate \
+                "{key} = \"off\" admits every client that reaches {} = \"{}\": use \"auto\", which requires a certificate \
                  there, or a loopback address",
                 listen.0, listen.1
             );
@@ -253,7 +253,7 @@ impl Page {
     fn check(&self, review: &mut Review<'_>) {
         if let Some(address) = self.address().filter(|address| !address.ip().to_canonical().is_loopback()) {
             let message = format!(
-                "page.listen = \"{address}\" is without TLS, so it must be a loopback address: elsewhere browsers get the page \
+                "page.listen = \"{address}\" must be a loopback address, because it has no TLS: other machines reach the page \
                  at api.listen, with the certificate of an operator"
             );
             review.conflict(&["page.listen"], message);
@@ -354,8 +354,8 @@ impl Settings for Config {
             review.derived("kubernetes.cache", "beside store.path");
         }
         if self.store.r#type == StoreType::Kubernetes && !self.sync.strip_managed_fields {
-            let message = "sync.strip_managed_fields = false needs store.type = \"sqlite\": of a cluster's objects \
-                           metadata.managedFields is not read";
+            let message = "sync.strip_managed_fields = false requires store.type = \"sqlite\": metadata.managedFields \
+                           is not read from a cluster";
             review.conflict(&["sync.strip_managed_fields", "store.type"], message.to_owned());
         }
         self.broker.tls.check(("broker.listen", self.broker.listen), "broker.tls", review);

@@ -134,7 +134,7 @@ impl<K: Storage> Definitions<K> {
                     Ok(false) => {}
                     Ok(true) => due = Some(Instant::now()),
                     Err(status) => {
-                        tracing::warn!(%status, "the custom kinds cannot be followed");
+                        tracing::warn!(%status, "watching CustomResourceDefinitions failed");
                         tokio::time::sleep(RETRY.1 / 10).await;
                     }
                 },
@@ -174,7 +174,7 @@ impl<K: Storage> Definitions<K> {
             Ok(object) => {
                 self.known.insert(stored.name.clone(), Definition::of(&object, stored.version));
             }
-            Err(error) => tracing::warn!(name = stored.name, %error, "a definition cannot be read"),
+            Err(error) => tracing::warn!(name = stored.name, %error, "invalid CustomResourceDefinition"),
         }
     }
 
@@ -229,7 +229,7 @@ impl<K: Storage> Definitions<K> {
             let Some(definition) = self.known.get(&name) else { continue };
             let done = self.settle_one(&name, definition, &outcome).await;
             if let Err(status) = &done {
-                tracing::warn!(definition = name, %status, "a definition waits");
+                tracing::warn!(definition = name, %status, "writing the status of a CustomResourceDefinition failed, retrying");
             }
             settled &= done.unwrap_or_default();
         }

@@ -6,12 +6,12 @@
 //! Each part owns its state and returns the effects it wants:
 //! - `reconciler`: the machines with the objects that they reconcile with; `nodes`, `broadcasts`,
 //!   `ledger_loader`, `timeline` and `settings` are parts of it;
-//! - `bodies`, `sender` with `line`: downstream, to nodes; `ingest`: upstream, from nodes;
-//! - `rules`, `removals`, `replicas`, `requests`, `numbers`;
-//! - `queries`, `overview`, `rollouts`, `search`, `explain`: views for operators and pages.
+//! - `bodies`, `sender` with `send_queue`: downstream, to nodes; `ingest`: upstream, from nodes;
+//! - `rules`, `removals`, `replicas`, `requests`, `writes`, `numbers`;
+//! - `views` with `queries`, `overview`, `rollouts`, `search`, `explain`: for operators and pages.
 //!
-//! [`Fleet`] composes them: `events`, `changes`, `effects`, `departures`, `operators` hold its
-//! methods, grouped by their cause.
+//! [`Fleet`] composes them: `events`, `changes`, `effects` and `departures` hold its methods, grouped
+//! by their cause.
 
 mod bodies;
 mod broadcasts;
@@ -22,10 +22,8 @@ mod events;
 mod explain;
 mod ingest;
 mod ledger_loader;
-mod line;
 mod nodes;
 mod numbers;
-mod operators;
 mod overview;
 mod queries;
 mod reconciler;
@@ -35,9 +33,12 @@ mod requests;
 mod rollouts;
 mod rules;
 mod search;
+mod send_queue;
 mod sender;
 mod settings;
 mod timeline;
+mod views;
+mod writes;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -59,25 +60,27 @@ use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
 
 use super::admin::AdminRequest;
 use super::lifecycle::NodeLifecycle;
-use super::source::{Change, NodeFacts, Result, Source};
+use super::metrics::CloudNumbers;
+use super::source::{Change, NodeFacts, Replication, Result, Source};
 use super::summary::Board;
 use bodies::Bodies;
 use changes::Feed;
-use ingest::{EventExpiry, Intake};
+use ingest::Intake;
 use nodes::{NodeId, Nodes};
 use numbers::Counts;
-use operators::Views;
-use overview::Overview;
-use queries::Queries;
+use overview::{Overview, Traffic};
+use queries::{Queries, View};
 use reconciler::Reconciler;
 use removals::Removals;
 use replicas::Replicas;
-use requests::{Inbox, Requests};
+use requests::{Requests, Response};
 use rollouts::Rollouts;
 use rules::Rules;
 use sender::Sender;
 use settings::Settings;
 use timeline::Timeline;
+use views::{AdminState, Command, Views};
+use writes::EventExpiry;
 
 /// Maximum number of events handled before the machines get their turn.
 const BURST: usize = 64;
@@ -151,23 +154,23 @@ impl<S: Source> Fleet<S> {
             enrollment,
         };
         fleet.read_all().await?;
-        fleet.meet_stored(&orphans).await?;
+        fleet.load_nodes(&orphans).await?;
         fleet.sender.announce();
         Ok(fleet)
     }
 
     /// Adds the nodes that have reported before, and removes those whose Node was deleted since.
-    async fn meet_stored(&mut self, orphans: &HashSet<NodeName>) -> Result<()> {
+    async fn load_nodes(&mut self, orphans: &HashSet<NodeName>) -> Result<()> {
         let mut standings = self.requests.source().standings().await?;
         for (name, facts) in self.requests.source().nodes().await? {
             if orphans.contains(&name) {
                 tracing::warn!(
                     node = name.as_str(),
-                    "its Node was deleted before the last end: it is removed"
+                    "Node was deleted while the cloud side was down, removing the node"
                 );
                 self.dismiss(&name, None);
             } else {
-                self.meet_known(&name, Some(facts));
+                self.add_node(&name, Some(facts));
                 if let Some((node, standing)) =
                     self.reconciler.nodes.named_mut(&name).zip(standings.remove(&name))
                 {
@@ -196,19 +199,19 @@ impl<S: Source> Fleet<S> {
                     self.changed(change);
                 }
             }
-            while self.spread_news() {}
+            while self.deliver_changes() {}
             if complete && self.rules.are_complete() {
                 break;
             }
         }
         let (objects, nodes) = (self.reconciler.desired.placement.len(), self.reconciler.nodes.names().len());
         let took = rounded(self.reconciler.now());
-        tracing::info!(objects, nodes, %took, "what is to be where is known: nodes are served");
+        tracing::info!(objects, nodes, %took, "placement index ready, serving nodes");
         if claiming > 0 {
             tracing::warn!(
                 nodes = claiming,
-                "labels that nodes give themselves would place other objects on them, and do not count: give them with a \
-                 token or 'kubectl label', or name their keys in nodes.trusted_labels"
+                "placement ignores labels that nodes set on themselves; hint: set them with 'edgesync-cloud token create \
+                 --label KEY=VALUE' or 'kubectl label', or add their keys to nodes.trusted_labels"
             );
         }
         Ok(())
@@ -245,8 +248,8 @@ impl<S: Source> Fleet<S> {
                     let Some(event) = event else { break };
                     self.hear(event, &mut events);
                 }
-                change = self.feed.next(), if self.reconciler.broadcasts.is_told() => self.changed(change),
-                Some(answer) = self.requests.next() => self.take_answers(answer),
+                change = self.feed.next(), if self.reconciler.broadcasts.is_delivered() => self.changed(change),
+                Some(answer) = self.requests.next() => self.handle_responses(answer),
                 moved = self.sender.moved(), if self.reconciler.nodes.is_settled() => {
                     self.reconciler.nodes.links_moved(&moved);
                 }
@@ -259,17 +262,24 @@ impl<S: Source> Fleet<S> {
         }
     }
 
+    /// Writes the last Leases before the process ends.
+    pub async fn finish(&mut self) {
+        writes::finish(&mut self.reconciler, &mut self.requests, &mut self.counts).await;
+    }
+
     /// Does the work that needs no waiting, within the budget of one turn. Returns when the next
     /// turn is due.
     fn begin_turn(&mut self) -> Instant {
         self.follow_incarnation();
-        let untold = self.spread_news();
-        let unanswered = self.gather();
-        self.look_at_rules();
+        let undelivered = self.deliver_changes();
+        let unanswered = self.run_queries();
+        self.check_rules();
         let uncounted = self.update_views();
-        let more = self.drain() || untold || unanswered || uncounted || self.rules.has_due();
+        let more = self.drain() || undelivered || unanswered || uncounted || self.rules.has_due();
         self.read_ledgers();
-        self.write_due();
+        writes::begin(&mut self.reconciler, &self.requests, &mut self.expiry);
+        self.retry_removals();
+        self.replicas.write_differences(&mut self.reconciler, &self.requests);
         let idle = Instant::now() + if more { Duration::ZERO } else { Duration::from_secs(1) };
         let Reconciler { nodes, ledgers, .. } = &self.reconciler;
         let next = earlier(nodes.deadline(), nodes.lifecycle.deadline());
@@ -277,6 +287,42 @@ impl<S: Source> Fleet<S> {
         let Views { overview, rollouts, .. } = &self.views;
         let next = earlier(next, earlier(Some(overview.deadline()), rollouts.deadline()));
         next.map_or(idle, |at| self.reconciler.instant(at).min(idle))
+    }
+
+    /// Continues the queries over all nodes within the budget of one turn. Returns whether work is
+    /// left.
+    fn run_queries(&mut self) -> bool {
+        let Self { views, reconciler, removals, counts, bodies, requests, .. } = self;
+        let complete = |numbers: &mut CloudNumbers| {
+            numbers.objects = reconciler.desired.placement.len() as u64;
+            numbers.bodies = bodies.numbers();
+            numbers.cluster = requests.replication().map(Replication::numbers);
+            numbers.nodes.waiting = reconciler.ledgers.waiting() as u64;
+            counts.add_to(numbers);
+        };
+        views.queries.gather(&View { reconciler, removals, counts, complete: &complete })
+    }
+
+    /// Continues the overview or the tracked roll-outs. Returns whether work is left.
+    fn update_views(&mut self) -> bool {
+        let traffic = Traffic { sent: self.sender.written(), received: self.counts.received };
+        self.views.update(&mut self.reconciler, (&self.removals, &self.rules), traffic)
+    }
+
+    fn administer(&mut self, request: AdminRequest) {
+        let Self { views, reconciler, rules, removals, enrollment, .. } = self;
+        let is_revoked = |name: &NodeName| enrollment.is_revoked(name);
+        let state = AdminState { reconciler, rules, removals, is_revoked: &is_revoked };
+        match views.answer(&state, request) {
+            None => {}
+            Some(Command::Remove(name, answer)) => self.remove_on_request(&name, answer),
+            Some(Command::Admit(name, answer)) => self.admit_on_request(&name, answer),
+            Some(Command::ConfirmDeletions(name, answer)) => {
+                let confirmed = replicas::confirm_deletions(&mut self.reconciler, &self.requests, &name);
+                // The requester may have disconnected.
+                let _ = answer.send(confirmed);
+            }
+        }
     }
 
     /// Handles an event, and those already queued behind it.
@@ -290,8 +336,8 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Handles an answer, and those already queued behind it.
-    fn take_answers(&mut self, answer: Inbox) {
-        self.burst(answer, |fleet| fleet.requests.try_next(), Self::answered);
+    fn handle_responses(&mut self, answer: Response) {
+        self.burst(answer, |fleet| fleet.requests.try_next(), Self::handle_response);
     }
 
     /// Handles the first item and those queued behind it, within the budget of one turn.
@@ -332,7 +378,7 @@ impl<S: Source> Fleet<S> {
             && let Some(id) = self.reconciler.nodes.next_due(now)
         {
             self.reconciler.work.node();
-            self.sender.tell_progress(&mut self.reconciler, id);
+            self.sender.report_progress(&mut self.reconciler, id);
             self.reconciler.with_machine(id, |machine, desired| machine.tick(now, desired));
         }
     }
@@ -340,20 +386,21 @@ impl<S: Source> Fleet<S> {
     /// Adds a node that may never have reported. Returns `None` if it was removed or the limit of
     /// nodes is reached.
     fn meet(&mut self, name: &NodeName) -> Option<NodeId> {
-        self.meet_known(name, None)
+        self.add_node(name, None)
     }
 
-    fn meet_known(&mut self, name: &NodeName, facts: Option<NodeFacts>) -> Option<NodeId> {
+    fn add_node(&mut self, name: &NodeName, facts: Option<NodeFacts>) -> Option<NodeId> {
         if self.removals.has(name) { None } else { self.reconciler.meet(name, facts) }
     }
 
     /// Checks the next rule, and writes its status if it has changed.
-    fn look_at_rules(&mut self) {
+    fn check_rules(&mut self) {
         let source = self.requests.source();
-        let status = self.rules.look(&self.reconciler, |rule, kinds| source.rule_problems(rule, kinds));
+        let status = self.rules.check_next(&self.reconciler, |rule, kinds| source.rule_problems(rule, kinds));
         if let Some(status) = status {
-            self.requests
-                .ask(|source| async move { Inbox::RuleStatusWritten(source.set_rule_status(status).await) });
+            self.requests.ask(|source| async move {
+                Response::RuleStatusWritten(source.set_rule_status(status).await)
+            });
         }
     }
 }

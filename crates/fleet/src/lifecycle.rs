@@ -23,7 +23,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use conditions::Counts;
-use conditions::{Told, View};
+use conditions::{SyncCondition, SyncState};
 use edgesync_object::NodeName;
 use edgesync_protocol::node::Condition;
 use edgesync_protocol::timing::{Now, earlier};
@@ -38,18 +38,18 @@ const MAX_SECONDS: u32 = 86_400;
 /// Time for which a change of sync state must last before it is published.
 const STEADY: Duration = Duration::from_secs(10);
 /// Debounce time for changes of conditions.
-const GATHER: Duration = Duration::from_millis(100);
+const DEBOUNCE: Duration = Duration::from_millis(100);
 /// Delay before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(1);
 /// Maximum number of deadlines processed per step: thousands of nodes may expire at once.
-const LOOKS: usize = 1000;
+const MAX_DEADLINES: usize = 1000;
 /// Maximum number of Leases, and of Nodes, in one transaction.
 const BATCH: usize = 2000;
 
 /// Leases and conditions of all nodes; see the module.
 #[derive(Debug)]
 pub(super) struct NodeLifecycle {
-    nodes: HashMap<NodeName, Vital>,
+    nodes: HashMap<NodeName, Liveness>,
     /// Deadlines: a Lease expires, or a sync state becomes steady.
     deadlines: BTreeSet<(Now, NodeName)>,
     leases: Batches,
@@ -66,12 +66,12 @@ struct Batches {
     due: BTreeSet<NodeName>,
     /// Earliest time of the next write.
     at: Now,
-    under_way: BTreeSet<NodeName>,
+    in_flight: BTreeSet<NodeName>,
 }
 
 /// Liveness of a node.
 #[derive(Debug, Default)]
-struct Vital {
+struct Liveness {
     lease: Option<LeaseRenewal>,
     /// Arrival of the last renewal, by the cloud's clock.
     arrived: Option<Timestamp>,
@@ -92,7 +92,7 @@ struct Vital {
 enum Life {
     /// No sign of life since the start.
     #[default]
-    Unheard,
+    Unknown,
     /// Welcomed, but without a renewal yet.
     Welcomed,
     /// Renews its Lease.
@@ -104,8 +104,8 @@ enum Life {
 /// Sync state of a node, as published and as observed.
 #[derive(Debug)]
 struct Sync {
-    told: Told,
-    seen: View,
+    published: SyncCondition,
+    observed: SyncState,
     /// Time since which the observed state differs from the published one.
     since: Now,
 }
@@ -122,16 +122,16 @@ impl NodeLifecycle {
             is_shared: false,
         };
         for node in &known.nodes {
-            lifecycle.nodes.insert(node.clone(), Vital::default());
+            lifecycle.nodes.insert(node.clone(), Liveness::default());
         }
         for lease in &known.leases {
-            let vital = lifecycle.nodes.entry(lease.node.clone()).or_default();
-            vital.arrived = Some(lease.renewed);
+            let liveness = lifecycle.nodes.entry(lease.node.clone()).or_default();
+            liveness.arrived = Some(lease.renewed);
             // If it expired before the start, the store has the node's reported conditions as
             // Unknown.
             let good = jiff::SignedDuration::from_secs(lease.seconds.into());
-            vital.restore = clock.duration_since(lease.renewed) > good;
-            vital.lease = Some(lease.clone());
+            liveness.restore = clock.duration_since(lease.renewed) > good;
+            liveness.lease = Some(lease.clone());
         }
         let names: Vec<NodeName> = lifecycle.nodes.keys().cloned().collect();
         for name in &names {
@@ -156,25 +156,25 @@ impl NodeLifecycle {
     /// cloud's time replaces it: readers compare the Lease with the cloud's clock.
     pub(super) fn renewed(&mut self, now: Now, clock: Timestamp, node: &NodeName, lease: &Lease) {
         let name = node.clone();
-        let vital = self.nodes.entry(name.clone()).or_default();
+        let liveness = self.nodes.entry(name.clone()).or_default();
         let seconds = lease.seconds.clamp(1, MAX_SECONDS);
         let acquired = timestamp(lease.acquired);
         let renewed = timestamp(lease.renewed);
         let off = clock.duration_since(renewed).abs() > jiff::SignedDuration::from_secs(seconds.into());
-        let transitions = match &vital.lease {
+        let transitions = match &liveness.lease {
             Some(last) => last.transitions.saturating_add(u32::from(last.acquired != acquired)),
             None => 0,
         };
-        vital.lease = Some(LeaseRenewal {
+        liveness.lease = Some(LeaseRenewal {
             node: node.clone(),
             seconds,
             acquired,
             renewed: if off { clock } else { renewed },
             transitions,
         });
-        vital.arrived = Some(clock);
-        let before = std::mem::replace(&mut vital.life, Life::Renewed);
-        vital.restore |= before == Life::Lost;
+        liveness.arrived = Some(clock);
+        let before = std::mem::replace(&mut liveness.life, Life::Renewed);
+        liveness.restore |= before == Life::Lost;
         self.extend(now, &name);
         self.leases.due.insert(name.clone());
         if before != Life::Renewed {
@@ -185,10 +185,10 @@ impl NodeLifecycle {
     /// Handles the welcome of a node.
     pub(super) fn welcomed(&mut self, now: Now, node: &NodeName) {
         let name = node.clone();
-        let vital = self.nodes.entry(name.clone()).or_default();
-        if vital.life != Life::Renewed {
-            vital.restore |= vital.life == Life::Lost;
-            vital.life = Life::Welcomed;
+        let liveness = self.nodes.entry(name.clone()).or_default();
+        if liveness.life != Life::Renewed {
+            liveness.restore |= liveness.life == Life::Lost;
+            liveness.life = Life::Welcomed;
             self.extend(now, &name);
             self.change(now, name);
         }
@@ -205,38 +205,39 @@ impl NodeLifecycle {
         rejected: u64,
         held: u64,
     ) {
-        let Some((name, vital)) = self.nodes.get_key_value(node) else { return };
-        if !matches!(vital.life, Life::Welcomed | Life::Renewed) {
+        let Some((name, liveness)) = self.nodes.get_key_value(node) else { return };
+        if !matches!(liveness.life, Life::Welcomed | Life::Renewed) {
             return;
         }
-        let view = View { in_sync, pending, rejected, held };
+        let state = SyncState { in_sync, pending, rejected, held };
         let name = name.clone();
-        let Some(vital) = self.nodes.get_mut(&name) else { return };
-        let Some(sync) = &mut vital.sync else {
-            vital.sync = Some(Sync { told: view.told(), seen: view, since: now });
+        let Some(liveness) = self.nodes.get_mut(&name) else { return };
+        let Some(sync) = &mut liveness.sync else {
+            liveness.sync = Some(Sync { published: state.to_condition(), observed: state, since: now });
             return self.change(now, name);
         };
-        let (told, before, after) = (&sync.told, sync.seen.told(), view.told());
+        let (published, before, after) =
+            (&sync.published, sync.observed.to_condition(), state.to_condition());
         // A status that stays False while its reason changes counts as steady.
-        let same_status = after.status == before.status && after.status != told.status;
+        let same_status = after.status == before.status && after.status != published.status;
         let is_same = before.reason == after.reason && before.held == after.held;
-        let goes_on = before.differs_from(told) && (is_same || same_status);
-        if !goes_on {
+        let continues = before.differs_from(published) && (is_same || same_status);
+        if !continues {
             sync.since = now;
         }
-        sync.seen = view;
+        sync.observed = state;
         self.reschedule(&name);
     }
 
     /// Handles a stored report of a node, with its conditions.
     pub(super) fn reported(&mut self, now: Now, node: &NodeName, conditions: &[Condition]) {
         let name = node.clone();
-        let vital = self.nodes.entry(name.clone()).or_default();
-        vital.reported = Some(conditions.into());
-        vital.restore = false;
+        let liveness = self.nodes.entry(name.clone()).or_default();
+        liveness.reported = Some(conditions.into());
+        liveness.restore = false;
         // A write of conditions in flight may overtake the report: it is repeated.
-        if self.changes.under_way.contains(&name) || vital.life == Life::Lost {
-            vital.restore = true;
+        if self.changes.in_flight.contains(&name) || liveness.life == Life::Lost {
+            liveness.restore = true;
             self.change(now, name);
         }
     }
@@ -244,14 +245,14 @@ impl NodeLifecycle {
     /// Returns whether the node's report is needed: its reported conditions may be Unknown in the
     /// store, and are not known here.
     pub(super) fn wants_report(&self, node: &NodeName) -> bool {
-        let unknown = |vital: &Vital| vital.restore || vital.life == Life::Lost;
-        self.nodes.get(node).is_some_and(|vital| vital.reported.is_none() && unknown(vital))
+        let unknown = |liveness: &Liveness| liveness.restore || liveness.life == Life::Lost;
+        self.nodes.get(node).is_some_and(|liveness| liveness.reported.is_none() && unknown(liveness))
     }
 
     /// Handles another process's verdict that a node is silent. If the node renews its Lease here,
     /// its conditions are written again.
     pub(super) fn found_silent(&mut self, now: Now, node: &NodeName) {
-        let lives = self.nodes.get(node).is_some_and(|vital| vital.life == Life::Renewed);
+        let lives = self.nodes.get(node).is_some_and(|liveness| liveness.life == Life::Renewed);
         if lives {
             let name = node.clone();
             self.change(now, name);
@@ -259,8 +260,8 @@ impl NodeLifecycle {
     }
 
     pub(super) fn forget(&mut self, node: &NodeName) {
-        if let Some((name, vital)) = self.nodes.remove_entry(node) {
-            if let Some(at) = vital.deadline {
+        if let Some((name, liveness)) = self.nodes.remove_entry(node) {
+            if let Some(at) = liveness.deadline {
                 self.deadlines.remove(&(at, name.clone()));
             }
             self.leases.due.remove(&name);
@@ -270,12 +271,12 @@ impl NodeLifecycle {
 
     /// Returns whether a write for the node is in flight.
     pub(super) fn is_writing(&self, node: &NodeName) -> bool {
-        self.leases.under_way.contains(node) || self.changes.under_way.contains(node)
+        self.leases.in_flight.contains(node) || self.changes.in_flight.contains(node)
     }
 
     /// Returns whether a write of Leases is in flight.
     pub(super) fn is_writing_leases(&self) -> bool {
-        !self.leases.under_way.is_empty()
+        !self.leases.in_flight.is_empty()
     }
 
     /// Returns the Leases to write, if they are due. [`NodeLifecycle::leases_written`] follows.
@@ -286,8 +287,8 @@ impl NodeLifecycle {
 
     /// Returns all unwritten Leases at once, for the shutdown.
     pub(super) fn leases_left(&mut self) -> Vec<LeaseRenewal> {
-        self.leases.under_way.append(&mut self.leases.due);
-        let names = self.leases.under_way.iter();
+        self.leases.in_flight.append(&mut self.leases.due);
+        let names = self.leases.in_flight.iter();
         names.filter_map(|name| self.nodes.get(name)?.lease.clone()).collect()
     }
 
@@ -303,16 +304,16 @@ impl NodeLifecycle {
         self.tick(now);
         let names = self.changes.take(now);
         let change = |name: &NodeName| {
-            let vital = self.nodes.get(name)?;
-            Some(NodeChange { node: name.clone(), report: None, conditions: vital.conditions() })
+            let liveness = self.nodes.get(name)?;
+            Some(NodeChange { node: name.clone(), report: None, conditions: liveness.conditions() })
         };
         let changes = names.iter().filter_map(change).collect();
         for name in &names {
-            if let Some(vital) = self.nodes.get_mut(name)
-                && vital.reported.is_some()
-                && vital.life != Life::Lost
+            if let Some(liveness) = self.nodes.get_mut(name)
+                && liveness.reported.is_some()
+                && liveness.life != Life::Lost
             {
-                vital.restore = false;
+                liveness.restore = false;
             }
         }
         changes
@@ -321,9 +322,9 @@ impl NodeLifecycle {
     /// Handles the end of a write of conditions; `stored` is its success.
     pub(super) fn changes_written(&mut self, now: Now, stored: bool) {
         if !stored {
-            for name in &self.changes.under_way {
-                if let Some(vital) = self.nodes.get_mut(name) {
-                    vital.restore |= vital.reported.is_some();
+            for name in &self.changes.in_flight {
+                if let Some(liveness) = self.nodes.get_mut(name) {
+                    liveness.restore |= liveness.reported.is_some();
                 }
             }
         }
@@ -333,76 +334,76 @@ impl NodeLifecycle {
 
     /// Returns the next deadline.
     pub(super) fn deadline(&self) -> Option<Now> {
-        let looks = self.deadlines.first().map(|(at, _)| *at);
-        earlier(looks, earlier(self.leases.next(), self.changes.next()))
+        let next = self.deadlines.first().map(|(at, _)| *at);
+        earlier(next, earlier(self.leases.next(), self.changes.next()))
     }
 
     /// Returns the readiness of a node, if known, and the arrival of its last renewal.
     pub(super) fn show(&self, node: &NodeName) -> (Option<bool>, Option<Timestamp>) {
-        let Some(vital) = self.nodes.get(node) else { return (None, None) };
-        let ready = match vital.life {
+        let Some(liveness) = self.nodes.get(node) else { return (None, None) };
+        let ready = match liveness.life {
             Life::Renewed => Some(true),
             Life::Lost => Some(false),
-            Life::Unheard | Life::Welcomed => None,
+            Life::Unknown | Life::Welcomed => None,
         };
-        (ready, vital.arrived)
+        (ready, liveness.arrived)
     }
 
     fn change(&mut self, now: Now, name: NodeName) {
         if self.changes.due.is_empty() {
-            self.changes.at = self.changes.at.max(now + GATHER);
+            self.changes.at = self.changes.at.max(now + DEBOUNCE);
         }
         self.changes.due.insert(name);
     }
 
     /// Extends the life of a node by the duration of its Lease.
     fn extend(&mut self, now: Now, name: &NodeName) {
-        if let Some(vital) = self.nodes.get_mut(name) {
-            let seconds = vital.lease.as_ref().map_or(DEFAULT_SECONDS, |lease| lease.seconds);
-            vital.until = Some(now + Duration::from_secs(seconds.into()));
+        if let Some(liveness) = self.nodes.get_mut(name) {
+            let seconds = liveness.lease.as_ref().map_or(DEFAULT_SECONDS, |lease| lease.seconds);
+            liveness.until = Some(now + Duration::from_secs(seconds.into()));
             self.reschedule(name);
         }
     }
 
     fn reschedule(&mut self, name: &NodeName) {
-        let Some(vital) = self.nodes.get_mut(name) else { return };
-        let steady = vital.sync.as_ref().and_then(Sync::due);
-        let wanted = earlier(vital.until, steady);
-        if wanted != vital.deadline {
-            if let Some(old) = vital.deadline {
+        let Some(liveness) = self.nodes.get_mut(name) else { return };
+        let steady = liveness.sync.as_ref().and_then(Sync::due);
+        let deadline = earlier(liveness.until, steady);
+        if deadline != liveness.deadline {
+            if let Some(old) = liveness.deadline {
                 self.deadlines.remove(&(old, name.clone()));
             }
-            self.deadlines.extend(wanted.map(|at| (at, name.clone())));
-            vital.deadline = wanted;
+            self.deadlines.extend(deadline.map(|at| (at, name.clone())));
+            liveness.deadline = deadline;
         }
     }
 
-    /// Processes passed deadlines, at most [`LOOKS`] of them.
+    /// Processes passed deadlines, at most [`MAX_DEADLINES`] of them.
     fn tick(&mut self, now: Now) {
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_DEADLINES {
             if self.deadlines.first().is_none_or(|(at, _)| *at > now) {
                 return;
             }
             let Some((_, name)) = self.deadlines.pop_first() else { return };
-            let Some(vital) = self.nodes.get_mut(&name) else { continue };
-            vital.deadline = None;
+            let Some(liveness) = self.nodes.get_mut(&name) else { continue };
+            liveness.deadline = None;
             let mut changed = false;
-            if vital.until.is_some_and(|until| until <= now) {
+            if liveness.until.is_some_and(|until| until <= now) {
                 if self.is_shared {
                     // It may be alive at another replica. The watcher of all Leases detects if it
                     // is not.
                     self.forget(&name);
                     continue;
                 }
-                vital.until = None;
-                vital.life = Life::Lost;
-                vital.sync = None;
+                liveness.until = None;
+                liveness.life = Life::Lost;
+                liveness.sync = None;
                 changed = true;
             }
-            if let Some(sync) = &mut vital.sync
+            if let Some(sync) = &mut liveness.sync
                 && sync.due().is_some_and(|due| due <= now)
             {
-                sync.told = sync.seen.told();
+                sync.published = sync.observed.to_condition();
                 changed = true;
             }
             self.reschedule(&name);
@@ -416,28 +417,28 @@ impl NodeLifecycle {
 impl Sync {
     /// Returns when the observed state is published.
     fn due(&self) -> Option<Now> {
-        self.seen.told().differs_from(&self.told).then(|| self.since + STEADY)
+        self.observed.to_condition().differs_from(&self.published).then(|| self.since + STEADY)
     }
 }
 
 impl Batches {
     /// Returns the names to write, if no write is in flight and one is due.
     fn take(&mut self, now: Now) -> BTreeSet<NodeName> {
-        if !self.under_way.is_empty() || now < self.at {
+        if !self.in_flight.is_empty() || now < self.at {
             return BTreeSet::new();
         }
         let rest = match self.due.iter().nth(BATCH).cloned() {
             Some(first_left) => self.due.split_off(&first_left),
             None => BTreeSet::new(),
         };
-        self.under_way = std::mem::replace(&mut self.due, rest);
-        self.under_way.clone()
+        self.in_flight = std::mem::replace(&mut self.due, rest);
+        self.in_flight.clone()
     }
 
     /// Handles the end of a write. The rest waits until `at`, unless the batch was full.
     fn written(&mut self, stored: bool, at: Now) {
-        let full = self.under_way.len() >= BATCH;
-        let written = std::mem::take(&mut self.under_way);
+        let full = self.in_flight.len() >= BATCH;
+        let written = std::mem::take(&mut self.in_flight);
         if !stored {
             self.due.extend(written);
         }
@@ -448,7 +449,7 @@ impl Batches {
 
     /// Returns when the next write is due.
     fn next(&self) -> Option<Now> {
-        (self.under_way.is_empty() && !self.due.is_empty()).then_some(self.at)
+        (self.in_flight.is_empty() && !self.due.is_empty()).then_some(self.at)
     }
 }
 

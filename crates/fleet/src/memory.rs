@@ -96,10 +96,10 @@ impl Memory {
     }
 
     /// Waits until the objects satisfy a condition.
-    pub(super) async fn until(&self, what: &str, wanted: impl Fn(&[String]) -> bool) {
+    pub(super) async fn until(&self, what: &str, condition: impl Fn(&[String]) -> bool) {
         let mut progress = self.progress.subscribe();
         let waited = tokio::time::timeout(Duration::from_secs(3600), async {
-            while !wanted(&self.names()) {
+            while !condition(&self.names()) {
                 progress.changed().await.unwrap();
             }
         });
@@ -214,10 +214,10 @@ impl Storage for Memory {
         let mut progress = self.progress.subscribe();
         progress.wait_for(|version| *version > after).await.map_err(Status::internal)?;
         let state = self.state.lock().unwrap();
-        let wanted = |entry: &&(String, String, Arc<Change>)| {
+        let condition = |entry: &&(String, String, Arc<Change>)| {
             entry.0 == resource.group && entry.1 == resource.kind && entry.2.object.version > after
         };
-        let changes = state.log.iter().filter(wanted).map(|(_, _, change)| Arc::clone(change)).collect();
+        let changes = state.log.iter().filter(condition).map(|(_, _, change)| Arc::clone(change)).collect();
         Ok(Batch { changes, version: state.version })
     }
 

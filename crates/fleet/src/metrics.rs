@@ -214,16 +214,16 @@ pub fn write(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
     }
     families! { out;
         Counter edgesync_cloud_uploads_taken_total = numbers.uploads_taken,
-            "Items of outboxes that have taken effect.";
+            "Outbox items applied.";
         Counter edgesync_cloud_uploads_refused_total = numbers.uploads_refused,
-            "Items of outboxes that were refused.";
+            "Outbox items refused.";
         Counter edgesync_cloud_leases_renewed_total = numbers.leases_renewed,
-            "Renewals of Leases that arrived.";
+            "Renewals of Leases received.";
         Counter edgesync_cloud_leases_written_total = numbers.leases_written, "Leases written to the store.";
         Counter edgesync_cloud_events_expired_total = numbers.events_expired,
-            "Events deleted after their time to live.";
+            "Events deleted after nodes.event_ttl.";
         Counter edgesync_cloud_events_dropped_total = numbers.events_dropped,
-            "Events of nodes that made room for newer ones of the same node.";
+            "Events evicted for newer ones of the same node.";
         Gauge edgesync_cloud_store_database_bytes = numbers.database_bytes, "Size of the database.";
         Gauge edgesync_cloud_store_log_bytes = numbers.log_bytes, "Size of the write-ahead log.";
     }
@@ -245,53 +245,53 @@ fn write_fleet(nodes: &Totals, out: &mut MetricsWriter<'_>) {
     let states = STATES.into_iter().chain(others).map(|state| (state.replace(' ', "_"), count(state)));
     families! { out;
         Gauge edgesync_cloud_nodes[state] = states, "Nodes by state.";
-        Gauge edgesync_cloud_connected_nodes = nodes.connected, "Nodes that are connected.";
-        Gauge edgesync_cloud_ready_nodes = nodes.ready, "Nodes whose Lease is good.";
-        Gauge edgesync_cloud_not_ready_nodes = nodes.not_ready, "Nodes whose Lease has run out.";
+        Gauge edgesync_cloud_connected_nodes = nodes.connected, "Connected nodes.";
+        Gauge edgesync_cloud_ready_nodes = nodes.ready, "Nodes with a valid Lease.";
+        Gauge edgesync_cloud_not_ready_nodes = nodes.not_ready, "Nodes with an expired Lease.";
         Gauge edgesync_cloud_waiting_nodes = nodes.waiting,
-            "Nodes that wait until there is room for what differs of them.";
+            "Connected nodes that wait for memory for their differences.";
     }
 }
 
 fn write_sync(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
     let (nodes, counters) = (&numbers.nodes, &numbers.nodes.counters);
     families! { out;
-        Gauge edgesync_cloud_objects = numbers.objects, "Objects in the store that can be placed on nodes.";
-        Gauge edgesync_cloud_records = nodes.records, "ObjectSync records: what all nodes hold.";
-        Gauge edgesync_cloud_desired_objects = nodes.desired, "What all nodes are to hold.";
-        Gauge edgesync_cloud_pending_objects = nodes.pending, "What is still to be sent or removed.";
-        Gauge edgesync_cloud_rejected_objects = nodes.rejected, "Objects that nodes reject now.";
-        Gauge edgesync_cloud_held_back_objects = nodes.held_back, "Removals that wait to be confirmed.";
+        Gauge edgesync_cloud_objects = numbers.objects, "Objects of placeable kinds in the store.";
+        Gauge edgesync_cloud_records = nodes.records, "ObjectSyncs of all nodes.";
+        Gauge edgesync_cloud_desired_objects = nodes.desired, "Objects desired on all nodes.";
+        Gauge edgesync_cloud_pending_objects = nodes.pending, "Objects still to be sent or removed.";
+        Gauge edgesync_cloud_rejected_objects = nodes.rejected, "Objects that nodes currently reject.";
+        Gauge edgesync_cloud_held_back_objects = nodes.held_back, "Removals held back until confirmed.";
         Gauge edgesync_cloud_file_objects[state] = [
             ("in_effect", nodes.files.in_effect),
             ("not_in_effect", nodes.files.not_in_effect),
             ("conflict", nodes.files.conflicts),
-        ], "Objects that rules for files concern on nodes, by how they stand there.";
-        Gauge edgesync_cloud_bodies = numbers.bodies.count, "Bodies of objects in memory, on their way to nodes.";
-        Gauge edgesync_cloud_bodies_bytes = numbers.bodies.bytes, "Their bytes.";
+        ], "Objects selected by file rules on nodes, by state.";
+        Gauge edgesync_cloud_bodies = numbers.bodies.count, "Bodies of objects in memory, in flight to nodes.";
+        Gauge edgesync_cloud_bodies_bytes = numbers.bodies.bytes, "Bytes of the bodies in memory.";
         Counter edgesync_cloud_bodies_read_total = numbers.bodies.read, "Bodies read from the store.";
         Counter edgesync_cloud_bodies_shared_total = numbers.bodies.shared,
             "Bodies that were in memory, or being read, when another node needed them.";
         Counter edgesync_cloud_bodies_delayed_total = numbers.bodies.delayed,
-            "Times that nodes had to wait because sync.bodies was reached.";
+            "Waits of nodes because sync.bodies was reached.";
         Counter edgesync_cloud_hellos_total = counters.hellos, "Hellos received.";
-        Counter edgesync_cloud_sent_objects_total = counters.sent, "Objects sent; each attempt counts.";
+        Counter edgesync_cloud_sent_objects_total = counters.sent, "Objects sent, each attempt counted.";
         Counter edgesync_cloud_sent_removals_total = counters.removals_sent,
-            "Removals sent; each attempt counts.";
-        Counter edgesync_cloud_resent_objects_total = counters.resent, "Objects sent again: no report came.";
-        Counter edgesync_cloud_reports_total = counters.reports, "Reports taken.";
+            "Removals sent, each attempt counted.";
+        Counter edgesync_cloud_resent_objects_total = counters.resent, "Objects resent because no report arrived.";
+        Counter edgesync_cloud_reports_total = counters.reports, "Reports applied.";
         Counter edgesync_cloud_reported_objects_total = counters.reported, "Objects reported as held.";
         Counter edgesync_cloud_rejections_total = counters.rejected,
-            "Objects reported as rejected; each attempt counts.";
+            "Objects reported as rejected, each attempt counted.";
         Counter edgesync_cloud_repairs_total = counters.repairs,
-            "Inventories asked for because records and node differed.";
+            "Inventories requested because records and held objects differed.";
         Counter edgesync_cloud_foreign_session_frames_total = counters.foreign_session,
-            "Frames left aside because they were of another session.";
+            "Frames of another session, ignored.";
         Counter edgesync_cloud_quota_refusals_total = counters.over_quota,
-            "Sessions that ended because the node named more objects than it can have been given.";
+            "Sessions ended because the node reported more unknown objects than sync.max_unknown.";
         Counter edgesync_cloud_bad_frames_total[cause] =
             numbers.bad_frames.iter().map(|(cause, count)| (*cause, *count)),
-            "Frames that could not be read, by cause.";
+            "Invalid frames, by cause.";
     }
 }
 
@@ -304,31 +304,31 @@ fn write_each(nodes: &[NodeNumbers], out: &mut MetricsWriter<'_>) {
         Gauge edgesync_cloud_node_connected[node] = each(nodes, |node| node.connected),
             "Whether the node is connected.";
         Gauge edgesync_cloud_node_ready[node] = each(nodes, |node| node.ready),
-            "Whether the Lease of the node is good.";
+            "Whether the Lease of the node is valid.";
         Gauge edgesync_cloud_node_in_sync[node] = each(nodes, |node| node.in_sync),
-            "Whether the node holds what it is to hold.";
+            "Whether the node holds all desired objects.";
         Gauge edgesync_cloud_node_lag_seconds[node] = each(nodes, |node| node.lag),
-            "For how long the node has not been in sync; 0 if it is.";
-        Gauge edgesync_cloud_node_records[node] = each(nodes, |node| node.records), "What the node holds.";
+            "Time that the node has been out of sync; 0 if it is in sync.";
+        Gauge edgesync_cloud_node_records[node] = each(nodes, |node| node.records), "ObjectSyncs of the node.";
         Gauge edgesync_cloud_node_desired_objects[node] = each(nodes, |node| node.desired),
-            "What the node is to hold.";
+            "Objects desired on the node.";
         Gauge edgesync_cloud_node_pending_objects[node] = each(nodes, |node| node.pending),
-            "What is still to be sent or removed.";
+            "Objects still to be sent or removed.";
         Gauge edgesync_cloud_node_rejected_objects[node] = each(nodes, |node| node.rejected),
-            "Objects that the node rejects now.";
+            "Objects that the node currently rejects.";
         Gauge edgesync_cloud_node_held_back_objects[node] = each(nodes, |node| node.held_back),
-            "Removals that wait to be confirmed.";
+            "Removals held back until confirmed.";
         Gauge edgesync_cloud_node_file_objects_in_effect[node] = each(nodes, |node| node.files.in_effect),
-            "Objects that rules for files concern on the node and that are in effect there.";
+            "Objects selected by file rules on the node, and in effect.";
         Gauge edgesync_cloud_node_file_objects_not_in_effect[node] =
             each(nodes, |node| node.files.not_in_effect + node.files.conflicts),
-            "Objects that rules for files concern on the node and that are not in effect there.";
+            "Objects selected by file rules on the node, and not in effect.";
         Gauge edgesync_cloud_node_round_trip_seconds[node] = each(nodes, |node| node.round_trip),
-            "From an object that is sent to its report.";
+            "Smoothed time from sending an object to its report.";
         Gauge edgesync_cloud_node_lease_age_seconds[node] = each(nodes, |node| node.lease_age),
-            "Since the Lease of the node was renewed.";
+            "Time since the last renewal of the Lease of the node.";
         Gauge edgesync_cloud_node_report_age_seconds[node] = each(nodes, |node| node.report_age),
-            "Since the last report of the node.";
+            "Time since the last report of the node.";
     }
 }
 
@@ -336,12 +336,12 @@ fn write_cluster(cluster: &ClusterNumbers, out: &mut MetricsWriter<'_>) {
     families! { out;
         Counter edgesync_cloud_cluster_requests_total[urgency] =
             [("urgent", cluster.urgent_requests), ("background", cluster.background_requests)],
-            "Requests to the cluster, without those of following it.";
+            "Requests to the cluster, except lists and watches.";
         Gauge edgesync_cloud_cluster_waiting_requests = cluster.waiting_requests,
-            "Urgent requests that wait for their place in the rate.";
+            "Urgent requests queued by the rate limiter.";
         Gauge edgesync_cloud_cluster_waiting_object_syncs = cluster.waiting_syncs,
-            "ObjectSyncs that wait to be written.";
-        Gauge edgesync_cloud_cluster_leader = cluster.is_leader, "Whether this replica leads.";
+            "ObjectSyncs queued for writing.";
+        Gauge edgesync_cloud_cluster_leader = cluster.is_leader, "Whether this replica is the leader.";
     }
 }
 
@@ -360,19 +360,19 @@ fn write_endpoint(endpoint: &BrokerTraffic, out: &mut MetricsWriter<'_>) {
             ("identity", endpoint.identity),
             ("expired", endpoint.expired),
             ("revoked", endpoint.revoked),
-        ], "Connections that were refused or ended by the endpoint, by cause.";
+        ], "Connections refused or ended by the endpoint, by cause.";
         Counter edgesync_cloud_endpoint_accepted_total = endpoint.accepted, "TCP connections accepted.";
         Counter edgesync_cloud_endpoint_connected_total = endpoint.connected, "MQTT connections made.";
         Counter edgesync_cloud_endpoint_unauthorized_total = endpoint.unauthorized,
-            "Messages and subscriptions that were not allowed.";
+            "Publishes and subscriptions that were not allowed.";
         Counter edgesync_cloud_endpoint_received_messages_total = endpoint.messages_in,
             "MQTT messages from nodes.";
         Counter edgesync_cloud_endpoint_sent_messages_total = endpoint.messages_out,
             "MQTT messages to nodes.";
-        Counter edgesync_cloud_endpoint_received_bytes_total = endpoint.bytes_in, "Bytes taken from TCP.";
-        Counter edgesync_cloud_endpoint_sent_bytes_total = endpoint.bytes_out, "Bytes handed to TCP.";
+        Counter edgesync_cloud_endpoint_received_bytes_total = endpoint.bytes_in, "Bytes received over TCP.";
+        Counter edgesync_cloud_endpoint_sent_bytes_total = endpoint.bytes_out, "Bytes sent over TCP.";
         Counter edgesync_cloud_endpoint_queue_full_total = endpoint.queue_full,
-            "Messages that had to wait because the queue of their node was full.";
+            "Messages delayed because the queue of their node was full.";
     }
 }
 
@@ -382,18 +382,18 @@ fn write_link(link: &Traffic, endings: &Endings, out: &mut MetricsWriter<'_>) {
             "Connections to the external broker lost, by cause.";
         Counter edgesync_cloud_link_failed_attempts_total[cause] =
             Cause::LABELS.into_iter().zip(endings.failed),
-            "Attempts that led to no connection, by cause.";
+            "Failed connection attempts, by cause.";
         Counter edgesync_cloud_link_connections_total = link.connected, "Connections made.";
         Counter edgesync_cloud_link_received_messages_total = link.messages_in, "MQTT messages received.";
         Counter edgesync_cloud_link_sent_messages_total = link.messages_out, "MQTT messages sent.";
-        Counter edgesync_cloud_link_received_bytes_total = link.bytes_in, "Bytes taken from TCP.";
-        Counter edgesync_cloud_link_sent_bytes_total = link.bytes_out, "Bytes handed to TCP.";
+        Counter edgesync_cloud_link_received_bytes_total = link.bytes_in, "Bytes received over TCP.";
+        Counter edgesync_cloud_link_sent_bytes_total = link.bytes_out, "Bytes sent over TCP.";
         Counter edgesync_cloud_link_refused_messages_total = link.not_taken,
             "Messages that the broker answered with an error.";
         Gauge edgesync_cloud_link_unacknowledged_messages = link.unacknowledged,
-            "Messages sent that the broker has not acknowledged.";
+            "Messages sent and not yet acknowledged by the broker.";
         Gauge edgesync_cloud_link_round_trip_seconds = link.round_trip,
-            "The last measured time from a message to its acknowledgement by the broker.";
+            "Last measured time from a message to its acknowledgement by the broker.";
     }
 }
 
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_add_up() {
+    fn totals_sum_all_nodes() {
         let counters = CloudCounters { resent: 2, ..CloudCounters::default() };
         let mut totals = Totals::default();
         totals.add(&NodeNumbers { ready: Some(true), connected: true, counters, ..node("a", "in sync") });
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_have_values_of_their_own_only_if_they_are_given() {
+    fn per_node_metrics_are_written_only_if_given() {
         let all = text(&CloudNumbers::default());
         assert!(!all.contains("edgesync_cloud_node_"), "{all}");
         let numbers = CloudNumbers {

@@ -9,10 +9,10 @@ use jiff::Timestamp;
 
 use super::metrics::NodeNumbers;
 use edgesync_admin::agent::RejectedObject;
-use edgesync_admin::cloud::{NodeCounters, ServedNode, WithheldObject, state};
+use edgesync_admin::cloud::{HeldBackObject, NodeCounters, ServedNode, state};
 use edgesync_object::{NodeName, ObjectRef, ResourceVersion};
 use edgesync_placement::{OnNode, Placed, Unread};
-use edgesync_protocol::cloud::{CloudMachine, CloudPhase, Desired, DesiredState};
+use edgesync_protocol::cloud::{CloudMachine, CloudPhase, Desired, DesiredState, RecordBatch};
 use edgesync_protocol::timing::Now;
 
 use super::lifecycle::NodeLifecycle;
@@ -45,6 +45,18 @@ pub(super) struct Reported {
     pub(super) last_report: Option<Timestamp>,
     /// Its objects in effect.
     pub(super) standing: Standing,
+}
+
+impl Reported {
+    /// Updates the objects in effect before records of the node are stored. Objects that it no longer
+    /// holds, and effects reported by another database file of it, are not in effect there.
+    pub(super) fn record(&mut self, batch: &RecordBatch) {
+        self.standing.follow(batch.epoch);
+        batch.remove.iter().for_each(|uid| self.standing.forget(uid));
+        if batch.is_whole() {
+            self.standing.keep(batch.put.iter().map(|(uid, _)| &**uid));
+        }
+    }
 }
 
 /// State of a node for pages and roll-outs.
@@ -171,12 +183,12 @@ impl Node {
     ) -> Box<ServedNode> {
         let refused = self.machine.refused().map(|(uid, refusal)| RejectedObject {
             uid: uid.to_string(),
-            object: desired.get(uid).map(|wanted| (*wanted.object).clone()),
+            object: desired.get(uid).map(|desired| (*desired.object).clone()),
             resource_version: refusal.version.to_string(),
             reason: format!("{:?}", refusal.reason),
             message: refusal.message.clone(),
         });
-        let held = self.machine.held(desired).map(|(uid, object)| WithheldObject {
+        let held = self.machine.held(desired).map(|(uid, object)| HeldBackObject {
             uid: uid.to_string(),
             object: object.map(|object| (*object).clone()),
         });

@@ -88,7 +88,7 @@ fn status(resource: &Resource, name: &str, error: &CloudError) -> Status {
         CloudError::NotFound { .. } => Status::not_found(resource, name),
         CloudError::Conflict { .. } | CloudError::NamespaceLeft { .. } => Status::modified(resource, name),
         CloudError::NotEmpty { inside, .. } => {
-            Status::conflict(resource, name, &format!("there are {inside} in the namespace"))
+            Status::conflict(resource, name, &format!("namespace still contains {inside}"))
         }
         CloudError::OtherUid { given, current, .. } => {
             let why =
@@ -114,11 +114,11 @@ fn status(resource: &Resource, name: &str, error: &CloudError) -> Status {
         CloudError::Store(
             failure @ (StoreError::Full(_) | StoreError::Unavailable(_) | StoreError::Closed),
         ) => {
-            tracing::warn!(error = chain(failure), "the API cannot use the database");
+            tracing::warn!(error = chain(failure), "API request failed, database unavailable");
             Status::unavailable(chain(failure), RETRY_SECONDS)
         }
         CloudError::Store(failure) => {
-            tracing::error!(error = chain(failure), "the API failed at the database");
+            tracing::error!(error = chain(failure), "API request failed in the database");
             Status::internal(chain(failure))
         }
     }
@@ -144,6 +144,6 @@ fn read_token(token: &str) -> Result<Option<Cursor>> {
     let token = bytes.and_then(|bytes| serde_json::from_slice::<Token>(&bytes).ok());
     match token {
         Some(Token { namespace, name }) => Ok(Some(Cursor { namespace, name })),
-        None => Err(Status::bad_request("the continue token is not one that this server gave")),
+        None => Err(Status::bad_request("continue token was not issued by this server")),
     }
 }

@@ -86,13 +86,13 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_small() {
+    fn page_stays_within_its_size_budget() {
         let all: usize = FILES.iter().map(|(_, file)| file.body.len()).sum();
         assert!(all <= BUDGET, "{all} bytes of {BUDGET}");
     }
 
     #[test]
-    fn all_that_the_files_name_is_there_and_nothing_is_elsewhere() {
+    fn page_files_reference_only_files_of_the_page() {
         for (path, file) in FILES.iter().filter(|(_, file)| file.media_type != SVG) {
             let text = std::str::from_utf8(file.body).unwrap();
             assert!(!text.contains("://"), "{path:?} names another place");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn no_script_makes_markup_of_text() {
+    fn scripts_never_parse_text_as_markup() {
         for (path, file) in FILES.iter().filter(|(_, file)| file.media_type == SCRIPT) {
             let text = std::str::from_utf8(file.body).unwrap();
             for way in [

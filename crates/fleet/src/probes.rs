@@ -34,11 +34,11 @@ impl Probes {
     /// # Errors
     /// The address is unavailable.
     pub async fn open(address: Option<SocketAddr>) -> Result<Self, ListenError> {
-        let readiness = Readiness::waits_for("it starts");
+        let readiness = Readiness::waits_for("starting");
         let (started, mut serving) = (Started::default(), JoinSet::new());
         if let Some(address) = address {
             let listener = Listener::bind_open(address).await?;
-            tracing::info!(address = %listener.address(), "health and metrics are served");
+            tracing::info!(address = %listener.address(), "serving health and metrics");
             let (checks, waits) = (Arc::clone(&started.checks), readiness.clone());
             let all = move || {
                 let own = checks.get().map(|checks| checks()).unwrap_or_default();

@@ -5,8 +5,8 @@
 
 mod history;
 mod past;
+mod requests;
 mod row;
-mod wanted;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -23,30 +23,30 @@ use edgesync_admin::cloud::SummaryLine;
 use edgesync_object::NodeName;
 use edgesync_object::status::Result;
 pub(super) use history::{History, Sample};
-pub(super) use past::{Past, Seen};
+pub(super) use past::{MinuteSample, Past};
+pub(super) use requests::{ObjectFilter, RolloutAnswer, RolloutOf};
 pub(super) use row::{Row, STATES, State, Tally};
-pub(super) use wanted::{RolloutAnswer, RolloutOf, Wanted};
 
 /// Deltas kept for pages that reconnect: about five minutes.
 const DELTAS: usize = 300;
 /// Maximum bytes of all deltas.
 const DELTA_BYTES: usize = 4 << 20;
 /// Interval of keepalive lines in a stream.
-const QUIET: Duration = Duration::from_secs(10);
+const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// Published overview, between the fleet and its readers.
 #[derive(Debug)]
 pub struct Board {
     /// Id of this start of the program: revisions of another start are invalid.
     start: String,
-    told: Mutex<Told>,
+    published: Mutex<Published>,
     revision: watch::Sender<u64>,
     /// Number of requests so far; the fleet updates more often while it grows.
-    asked: AtomicU64,
+    requests: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct Published {
     rows: BTreeMap<NodeName, Row>,
     tally: Tally,
     revision: u64,
@@ -71,68 +71,68 @@ impl Board {
     pub fn new(start: String) -> Arc<Self> {
         Arc::new(Self {
             start,
-            told: Mutex::default(),
+            published: Mutex::default(),
             revision: watch::channel(0).0,
-            asked: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
         })
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn published(&self) -> std::sync::MutexGuard<'_, Published> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of open streams and the number of requests.
     pub(super) fn interest(&self) -> (usize, u64) {
-        (self.revision.receiver_count(), self.asked.load(Ordering::Relaxed))
+        (self.revision.receiver_count(), self.requests.load(Ordering::Relaxed))
     }
 
     /// Publishes the changes of a pass, at a time in milliseconds. Creates a revision only if there
     /// are any, or none exists yet.
-    pub(super) fn tell(&self, at: i64, found: Found) {
-        let mut told = self.told();
-        if found.rows.is_empty() && found.gone.is_empty() && told.revision > 0 {
-            told.at = at;
+    pub(super) fn publish(&self, at: i64, found: Found) {
+        let mut published = self.published();
+        if found.rows.is_empty() && found.gone.is_empty() && published.revision > 0 {
+            published.at = at;
             return;
         }
-        let revision = told.tell(at, &self.start, found);
-        drop(told);
+        let revision = published.publish(at, &self.start, found);
+        drop(published);
         self.revision.send_replace(revision);
     }
 
     /// Adds a sample to the history.
     pub(super) fn sample(&self, sample: impl FnOnce(&Tally) -> Sample) {
-        let mut told = self.told();
-        let sample = sample(&told.tally);
-        told.history.push(sample);
-        told.history_text = None;
+        let mut published = self.published();
+        let sample = sample(&published.tally);
+        published.history.push(sample);
+        published.history_text = None;
     }
 
     /// Returns the last published row of a node.
     pub(super) fn row(&self, name: &NodeName) -> Option<Row> {
-        self.told().rows.get(name).copied()
+        self.published().rows.get(name).copied()
     }
 
     /// Returns the names of all published rows.
     pub(super) fn names(&self) -> Vec<NodeName> {
-        self.told().rows.keys().cloned().collect()
+        self.published().rows.keys().cloned().collect()
     }
 
     /// Returns the number of published rows.
     pub(super) fn len(&self) -> usize {
-        self.told().rows.len()
+        self.published().rows.len()
     }
 
     /// Returns all rows.
     pub(super) fn snapshot(&self) -> Bytes {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        self.told().snapshot(&self.start)
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.published().snapshot(&self.start)
     }
 
     /// Returns the last hour.
     pub(super) fn history(&self) -> Bytes {
-        let mut told = self.told();
-        let made = told.history_text.take().unwrap_or_else(|| text(&told.history.show()).into());
-        told.history_text = Some(made.clone());
+        let mut published = self.published();
+        let made = published.history_text.take().unwrap_or_else(|| text(&published.history.show()).into());
+        published.history_text = Some(made.clone());
         made
     }
 
@@ -143,14 +143,14 @@ impl Board {
         from: Option<(&str, u64)>,
         stopping: watch::Receiver<bool>,
     ) -> mpsc::Receiver<Result<Bytes>> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
         let (sender, lines) = mpsc::channel(1);
         let known = from.filter(|(start, _)| *start == self.start).map(|(_, revision)| revision);
-        tokio::spawn(Arc::clone(self).tell_all(known, sender, stopping));
+        tokio::spawn(Arc::clone(self).stream(known, sender, stopping));
         lines
     }
 
-    async fn tell_all(
+    async fn stream(
         self: Arc<Self>,
         mut known: Option<u64>,
         sender: mpsc::Sender<Result<Bytes>>,
@@ -159,7 +159,7 @@ impl Board {
         let mut revision = self.revision.subscribe();
         while !*stopping.borrow() {
             revision.mark_unchanged();
-            let (lines, reached) = self.told().after(known, &self.start);
+            let (lines, reached) = self.published().after(known, &self.start);
             known = Some(reached);
             for line in lines {
                 if sender.send(Ok(line)).await.is_err() {
@@ -168,8 +168,8 @@ impl Board {
             }
             let changed = tokio::select! {
                 changed = revision.changed() => changed.is_ok(),
-                () = tokio::time::sleep(QUIET) => {
-                    let line = SummaryLine::Alive { at: self.told().at };
+                () = tokio::time::sleep(KEEPALIVE) => {
+                    let line = SummaryLine::Alive { at: self.published().at };
                     sender.send(Ok((text(&line) + "\n").into())).await.is_ok()
                 }
                 stopped = stopping.changed() => stopped.is_ok() && !*stopping.borrow(),
@@ -182,8 +182,8 @@ impl Board {
     }
 }
 
-impl Told {
-    fn tell(&mut self, at: i64, start: &str, found: Found) -> u64 {
+impl Published {
+    fn publish(&mut self, at: i64, start: &str, found: Found) -> u64 {
         self.revision += 1;
         self.at = at;
         self.snapshot = None;
@@ -219,14 +219,14 @@ impl Told {
         let _ = writeln!(
             text,
             "{{\"type\":\"{what}\",\"start\":{},\"revision\":{},\"at\":{},\"states\":{},\"counts\":{},\"held\":{},\
-             \"wanted\":{},\"gone\":{gone},\"nodes\":{nodes}}}",
+             \"desired\":{},\"gone\":{gone},\"nodes\":{nodes}}}",
             json!(start),
             self.revision,
             self.at,
             json!(STATES),
             json!(self.tally.counts),
             self.tally.held,
-            self.tally.wanted,
+            self.tally.desired,
         );
         text.into()
     }

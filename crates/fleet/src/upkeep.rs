@@ -41,9 +41,9 @@ impl Upkeep {
         self.tasks.spawn(async move {
             match store.look_through().await {
                 Ok(seen) => {
-                    tracing::info!(objects = seen.objects, changes = seen.changes, "the database is sound");
+                    tracing::info!(objects = seen.objects, changes = seen.changes, "database check passed");
                 }
-                Err(error) => tracing::error!(error = chain(&error), "the database was not looked through"),
+                Err(error) => tracing::error!(error = chain(&error), "database check failed"),
             }
         });
     }

@@ -31,11 +31,11 @@ const MAX_CAUSES: usize = 4;
 
 /// Placement of an object, as seen from a node.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum NodePlacement {
     /// Placed on this node.
-    Here(Arc<Placed>),
+    Placed(Arc<Placed>),
     /// Placed on other nodes or on none, or nonexistent.
-    Elsewhere,
+    NotPlaced,
 }
 
 type Refusal = (RefusedReason, String);
@@ -46,7 +46,10 @@ fn invalid(message: impl Into<String>) -> Refusal {
 
 /// Returns the placement of the objects that an upload reports on, by UID: their status, or effects
 /// in files. Only the status lane has any.
-pub(super) fn places(upload: &Upload, place: impl Fn(&str) -> Place) -> HashMap<Uid, Place> {
+pub(super) fn placements(
+    upload: &Upload,
+    place: impl Fn(&str) -> NodePlacement,
+) -> HashMap<Uid, NodePlacement> {
     if upload.lane != Lane::Status {
         return HashMap::new();
     }
@@ -60,15 +63,15 @@ pub(super) fn places(upload: &Upload, place: impl Fn(&str) -> Place) -> HashMap<
 }
 
 /// Validates an upload from a node with this database file, and returns the batch to store.
-/// `places` is the result of [`places`]; `schema` returns the schema of a kind, if there is one.
+/// `placements` is the result of [`placements`]; `schema` returns the schema of a kind, if there is one.
 pub(super) fn prepare(
     (node, epoch): (&NodeName, Epoch),
     upload: &Upload,
-    places: &HashMap<Uid, Place>,
+    placements: &HashMap<Uid, NodePlacement>,
     schema: impl Fn(&Resource) -> Option<Arc<Schema>>,
 ) -> UploadBatch {
     let items = upload.items.iter().map(|item| {
-        let effect = effect(item.content.get(), epoch, places, &schema);
+        let effect = effect(item.content.get(), epoch, placements, &schema);
         UploadEffect { seq: item.seq, effect: effect.map_err(|(reason, message)| (reason, clip(message))) }
     });
     UploadBatch {
@@ -89,17 +92,17 @@ pub(super) fn clip(mut text: String) -> String {
 fn effect(
     content: &str,
     epoch: Epoch,
-    places: &HashMap<Uid, Place>,
+    placements: &HashMap<Uid, NodePlacement>,
     schema: &impl Fn(&Resource) -> Option<Arc<Schema>>,
 ) -> Result<Effect, Refusal> {
     let depth = Budget::of(content.len()).check_depth(content);
-    depth.map_err(|exceeded| invalid(format!("it {exceeded}")))?;
+    depth.map_err(|exceeded| invalid(format!("item {exceeded}")))?;
     match serde_json::from_str(content) {
         Ok(Content::Node(report)) => node_report(report.get()),
-        Ok(Content::Status(status)) => object_status(&status, places, schema),
+        Ok(Content::Status(status)) => object_status(&status, placements, schema),
         Ok(Content::Event(event)) => node_event(event.get()),
-        Ok(Content::Effect(effect)) => in_effect(effect, epoch, places),
-        Err(error) => Err(invalid(format!("it cannot be read: {error}"))),
+        Ok(Content::Effect(effect)) => in_effect(effect, epoch, placements),
+        Err(error) => Err(invalid(format!("parse item: {error}"))),
     }
 }
 
@@ -112,41 +115,41 @@ fn check_length(what: &str, json: &str, limit: usize) -> Result<(), Refusal> {
 }
 
 fn node_report(json: &str) -> Result<Effect, Refusal> {
-    check_length("the report of a node", json, MAX_REPORT)?;
-    let report: NodeReport = serde_json::from_str(json)
-        .map_err(|error| invalid(format!("the report of the node cannot be read: {error}")))?;
+    check_length("node report", json, MAX_REPORT)?;
+    let report: NodeReport =
+        serde_json::from_str(json).map_err(|error| invalid(format!("parse node report: {error}")))?;
     report.check().map_err(|problems| invalid(problems.to_string()))?;
     Ok(Effect::Node(Box::new(report)))
 }
 
 fn node_event(json: &str) -> Result<Effect, Refusal> {
-    check_length("an Event", json, MAX_EVENT)?;
+    check_length("Event", json, MAX_EVENT)?;
     let event = Object::parse(json).map_err(|error| invalid(error.to_string()))?;
-    let event = check_event(event).map_err(|causes| invalid(told(&causes)))?;
+    let event = check_event(event).map_err(|causes| invalid(describe(&causes)))?;
     Ok(Effect::Event(Box::new(event)))
 }
 
 fn object_status(
     content: &StatusContent<'_>,
-    places: &HashMap<Uid, Place>,
+    placements: &HashMap<Uid, NodePlacement>,
     schema: &impl Fn(&Resource) -> Option<Arc<Schema>>,
 ) -> Result<Effect, Refusal> {
     let StatusContent { uid, object, status } = content;
-    let resource = match places.get(uid) {
-        Some(Place::Here(placed)) => same_object(placed, object)?,
+    let resource = match placements.get(uid) {
+        Some(NodePlacement::Placed(placed)) => same_object(placed, object)?,
         // The store distinguishes a deleted object, a replaced one, and one not placed on this
         // node.
-        Some(Place::Elsewhere) => {
+        Some(NodePlacement::NotPlaced) => {
             let guessed = kinds::guess(&object.api_version, &object.kind, !object.namespace.is_empty());
             if !is_placeable(&guessed) {
                 return Err(not_placed(object));
             }
             guessed
         }
-        None => return Err(invalid("the status of an object belongs into the lane of status")),
+        None => return Err(invalid("object status outside of the status lane")),
     };
-    let mut status: Value = serde_json::from_str(status.get())
-        .map_err(|error| invalid(format!("the status cannot be read: {error}")))?;
+    let mut status: Value =
+        serde_json::from_str(status.get()).map_err(|error| invalid(format!("parse status: {error}")))?;
     if let Some(schema) = schema(&resource) {
         check_status(&schema, &resource, &mut status)?;
     }
@@ -155,27 +158,31 @@ fn object_status(
         namespace: object.namespace.to_string(),
         name: object.name.to_string(),
         uid: uid.clone(),
-        placed: matches!(places.get(uid), Some(Place::Here(_))),
+        placed: matches!(placements.get(uid), Some(NodePlacement::Placed(_))),
         status,
     })
 }
 
 /// Validates the reported effects of an object. The store accepts them if the object is placed on
 /// the node or recorded for it.
-fn in_effect(effect: EffectContent, epoch: Epoch, places: &HashMap<Uid, Place>) -> Result<Effect, Refusal> {
+fn in_effect(
+    effect: EffectContent,
+    epoch: Epoch,
+    placements: &HashMap<Uid, NodePlacement>,
+) -> Result<Effect, Refusal> {
     if !effect.is_sane() {
-        return Err(invalid("what is in effect goes beyond its limits, or contradicts itself"));
+        return Err(invalid("effect exceeds its limits, or is inconsistent"));
     }
-    let placed = match places.get(&effect.uid) {
-        Some(Place::Here(placed)) => same_object(placed, &effect.object).map(|_| true)?,
-        Some(Place::Elsewhere) => false,
-        None => return Err(invalid("what is in effect belongs into the lane of status")),
+    let placed = match placements.get(&effect.uid) {
+        Some(NodePlacement::Placed(placed)) => same_object(placed, &effect.object).map(|_| true)?,
+        Some(NodePlacement::NotPlaced) => false,
+        None => return Err(invalid("effect outside of the status lane")),
     };
     Ok(Effect::InEffect { effect: Box::new(effect), epoch, placed })
 }
 
 fn not_placed(object: &ObjectRef) -> Refusal {
-    (RefusedReason::NotPlaced, format!("{} does not belong on this node", object.key()))
+    (RefusedReason::NotPlaced, format!("{} is not placed on this node", object.key()))
 }
 
 /// Returns the kind of the object if its key matches the one that the node sent.
@@ -184,26 +191,26 @@ fn same_object(placed: &Placed, object: &ObjectRef) -> Result<Resource, Refusal>
     if key == object.key() {
         return Ok(Resource::clone(&placed.resource));
     }
-    Err(invalid(format!("the UID is that of {key}, not of {}", object.key())))
+    Err(invalid(format!("UID belongs to {key}, not to {}", object.key())))
 }
 
 /// Validates a status against its kind, as for an API request.
 fn check_status(schema: &Schema, resource: &Resource, status: &mut Value) -> Result<(), Refusal> {
     let Some(schema) = schema.field("status") else {
-        return Err(invalid(format!("objects of kind {} have no status", resource.kind)));
+        return Err(invalid(format!("kind {} has no status", resource.kind)));
     };
     let Some(fields) = status.as_object_mut() else {
-        return Err(invalid("the status must be an object"));
+        return Err(invalid("status must be an object"));
     };
     let mut wrong = schema::wrong_types(schema, fields);
     if wrong.is_empty() {
         schema::prune(schema, fields);
         wrong = schema::validate(schema, fields);
     }
-    if wrong.is_empty() { Ok(()) } else { Err(invalid(format!("status: {}", told(&wrong)))) }
+    if wrong.is_empty() { Ok(()) } else { Err(invalid(format!("status: {}", describe(&wrong)))) }
 }
 
-fn told(causes: &[Cause]) -> String {
+fn describe(causes: &[Cause]) -> String {
     let cause = |cause: &Cause| format!("{}: {}", cause.field, cause.message);
     causes.iter().take(MAX_CAUSES).map(cause).collect::<Vec<_>>().join(", ")
 }

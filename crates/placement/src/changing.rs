@@ -32,7 +32,7 @@ impl RuleId {
 impl Placement {
     /// Adds a rule. It selects the known nodes, and objects upserted from now on.
     pub fn add_rule(&mut self, rule: PlacementRule) -> RuleId {
-        let free = self.rules.iter().position(|rule| rule.stage == Stage::Gone);
+        let free = self.rules.iter().position(|rule| rule.stage == Stage::Free);
         let number = free.unwrap_or(self.rules.len());
         let mut new = Rule::new(rule);
         for (name, node) in &mut self.nodes {
@@ -53,19 +53,19 @@ impl Placement {
     /// selected ones.
     pub fn retire_rule(&mut self, id: RuleId) {
         if let Some(rule) = self.rules.get_mut(id.0) {
-            rule.stage = Stage::Going;
+            rule.stage = Stage::Retiring;
         }
     }
 
     /// Releases one object from a retired rule, and returns the differences. Returns `None` once no
     /// object is left: then the rule is removed, and its number may be reused.
     pub fn shrink_rule(&mut self, id: RuleId) -> Option<Differences> {
-        let rule = self.rules.get_mut(id.0).filter(|rule| rule.stage == Stage::Going)?;
+        let rule = self.rules.get_mut(id.0).filter(|rule| rule.stage == Stage::Retiring)?;
         match rule.objects.first().copied() {
             Some(object) => Some(self.leave_rule(id.0, object)),
             None => {
                 let nodes = std::mem::take(&mut rule.nodes);
-                *rule = Rule { stage: Stage::Gone, ..Rule::new(PlacementRule::default()) };
+                *rule = Rule { stage: Stage::Free, ..Rule::new(PlacementRule::default()) };
                 for name in nodes {
                     if let Some(node) = self.nodes.get_mut(&name) {
                         node.rules.retain(|number| *number != id.0);

@@ -94,7 +94,7 @@ impl Placement {
     ) -> impl Iterator<Item = Delta> + use<'a> {
         let known = self.nodes.get(node);
         differences.moves.iter().filter_map(move |Move { before, after }| {
-            let there = |state: &&State| self.is_to_hold(node, known, state);
+            let there = |state: &&State| self.is_desired_on(node, known, state);
             let object = |state: &State| state.object.clone();
             let before = before.as_ref().filter(there).map(object);
             let after = after.as_ref().filter(there).map(object);
@@ -105,7 +105,7 @@ impl Placement {
         })
     }
 
-    fn is_to_hold(&self, name: &NodeName, known: Option<&Node>, state: &State) -> bool {
+    fn is_desired_on(&self, name: &NodeName, known: Option<&Node>, state: &State) -> bool {
         known.is_some_and(|node| node.rules.iter().any(|number| state.rules.contains(number)))
             || state.nodes.iter().any(|node| node == name)
             || self.referring_to(&state.object).is_some_and(|nodes| nodes.contains_key(name))

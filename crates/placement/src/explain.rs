@@ -41,13 +41,13 @@ impl Placement {
         if object.nodes.contains(node) {
             let pod = if object.resource.kind == "Pod" { " or spec.nodeName" } else { "" };
             reasons.push(format!(
-                "it names the node itself: by the label edgesync.io/node, the annotation edgesync.io/nodes{pod}"
+                "object names the node: label edgesync.io/node, annotation edgesync.io/nodes{pod}"
             ));
         }
         let referring = Target::of(&object.resource)
             .and_then(|target| self.referring(target, &object.namespace, &object.name));
         if referring.is_some_and(|nodes| nodes.contains_key(node)) {
-            reasons.push("a Pod that names the node refers to it".to_owned());
+            reasons.push("a Pod on the node references it".to_owned());
         }
         reasons
     }
@@ -58,11 +58,11 @@ impl NodeMatch {
     fn mismatch(&self, name: &str, labels: &Labels) -> Option<String> {
         if !any(&self.names, |glob| glob.matches(name)) {
             let names: Vec<String> = self.names.iter().map(ToString::to_string).collect();
-            return Some(format!("nodes.names: {} does not fit {}", name, names.join(", ")));
+            return Some(format!("nodes.names: {} does not match {}", name, names.join(", ")));
         }
         (!self.selector.matches(labels)).then(|| {
             format!(
-                "nodes.selector: {} does not fit the labels that were given to the node: {}",
+                "nodes.selector: {} does not match the labels that placement uses: {}",
                 self.selector,
                 shown(labels)
             )
@@ -74,26 +74,29 @@ impl NodeMatch {
 fn mismatch(objects: &ObjectMatch, object: &Summary) -> Option<String> {
     let Summary { resource, namespace, name, labels, .. } = object;
     if !is_placeable(resource) {
-        return Some(format!("objects of the kind {} are never placed", resource.kind));
+        return Some(format!("kind {} is never placed", resource.kind));
     }
     if !objects.takes(resource) {
         return Some(match objects.kinds.is_empty() {
             true => {
                 format!("objects.kinds: {}s are placed only by rules that name the kind", resource.kind)
             }
-            false => format!("objects.kinds does not have {}", resource.kind),
+            false => format!("objects.kinds: {} is not listed", resource.kind),
         });
     }
-    if !any(&objects.namespaces, |glob| !namespace.is_empty() && glob.matches(namespace)) {
-        let wanted: Vec<String> = objects.namespaces.iter().map(ToString::to_string).collect();
-        let own = if namespace.is_empty() { "that it is in none" } else { namespace };
-        return Some(format!("objects.namespaces: {own} does not fit {}", wanted.join(", ")));
+    if !objects.namespaces.is_empty() && namespace.is_empty() {
+        return Some("objects.namespaces: cluster-scoped object".to_owned());
     }
-    if !any(&objects.names, |wanted| **wanted == **name) {
-        return Some(format!("objects.names does not have {name}"));
+    if !any(&objects.namespaces, |glob| glob.matches(namespace)) {
+        let patterns: Vec<String> = objects.namespaces.iter().map(ToString::to_string).collect();
+        return Some(format!("objects.namespaces: {namespace} does not match {}", patterns.join(", ")));
     }
-    (!objects.selector.matches(labels))
-        .then(|| format!("objects.selector: {} does not fit the labels {}", objects.selector, shown(labels)))
+    if !any(&objects.names, |listed| **listed == **name) {
+        return Some(format!("objects.names: {name} is not listed"));
+    }
+    (!objects.selector.matches(labels)).then(|| {
+        format!("objects.selector: {} does not match the labels {}", objects.selector, shown(labels))
+    })
 }
 
 fn shown(labels: &Labels) -> String {
@@ -120,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clause_that_does_not_fit_is_named() {
+    fn first_mismatching_clause_is_named() {
         let mut placement = Placement::new(vec![
             rule("{ names = ['edge-*'] }", "{ namespaces = ['plant'] }"),
             rule("{ selector = 'site=north' }", "{ kinds = ['secrets'] }"),
@@ -131,18 +134,18 @@ mod tests {
         let line =
             object("cm", r#"{"namespace": "plant", "name": "line-1", "uid": "u", "labels": {"tier": "db"}}"#);
         let verdicts = placement.verdicts(&node_name("edge-1"), Some(&line));
-        let said = |number: usize| (verdicts[number].node.as_deref(), verdicts[number].object.as_deref());
-        assert_eq!(said(0), (None, None));
-        let (node, kind) = said(1);
+        let verdict = |number: usize| (verdicts[number].node.as_deref(), verdicts[number].object.as_deref());
+        assert_eq!(verdict(0), (None, None));
+        let (node, kind) = verdict(1);
         assert!(
-            node.unwrap().contains("site=north does not fit") && node.unwrap().ends_with("site=south"),
+            node.unwrap().contains("site=north does not match") && node.unwrap().ends_with("site=south"),
             "{node:?}"
         );
-        assert_eq!(kind, Some("objects.kinds does not have ConfigMap"));
-        assert_eq!(said(2), (None, Some("objects.selector: tier=web does not fit the labels tier=db")));
+        assert_eq!(kind, Some("objects.kinds: ConfigMap is not listed"));
+        assert_eq!(verdict(2), (None, Some("objects.selector: tier=web does not match the labels tier=db")));
         let elsewhere = placement.verdicts(&node_name("gw-1"), Some(&line));
-        assert_eq!(elsewhere[0].node.as_deref(), Some("nodes.names: gw-1 does not fit edge-*"));
-        assert!(placement.verdicts(&node_name("nobody"), None).iter().all(|verdict| verdict.node.is_some()));
+        assert_eq!(elsewhere[0].node.as_deref(), Some("nodes.names: gw-1 does not match edge-*"));
+        assert!(placement.verdicts(&node_name("unknown"), None).iter().all(|verdict| verdict.node.is_some()));
 
         let namespace = placement.verdicts(&node_name("edge-1"), Some(&object("ns", r#"{"name": "plant"}"#)));
         assert_eq!(
@@ -151,11 +154,11 @@ mod tests {
         );
         let event = placement
             .verdicts(&node_name("edge-1"), Some(&object("lease", r#"{"name": "x", "namespace": "plant"}"#)));
-        assert_eq!(event[0].object.as_deref(), Some("objects of the kind Lease are never placed"));
+        assert_eq!(event[0].object.as_deref(), Some("kind Lease is never placed"));
     }
 
     #[test]
-    fn what_an_object_says_itself_is_a_reason_of_its_own() {
+    fn node_name_in_an_object_is_a_reason_of_its_own() {
         let mut placement = Placement::new(Vec::new());
         let named = object(
             "cm",

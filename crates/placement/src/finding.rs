@@ -7,20 +7,20 @@ use super::{Placed, Placement, RuleId};
 use edgesync_object::{NodeName, Resource, Target};
 
 impl Placement {
-    /// Scans up to `count` objects, starting at number `from`. Returns those accepted by `wanted`
+    /// Scans up to `count` objects, starting at number `from`. Returns those accepted by `matches`
     /// (kind, namespace, name); and the number to continue from, if there are more.
     pub fn find(
         &self,
         from: u32,
         count: u32,
-        wanted: impl Fn(&Resource, &str, &str) -> bool,
+        matches: impl Fn(&Resource, &str, &str) -> bool,
     ) -> (Vec<Arc<Placed>>, Option<u32>) {
         let end = self.slots.end().min(from.saturating_add(count));
         let slots = (from..end).filter_map(|id| self.slots.get(id));
         let found = slots.filter(|slot| {
             self.slots
                 .words(slot)
-                .is_some_and(|(resource, namespace)| wanted(resource, namespace, slot.name()))
+                .is_some_and(|(resource, namespace)| matches(resource, namespace, slot.name()))
         });
         let found = found.filter_map(|slot| self.slots.whole(slot)).collect();
         (found, (end < self.slots.end()).then_some(end))
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_found_part_by_part_and_their_nodes_in_order() {
+    fn search_works_in_parts_and_returns_nodes_in_order() {
         let rule = PlacementRule {
             nodes: NodeMatch { names: vec!["edge-*".parse().unwrap()], ..NodeMatch::default() },
             objects: ObjectMatch::default(),

@@ -89,9 +89,9 @@ struct Rule {
 enum Stage {
     InForce,
     /// Selects no further objects, and releases the selected ones.
-    Going,
+    Retiring,
     /// The rule's number is free.
-    Gone,
+    Free,
 }
 
 #[derive(Debug)]
@@ -154,7 +154,7 @@ impl Placement {
     /// Returns the rules that select a node, ascending. A retired rule selects it until the rule is
     /// removed.
     fn rules_of(&self, name: &NodeName, labels: &Labels) -> Vec<usize> {
-        let selects = |rule: &Rule| rule.stage != Stage::Gone && rule.rule.nodes.matches(name, labels);
+        let selects = |rule: &Rule| rule.stage != Stage::Free && rule.rule.nodes.matches(name, labels);
         self.rules.iter().enumerate().filter(|(_, rule)| selects(rule)).map(|(number, _)| number).collect()
     }
 

@@ -22,8 +22,8 @@ impl<'a> OnNode<'a> {
     pub fn get(&self, uid: &str) -> Option<Arc<Placed>> {
         let id = self.placement.slots.by_uid(uid)?;
         let slot = self.placement.slots.get(id)?;
-        let wanted = self.is_direct(id) || self.placement.is_selected(slot, self.rules);
-        self.placement.slots.whole(slot).filter(|_| wanted)
+        let is_desired = self.is_direct(id) || self.placement.is_selected(slot, self.rules);
+        self.placement.slots.whole(slot).filter(|_| is_desired)
     }
 
     /// Returns UID and version of every desired object, each once, in no particular order.

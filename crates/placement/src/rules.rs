@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_read_from_toml() {
+    fn rule_is_parsed_from_toml() {
         let rules = read(
             r#"
             [[placement]]
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_rule_says_what_would_be_right_and_where() {
+    fn invalid_rule_names_its_line_and_the_valid_form() {
         for (text, expected) in [
             ("nodes.names = ['Edge']", "the name pattern 'Edge' must be"),
             ("nodes.selector = 'a in'", "expected '(' at position 4"),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_orders_the_cluster_is_placed_only_by_its_kind() {
+    fn cluster_level_kinds_are_placed_only_by_name() {
         let object = |word: &str| {
             let resource = Arc::new(kinds::by_word(word).unwrap().resource());
             let object = serde_json::from_str(r#"{"metadata":{"name":"a"}}"#).unwrap();

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placement_selects_in_its_own_namespace_whatever_it_says() {
+    fn placement_selects_only_in_its_own_namespace() {
         let spec = json!({
             "objects": {"kinds": ["configmaps"], "namespaces": ["*"], "names": ["a", "b"],
                 "selector": {"matchLabels": {"app": "web"}}},
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_rule_says_where_and_why() {
+    fn invalid_spec_names_field_and_cause() {
         let kinds = json!({"kinds": ["cm"]});
         for (spec, expected) in [
             (json!({}), "missing field `objects`"),

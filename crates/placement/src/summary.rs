@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_names_its_node_even_if_a_part_of_it_is_malformed() {
+    fn malformed_pod_still_names_its_node() {
         let pod = summary(
             "pod",
             json!({"spec": {"nodeName": "edge-1", "containers": "none",
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn label_and_annotation_name_nodes_and_nonsense_is_ignored() {
+    fn label_and_annotation_name_nodes_and_ignore_invalid_names() {
         let map = summary(
             "cm",
             json!({"metadata": {

@@ -96,7 +96,7 @@ fn desired(placement: &Placement, node: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_label_places_an_object_and_moving_it_gives_one_drop_and_one_hold() {
+fn moved_label_yields_one_removal_and_one_addition() {
     let mut placement = Placement::default();
     assert_eq!(shown(&placement.put(&labelled("u", 1, &json!({NODE_LABEL: "a"})))), ["+a u@1"]);
     assert_eq!(shown(&placement.put(&labelled("u", 2, &json!({NODE_LABEL: "b"})))), ["+b u@2", "-a u"]);
@@ -107,7 +107,7 @@ fn the_label_places_an_object_and_moving_it_gives_one_drop_and_one_hold() {
 }
 
 #[test]
-fn what_a_rule_and_its_successor_select_stays_and_the_rest_goes_object_by_object() {
+fn replaced_rule_releases_only_objects_of_no_other_rule() {
     let mut placement = Placement::default();
     let objects = [labelled("a", 1, &json!({"app": "web"})), labelled("b", 1, &json!({"app": "db"}))];
     for object in &objects {
@@ -119,15 +119,15 @@ fn what_a_rule_and_its_successor_select_stays_and_the_rest_goes_object_by_object
     let rule = |selector: &str| {
         rules(&format!("[[placement]]\nobjects = {{ kinds = ['cm'], selector = '{selector}' }}")).remove(0)
     };
-    let tell = |placement: &mut Placement| {
+    let shrink = |placement: &mut Placement| {
         shown(&objects.iter().flat_map(|object| placement.put(object)).collect::<Vec<_>>())
     };
     let first = placement.add_rule(rule("app"));
     assert_eq!(placement.selected_by(first), (0, 2));
-    assert_eq!(tell(&mut placement), ["+n1 a@1", "+n1 b@1", "+n2 a@1", "+n2 b@1"]);
-    assert_eq!(tell(&mut placement), [] as [&str; 0]);
+    assert_eq!(shrink(&mut placement), ["+n1 a@1", "+n1 b@1", "+n2 a@1", "+n2 b@1"]);
+    assert_eq!(shrink(&mut placement), [] as [&str; 0]);
     let second = placement.add_rule(rule("app=web"));
-    assert_eq!(tell(&mut placement), [] as [&str; 0]);
+    assert_eq!(shrink(&mut placement), [] as [&str; 0]);
     placement.retire_rule(first);
     let mut gone = Vec::new();
     while let Some(differences) = placement.shrink_rule(first) {
@@ -142,7 +142,7 @@ fn what_a_rule_and_its_successor_select_stays_and_the_rest_goes_object_by_object
 }
 
 #[test]
-fn a_rule_places_on_the_nodes_it_selects_as_they_come_and_go() {
+fn rule_follows_nodes_that_come_and_go() {
     let mut placement = Placement::new(rules(
         "[[placement]]\nnodes = { names = ['edge-*'], selector = 'site=x' }\nobjects = { kinds = ['cm'], selector = 'app' }",
     ));
@@ -159,7 +159,7 @@ fn a_rule_places_on_the_nodes_it_selects_as_they_come_and_go() {
 }
 
 #[test]
-fn an_object_that_several_reasons_place_is_listed_once_and_stays_until_the_last_is_gone() {
+fn object_with_several_reasons_is_listed_once() {
     let mut placement = Placement::new(rules(
         "[[placement]]\nnodes.names = ['a']\nobjects.kinds = ['cm']\n[[placement]]\nnodes.names = ['*']",
     ));
@@ -172,7 +172,7 @@ fn an_object_that_several_reasons_place_is_listed_once_and_stays_until_the_last_
 }
 
 #[test]
-fn a_pod_takes_its_config_maps_along_in_whichever_order_they_appear() {
+fn pod_places_its_config_maps_in_any_order() {
     let mut placement = Placement::default();
     assert_eq!(shown(&placement.put(&pod("p", 1, "a", &["c", "d"]))), ["+a p@1"]);
     assert_eq!(shown(&placement.put(&config_map("u", 2, "c"))), ["+a u@2"]);
@@ -184,7 +184,7 @@ fn a_pod_takes_its_config_maps_along_in_whichever_order_they_appear() {
 }
 
 #[test]
-fn what_nothing_places_is_not_kept_unless_a_pod_may_come_to_refer_to_it() {
+fn unplaced_objects_are_dropped_unless_pods_may_refer_to_them() {
     let mut placement = Placement::new(rules("[[placement]]\nobjects.selector = 'app'"));
     placement.put(&summary("deploy", "d", 1, "lab", "d", &json!({})));
     assert!(placement.is_empty());
@@ -205,7 +205,7 @@ fn what_nothing_places_is_not_kept_unless_a_pod_may_come_to_refer_to_it() {
 }
 
 #[test]
-fn a_config_map_stays_while_one_of_two_pods_refers_to_it() {
+fn config_map_stays_while_a_pod_refers_to_it() {
     let mut placement = Placement::default();
     placement.put(&config_map("u", 1, "c"));
     placement.put(&pod("p", 2, "a", &["c"]));
@@ -216,7 +216,7 @@ fn a_config_map_stays_while_one_of_two_pods_refers_to_it() {
 }
 
 #[test]
-fn a_recreated_config_map_replaces_the_old_one_in_both_orders() {
+fn recreated_config_map_replaces_the_old_one() {
     let mut placement = Placement::default();
     placement.put(&pod("p", 1, "a", &["c"]));
     placement.put(&config_map("old", 2, "c"));
@@ -246,7 +246,7 @@ fn resync<const N: usize>(placement: &mut Placement, objects: [Summary; N]) -> V
 }
 
 #[test]
-fn a_snapshot_after_missed_changes_gives_only_what_differs() {
+fn snapshot_after_missed_changes_yields_only_differences() {
     let mut placement = Placement::default();
     let on_a = |uid: &str, version| labelled(uid, version, &json!({NODE_LABEL: "a"}));
     resync(&mut placement, [on_a("gone", 1), on_a("same", 2), on_a("changed", 3)]);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_may_be_among_what_is_unread_by_its_kind_its_namespace_or_its_group() {
+    fn object_may_be_unread_by_kind_namespace_or_group() {
         let object = |api_version: &str, kind: &str, namespace: &str| ObjectRef {
             api_version: api_version.into(),
             kind: kind.into(),

@@ -238,7 +238,7 @@ fn show_object(object: &ObjectState) -> FilesObject {
         name: object.name.clone(),
         sealed: object.sealed,
         version: object.version.clone(),
-        wanted: object.wanted.clone(),
+        desired: object.wanted.clone(),
         state: match object.state {
             State::Gone => FilesState::Gone,
             State::InEffect => FilesState::InEffect,

@@ -10,7 +10,7 @@ pub struct FilesList {
 }
 
 impl Answer for FilesList {
-    const NAME: &'static str = "the agent's list of files";
+    const NAME: &'static str = "file rules";
 }
 
 /// A file rule; also the response to applying it.
@@ -32,7 +32,7 @@ pub struct FilesRule {
 }
 
 impl Answer for FilesRule {
-    const NAME: &'static str = "the agent's answer about a rule for files";
+    const NAME: &'static str = "file rule";
 }
 
 /// State of an object under a file rule.
@@ -74,7 +74,7 @@ pub struct FilesObject {
     pub version: Option<String>,
     /// Version tried last.
     #[serde(deserialize_with = "nullable")]
-    pub wanted: Option<String>,
+    pub desired: Option<String>,
     pub state: FilesState,
     /// The reason why the object is not in effect.
     pub message: String,
@@ -88,16 +88,16 @@ pub struct FilesObject {
 /// Dry run of the file rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesCheck {
-    pub rules: Vec<PlannedSteps>,
+    pub rules: Vec<RulePlan>,
 }
 
 impl Answer for FilesCheck {
-    const NAME: &'static str = "the agent's check of files";
+    const NAME: &'static str = "file check";
 }
 
 /// Planned steps of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlannedSteps {
+pub struct RulePlan {
     pub name: String,
     pub steps: Vec<String>,
 }

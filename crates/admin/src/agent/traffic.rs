@@ -35,7 +35,7 @@ pub struct Traffic {
 }
 
 impl Answer for Traffic {
-    const NAME: &'static str = "the agent's traffic";
+    const NAME: &'static str = "agent traffic";
 }
 
 /// Traffic since a point in time.

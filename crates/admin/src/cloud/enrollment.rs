@@ -44,7 +44,7 @@ pub struct TokenList {
 }
 
 impl Answer for TokenList {
-    const NAME: &'static str = "the list of tokens";
+    const NAME: &'static str = "token list";
 }
 
 /// A new token with its secret part.
@@ -59,7 +59,7 @@ pub struct NewToken {
 }
 
 impl Answer for NewToken {
-    const NAME: &'static str = "the answer about the new token";
+    const NAME: &'static str = "new token";
 }
 
 /// Response to revoking a token.
@@ -71,7 +71,7 @@ pub struct RevokedToken {
 }
 
 impl Answer for RevokedToken {
-    const NAME: &'static str = "the answer about the token";
+    const NAME: &'static str = "revoked token";
 }
 
 /// Request for an operator certificate.
@@ -104,7 +104,7 @@ pub struct OperatorList {
 }
 
 impl Answer for OperatorList {
-    const NAME: &'static str = "the list of operators";
+    const NAME: &'static str = "operator list";
 }
 
 /// A new certificate with its key, and the CA of the API, all as PEM.
@@ -116,7 +116,7 @@ pub struct NewOperator {
 }
 
 impl Answer for NewOperator {
-    const NAME: &'static str = "the answer about the new operator";
+    const NAME: &'static str = "new operator";
 }
 
 /// Response to revoking an operator's certificates.
@@ -128,7 +128,7 @@ pub struct RevokedOperators {
 }
 
 impl Answer for RevokedOperators {
-    const NAME: &'static str = "the answer about the operator";
+    const NAME: &'static str = "revoked certificates";
 }
 
 /// Request for broker configuration files.
@@ -149,7 +149,7 @@ pub struct BrokerConfigRequest {
 pub struct BrokerFiles(pub BTreeMap<String, String>);
 
 impl Answer for BrokerFiles {
-    const NAME: &'static str = "the answer about the broker";
+    const NAME: &'static str = "broker configuration";
 }
 
 /// URL of the page with a key.
@@ -161,7 +161,7 @@ pub struct PageInvitation {
 }
 
 impl Answer for PageInvitation {
-    const NAME: &'static str = "the answer about the page";
+    const NAME: &'static str = "page invitation";
 }
 
 /// Request to readmit a node. Without a body it is [`AdmitRequest::default`].
@@ -181,7 +181,7 @@ pub struct RevokedCertificates {
 }
 
 impl Answer for RevokedCertificates {
-    const NAME: &'static str = "the answer about the node";
+    const NAME: &'static str = "node";
 }
 
 /// Response to removing a node.
@@ -193,7 +193,7 @@ pub struct Removed {
 }
 
 impl Answer for Removed {
-    const NAME: &'static str = "the answer about the node";
+    const NAME: &'static str = "node";
 }
 
 /// Response to readmitting a node.
@@ -205,7 +205,7 @@ pub struct Admitted {
 }
 
 impl Answer for Admitted {
-    const NAME: &'static str = "the answer about the node";
+    const NAME: &'static str = "node";
 }
 
 /// Response to confirming held-back removals.
@@ -217,5 +217,5 @@ pub struct Confirmed {
 }
 
 impl Answer for Confirmed {
-    const NAME: &'static str = "the answer about the node";
+    const NAME: &'static str = "node";
 }

@@ -38,7 +38,7 @@ pub struct NodeList {
 }
 
 impl Answer for NodeList {
-    const NAME: &'static str = "the list of nodes";
+    const NAME: &'static str = "node list";
 }
 
 /// A node, in the detail that the server has.
@@ -55,7 +55,7 @@ pub enum NodeInfo {
 }
 
 impl Answer for NodeInfo {
-    const NAME: &'static str = "the answer about a node";
+    const NAME: &'static str = "node";
 }
 
 /// The keys select the variant, so that an error names the key missing in that variant.
@@ -119,7 +119,7 @@ pub struct ServedNode {
     pub refused_objects: Option<Vec<RejectedObject>>,
     /// Only in the response for one node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_back_objects: Option<Vec<WithheldObject>>,
+    pub held_back_objects: Option<Vec<HeldBackObject>>,
     /// Only in the response for one node, with the embedded store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects_not_in_effect: Option<Vec<ObjectNotInEffect>>,
@@ -217,7 +217,7 @@ pub struct NodeCounters {
 
 /// An object whose removal is held back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WithheldObject {
+pub struct HeldBackObject {
     pub uid: String,
     #[serde(deserialize_with = "nullable")]
     pub object: Option<ObjectRef>,
@@ -237,7 +237,7 @@ pub struct ObjectNotInEffect {
     #[serde(deserialize_with = "nullable")]
     pub in_effect: Option<String>,
     /// Version tried last.
-    pub wanted: String,
+    pub desired: String,
     pub state: String,
     pub rule: String,
     pub message: String,

@@ -11,7 +11,7 @@ pub struct RuleList {
 }
 
 impl Answer for RuleList {
-    const NAME: &'static str = "the list of rules";
+    const NAME: &'static str = "rule list";
 }
 
 /// A rule with the numbers of objects and nodes that it selects.
@@ -53,7 +53,7 @@ pub struct Rollout {
     #[serde(deserialize_with = "nullable")]
     pub since: Option<i64>,
     /// Nodes that should hold it.
-    pub wanted: usize,
+    pub desired: usize,
     /// Nodes that hold it.
     pub holding: usize,
     pub in_effect: usize,
@@ -67,7 +67,7 @@ pub struct Rollout {
 }
 
 impl Answer for Rollout {
-    const NAME: &'static str = "the roll-out";
+    const NAME: &'static str = "roll-out";
 }
 
 /// The subject of a roll-out.
@@ -86,7 +86,7 @@ pub struct Curve {
     /// Milliseconds since 1970.
     pub at: Vec<i64>,
     pub holding: Vec<usize>,
-    pub wanted: Vec<usize>,
+    pub desired: Vec<usize>,
     pub offline: Vec<usize>,
 }
 

@@ -217,7 +217,7 @@ pub fn files() -> FilesList {
         name: "web".to_owned(),
         sealed: false,
         version: some("7"),
-        wanted: some("8"),
+        desired: some("8"),
         state: FilesState::NotInEffect,
         message: "nginx: exit status: 1:\n[emerg] no".to_owned(),
         rolled_back: true,
@@ -242,7 +242,7 @@ pub fn files() -> FilesList {
 /// A rule that would remove a file, and one without steps.
 #[must_use]
 pub fn files_check() -> FilesCheck {
-    let steps = |name: &str, steps: &[&str]| PlannedSteps {
+    let steps = |name: &str, steps: &[&str]| RulePlan {
         name: name.to_owned(),
         steps: steps.iter().map(|&step| step.to_owned()).collect(),
     };

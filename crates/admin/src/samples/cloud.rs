@@ -68,7 +68,7 @@ pub fn not_in_effect() -> ObjectNotInEffect {
         object: Some(object()),
         held: some("8"),
         in_effect: some("7"),
-        wanted: "8".to_owned(),
+        desired: "8".to_owned(),
         state: "NotInEffect".to_owned(),
         rule: "nginx".to_owned(),
         message: "exit status: 1".to_owned(),
@@ -83,7 +83,7 @@ pub fn full_node() -> NodeInfo {
         files_in_effect: Some(2),
         files_not_in_effect: Some(1),
         refused_objects: Some(vec![rejected()]),
-        held_back_objects: Some(vec![WithheldObject { uid: "u-3".to_owned(), object: Some(object()) }]),
+        held_back_objects: Some(vec![HeldBackObject { uid: "u-3".to_owned(), object: Some(object()) }]),
         objects_not_in_effect: Some(vec![not_in_effect()]),
         ..served_node()
     }))
@@ -173,7 +173,7 @@ pub fn fleet_history() -> FleetHistory {
         at: vec![1_795_255_200],
         counts: vec![vec![1], vec![0]],
         held: vec![3],
-        wanted: vec![3],
+        desired: vec![3],
         bytes_sent: vec![4096],
         bytes_received: vec![2048],
     }
@@ -189,7 +189,7 @@ pub fn summary() -> SummaryLine {
         states: states(),
         counts: vec![1, 0],
         held: 3,
-        wanted: 3,
+        desired: 3,
         gone: vec!["edge-9".to_owned()],
         nodes: vec![SummaryRow("edge-1".to_owned(), 0, 1_795_255_200, 3, 3, 0, 0)],
     })
@@ -242,7 +242,7 @@ pub fn label_values() -> LabelValues {
 
 /// An object placed by one rule and not by another.
 #[must_use]
-pub fn placement() -> PlacementAnswer {
+pub fn placement() -> PlacementExplanation {
     let verdict = |rule: &str, node_mismatch: Option<&str>| RuleVerdict {
         rule: rule.to_owned(),
         selects_node: node_mismatch.is_none(),
@@ -250,16 +250,16 @@ pub fn placement() -> PlacementAnswer {
         selects_object: Some(true),
         object_mismatch: None,
     };
-    PlacementAnswer {
+    PlacementExplanation {
         node: "edge-1".to_owned(),
         labels: Some(labels()),
         rules: vec![
             verdict("Placement plant/web", None),
-            verdict("[[placement]] 1 of the configuration", Some("nodes.names: x")),
+            verdict("configuration [[placement]] 1", Some("nodes.names: x")),
         ],
         object: Some(ObjectVerdict {
-            wanted: true,
-            state: "the node rejects it, TooLarge: no".to_owned(),
+            desired: true,
+            state: "rejected by the node, TooLarge: no".to_owned(),
             facts: Some(ObjectFacts {
                 uid: "u-2".to_owned(),
                 version: "8".to_owned(),
@@ -306,13 +306,13 @@ pub fn rollout() -> Rollout {
         of: RolloutTarget::Object { object: placed_object(), version: "8".to_owned() },
         at: 1_795_255_200_000,
         since: Some(1_795_255_100_000),
-        wanted: 2,
+        desired: 2,
         holding: 1,
         in_effect: 1,
         not_in_effect: 0,
         states: states(),
         behind: vec![0, 1],
-        curve: Curve { at: vec![1_795_255_200_000], holding: vec![1], wanted: vec![2], offline: vec![0] },
+        curve: Curve { at: vec![1_795_255_200_000], holding: vec![1], desired: vec![2], offline: vec![0] },
         stragglers: vec![Straggler {
             node: "edge-2".to_owned(),
             why: "syncing".to_owned(),

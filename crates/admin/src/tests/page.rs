@@ -121,10 +121,10 @@ fn read_of(variable: &str, text: &str) -> BTreeSet<String> {
 
 #[test]
 fn properties_read_by_scripts_are_found() {
-    let text = "const { wanted, curve: points } = seen; x(seen.object?.kind, ...seen.rows, unseen.a, b.seen.c);\n\
+    let text = "const { desired, curve: points } = seen; x(seen.object?.kind, ...seen.rows, unseen.a, b.seen.c);\n\
                 const { items, more } = await seen(`objects`);";
     let read: Vec<String> = read_of("seen", text).into_iter().collect();
-    assert_eq!(read, ["curve", "items", "more", "object", "rows", "wanted"]);
+    assert_eq!(read, ["curve", "items", "more", "object", "rows", "desired"]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::{enrollment, explain, maintenance_cloud};
 use edgesync_admin::cloud::{
     AdmitRequest, Admitted, Confirmed, PageInvitation, Removed, RevokedCertificates,
 };
-use edgesync_admin::{NodeAction, Route, Unreadable, read};
+use edgesync_admin::{InvalidResponse, NodeAction, Route, read};
 use edgesync_api::ClientError;
 use edgesync_cli::program::{self, Exit, Threads};
 use edgesync_cli::progress::Progress;
@@ -163,7 +163,7 @@ fn done(
     action: NodeAction,
     request: &AdmitRequest,
     answer: &Value,
-) -> Result<String, Unreadable> {
+) -> Result<String, InvalidResponse> {
     Ok(match action {
         NodeAction::ConfirmDeletions => match read::<Confirmed>(answer)?.confirmed {
             0 => format!("node '{node}': no removals held back"),

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::args_cloud::ExplainArgs;
 use super::server::client;
-use edgesync_admin::cloud::PlacementAnswer;
+use edgesync_admin::cloud::PlacementExplanation;
 use edgesync_admin::{Route, read};
 use edgesync_api::encode;
 use edgesync_cli::apply::DEFAULT_NAMESPACE;
@@ -52,10 +52,10 @@ pub(super) async fn run(args: ExplainArgs, terminal: &mut Terminal<'_>) -> Resul
 }
 
 /// Formats the answer, followed by the verdict of each rule.
-fn format_answer(node: &str, named: Option<&str>, answer: &PlacementAnswer) -> String {
+fn format_answer(node: &str, named: Option<&str>, answer: &PlacementExplanation) -> String {
     let mut out = String::new();
     if let (Some(named), Some(object)) = (named, &answer.object) {
-        let not = if object.wanted { "" } else { "not " };
+        let not = if object.desired { "" } else { "not " };
         out.push_str(&format!("{named}: {not}desired on node '{node}': {}\n", text(&object.state)));
         if let Some(facts) = &object.facts {
             for reason in &facts.because {
@@ -98,15 +98,12 @@ mod tests {
         let answer = samples::placement();
         let text = format_answer("edge-1", Some("cm/line-1"), &answer);
         assert!(
-            text.starts_with("cm/line-1: desired on node 'edge-1': the node rejects it, TooLarge: no\n"),
+            text.starts_with("cm/line-1: desired on node 'edge-1': rejected by the node, TooLarge: no\n"),
             "{text}"
         );
         assert!(text.contains("  placed by: Placement plant/web\n"), "{text}");
-        assert!(
-            text.contains("\nPlacement plant/web                    selected         selected\n"),
-            "{text}"
-        );
-        let text = format_answer("edge-1", None, &PlacementAnswer { rules: Vec::new(), ..answer });
+        assert!(text.contains("\nPlacement plant/web             selected         selected\n"), "{text}");
+        let text = format_answer("edge-1", None, &PlacementExplanation { rules: Vec::new(), ..answer });
         assert_eq!(text, "No placement rules.\n");
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::args_cloud::{NodesArgs, STATES};
 use super::server::Fleet;
 use edgesync_admin::cloud::{NodeInfo, NodeList};
-use edgesync_admin::{Route, Unreadable, read};
+use edgesync_admin::{InvalidResponse, Route, read};
 use edgesync_cli::output::{Output, Table, cell, key_values, render};
 use edgesync_cli::records::{self, RecordColumn};
 use edgesync_cli::{CliError, Terminal};
@@ -168,7 +168,7 @@ async fn show(
 }
 
 /// Formats a node in full, with tables of the objects that need attention.
-fn sheet(document: &Value) -> Result<String, Unreadable> {
+fn sheet(document: &Value) -> Result<String, InvalidResponse> {
     let node = read::<NodeInfo>(document)?;
     let mut plain = document.clone();
     if let Some(fields) = plain.as_object_mut() {

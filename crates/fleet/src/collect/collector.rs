@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::graph::{Action, Graph, Owner, Place, Presence, Seen, Uid};
+use super::graph::{Action, Graph, Identity, Owner, ParsedObject, Presence, Uid};
 use super::namespaces::Terminating;
 use super::remove;
 use edgesync_api::{Batch, ChangeType, Namespaces, PAGE_ROWS, PageQuery, Snapshot, Storage, Stored};
@@ -27,25 +27,25 @@ const STEP: usize = 256;
 
 /// Absent owners found since the last log line.
 #[derive(Default)]
-struct Gone {
+struct AbsentOwners {
     owners: usize,
     /// One of them, with an object that references it.
     example: String,
 }
 
-impl Gone {
-    fn add(&mut self, owner: &Owner, dependent: &Place) {
+impl AbsentOwners {
+    fn add(&mut self, owner: &Owner, dependent: &Identity) {
         self.owners += 1;
-        let Place { resource, namespace, name, .. } = dependent;
+        let Identity { resource, namespace, name, .. } = dependent;
         let Owner { kind, name: owner, uid, .. } = owner;
         self.example = format!("{} '{namespace}/{name}' of {kind} '{owner}' {uid}", resource.kind);
     }
 
     /// Logs all of them in one line: many objects may lose their owners together.
-    fn tell(&mut self) {
+    fn log(&mut self) {
         let Self { owners, example } = std::mem::take(self);
         if owners > 0 {
-            tracing::warn!(owners, example, "objects have owners that do not exist where the objects are");
+            tracing::warn!(owners, example, "objects reference owners that do not exist in their scope");
         }
     }
 }
@@ -62,7 +62,7 @@ pub(crate) struct Collector<K> {
     namespaces: Arc<Namespaces>,
     namespace: Arc<Resource>,
     graph: Graph,
-    gone: Gone,
+    absent: AbsentOwners,
     followed: Vec<Followed>,
     kinds_version: Option<u64>,
     terminating: Terminating,
@@ -80,7 +80,7 @@ impl<K: Storage> Collector<K> {
             namespaces,
             namespace,
             graph: Graph::default(),
-            gone: Gone::default(),
+            absent: AbsentOwners::default(),
             followed: Vec::new(),
             kinds_version: None,
             terminating: Terminating::default(),
@@ -97,7 +97,7 @@ impl<K: Storage> Collector<K> {
             match self.round().await {
                 Ok(()) => pause = RETRY.0,
                 Err(status) => {
-                    tracing::warn!(%status, "the objects cannot be followed; dependents and namespaces wait");
+                    tracing::warn!(%status, "watching objects failed, garbage collection waits");
                     sleep(pause).await;
                     pause = (pause * 2).min(RETRY.1);
                     continue;
@@ -147,13 +147,13 @@ impl<K: Storage> Collector<K> {
         if self.kinds_version == Some(version) {
             return Ok(());
         }
-        let mut wanted: Vec<Arc<Resource>> =
+        let mut served: Vec<Arc<Resource>> =
             self.storage.kinds().iter().map(|k| Arc::clone(&k.stored_as)).collect();
-        wanted.retain(|resource| !is_sync_record(resource));
-        wanted.sort();
-        wanted.dedup_by(|a, b| is_same(a, b));
-        self.followed.retain(|followed| wanted.iter().any(|resource| is_same(resource, &followed.resource)));
-        for resource in wanted {
+        served.retain(|resource| !is_sync_record(resource));
+        served.sort();
+        served.dedup_by(|a, b| is_same(a, b));
+        self.followed.retain(|followed| served.iter().any(|resource| is_same(resource, &followed.resource)));
+        for resource in served {
             if !self.followed.iter().any(|followed| is_same(&resource, &followed.resource)) {
                 let version = self.load(&resource).await?;
                 self.followed.push(Followed { resource, version });
@@ -197,7 +197,7 @@ impl<K: Storage> Collector<K> {
             return Ok(());
         }
         let version = match self.storage.changes(&resource, *version).await {
-            Ok(batch) => self.take_in(&resource, &batch),
+            Ok(batch) => self.apply(&resource, &batch),
             Err(status) if status.is(&Reason::Expired) => self.load(&resource).await?,
             Err(status) => return Err(status),
         };
@@ -207,7 +207,7 @@ impl<K: Storage> Collector<K> {
         Ok(())
     }
 
-    fn take_in(&mut self, resource: &Arc<Resource>, batch: &Batch) -> u64 {
+    fn apply(&mut self, resource: &Arc<Resource>, batch: &Batch) -> u64 {
         for change in &batch.changes {
             if change.kind != ChangeType::Deleted {
                 self.observe(resource, &change.object);
@@ -217,7 +217,7 @@ impl<K: Storage> Collector<K> {
                 self.terminating.set(&change.object.name, false);
                 self.namespaces.forget(&change.object.name);
             }
-            if let Ok(seen) = serde_json::from_str::<Seen<'_>>(&change.object.json) {
+            if let Ok(seen) = serde_json::from_str::<ParsedObject<'_>>(&change.object.json) {
                 self.graph.forget(&seen.metadata.uid);
             }
         }
@@ -225,9 +225,9 @@ impl<K: Storage> Collector<K> {
     }
 
     fn observe(&mut self, resource: &Arc<Resource>, stored: &Stored) -> Option<Uid> {
-        let seen = serde_json::from_str::<Seen<'_>>(&stored.json);
-        let Ok(Seen { metadata }) = seen else {
-            tracing::debug!(kind = resource.kind, name = stored.name, "an object without usable metadata");
+        let seen = serde_json::from_str::<ParsedObject<'_>>(&stored.json);
+        let Ok(ParsedObject { metadata }) = seen else {
+            tracing::debug!(kind = resource.kind, name = stored.name, "object without usable metadata");
             return None;
         };
         if is_same(resource, &self.namespace) {
@@ -238,7 +238,7 @@ impl<K: Storage> Collector<K> {
             self.terminating.set(&stored.name, terminating);
         }
         let uid: Uid = metadata.uid.as_ref().into();
-        let place = Place {
+        let place = Identity {
             resource: Arc::clone(resource),
             namespace: stored.namespace.as_str().into(),
             name: stored.name.as_str().into(),
@@ -282,7 +282,7 @@ impl<K: Storage> Collector<K> {
                 Err(status) => self.acted(Some(Ok((uid, Err(status))))),
             }
         }
-        self.gone.tell();
+        self.absent.log();
         while let Some(done) = tasks.join_next().await {
             self.acted(Some(done));
         }
@@ -301,7 +301,7 @@ impl<K: Storage> Collector<K> {
             }
             Err(status) => {
                 let pause = self.pauses.get(&uid).map_or(RETRY.0, |pause| (*pause * 2).min(RETRY.1));
-                tracing::debug!(%uid, %status, "an object is tried again");
+                tracing::debug!(%uid, %status, "retrying an object");
                 self.failed.insert((Instant::now() + pause, uid.clone()));
                 self.pauses.insert(uid, pause);
             }
@@ -309,7 +309,7 @@ impl<K: Storage> Collector<K> {
     }
 
     /// Plans the action for an object, after looking up unknown owners.
-    async fn decide(&mut self, uid: &Uid, place: &Place) -> Result<Option<Action>> {
+    async fn decide(&mut self, uid: &Uid, place: &Identity) -> Result<Option<Action>> {
         let mut owners = Vec::new();
         for (owner, known) in self.graph.owners(uid) {
             let presence = match known {
@@ -317,7 +317,7 @@ impl<K: Storage> Collector<K> {
                 None => {
                     let presence = self.look_up(&owner, place).await?;
                     if presence == Presence::Absent {
-                        self.gone.add(&owner, place);
+                        self.absent.add(&owner, place);
                     }
                     self.graph.learn(owner.clone(), &place.namespace, presence);
                     presence
@@ -330,11 +330,11 @@ impl<K: Storage> Collector<K> {
 
     /// Looks up an owner where its reference points. An owner in another namespace counts as
     /// absent.
-    async fn look_up(&self, owner: &Owner, dependent: &Place) -> Result<Presence> {
+    async fn look_up(&self, owner: &Owner, dependent: &Identity) -> Result<Presence> {
         let kinds = self.storage.kinds();
         let named = |kind: &Resource| kind.group == owner.group() && *kind.kind == *owner.kind;
         let Some(kind) = kinds.iter().find(|kind| named(&kind.resource)) else {
-            tracing::debug!(kind = %owner.kind, "an owner is of a kind that is not served");
+            tracing::debug!(kind = %owner.kind, "owner of a kind that is not served");
             return Ok(Presence::Unresolvable);
         };
         let namespace = match (kind.resource.scope, &*dependent.namespace) {
@@ -343,7 +343,7 @@ impl<K: Storage> Collector<K> {
                 tracing::warn!(
                     kind = dependent.resource.kind,
                     name = %dependent.name,
-                    "an object of the cluster has an owner in a namespace, and is never collected"
+                    "cluster-scoped object with a namespaced owner is never collected"
                 );
                 return Ok(Presence::Unresolvable);
             }
@@ -351,7 +351,8 @@ impl<K: Storage> Collector<K> {
         };
         let found = self.storage.get(&kind.stored_as, namespace, &owner.name).await?;
         let same = |stored: &Stored| {
-            serde_json::from_str::<Seen<'_>>(&stored.json).is_ok_and(|seen| seen.metadata.uid == *owner.uid)
+            serde_json::from_str::<ParsedObject<'_>>(&stored.json)
+                .is_ok_and(|seen| seen.metadata.uid == *owner.uid)
         };
         Ok(if found.as_ref().is_some_and(same) { Presence::Present } else { Presence::Absent })
     }
@@ -364,14 +365,14 @@ fn is_same(a: &Resource, b: &Resource) -> bool {
 
 /// Performs an action, unless the object has changed since it was observed: then the change arrives
 /// later.
-async fn act<K: Storage>(storage: &K, uid: &Uid, place: &Place, action: Action) -> Result<()> {
-    let Place { resource, namespace, name, version } = place;
+async fn act<K: Storage>(storage: &K, uid: &Uid, place: &Identity, action: Action) -> Result<()> {
+    let Identity { resource, namespace, name, version } = place;
     let Some(stored) = storage.get(resource, namespace, name).await? else { return Ok(()) };
     let object = remove::parse(&stored)?;
     if stored.version != *version || object.uid() != &**uid {
         return Ok(());
     }
-    tracing::debug!(kind = resource.kind, %namespace, %name, ?action, "collecting");
+    tracing::debug!(kind = resource.kind, %namespace, %name, ?action, "collecting object");
     let done = match action {
         Action::Delete { foreground } => remove::delete(storage, resource, &stored, foreground).await,
         Action::Release(finalizer) => remove::release(storage, resource, (namespace, name), finalizer).await,

@@ -17,14 +17,14 @@ pub(super) type Uid = Arc<str>;
 
 /// Metadata relevant here, parsed from an object's JSON.
 #[derive(Debug, Deserialize)]
-pub(super) struct Seen<'a> {
+pub(super) struct ParsedObject<'a> {
     #[serde(borrow)]
-    pub(super) metadata: SeenMeta<'a>,
+    pub(super) metadata: ParsedMetadata<'a>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct SeenMeta<'a> {
+pub(super) struct ParsedMetadata<'a> {
     #[serde(borrow)]
     pub(super) uid: Cow<'a, str>,
     #[serde(borrow, default)]
@@ -56,7 +56,7 @@ impl Owner {
 
 /// Location and version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Identity {
     pub(super) resource: Arc<Resource>,
     pub(super) namespace: Box<str>,
     pub(super) name: Box<str>,
@@ -76,7 +76,7 @@ enum Hold {
 
 #[derive(Debug)]
 struct Entry {
-    place: Place,
+    place: Identity,
     owners: Box<[Owner]>,
     deleting: bool,
     hold: Hold,
@@ -125,7 +125,7 @@ pub(super) struct Graph {
 
 impl Graph {
     /// Adds or updates an object.
-    pub(super) fn observe(&mut self, place: Place, seen: SeenMeta<'_>) {
+    pub(super) fn observe(&mut self, place: Identity, seen: ParsedMetadata<'_>) {
         let uid: Uid = seen.uid.as_ref().into();
         let deleting = seen.deletion_timestamp.is_some();
         let has = |name: &str| seen.finalizers.iter().flatten().any(|finalizer| finalizer == name);
@@ -162,7 +162,7 @@ impl Graph {
     /// Removes all objects of a kind that are not listed, after changes were missed.
     pub(super) fn keep_only(&mut self, resource: &Resource, uids: &HashSet<Uid>) {
         let same =
-            |place: &Place| place.resource.group == resource.group && place.resource.kind == resource.kind;
+            |place: &Identity| place.resource.group == resource.group && place.resource.kind == resource.kind;
         let gone = self.entries.iter().filter(|(uid, entry)| same(&entry.place) && !uids.contains(*uid));
         for uid in gone.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
             self.forget(&uid);
@@ -227,7 +227,7 @@ impl Graph {
     }
 
     /// Returns the location of an object in the graph.
-    pub(super) fn place(&self, uid: &str) -> Option<&Place> {
+    pub(super) fn place(&self, uid: &str) -> Option<&Identity> {
         self.entries.get(uid).map(|entry| &entry.place)
     }
 

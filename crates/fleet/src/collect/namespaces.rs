@@ -59,7 +59,9 @@ impl Terminating {
                     continue;
                 }
                 Ok(false) => {}
-                Err(status) => tracing::warn!(namespace = name, %status, "a namespace cannot be emptied"),
+                Err(status) => {
+                    tracing::warn!(namespace = name, %status, "deleting the contents of a namespace failed")
+                }
             }
             if let Some(turn) = self.0.get_mut(&name) {
                 turn.due = Instant::now() + turn.pause;

@@ -55,12 +55,12 @@ fn run(storage: &Arc<Memory>) -> Running {
 
 /// Waits until the collector is idle: it processes this change after all others.
 async fn settle(storage: &Memory) {
-    put(storage, "cm", "last", vec![owner("secret", "nobody", false)]).await;
+    put(storage, "cm", "last", vec![owner("secret", "missing", false)]).await;
     storage.until("the end of the last object", |names| !names.contains(&"ConfigMap last".to_owned())).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn dependents_go_when_the_last_owner_has_gone() {
+async fn dependents_are_deleted_with_their_last_owner() {
     let storage = Memory::new();
     put(&storage, "deploy", "d", vec![]).await;
     put(&storage, "deploy", "e", vec![]).await;
@@ -80,7 +80,7 @@ async fn dependents_go_when_the_last_owner_has_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_left_behind_is_collected_at_the_start_and_after_failures() {
+async fn leftover_dependents_are_collected_at_start_and_after_failures() {
     let storage = Memory::new();
     put(&storage, "pod", "p", vec![owner("rs", "gone", true)]).await;
     put(&storage, "rs", "replaced", vec![]).await;
@@ -92,7 +92,7 @@ async fn what_was_left_behind_is_collected_at_the_start_and_after_failures() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_line_tells_of_all_owners_that_are_gone() {
+async fn absent_owners_are_logged_in_one_line() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(log.reopen().unwrap())).finish();
     // All tasks of this test run on one thread.
@@ -109,7 +109,7 @@ async fn one_line_tells_of_all_owners_that_are_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_that_cannot_be_resolved_keeps_its_dependents() {
+async fn unresolvable_owner_keeps_its_dependents() {
     let storage = Memory::new();
     put(&storage, "node", "in-cluster", vec![owner("cm", "a", false)]).await;
     let unknown = json!({"apiVersion": "lab.io/v1", "kind": "Widget", "name": "w", "uid": "w"});
@@ -135,7 +135,7 @@ async fn an_owner_that_cannot_be_resolved_keeps_its_dependents() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_the_foreground_dependents_go_first() {
+async fn foreground_deletion_deletes_dependents_first() {
     let storage = Memory::new();
     put(&storage, "deploy", "d", vec![]).await;
     put(&storage, "rs", "r", vec![owner("deploy", "d", true)]).await;
@@ -154,7 +154,7 @@ async fn in_the_foreground_dependents_go_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn orphans_lose_their_owner_and_stay() {
+async fn orphans_lose_their_owner_reference_and_stay() {
     let storage = Memory::new();
     put(&storage, "rs", "r", vec![]).await;
     for name in ["p", "q"] {
@@ -170,7 +170,7 @@ async fn orphans_lose_their_owner_and_stay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn finalizers_of_others_are_waited_for_and_kept() {
+async fn foreign_finalizers_delay_the_deletion() {
     let storage = Memory::new();
     put(&storage, "rs", "r", vec![]).await;
     let _running = run(&storage);
@@ -181,7 +181,7 @@ async fn finalizers_of_others_are_waited_for_and_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_goes_after_everything_in_it() {
+async fn namespace_is_deleted_after_its_contents() {
     let storage = Memory::new();
     let namespaces = Arc::new(Namespaces::default());
     let cm = kind("cm");
@@ -208,7 +208,7 @@ async fn a_namespace_goes_after_everything_in_it() {
 }
 
 #[tokio::test]
-async fn namespaces_come_with_what_is_first_in_them() {
+async fn namespaces_are_created_with_their_first_object() {
     let storage = Memory::new();
     let namespaces = Namespaces::default();
     namespaces.ensure_system(&*storage).await.unwrap();

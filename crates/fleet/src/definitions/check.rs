@@ -59,7 +59,7 @@ pub(super) fn check(old: Option<&Object>, object: &Object) -> (Vec<Cause>, Vec<S
     causes.extend(problems.causes.into_iter().take(MAX_CAUSES.saturating_sub(causes.len())));
     let strategy = text(map(spec, "conversion"), "strategy");
     if !matches!(strategy, "" | "None") {
-        let must = "must be 'None': this server asks no webhooks";
+        let must = "must be 'None': conversion webhooks are not supported";
         causes.push(Cause::invalid("spec.conversion.strategy", strategy, must));
     }
     if spec.get("preserveUnknownFields").and_then(Value::as_bool) == Some(true) {
@@ -123,7 +123,7 @@ fn check_group(object: &Object, spec: &Map<String, Value>, causes: &mut Vec<Caus
     if (within("k8s.io") || within("kubernetes.io"))
         && object.annotations().get(APPROVED).is_none_or(String::is_empty)
     {
-        let message = "must say where the kind was approved: its group is one of Kubernetes";
+        let message = "protected groups must have this annotation with the URL of the approval";
         causes.push(Cause::required(&format!("metadata.annotations[{APPROVED}]"), message));
     }
     let scope = text(spec, "scope");

@@ -131,7 +131,7 @@ impl Definition {
             .iter()
             .any(|name| name.is_empty())
         {
-            return Err("the group, the names or the stored version are missing".to_owned());
+            return Err("group, names or stored version missing".to_owned());
         }
         let (mut kinds, mut lacking) = (Vec::new(), Vec::new());
         for (number, version) in list(spec, "versions").enumerate() {
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stable_versions_come_before_tests_and_newer_ones_before_older() {
+    fn versions_are_ordered_stable_first_then_newest_first() {
         let mut versions = ["v1alpha1", "v10", "foo", "v2", "v1beta2", "v1", "v2alpha1", "v11beta1", "bar"];
         versions.sort_by_cached_key(|version| Reverse(rank(version)));
         assert_eq!(

@@ -35,7 +35,7 @@ fn wrong(change: impl Fn(&mut Value)) -> Vec<String> {
 }
 
 #[test]
-fn a_definition_is_completed_with_names_and_a_finalizer() {
+fn definition_is_completed_with_names_and_a_finalizer() {
     let complete = admitted(definition("widgets", "Widget"));
     let names = &complete.fields()["spec"]["names"];
     assert_eq!((&names["singular"], &names["listKind"]), (&json!("widget"), &json!("WidgetList")));
@@ -49,7 +49,7 @@ fn a_definition_is_completed_with_names_and_a_finalizer() {
 }
 
 #[test]
-fn each_rule_of_a_definition_names_its_field() {
+fn definition_problems_name_their_field() {
     assert_eq!(wrong(|_| {}), Vec::<String>::new());
     let checks: [(&str, Value, &[&str]); 12] = [
         ("/metadata/name", json!("widgets.other.io"), &["metadata.name"]),
@@ -93,7 +93,7 @@ fn each_rule_of_a_definition_names_its_field() {
 }
 
 #[test]
-fn rules_that_are_wrong_are_refused_and_those_not_evaluated_are_told() {
+fn invalid_rules_are_refused_and_unevaluated_ones_reported() {
     let with_rule = |rule: &str| {
         let mut value = definition("widgets", "Widget");
         value["spec"]["versions"][1]["schema"]["openAPIV3Schema"] = json!({"type": "object",
@@ -128,9 +128,12 @@ fn rules_that_are_wrong_are_refused_and_those_not_evaluated_are_told() {
         assert!(outcome["widgets.lab.io"].established, "{:?}", definition.problem);
         let status = names::status(definition, &outcome["widgets.lab.io"], "2026-01-01T00:00:00Z");
         let conditions = status["conditions"].as_array().unwrap();
-        let told = conditions.iter().find(|condition| condition["type"] == "edgesync.io/RulesNotEvaluated");
-        let told = told.map(|told| (told["status"].clone(), told["message"].to_string())).unwrap();
-        assert!(told.0 == "True" && told.1.contains(part), "{told:?}");
+        let condition =
+            conditions.iter().find(|condition| condition["type"] == "edgesync.io/RulesNotEvaluated");
+        let condition = condition
+            .map(|condition| (condition["status"].clone(), condition["message"].to_string()))
+            .unwrap();
+        assert!(condition.0 == "True" && condition.1.contains(part), "{condition:?}");
         let cured = Definition { lacking: Vec::new(), status: status.clone(), ..definition.clone() };
         let status = names::status(&cured, &outcome["widgets.lab.io"], "2026-01-01T00:00:00Z");
         assert!(!status["conditions"].to_string().contains("RulesNotEvaluated"));
@@ -138,7 +141,7 @@ fn rules_that_are_wrong_are_refused_and_those_not_evaluated_are_told() {
 }
 
 #[test]
-fn what_objects_depend_on_stays() {
+fn fields_that_stored_objects_need_are_immutable() {
     let mut old = admitted(definition("widgets", "Widget"));
     old.fields_mut().insert(
         "status".to_owned(),
@@ -153,7 +156,7 @@ fn what_objects_depend_on_stays() {
 }
 
 #[test]
-fn a_definition_makes_a_kind_of_every_version_that_is_served() {
+fn definition_yields_a_kind_per_served_version() {
     let definition = Definition::of(&admitted(definition("widgets", "Widget")), 1);
     assert_eq!(definition.problem, None);
     let kinds = definition.served(&definition.names);
@@ -210,7 +213,7 @@ async fn wait_for(storage: &Memory, name: &str, kind: &str) -> Object {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_until_a_definition_is_established_finds_the_kind_served() {
+async fn established_definition_has_its_kind_served() {
     let storage = Memory::new();
     let _running = run(&storage).await;
     create(&storage, definition("widgets", "Widget")).await;
@@ -223,7 +226,7 @@ async fn who_waits_until_a_definition_is_established_finds_the_kind_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_belongs_to_who_had_it_first() {
+async fn names_belong_to_the_first_definition() {
     let storage = Memory::new();
     storage.describe("objectsyncs");
     let _running = run(&storage).await;
@@ -254,7 +257,7 @@ async fn a_name_belongs_to_who_had_it_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_definition_goes_after_the_objects_of_its_kind() {
+async fn definition_is_deleted_after_its_objects() {
     let storage = Memory::new();
     let _running = run(&storage).await;
     create(&storage, definition("widgets", "Widget")).await;
@@ -278,7 +281,7 @@ async fn a_definition_goes_after_the_objects_of_its_kind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_serves_what_is_stored_before_anything_else() {
+async fn start_serves_stored_definitions_first() {
     let storage = Memory::new();
     let resource = kind("crd");
     let mut stored = admitted(definition("widgets", "Widget"));

@@ -27,7 +27,7 @@ const MAX_LOADS: usize = 2;
 
 /// An object that a node loads.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct BodyRequest {
     pub(super) uid: Uid,
     /// The desired version.
     pub(super) version: ResourceVersion,
@@ -47,7 +47,7 @@ pub(super) struct Answer {
 /// Class of a load. Large objects live as long as a slow link needs, small ones are short-lived.
 /// Each class has half of the limit, so that neither waits for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum SizeClass {
     /// Objects that share a frame.
     Small,
     /// An object that is larger than a frame.
@@ -57,7 +57,7 @@ pub(super) enum Sort {
 /// Live bodies.
 #[derive(Debug, Default)]
 struct Alive {
-    /// Bytes by [`Sort`].
+    /// Bytes by [`SizeClass`].
     bytes: [AtomicUsize; 2],
     count: AtomicUsize,
     /// Objects with a body that is no longer referenced.
@@ -67,14 +67,14 @@ struct Alive {
 /// Guard attached to a body; its drop releases the bytes.
 struct Holder {
     uid: Uid,
-    sort: Sort,
+    class: SizeClass,
     bytes: usize,
     alive: Arc<Alive>,
 }
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        self.alive.bytes[self.sort as usize].fetch_sub(self.bytes, Ordering::Relaxed);
+        self.alive.bytes[self.class as usize].fetch_sub(self.bytes, Ordering::Relaxed);
         self.alive.count.fetch_sub(1, Ordering::Relaxed);
         let mut freed = self.alive.freed.lock().unwrap_or_else(PoisonError::into_inner);
         freed.push(Arc::clone(&self.uid));
@@ -86,7 +86,7 @@ impl Drop for Holder {
 struct Load {
     node: NodeId,
     token: u64,
-    objects: Vec<Wanted>,
+    objects: Vec<BodyRequest>,
     /// Number of its objects that are being read.
     missing: usize,
     bodies: Vec<Loaded>,
@@ -104,7 +104,7 @@ struct Entry {
 #[derive(Debug)]
 struct Read {
     begun: bool,
-    sort: Sort,
+    class: SizeClass,
     /// Bytes reserved for it.
     size: usize,
     waiting: Vec<Waiting>,
@@ -123,7 +123,7 @@ struct Waiting {
 pub(super) struct Bodies {
     limit: usize,
     alive: Arc<Alive>,
-    /// Bytes reserved for reads, by [`Sort`].
+    /// Bytes reserved for reads, by [`SizeClass`].
     reserved: [usize; 2],
     reads: usize,
     to_read: VecDeque<Uid>,
@@ -131,7 +131,7 @@ pub(super) struct Bodies {
     next_load: u64,
     loads: HashMap<u64, Load>,
     by_node: HashMap<NodeId, VecDeque<u64>>,
-    /// Loads that wait for memory, by [`Sort`].
+    /// Loads that wait for memory, by [`SizeClass`].
     queues: [VecDeque<u64>; 2],
     /// Loads, each with the body read for it, or `None` if it was not found.
     served: VecDeque<(u64, Option<Loaded>)>,
@@ -170,7 +170,7 @@ impl Bodies {
     }
 
     /// Queues a load of a node.
-    pub(super) fn load(&mut self, node: NodeId, token: u64, sort: Sort, objects: Vec<Wanted>) {
+    pub(super) fn load(&mut self, node: NodeId, token: u64, class: SizeClass, objects: Vec<BodyRequest>) {
         let id = self.next_load;
         self.next_load += 1;
         let of_node = self.by_node.entry(node).or_default();
@@ -183,7 +183,7 @@ impl Bodies {
         }
         let bodies = Vec::with_capacity(objects.len());
         self.loads.insert(id, Load { node, token, objects, missing: 0, bodies, delayed: false });
-        self.queues[sort as usize].push_back(id);
+        self.queues[class as usize].push_back(id);
     }
 
     /// Drops the loads of a node.
@@ -224,17 +224,17 @@ impl Bodies {
             bodies.into_iter().map(|loaded| (Arc::clone(&loaded.uid), loaded)).collect();
         for uid in uids {
             let loaded = bodies.remove(&uid);
-            self.has_read(uid, loaded);
+            self.read_done(uid, loaded);
         }
     }
 
-    fn has_read(&mut self, uid: Uid, loaded: Option<Loaded>) {
+    fn read_done(&mut self, uid: Uid, loaded: Option<Loaded>) {
         let Some(entry) = self.entries.get_mut(&uid) else { return };
-        let Some(Read { sort, size, waiting, .. }) = entry.read.take() else { return };
-        self.reserved[sort as usize] -= size;
-        let loaded = loaded.map(|loaded| keep(entry, sort, loaded, &self.alive, &mut self.counts));
-        let is_newer = |wanted: &ResourceVersion| {
-            loaded.as_ref().is_some_and(|loaded| loaded.version.is_older_than(wanted))
+        let Some(Read { class, size, waiting, .. }) = entry.read.take() else { return };
+        self.reserved[class as usize] -= size;
+        let loaded = loaded.map(|loaded| keep(entry, class, loaded, &self.alive, &mut self.counts));
+        let is_newer = |minimum: &ResourceVersion| {
+            loaded.as_ref().is_some_and(|loaded| loaded.version.is_older_than(minimum))
         };
         let (late, served): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|waiting| waiting.version.as_ref().is_some_and(is_newer));
@@ -243,8 +243,8 @@ impl Bodies {
         } else if !late.is_empty() {
             // Loaded while an older version was being read: the next read returns it.
             let waiting = late.into_iter().map(|waiting| Waiting { version: None, ..waiting }).collect();
-            entry.read = Some(Read { begun: false, sort, size, waiting });
-            self.reserved[sort as usize] += size;
+            entry.read = Some(Read { begun: false, class, size, waiting });
+            self.reserved[class as usize] += size;
             self.to_read.push_back(uid);
         }
         self.served.extend(served.into_iter().map(|waiting| (waiting.load, loaded.clone())));
@@ -254,7 +254,7 @@ impl Bodies {
     /// Returns whether it did anything; the caller repeats it until it returns `false`, and only
     /// then calls [`Bodies::next_read`], so that shared objects are read together.
     pub(super) fn step(&mut self) -> bool {
-        let Some((id, loaded)) = self.served.pop_front() else { return self.let_in() };
+        let Some((id, loaded)) = self.served.pop_front() else { return self.admit_next() };
         if let Some(load) = self.loads.get_mut(&id) {
             load.bodies.extend(loaded);
             load.missing -= 1;
@@ -280,13 +280,13 @@ impl Bodies {
         }
     }
 
-    fn let_in(&mut self) -> bool {
+    fn admit_next(&mut self) -> bool {
         self.sweep();
-        for sort in [Sort::Small, Sort::Large] {
-            if let Some(id) = self.queues[sort as usize].front().copied()
-                && self.admit(id, sort)
+        for class in [SizeClass::Small, SizeClass::Large] {
+            if let Some(id) = self.queues[class as usize].front().copied()
+                && self.admit(id, class)
             {
-                self.queues[sort as usize].pop_front();
+                self.queues[class as usize].pop_front();
                 return true;
             }
         }
@@ -294,20 +294,20 @@ impl Bodies {
     }
 
     /// Admits a load, unless it has to wait: it exceeds the free memory and other bodies are live.
-    fn admit(&mut self, id: u64, sort: Sort) -> bool {
+    fn admit(&mut self, id: u64, class: SizeClass) -> bool {
         let Some(load) = self.loads.get_mut(&id) else { return true };
-        let is_new = |wanted: &&Wanted| match self.entries.get(&wanted.uid) {
-            Some(entry) => entry.read.is_none() && entry.held(&wanted.version).is_none(),
+        let is_new = |request: &&BodyRequest| match self.entries.get(&request.uid) {
+            Some(entry) => entry.read.is_none() && entry.held(&request.version).is_none(),
             None => true,
         };
-        let needed: usize = load.objects.iter().filter(is_new).map(|wanted| wanted.size).sum();
-        let alive = self.alive.bytes[sort as usize].load(Ordering::Relaxed);
-        let used = alive + self.reserved[sort as usize];
+        let needed: usize = load.objects.iter().filter(is_new).map(|request| request.size).sum();
+        let alive = self.alive.bytes[class as usize].load(Ordering::Relaxed);
+        let used = alive + self.reserved[class as usize];
         if needed > 0 && used > 0 && used + needed > self.limit / 2 {
             self.counts.delayed += u64::from(!std::mem::replace(&mut load.delayed, true));
             return false;
         }
-        for Wanted { uid, version, size } in std::mem::take(&mut load.objects) {
+        for BodyRequest { uid, version, size } in std::mem::take(&mut load.objects) {
             let entry = self.entries.entry(Arc::clone(&uid)).or_default();
             if let Some(body) = entry.held(&version) {
                 self.counts.shared += 1;
@@ -321,8 +321,8 @@ impl Bodies {
                 continue;
             }
             let waiting = vec![Waiting { load: id, version: None }];
-            entry.read = Some(Read { begun: false, sort, size, waiting });
-            self.reserved[sort as usize] += size;
+            entry.read = Some(Read { begun: false, class, size, waiting });
+            self.reserved[class as usize] += size;
             self.to_read.push_back(uid);
         }
         if load.missing == 0 {
@@ -346,16 +346,16 @@ impl Bodies {
 
 impl Entry {
     /// Returns the live body of exactly this version, if there is one.
-    fn held(&self, wanted: &ResourceVersion) -> Option<Body> {
-        let (version, body) = self.newest.as_ref()?;
-        if version.relation(wanted) == Relation::Equal { body.upgrade() } else { None }
+    fn held(&self, version: &ResourceVersion) -> Option<Body> {
+        let (newest, body) = self.newest.as_ref()?;
+        if newest.relation(version) == Relation::Equal { body.upgrade() } else { None }
     }
 }
 
 /// Registers a body that was read, or returns the live one of the same version.
 fn keep(
     entry: &mut Entry,
-    sort: Sort,
+    class: SizeClass,
     mut loaded: Loaded,
     alive: &Arc<Alive>,
     counts: &mut BodyNumbers,
@@ -366,10 +366,10 @@ fn keep(
         return loaded;
     }
     let bytes = loaded.body.as_str().len();
-    alive.bytes[sort as usize].fetch_add(bytes, Ordering::Relaxed);
+    alive.bytes[class as usize].fetch_add(bytes, Ordering::Relaxed);
     alive.count.fetch_add(1, Ordering::Relaxed);
     let uid = Arc::clone(&loaded.uid);
-    loaded.body.accompany(Holder { uid, sort, bytes, alive: Arc::clone(alive) });
+    loaded.body.accompany(Holder { uid, class, bytes, alive: Arc::clone(alive) });
     entry.newest = Some((loaded.version.clone(), loaded.body.downgrade()));
     loaded
 }

@@ -16,21 +16,21 @@ use edgesync_placement::{Differences, RuleId, Summary, Unread};
 
 /// A queued change.
 #[derive(Debug)]
-pub(super) enum Waiting {
+pub(super) enum QueuedChange {
     /// The start of a list.
-    Begun,
+    ListStarted,
     /// An object that exists.
     Set(Arc<Summary>),
     /// A deleted object.
-    Gone(Arc<Summary>),
+    Deleted(Arc<Summary>),
     /// The end of a list.
-    Complete,
+    ListComplete,
     /// A Node missing in the list.
     MissingNode(NodeName),
     /// Comparison of the objects from a number on with the listed UIDs.
     Compare(HashSet<Arc<str>>, u32),
     /// The end of a relist.
-    Again,
+    Relisted,
     /// This replica has caught up: the answered question, and the version that the source has
     /// reached.
     CaughtUp(u64, ResourceVersion),
@@ -62,7 +62,7 @@ pub(super) struct Broadcasts {
     /// Last node, by name, that knows these five; `None` if all nodes do.
     walked: Option<Option<NodeName>>,
     spreading: Option<Spreading>,
-    waiting: VecDeque<Waiting>,
+    queued: VecDeque<QueuedChange>,
 }
 
 /// A change of an object that is being spread.
@@ -72,7 +72,7 @@ struct Spreading {
     number: u64,
     differences: Differences,
     /// Last node, by name, that knows it.
-    told: Option<NodeName>,
+    last: Option<NodeName>,
 }
 
 impl Broadcasts {
@@ -82,12 +82,12 @@ impl Broadcasts {
     }
 
     /// Returns whether all nodes know all changes of the source so far.
-    pub(super) fn is_told(&self) -> bool {
-        self.spreading.is_none() && self.waiting.is_empty()
+    pub(super) fn is_delivered(&self) -> bool {
+        self.spreading.is_none() && self.queued.is_empty()
     }
 
     /// Begins a broadcast to all nodes.
-    fn happened(&mut self) -> u64 {
+    fn begin(&mut self) -> u64 {
         self.count += 1;
         self.walked = Some(None);
         self.count
@@ -95,42 +95,42 @@ impl Broadcasts {
 
     /// Broadcasts the loss of all connections.
     pub(super) fn closed(&mut self) {
-        self.closed = self.happened();
+        self.closed = self.begin();
     }
 
     /// Broadcasts a reload of the configuration.
     pub(super) fn reloaded(&mut self) {
-        self.reloaded = self.happened();
+        self.reloaded = self.begin();
     }
 
     /// Broadcasts a new incarnation.
     pub(super) fn renewed(&mut self) {
-        self.renewed = self.happened();
+        self.renewed = self.begin();
     }
 
     /// Broadcasts that an older copy has replaced the source.
     pub(super) fn restored(&mut self) {
-        self.restored = self.happened();
+        self.restored = self.begin();
     }
 
     /// Broadcasts that more objects can be read than before.
     pub(super) fn reads_more(&mut self) {
-        self.read = self.happened();
+        self.read = self.begin();
     }
 
     /// Queues a change before all others.
-    pub(super) fn go_on_with(&mut self, change: Waiting) {
-        self.waiting.push_front(change);
+    pub(super) fn requeue(&mut self, change: QueuedChange) {
+        self.queued.push_front(change);
     }
 
     /// Returns the next queued change, for use once nothing is being spread.
-    pub(super) fn next_change(&mut self) -> Option<Waiting> {
-        self.waiting.pop_front()
+    pub(super) fn next_change(&mut self) -> Option<QueuedChange> {
+        self.queued.pop_front()
     }
 
     /// Queues changes behind all others.
-    pub(super) fn wait(&mut self, changes: impl IntoIterator<Item = Waiting>) {
-        self.waiting.extend(changes);
+    pub(super) fn queue(&mut self, changes: impl IntoIterator<Item = QueuedChange>) {
+        self.queued.extend(changes);
     }
 }
 
@@ -158,7 +158,7 @@ impl Reconciler {
             self.prove_anew(id);
         }
         if known < self.broadcasts.read {
-            self.look_again(id);
+            self.recheck(id);
         }
         if let Some(spreading) =
             self.broadcasts.spreading.as_ref().filter(|spreading| known < spreading.number)
@@ -174,16 +174,16 @@ impl Reconciler {
         self.place(std::mem::take(&mut differences.deltas));
         self.broadcasts.count += 1;
         self.broadcasts.spreading =
-            Some(Spreading { number: self.broadcasts.count, differences, told: None });
+            Some(Spreading { number: self.broadcasts.count, differences, last: None });
     }
 
     /// Informs the next node that lags behind. Returns whether there was one.
-    pub(super) fn spread_next(&mut self) -> bool {
-        self.walk_on() || self.spread_on()
+    pub(super) fn deliver_next(&mut self) -> bool {
+        self.deliver_to_all() || self.deliver_change()
     }
 
     /// Informs the next node that lacks a broadcast to all nodes.
-    fn walk_on(&mut self) -> bool {
+    fn deliver_to_all(&mut self) -> bool {
         let Some(walked) = self.broadcasts.walked.take() else { return false };
         let Some(id) = self.nodes.next_id(walked.as_ref()) else { return false };
         self.work.node();
@@ -193,13 +193,13 @@ impl Reconciler {
     }
 
     /// Informs the next node that the change of an object concerns.
-    fn spread_on(&mut self) -> bool {
+    fn deliver_change(&mut self) -> bool {
         let Some(spreading) = &mut self.broadcasts.spreading else { return false };
         self.work.node();
-        match self.desired.placement.next_node(&spreading.differences, spreading.told.as_ref()) {
+        match self.desired.placement.next_node(&spreading.differences, spreading.last.as_ref()) {
             Some(name) => {
                 let id = self.nodes.id(&name);
-                spreading.told = Some(name);
+                spreading.last = Some(name);
                 if let Some(id) = id {
                     self.inform(id);
                 }

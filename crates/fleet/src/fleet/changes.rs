@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::broadcasts::Waiting;
-use super::{Fleet, rules};
+use super::broadcasts::QueuedChange;
+use super::{Fleet, replicas, rules};
 use crate::source::{Change, Changes, Source};
 use edgesync_object::NodeName;
 use edgesync_placement::Summary;
@@ -16,12 +16,12 @@ const COMPARED: u32 = 1024;
 pub(super) struct Feed<C> {
     pub(super) changes: C,
     /// During a relist: the UIDs of the objects and the names of the Nodes listed so far.
-    told: Option<HashSet<Arc<str>>>,
+    listed: Option<HashSet<Arc<str>>>,
 }
 
 impl<C: Changes> Feed<C> {
     pub(super) fn new(changes: C) -> Self {
-        Self { changes, told: None }
+        Self { changes, listed: None }
     }
 
     /// Waits for the next change. Cancel-safe.
@@ -29,9 +29,10 @@ impl<C: Changes> Feed<C> {
         self.changes.next().await
     }
 
-    fn note(&mut self, summary: &Summary) {
-        if let Some(told) = &mut self.told {
-            told.insert(if summary.is_node() { summary.name.clone() } else { summary.uid.clone() });
+    /// Records a listed object.
+    fn record(&mut self, summary: &Summary) {
+        if let Some(listed) = &mut self.listed {
+            listed.insert(if summary.is_node() { summary.name.clone() } else { summary.uid.clone() });
         }
     }
 }
@@ -39,10 +40,10 @@ impl<C: Changes> Feed<C> {
 impl<S: Source> Fleet<S> {
     /// Continues broadcasts and queued changes within the budget of one turn. Returns whether work
     /// is left.
-    pub(super) fn spread_news(&mut self) -> bool {
+    pub(super) fn deliver_changes(&mut self) -> bool {
         let end = self.reconciler.work.part();
         while !self.reconciler.work.has_reached(end) {
-            if !self.reconciler.spread_next() && !self.change_next() {
+            if !self.reconciler.deliver_next() && !self.apply_next() {
                 return false;
             }
         }
@@ -50,89 +51,91 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Applies the next queued change.
-    fn change_next(&mut self) -> bool {
+    fn apply_next(&mut self) -> bool {
         let Some(change) = self.reconciler.broadcasts.next_change() else { return false };
         self.reconciler.work.change();
-        self.take_in(change);
+        self.apply(change);
         true
     }
 
     pub(super) fn changed(&mut self, change: Change) {
         match change {
-            Change::Begun => self.reconciler.broadcasts.wait([Waiting::Begun]),
+            Change::Begun => self.reconciler.broadcasts.queue([QueuedChange::ListStarted]),
             Change::Listed(objects) => {
                 self.reconciler
                     .broadcasts
-                    .wait(objects.into_iter().map(|object| Waiting::Set(Arc::new(object))));
+                    .queue(objects.into_iter().map(|object| QueuedChange::Set(Arc::new(object))));
             }
-            Change::Set(object) => self.reconciler.broadcasts.wait([Waiting::Set(object)]),
-            Change::Gone(object) => self.reconciler.broadcasts.wait([Waiting::Gone(object)]),
-            Change::Complete => self.reconciler.broadcasts.wait([Waiting::Complete]),
-            Change::Again => self.reconciler.broadcasts.wait([Waiting::Again]),
+            Change::Set(object) => self.reconciler.broadcasts.queue([QueuedChange::Set(object)]),
+            Change::Gone(object) => self.reconciler.broadcasts.queue([QueuedChange::Deleted(object)]),
+            Change::Complete => self.reconciler.broadcasts.queue([QueuedChange::ListComplete]),
+            Change::Again => self.reconciler.broadcasts.queue([QueuedChange::Relisted]),
             Change::CaughtUp { question, reached } => {
-                self.reconciler.broadcasts.wait([Waiting::CaughtUp(question, reached)]);
+                self.reconciler.broadcasts.queue([QueuedChange::CaughtUp(question, reached)]);
             }
-            Change::Unread(unread) => self.reconciler.broadcasts.wait([Waiting::Unread(unread)]),
-            Change::Restored(until) => self.reconciler.broadcasts.wait([Waiting::Restored(until)]),
+            Change::Unread(unread) => self.reconciler.broadcasts.queue([QueuedChange::Unread(unread)]),
+            Change::Restored(until) => self.reconciler.broadcasts.queue([QueuedChange::Restored(until)]),
             Change::Admitted(node) => self.admitted_elsewhere(&node),
             Change::SyncsDue(node) => {
                 if let Some(id) = self.reconciler.nodes.id(&node) {
-                    self.tell_syncs(id);
+                    replicas::set_syncs(&mut self.reconciler, &self.requests, id);
                 }
             }
-            Change::Failed(error) => tracing::error!(%error, "the store cannot be read: trying again"),
+            Change::Failed(error) => tracing::error!(%error, "reading the store failed, retrying"),
         }
     }
 
     /// Applies a change. All nodes know the earlier ones.
-    fn take_in(&mut self, change: Waiting) {
+    fn apply(&mut self, change: QueuedChange) {
         match change {
-            Waiting::Begun if self.reconciler.is_empty() => {}
-            Waiting::Begun => self.feed.told = Some(HashSet::new()),
-            Waiting::Set(object) => self.upsert(&object),
-            Waiting::Gone(object) => self.remove(&object),
-            Waiting::Complete => self.all_told(),
-            Waiting::Again => {
-                if self.rules.told_again(&mut self.reconciler) {
+            QueuedChange::ListStarted if self.reconciler.is_empty() => {}
+            QueuedChange::ListStarted => self.feed.listed = Some(HashSet::new()),
+            QueuedChange::Set(object) => self.upsert(&object),
+            QueuedChange::Deleted(object) => self.remove(&object),
+            QueuedChange::ListComplete => self.list_completed(),
+            QueuedChange::Relisted => {
+                if self.rules.relisted(&mut self.reconciler) {
                     self.feed.changes.again();
                 }
             }
-            Waiting::CaughtUp(question, reached) => self.caught_up(question, reached),
-            Waiting::Unread(unread) => self.reconciler.set_unread(unread),
-            Waiting::Restored(until) => self.restored(until),
-            Waiting::Shrink(id) => rules::shrink(&mut self.reconciler, id),
-            Waiting::Missing(uid) if self.rules.has(&uid) => self.rules.drop(&mut self.reconciler, &uid),
-            Waiting::Missing(uid) => {
+            QueuedChange::CaughtUp(question, reached) => {
+                self.replicas.caught_up(&mut self.reconciler, question, reached);
+            }
+            QueuedChange::Unread(unread) => self.reconciler.set_unread(unread),
+            QueuedChange::Restored(until) => self.replicas.restored(&mut self.reconciler, until),
+            QueuedChange::Shrink(id) => rules::shrink(&mut self.reconciler, id),
+            QueuedChange::Missing(uid) if self.rules.has(&uid) => self.rules.drop(&mut self.reconciler, &uid),
+            QueuedChange::Missing(uid) => {
                 let differences = self.reconciler.desired.placement.remove(&uid);
                 self.reconciler.spread(differences);
             }
-            Waiting::Compare(told, from) => self.compare(told, from),
-            Waiting::MissingNode(name) => self.node_deleted(&name),
+            QueuedChange::Compare(listed, from) => self.compare(listed, from),
+            QueuedChange::MissingNode(name) => self.node_deleted(&name),
         }
     }
 
     /// Removes what the list lacks, after changes were missed.
-    fn all_told(&mut self) {
-        let Some(told) = self.feed.told.take() else { return };
-        let nodes = self.reconciler.nodes.names().filter(|name| !told.contains(name.as_str()));
-        let nodes: Vec<Waiting> = nodes.cloned().map(Waiting::MissingNode).collect();
-        let rules = self.rules.uids().filter(|uid| !told.contains(*uid));
-        let rules: Vec<Waiting> = rules.cloned().map(Waiting::Missing).collect();
-        self.reconciler.broadcasts.wait(nodes);
-        self.reconciler.broadcasts.wait(rules);
-        self.reconciler.broadcasts.wait([Waiting::Compare(told, 0)]);
+    fn list_completed(&mut self) {
+        let Some(listed) = self.feed.listed.take() else { return };
+        let nodes = self.reconciler.nodes.names().filter(|name| !listed.contains(name.as_str()));
+        let nodes: Vec<QueuedChange> = nodes.cloned().map(QueuedChange::MissingNode).collect();
+        let rules = self.rules.uids().filter(|uid| !listed.contains(*uid));
+        let rules: Vec<QueuedChange> = rules.cloned().map(QueuedChange::Missing).collect();
+        self.reconciler.broadcasts.queue(nodes);
+        self.reconciler.broadcasts.queue(rules);
+        self.reconciler.broadcasts.queue([QueuedChange::Compare(listed, 0)]);
     }
 
     /// Compares a part of the objects with the list, from a number on.
-    fn compare(&mut self, told: HashSet<Arc<str>>, from: u32) {
+    fn compare(&mut self, listed: HashSet<Arc<str>>, from: u32) {
         self.reconciler.work.objects(COMPARED as usize);
-        let (absent, next) = self.reconciler.desired.placement.absent(&told, from, COMPARED);
-        self.reconciler.broadcasts.wait(absent.into_iter().map(Waiting::Missing));
-        self.reconciler.broadcasts.wait(next.map(|next| Waiting::Compare(told, next)));
+        let (absent, next) = self.reconciler.desired.placement.absent(&listed, from, COMPARED);
+        self.reconciler.broadcasts.queue(absent.into_iter().map(QueuedChange::Missing));
+        self.reconciler.broadcasts.queue(next.map(|next| QueuedChange::Compare(listed, next)));
     }
 
     fn upsert(&mut self, summary: &Arc<Summary>) {
-        self.feed.note(summary);
+        self.feed.record(summary);
         if summary.rule.is_some() {
             if self.rules.set(&mut self.reconciler, summary) {
                 self.feed.changes.again();
@@ -140,7 +143,7 @@ impl<S: Source> Fleet<S> {
             return;
         }
         let Some(name) = summary.node_name() else {
-            self.rules.object_told();
+            self.rules.object_listed();
             let differences = self.reconciler.desired.placement.upsert(summary);
             return self.reconciler.spread(differences);
         };
@@ -151,7 +154,7 @@ impl<S: Source> Fleet<S> {
         }
         self.reconciler.set_labels(&name, labels);
         if self.reconciler.is_shared {
-            self.node_told(&name, summary);
+            replicas::node_changed(&mut self.reconciler, &name, summary);
         }
     }
 
@@ -170,9 +173,9 @@ impl<S: Source> Fleet<S> {
     fn node_deleted(&mut self, name: &NodeName) {
         self.reconciler.nodes.object_deleted(name);
         if self.replicas.is_being_restored() {
-            self.node_lost(name);
+            replicas::node_missing(&mut self.reconciler, name);
         } else if self.reconciler.nodes.contains(name) || self.reconciler.nodes.is_registered(name) {
-            tracing::warn!(node = name.as_str(), "its Node was deleted: it is removed from the fleet");
+            tracing::warn!(node = name.as_str(), "Node was deleted, removing the node");
             self.dismiss(name, None);
         } else if !self.removals.has(name) {
             self.reconciler.remove_from_placement(name);

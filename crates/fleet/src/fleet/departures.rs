@@ -5,25 +5,16 @@
 //! end before the deletion: a record or a Node written after it would stay.
 
 use super::Fleet;
-use super::nodes::NodeId;
-use super::removals::{Leaving, Reply, Retry};
-use super::requests::Inbox;
+use super::removals::{LastState, Reply, Retry};
+use super::requests::Response;
 use crate::admin::{Answer, unknown};
 use crate::metrics::add_counters;
 use crate::source::{self, Replication as _, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::frame::Up;
-use edgesync_protocol::timing::Now;
 
 impl<S: Source> Fleet<S> {
-    /// Counts a request to the store for a node.
-    pub(super) fn begun(&mut self, id: NodeId) {
-        if let Some(node) = self.reconciler.nodes.get_mut(id) {
-            node.schedule.request_begun();
-        }
-    }
-
-    /// Counts the end of a request.
+    /// Counts the end of a request to the store for a node.
     pub(super) fn ended(&mut self, name: &NodeName) {
         if let Some(node) = self.reconciler.nodes.named_mut(name) {
             node.schedule.request_ended();
@@ -34,7 +25,7 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Resumes the removals that wait for a write for many nodes.
-    pub(super) fn go_on_removing(&mut self) {
+    pub(super) fn resume_removals(&mut self) {
         for name in self.removals.draining() {
             self.reconciler.work.node();
             self.delete_if_idle(&name);
@@ -43,18 +34,18 @@ impl<S: Source> Fleet<S> {
 
     fn delete_if_idle(&mut self, name: &NodeName) {
         let is_writing = self.reconciler.nodes.lifecycle.is_writing(name);
-        if let Some(asked) = self.removals.begin_deletion(name, is_writing) {
+        if let Some(by_operator) = self.removals.begin_deletion(name, is_writing) {
             let name = name.clone();
             self.requests.ask(|source| async move {
-                let removed = source.remove_node(&name, asked).await;
-                Inbox::Removed(name, removed)
+                let removed = source.remove_node(&name, by_operator).await;
+                Response::Removed(name, removed)
             });
         }
     }
 
     /// Retries failed removals and admissions.
-    pub(super) fn retry_removals(&mut self, now: Now) {
-        let end = self.reconciler.work.part();
+    pub(super) fn retry_removals(&mut self) {
+        let (now, end) = (self.reconciler.now(), self.reconciler.work.part());
         while !self.reconciler.work.has_reached(end)
             && let Some(retry) = self.removals.next_retry(now)
         {
@@ -72,7 +63,7 @@ impl<S: Source> Fleet<S> {
     pub(super) fn remove_on_request(&mut self, name: &NodeName, answer: Answer) {
         let Some(answer) = self.removals.remove_again(name, answer) else { return };
         if self.is_known(name) {
-            tracing::warn!(node = name.as_str(), "an operator removes it from the fleet");
+            tracing::warn!(node = name.as_str(), "operator requested removal of the node");
             self.dismiss(name, Some(answer));
         } else {
             // The requester may have disconnected.
@@ -87,7 +78,7 @@ impl<S: Source> Fleet<S> {
     /// Removes a node from the fleet, and notifies it if it is connected.
     pub(super) fn dismiss(&mut self, name: &NodeName, answer: Option<Answer>) {
         self.release();
-        let mut leaving = Leaving { answer, ..Leaving::default() };
+        let mut last = LastState { answer, ..LastState::default() };
         // Its queued uploads are dropped.
         let waiting = self.intake.forget(name);
         if let Some(id) = self.reconciler.nodes.id(name) {
@@ -95,13 +86,13 @@ impl<S: Source> Fleet<S> {
         }
         if let Some(node) = self.reconciler.remove(name) {
             add_counters(&mut self.counts.gone, &node.machine.counters());
-            leaving.busy = node.schedule.requests().saturating_sub(waiting);
-            (leaving.session, leaving.connection) = node.session.into_ids();
+            last.busy = node.schedule.requests().saturating_sub(waiting);
+            (last.session, last.connection) = node.session.into_ids();
         }
-        let is_connected = leaving.connection.is_some();
-        self.removals.insert(name, leaving);
+        let is_connected = last.connection.is_some();
+        self.removals.insert(name, last);
         if is_connected {
-            self.tell_removed(name);
+            self.send_refusal(name);
         }
         self.delete_if_idle(name);
     }
@@ -119,12 +110,12 @@ impl<S: Source> Fleet<S> {
             || self.requests.replication().is_none_or(|replication| replication.is_removed(name));
         match self.removals.received(name, frame, is_removed) {
             Reply::Admit => self.admit(name),
-            Reply::Refuse => self.tell_removed(name),
+            Reply::Refuse => self.send_refusal(name),
             Reply::Nothing => {}
         }
     }
 
-    fn tell_removed(&self, name: &NodeName) {
+    fn send_refusal(&self, name: &NodeName) {
         if let Some(refusal) = self.removals.refusal(name) {
             self.sender.request_hello(self.reconciler.settings.compress_above, name, refusal);
         }
@@ -162,7 +153,7 @@ impl<S: Source> Fleet<S> {
             let name = name.clone();
             self.requests.ask(|source| async move {
                 let admitted = source.admit_node(&name).await;
-                Inbox::Admitted(name, admitted)
+                Response::Admitted(name, admitted)
             });
         }
     }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::Fleet;
-use super::bodies::{Answer, Sort, Wanted};
+use super::bodies::{Answer, BodyRequest, SizeClass};
 use super::nodes::NodeId;
-use super::requests::Inbox;
+use super::requests::Response;
 use super::sender::Sent;
-use crate::source::Source;
+use super::{Fleet, replicas, writes};
+use crate::source::{Changes as _, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{CloudEffect, CloudNotice};
@@ -35,7 +35,7 @@ impl<S: Source> Fleet<S> {
             }
             self.reconciler.work.node();
             if let Some(id) = self.reconciler.nodes.next_moved() {
-                self.sender.tell_progress(&mut self.reconciler, id);
+                self.sender.report_progress(&mut self.reconciler, id);
                 self.reconciler.nodes.touch(id);
             } else if let Some(sent) = self.sender.serve_next(&mut self.reconciler) {
                 self.await_room(sent);
@@ -61,7 +61,7 @@ impl<S: Source> Fleet<S> {
             let left_out = self.reconciler.settings.left_out;
             self.requests.ask(|source| async move {
                 let bodies = source.bodies(uids.clone(), left_out).await;
-                Inbox::Bodies(uids, bodies)
+                Response::BodiesRead(uids, bodies)
             });
         } else {
             return false;
@@ -87,9 +87,9 @@ impl<S: Source> Fleet<S> {
             }
         }
         let in_sync = self.reconciler.end_turn(id);
-        self.watch_differences(id);
+        self.replicas.watch_differences(&mut self.reconciler, &self.requests, id);
         if in_sync {
-            self.end_confirmation(id);
+            replicas::end_confirmation(&mut self.reconciler, &self.requests, id);
         }
     }
 
@@ -105,10 +105,10 @@ impl<S: Source> Fleet<S> {
     pub(super) fn read_ledgers(&mut self) {
         let now = self.reconciler.now();
         while let Some((id, name, expected)) = self.reconciler.ledgers.next(now, &self.reconciler.nodes) {
-            self.begun(id);
+            self.reconciler.nodes.request_begun(id);
             self.requests.ask(|source| async move {
                 let records = source.records(&name).await;
-                Inbox::Opened(name, expected, records)
+                Response::RecordsRead(name, expected, records)
             });
         }
     }
@@ -118,52 +118,59 @@ impl<S: Source> Fleet<S> {
         let Some(name) = self.reconciler.nodes.name(id) else { return };
         match effect {
             CloudEffect::Open => self.reconciler.ledgers.wait(id),
-            CloudEffect::CatchUp { token } => self.ask_to_catch_up(id, token),
+            CloudEffect::CatchUp { token } => {
+                self.replicas.await_catch_up(self.feed.changes.catch_up(), id, token);
+            }
             CloudEffect::Load { token, objects } => {
                 let placement = &self.reconciler.desired.placement;
                 let size = |uid: &Uid| placement.object(uid).map_or(0, |object| object.size);
-                let wanted = |(uid, version)| Wanted { size: size(&uid), uid, version };
-                let wanted: Vec<Wanted> = objects.into_iter().map(wanted).collect();
-                let is_large = wanted.iter().any(|wanted| wanted.size > self.reconciler.settings.max_frame);
-                let sort = if is_large { Sort::Large } else { Sort::Small };
-                self.bodies.load(id, token, sort, wanted);
+                let request = |(uid, version)| BodyRequest { size: size(&uid), uid, version };
+                let requests: Vec<BodyRequest> = objects.into_iter().map(request).collect();
+                let max_frame = self.reconciler.settings.max_frame;
+                let is_large = requests.iter().any(|request| request.size > max_frame);
+                let class = if is_large { SizeClass::Large } else { SizeClass::Small };
+                self.bodies.load(id, token, class, requests);
             }
             CloudEffect::Record(batch) => {
                 let token = batch.token;
-                let node = self.reconciler.nodes.get(id);
-                let agent = node.and_then(|node| node.reported.agent.clone());
-                self.recording(id, &batch);
-                self.begun(id);
+                let node = self.reconciler.nodes.get_mut(id);
+                let agent = node.and_then(|node| {
+                    node.reported.record(&batch);
+                    node.reported.agent.clone()
+                });
+                self.reconciler.nodes.request_begun(id);
                 self.requests.ask(|source| async move {
                     let recorded = source.record(&name, agent, batch).await;
-                    Inbox::Recorded(name, token, recorded)
+                    Response::Recorded(name, token, recorded)
                 });
             }
             CloudEffect::StoreWentBack => {
                 let nodes = self.reconciler.nodes.len();
-                if self.reconciler.timeline.store_went_back(&name, nodes) {
+                if self.reconciler.timeline.add_witness(&name, nodes) {
                     self.requests
-                        .ask(|source| async move { Inbox::Incarnation(source.new_incarnation().await) });
+                        .ask(|source| async move { Response::Incarnation(source.new_incarnation().await) });
                 }
             }
             CloudEffect::Renew(lease) => {
                 let now = self.reconciler.now();
                 self.reconciler.nodes.lifecycle.renewed(now, Timestamp::now(), &name, &lease);
             }
-            CloudEffect::Take { token, upload } => self.take(id, token, upload),
+            CloudEffect::Take { token, upload } => {
+                self.intake.take(&mut self.reconciler, &self.requests, id, (token, upload));
+            }
             CloudEffect::Notice(notice) => {
                 let now = self.reconciler.now();
                 match &notice {
                     CloudNotice::Welcomed { .. } => {
                         self.reconciler.nodes.lifecycle.welcomed(now, &name);
-                        self.welcomed_here(id);
+                        replicas::welcomed(&mut self.reconciler, &self.requests, id);
                     }
                     CloudNotice::OverQuota { .. } => self.refuse(id),
                     _ => {}
                 }
                 // At most once a minute, and the only line with the remedy.
                 if matches!(notice, CloudNotice::OverQuota { .. }) || self.may_log(&name) {
-                    show(&name, &notice);
+                    log_notice(&name, &notice);
                 }
             }
         }
@@ -189,16 +196,16 @@ impl<S: Source> Fleet<S> {
         self.reconciler.broadcasts.renewed();
     }
 
-    pub(super) fn answered(&mut self, answer: Inbox) {
+    pub(super) fn handle_response(&mut self, answer: Response) {
         let now = self.reconciler.now();
         self.reconciler.work.change();
         match answer {
-            Inbox::Opened(name, expected, records) => {
+            Response::RecordsRead(name, expected, records) => {
                 self.reconciler.ledgers.ended(expected);
                 self.reconciler.work.objects(records.as_ref().map_or(0, Vec::len));
                 let records = records
                     .inspect_err(|error| {
-                        tracing::error!(node = name.as_str(), %error, "the node's records cannot be read");
+                        tracing::error!(node = name.as_str(), %error, "reading the records of the node failed");
                     })
                     .ok();
                 if let Some(id) = self.reconciler.nodes.id(&name) {
@@ -207,22 +214,22 @@ impl<S: Source> Fleet<S> {
                 }
                 self.ended(&name);
             }
-            Inbox::Bodies(uids, bodies) => {
+            Response::BodiesRead(uids, bodies) => {
                 let bodies = bodies.unwrap_or_else(|error| {
-                    tracing::error!(%error, "objects cannot be read");
+                    tracing::error!(%error, "reading objects failed");
                     Vec::new()
                 });
                 self.bodies.arrived(uids, bodies);
             }
-            Inbox::Recorded(name, token, recorded) => {
+            Response::Recorded(name, token, recorded) => {
                 match &recorded {
                     Ok(refused) => {
                         for (uid, why) in refused.iter().take(LINES) {
-                            tracing::warn!(node = name.as_str(), %uid, why, of = refused.len(), "a report that cannot be recorded");
+                            tracing::warn!(node = name.as_str(), %uid, why, of = refused.len(), "report not recorded");
                         }
                     }
                     Err(error) => {
-                        tracing::error!(node = name.as_str(), %error, "reports could not be recorded");
+                        tracing::error!(node = name.as_str(), %error, "recording reports failed");
                     }
                 }
                 if let Some(id) = self.reconciler.nodes.id(&name) {
@@ -232,72 +239,83 @@ impl<S: Source> Fleet<S> {
                 }
                 self.ended(&name);
             }
-            Inbox::Taken(name, token, stored) => self.taken(&name, token, stored),
-            Inbox::LeasesWritten(written) => self.leases_written(&written),
-            Inbox::NodesChanged(changed) => self.nodes_changed(&changed),
-            Inbox::EventsExpired(expired) => self.events_expired(&expired),
-            Inbox::RuleStatusWritten(written) => {
+            Response::Ingested(name, token, stored) => {
+                let Self { intake, reconciler, requests, counts, .. } = self;
+                counts.events_dropped += intake.taken(reconciler, requests, &name, (token, stored));
+                self.ended(&name);
+            }
+            Response::LeasesWritten(written) => {
+                writes::leases_written(&mut self.reconciler, &mut self.counts, &written);
+                self.resume_removals();
+            }
+            Response::NodesChanged(written) => {
+                writes::conditions_written(&mut self.reconciler, &written);
+                self.resume_removals();
+            }
+            Response::EventsExpired(expired) => self.expiry.ended(now, &mut self.counts, &expired),
+            Response::RuleStatusWritten(written) => {
                 self.rules.status_written();
                 if let Err(error) = written {
-                    tracing::error!(%error, "the status of a rule could not be written");
+                    tracing::error!(%error, "writing the status of a rule failed");
                 }
             }
-            Inbox::Confirmed(node, written) => self.confirmation_written(&node, &written),
-            Inbox::Removed(name, removed) => self.removed(&name, removed),
-            Inbox::Admitted(name, admitted) => self.admitted(&name, admitted),
-            Inbox::Room(id) => self.sender.has_room(&mut self.reconciler, id),
-            Inbox::Incarnation(fresh) => {
+            Response::Confirmed(node, written) => {
+                if let Err(error) = written {
+                    tracing::error!(node = node.as_str(), %error, "publishing confirmed removals to other replicas failed");
+                }
+            }
+            Response::Removed(name, removed) => self.removed(&name, removed),
+            Response::Admitted(name, admitted) => self.admitted(&name, admitted),
+            Response::LinkReady(id) => self.sender.has_room(&mut self.reconciler, id),
+            Response::Incarnation(fresh) => {
                 self.reconciler.timeline.renewed();
                 match fresh {
                     Ok(_) => self.follow_incarnation(),
-                    Err(error) => tracing::error!(%error, "no new incarnation could be stored"),
+                    Err(error) => tracing::error!(%error, "storing a new incarnation failed"),
                 }
             }
         }
     }
 }
 
-fn show(node: &NodeName, notice: &CloudNotice) {
+fn log_notice(node: &NodeName, notice: &CloudNotice) {
     match notice {
         CloudNotice::Welcomed { pending, held } => {
             tracing::info!(node = node.as_str(), pending, held, "welcomed");
         }
         CloudNotice::EpochChanged { from, to } => {
-            tracing::warn!(node = node.as_str(), %from, %to, "the node has another database than before");
+            tracing::warn!(node = node.as_str(), %from, %to, "node has a new database");
         }
         CloudNotice::NodeWentBack { recorded, revision } => {
             tracing::warn!(
                 node = node.as_str(),
                 recorded,
                 revision,
-                "the node has an older copy of its database"
+                "node has an older copy of its database"
             );
         }
         CloudNotice::Repairing => {
-            tracing::warn!(
-                node = node.as_str(),
-                "the records differ from what the node holds: asking for its inventory"
-            );
+            tracing::warn!(node = node.as_str(), "records and held objects differ, requesting an inventory");
         }
         CloudNotice::OverQuota { limit } => {
             tracing::error!(
                 node = node.as_str(),
                 limit,
-                "the node names more objects than it can have been given: nothing of it is heard for a minute; if this \
-                 store was replaced by an older copy, raise sync.max_unknown"
+                "node reports more objects than it was sent, ignoring it for one minute; hint: raise sync.max_unknown if \
+                 this store was replaced by an older copy"
             );
         }
         CloudNotice::DeletionsHeld { count } => {
             tracing::error!(
                 node = node.as_str(),
                 count,
-                "removals are held back: they look like the loss of this store; confirm them with \
-                 'edgesync-cloud confirm-deletions {node}' if they are wanted"
+                "removals held back, they look like a loss of this store; hint: to confirm them, run \
+                 'edgesync-cloud confirm-deletions {node}'"
             );
         }
         CloudNotice::Rejected { uid, object, reason, message } => {
             let object = object.as_ref().map(|object| object.key().to_string());
-            tracing::warn!(node = node.as_str(), %uid, object, ?reason, why = message, "the node rejected an object");
+            tracing::warn!(node = node.as_str(), %uid, object, ?reason, why = message, "node rejected an object");
         }
     }
 }

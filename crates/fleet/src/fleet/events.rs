@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::Fleet;
-use crate::source::Source;
+use crate::source::{Replication as _, Source};
 use edgesync_broker::{Channel, FleetEvent};
 use edgesync_object::time::rounded;
 use edgesync_object::{Budget, NodeName};
@@ -12,16 +12,29 @@ use edgesync_transport::link::presence::Presence;
 
 impl<S: Source> Fleet<S> {
     pub(super) fn event(&mut self, event: FleetEvent) {
-        self.take_event(event);
+        self.dispatch(event);
         self.release();
     }
 
-    fn take_event(&mut self, event: FleetEvent) {
+    /// Releases nodes whose connection has ended: drops their loads of bodies, and announces that
+    /// this replica no longer serves them.
+    pub(super) fn release(&mut self) {
+        for name in self.reconciler.take_left() {
+            if let Some(id) = self.reconciler.nodes.id(&name) {
+                self.bodies.forget(id);
+            }
+            if let Some(replication) = self.requests.replication() {
+                replication.set_served(&name, false);
+            }
+        }
+    }
+
+    fn dispatch(&mut self, event: FleetEvent) {
         self.reconciler.work.frame(0);
         match event {
             FleetEvent::Open { .. } => self.sender.opened(),
             FleetEvent::Closed { cause, retry_in } => {
-                tracing::warn!(%cause, retry_in = %rounded(retry_in), "no connection to the broker");
+                tracing::warn!(%cause, retry_in = %rounded(retry_in), "broker connection closed or refused");
                 self.reconciler.broadcasts.closed();
                 self.removals.disconnected();
             }
@@ -71,12 +84,12 @@ impl<S: Source> Fleet<S> {
 
     /// Handles presence, the only sign of connections at an external broker.
     fn presence(&mut self, name: &NodeName, payload: &[u8]) {
-        if self.sender.is_embedded() || self.is_shut_out(name) {
+        if self.sender.is_embedded() || self.rejects_revoked(name) {
             return;
         }
         let Ok(presence) = serde_json::from_slice::<Presence>(payload) else {
             if self.may_log(name) {
-                tracing::warn!(node = name.as_str(), "a presence that cannot be read");
+                tracing::warn!(node = name.as_str(), "invalid presence message");
             }
             return;
         };
@@ -102,7 +115,7 @@ impl<S: Source> Fleet<S> {
 
     /// Returns whether messages of a node are dropped because it is revoked. An external broker may
     /// not have the newest revocation list, and does not disconnect clients.
-    fn is_shut_out(&mut self, name: &NodeName) -> bool {
+    fn rejects_revoked(&mut self, name: &NodeName) -> bool {
         let is_revoked = self.enrollment.is_revoked(name);
         if is_revoked {
             self.counts.bad_frame("revoked");
@@ -113,7 +126,7 @@ impl<S: Source> Fleet<S> {
     fn frame(&mut self, name: &NodeName, payload: &[u8]) {
         self.counts.decoded = payload.len();
         self.counts.received += payload.len() as u64;
-        if self.is_shut_out(name) {
+        if self.rejects_revoked(name) {
             return;
         }
         let now = self.reconciler.now();
@@ -129,12 +142,12 @@ impl<S: Source> Fleet<S> {
                 self.counts.bad_frame("node");
                 if self.may_log(name) {
                     let claimed = hello.node.chars().take(64).collect::<String>();
-                    tracing::warn!(node = name.as_str(), claimed, "a Hello in another node's name");
+                    tracing::warn!(node = name.as_str(), claimed, "Hello names another node");
                 }
                 return;
             }
             Ok(frame) => frame,
-            Err(error) => return self.unreadable(name, payload.len(), error),
+            Err(error) => return self.handle_invalid_frame(name, payload.len(), error),
         };
         if self.removals.has(name) {
             return self.frame_of_removed(name, &frame);
@@ -162,12 +175,12 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Counts a frame that cannot be decoded, and answers a Hello of another protocol version.
-    fn unreadable(&mut self, name: &NodeName, bytes: usize, error: FrameError) {
+    fn handle_invalid_frame(&mut self, name: &NodeName, bytes: usize, error: FrameError) {
         let count = self.counts.bad_frame(error.label());
         if error.is_of_another_version() && count > 1 {
-            tracing::debug!(node = name.as_str(), bytes, %error, "a frame of another version");
+            tracing::debug!(node = name.as_str(), bytes, %error, "frame of another protocol version");
         } else if self.may_log(name) {
-            tracing::warn!(node = name.as_str(), bytes, %error, "a frame that cannot be read");
+            tracing::warn!(node = name.as_str(), bytes, %error, "invalid frame");
         }
         if let FrameError::Protocol { found, hello: Some(session) } = error {
             let session = session.chars().take(MAX_WORD).collect();

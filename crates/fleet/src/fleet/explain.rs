@@ -1,6 +1,6 @@
 //! Explains to operators why an object is on a node or is not.
 
-use edgesync_admin::cloud::{ObjectFacts, ObjectVerdict, PlacementAnswer, RuleVerdict};
+use edgesync_admin::cloud::{ObjectFacts, ObjectVerdict, PlacementExplanation, RuleVerdict};
 
 use super::reconciler::Reconciler;
 use super::removals::Removals;
@@ -16,12 +16,17 @@ pub(super) fn explain(
     name: &NodeName,
     is_revoked: bool,
     object: Option<&Summary>,
-) -> Option<PlacementAnswer> {
+) -> Option<PlacementExplanation> {
     if removals.has(name) {
-        let why = "the node was removed from the fleet";
-        let verdict = |_| ObjectVerdict { wanted: false, state: why.to_owned(), facts: None };
+        let why = "node was removed from the fleet";
+        let verdict = |_| ObjectVerdict { desired: false, state: why.to_owned(), facts: None };
         let object = object.map(verdict);
-        return Some(PlacementAnswer { node: name.to_string(), labels: None, rules: Vec::new(), object });
+        return Some(PlacementExplanation {
+            node: name.to_string(),
+            labels: None,
+            rules: Vec::new(),
+            object,
+        });
     }
     let (nodes, placement) = (&reconciler.nodes, &reconciler.desired.placement);
     let node = nodes.named(name)?;
@@ -33,7 +38,7 @@ pub(super) fn explain(
         selects_object: object.is_some().then_some(verdict.object.is_none()),
         object_mismatch: verdict.object.clone(),
     });
-    let mut shown = PlacementAnswer {
+    let mut shown = PlacementExplanation {
         node: name.to_string(),
         labels: nodes.labels(name).cloned(),
         rules: shown_rules.collect(),
@@ -46,26 +51,24 @@ pub(super) fn explain(
 
     let wishes = reconciler.desired_on(name);
     let machine = &node.machine;
-    let wanted = wishes.get(&object.uid).is_some();
+    let desired = wishes.get(&object.uid).is_some();
     let held = machine.recorded_version(&object.uid, &wishes);
     let refusal = machine.refused().find(|(uid, _)| **uid == object.uid).map(|(_, refusal)| refusal);
     let is_held_back = machine.held(&wishes).any(|(uid, _)| *uid == object.uid);
     let newest = held.as_ref() == Some(&object.version);
-    let state = match (wanted, machine.phase()) {
-        _ if is_revoked => "the node is revoked: nothing is sent to it".to_owned(),
-        (true, _) if newest => "the node holds the newest version".to_owned(),
+    let state = match (desired, machine.phase()) {
+        _ if is_revoked => "node revoked; nothing is sent".to_owned(),
+        (true, _) if newest => "held at the newest version".to_owned(),
         (true, _) if let Some(refusal) = refusal => {
-            format!("the node rejects it, {:?}: {}", refusal.reason, refusal.message)
+            format!("rejected by the node, {:?}: {}", refusal.reason, refusal.message)
         }
-        (true, CloudPhase::Offline) => {
-            "the node is not connected: it is sent when the node comes back".to_owned()
-        }
-        (true, _) => "it is on its way, or waits for its turn".to_owned(),
+        (true, CloudPhase::Offline) => "node offline; sent when it reconnects".to_owned(),
+        (true, _) => "in flight or queued".to_owned(),
         (false, _) if is_held_back => {
-            "its removal is held back until 'edgesync-cloud confirm-deletions' is said".to_owned()
+            format!("removal held back; hint: 'edgesync-cloud confirm-deletions {name}'")
         }
-        (false, _) if held.is_some() => "the node holds it, and is to remove it".to_owned(),
-        (false, _) => "nothing places it on the node".to_owned(),
+        (false, _) if held.is_some() => "held; removal pending".to_owned(),
+        (false, _) => "no rule, label or reference places it on the node".to_owned(),
     };
     let facts = ObjectFacts {
         uid: object.uid.to_string(),
@@ -74,6 +77,6 @@ pub(super) fn explain(
         because,
         held: held.map(|version| version.to_string()),
     };
-    shown.object = Some(ObjectVerdict { wanted, state, facts: Some(facts) });
+    shown.object = Some(ObjectVerdict { desired, state, facts: Some(facts) });
     Some(shown)
 }

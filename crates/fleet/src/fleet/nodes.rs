@@ -194,6 +194,13 @@ impl Nodes {
 
     // --- schedule
 
+    /// Counts a request to the store for a node.
+    pub(super) fn request_begun(&mut self, id: NodeId) {
+        if let Some(node) = self.get_mut(id) {
+            node.schedule.request_begun();
+        }
+    }
+
     /// Schedules a turn for the machine of a node.
     pub(super) fn touch(&mut self, id: NodeId) {
         if self.get_mut(id).is_some_and(|node| node.schedule.queue()) {
@@ -209,15 +216,15 @@ impl Nodes {
     /// Updates the deadline of a node's machine.
     pub(super) fn schedule(&mut self, id: NodeId) {
         let Some(node) = self.get_mut(id) else { return };
-        let wanted = node.machine.deadline().filter(|at| *at != Now::MAX);
-        let before = node.schedule.set_deadline(wanted);
-        if wanted == before {
+        let deadline = node.machine.deadline().filter(|at| *at != Now::MAX);
+        let before = node.schedule.set_deadline(deadline);
+        if deadline == before {
             return;
         }
         if let Some(old) = before {
             self.deadlines.remove(&(old, id));
         }
-        self.deadlines.extend(wanted.map(|at| (at, id)));
+        self.deadlines.extend(deadline.map(|at| (at, id)));
     }
 
     /// Returns the earliest deadline.
@@ -278,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_passed_over_by_name_whenever_they_came() {
+    fn nodes_are_iterated_in_order_of_name() {
         let mut nodes = nodes();
         for name in ["c", "a", "b"] {
             nodes.insert(node(name)).unwrap();
@@ -294,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_comes_back_is_another_one() {
+    fn returning_node_gets_a_new_id() {
         let mut nodes = nodes();
         let old = nodes.insert(node("a")).unwrap();
         nodes.touch(old);

@@ -10,15 +10,15 @@ use super::reconciler::Reconciler;
 use super::removals::Removals;
 use crate::lifecycle::NodeLifecycle;
 use crate::node::Node;
-use crate::summary::{Board, Found, Row, Sample, Seen, State};
+use crate::summary::{Board, Found, MinuteSample, Row, Sample, State};
 use edgesync_object::NodeName;
 use edgesync_protocol::cloud::CloudPhase;
 use edgesync_protocol::timing::Now;
 
 /// Interval between two passes while a client is watching.
-const LOOKED_AT: Duration = Duration::from_secs(1);
+const WATCHED_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between two passes otherwise, and between two samples of the fleet's history.
-const SAMPLE_EVERY: Duration = Duration::from_secs(10);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 /// Interval between two samples of each node's history.
 const MINUTE: Duration = Duration::from_secs(60);
 /// Number of passes between two publications of frequently changing numbers, for a fleet larger
@@ -36,13 +36,13 @@ pub(super) struct Overview {
     passes: u64,
     /// Start of the next pass, without and with a watching client.
     next: Now,
-    next_looked_at: Now,
+    next_watched: Now,
     next_sample: Now,
     next_minute: Now,
     /// Time of the last minute sample of all nodes, in seconds since 1970.
     minute: i64,
     /// Number of requests at the start of the last pass.
-    asked: u64,
+    requests: u64,
 }
 
 /// Total bytes of frames to and from all nodes.
@@ -68,11 +68,11 @@ impl Overview {
             pass: None,
             passes: 0,
             next: Now::ZERO,
-            next_looked_at: Now::ZERO,
+            next_watched: Now::ZERO,
             next_sample: Now::ZERO,
             next_minute: MINUTE,
             minute: 0,
-            asked: 0,
+            requests: 0,
         }
     }
 
@@ -83,31 +83,26 @@ impl Overview {
 
     /// Returns whether a pass is due, and schedules the next ones.
     fn is_due(&mut self, now: Now) -> bool {
-        let (streams, asked) = self.board.interest();
-        let somebody = streams > 0 || asked != self.asked;
-        if now < if somebody { self.next_looked_at } else { self.next } {
+        let (streams, requests) = self.board.interest();
+        let is_watched = streams > 0 || requests != self.requests;
+        if now < if is_watched { self.next_watched } else { self.next } {
             return false;
         }
-        self.asked = asked;
-        self.next_looked_at = now + LOOKED_AT;
-        self.next = now + SAMPLE_EVERY;
+        self.requests = requests;
+        self.next_watched = now + WATCHED_INTERVAL;
+        self.next = now + SAMPLE_INTERVAL;
         true
     }
 
     /// Returns the time of the next check.
     pub(super) fn deadline(&self) -> Now {
-        if self.board.interest().0 > 0 { self.next_looked_at } else { self.next }
+        if self.board.interest().0 > 0 { self.next_watched } else { self.next }
     }
 }
 
 impl Overview {
     /// Continues a pass over all nodes within the budget of one turn. Returns whether work is left.
-    pub(super) fn sum_up(
-        &mut self,
-        reconciler: &mut Reconciler,
-        removals: &Removals,
-        traffic: Traffic,
-    ) -> bool {
+    pub(super) fn run(&mut self, reconciler: &mut Reconciler, removals: &Removals, traffic: Traffic) -> bool {
         let now = reconciler.now();
         let mut pass = match self.pass.take() {
             Some(pass) => pass,
@@ -123,7 +118,7 @@ impl Overview {
             }
         };
         let (clock, end) = (Timestamp::now(), reconciler.work.part());
-        while self.sum_up_next(&mut pass, reconciler, removals, clock) {
+        while self.visit_next(&mut pass, reconciler, removals, clock) {
             if reconciler.work.has_reached(end) {
                 self.pass = Some(pass);
                 return true;
@@ -134,7 +129,7 @@ impl Overview {
     }
 
     /// Visits the next node, or the next removed one. Returns whether there was one.
-    fn sum_up_next(
+    fn visit_next(
         &self,
         pass: &mut Pass,
         reconciler: &mut Reconciler,
@@ -178,7 +173,7 @@ impl Overview {
             let latency =
                 latency.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1));
             let (sent, received) = (node.session.sent(), node.session.received());
-            node.shown.past.push(Seen { latency, sent, received });
+            node.shown.past.push(MinuteSample { latency, sent, received });
         }
         true
     }
@@ -197,9 +192,9 @@ impl Overview {
             let gone = |name: &NodeName| !reconciler.nodes.contains(name) && !removals.has(name);
             pass.found.gone = self.board.names().into_iter().filter(gone).collect();
         }
-        self.board.tell(clock.as_millisecond(), pass.found);
+        self.board.publish(clock.as_millisecond(), pass.found);
         if now >= self.next_sample {
-            self.next_sample = now + SAMPLE_EVERY;
+            self.next_sample = now + SAMPLE_INTERVAL;
             let (at, Traffic { sent, received }) = (clock.as_second(), traffic);
             self.board.sample(|tally| Sample { at, tally: *tally, sent, received });
         }
@@ -230,8 +225,8 @@ pub(super) fn row_of(node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) ->
         state,
         since: 0,
         held: machine.recorded_tally().count,
-        wanted: node.progress.desired(),
+        desired: node.progress.desired(),
         pending: machine.pending(),
-        troubles: rejected + machine.held_count() + not_in_effect,
+        problems: rejected + machine.held_count() + not_in_effect,
     }
 }

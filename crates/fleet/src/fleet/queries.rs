@@ -14,7 +14,7 @@ use super::removals::Removals;
 use super::search::{self, Gathered};
 use crate::metrics::CloudNumbers;
 use crate::node::Node;
-use crate::summary::Wanted;
+use crate::summary::ObjectFilter;
 use edgesync_object::NodeName;
 use edgesync_placement::Placed;
 
@@ -35,7 +35,7 @@ pub(super) enum Query {
     /// Objects by name, from an index on.
     Find {
         answer: oneshot::Sender<ObjectList>,
-        wanted: Wanted,
+        filter: ObjectFilter,
         found: Vec<Arc<Placed>>,
         from: u32,
     },
@@ -126,9 +126,9 @@ impl View<'_> {
                 let _ = answer.send(shown);
                 None
             }
-            Query::Find { answer, wanted, mut found, from } => {
-                if let Some(from) = search::find_some(self.reconciler, &wanted, from, &mut found) {
-                    return Some(Query::Find { answer, wanted, found, from });
+            Query::Find { answer, filter, mut found, from } => {
+                if let Some(from) = search::find_some(self.reconciler, &filter, from, &mut found) {
+                    return Some(Query::Find { answer, filter, found, from });
                 }
                 let _ = answer.send(search::show_found(found));
                 None

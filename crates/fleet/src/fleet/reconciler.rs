@@ -190,7 +190,7 @@ impl Reconciler {
 
     /// Compares a node again after more can be read: it may hold objects that are not desired, kept
     /// because they could not be read.
-    pub(super) fn look_again(&mut self, id: NodeId) {
+    pub(super) fn recheck(&mut self, id: NodeId) {
         let now = self.now();
         let Some(node) = self.nodes.get_mut(id) else { return };
         node.machine.reads_more(now, &self.desired.on(&node.name, &self.work));
@@ -260,7 +260,7 @@ impl Reconciler {
     /// Replaces the scopes that cannot be read.
     pub(super) fn set_unread(&mut self, unread: Vec<Unread>) {
         for unread in unread.iter().filter(|unread| !self.desired.unread.contains(unread)) {
-            tracing::warn!(%unread, "it cannot be read now: what nodes hold of it stays as it is");
+            tracing::warn!(%unread, "objects unreadable, nodes keep those that they hold");
         }
         let before = std::mem::replace(&mut self.desired.unread, unread);
         if before.iter().any(|before| !self.desired.unread.contains(before)) {

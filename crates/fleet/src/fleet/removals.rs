@@ -45,9 +45,9 @@ struct Removed {
     /// Number of reads and writes in flight for it at the store.
     busy: u32,
     /// Set if its Node was created during the deletion: it is readmitted afterwards.
-    wanted: bool,
+    readmit: bool,
     /// Whether an operator requested the removal; otherwise its Node was deleted.
-    asked: bool,
+    by_operator: bool,
     answers: Vec<Answer>,
 }
 
@@ -112,10 +112,10 @@ impl Removals {
     // --- removal
 
     /// Adds a node that is being removed.
-    pub(super) fn insert(&mut self, name: &NodeName, leaving: Leaving) {
-        let Leaving { answer, busy, session, connection } = leaving;
+    pub(super) fn insert(&mut self, name: &NodeName, last: LastState) {
+        let LastState { answer, busy, session, connection } = last;
         let mut removed = Removed { busy, session, connection, ..Removed::new(Timestamp::now()) };
-        removed.asked = answer.is_some();
+        removed.by_operator = answer.is_some();
         removed.answers.extend(answer);
         self.nodes.insert(name.clone(), removed);
         self.draining.insert(name.clone());
@@ -154,7 +154,7 @@ impl Removals {
         }
         removed.stage = Stage::Deleting;
         self.draining.remove(name);
-        Some(removed.asked)
+        Some(removed.by_operator)
     }
 
     /// Handles the result of a deletion. Returns whether to readmit the node at once.
@@ -165,10 +165,10 @@ impl Removals {
                 tracing::info!(node = name.as_str(), "removed from the fleet");
                 removed.stage = Stage::Gone;
                 removed.answer(&Ok(true));
-                removed.wanted
+                removed.readmit
             }
             Err(error) => {
-                tracing::error!(node = name.as_str(), %error, "the node could not be removed");
+                tracing::error!(node = name.as_str(), %error, "removing the node failed");
                 removed.stage = Stage::Failed;
                 removed.answer(&Err(failed(&error)));
                 self.retries.insert((now + RETRY, name.clone()));
@@ -224,7 +224,7 @@ impl Removals {
         let Some(removed) = self.nodes.get_mut(name) else { return Err(answer) };
         match removed.stage {
             Stage::Draining | Stage::Deleting | Stage::Failed => {
-                let busy = format!("node '{name}' is being removed at the moment");
+                let busy = format!("node '{name}' is being removed");
                 // The requester may have disconnected.
                 let _ = answer.send(Err(Status::unavailable(busy, 1)));
                 Ok(false)
@@ -246,9 +246,9 @@ impl Removals {
     pub(super) fn node_created(&mut self, name: &NodeName) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
         match removed.stage {
-            Stage::Deleting => removed.wanted = true,
+            Stage::Deleting => removed.readmit = true,
             Stage::Gone => {
-                tracing::info!(node = name.as_str(), "its Node was created: it is taken in again");
+                tracing::info!(node = name.as_str(), "Node was created, readmitting the node");
                 return true;
             }
             _ => {}
@@ -260,7 +260,7 @@ impl Removals {
     pub(super) fn admitted_elsewhere(&self, name: &NodeName) -> bool {
         let is_news = self.nodes.get(name).is_some_and(|removed| removed.stage == Stage::Gone);
         if is_news {
-            tracing::info!(node = name.as_str(), "it was admitted elsewhere: it is taken in again");
+            tracing::info!(node = name.as_str(), "admitted by another replica, readmitting the node");
         }
         is_news
     }
@@ -281,17 +281,17 @@ impl Removals {
     ) -> Option<Admitted> {
         let removed = self.nodes.get_mut(name)?;
         if let Err(error) = result {
-            tracing::error!(node = name.as_str(), %error, "the node could not be admitted");
+            tracing::error!(node = name.as_str(), %error, "readmitting the node failed");
             removed.answer(&Err(failed(&error)));
             removed.stage = Stage::NotAdmitted;
             self.retries.insert((now + RETRY, name.clone()));
             return None;
         }
-        tracing::info!(node = name.as_str(), "admitted to the fleet again");
+        tracing::info!(node = name.as_str(), "readmitted to the fleet");
         removed.answer(&Ok(true));
         let Removed { connection, session, .. } = self.nodes.remove(name)?;
         let request = session.map(|session| {
-            let reason = "this node is admitted to the fleet again".to_owned();
+            let reason = "node readmitted to the fleet".to_owned();
             HelloRequest { session, reason, retry_after_seconds: 0, removed: false }
         });
         Some(Admitted { connection, request })
@@ -300,7 +300,7 @@ impl Removals {
 
 /// Last state of a node that is being removed.
 #[derive(Debug, Default)]
-pub(super) struct Leaving {
+pub(super) struct LastState {
     /// Answer to the operator who requested it; `None` if its Node was deleted.
     pub(super) answer: Option<Answer>,
     /// Number of reads and writes in flight for it at the store.
@@ -343,8 +343,8 @@ impl Removed {
             session: None,
             connection: None,
             busy: 0,
-            wanted: false,
-            asked: false,
+            readmit: false,
+            by_operator: false,
             answers: Vec::new(),
         }
     }
@@ -361,7 +361,7 @@ impl Removed {
 
     fn reason(&self, name: &NodeName) -> String {
         format!(
-            "node '{name}' was removed from the fleet at {}; 'edgesync-cloud node admit {name}' takes it in again",
+            "node '{name}' was removed from the fleet at {}; hint: to readmit it, run 'edgesync-cloud node admit {name}'",
             rfc3339(self.since)
         )
     }
@@ -375,5 +375,5 @@ impl Removed {
 }
 
 fn failed(error: &SourceError) -> Status {
-    Status::unavailable(format!("the store could not: {error}"), 5)
+    Status::unavailable(format!("store: {error}"), 5)
 }

@@ -4,14 +4,13 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::Fleet;
-use super::broadcasts::Waiting;
+use super::broadcasts::QueuedChange;
 use super::nodes::NodeId;
 use super::reconciler::Reconciler;
-use super::requests::Inbox;
+use super::requests::{Requests, Response};
 use crate::config::ObjectSyncs;
 use crate::node::Node;
-use crate::source::{Changes as _, Replication, Result, Source};
+use crate::source::{Replication, Source};
 use edgesync_object::{Labels, NodeName, ResourceVersion};
 use edgesync_placement::{NodeNotes, Summary};
 use edgesync_protocol::change::Uid;
@@ -48,7 +47,7 @@ impl Replicas {
     }
 
     /// Queues a node that differs, or still has ObjectSyncs from earlier differences.
-    fn watch_differences(&mut self, now: Now, id: NodeId, node: &mut Node) {
+    fn queue_differences(&mut self, now: Now, id: NodeId, node: &mut Node) {
         let is_due = node.progress.different() > 0 || node.replicas.has_syncs();
         if is_due && node.replicas.queue() {
             self.differing.insert((now + SETTLE, id));
@@ -67,193 +66,186 @@ impl Replicas {
     }
 }
 
-impl<S: Source> Fleet<S> {
-    pub(super) fn ask_to_catch_up(&mut self, id: NodeId, token: u64) {
-        let question = self.feed.changes.catch_up();
-        self.replicas.asked.push_back((question, id, token));
+impl Replicas {
+    /// Queues a machine until this replica has caught up: the source answers its question.
+    pub(super) fn await_catch_up(&mut self, question: u64, id: NodeId, token: u64) {
+        self.asked.push_back((question, id, token));
     }
 
     /// Answers one of the waiting machines. All earlier changes have reached all machines.
-    pub(super) fn caught_up(&mut self, question: u64, reached: ResourceVersion) {
-        self.replicas.restored.take_if(|until| *until <= question);
-        let Some((id, token)) = self.replicas.next_answered(question) else { return };
-        let now = self.reconciler.now();
-        self.reconciler.work.node();
-        self.reconciler.with_machine(id, |machine, desired| machine.caught_up(now, token, &reached, desired));
-        self.look_for_confirmation(id);
-        self.reconciler.broadcasts.go_on_with(Waiting::CaughtUp(question, reached));
+    pub(super) fn caught_up(&mut self, reconciler: &mut Reconciler, question: u64, reached: ResourceVersion) {
+        self.restored.take_if(|until| *until <= question);
+        let Some((id, token)) = self.next_answered(question) else { return };
+        let now = reconciler.now();
+        reconciler.work.node();
+        reconciler.with_machine(id, |machine, desired| machine.caught_up(now, token, &reached, desired));
+        apply_confirmation(reconciler, id);
+        reconciler.broadcasts.requeue(QueuedChange::CaughtUp(question, reached));
     }
 
     /// Marks the source as a restored older copy, until this question is answered.
-    pub(super) fn restored(&mut self, until: u64) {
-        self.replicas.restored = Some(until);
-        self.reconciler.broadcasts.restored();
+    pub(super) fn restored(&mut self, reconciler: &mut Reconciler, until: u64) {
+        self.restored = Some(until);
+        reconciler.broadcasts.restored();
     }
+}
 
-    /// Handles a Node that is missing in a restored copy: the copy is older than the Node. The node
-    /// sends its report again.
-    pub(super) fn node_lost(&mut self, name: &NodeName) {
-        tracing::warn!(
-            node = name.as_str(),
-            "its Node is not in the copy from which the store was restored: it is made anew"
-        );
-        self.reconciler.nodes.set_registered(name, false);
-        self.reconciler.set_labels(name, Labels::new());
-        let Some(id) = self.reconciler.nodes.id(name) else { return };
-        if let Some(node) = self.reconciler.node(id) {
-            node.machine.set_registered(false);
-        }
-        self.reconciler.prove_anew(id);
+/// Handles a Node that is missing in a restored copy: the copy is older than the Node. The node
+/// sends its report again.
+pub(super) fn node_missing(reconciler: &mut Reconciler, name: &NodeName) {
+    tracing::warn!(node = name.as_str(), "Node missing in the restored store, recreating it");
+    reconciler.nodes.set_registered(name, false);
+    reconciler.set_labels(name, Labels::new());
+    let Some(id) = reconciler.nodes.id(name) else { return };
+    if let Some(node) = reconciler.node(id) {
+        node.machine.set_registered(false);
     }
+    reconciler.prove_anew(id);
+}
 
-    /// Handles a Node that exists or has changed. Every replica that may serve it keeps a machine
-    /// for it, which receives all changes from then on.
-    pub(super) fn node_told(&mut self, name: &NodeName, summary: &Summary) {
-        let Some(NodeNotes { claimed, confirmed, silent, in_sync, in_effect }) = summary.notes.as_deref()
-        else {
-            return;
-        };
-        if *silent {
-            let now = self.reconciler.now();
-            self.reconciler.nodes.lifecycle.found_silent(now, name);
-        }
-        if claimed.is_some() {
-            self.reconciler.nodes.set_registered(name, true);
-        }
-        let Some(id) = self.meet(name) else { return };
-        if let Some(node) = self.reconciler.nodes.get_mut(id) {
-            node.replicas.observe(confirmed.clone(), *in_effect, *in_sync);
-        }
-        self.look_for_confirmation(id);
+/// Handles a Node that exists or has changed, of a node that is not removed. Every replica that may
+/// serve it keeps a machine for it, which receives all changes from then on.
+pub(super) fn node_changed(reconciler: &mut Reconciler, name: &NodeName, summary: &Summary) {
+    let Some(NodeNotes { claimed, confirmed, silent, in_sync, in_effect }) = summary.notes.as_deref() else {
+        return;
+    };
+    if *silent {
+        let now = reconciler.now();
+        reconciler.nodes.lifecycle.found_silent(now, name);
     }
+    if claimed.is_some() {
+        reconciler.nodes.set_registered(name, true);
+    }
+    let Some(id) = reconciler.meet(name, None) else { return };
+    if let Some(node) = reconciler.nodes.get_mut(id) {
+        node.replicas.observe(confirmed.clone(), *in_effect, *in_sync);
+    }
+    apply_confirmation(reconciler, id);
+}
 
-    /// Confirms the held-back removals of a node for an operator. Returns their number; `None` if
-    /// the node is unknown.
-    pub(super) fn confirm_deletions(&mut self, name: &NodeName) -> Option<u64> {
-        let now = self.reconciler.now();
-        let id = self.reconciler.nodes.id(name)?;
-        let confirmed =
-            self.reconciler.with_machine(id, |machine, desired| machine.confirm_deletions(now, desired))?;
-        tracing::info!(node = name.as_str(), confirmed, "removals that were held back are confirmed");
-        if confirmed > 0 {
-            self.write_confirmation(name, Some(confirmed));
-        }
-        Some(confirmed)
-    }
+// --- confirmation of held-back removals
 
-    /// Applies an operator's confirmation, given at any replica, to the removals held back here.
-    fn look_for_confirmation(&mut self, id: NodeId) {
-        let Some(node) = self.reconciler.nodes.get(id) else { return };
-        let Some((incarnation, count)) = node.replicas.confirmation() else { return };
-        let held = node.machine.held_count();
-        if incarnation == &**self.reconciler.timeline.incarnation() && (1..=count).contains(&held) {
-            let now = self.reconciler.now();
-            tracing::info!(
-                node = node.name.as_str(),
-                held,
-                "an operator has confirmed the removals that are held back"
-            );
-            self.reconciler.with_machine(id, |machine, desired| machine.confirm_deletions(now, desired));
-        }
+/// Confirms the held-back removals of a node for an operator. Returns their number; `None` if the
+/// node is unknown.
+pub(super) fn confirm_deletions<S: Source>(
+    reconciler: &mut Reconciler,
+    requests: &Requests<S>,
+    name: &NodeName,
+) -> Option<u64> {
+    let now = reconciler.now();
+    let id = reconciler.nodes.id(name)?;
+    let confirmed =
+        reconciler.with_machine(id, |machine, desired| machine.confirm_deletions(now, desired))?;
+    tracing::info!(node = name.as_str(), confirmed, "held-back removals confirmed");
+    if confirmed > 0 {
+        write_confirmation(reconciler, requests, name, Some(confirmed));
     }
+    Some(confirmed)
+}
 
-    /// Deletes a confirmation that has been carried out.
-    pub(super) fn end_confirmation(&mut self, id: NodeId) {
-        if let Some(node) = self.reconciler.nodes.get_mut(id)
-            && node.replicas.end_confirmation()
-        {
-            let name = node.name.clone();
-            self.write_confirmation(&name, None);
-        }
+/// Applies an operator's confirmation, given at any replica, to the removals held back here.
+fn apply_confirmation(reconciler: &mut Reconciler, id: NodeId) {
+    let Some(node) = reconciler.nodes.get(id) else { return };
+    let Some((incarnation, count)) = node.replicas.confirmation() else { return };
+    let held = node.machine.held_count();
+    if incarnation == &**reconciler.timeline.incarnation() && (1..=count).contains(&held) {
+        let now = reconciler.now();
+        tracing::info!(node = node.name.as_str(), held, "operator confirmed held-back removals");
+        reconciler.with_machine(id, |machine, desired| machine.confirm_deletions(now, desired));
     }
+}
 
-    fn write_confirmation(&self, name: &NodeName, count: Option<u64>) {
-        let (node, incarnation) = (name.clone(), self.reconciler.timeline.incarnation().clone());
-        self.requests.ask_replicas(|replication| async move {
-            let written = replication.confirm_deletions(&node, &incarnation, count).await;
-            Inbox::Confirmed(node, written)
-        });
+/// Deletes a confirmation that has been carried out.
+pub(super) fn end_confirmation<S: Source>(reconciler: &mut Reconciler, requests: &Requests<S>, id: NodeId) {
+    if let Some(node) = reconciler.nodes.get_mut(id)
+        && node.replicas.end_confirmation()
+    {
+        let name = node.name.clone();
+        write_confirmation(reconciler, requests, &name, None);
     }
+}
 
-    pub(super) fn confirmation_written(&mut self, node: &NodeName, written: &Result<()>) {
-        if let Err(error) = written {
-            tracing::error!(node = node.as_str(), %error, "whether removals are confirmed could not be written for other replicas");
-        }
-    }
+fn write_confirmation<S: Source>(
+    reconciler: &Reconciler,
+    requests: &Requests<S>,
+    name: &NodeName,
+    count: Option<u64>,
+) {
+    let (node, incarnation) = (name.clone(), reconciler.timeline.incarnation().clone());
+    requests.ask_replicas(|replication| async move {
+        let written = replication.confirm_deletions(&node, &incarnation, count).await;
+        Response::Confirmed(node, written)
+    });
 }
 
 // --- serving replica and ObjectSyncs
 
-impl<S: Source> Fleet<S> {
-    /// Announces this replica as the one that serves a node whose state is proven.
-    pub(super) fn welcomed_here(&mut self, id: NodeId) {
-        let Some(replication) = self.requests.replication() else { return };
-        let Some(node) = self.reconciler.nodes.get_mut(id) else { return };
-        replication.set_served(&node.name, true);
-        // Another replica may have left ObjectSyncs.
-        node.replicas.set_has_syncs(true);
-        replication.set_epoch(&node.name, node.machine.epoch());
-        if replication.object_syncs() == ObjectSyncs::All {
-            self.tell_syncs(id);
-        }
+/// Announces this replica as the one that serves a node whose state is proven.
+pub(super) fn welcomed<S: Source>(reconciler: &mut Reconciler, requests: &Requests<S>, id: NodeId) {
+    let Some(replication) = requests.replication() else { return };
+    let Some(node) = reconciler.nodes.get_mut(id) else { return };
+    replication.set_served(&node.name, true);
+    // Another replica may have left ObjectSyncs.
+    node.replicas.set_has_syncs(true);
+    replication.set_epoch(&node.name, node.machine.epoch());
+    if replication.object_syncs() == ObjectSyncs::All {
+        set_syncs(reconciler, requests, id);
     }
+}
 
-    /// Sets the ObjectSyncs of a node that is live here.
-    pub(super) fn tell_syncs(&mut self, id: NodeId) {
-        let Some(replication) = self.requests.replication() else { return };
-        let Reconciler { nodes, desired, work, .. } = &mut self.reconciler;
-        let Some(node) = nodes.get_mut(id) else { return };
-        if node.machine.phase() != CloudPhase::Live {
-            return;
-        }
-        let held: Vec<(Uid, Record)> = match replication.object_syncs() {
-            ObjectSyncs::All => node.machine.held_by_node(&desired.on(&node.name, work)).collect(),
-            ObjectSyncs::Differences => {
-                let outdated = node.machine.outdated_on_node();
-                outdated.map(|(uid, record)| (uid.clone(), record.clone())).collect()
-            }
-            ObjectSyncs::Off => return,
-        };
-        work.objects(held.len());
-        node.replicas.set_has_syncs(!held.is_empty());
-        replication.set_syncs(&node.name, held);
+/// Sets the ObjectSyncs of a node that is live here.
+pub(super) fn set_syncs<S: Source>(reconciler: &mut Reconciler, requests: &Requests<S>, id: NodeId) {
+    let Some(replication) = requests.replication() else { return };
+    let Reconciler { nodes, desired, work, .. } = reconciler;
+    let Some(node) = nodes.get_mut(id) else { return };
+    if node.machine.phase() != CloudPhase::Live {
+        return;
     }
-
-    /// Releases nodes whose connection has ended: drops their loads of bodies, and announces that
-    /// this replica no longer serves them.
-    pub(super) fn release(&mut self) {
-        for name in self.reconciler.take_left() {
-            if let Some(id) = self.reconciler.nodes.id(&name) {
-                self.bodies.forget(id);
-            }
-            if let Some(replication) = self.requests.replication() {
-                replication.set_served(&name, false);
-            }
+    let held: Vec<(Uid, Record)> = match replication.object_syncs() {
+        ObjectSyncs::All => node.machine.held_by_node(&desired.on(&node.name, work)).collect(),
+        ObjectSyncs::Differences => {
+            let outdated = node.machine.outdated_on_node();
+            outdated.map(|(uid, record)| (uid.clone(), record.clone())).collect()
         }
-    }
+        ObjectSyncs::Off => return,
+    };
+    work.objects(held.len());
+    node.replicas.set_has_syncs(!held.is_empty());
+    replication.set_syncs(&node.name, held);
+}
 
+impl Replicas {
     /// Queues a node that differs, or has ObjectSyncs from earlier differences, in the mode that
     /// writes differences only.
-    pub(super) fn watch_differences(&mut self, id: NodeId) {
-        let mode = self.requests.replication().map(Replication::object_syncs);
+    pub(super) fn watch_differences<S: Source>(
+        &mut self,
+        reconciler: &mut Reconciler,
+        requests: &Requests<S>,
+        id: NodeId,
+    ) {
+        let mode = requests.replication().map(Replication::object_syncs);
         if mode != Some(ObjectSyncs::Differences) {
             return;
         }
-        let now = self.reconciler.now();
-        if let Some(node) = self.reconciler.nodes.get_mut(id) {
-            self.replicas.watch_differences(now, id, node);
+        let now = reconciler.now();
+        if let Some(node) = reconciler.nodes.get_mut(id) {
+            self.queue_differences(now, id, node);
         }
     }
 
     /// Writes the differences that are due, within the budget of one turn.
-    pub(super) fn tell_differences(&mut self, now: Now) {
-        let end = self.reconciler.work.part();
-        while !self.reconciler.work.has_reached(end)
-            && let Some(id) = self.replicas.next_differing(now)
+    pub(super) fn write_differences<S: Source>(
+        &mut self,
+        reconciler: &mut Reconciler,
+        requests: &Requests<S>,
+    ) {
+        let (now, end) = (reconciler.now(), reconciler.work.part());
+        while !reconciler.work.has_reached(end)
+            && let Some(id) = self.next_differing(now)
         {
-            if let Some(node) = self.reconciler.nodes.get_mut(id) {
+            if let Some(node) = reconciler.nodes.get_mut(id) {
                 node.replicas.unqueue();
-                self.tell_syncs(id);
+                set_syncs(reconciler, requests, id);
             }
         }
     }

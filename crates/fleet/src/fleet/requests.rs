@@ -16,14 +16,14 @@ use edgesync_protocol::cloud::{Loaded, Record};
 const INBOX: usize = 4096;
 
 /// A response, with the requested node or objects.
-pub(super) enum Inbox {
+pub(super) enum Response {
     /// Records of a node, with its expected number of differences.
-    Opened(NodeName, usize, Result<Vec<(Uid, Record)>>),
-    Bodies(Vec<Uid>, Result<Vec<Loaded>>),
+    RecordsRead(NodeName, usize, Result<Vec<(Uid, Record)>>),
+    BodiesRead(Vec<Uid>, Result<Vec<Loaded>>),
     Recorded(NodeName, u64, Result<Vec<(Uid, String)>>),
-    Room(NodeId),
+    LinkReady(NodeId),
     Incarnation(Result<Arc<str>>),
-    Taken(NodeName, u64, Option<Stored>),
+    Ingested(NodeName, u64, Option<Stored>),
     LeasesWritten(Result<u64>),
     NodesChanged(Result<()>),
     EventsExpired(Result<u64>),
@@ -36,8 +36,8 @@ pub(super) enum Inbox {
 /// Source, and channel of responses; see the module.
 pub(super) struct Requests<S> {
     source: S,
-    responses: mpsc::Sender<Inbox>,
-    arrived: mpsc::Receiver<Inbox>,
+    responses: mpsc::Sender<Response>,
+    arrived: mpsc::Receiver<Response>,
 }
 
 impl<S: Source> Requests<S> {
@@ -54,7 +54,7 @@ impl<S: Source> Requests<S> {
     /// Starts a request to the source.
     pub(super) fn ask<F>(&self, request: impl FnOnce(S) -> F)
     where
-        F: Future<Output = Inbox> + Send + 'static,
+        F: Future<Output = Response> + Send + 'static,
     {
         self.run(request(self.source.clone()));
     }
@@ -67,7 +67,7 @@ impl<S: Source> Requests<S> {
     /// Starts a request to the shared state, if there is any.
     pub(super) fn ask_replicas<F>(&self, request: impl FnOnce(S::Replication) -> F)
     where
-        F: Future<Output = Inbox> + Send + 'static,
+        F: Future<Output = Response> + Send + 'static,
     {
         if let Some(replication) = self.source.replication() {
             self.run(request(replication.clone()));
@@ -75,7 +75,7 @@ impl<S: Source> Requests<S> {
     }
 
     /// Starts a request to a link.
-    pub(super) fn run(&self, request: impl Future<Output = Inbox> + Send + 'static) {
+    pub(super) fn run(&self, request: impl Future<Output = Response> + Send + 'static) {
         let responses = self.responses.clone();
         tokio::spawn(async move {
             let response = request.await;
@@ -85,12 +85,12 @@ impl<S: Source> Requests<S> {
     }
 
     /// Waits for the next response. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Option<Inbox> {
+    pub(super) async fn next(&mut self) -> Option<Response> {
         self.arrived.recv().await
     }
 
     /// Returns the next response if one has arrived.
-    pub(super) fn try_next(&mut self) -> Option<Inbox> {
+    pub(super) fn try_next(&mut self) -> Option<Response> {
         self.arrived.try_recv().ok()
     }
 }

@@ -73,7 +73,7 @@ struct Counting {
     of: RolloutOf,
     what: What,
     nodes: std::vec::IntoIter<NodeName>,
-    wanted: usize,
+    desired: usize,
     holding: usize,
     in_effect: [usize; 2],
     behind: [(usize, Vec<NamedStraggler>); STATES.len()],
@@ -262,9 +262,9 @@ impl Rollouts {
             What::Rule(id, ..) => placement.nodes_of(*id).cloned().collect(),
         };
         reconciler.work.objects(nodes.len() / NODES_A_UNIT);
-        let wanted = nodes.len();
+        let desired = nodes.len();
         let behind = std::array::from_fn(|_| (0, Vec::new()));
-        Some(Counting { of, what, nodes: nodes.into_iter(), wanted, holding: 0, in_effect: [0, 0], behind })
+        Some(Counting { of, what, nodes: nodes.into_iter(), desired, holding: 0, in_effect: [0, 0], behind })
     }
 
     fn what_of(&self, of: &RolloutOf, reconciler: &Reconciler, rules: &Rules) -> Option<What> {
@@ -286,7 +286,7 @@ impl Rollouts {
 
     fn end(&mut self, reconciler: &Reconciler, counting: Counting) {
         let selection = &reconciler.desired.placement;
-        let Counting { of, what, wanted, holding, in_effect, behind, .. } = counting;
+        let Counting { of, what, desired, holding, in_effect, behind, .. } = counting;
         let Some(tracked) = self.tracked.iter_mut().find(|tracked| tracked.of == of) else { return };
         let now = Timestamp::now().as_millisecond();
         let (version, target) = match what {
@@ -304,7 +304,7 @@ impl Rollouts {
             tracked.version = version;
         }
         let away = behind[State::Offline as usize].0;
-        let numbers = [holding, wanted, away];
+        let numbers = [holding, desired, away];
         if tracked.points.back().is_none_or(|(at, last)| *last != numbers || now - at >= POINT_EVERY) {
             if tracked.points.len() == POINTS {
                 tracked.points.pop_front();
@@ -316,7 +316,7 @@ impl Rollouts {
         let curve = Curve {
             at: tracked.points.iter().map(|(at, _)| *at).collect(),
             holding: column(0),
-            wanted: column(1),
+            desired: column(1),
             offline: column(2),
         };
         // The most obstructive reasons come first.
@@ -334,7 +334,7 @@ impl Rollouts {
             of: target,
             at: now,
             since: tracked.since,
-            wanted,
+            desired,
             holding,
             in_effect: in_effect[0],
             not_in_effect: in_effect[1],

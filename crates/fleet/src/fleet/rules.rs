@@ -13,7 +13,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::broadcasts::Waiting;
+use super::broadcasts::QueuedChange;
 use super::reconciler::Reconciler;
 use crate::source::{RuleProblem, RuleStatus};
 use edgesync_object::NodeName;
@@ -25,7 +25,7 @@ use edgesync_protocol::timing::Now;
 use in_effect::Count;
 
 /// Interval between two checks of all statuses.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of problems named in a rule's status.
 const MAX_PROBLEMS: usize = 4;
 /// Number of nodes of a rule checked per unit of work.
@@ -37,14 +37,14 @@ pub(super) struct Rules {
     known: HashMap<Uid, Known>,
     /// Replaced rules, which are removed when the relist ends.
     replaced: Vec<RuleId>,
-    telling: Telling,
+    relist: Relist,
     /// Whether an object that may be placed has been listed. Before that, a rule has missed none.
     any_object: bool,
     /// Rules whose status check is due.
     due: VecDeque<Uid>,
     /// The status check in progress.
     counting: Option<Count>,
-    next_look: Now,
+    next_check: Now,
     writing: bool,
 }
 
@@ -58,12 +58,12 @@ struct Known {
 
 /// Progress of the source's relist.
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Telling {
+enum Relist {
     /// No relist is in progress.
     #[default]
-    Done,
+    Idle,
     /// A relist is in progress that covers all rules.
-    UnderWay,
+    InProgress,
     /// A relist is in progress, and another follows for a rule that has arrived since. These were
     /// replaced.
     Outdated(Vec<RuleId>),
@@ -72,11 +72,11 @@ enum Telling {
 impl Rules {
     /// Returns whether all objects that the rules select are known.
     pub(super) fn are_complete(&self) -> bool {
-        self.telling == Telling::Done
+        self.relist == Relist::Idle
     }
 
     /// Records that an object other than a rule was listed.
-    pub(super) fn object_told(&mut self) {
+    pub(super) fn object_listed(&mut self) {
         self.any_object = true;
     }
 
@@ -99,11 +99,11 @@ impl Rules {
     /// configuration.
     pub(super) fn name(&self, id: RuleId) -> String {
         let Some(known) = self.known.values().find(|known| known.id == Some(id)) else {
-            return format!("[[placement]] {} of the configuration", id.number() + 1);
+            return format!("configuration [[placement]] {}", id.number() + 1);
         };
         let Summary { resource, namespace, name, .. } = &*known.summary;
-        let place = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
-        format!("{} {place}{name}", resource.kind)
+        let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+        format!("{} {prefix}{name}", resource.kind)
     }
 }
 
@@ -123,20 +123,20 @@ impl Rules {
         let known = Known { summary: Arc::clone(summary), in_force, id };
         self.known.insert(summary.uid.clone(), known);
         let key = summary.resource.key(&summary.namespace, &summary.name);
-        tracing::info!(rule = %key, in_force = id.is_some(), "a rule has come or changed");
+        tracing::info!(rule = %key, in_force = id.is_some(), "placement rule updated");
         if id.is_none() || !self.any_object {
             // It has missed nothing.
-            replaced.into_iter().for_each(|id| give_up(reconciler, id));
+            replaced.into_iter().for_each(|id| retire(reconciler, id));
             return false;
         }
-        match &mut self.telling {
-            Telling::Done => {
+        match &mut self.relist {
+            Relist::Idle => {
                 self.replaced.extend(replaced);
-                self.telling = Telling::UnderWay;
+                self.relist = Relist::InProgress;
                 return true;
             }
-            Telling::UnderWay => self.telling = Telling::Outdated(replaced.into_iter().collect()),
-            Telling::Outdated(next) => next.extend(replaced),
+            Relist::InProgress => self.relist = Relist::Outdated(replaced.into_iter().collect()),
+            Relist::Outdated(next) => next.extend(replaced),
         }
         false
     }
@@ -145,20 +145,20 @@ impl Rules {
     pub(super) fn drop(&mut self, reconciler: &mut Reconciler, uid: &str) {
         let Some(Known { summary, id, .. }) = self.known.remove(uid) else { return };
         let key = summary.resource.key(&summary.namespace, &summary.name);
-        tracing::info!(rule = %key, "a rule is no more");
-        id.into_iter().for_each(|id| give_up(reconciler, id));
+        tracing::info!(rule = %key, "placement rule deleted");
+        id.into_iter().for_each(|id| retire(reconciler, id));
     }
 
     /// Ends a relist, and removes the rules replaced before it. Returns whether the source must
     /// relist again.
     #[must_use]
-    pub(super) fn told_again(&mut self, reconciler: &mut Reconciler) -> bool {
+    pub(super) fn relisted(&mut self, reconciler: &mut Reconciler) -> bool {
         for id in std::mem::take(&mut self.replaced) {
-            give_up(reconciler, id);
+            retire(reconciler, id);
         }
-        let Telling::Outdated(replaced) = std::mem::take(&mut self.telling) else { return false };
+        let Relist::Outdated(replaced) = std::mem::take(&mut self.relist) else { return false };
         self.replaced = replaced;
-        self.telling = Telling::UnderWay;
+        self.relist = Relist::InProgress;
         true
     }
 
@@ -166,7 +166,7 @@ impl Rules {
 
     /// Checks rules, one per turn. Returns a status that must be written; [`Rules::status_written`]
     /// follows. `problems` returns the source's problems with a rule.
-    pub(super) fn look(
+    pub(super) fn check_next(
         &mut self,
         reconciler: &Reconciler,
         problems: impl FnOnce(&Uid, &[KindMatch]) -> Vec<RuleProblem>,
@@ -175,8 +175,8 @@ impl Rules {
         if self.writing {
             return None;
         }
-        if !self.has_due() && now >= self.next_look {
-            self.next_look = now + LOOK_EVERY;
+        if !self.has_due() && now >= self.next_check {
+            self.next_check = now + CHECK_INTERVAL;
             self.due = self.known.keys().cloned().collect();
         }
         let count = self.count_in_effect(reconciler)?;
@@ -221,16 +221,15 @@ impl Rules {
         let problems = problems(uid, kinds);
         let accepted = match (in_force.problems.0.is_empty(), problems.first()) {
             (false, _) => ("False", "Invalid", in_force.problems.to_string()),
-            (true, None) => ("True", "Accepted", "it is in force".to_owned()),
-            (true, Some(first)) => ("False", first.reason, told(&problems)),
+            (true, None) => ("True", "Accepted", "rule is in force".to_owned()),
+            (true, Some(first)) => ("False", first.reason, join(&problems)),
         };
         let (state, reason) = match in_sync == nodes && self.are_complete() {
             _ if problems.iter().any(|problem| problem.hides) => ("Unknown", "ObjectsUnread"),
             true => ("True", "InSync"),
             false => ("False", "NodesBehind"),
         };
-        let message =
-            format!("nodes that are connected and hold what they are to hold: {in_sync} of {nodes}");
+        let message = format!("{in_sync} of {nodes} nodes are connected and in sync");
         let synced = (state, reason, message);
         let now = rfc3339(Timestamp::now());
         let condition = |kind: &str, (status, reason, message): (&str, &str, String)| {
@@ -257,25 +256,25 @@ impl Rules {
 }
 
 /// Removes a rule from the index, one object at a time.
-fn give_up(reconciler: &mut Reconciler, id: RuleId) {
+fn retire(reconciler: &mut Reconciler, id: RuleId) {
     reconciler.desired.placement.retire_rule(id);
-    reconciler.broadcasts.wait([Waiting::Shrink(id)]);
+    reconciler.broadcasts.queue([QueuedChange::Shrink(id)]);
 }
 
 /// Removes one object from a rule that is being removed.
 pub(super) fn shrink(reconciler: &mut Reconciler, id: RuleId) {
     if let Some(differences) = reconciler.desired.placement.shrink_rule(id) {
         reconciler.spread(differences);
-        reconciler.broadcasts.wait([Waiting::Shrink(id)]);
+        reconciler.broadcasts.queue([QueuedChange::Shrink(id)]);
     }
 }
 
 /// Formats problems for the message of a condition.
-fn told(problems: &[RuleProblem]) -> String {
-    let told = problems.iter().take(MAX_PROBLEMS).map(|problem| problem.message.as_str());
-    let mut told: Vec<&str> = told.collect();
+fn join(problems: &[RuleProblem]) -> String {
+    let messages = problems.iter().take(MAX_PROBLEMS).map(|problem| problem.message.as_str());
+    let mut messages: Vec<&str> = messages.collect();
     if problems.len() > MAX_PROBLEMS {
-        told.push("and others");
+        messages.push("and others");
     }
-    told.join("; ")
+    messages.join("; ")
 }

@@ -11,7 +11,7 @@ use edgesync_admin::cloud::{
 use super::nodes::Nodes;
 use super::reconciler::Reconciler;
 use super::rollouts::show_object;
-use crate::summary::Wanted;
+use crate::summary::ObjectFilter;
 use edgesync_object::{NodeName, Resource};
 use edgesync_placement::Placed;
 use edgesync_protocol::cloud::CloudPhase;
@@ -76,12 +76,12 @@ impl Gathered {
 /// maximum were found.
 pub(super) fn find_some(
     reconciler: &Reconciler,
-    wanted: &Wanted,
+    filter: &ObjectFilter,
     from: u32,
     found: &mut Vec<Arc<Placed>>,
 ) -> Option<u32> {
     reconciler.work.objects(PART as usize / OBJECTS_A_UNIT);
-    let fits = |resource: &Resource, namespace: &str, name: &str| wanted.fits(resource, namespace, name);
+    let fits = |resource: &Resource, namespace: &str, name: &str| filter.fits(resource, namespace, name);
     let (more, next) = reconciler.desired.placement.find(from, PART, fits);
     found.extend(more);
     next.filter(|_| found.len() <= MOST)
@@ -96,12 +96,16 @@ pub(super) fn show_found(mut found: Vec<Arc<Placed>>) -> ObjectList {
 }
 
 /// Returns the objects of a node, differing ones first; `None` if the node is unknown.
-pub(super) fn objects_on(reconciler: &Reconciler, name: &NodeName, wanted: &Wanted) -> Option<NodeObjects> {
+pub(super) fn objects_on(
+    reconciler: &Reconciler,
+    name: &NodeName,
+    filter: &ObjectFilter,
+) -> Option<NodeObjects> {
     let node = reconciler.nodes.named(name)?;
     let on_node = reconciler.desired.placement.on(name);
     let is_known = node.machine.phase() == CloudPhase::Live;
     let (mut items, mut more) = (Vec::new(), false);
-    let fits = |object: &Placed| wanted.fits(&object.resource, &object.object.namespace, &object.object.name);
+    let fits = |object: &Placed| filter.fits(&object.resource, &object.object.namespace, &object.object.name);
     let mut add = |object: &Placed| {
         if items.len() >= MOST {
             more = true;

@@ -1,9 +1,9 @@
 //! Sends frames to nodes within the capacity of their links, and announces this start of the cloud.
 
-use super::line::Line;
 use super::nodes::NodeId;
 use super::reconciler::Reconciler;
-use super::requests::Inbox;
+use super::requests::Response;
+use super::send_queue::SendQueue;
 use edgesync_broker::Downlink;
 use edgesync_object::NodeName;
 use edgesync_protocol::frame::{Down, HelloRequest};
@@ -14,7 +14,7 @@ use edgesync_transport::link::presence::CloudPresence;
 /// Downlink, and the queue for its capacity; see the module.
 pub(super) struct Sender {
     downlink: Downlink,
-    line: Line,
+    queue: SendQueue,
     /// Id of this start of the cloud.
     boot: String,
     /// Bytes of frames written so far.
@@ -44,7 +44,7 @@ pub(super) enum Sent {
 
 impl Sender {
     pub(super) fn new(downlink: Downlink) -> Self {
-        Self { downlink, line: Line::default(), boot: new_boot(), written: 0 }
+        Self { downlink, queue: SendQueue::default(), boot: new_boot(), written: 0 }
     }
 
     pub(super) fn boot(&self) -> &str {
@@ -88,7 +88,7 @@ impl Sender {
     }
 
     /// Passes the backlog of a node's link, if known, to its machine.
-    pub(super) fn tell_progress(&self, reconciler: &mut Reconciler, id: NodeId) {
+    pub(super) fn report_progress(&self, reconciler: &mut Reconciler, id: NodeId) {
         let now = reconciler.now();
         let Some(node) = reconciler.node(id) else { return };
         let Some(backlog) = self.downlink.backlog(&node.name) else { return };
@@ -99,9 +99,9 @@ impl Sender {
 
     /// Sends one frame if there is one and the node's link has capacity.
     pub(super) fn send_one(&mut self, reconciler: &mut Reconciler, id: NodeId) -> Sent {
-        if self.downlink.is_shared() && !self.line.is_empty() {
+        if self.downlink.is_shared() && !self.queue.is_empty() {
             // Preserves the order of the queue.
-            self.line.join(id);
+            self.queue.push_back(id);
             return Sent::Nothing;
         }
         match self.send_next(reconciler, id) {
@@ -110,8 +110,8 @@ impl Sender {
             Sending::Full => {
                 let is_first = match reconciler.nodes.get_mut(id) {
                     _ if self.downlink.is_shared() => {
-                        self.line.join(id);
-                        self.line.wait()
+                        self.queue.push_back(id);
+                        self.queue.await_capacity()
                     }
                     Some(node) => node.session.await_room(),
                     None => false,
@@ -124,7 +124,7 @@ impl Sender {
     /// Sends a frame of the next queued node while the shared queue has capacity. Returns `None` if
     /// no node waits.
     pub(super) fn serve_next(&mut self, reconciler: &mut Reconciler) -> Option<Sent> {
-        let id = self.line.next()?;
+        let id = self.queue.next()?;
         Some(match self.send_next(reconciler, id) {
             Sending::Sent => {
                 // It is queued again if it has more.
@@ -133,25 +133,25 @@ impl Sender {
             }
             Sending::Nothing => Sent::Nothing,
             Sending::Full => {
-                self.line.rejoin(id);
-                if self.line.wait() { Sent::AwaitsRoom(id) } else { Sent::Nothing }
+                self.queue.push_front(id);
+                if self.queue.await_capacity() { Sent::AwaitsRoom(id) } else { Sent::Nothing }
             }
         })
     }
 
     /// Waits for capacity in the link of a node.
-    pub(super) fn room(&self, id: NodeId, name: NodeName) -> impl Future<Output = Inbox> + Send + 'static {
+    pub(super) fn room(&self, id: NodeId, name: NodeName) -> impl Future<Output = Response> + Send + 'static {
         let downlink = self.downlink.clone();
         async move {
             let _ = downlink.ready(&name).await;
-            Inbox::Room(id)
+            Response::LinkReady(id)
         }
     }
 
     /// Handles new capacity in the link of a node.
     pub(super) fn has_room(&mut self, reconciler: &mut Reconciler, id: NodeId) {
         if self.downlink.is_shared() {
-            return self.line.has_room();
+            return self.queue.has_capacity();
         }
         if let Some(node) = reconciler.nodes.get_mut(id) {
             node.session.has_room();
@@ -180,12 +180,12 @@ impl Sender {
                             node = name.as_str(),
                             frame = frame.name(),
                             bytes = bytes.len(),
-                            "sends"
+                            "sending frame"
                         );
                         bytes
                     }
                     Err(error) => {
-                        tracing::error!(node = name.as_str(), frame = frame.name(), %error, "a frame could not be written");
+                        tracing::error!(node = name.as_str(), frame = frame.name(), %error, "encoding a frame failed");
                         return Sending::Sent;
                     }
                 }
@@ -202,7 +202,7 @@ impl Sender {
                 Sending::Nothing
             }
             Err(error) => {
-                tracing::error!(node = name.as_str(), %error, "a frame does not fit the node's link");
+                tracing::error!(node = name.as_str(), %error, "sending a frame failed");
                 Sending::Sent
             }
         }
@@ -216,13 +216,13 @@ impl Sender {
             .map_err(|error| error.to_string())
             .and_then(|bytes| self.downlink.try_publish(name, bytes).map_err(|error| error.to_string()));
         if let Err(error) = sent {
-            tracing::debug!(node = name.as_str(), error, "the node could not be asked for a Hello");
+            tracing::debug!(node = name.as_str(), error, "requesting a Hello failed");
         }
     }
 
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
-        self.line.len()
+        self.queue.len()
     }
 }
 

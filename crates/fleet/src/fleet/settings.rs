@@ -68,12 +68,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_simulation_runs_with_the_default_configuration() {
+    fn default_configuration_equals_that_of_the_simulation() {
         assert_eq!(cloud_config(&Config::default()), CloudConfig::defaults());
     }
 
     #[test]
-    fn a_reload_keeps_the_largest_frame_and_the_trusted_labels() {
+    fn reload_keeps_the_largest_frame_and_the_trusted_labels() {
         let mut config = Config::default();
         let mut settings = Settings::new(&config);
         let max_frame = settings.max_frame;

@@ -90,13 +90,13 @@ impl Device {
         self.machine.connected(self.origin.elapsed(), usize::MAX, random());
     }
 
-    fn hears(&mut self, payload: &[u8]) {
+    fn receive(&mut self, payload: &[u8]) {
         let frame = Received::decode(payload, &mut Budget::of(1 << 20), 1 << 23).unwrap();
         self.machine.received(self.origin.elapsed(), frame, random());
     }
 
     /// Performs the effects of the machine, and returns its next frame.
-    fn says(&mut self) -> Option<Vec<u8>> {
+    fn next_frame(&mut self) -> Option<Vec<u8>> {
         let Self { machine, rows, totals, origin } = self;
         while let Some(effect) = machine.poll_effect() {
             let EdgeEffect::Apply { token, changes } = effect else { continue };
@@ -123,10 +123,10 @@ async fn node(name: &'static str, broker: Broker) {
     while let Some(event) = events.recv().await {
         match event {
             LinkEvent::Connected { .. } => device.connected(),
-            LinkEvent::Message { payload, .. } => device.hears(&payload),
+            LinkEvent::Message { payload, .. } => device.receive(&payload),
             other => panic!("{other:?}"),
         }
-        while let Some(frame) = device.says() {
+        while let Some(frame) = device.next_frame() {
             link.try_publish(&topics.up(name), frame, false).unwrap();
         }
     }
@@ -150,8 +150,8 @@ async fn turn<S: Source>(fleet: &mut Fleet<S>, events: &mut FleetEvents) {
     let wake = fleet.begin_turn();
     tokio::select! {
         event = events.recv() => fleet.hear(event.unwrap(), events),
-        change = fleet.feed.next(), if fleet.reconciler.broadcasts.is_told() => fleet.changed(change),
-        Some(answer) = fleet.requests.next() => fleet.take_answers(answer),
+        change = fleet.feed.next(), if fleet.reconciler.broadcasts.is_delivered() => fleet.changed(change),
+        Some(answer) = fleet.requests.next() => fleet.handle_responses(answer),
         moved = fleet.sender.moved(), if fleet.reconciler.nodes.is_settled() => {
             fleet.reconciler.nodes.links_moved(&moved);
         }
@@ -208,9 +208,9 @@ impl Site {
             self.turn().await;
             most = most.max(self.fleet.bodies.numbers().count);
             let placed = self.fleet.reconciler.desired.placement.object(&stored.uid);
-            let is_told = placed.is_some_and(|object| object.version == stored.version.into());
+            let is_applied = placed.is_some_and(|object| object.version == stored.version.into());
             let in_sync = self.fleet.reconciler.nodes.values().filter(|node| node.machine.in_sync()).count();
-            if is_told && in_sync == nodes {
+            if is_applied && in_sync == nodes {
                 return most;
             }
             assert!(Instant::now() < end, "{in_sync} of {nodes} nodes in sync");
@@ -219,7 +219,7 @@ impl Site {
 }
 
 #[tokio::test]
-async fn a_large_object_that_all_nodes_get_is_in_memory_once_for_each_version() {
+async fn large_object_is_in_memory_once_per_version() {
     const NODES: usize = 30;
     const BYTES: usize = 1 << 20;
     let mut site = Site::start().await;

@@ -33,7 +33,7 @@ impl Timeline {
 
     /// Begins another timeline.
     pub(super) fn begin(&mut self, incarnation: Arc<str>, issued: Arc<Issued>) {
-        tracing::warn!(%incarnation, "a new incarnation of the cloud's store begins");
+        tracing::warn!(%incarnation, "new incarnation of the store");
         self.incarnation = incarnation;
         self.issued = issued;
         self.witnesses.clear();
@@ -41,14 +41,14 @@ impl Timeline {
 
     /// Records a node, out of `nodes`, as a witness. Returns whether the source must begin another
     /// incarnation: enough nodes agree, and it is not doing so yet.
-    pub(super) fn store_went_back(&mut self, node: &NodeName, nodes: usize) -> bool {
+    pub(super) fn add_witness(&mut self, node: &NodeName, nodes: usize) -> bool {
         let agreed = self.witnesses.hear(node, nodes);
         let witnesses = self.witnesses.count();
         if !agreed {
             tracing::warn!(
                 node = node.as_str(),
                 witnesses,
-                "a node says that it has what this store never gave: its own removals are held back if they are many"
+                "node reports versions that this store never issued, mass deletions on it are held back"
             );
             return false;
         }
@@ -57,7 +57,7 @@ impl Timeline {
             tracing::error!(
                 node = node.as_str(),
                 witnesses,
-                "nodes know more than this store ever said: it was replaced by an older copy"
+                "store rollback detected: nodes hold versions newer than any this store issued"
             );
         }
         begins
@@ -75,13 +75,13 @@ mod tests {
     use crate::node_name;
 
     #[test]
-    fn one_incarnation_is_asked_for_at_a_time() {
+    fn one_incarnation_is_requested_at_a_time() {
         let mut timeline = Timeline::new("one".into(), Arc::default());
-        assert!(timeline.store_went_back(&node_name("a"), 1));
-        assert!(!timeline.store_went_back(&node_name("a"), 1), "it is under way");
+        assert!(timeline.add_witness(&node_name("a"), 1));
+        assert!(!timeline.add_witness(&node_name("a"), 1), "it is under way");
         timeline.renewed();
         timeline.begin("two".into(), Arc::default());
         assert_eq!(&**timeline.incarnation(), "two");
-        assert!(timeline.store_went_back(&node_name("a"), 1));
+        assert!(timeline.add_witness(&node_name("a"), 1));
     }
 }

@@ -5,27 +5,27 @@ use edgesync_protocol::node::{
     TRAFFIC_BUDGET_SPENT,
 };
 
-use super::{Life, Vital};
+use super::{Life, Liveness};
 
 /// Reason of all conditions after the Lease has expired, as in Kubernetes' node lifecycle
 /// controller.
 const STATUS_UNKNOWN: &str = "NodeStatusUnknown";
-const NO_RENEWAL: &str = "the agent has stopped renewing its Lease";
+const NO_RENEWAL: &str = "agent stopped renewing its Lease";
 /// Conditions assumed for a node that has not reported its own.
 const OWN: [&str; 3] = [STORE_HEALTHY, DISK_PRESSURE, TRAFFIC_BUDGET_SPENT];
 
 /// Numbers of missing objects of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct View {
+pub(super) struct SyncState {
     pub(super) in_sync: bool,
     pub(super) pending: u64,
     pub(super) rejected: u64,
     pub(super) held: u64,
 }
 
-/// Published form of a [`View`].
+/// Published form of a [`SyncState`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct SyncCondition {
     pub(super) status: ConditionStatus,
     pub(super) reason: &'static str,
     pub(super) message: String,
@@ -36,7 +36,7 @@ pub(super) struct Told {
 /// Texts that follow a number of objects in the message.
 const PENDING: &str = "to be sent or removed";
 const REJECTED: &str = "rejected by the node";
-const HELD: &str = "held back from removal until that is confirmed";
+const HELD: &str = "held back from removal until confirmed";
 
 /// Numbers parsed from a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Parses a message of [`View::told`]. Missing numbers are zero.
+    /// Parses a message of [`SyncState::to_condition`]. Missing numbers are zero.
     pub fn read(message: &str) -> Self {
         let count = |what: &str| {
             let part = message.split(", ").find_map(|part| part.strip_suffix(what));
@@ -58,16 +58,16 @@ impl Counts {
     }
 }
 
-impl Told {
+impl SyncCondition {
     /// Returns whether this is published in place of the other.
     pub(super) fn differs_from(&self, other: &Self) -> bool {
         self.reason != other.reason || self.held != other.held
     }
 }
 
-impl View {
+impl SyncState {
     /// Returns the published form. Reasons that only an operator can resolve come first.
-    pub(super) fn told(&self) -> Told {
+    pub(super) fn to_condition(&self) -> SyncCondition {
         let reason = match self {
             Self { in_sync: true, .. } => "InSync",
             Self { held: 1.., .. } => "RemovalsHeldBack",
@@ -75,8 +75,8 @@ impl View {
             _ => "ObjectsPending",
         };
         if self.in_sync {
-            let message = "the node holds what it is to hold".to_owned();
-            return Told { status: ConditionStatus::True, reason, message, held: 0 };
+            let message = "all desired objects are held at their latest version".to_owned();
+            return SyncCondition { status: ConditionStatus::True, reason, message, held: 0 };
         }
         let counts = [(self.pending, PENDING), (self.rejected, REJECTED), (self.held, HELD)];
         let mut parts: Vec<String> = Vec::new();
@@ -85,9 +85,9 @@ impl View {
             parts.push(format!("{count} {noun} {what}"));
         }
         if parts.is_empty() {
-            parts.push("a report of the node is being recorded".to_owned());
+            parts.push("recording a report".to_owned());
         }
-        Told { status: ConditionStatus::False, reason, message: parts.join(", "), held: self.held }
+        SyncCondition { status: ConditionStatus::False, reason, message: parts.join(", "), held: self.held }
     }
 }
 
@@ -105,11 +105,11 @@ fn unknown(name: &str) -> Condition {
     condition(name, ConditionStatus::Unknown, STATUS_UNKNOWN, NO_RENEWAL)
 }
 
-impl Vital {
+impl Liveness {
     /// Returns the current conditions; reported ones only if they must be restored.
     pub(super) fn conditions(&self) -> Vec<Condition> {
         match self.life {
-            Life::Unheard => Vec::new(),
+            Life::Unknown => Vec::new(),
             Life::Lost => self.all_unknown(),
             Life::Welcomed | Life::Renewed => self.alive(),
         }
@@ -119,17 +119,17 @@ impl Vital {
         let mut conditions = Vec::new();
         match self.life {
             Life::Renewed => {
-                let message = "the agent renews its Lease";
+                let message = "agent is renewing its Lease";
                 conditions.push(condition(READY, ConditionStatus::True, "AgentReady", message));
             }
             // Its Lease expired after an earlier renewal; that may not be written yet.
             Life::Welcomed if self.arrived.is_some() => conditions.push(unknown(READY)),
             _ => {}
         }
-        let message = "the cloud side and the node talk to each other";
+        let message = "node is connected to the cloud side";
         conditions.push(condition(CLOUD_REACHABLE, ConditionStatus::True, "Connected", message));
         if let Some(sync) = &self.sync {
-            let Told { status, reason, message, .. } = &sync.told;
+            let SyncCondition { status, reason, message, .. } = &sync.published;
             conditions.push(condition(IN_SYNC, *status, reason, message));
         }
         if self.restore {
@@ -154,17 +154,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_in_words_is_read_in_numbers() {
+    fn condition_message_is_parsed_into_its_counts() {
         for pending in [0, 1, 20] {
             for rejected in [0, 1, 300] {
                 for held in [0, 1, 4000] {
-                    let told = View { in_sync: false, pending, rejected, held }.told();
-                    assert_eq!(Counts::read(&told.message), Counts { pending, rejected, held }, "{told:?}");
-                    assert_eq!(told.held, held);
+                    let published = SyncState { in_sync: false, pending, rejected, held }.to_condition();
+                    assert_eq!(
+                        Counts::read(&published.message),
+                        Counts { pending, rejected, held },
+                        "{published:?}"
+                    );
+                    assert_eq!(published.held, held);
                 }
             }
         }
-        let in_sync = View { in_sync: true, pending: 0, rejected: 0, held: 0 }.told();
+        let in_sync = SyncState { in_sync: true, pending: 0, rejected: 0, held: 0 }.to_condition();
         for message in [&*in_sync.message, NO_RENEWAL, "", "many objects rejected by the node"] {
             assert_eq!(Counts::read(message), Counts::default(), "{message}");
         }

@@ -54,7 +54,7 @@ fn written<'a>(changes: &'a [NodeChange], condition: &str) -> Option<(ConditionS
 fn write(lifecycle: &mut NodeLifecycle, now: Now) -> Vec<NodeChange> {
     let mut changes = lifecycle.changes_due(now);
     if changes.is_empty() {
-        changes = lifecycle.changes_due(now + GATHER);
+        changes = lifecycle.changes_due(now + DEBOUNCE);
     }
     lifecycle.changes_written(now, true);
     changes
@@ -73,7 +73,7 @@ const FALSE: ConditionStatus = ConditionStatus::False;
 const UNKNOWN: ConditionStatus = ConditionStatus::Unknown;
 
 #[test]
-fn a_node_is_ready_while_it_renews_and_unknown_when_its_lease_has_run_out() {
+fn node_is_ready_while_it_renews_and_unknown_afterwards() {
     let mut lifecycle = lifecycle(&Registered::default());
     lifecycle.welcomed(seconds(1), &NODE);
     assert_eq!(lifecycle.show(&NODE), (None, None));
@@ -103,7 +103,7 @@ fn a_node_is_ready_while_it_renews_and_unknown_when_its_lease_has_run_out() {
 }
 
 #[test]
-fn what_a_node_has_reported_itself_is_unknown_while_it_is_away_and_comes_back_with_it() {
+fn reported_conditions_are_unknown_while_the_node_is_away() {
     let own = Condition {
         condition: DISK_PRESSURE.into(),
         status: TRUE,
@@ -121,7 +121,7 @@ fn what_a_node_has_reported_itself_is_unknown_while_it_is_away_and_comes_back_wi
 
     renew(&mut lifecycle, seconds(50));
     assert!(!lifecycle.wants_report(&NODE), "it is known here");
-    assert_eq!(lifecycle.changes_due(seconds(50) + GATHER).len(), 1);
+    assert_eq!(lifecycle.changes_due(seconds(50) + DEBOUNCE).len(), 1);
     lifecycle.changes_written(seconds(51), false);
     assert_eq!(lifecycle.changes_due(seconds(51)), [], "a write that failed is not tried again at once");
     let changes = write(&mut lifecycle, seconds(52));
@@ -133,7 +133,7 @@ fn what_a_node_has_reported_itself_is_unknown_while_it_is_away_and_comes_back_wi
 }
 
 #[test]
-fn a_report_that_meets_a_write_under_way_is_written_after_it() {
+fn report_during_a_write_is_written_after_it() {
     let report = |reason: &str| Condition {
         condition: DISK_PRESSURE.into(),
         status: FALSE,
@@ -145,15 +145,15 @@ fn a_report_that_meets_a_write_under_way_is_written_after_it() {
     lifecycle.reported(seconds(0), &NODE, &[report("Old")]);
     write(&mut lifecycle, seconds(40));
     renew(&mut lifecycle, seconds(50));
-    let under_way = lifecycle.changes_due(seconds(51));
-    assert_eq!(written(&under_way, DISK_PRESSURE), Some((FALSE, "Old")));
+    let in_flight = lifecycle.changes_due(seconds(51));
+    assert_eq!(written(&in_flight, DISK_PRESSURE), Some((FALSE, "Old")));
     lifecycle.reported(seconds(51), &NODE, &[report("New")]);
     lifecycle.changes_written(seconds(51), true);
     assert_eq!(written(&write(&mut lifecycle, seconds(51)), DISK_PRESSURE), Some((FALSE, "New")));
 }
 
 #[test]
-fn after_a_start_nodes_have_the_time_of_their_lease_and_their_reports_are_asked_for_if_they_were_away() {
+fn nodes_keep_the_time_of_their_lease_after_a_start() {
     let fresh = registered(clock(Now::ZERO) - Duration::from_secs(10));
     let mut again = lifecycle(&fresh);
     assert!(!again.wants_report(&NODE), "it was ready when the cloud side stopped");
@@ -168,13 +168,13 @@ fn after_a_start_nodes_have_the_time_of_their_lease_and_their_reports_are_asked_
     assert!(!away.wants_report(&NODE));
     assert_eq!(away.leases_due(seconds(4)), []);
     let leases = write_leases(&mut away, seconds(5));
-    assert_eq!(leases[0].transitions, 4, "the agent was started anew");
+    assert_eq!(leases[0].transitions, 4, "the agent restarted");
     renew(&mut away, seconds(11));
     assert_eq!(write_leases(&mut away, seconds(16))[0].transitions, 4);
 }
 
 #[test]
-fn leases_are_written_together_and_again_when_a_write_has_failed() {
+fn leases_are_written_in_batches_and_retried() {
     let mut lifecycle = lifecycle(&Registered::default());
     for (now, node) in [(1, "a"), (2, "b"), (3, "a")] {
         lifecycle.renewed(
@@ -203,28 +203,28 @@ fn leases_are_written_together_and_again_when_a_write_has_failed() {
 }
 
 #[test]
-fn a_node_with_a_wrong_clock_gets_the_time_of_the_cloud_and_lives_by_what_arrives() {
+fn wrong_node_clock_is_replaced_by_the_time_of_arrival() {
     let mut lifecycle = lifecycle(&Registered::default());
     for (now, wrong) in [(1, i64::MIN), (2, 0), (3, i64::MAX)] {
-        let said = Lease { session: String::new(), seconds: 40, acquired: wrong, renewed: wrong };
-        lifecycle.renewed(seconds(now), clock(seconds(now)), &NODE, &said);
+        let lease = Lease { session: String::new(), seconds: 40, acquired: wrong, renewed: wrong };
+        lifecycle.renewed(seconds(now), clock(seconds(now)), &NODE, &lease);
         let leases = lifecycle.leases_left();
         assert_eq!(leases[0].renewed, clock(seconds(now)));
         lifecycle.leases_written(seconds(now), true);
     }
     let little = clock(seconds(4)) - Duration::from_secs(30);
     lifecycle.renewed(seconds(4), clock(seconds(4)), &NODE, &lease(little, little));
-    assert_eq!(lifecycle.leases_left()[0].renewed, little, "a difference that matters to nobody");
-    let said = Lease { session: String::new(), seconds: 0, acquired: 0, renewed: 0 };
-    lifecycle.renewed(seconds(5), clock(seconds(5)), &NODE, &said);
+    assert_eq!(lifecycle.leases_left()[0].renewed, little, "a small deviation is kept");
+    let lease = Lease { session: String::new(), seconds: 0, acquired: 0, renewed: 0 };
+    lifecycle.renewed(seconds(5), clock(seconds(5)), &NODE, &lease);
     assert_eq!(lifecycle.deadlines.first().map(|(at, _)| *at), Some(seconds(6)));
-    let said = Lease { seconds: u32::MAX, ..said };
-    lifecycle.renewed(seconds(5), clock(seconds(5)), &NODE, &said);
+    let lease = Lease { seconds: u32::MAX, ..lease };
+    lifecycle.renewed(seconds(5), clock(seconds(5)), &NODE, &lease);
     assert_eq!(lifecycle.deadlines.first().map(|(at, _)| *at), Some(seconds(86_405)));
 }
 
 #[test]
-fn being_out_of_sync_is_told_when_it_has_lasted() {
+fn out_of_sync_is_published_once_it_is_steady() {
     let mut lifecycle = lifecycle(&Registered::default());
     lifecycle.in_sync(seconds(0), &NODE, true, 0, 0, 0);
     assert_eq!(lifecycle.deadline(), None, "a node that is not connected is neither");
@@ -239,7 +239,7 @@ fn being_out_of_sync_is_told_when_it_has_lasted() {
     };
     let (yes, pending, rejected, held) =
         ((true, 0, 0, 0), (false, 2, 0, 0), (false, 1, 1, 0), (false, 0, 1, 4));
-    assert_eq!(see(1, (false, 5, 0, 0)), None, "of numbers nobody is told");
+    assert_eq!(see(1, (false, 5, 0, 0)), None, "numbers alone are not published");
     assert_eq!(see(2, yes), None);
     assert_eq!(see(11, yes), None);
     assert_eq!(see(12, yes), Some((TRUE, "InSync".into())));
@@ -253,14 +253,14 @@ fn being_out_of_sync_is_told_when_it_has_lasted() {
     assert_eq!(see(82, held), Some((FALSE, "RemovalsHeldBack".into())));
     // The number of held-back removals is published, for the operator who confirms them.
     assert_eq!(see(83, (false, 0, 1, 5)), None);
-    assert_eq!(see(88, (false, 7, 1, 5)), None, "of other numbers nobody is told");
+    assert_eq!(see(88, (false, 7, 1, 5)), None, "other numbers alone are not published");
     assert_eq!(see(93, (false, 0, 1, 5)), Some((FALSE, "RemovalsHeldBack".into())));
     assert_eq!(see(94, (false, 3, 1, 5)), None);
     assert_eq!(see(110, (false, 3, 1, 5)), None);
 }
 
 #[test]
-fn a_node_that_was_removed_is_not_written_any_more() {
+fn removed_node_is_not_written() {
     let mut lifecycle = lifecycle(&registered(clock(Now::ZERO)));
     renew(&mut lifecycle, seconds(1));
     lifecycle.forget(&NODE);
@@ -269,7 +269,7 @@ fn a_node_that_was_removed_is_not_written_any_more() {
 }
 
 #[test]
-fn ten_thousand_nodes_are_written_in_pieces_that_follow_one_another() {
+fn ten_thousand_nodes_are_written_in_consecutive_batches() {
     let mut lifecycle = lifecycle(&Registered::default());
     let names: Vec<NodeName> = (0..10_000).map(|number| node_name(&format!("edge-{number}"))).collect();
     for name in &names {
@@ -277,7 +277,7 @@ fn ten_thousand_nodes_are_written_in_pieces_that_follow_one_another() {
     }
     let (mut leases, mut changes) = (BTreeSet::new(), BTreeSet::new());
     let mut writes = 0;
-    while lifecycle.deadline() == Some(seconds(5)) || lifecycle.deadline() == Some(seconds(1) + GATHER) {
+    while lifecycle.deadline() == Some(seconds(5)) || lifecycle.deadline() == Some(seconds(1) + DEBOUNCE) {
         let (some, others) = (lifecycle.leases_due(seconds(5)), lifecycle.changes_due(seconds(5)));
         assert!(some.len() <= BATCH && others.len() <= BATCH);
         leases.extend(some.into_iter().map(|lease| lease.node));
@@ -398,8 +398,8 @@ proptest! {
     ) {
         let now = Duration::from_secs(at);
         let mut lifecycle = lifecycle(&Registered::default());
-        let said = Lease { session: String::new(), seconds, acquired, renewed };
-        lifecycle.renewed(now, clock(now), &NODE, &said);
+        let lease = Lease { session: String::new(), seconds, acquired, renewed };
+        lifecycle.renewed(now, clock(now), &NODE, &lease);
         let lease = lifecycle.leases_left().remove(0);
         prop_assert!((1..=MAX_SECONDS).contains(&lease.seconds));
         for time in [lease.acquired, lease.renewed] {
@@ -409,18 +409,18 @@ proptest! {
 }
 
 #[test]
-fn a_node_that_lives_here_and_was_found_silent_elsewhere_is_written_ready_again() {
+fn live_node_found_silent_elsewhere_is_written_ready() {
     let mut lifecycle = NodeLifecycle::of_replica(Now::ZERO, clock(Now::ZERO), FLUSH);
     // A node that is not connected here is not judged.
     lifecycle.found_silent(seconds(1), &NODE);
     assert!(write(&mut lifecycle, seconds(2)).is_empty());
     lifecycle.welcomed(seconds(3), &NODE);
     renew(&mut lifecycle, seconds(3));
-    let told = write(&mut lifecycle, seconds(4));
-    assert_eq!(written(&told, READY).map(|(status, _)| status), Some(TRUE));
+    let written_again = write(&mut lifecycle, seconds(4));
+    assert_eq!(written(&written_again, READY).map(|(status, _)| status), Some(TRUE));
     assert!(write(&mut lifecycle, seconds(5)).is_empty());
     lifecycle.found_silent(seconds(6), &NODE);
-    assert_eq!(write(&mut lifecycle, seconds(7)), told);
+    assert_eq!(write(&mut lifecycle, seconds(7)), written_again);
     // A node that stops renewing here may be alive at another replica: nothing is written.
     assert!(write(&mut lifecycle, seconds(3600)).is_empty());
 }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lag_is_counted_from_its_beginning() {
+    fn lag_is_measured_from_its_start() {
         let at = Now::from_secs;
         let mut progress = Progress::default();
         progress.set_lags(true, at(1));

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_confirmation_is_read_until_it_is_ended() {
+    fn confirmation_is_returned_until_it_is_ended() {
         let mut state = ReplicaState::default();
         assert!(state.confirmation().is_none() && !state.end_confirmation());
         for (text, read) in [("one/7", Some(("one", 7))), ("a/b/x", Some(("a/b", 0))), ("nonsense", None)] {

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_that_waits_ends_with_its_connection() {
+    fn unsent_frame_is_dropped_with_its_connection() {
         let mut session = Session::default();
         session.connected("1".into());
         session.begin("s".into());
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn one_task_at_a_time_waits_for_room() {
+    fn one_task_waits_for_capacity() {
         let mut session = Session::default();
         assert_eq!((session.await_room(), session.await_room()), (true, false));
         session.has_room();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_ends_by_itself() {
+    fn refusal_expires() {
         let mut session = Session::default();
         assert!(!session.is_refused(Now::ZERO));
         session.refuse_until(Now::from_secs(60));

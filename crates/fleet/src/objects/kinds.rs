@@ -13,8 +13,7 @@ use edgesync_schema::Schema;
 
 /// Reason why clients cannot write records. They are the ledger of sent objects: a forged or
 /// deleted one would make the cloud send too little or too much until the node's digest reveals it.
-const RECORDS_HINT: &str =
-    "it says what a node has reported and is written by nobody else; change the object that it is about";
+const RECORDS_HINT: &str = "records of what nodes report are read-only; change the object instead";
 
 /// Table of kinds. Readers clone an `Arc` of the whole table; writers replace it.
 pub(super) struct Kinds {
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn built_in_kinds_are_served_with_what_kubectl_knows_of_them() {
+    fn built_in_kinds_are_served_with_kubectl_metadata() {
         let kinds = Kinds::new(Vec::new());
         let pods = kinds.get("", "v1", "pods").unwrap();
         assert_eq!(
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_of_the_store_is_served_unless_a_definition_says_more() {
+    fn learnt_kind_yields_to_a_definition() {
         let kinds = Kinds::new(vec![
             guess("lab.io/v1", "Widget", true),
             guess("autoscaling/v1", "HorizontalPodAutoscaler", true),
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn discovery_shows_groups_and_kinds_in_the_order_of_kubernetes() {
+    fn discovery_is_in_the_order_of_kubernetes() {
         let kinds = Kinds::new(Vec::new());
         let resource = |group: &str, kind: &str| {
             let resource = Arc::new(guess(&format!("{group}/v1"), kind, true));
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_changes_only_with_the_kinds() {
+    fn kinds_version_changes_only_with_the_kinds() {
         let kinds = Kinds::new(Vec::new());
         let before = kinds.version();
         kinds.set_custom(&[]);
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_does_not_take_a_built_in_kind_over() {
+    fn definition_does_not_replace_a_built_in_kind() {
         let kinds = Kinds::new(Vec::new());
         let pods = kinds.get("", "v1", "pods").unwrap();
         kinds.set_custom(&[Arc::new(Kind { custom: true, ..Kind::clone(&pods) })]);

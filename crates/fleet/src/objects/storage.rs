@@ -63,8 +63,7 @@ impl Storage for CloudObjects {
     }
 
     fn checks(&self) -> Vec<(&'static str, Result<()>)> {
-        let damage =
-            |damage| Status::unavailable(format!("the database is damaged: {damage}"), RETRY_SECONDS);
+        let damage = |damage| Status::unavailable(format!("database is damaged: {damage}"), RETRY_SECONDS);
         vec![
             ("store", self.watches.ring.check()),
             ("database", self.store.damage().map_or(Ok(()), |what| Err(damage(what)))),

@@ -7,7 +7,7 @@ use super::*;
 use edgesync_object::kinds;
 
 #[test]
-fn tokens_come_back_and_others_are_refused() {
+fn continue_tokens_round_trip_and_others_are_refused() {
     let cursor = Cursor { namespace: "a".into(), name: "b/ä".into() };
     assert_eq!(read_token(&write_token(&cursor)), Ok(Some(cursor)));
     assert_eq!(read_token(""), Ok(None));
@@ -17,7 +17,7 @@ fn tokens_come_back_and_others_are_refused() {
 }
 
 #[test]
-fn a_full_disk_asks_the_client_to_come_back() {
+fn full_disk_returns_retry_after() {
     let secret = kinds::by_word("secret").unwrap().resource();
     let status = status(&secret, "s", &CloudError::Store(StoreError::Closed));
     assert_eq!((status.code, status.details.unwrap().retry_after_seconds), (503, RETRY_SECONDS));

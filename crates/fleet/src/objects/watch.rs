@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_kept_once_somebody_has_asked_for_it_and_from_the_next_transaction_on() {
+    fn watched_kind_is_cached_from_the_next_transaction() {
         let watches = Watches::new(1 << 20);
         let of = KindName { group: String::new(), kind: "A".to_owned() };
         watches.begin(101);

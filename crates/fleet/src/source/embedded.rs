@@ -115,7 +115,7 @@ impl ObjectSource for Embedded {
         if unknown.is_empty() {
             return Vec::new();
         }
-        let message = format!("no kind is called {}", unknown.join(", "));
+        let message = format!("unknown kinds: {}", unknown.join(", "));
         vec![RuleProblem { reason: "KindUnknown", message, hides: false }]
     }
 
@@ -244,7 +244,7 @@ mod tests {
     use edgesync_protocol::upload::Lane;
 
     #[tokio::test]
-    async fn events_of_nodes_make_no_namespaces() {
+    async fn node_events_create_no_namespaces() {
         let dir = tempfile::tempdir().unwrap();
         let store = CloudStore::open(&dir.path().join("cloud.db"), &CloudOptions::default()).unwrap();
         let objects = Arc::new(CloudObjects::new(store).await.unwrap());

@@ -24,21 +24,21 @@ pub enum SourceError {
     #[error("{0}")]
     Unread(String),
     /// Every compare-and-swap failed because of concurrent writers.
-    #[error("the {kind} '{name}' is changed by others all the time")]
+    #[error("update {kind} '{name}': too many conflicting writes")]
     Contended {
         /// The kind of the object.
         kind: &'static str,
         name: String,
     },
     /// A required object is missing.
-    #[error("there is no {kind} '{name}'")]
+    #[error("{kind} '{name}' not found")]
     Missing {
         /// The kind of the object.
         kind: &'static str,
         name: String,
     },
     /// The object shared by the replicas is missing or not in their format.
-    #[error("the {kind} '{name}' is gone or damaged: it is made anew when a replica starts")]
+    #[error("{kind} '{name}' is missing or damaged: replicas recreate it when they start")]
     Damaged {
         /// The kind of the object.
         kind: &'static str,
@@ -54,7 +54,7 @@ pub enum SourceError {
         why: String,
     },
     /// Another replica serves the node.
-    #[error("the node '{node}' is served by another replica now: {replica}")]
+    #[error("node '{node}' is now served by replica {replica}")]
     ServedElsewhere {
         /// Name of the node.
         node: String,
@@ -62,13 +62,13 @@ pub enum SourceError {
         replica: String,
     },
     /// The node is not connected to this replica.
-    #[error("the node '{node}' is not connected here any more")]
+    #[error("node '{node}' is no longer connected to this replica")]
     NotServed {
         /// Name of the node.
         node: String,
     },
     /// A namespace could not be looked up.
-    #[error("the namespace '{namespace}' could not be looked up: {message}")]
+    #[error("look up namespace '{namespace}': {message}")]
     Namespace {
         namespace: String,
         /// The message of the API.
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_comes_back_and_a_database_does_not() {
+    fn cluster_errors_are_retryable_and_database_errors_are_not() {
         assert!(SourceError::from(Failure::Unserved("no route".into())).is_retryable());
         assert!(SourceError::Contended { kind: "Node", name: "edge-1".into() }.is_retryable());
         assert!(

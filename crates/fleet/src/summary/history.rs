@@ -43,7 +43,7 @@ impl History {
             at: self.0.iter().map(|sample| sample.at).collect(),
             counts,
             held: column(&|sample| sample.tally.held),
-            wanted: column(&|sample| sample.tally.wanted),
+            desired: column(&|sample| sample.tally.desired),
             bytes_sent: column(&|sample| sample.sent),
             bytes_received: column(&|sample| sample.received),
         }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_sample_goes_after_an_hour() {
+    fn oldest_sample_is_dropped_after_an_hour() {
         let mut history = History::default();
         for at in 0..400 {
             history.push(Sample { at, sent: 10 * u64::try_from(at).unwrap(), ..Sample::default() });

@@ -25,7 +25,7 @@ impl Coarse {
 
 /// Numbers of a node at one moment. Bytes are counted from the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct MinuteSample {
     /// Report latency in milliseconds; zero if unknown.
     pub(crate) latency: u64,
     /// Bytes of frames sent to the node.
@@ -41,13 +41,13 @@ pub(crate) struct Past {
     /// Number of samples, up to [`SAMPLES`].
     count: u16,
     next: u16,
-    before: Seen,
+    before: MinuteSample,
 }
 
 impl Past {
     /// Adds the sample of a minute. Allocates nothing for a node that was never connected.
-    pub(crate) fn push(&mut self, seen: Seen) {
-        if self.samples.is_none() && seen == Seen::default() {
+    pub(crate) fn push(&mut self, seen: MinuteSample) {
+        if self.samples.is_none() && seen == MinuteSample::default() {
             return;
         }
         let samples = self.samples.get_or_insert_with(|| Box::new([[Coarse::default(); 3]; SAMPLES]));
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_kept_to_a_thousandth() {
+    fn samples_keep_a_precision_of_a_thousandth() {
         for number in [0, 1, 99, 4095, 4096, 10_000, 65_536, 1_234_567, 100_000_000] {
             let kept = Coarse::of(number).number();
             assert!(number - kept <= number / 1000, "{number} became {kept}");
@@ -93,12 +93,12 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_is_kept_in_its_order() {
+    fn samples_keep_their_order() {
         let mut past = Past::default();
-        past.push(Seen::default());
+        past.push(MinuteSample::default());
         assert!(past.samples.is_none());
         for minute in 1..=70 {
-            past.push(Seen { latency: minute, sent: 100 * minute, received: 7 });
+            past.push(MinuteSample { latency: minute, sent: 100 * minute, received: 7 });
         }
         let shown = past.show(5);
         let latency: Vec<u64> = (11..=70).collect();
@@ -106,8 +106,8 @@ mod tests {
         assert_eq!(shown.bytes_sent, [100; 60]);
         assert_eq!(shown.bytes_received[59], 0);
         let mut young = Past::default();
-        young.push(Seen { latency: 3, sent: 50, received: 60 });
-        young.push(Seen { latency: 4, sent: 55, received: 60 });
+        young.push(MinuteSample { latency: 3, sent: 50, received: 60 });
+        young.push(MinuteSample { latency: 4, sent: 55, received: 60 });
         let shown = young.show(5);
         assert_eq!((shown.bytes_sent, shown.bytes_received), (vec![50, 5], vec![60, 0]));
     }

@@ -40,26 +40,26 @@ pub(crate) struct Row {
     /// Held objects.
     pub(crate) held: u64,
     /// Desired objects.
-    pub(crate) wanted: u64,
+    pub(crate) desired: u64,
     /// Objects to be sent or removed.
     pub(crate) pending: u64,
     /// Objects that are rejected, held back from removal, or not in effect.
-    pub(crate) troubles: u64,
+    pub(crate) problems: u64,
 }
 
 impl Row {
     /// Returns whether only frequently changing numbers differ, as while a node syncs.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
-        self.state == other.state && self.troubles == other.troubles
+        self.state == other.state && self.problems == other.problems
     }
 
-    /// Writes `[name, state, since, held, wanted, pending, troubles],`.
+    /// Writes `[name, state, since, held, desired, pending, problems],`.
     pub(super) fn write(&self, name: &str, out: &mut String) {
-        let Self { state, since, held, wanted, pending, troubles } = self;
+        let Self { state, since, held, desired, pending, problems } = self;
         // Writing to a `String` cannot fail.
         let _ = write!(
             out,
-            "[{},{},{since},{held},{wanted},{pending},{troubles}],",
+            "[{},{},{since},{held},{desired},{pending},{problems}],",
             Value::from(name),
             *state as usize
         );
@@ -74,20 +74,20 @@ pub(crate) struct Tally {
     /// Held objects of all nodes.
     pub(crate) held: u64,
     /// Desired objects of all nodes.
-    pub(crate) wanted: u64,
+    pub(crate) desired: u64,
 }
 
 impl Tally {
     pub(super) fn add(&mut self, row: &Row) {
         self.counts[row.state as usize] += 1;
         self.held += row.held;
-        self.wanted += row.wanted;
+        self.desired += row.desired;
     }
 
     pub(super) fn remove(&mut self, row: &Row) {
         let count = &mut self.counts[row.state as usize];
         *count = count.saturating_sub(1);
         self.held = self.held.saturating_sub(row.held);
-        self.wanted = self.wanted.saturating_sub(row.wanted);
+        self.desired = self.desired.saturating_sub(row.desired);
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::node_name;
 
 fn row(state: State, held: u64) -> Row {
-    Row { state, held, wanted: 10, ..Row::default() }
+    Row { state, held, desired: 10, ..Row::default() }
 }
 
 fn found(rows: &[(&str, Row)], gone: &[&str]) -> Found {
@@ -33,23 +33,23 @@ fn forever() -> watch::Receiver<bool> {
 }
 
 #[test]
-fn counts_follow_the_rows() {
+fn tally_follows_the_rows() {
     let board = Board::new("s".into());
-    board.tell(1, found(&[("a", row(State::InSync, 10)), ("b", row(State::Offline, 4))], &[]));
-    board.tell(2, found(&[("b", row(State::Syncing, 6))], &[]));
+    board.publish(1, found(&[("a", row(State::InSync, 10)), ("b", row(State::Offline, 4))], &[]));
+    board.publish(2, found(&[("b", row(State::Syncing, 6))], &[]));
     let shown = read(&board.snapshot());
-    assert_eq!((&shown["held"], &shown["wanted"]), (&json!(16), &json!(20)));
+    assert_eq!((&shown["held"], &shown["desired"]), (&json!(16), &json!(20)));
     assert_eq!(shown["counts"], json!([1, 1, 0, 0, 0, 0, 0, 0]));
     assert_eq!(shown["states"][1], "syncing");
     assert_eq!(shown["nodes"], json!([["a", 0, 0, 10, 10, 0, 0], ["b", 1, 0, 6, 10, 0, 0]]));
-    board.tell(3, found(&[], &["a"]));
+    board.publish(3, found(&[], &["a"]));
     let shown = read(&board.snapshot());
     assert_eq!(shown["counts"], json!([0, 1, 0, 0, 0, 0, 0, 0]));
     assert_eq!((&shown["held"], &shown["nodes"].as_array().unwrap().len()), (&json!(6), &1));
 }
 
 #[test]
-fn names_are_written_so_that_they_stay_names() {
+fn names_are_escaped_in_rows() {
     let (odd, mut written) = ("a\"]\n<b>\u{202e}", String::from("["));
     row(State::InSync, 1).write(odd, &mut written);
     close(&mut written);
@@ -57,14 +57,14 @@ fn names_are_written_so_that_they_stay_names() {
 }
 
 #[tokio::test]
-async fn all_streams_are_handed_the_same_bytes() {
+async fn streams_share_the_same_bytes() {
     let board = Board::new("s".into());
-    board.tell(1, found(&[("a", row(State::InSync, 1))], &[]));
+    board.publish(1, found(&[("a", row(State::InSync, 1))], &[]));
     let mut streams: Vec<_> = (0..3).map(|_| board.watch(None, forever())).collect();
     for stream in &mut streams {
         assert_eq!(next(stream).await["type"], "SNAPSHOT");
     }
-    board.tell(2, found(&[("a", row(State::Offline, 1))], &[]));
+    board.publish(2, found(&[("a", row(State::Offline, 1))], &[]));
     let mut first = None;
     for stream in &mut streams {
         let line = stream.recv().await.unwrap().unwrap();
@@ -75,10 +75,10 @@ async fn all_streams_are_handed_the_same_bytes() {
 }
 
 #[tokio::test]
-async fn who_comes_back_is_told_what_it_does_not_know_or_all() {
+async fn reconnecting_stream_gets_deltas_or_a_snapshot() {
     let board = Board::new("s".into());
     for number in 0..5 {
-        board.tell(number, found(&[("a", row(State::InSync, number.unsigned_abs()))], &[]));
+        board.publish(number, found(&[("a", row(State::InSync, number.unsigned_abs()))], &[]));
     }
     let mut known = board.watch(Some(("s", 3)), forever());
     assert_eq!(
@@ -89,15 +89,15 @@ async fn who_comes_back_is_told_what_it_does_not_know_or_all() {
         assert_eq!(next(&mut board.watch(from, forever())).await["type"], "SNAPSHOT", "{from:?}");
     }
     for number in 0..i64::try_from(DELTAS).unwrap() {
-        board.tell(number, found(&[("a", row(State::InSync, number.unsigned_abs()))], &[]));
+        board.publish(number, found(&[("a", row(State::InSync, number.unsigned_abs()))], &[]));
     }
     assert_eq!(next(&mut board.watch(Some(("s", 3)), forever())).await["type"], "SNAPSHOT", "too long ago");
-    let told = board.told();
-    assert!(told.deltas.len() <= DELTAS && told.delta_bytes <= DELTA_BYTES);
+    let published = board.published();
+    assert!(published.deltas.len() <= DELTAS && published.delta_bytes <= DELTA_BYTES);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_ends_when_the_server_stops_and_says_that_it_lives_until_then() {
+async fn stream_sends_keepalives_until_the_server_stops() {
     let board = Board::new("s".into());
     let (stop, stopping) = watch::channel(false);
     let mut lines = board.watch(None, stopping);
@@ -109,18 +109,18 @@ async fn a_stream_ends_when_the_server_stops_and_says_that_it_lives_until_then()
 }
 
 #[test]
-fn nothing_new_is_no_revision() {
+fn pass_without_changes_creates_no_revision() {
     let board = Board::new("s".into());
-    board.tell(1, found(&[("a", row(State::InSync, 1))], &[]));
+    board.publish(1, found(&[("a", row(State::InSync, 1))], &[]));
     let before = board.snapshot();
-    board.tell(2, Found::default());
+    board.publish(2, Found::default());
     assert_eq!(board.snapshot().as_ptr(), before.as_ptr());
 }
 
 #[test]
-fn the_history_is_made_once_for_all_who_ask() {
+fn history_is_serialized_once_for_all_requests() {
     let board = Board::new("s".into());
-    board.tell(1, found(&[("a", row(State::InSync, 3))], &[]));
+    board.publish(1, found(&[("a", row(State::InSync, 3))], &[]));
     board.sample(|tally| Sample { at: 7, tally: *tally, sent: 1, received: 2 });
     let (one, other) = (board.history(), board.history());
     assert_eq!(one.as_ptr(), other.as_ptr());

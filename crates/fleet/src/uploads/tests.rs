@@ -13,7 +13,7 @@ fn upload(lane: Lane, contents: &[Value]) -> Upload {
     Upload { session: "s".into(), outbox: "o".into(), lane, confirmed: 6, items: items.collect() }
 }
 
-fn pod(uid: &str) -> Place {
+fn pod(uid: &str) -> NodePlacement {
     let fields = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "p", "namespace": "shop", "uid": uid}, "spec": {"nodeName": "edge-1"},
@@ -22,13 +22,13 @@ fn pod(uid: &str) -> Place {
     let resource = Arc::new(kinds::by_word("pods").unwrap().resource());
     let mut placement = Placement::default();
     placement.upsert(&Summary::of(&object, resource, ResourceVersion::from(3)));
-    Place::Here(placement.object(uid).unwrap().clone())
+    NodePlacement::Placed(placement.object(uid).unwrap().clone())
 }
 
-fn place(uid: &str) -> Place {
+fn place(uid: &str) -> NodePlacement {
     match uid {
         "here" => pod(uid),
-        _ => Place::Elsewhere,
+        _ => NodePlacement::NotPlaced,
     }
 }
 
@@ -38,7 +38,7 @@ fn builtin(resource: &Resource) -> Option<Arc<Schema>> {
 
 fn prepared(lane: Lane, content: Value) -> Result<Effect, Refusal> {
     let upload = upload(lane, &[content]);
-    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &places(&upload, place), builtin);
+    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &placements(&upload, place), builtin);
     assert_eq!((&*batch.node, &*batch.outbox, batch.lane, batch.confirmed), ("edge-1", "o", lane, 6));
     let mut items = batch.items;
     assert_eq!((items.len(), items[0].seq), (1, 7));
@@ -68,7 +68,7 @@ fn event(namespace: &str) -> Value {
 }
 
 #[test]
-fn a_report_of_the_node_is_taken_if_it_makes_a_node_that_clients_can_read() {
+fn node_report_is_accepted_if_its_node_is_valid() {
     let report = json!({"labels": {"a": "b"}, "status": {"capacity": {"memory": "1Gi"}}});
     match prepared(Lane::Status, json!({"node": report})).unwrap() {
         Effect::Node(report) => assert_eq!(report.labels.get("a").map(String::as_str), Some("b")),
@@ -85,7 +85,7 @@ fn a_report_of_the_node_is_taken_if_it_makes_a_node_that_clients_can_read() {
 }
 
 #[test]
-fn the_status_of_an_object_is_taken_from_the_node_that_holds_it() {
+fn status_is_accepted_from_a_node_with_the_object() {
     let running = json!({"phase": "Running", "nonsense": 1});
     match prepared(Lane::Status, status("here", "Pod", "p", running.clone())).unwrap() {
         Effect::Status { resource, namespace, name, uid, placed, status } => {
@@ -97,9 +97,9 @@ fn the_status_of_an_object_is_taken_from_the_node_that_holds_it() {
     }
     let elsewhere = prepared(Lane::Status, status("elsewhere", "Pod", "p", running.clone()));
     let Ok(Effect::Status { placed: false, .. }) = elsewhere else {
-        panic!("the store tells why not: {elsewhere:?}")
+        panic!("the store decides: {elsewhere:?}")
     };
-    for (uid, kind, name, said, reason) in [
+    for (uid, kind, name, value, reason) in [
         ("gone", "Node", "edge-2", running.clone(), RefusedReason::NotPlaced),
         ("gone", "Event", "e", running.clone(), RefusedReason::NotPlaced),
         ("here", "Pod", "other", running.clone(), RefusedReason::Invalid),
@@ -108,7 +108,7 @@ fn the_status_of_an_object_is_taken_from_the_node_that_holds_it() {
         ("here", "Pod", "p", json!("Running"), RefusedReason::Invalid),
         ("gone", "ConfigMap", "c", json!({}), RefusedReason::Invalid),
     ] {
-        let (found, message) = refused(Lane::Status, status(uid, kind, name, said));
+        let (found, message) = refused(Lane::Status, status(uid, kind, name, value));
         assert_eq!(found, reason, "{uid} {kind} {name}: {message}");
     }
     let other_lane = refused(Lane::Events, status("here", "Pod", "p", running));
@@ -121,7 +121,7 @@ fn effect(uid: &str, name: &str, state: &str) -> Value {
 }
 
 #[test]
-fn what_is_in_effect_is_of_an_object_of_the_node_with_its_name_and_within_limits() {
+fn effect_must_match_an_object_of_the_node_and_its_limits() {
     for (uid, expected) in [("here", true), ("elsewhere", false)] {
         match prepared(Lane::Status, effect(uid, "p", "InEffect")).unwrap() {
             Effect::InEffect { effect, epoch, placed } => {
@@ -144,14 +144,14 @@ fn what_is_in_effect_is_of_an_object_of_the_node_with_its_name_and_within_limits
 }
 
 #[test]
-fn a_kind_of_which_nobody_knows_the_fields_may_have_any_status() {
+fn kind_without_a_schema_accepts_any_status() {
     let upload = upload(Lane::Status, &[status("here", "Pod", "p", json!({"any": 1}))]);
-    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &places(&upload, place), |_| None);
+    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &placements(&upload, place), |_| None);
     assert!(batch.items[0].effect.is_ok());
 }
 
 #[test]
-fn events_pass_the_rules_of_the_api() {
+fn events_are_validated_as_by_the_api() {
     match prepared(Lane::Events, event("default")).unwrap() {
         Effect::Event(event) => assert_eq!((event.name(), event.namespace()), ("e", "default")),
         other => panic!("{other:?}"),
@@ -162,7 +162,7 @@ fn events_pass_the_rules_of_the_api() {
 }
 
 #[test]
-fn an_event_is_as_long_as_a_device_can_make_it() {
+fn event_limit_admits_the_largest_event_of_a_device() {
     let long = |bytes: usize| {
         let mut event = event("default");
         event["event"]["metadata"]["annotations"] = json!({"a": "x".repeat(bytes)});
@@ -175,11 +175,11 @@ fn an_event_is_as_long_as_a_device_can_make_it() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_and_the_rest_is_taken() {
+fn invalid_items_are_refused_and_the_rest_is_applied() {
     let deep = (0..200).fold(json!(1), |inner, _| json!([inner]));
     let contents = [json!(7), json!({"other": {}}), json!({"event": deep}), event("default")];
     let upload = upload(Lane::Events, &contents);
-    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &places(&upload, place), builtin);
+    let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &placements(&upload, place), builtin);
     let taken: Vec<_> = batch.items.iter().map(|item| (item.seq, item.effect.is_ok())).collect();
     assert_eq!(taken, [(7, false), (8, false), (9, false), (10, true)]);
 }
@@ -195,7 +195,7 @@ proptest! {
         for lane in Lane::ALL {
             let contents: Vec<Value> = values.iter().map(|value| json!({ &word: value })).collect();
             let upload = upload(lane, &contents);
-            let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &places(&upload, place), builtin);
+            let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &placements(&upload, place), builtin);
             prop_assert_eq!(batch.items.len(), contents.len());
             for item in batch.items {
                 if let Err((_, message)) = item.effect {

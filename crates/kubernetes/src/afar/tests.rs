@@ -24,7 +24,7 @@ fn at(second: i64) -> Timestamp {
 
 #[test]
 fn a_node_is_what_its_conditions_say() {
-    let held = "3 objects to be sent or removed, 20 objects held back from removal until that is confirmed";
+    let held = "3 objects to be sent or removed, 20 objects held back from removal until confirmed";
     for (ready, in_sync, state, shown) in [
         ("True", vec![("True", "")], "in sync", [Some(0), Some(0), Some(0)]),
         ("True", vec![("False", "1 object to be sent or removed")], "syncing", [Some(1), Some(0), Some(0)]),

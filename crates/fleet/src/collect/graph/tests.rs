@@ -39,13 +39,13 @@ impl Model {
             "deletionTimestamp": object.deleting.then_some("x"),
             "ownerReferences": object.owners.iter().map(owner).collect::<Vec<_>>()}})
         .to_string();
-        let place = Place {
+        let place = Identity {
             resource: Arc::new(kinds::by_word("pod").unwrap().resource()),
             namespace: "n".into(),
             name: uid(id).into(),
             version: 1,
         };
-        self.graph.observe(place, serde_json::from_str::<Seen<'_>>(&text).unwrap().metadata);
+        self.graph.observe(place, serde_json::from_str::<ParsedObject<'_>>(&text).unwrap().metadata);
         self.objects.insert(id, object);
     }
 
@@ -92,7 +92,7 @@ impl Model {
 }
 
 #[test]
-fn objects_without_owners_cost_nothing() {
+fn objects_without_owners_use_no_memory() {
     let mut model = Model::default();
     model.put(1, Modelled::default());
     model.put(2, Modelled { owners: vec![1], ..Modelled::default() });

@@ -21,8 +21,8 @@ impl Bodies {
     }
 }
 
-fn wanted(name: &str, version: u64, size: usize) -> Wanted {
-    Wanted { uid: name.into(), version: version.into(), size }
+fn request(name: &str, version: u64, size: usize) -> BodyRequest {
+    BodyRequest { uid: name.into(), version: version.into(), size }
 }
 
 fn loaded(uid: &Uid, version: u64, size: usize) -> Loaded {
@@ -52,16 +52,16 @@ fn alive(bodies: &Bodies) -> (u64, u64) {
 }
 
 #[test]
-fn an_object_that_all_nodes_want_is_read_once_and_held_once() {
+fn object_desired_on_all_nodes_is_read_and_held_once() {
     let mut bodies = Bodies::new(256 << 20);
     for node in 0..10_000 {
-        bodies.load(NodeId::of_tests(node), 0, Sort::Small, vec![wanted("a", 1, 100 * KIB)]);
+        bodies.load(NodeId::of_tests(node), 0, SizeClass::Small, vec![request("a", 1, 100 * KIB)]);
     }
     assert_eq!(read_all(&mut bodies, 1, 100 * KIB), [1]);
     let answers = answers(&mut bodies);
     assert_eq!((answers.len(), alive(&bodies)), (10_000, (1, 100 << 10)));
     // A later load finds it.
-    bodies.load(NodeId::of_tests(901), 7, Sort::Small, vec![wanted("a", 1, 100 * KIB)]);
+    bodies.load(NodeId::of_tests(901), 7, SizeClass::Small, vec![request("a", 1, 100 * KIB)]);
     assert_eq!(bodies.read(), None);
     assert_eq!(bodies.answer().unwrap().token, 7);
     drop(answers);
@@ -71,11 +71,11 @@ fn an_object_that_all_nodes_want_is_read_once_and_held_once() {
 }
 
 #[test]
-fn what_many_nodes_want_is_read_together() {
+fn objects_of_many_nodes_are_read_in_batches() {
     let mut bodies = Bodies::new(256 << 20);
     for node in 0..1000 {
-        let objects = (0..5).map(|n| wanted(&format!("{node}-{n}"), 1, KIB)).collect();
-        bodies.load(NodeId::of_tests(node), 0, Sort::Small, objects);
+        let objects = (0..5).map(|n| request(&format!("{node}-{n}"), 1, KIB)).collect();
+        bodies.load(NodeId::of_tests(node), 0, SizeClass::Small, objects);
     }
     let reads = read_all(&mut bodies, 1, KIB);
     assert_eq!((reads.len(), reads.iter().sum::<usize>()), (2, 5000), "4 MiB each");
@@ -83,26 +83,41 @@ fn what_many_nodes_want_is_read_together() {
 }
 
 #[test]
-fn reads_under_way_are_bounded() {
+fn reads_in_flight_are_bounded() {
     let mut bodies = Bodies::new(256 << 20);
     for node in 0..10 {
-        bodies.load(NodeId::of_tests(905), node, Sort::Small, vec![wanted(&format!("o{node}"), 1, 5 << 20)]);
+        bodies.load(
+            NodeId::of_tests(905),
+            node,
+            SizeClass::Small,
+            vec![request(&format!("o{node}"), 1, 5 << 20)],
+        );
     }
     // All but the last two loads of a node belong to earlier sessions.
     assert_eq!(std::iter::from_fn(|| bodies.read()).count(), 2);
     for node in 0..10 {
-        bodies.load(NodeId::of_tests(node), 0, Sort::Small, vec![wanted(&format!("p{node}"), 1, 5 << 20)]);
+        bodies.load(
+            NodeId::of_tests(node),
+            0,
+            SizeClass::Small,
+            vec![request(&format!("p{node}"), 1, 5 << 20)],
+        );
     }
     assert_eq!(std::iter::from_fn(|| bodies.read()).count(), MAX_READS - 2);
 }
 
 #[test]
-fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
+fn bodies_over_the_limit_wait_and_a_larger_one_passes_alone() {
     let mut bodies = Bodies::new(20 << 20);
     for node in 0..8 {
-        bodies.load(NodeId::of_tests(node), 0, Sort::Large, vec![wanted(&format!("o{node}"), 1, 3 << 20)]);
+        bodies.load(
+            NodeId::of_tests(node),
+            0,
+            SizeClass::Large,
+            vec![request(&format!("o{node}"), 1, 3 << 20)],
+        );
     }
-    bodies.load(NodeId::of_tests(903), 0, Sort::Large, vec![wanted("huge", 1, 50 << 20)]);
+    bodies.load(NodeId::of_tests(903), 0, SizeClass::Large, vec![request("huge", 1, 50 << 20)]);
     let mut served = 0;
     loop {
         let reads = read_all(&mut bodies, 1, 3 << 20);
@@ -112,7 +127,7 @@ fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
         }
         assert!(alive(&bodies).1 <= 10 << 20, "half of the limit is for large objects");
         // Small objects do not wait for large ones.
-        bodies.load(NodeId::of_tests(904), 0, Sort::Small, vec![wanted("small", 1, KIB)]);
+        bodies.load(NodeId::of_tests(904), 0, SizeClass::Small, vec![request("small", 1, KIB)]);
         assert_eq!(bodies.read().unwrap(), [Uid::from("small")]);
         bodies.arrived(vec!["small".into()], Vec::new());
         assert_eq!(bodies.answer().unwrap().node, NodeId::of_tests(904));
@@ -122,11 +137,11 @@ fn bodies_beyond_the_limit_wait_and_a_larger_one_passes_alone() {
 }
 
 #[test]
-fn whoever_asks_for_a_newer_version_than_is_being_read_gets_it() {
+fn newer_version_than_the_one_being_read_is_read_again() {
     let mut bodies = Bodies::new(256 << 20);
-    bodies.load(NodeId::of_tests(902), 0, Sort::Small, vec![wanted("a", 1, KIB)]);
+    bodies.load(NodeId::of_tests(902), 0, SizeClass::Small, vec![request("a", 1, KIB)]);
     let uids = bodies.read().unwrap();
-    bodies.load(NodeId::of_tests(901), 0, Sort::Small, vec![wanted("a", 2, KIB)]);
+    bodies.load(NodeId::of_tests(901), 0, SizeClass::Small, vec![request("a", 2, KIB)]);
     bodies.arrived(uids.clone(), vec![loaded(&uids[0], 1, KIB)]);
     let early = answers(&mut bodies);
     assert_eq!((early[0].node, early.len()), (NodeId::of_tests(902), 1));
@@ -136,10 +151,15 @@ fn whoever_asks_for_a_newer_version_than_is_being_read_gets_it() {
 }
 
 #[test]
-fn what_is_no_more_or_cannot_be_read_is_left_out_and_a_node_that_went_gets_nothing() {
+fn missing_bodies_and_removed_nodes_are_skipped() {
     let mut bodies = Bodies::new(256 << 20);
-    bodies.load(NodeId::of_tests(1), 3, Sort::Small, vec![wanted("gone", 1, KIB), wanted("there", 1, KIB)]);
-    bodies.load(NodeId::of_tests(2), 0, Sort::Small, vec![wanted("there", 1, KIB)]);
+    bodies.load(
+        NodeId::of_tests(1),
+        3,
+        SizeClass::Small,
+        vec![request("gone", 1, KIB), request("there", 1, KIB)],
+    );
+    bodies.load(NodeId::of_tests(2), 0, SizeClass::Small, vec![request("there", 1, KIB)]);
     bodies.forget(NodeId::of_tests(2));
     let uids = bodies.read().unwrap();
     bodies.arrived(uids, vec![loaded(&"there".into(), 1, KIB)]);
@@ -153,7 +173,7 @@ fn what_is_no_more_or_cannot_be_read_is_left_out_and_a_node_that_went_gets_nothi
 
 /// Machines without I/O: each link accepts one frame in turn, like many slow links.
 #[test]
-fn two_hundred_nodes_that_are_sent_a_large_object_hold_one_body_together() {
+fn large_object_has_one_body_for_two_hundred_nodes() {
     const BYTES: usize = 3 << 20;
     let mut bodies = Bodies::new(256 << 20);
     let wish = Wish::of(BYTES);
@@ -167,8 +187,13 @@ fn two_hundred_nodes_that_are_sent_a_large_object_hold_one_body_together() {
     };
     for (number, cloud) in (0..).zip(&mut machines) {
         let (token, objects) = wants(cloud).unwrap();
-        let wanted = |(uid, version)| Wanted { uid, version, size: BYTES };
-        bodies.load(NodeId::of_tests(number), token, Sort::Large, objects.into_iter().map(wanted).collect());
+        let request = |(uid, version)| BodyRequest { uid, version, size: BYTES };
+        bodies.load(
+            NodeId::of_tests(number),
+            token,
+            SizeClass::Large,
+            objects.into_iter().map(request).collect(),
+        );
     }
     assert_eq!(read_all(&mut bodies, 1, BYTES), [1]);
     for answer in answers(&mut bodies) {

@@ -20,7 +20,7 @@ pub(super) struct Count {
     /// Nodes left to visit.
     nodes: VecDeque<NodeName>,
     /// Number of nodes that have reported whether one of the objects is in effect.
-    telling: u64,
+    reporting: u64,
     /// Number of those on which all reported objects are in effect.
     in_effect: u64,
 }
@@ -28,15 +28,14 @@ pub(super) struct Count {
 impl Count {
     /// Returns status, reason and message of the condition.
     pub(super) fn condition(&self) -> (&'static str, &'static str, String) {
-        let Self { telling, in_effect, .. } = self;
-        let (status, reason) = match telling {
-            0 => ("Unknown", "NothingReported"),
-            _ if telling == in_effect => ("True", "InEffect"),
+        let Self { reporting, in_effect, .. } = self;
+        let (status, reason) = match reporting {
+            0 => ("Unknown", "NoReport"),
+            _ if reporting == in_effect => ("True", "InEffect"),
             _ => ("False", "NotInEffect"),
         };
         let message = format!(
-            "nodes with rules for files that concern its objects, and on which the newest version of these is in effect: \
-             {in_effect} of {telling}"
+            "{in_effect} of {reporting} nodes with file rules for its objects have the newest versions in effect"
         );
         (status, reason, message)
     }
@@ -45,19 +44,19 @@ impl Count {
     fn add(&mut self, reconciler: &Reconciler, name: &NodeName) {
         let Some(node) = reconciler.nodes.named(name) else { return };
         reconciler.work.objects(self.objects.len() / OBJECTS_A_UNIT + 1);
-        let told =
+        let effects =
             self.objects.iter().filter_map(|(uid, version)| node.reported.standing.has(*uid, *version));
-        let (mut tells, mut all) = (false, true);
-        for is_in_effect in told {
-            tells = true;
+        let (mut reports, mut all) = (false, true);
+        for is_in_effect in effects {
+            reports = true;
             all &= is_in_effect;
         }
         // Reports to another replica, or to an earlier run of this one, are summarized in its Node,
         // for all of its objects.
-        tells |= node.replicas.in_effect().is_some();
+        reports |= node.replicas.in_effect().is_some();
         all &= node.replicas.in_effect() != Some(false);
-        self.telling += u64::from(tells);
-        self.in_effect += u64::from(tells && all);
+        self.reporting += u64::from(reports);
+        self.in_effect += u64::from(reports && all);
     }
 }
 
@@ -89,20 +88,20 @@ impl Rules {
     fn begin_count(&self, reconciler: &Reconciler, rule: Uid) -> Count {
         let placement = &reconciler.desired.placement;
         let id = self.known.get(&rule).and_then(|known| known.id);
-        let tells = |name: &&NodeName| {
+        let reports = |name: &&NodeName| {
             let node = reconciler.nodes.named(name);
             node.is_some_and(|node| {
                 node.reported.standing.counts().objects() > 0 || node.replicas.in_effect().is_some()
             })
         };
         let nodes: VecDeque<NodeName> =
-            id.into_iter().flat_map(|id| placement.nodes_of(id)).filter(tells).cloned().collect();
+            id.into_iter().flat_map(|id| placement.nodes_of(id)).filter(reports).cloned().collect();
         let objects = id.filter(|_| !nodes.is_empty()).map(|id| placement.objects_of(id));
         let keys =
             |object: Arc<edgesync_placement::Placed>| (key_of(&object.uid), key_of(object.version.as_str()));
         let objects: Vec<(u64, u64)> = objects.into_iter().flatten().map(keys).collect();
         reconciler.work.objects(objects.len());
-        Count { rule, objects, nodes, telling: 0, in_effect: 0 }
+        Count { rule, objects, nodes, reporting: 0, in_effect: 0 }
     }
 }
 
@@ -114,15 +113,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_is_in_effect_once_it_is_on_all_nodes_that_speak_of_its_objects() {
-        let count = |in_effect, telling| {
+    fn rule_is_in_effect_once_it_is_on_all_reporting_nodes() {
+        let count = |in_effect, reporting| {
             let (objects, nodes) = (Vec::new(), VecDeque::new());
             let (status, reason, message) =
-                Count { rule: "u".into(), objects, nodes, telling, in_effect }.condition();
-            assert!(message.ends_with(&format!("{in_effect} of {telling}")), "{message}");
+                Count { rule: "u".into(), objects, nodes, reporting, in_effect }.condition();
+            assert!(message.starts_with(&format!("{in_effect} of {reporting} nodes")), "{message}");
             (status, reason)
         };
-        assert_eq!(count(0, 0), ("Unknown", "NothingReported"));
+        assert_eq!(count(0, 0), ("Unknown", "NoReport"));
         assert_eq!(count(0, 1), ("False", "NotInEffect"));
         assert_eq!(count(1, 2), ("False", "NotInEffect"));
         assert_eq!(count(2, 2), ("True", "InEffect"));

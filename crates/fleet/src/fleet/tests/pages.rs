@@ -6,10 +6,10 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::node_name;
-use crate::summary::{Board, RolloutOf, Wanted};
+use crate::summary::{Board, ObjectFilter, RolloutOf};
 use edgesync_admin::Answer;
 use edgesync_admin::cloud::{
-    LabelKeys, LabelValues, NodeObjects, ObjectList, PlacementAnswer, Rollout, RuleList,
+    LabelKeys, LabelValues, NodeObjects, ObjectList, PlacementExplanation, Rollout, RuleList,
 };
 
 /// Nodes that share one object, and the overview of them.
@@ -35,14 +35,14 @@ impl Shown {
     }
 
     /// Runs the fleet until the overview satisfies a condition, with a constantly watching client.
-    async fn until_told(&mut self, expected: impl Fn(&Value) -> bool) -> Value {
+    async fn until_shown(&mut self, expected: impl Fn(&Value) -> bool) -> Value {
         let end = Instant::now() + PATIENCE;
         loop {
-            let told: Value = serde_json::from_slice(&self.board.snapshot()).unwrap();
-            if expected(&told) {
-                return told;
+            let view: Value = serde_json::from_slice(&self.board.snapshot()).unwrap();
+            if expected(&view) {
+                return view;
             }
-            assert!(Instant::now() < end, "{told}");
+            assert!(Instant::now() < end, "{view}");
             self.site.turn().await;
         }
     }
@@ -79,49 +79,49 @@ fn assert_is<T: Answer + Serialize>(answer: &Value) {
 }
 
 #[tokio::test]
-async fn pages_see_nodes_come_and_go() {
+async fn overview_follows_nodes_that_connect_and_leave() {
     let mut shown = Shown::start().await;
-    let told = shown.until_told(|told| told["counts"][0] == NODES).await;
-    assert_eq!((&told["held"], &told["wanted"]), (&json!(NODES), &json!(NODES)));
-    let names: Vec<&Value> = told["nodes"].as_array().unwrap().iter().map(|row| &row[0]).collect();
+    let view = shown.until_shown(|view| view["counts"][0] == NODES).await;
+    assert_eq!((&view["held"], &view["desired"]), (&json!(NODES), &json!(NODES)));
+    let names: Vec<&Value> = view["nodes"].as_array().unwrap().iter().map(|row| &row[0]).collect();
     assert_eq!(names, ["node-0", "node-1", "node-2"]);
     shown.nodes[0].abort();
-    let told = shown.until_told(|told| told["counts"] == json!([2, 0, 0, 0, 0, 0, 1, 0])).await;
-    let row = &told["nodes"][0];
+    let view = shown.until_shown(|view| view["counts"] == json!([2, 0, 0, 0, 0, 0, 1, 0])).await;
+    let row = &view["nodes"][0];
     assert_eq!((&row[0], &row[1], &row[3]), (&json!("node-0"), &json!(6), &json!(1)));
     let removed = shown.ask(|answer| AdminRequest::Remove(node_name("node-0"), answer)).await;
     assert!(removed.unwrap());
-    shown.until_told(|told| told["counts"] == json!([2, 0, 0, 0, 0, 0, 0, 1])).await;
+    shown.until_shown(|view| view["counts"] == json!([2, 0, 0, 0, 0, 0, 0, 1])).await;
     shown.nodes.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test]
-async fn a_rollout_says_who_holds_the_newest_version_and_who_does_not() {
+async fn rollout_lists_holding_nodes_and_stragglers() {
     let mut shown = Shown::start().await;
-    let told = shown.rollout().await;
-    assert_eq!((&told["holding"], &told["wanted"]), (&json!(NODES), &json!(NODES)), "{told}");
-    assert_eq!(told["stragglers"], json!([]));
+    let view = shown.rollout().await;
+    assert_eq!((&view["holding"], &view["desired"]), (&json!(NODES), &json!(NODES)), "{view}");
+    assert_eq!(view["stragglers"], json!([]));
     // The held objects of a disconnected node are unknown.
     shown.nodes[0].abort();
-    shown.until_told(|told| told["counts"][6] == 1).await;
+    shown.until_shown(|view| view["counts"][6] == 1).await;
     let mut changed = object("all", 20);
     changed.set_metadata("uid", json!(shown.object.uid));
     let stored = shown.site.store.update(&config_map(), changed, shown.object.version).await.unwrap();
     shown.site.until_in_sync(NODES - 1, &stored).await;
     let (end, version) = (Instant::now() + PATIENCE, stored.version.to_string());
-    let told = loop {
-        let told = shown.rollout().await;
-        if told["holding"] == 2 && told["version"] == *version {
-            break told;
+    let view = loop {
+        let view = shown.rollout().await;
+        if view["holding"] == 2 && view["version"] == *version {
+            break view;
         }
-        assert!(Instant::now() < end, "{told}");
+        assert!(Instant::now() < end, "{view}");
         shown.site.turn().await;
     };
-    assert_eq!((&told["behind"][6], &told["stragglers"][0]["node"]), (&json!(1), &json!("node-0")), "{told}");
-    assert_eq!(told["stragglers"][0]["why"], "offline");
-    assert_is::<Rollout>(&told);
-    assert!(told["since"].is_number(), "the change was seen: {told}");
-    let curve = &told["curve"];
+    assert_eq!((&view["behind"][6], &view["stragglers"][0]["node"]), (&json!(1), &json!("node-0")), "{view}");
+    assert_eq!(view["stragglers"][0]["why"], "offline");
+    assert_is::<Rollout>(&view);
+    assert!(view["since"].is_number(), "the change was seen: {view}");
+    let curve = &view["curve"];
     assert_eq!(curve["holding"].as_array().unwrap().last(), Some(&json!(2)));
     let ruled = shown.json(|answer| AdminRequest::Rollout(RolloutOf::Configured(0), answer)).await;
     assert_eq!((&ruled["holding"], &ruled["objects"]), (&json!(2), &json!(1)), "{ruled}");
@@ -131,7 +131,7 @@ async fn a_rollout_says_who_holds_the_newest_version_and_who_does_not() {
     let site = Some("site".to_owned());
     assert_is::<LabelValues>(&shown.json(|answer| AdminRequest::Labels(site, answer)).await);
     let explained = shown.json(|answer| AdminRequest::Explain(node_name("node-1"), None, answer)).await;
-    assert_is::<PlacementAnswer>(&explained);
+    assert_is::<PlacementExplanation>(&explained);
     for none in [RolloutOf::Configured(1), RolloutOf::Object("none".into()), RolloutOf::Rule("none".into())] {
         assert_eq!(shown.ask(|answer| AdminRequest::Rollout(none, answer)).await, None);
     }
@@ -139,7 +139,7 @@ async fn a_rollout_says_who_holds_the_newest_version_and_who_does_not() {
 }
 
 #[tokio::test]
-async fn objects_are_found_and_secrets_only_by_who_may_see_them() {
+async fn search_returns_secrets_only_to_permitted_roles() {
     let mut shown = Shown::start().await;
     let secret = kinds::by_word("secret").unwrap().resource();
     let body =
@@ -148,23 +148,23 @@ async fn objects_are_found_and_secrets_only_by_who_may_see_them() {
     while shown.site.fleet.reconciler.desired.placement.object(&stored.uid).is_none() {
         shown.site.turn().await;
     }
-    let wanted = Wanted { name: "all".into(), ..Wanted::default() };
+    let filter = ObjectFilter { name: "all".into(), ..ObjectFilter::default() };
     let names = |found: &Value| -> Vec<String> {
         found["items"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().into()).collect()
     };
-    let found = shown.json(|answer| AdminRequest::Find(wanted.clone(), answer)).await;
+    let found = shown.json(|answer| AdminRequest::Find(filter.clone(), answer)).await;
     assert_eq!(names(&found), ["all"]);
     assert_is::<ObjectList>(&found);
-    let all = Wanted { secrets: true, ..wanted.clone() };
+    let all = ObjectFilter { secrets: true, ..filter.clone() };
     let found = shown.json(|answer| AdminRequest::Find(all, answer)).await;
     assert_eq!(names(&found), ["all", "all-keys"]);
-    let exact = Wanted { exact: true, name: "al".into(), ..Wanted::default() };
+    let exact = ObjectFilter { exact: true, name: "al".into(), ..ObjectFilter::default() };
     assert!(names(&shown.json(|answer| AdminRequest::Find(exact, answer)).await).is_empty());
     let on_node =
-        shown.json(|answer| AdminRequest::Objects(node_name("node-1"), wanted.clone(), answer)).await;
+        shown.json(|answer| AdminRequest::Objects(node_name("node-1"), filter.clone(), answer)).await;
     assert_eq!((names(&on_node), &on_node["known"]), (vec!["all".to_owned()], &json!(true)));
     assert_eq!(on_node["items"][0]["held"], on_node["items"][0]["resourceVersion"]);
     assert_is::<NodeObjects>(&on_node);
-    assert!(shown.ask(|answer| AdminRequest::Objects(node_name("nobody"), wanted, answer)).await.is_none());
+    assert!(shown.ask(|answer| AdminRequest::Objects(node_name("unknown"), filter, answer)).await.is_none());
     shown.nodes.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -40,15 +40,15 @@ struct Store<const SHARED: bool>(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    changes: Option<Told>,
+    changes: Option<ChangeStream>,
     objects: HashMap<Uid, Object>,
     records: HashMap<NodeName, HashMap<Uid, Record>>,
 }
 
 /// The change stream, and the number of catch-up questions asked.
-struct Told(mpsc::UnboundedReceiver<Change>, Arc<AtomicU64>);
+struct ChangeStream(mpsc::UnboundedReceiver<Change>, Arc<AtomicU64>);
 
-impl Changes for Told {
+impl Changes for ChangeStream {
     async fn next(&mut self) -> Change {
         match self.0.recv().await {
             Some(change) => change,
@@ -70,7 +70,7 @@ fn version(object: &Object) -> ResourceVersion {
 }
 
 impl<const SHARED: bool> ObjectSource for Store<SHARED> {
-    type Changes = Told;
+    type Changes = ChangeStream;
 
     fn follow(&self) -> Self::Changes {
         self.0.lock().unwrap().changes.take().unwrap()
@@ -231,10 +231,10 @@ impl<const SHARED: bool> World<SHARED> {
         let directory = tempfile::tempdir().unwrap();
         let real = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
         let enrollment = enrollment(directory.path(), &real).await;
-        let (changes, told) = mpsc::unbounded_channel();
+        let (changes, stream) = mpsc::unbounded_channel();
         let asked = Arc::new(AtomicU64::new(0));
-        let told = Told(told, Arc::clone(&asked));
-        let store = Store(Arc::new(Mutex::new(State { changes: Some(told), ..State::default() })));
+        let stream = ChangeStream(stream, Arc::clone(&asked));
+        let store = Store(Arc::new(Mutex::new(State { changes: Some(stream), ..State::default() })));
         let (downlink, broker) = Downlink::played(QUEUE);
         changes.send(Change::Begun).unwrap();
         changes.send(Change::Complete).unwrap();
@@ -287,7 +287,7 @@ impl<const SHARED: bool> World<SHARED> {
             let (node, channel) = (node_name(name), Channel::Presence);
             self.up.push_back(FleetEvent::Message { node, channel, payload });
             device.connected();
-            said(name, device, &mut self.up);
+            queue_frames(name, device, &mut self.up);
         }
     }
 
@@ -297,8 +297,8 @@ impl<const SHARED: bool> World<SHARED> {
         while let Some(publish) = self.broker.queue.pop() {
             let Some(Topic::Down(name)) = topics.parse(&publish.topic) else { continue };
             let device = self.devices.get_mut(name).unwrap();
-            device.hears(&publish.payload);
-            said(name, device, &mut self.up);
+            device.receive(&publish.payload);
+            queue_frames(name, device, &mut self.up);
         }
     }
 
@@ -326,22 +326,22 @@ impl<const SHARED: bool> World<SHARED> {
     }
 
     /// Runs the fleet until all nodes satisfy a condition; asserts that no turn was long.
-    async fn until(&mut self, what: &str, wanted: impl Fn(&Node) -> bool) {
+    async fn until(&mut self, what: &str, condition: impl Fn(&Node) -> bool) {
         let begun = std::time::Instant::now();
         (self.longest, self.slowest) = (0, Duration::ZERO);
-        let (mut turns, mut as_wanted) = (0, false);
-        while !as_wanted {
+        let (mut turns, mut is_done) = (0, false);
+        while !is_done {
             self.carry();
             self.turn().await;
             turns += 1;
             assert!(begun.elapsed() < PATIENCE, "{what}");
             let quiet = self.up.is_empty()
                 && self.fleet.reconciler.nodes.is_idle()
-                && self.fleet.reconciler.broadcasts.is_told()
+                && self.fleet.reconciler.broadcasts.is_delivered()
                 && self.fleet.views.queries.is_empty();
-            as_wanted = quiet
+            is_done = quiet
                 && self.fleet.reconciler.nodes.len() == NODES
-                && self.fleet.reconciler.nodes.values().all(&wanted);
+                && self.fleet.reconciler.nodes.values().all(&condition);
         }
         let (longest, slowest) = (self.longest, self.slowest);
         println!(
@@ -363,14 +363,14 @@ impl<const SHARED: bool> World<SHARED> {
 }
 
 /// Queues the frames of a node for the cloud.
-fn said(name: &str, device: &mut Device, up: &mut VecDeque<FleetEvent>) {
-    while let Some(payload) = device.says() {
+fn queue_frames(name: &str, device: &mut Device, up: &mut VecDeque<FleetEvent>) {
+    while let Some(payload) = device.next_frame() {
         up.push_back(FleetEvent::Message { node: node_name(name), channel: Channel::Up, payload });
     }
 }
 
 #[tokio::test]
-async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
+async fn turn_length_does_not_grow_with_the_number_of_nodes() {
     let mut world = World::<false>::start().await;
     let all = OBJECTS as u64;
     for n in 0..OBJECTS {
@@ -394,7 +394,7 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
     world.fleet.administer(AdminRequest::Nodes(answer));
     let (answer, mut numbers) = tokio::sync::oneshot::channel();
     world.fleet.administer(AdminRequest::Numbers(answer));
-    world.until("somebody asks", |_| true).await;
+    world.until("an operator queries", |_| true).await;
     assert_eq!(nodes.try_recv().unwrap().items.len(), NODES);
     let numbers = numbers.try_recv().unwrap();
     assert_eq!((numbers.each.len(), numbers.nodes.desired), (NODES, all * NODES as u64));
@@ -408,7 +408,7 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
     world.connect_all();
     world.until_in_sync("all nodes come back", all).await;
 
-    world.fleet.answered(Inbox::Incarnation(Ok("two".into())));
+    world.fleet.handle_response(Response::Incarnation(Ok("two".into())));
     world.put("another");
     // The broker accepts nothing until all of them wait for capacity.
     while world.fleet.sender.waiting() < NODES - QUEUE {
@@ -417,21 +417,21 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are() {
     world.until_in_sync("the broker takes messages again", all + 1).await;
 
     world.changes.send(Change::Begun).unwrap();
-    let told = (1..OBJECTS).map(|n| world.summary(&format!("object-{n}"))).collect();
-    world.changes.send(Change::Listed(told)).unwrap();
+    let stream = (1..OBJECTS).map(|n| world.summary(&format!("object-{n}"))).collect();
+    world.changes.send(Change::Listed(stream)).unwrap();
     world.changes.send(Change::Complete).unwrap();
-    world.until_in_sync("all was told once more", all - 1).await;
+    world.until_in_sync("all objects were relisted", all - 1).await;
 }
 
 #[tokio::test]
-async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are_where_others_serve_them_too() {
+async fn turn_length_of_a_replica_does_not_grow_with_the_nodes() {
     let mut world = World::<true>::start().await;
     let all = OBJECTS as u64;
     for n in 0..OBJECTS {
         world.put(&format!("object-{n}"));
     }
     world.connect_all();
-    world.until_in_sync("new nodes ask whether that is all, and get it", all).await;
+    world.until_in_sync("new nodes catch up, and get all objects", all).await;
     assert!(world.answered >= 1);
     world.put("another");
     world.until_in_sync("an object is created", all + 1).await;
@@ -442,12 +442,12 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are_where_others_ser
     world.devices.values_mut().for_each(|device| device.machine.disconnected());
     world.delete("another");
     world.connect_all();
-    world.until_in_sync("all nodes come back, with something to lose", all).await;
+    world.until_in_sync("all nodes come back, holding a removed object", all).await;
 
     let maps = || Unread::Kind("configmaps".parse().unwrap(), None);
     world.changes.send(Change::Unread(vec![maps()])).unwrap();
     world.delete("object-0");
-    world.until("what cannot be read is left alone", |node| node.machine.pending() == 0).await;
+    world.until("unreadable objects are kept", |node| node.machine.pending() == 0).await;
     assert!(world.devices.values().all(|device| device.totals.count == all));
     world.changes.send(Change::Unread(Vec::new())).unwrap();
     world.until_in_sync("it can be read again", all - 1).await;
@@ -455,5 +455,5 @@ async fn no_turn_of_the_loop_is_longer_the_more_nodes_there_are_where_others_ser
     let until = world.asked.fetch_add(1, Ordering::Relaxed) + 1;
     world.changes.send(Change::Restored(until)).unwrap();
     world.put("another");
-    world.until_in_sync("the store was restored, and all say Hello", all).await;
+    world.until_in_sync("the store was restored, and all send a Hello", all).await;
 }

@@ -82,7 +82,7 @@ fn query(limit: usize) -> PageQuery {
 }
 
 #[tokio::test]
-async fn what_the_api_has_given_an_object_is_kept() {
+async fn fields_set_by_the_api_are_kept() {
     let Fixture { objects, .. } = &Fixture::plain().await;
     let mut object = config_map("lab", "a", &json!("v"));
     for (field, value) in [
@@ -104,7 +104,7 @@ async fn what_the_api_has_given_an_object_is_kept() {
 }
 
 #[tokio::test]
-async fn a_change_needs_the_version_and_the_uid_of_what_it_changes() {
+async fn update_requires_version_and_uid() {
     let Fixture { objects, .. } = &Fixture::plain().await;
     let cm = resource("cm");
     let first = create(objects, "a").await;
@@ -127,7 +127,7 @@ async fn a_change_needs_the_version_and_the_uid_of_what_it_changes() {
 }
 
 #[tokio::test]
-async fn an_equal_object_changes_nothing() {
+async fn equal_object_is_no_change() {
     let Fixture { objects, .. } = &Fixture::plain().await;
     let stored = create(objects, "a").await;
     let mut same = Object::parse(&stored.json).unwrap();
@@ -137,7 +137,7 @@ async fn an_equal_object_changes_nothing() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_too_large_is_refused_also_when_it_grows() {
+async fn too_large_object_is_refused_on_create_and_update() {
     let options = CloudOptions { max_object_bytes: 1000, ..CloudOptions::default() };
     let Fixture { objects, .. } = &Fixture::new(&options, RING_BYTES).await;
     let stored = create(objects, "a").await;
@@ -154,7 +154,7 @@ fn seen(batch: &Batch) -> Vec<(ChangeType, String, Option<String>)> {
 }
 
 #[tokio::test]
-async fn changes_tell_what_was_before_them_from_memory_and_from_the_history() {
+async fn changes_have_the_previous_object_from_memory_and_history() {
     let fixture = Fixture::plain().await;
     let cm = resource("cm");
     let start = Storage::version(&fixture.objects, &cm);
@@ -191,7 +191,7 @@ fn report(version: u64) -> RecordBatch {
 }
 
 #[tokio::test]
-async fn a_record_before_a_report_is_told_in_full_and_keeps_what_others_put_there() {
+async fn record_before_a_report_keeps_fields_of_others() {
     let fixture = Fixture::plain().await;
     let syncs = resource("objectsyncs");
     let store = fixture.objects.store().clone();
@@ -226,7 +226,7 @@ async fn a_record_before_a_report_is_told_in_full_and_keeps_what_others_put_ther
 }
 
 #[tokio::test]
-async fn a_version_of_the_future_waits_and_a_closed_store_is_unavailable() {
+async fn future_version_waits_and_closed_store_is_unavailable() {
     let Fixture { objects, .. } = &Fixture::plain().await;
     let cm = resource("cm");
     let now = Storage::version(objects, &cm);
@@ -242,7 +242,7 @@ async fn a_version_of_the_future_waits_and_a_closed_store_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_version_that_no_list_of_this_store_has_shown_is_expired() {
+async fn version_of_another_store_is_expired() {
     let options = CloudOptions::default();
     let fixture = Fixture::plain().await;
     let cm = resource("cm");
@@ -263,7 +263,7 @@ async fn a_version_that_no_list_of_this_store_has_shown_is_expired() {
 }
 
 #[tokio::test]
-async fn all_pages_of_a_snapshot_show_one_commit() {
+async fn pages_of_a_snapshot_show_one_commit() {
     let Fixture { objects, .. } = &Fixture::plain().await;
     let cm = resource("cm");
     let mut expected = Vec::new();
@@ -291,7 +291,7 @@ async fn all_pages_of_a_snapshot_show_one_commit() {
 }
 
 #[tokio::test]
-async fn pages_are_in_order_of_namespace_and_name_and_filtered_while_they_are_read() {
+async fn pages_are_ordered_by_name_and_filtered_during_the_read() {
     let Fixture { objects, .. } = &Fixture::plain().await;
     let cm = resource("cm");
     for (namespace, name) in [("b", "1"), ("a", "2"), ("a", "1"), ("a", "3"), ("c", "1")] {
@@ -327,7 +327,7 @@ fn counted(query: PageQuery) -> (PageQuery, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn one_object_is_listed_without_reading_others() {
+async fn single_object_is_listed_without_reading_others() {
     let Fixture { objects, .. } = &Fixture::plain().await;
     let cm = resource("cm");
     for number in 0..60 {
@@ -354,7 +354,7 @@ async fn one_object_is_listed_without_reading_others() {
 }
 
 #[tokio::test]
-async fn labels_are_selected_without_reading_other_objects() {
+async fn label_selectors_read_only_matching_objects() {
     let Fixture { objects, .. } = &Fixture::plain().await;
     let cm = resource("cm");
     for number in 0..40 {
@@ -395,7 +395,7 @@ async fn labels_are_selected_without_reading_other_objects() {
 }
 
 #[tokio::test]
-async fn too_many_lists_at_a_time_are_asked_to_come_back() {
+async fn excess_concurrent_lists_get_retry_after() {
     let snapshots = SnapshotLimits { open: 1, idle: 1 };
     let options = CloudOptions { snapshots, ..CloudOptions::default() };
     let Fixture { objects, .. } = &Fixture::new(&options, RING_BYTES).await;
@@ -408,7 +408,7 @@ async fn too_many_lists_at_a_time_are_asked_to_come_back() {
 }
 
 #[tokio::test]
-async fn lists_that_overlap_do_not_make_the_log_longer_than_its_bound() {
+async fn overlapping_lists_keep_the_log_within_its_bound() {
     const LOG: u64 = 256 << 10;
     let mut options = CloudOptions::default();
     options.engine.wal_bytes = LOG;
@@ -445,7 +445,7 @@ async fn lists_that_overlap_do_not_make_the_log_longer_than_its_bound() {
 }
 
 #[tokio::test]
-async fn a_store_is_observed_once() {
+async fn store_has_one_observer() {
     let Fixture { objects, .. } = &Fixture::plain().await;
     assert!(CloudObjects::new(objects.store().clone()).await.is_err());
 }
@@ -460,7 +460,7 @@ fn of_the_fleet(word: &str, number: usize) -> (Arc<Resource>, Object) {
 }
 
 #[tokio::test]
-async fn a_roll_out_to_ten_thousand_nodes_makes_nobody_list_anew() {
+async fn rollout_to_ten_thousand_nodes_expires_no_watch() {
     let Fixture { objects, .. } = &Fixture::plain().await;
     let first = create(objects, "a").await;
     let about = Arc::new(edgesync_object::ObjectRef {
@@ -486,7 +486,7 @@ async fn a_roll_out_to_ten_thousand_nodes_makes_nobody_list_anew() {
 }
 
 #[tokio::test]
-async fn what_the_fleet_writes_and_what_people_write_have_bounds_of_their_own() {
+async fn fleet_and_user_writes_have_separate_history_bounds() {
     let few = HistoryBound { changes: 16, bytes: 1 << 20 };
     let history = HistoryLimits { objects: few, fleet: few };
     let options = CloudOptions { history, ..CloudOptions::default() };
@@ -532,7 +532,7 @@ async fn terminate(objects: &CloudObjects, name: &str) -> Stored {
 }
 
 #[tokio::test]
-async fn nothing_slips_into_a_namespace_between_the_check_and_its_end() {
+async fn no_object_enters_a_namespace_during_its_deletion() {
     let Fixture { objects, dir, .. } = Fixture::plain().await;
     let objects = &Arc::new(objects);
     let (maps, namespaces) = (resource("cm"), resource("ns"));
@@ -559,8 +559,8 @@ async fn nothing_slips_into_a_namespace_between_the_check_and_its_end() {
     let path = "/api/v1/namespaces/lab/configmaps";
     edgesync_api::Client::new(address).post::<Value>(path, &later).await.unwrap();
     serving.abort();
-    let anew = Storage::get(&**objects, &namespaces, "", "lab").await.unwrap().unwrap();
-    assert!(anew.version > marked.version);
+    let recreated = Storage::get(&**objects, &namespaces, "", "lab").await.unwrap().unwrap();
+    assert!(recreated.version > marked.version);
     // A removal fails if the namespace is no longer empty.
     let marked = terminate(objects, "lab").await;
     let full = objects.remove(&namespaces, &marked).await.unwrap_err();

@@ -181,7 +181,7 @@ async fn storm(objects: &Arc<CloudObjects>, seed: u64, count: usize) {
 /// Clients with different lags follow while others write; then the store is closed with unread
 /// changes, and reopened.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_client_that_replays_the_changes_ends_with_what_a_fresh_list_shows() {
+async fn replayed_changes_equal_a_fresh_list() {
     let mut fixture = Fixture::new(&options(), RING).await;
     let kinds = ["cm", "objectsyncs"];
     let mut clients: Vec<_> =

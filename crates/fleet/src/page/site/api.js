@@ -1,14 +1,14 @@
-// What is asked of the server: its public API, and nothing else.
+// Requests to the public API of the server.
 
 const KEY = 'edgesync-key';
 const OWN = '/edgesync/v1/';
 
-/** Why an answer is none. */
+/** Error response of the server. */
 export class Refused extends Error {
   constructor(code, message) { super(message); this.code = code; }
 }
 
-/** A key comes with an address and does not stay in it: that may be copied. Tells whether there was one. */
+/** Moves a key from the address, which may be shared, to the storage. Returns whether there was one. */
 export function takeKey() {
   const given = /^#key=([A-Za-z0-9_.-]+)$/.exec(location.hash);
   if (!given) return false;
@@ -24,7 +24,7 @@ function headers(more) {
 
 async function refused(response) {
   let message = response.statusText;
-  try { message = (await response.json()).message || message; } catch { /* it has none */ }
+  try { message = (await response.json()).message || message; } catch { /* no message */ }
   return new Refused(response.status, message);
 }
 
@@ -34,10 +34,10 @@ async function ask(path, options = {}) {
   return response;
 }
 
-/** What a path answers. */
+/** Gets a path. */
 export const get = async (path, signal) => (await ask(path.startsWith('/') ? path : OWN + path, { signal })).json();
 
-/** The same; nothing if there is no such path or object, or it may not be seen. */
+/** Gets a path; null if it does not exist or is forbidden. */
 export async function find(path, signal) {
   try { return await get(path, signal); } catch (error) {
     if (error instanceof Refused && [403, 404].includes(error.code)) return null;
@@ -45,15 +45,15 @@ export async function find(path, signal) {
   }
 }
 
-/** The header cannot be sent by pages of elsewhere. */
+/** The header cannot be sent by pages of other origins. */
 const send = async (path, body) => (await ask(path, { method: 'POST', headers: { 'X-Edgesync-Page': '1', 'Content-Type': 'application/json' }, body })).json();
 
-/** Has something done. */
+/** Performs an action. */
 export const act = path => send(OWN + path);
 
 let role = null;
 
-/** Whether who looks may change something: the key tells, or whom the server takes them for. If nobody tells, it is tried. */
+/** Returns whether the user may perform actions, by the role of the key or of the certificate. An unknown role may try. */
 export async function mayAct() {
   const key = localStorage.getItem(KEY);
   if (key) return key.split('.')[1] === 'admin';

@@ -1,11 +1,11 @@
-// Small charts: a line that grows, and layers. Each says in words what it shows.
+// Small charts: lines and stacked areas, each with a text for screen readers.
 
 import { clock, el, number, svg } from './dom.js';
 import { STATES } from './states.js';
 
 const WIDTH = 600;
 
-/** The next round number. */
+/** Rounds up to a round number. */
 function round(value) {
   if (value <= 5) return Math.max(1, Math.ceil(value));
   const step = 10 ** Math.floor(Math.log10(value));
@@ -25,9 +25,9 @@ const xs = at => {
   return at.map(one => last > first ? (one - first) / (last - first) * WIDTH : WIDTH);
 };
 
-/** Lines over time. `series` are `{ label, values, kind }`; `of` is what the top is to be at least. */
+/** Draws lines over time. `series` are `{ label, values, kind }`; `of` is the top of the scale, if given. */
 export function curve({ title, at, series, height = 120, show = number, of = 0, step = false }) {
-  if (at.length < 2) return el('figure', { class: 'chart' }, el('figcaption', {}, title), el('p', { class: 'none' }, 'Drawn from the second point on.'));
+  if (at.length < 2) return el('figure', { class: 'chart' }, el('figcaption', {}, title), el('p', { class: 'none' }, 'Needs two samples.'));
   const top = of || round(Math.max(1, ...series.flatMap(one => one.values)));
   const x = xs(at);
   const y = value => height - Math.min(1, value / top) * (height - 3) - 1.5;
@@ -37,16 +37,16 @@ export function curve({ title, at, series, height = 120, show = number, of = 0, 
     const line = svg('path', { d: points, class: `line ${kind}` });
     return kind === 'main' ? [svg('path', { d: `${points}V${height}H${x[0]}Z`, class: 'area' }), line] : [line];
   });
-  const words = series.map(one => `${one.label} ${show(one.values.at(-1))} now, ${show(Math.max(...one.values))} at most`).join('; ');
+  const words = series.map(one => `${one.label} ${show(one.values.at(-1))} now, ${show(Math.max(...one.values))} maximum`).join('; ');
   const legend = series.length > 1 && el('span', { class: 'legend' }, series.map(one => el('span', { class: `key ${one.kind}` }, one.label)));
   const made = frame(title, height, at, top, show, drawn, legend);
   made.append(el('p', { class: 'unseen' }, words));
   return made;
 }
 
-/** Nodes that are not in sync over time, by state, one layer upon the other: those that need somebody at the bottom. */
+/** Draws the nodes out of sync over time, stacked by state, the most urgent at the bottom. */
 export function layers(title, at, counts, height = 96) {
-  if (at.length < 2) return el('figure', { class: 'chart' }, el('figcaption', {}, title), el('p', { class: 'none' }, 'A point is added every ten seconds.'));
+  if (at.length < 2) return el('figure', { class: 'chart' }, el('figcaption', {}, title), el('p', { class: 'none' }, 'Sampled every ten seconds.'));
   const order = [4, 5, 3, 6, 2, 1];
   const totals = at.map((_, place) => order.reduce((sum, state) => sum + counts[state][place], 0));
   const top = round(Math.max(1, ...totals));

@@ -1,6 +1,6 @@
-// Elements, and texts in them. Whatever comes from a server becomes text, never markup.
+// Builds elements. Values from the server become text, never markup.
 
-/** An element with attributes, listeners (`onclick`) and children: elements or texts. */
+/** Creates an element with attributes, listeners (`onclick`) and children: elements or texts. */
 export function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -14,7 +14,7 @@ export function el(tag, attributes = {}, ...children) {
 
 const SVG = document.documentElement.namespaceURI.replace('1999/xhtml', '2000/svg');
 
-/** The same for drawings. */
+/** Creates an SVG element. */
 export function svg(tag, attributes = {}, ...children) {
   const made = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -22,20 +22,20 @@ export function svg(tag, attributes = {}, ...children) {
   return made;
 }
 
-// What turns text around, hides in it, or breaks the line: shown as what it is.
+// Characters that reorder text, are invisible, or break the line: shown as their code points.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 const shown = character => `\u27e8U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}\u27e9`;
 
-/** A text as it may be shown: nothing in it is invisible. */
+/** Replaces invisible characters with their code points. */
 export const plain = value => String(value ?? '').replace(HIDDEN, shown);
 
-/** A text of somebody else's, in its own direction. */
+/** Creates an element for foreign text, in its own direction. */
 export const text = value => el('bdi', {}, plain(value));
 
-/** The same for names: in the letters of names. */
+/** Creates an element for a foreign name, in the font of names. */
 export const name = value => el('bdi', { class: 'name' }, plain(value));
 
-/** A text of any length, in a box that scrolls. */
+/** Creates an element for foreign text of any length; long text scrolls. */
 export const long = value => plain(value).length > 300
   ? el('div', { class: 'long', tabindex: 0, role: 'region', 'aria-label': 'Long text' }, text(value))
   : text(value);
@@ -47,10 +47,10 @@ const NUMBER = new Intl.NumberFormat('en');
 export const number = value => NUMBER.format(value ?? 0);
 const SECONDS = new Intl.DateTimeFormat(undefined, { timeStyle: 'medium' });
 
-/** The time of day, with seconds if what it is a part of is short. */
+/** Formats the time of day, with seconds if the whole range is short. */
 export const clock = (milliseconds, whole = Infinity) => (whole < 600_000 ? SECONDS : CLOCK).format(milliseconds);
 
-/** `3 min`, `2 h`, `5 d`. */
+/** Formats a duration: `3 min`, `2 h`, `5 d`. */
 export function span(seconds) {
   const whole = Math.max(0, Math.floor(seconds));
   if (whole < 60) return `${whole} s`;
@@ -59,22 +59,22 @@ export function span(seconds) {
   return `${Math.floor(whole / 86400)} d`;
 }
 
-/** A time in the reader's zone, with the one of the world beside it. */
+/** Creates a time in the reader's zone, with UTC as its title. */
 export function time(value, how = 'ago') {
   const at = typeof value === 'number' ? value : Date.parse(value);
-  if (!value || Number.isNaN(at)) return el('span', { class: 'none' }, 'not known');
+  if (!value || Number.isNaN(at)) return el('span', { class: 'none' }, 'unknown');
   const iso = new Date(at).toISOString();
-  const made = el('time', { datetime: iso, title: `${LOCAL.format(at)}, which is ${iso.replace('T', ' ').slice(0, 19)} UTC` });
-  const tell = () => {
+  const made = el('time', { datetime: iso, title: `${LOCAL.format(at)} (${iso.replace('T', ' ').slice(0, 19)} UTC)` });
+  const update = () => {
     const ago = (Date.now() - at) / 1000;
     made.textContent = how === 'ago' ? `${span(ago)} ago` : how === 'for' ? span(ago) : LOCAL.format(at);
   };
-  made.tell = how === 'at' ? undefined : tell;
-  tell();
+  made.update = how === 'at' ? undefined : update;
+  update();
   return made;
 }
 
-/** `12 KB`. */
+/** Formats a size: `12 KB`. */
 export function bytes(value) {
   const units = ['B', 'KB', 'MB', 'GB', 'TB'];
   let amount = value ?? 0, unit = 0;
@@ -82,7 +82,7 @@ export function bytes(value) {
   return `${amount >= 100 || unit === 0 ? Math.round(amount) : amount.toFixed(1)} ${units[unit]}`;
 }
 
-/** A table with a caption for those who do not see it; rows are lists of cells. */
+/** Creates a table with a caption for screen readers; rows are lists of cells. */
 export function table(caption, heads, rows) {
   const head = el('tr', {}, heads.map(label => el('th', { scope: 'col', class: label.startsWith('#') && 'number' }, label.replace('#', ''))));
   const cells = row => row.map((cell, place) => place === 0
@@ -93,13 +93,13 @@ export function table(caption, heads, rows) {
       el('tbody', {}, rows.map(row => el('tr', {}, cells(row))))));
 }
 
-/** What to do where there is nothing. */
+/** Creates the placeholder of an empty view, with the next steps. */
 export const empty = (title, ...more) => el('div', { class: 'empty' }, el('h2', {}, title), ...more);
 
-/** A command that can be copied. */
+/** Creates a command that can be copied. */
 export const command = line => el('code', { class: 'command' }, line);
 
-/** Puts children in the place of those that are there, and leaves what has the focus where it is. */
+/** Replaces the children of an element, and keeps focus and scroll positions. */
 export function fill(parent, ...children) {
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
   const key = focused && (focused.id || focused.getAttribute('href') || focused.getAttribute('aria-label'));

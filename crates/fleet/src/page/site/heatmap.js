@@ -1,20 +1,20 @@
-// All nodes on one canvas: a cell for each, in groups. Only what changes is drawn anew.
+// Map of all nodes on one canvas: a cell for each, in groups. Only changed cells are redrawn.
 
 import { colours, STATES } from './states.js';
 
 const GAP_Y = 10, GAP_X = 12, LABEL = 16, LARGEST = 26, SMALLEST = 6;
-/** From this size of a cell on there is room for its shape. */
+/** Minimum size of a cell with a shape. */
 const SHAPES = 9;
 
 export class Heatmap {
-  /** `groups` are `[label, [name, …]]`; `stateOf` tells the state of a node, `isShown` whether the filter lets it through. */
+  /** `groups` are `[label, [name, …]]`; `stateOf` returns the state of a node, `isShown` whether it matches the filter. */
   constructor(canvas, stateOf, isShown) {
     Object.assign(this, { canvas, stateOf, isShown, groups: [], names: [], places: new Map(), chosen: -1, size: 10, frame: 0 });
     this.pending = new Set();
     this.context = canvas.getContext('2d', { alpha: false });
   }
 
-  /** Other nodes, groups or room: everything is laid out and drawn. */
+  /** Lays out and draws all nodes, after a change of nodes, groups or size. */
   lay(groups, width, height) {
     const chosen = this.names[this.chosen];
     this.groups = groups;
@@ -35,7 +35,7 @@ export class Heatmap {
     this.draw();
   }
 
-  /** Where each cell is, at a size. Returns the height of all. */
+  /** Positions all cells for a size. Returns the total height. */
   arrange(size, labelled) {
     const total = this.names.length;
     this.size = size;
@@ -43,7 +43,7 @@ export class Heatmap {
     this.y = new Float32Array(total);
     this.labels = [];
     let place = 0, left = 0, top = 0, tallest = 0;
-    // All groups have as many rows, so that they stand in lines.
+    // All groups have the same number of rows, so that they align.
     const deep = Math.max(1, Math.round(Math.sqrt(total / Math.max(1, this.groups.length) / 2)));
     for (const [label, names] of this.groups) {
       const most = Math.max(1, Math.floor(this.width / size));
@@ -66,7 +66,7 @@ export class Heatmap {
     return Math.max(size, top + tallest);
   }
 
-  /** These nodes have changed: they are drawn with the next frame. */
+  /** Redraws changed nodes with the next frame. */
   change(names) {
     for (const name of names) {
       const place = this.places.get(name);
@@ -81,7 +81,7 @@ export class Heatmap {
     }
   }
 
-  /** Draws all. */
+  /** Draws all nodes. */
   draw() {
     const style = getComputedStyle(document.documentElement);
     this.colours = colours();
@@ -122,7 +122,7 @@ export class Heatmap {
     }
   }
 
-  /** The node at a point. */
+  /** Returns the index of the node at a point, or -1. */
   at(x, y) {
     for (let place = 0; place < this.names.length; place += 1) {
       if (x >= this.x[place] && x < this.x[place] + this.size && y >= this.y[place] && y < this.y[place] + this.size) return place;
@@ -130,7 +130,7 @@ export class Heatmap {
     return -1;
   }
 
-  /** The one that is reached from the chosen one with a key. */
+  /** Returns the index of the node that a key moves to. */
   next(key) {
     const last = this.names.length - 1, from = this.chosen;
     if (last < 0) return -1;
@@ -156,7 +156,7 @@ export class Heatmap {
   }
 }
 
-/** The shape of a state in a cell: what colour says, it says too. */
+/** Draws the shape of a state in a cell, which repeats the colour's meaning. */
 function shape(context, key, x, y, size, detailed, paper) {
   const edge = Math.max(1, Math.round(size / 8));
   if (key === 'offline') {

@@ -1,4 +1,4 @@
-// The page: which view an address leads to, and whether it is live.
+// The page: routes, and the connection status.
 
 import { takeKey } from './api.js';
 import { command, el, empty, fill, clock } from './dom.js';
@@ -21,7 +21,7 @@ function view([first, ...rest], parameters) {
   if (first === 'placements' && rest.length === 2) return [rest[1], () => placement(main, ...rest)];
   if (first === 'objects' && rest.length === 0) return ['Objects', () => objects(main, parameters)];
   if (first === 'objects' && rest.length === 3) return [rest[2], () => object(main, ...rest)];
-  return ['Not found', () => { fill(main, empty('There is nothing at this address', el('p', {}, el('a', { href: '#/' }, 'To the overview')))); }];
+  return ['Not found', () => { fill(main, empty('Page not found', el('p', {}, el('a', { href: '#/' }, 'Overview')))); }];
 }
 
 function decoded(word) {
@@ -46,14 +46,14 @@ function open(moved) {
   if (moved) scrollTo(0, 0);
 }
 
-/** Whether what is shown is what is. */
-function tellLive() {
-  const known = fleet.at ? `: this is how it was at ${clock(fleet.at)}` : '';
+/** Shows the connection status. */
+function showConnection() {
+  const known = fleet.at ? `, data from ${clock(fleet.at)}` : '';
   const [what, words] = {
     live: ['live', 'Live'],
     connecting: ['wait', 'Connecting'],
-    lost: ['lost', `No connection${known}. Trying again.`],
-    refused: ['lost', 'Not let in'],
+    lost: ['lost', `Disconnected${known}, retrying`],
+    refused: ['lost', 'Unauthorized'],
   }[fleet.live];
   if (live.className !== what || live.lastChild?.textContent !== words) {
     live.className = what;
@@ -62,9 +62,9 @@ function tellLive() {
   if (fleet.live === 'refused' && !main.querySelector('.key')) {
     end?.();
     end = null;
-    const how = location.protocol === 'https:' ? ['This browser has shown no certificate of an operator. ', 'Make one, and import it:']
-      : ['This page needs a key, which is good for twelve hours. ', 'On the machine of the cloud side:'];
-    fill(main, el('div', { class: 'empty key' }, el('h1', {}, 'Who are you?'), el('p', {}, how),
+    const how = location.protocol === 'https:' ? ['This browser has presented no operator certificate. ', 'Create one, and import it:']
+      : ['This page needs a key, which is valid for twelve hours. ', 'On the machine of the cloud side, run:'];
+    fill(main, el('div', { class: 'empty key' }, el('h1', {}, 'Sign in'), el('p', {}, how),
       command(location.protocol === 'https:' ? 'edgesync-cloud kubeconfig' : 'edgesync-cloud page'),
       el('p', { class: 'none' }, 'Open the address that it prints.')));
   } else if (fleet.live === 'live' && main.querySelector('.key')) {
@@ -75,7 +75,7 @@ function tellLive() {
 takeKey();
 open(false);
 addEventListener('hashchange', () => open(true));
-follow(tellLive);
-tellLive();
-setInterval(() => document.querySelectorAll('time').forEach(one => one.tell?.()), 1000);
+follow(showConnection);
+showConnection();
+setInterval(() => document.querySelectorAll('time').forEach(one => one.update?.()), 1000);
 run();

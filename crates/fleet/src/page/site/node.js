@@ -1,4 +1,4 @@
-// One node: what it holds, what it says, and the last hour.
+// A node: its objects, conditions and Events, and the last hour.
 
 import { act, find, get, mayAct, path, query } from './api.js';
 import { curve } from './charts.js';
@@ -9,24 +9,24 @@ import { again } from './rollout.js';
 import { badge, byWord, STATES } from './states.js';
 
 const ACTIONS = {
-  'confirm-deletions': ['Let it delete', seen => `Let ${seen.name} delete ${number(seen.heldBack)} objects?`,
-    'They were to go at once after the store of the cloud side had changed, so they wait. Once confirmed they are deleted on the node.'],
-  remove: ['Remove', seen => `Remove ${seen.name} from the fleet?`, 'What is known of it is deleted, and it is sent nothing any more. What it holds stays on it. "Admit" lets it come back.'],
-  admit: ['Admit', seen => `Let ${seen.name} come back?`, 'It is brought to hold what rules and objects place on it.'],
+  'confirm-deletions': ['Confirm deletions', seen => `Confirm ${number(seen.heldBack)} deletions on ${seen.name}?`,
+    'They followed a change of the store of the cloud side, so they are held back. Once confirmed, the node deletes these objects.'],
+  remove: ['Remove', seen => `Remove ${seen.name} from the fleet?`, 'Its records are deleted, and nothing more is sent to it. It keeps its objects. "Admit" readmits it.'],
+  admit: ['Admit', seen => `Readmit ${seen.name}?`, 'It is synced with its desired objects.'],
 };
 
 export function node(main, named) {
   const where = path('nodes', named);
-  const state = el('span'), facts = el('dl', { class: 'facts' }), acts = el('div', { class: 'acts' }), said = el('p', { role: 'status' });
-  const troubles = el('section'), charts = el('section', { class: 'charts', 'aria-label': 'The last hour' });
+  const state = el('span'), facts = el('dl', { class: 'facts' }), acts = el('div', { class: 'acts' }), result = el('p', { role: 'status' });
+  const problems = el('section'), charts = el('section', { class: 'charts', 'aria-label': 'The last hour' });
   const conditions = el('section'), events = el('section'), held = el('section');
-  const body = el('div', {}, troubles, charts, conditions, el('section', {}, el('h2', {}, 'Objects'), objectForm(), held), events);
-  fill(main, el('header', { class: 'title' }, el('p', { class: 'above' }, 'Node'), el('h1', {}, name(named)), state, acts), said, facts, body);
+  const body = el('div', {}, problems, charts, conditions, el('section', {}, el('h2', {}, 'Objects'), objectForm(), held), events);
+  fill(main, el('header', { class: 'title' }, el('p', { class: 'above' }, 'Node'), el('h1', {}, name(named)), state, acts), result, facts, body);
   let search = '', seen = null, traffic = null;
 
   function objectForm() {
     let timer;
-    const field = el('input', { id: 'of-node', type: 'search', placeholder: 'Name has', autocomplete: 'off', spellcheck: 'false',
+    const field = el('input', { id: 'of-node', type: 'search', placeholder: 'Name contains', autocomplete: 'off', spellcheck: 'false',
       oninput: () => { clearTimeout(timer); timer = setTimeout(() => { search = field.value.trim(); objects().catch(() => {}); }, 250); } });
     return el('p', { class: 'tools' }, el('label', { for: 'of-node' }, 'Find'), field);
   }
@@ -35,8 +35,8 @@ export function node(main, named) {
   const fact = (label, ...value) => el('div', { class: 'fact' }, el('dt', {}, label), el('dd', {}, ...value));
 
   function head() {
-    const told = row(), word = told ? STATES[told[1]] : seen && byWord(seen.state);
-    fill(state, word ? [badge(word), told && el('span', { class: 'since' }, 'for ', time(told[2] * 1000, 'for'))] : '');
+    const shown = row(), word = shown ? STATES[shown[1]] : seen && byWord(seen.state);
+    fill(state, word ? [badge(word), shown && el('span', { class: 'since' }, 'for ', time(shown[2] * 1000, 'for'))] : '');
   }
 
   async function look() {
@@ -45,36 +45,36 @@ export function node(main, named) {
     facts.hidden = !found;
     main.querySelector('.empty')?.remove();
     if (!found) {
-      return main.append(empty('This node is not known', el('p', {}, 'It has never said hello under this name, or its name is free again. A device joins with a token:'),
+      return main.append(empty('Node not found', el('p', {}, 'No node with this name has connected, or it was forgotten. A device joins with a token:'),
         command(`edgesync-cloud token create --node ${named}`)));
     }
     seen = found;
     head();
     await actions();
-    if (found.state === 'removed') return fill(facts, fact('Removed', time(found.removed)), fact('Connected', found.connected ? 'yes, and told so' : 'no'));
+    if (found.state === 'removed') return fill(facts, fact('Removed', time(found.removed)), fact('Connected', found.connected ? 'yes, notified' : 'no'));
     fill(facts,
       fact('Objects held', el('b', {}, number(found.objects)), ` of ${number(found.desired)}`),
-      fact('To be sent or removed', number(found.pending)),
+      fact('Pending', number(found.pending)),
       fact('Rejected', number(found.rejected)),
       fact('Held back', number(found.heldBack)),
       found.filesInEffect !== null && fact('In effect', number(found.filesInEffect), ` of ${number(found.filesInEffect + found.filesNotInEffect)}`),
-      fact('Lease', found.ready === null ? 'not known' : found.ready ? 'good' : 'run out', found.lastRenewal && [', renewed ', time(found.lastRenewal)]),
+      fact('Lease', found.ready === null ? 'unknown' : found.ready ? 'valid' : 'expired', found.lastRenewal && [', renewed ', time(found.lastRenewal)]),
       fact('Last report', time(found.lastReport)),
-      fact('A report takes', found.roundTripMilliseconds === null ? 'not known' : `${Math.max(1, Math.round(found.roundTripMilliseconds))} ms`),
-      fact('Sent, received', `${bytes(found.bytesSent)}, ${bytes(found.bytesReceived)}`),
+      fact('Report latency', found.roundTripMilliseconds === null ? 'unknown' : `${Math.max(1, Math.round(found.roundTripMilliseconds))} ms`),
+      fact('Sent / received', `${bytes(found.bytesSent)} / ${bytes(found.bytesReceived)}`),
       traffic && fact('Traffic', text(traffic)),
-      fact('Agent', text(found.agentVersion ?? 'not known')));
+      fact('Agent version', text(found.agentVersion ?? 'unknown')));
     const place = one => one.object ? `${one.object.kind} ${one.object.namespace ?? ''}/${one.object.name}` : one.uid;
     const [refused, back, idle] = [found.refusedObjects, found.heldBackObjects, found.objectsNotInEffect]
       .map(some => (some ?? []).sort((one, other) => place(one).localeCompare(place(other), undefined, { numeric: true })));
     const link = one => one.object ? el('a', { href: objectPlace(one.object) }, name(`${one.object.kind} ${one.object.namespace ? `${one.object.namespace}/` : ''}${one.object.name}`)) : name(one.uid);
-    fill(troubles,
-      refused.length > 0 && [el('h2', {}, 'It rejects'), table('Objects that it rejects', ['Object', 'Version', 'Reason', 'Message'],
+    fill(problems,
+      refused.length > 0 && [el('h2', {}, 'Rejected'), table('Rejected objects', ['Object', 'Version', 'Reason', 'Message'],
         refused.map(one => [link(one), name(one.resourceVersion), text(one.reason), long(one.message)]))],
-      back.length > 0 && [el('h2', {}, 'Held back'), el('p', {}, 'These are to be deleted there, and wait until that is confirmed.'),
-        table('Removals that are held back', ['Object'], back.slice(0, 200).map(one => [link(one)])), back.length > 200 && el('p', { class: 'none' }, 'There are more.')],
-      idle.length > 0 && [el('h2', {}, 'Not in effect'), table('Objects that are not in effect', ['Object', 'Wanted', 'In effect', 'Rule', 'Message', 'Since'],
-        idle.map(one => [link(one), name(one.wanted), name(one.inEffect ?? 'none'), name(one.rule), long(one.message), time(one.since)]))]);
+      back.length > 0 && [el('h2', {}, 'Held back'), el('p', {}, 'These objects are deleted on the node once that is confirmed.'),
+        table('Held-back removals', ['Object'], back.slice(0, 200).map(one => [link(one)])), back.length > 200 && el('p', { class: 'none' }, 'More are not shown.')],
+      idle.length > 0 && [el('h2', {}, 'Not in effect'), table('Objects not in effect', ['Object', 'Desired', 'In effect', 'Rule', 'Message', 'Since'],
+        idle.map(one => [link(one), name(one.desired), name(one.inEffect ?? 'none'), name(one.rule), long(one.message), time(one.since)]))]);
   }
 
   async function actions() {
@@ -86,14 +86,14 @@ export function node(main, named) {
     const [label, question, about] = ACTIONS[what];
     const dialog = el('dialog', { 'aria-labelledby': 'question', onclose: () => dialog.remove() },
       el('h2', { id: 'question' }, text(question(seen))), el('p', {}, about),
-      el('div', { class: 'acts' }, el('button', { type: 'button', onclick: () => dialog.close() }, 'Leave it'),
+      el('div', { class: 'acts' }, el('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'),
         el('button', { type: 'button', class: 'strong', onclick: async () => {
           dialog.close();
           try {
             await act(`${where}/${what}`);
-            said.textContent = `Done: ${label.toLowerCase()}.`;
+            result.textContent = `Done: ${label.toLowerCase()}.`;
           } catch (error) {
-            fill(said, text(`It was not done: ${error.message}`));
+            fill(result, text(`Failed: ${error.message}`));
           }
           look().catch(() => {});
         } }, label)));
@@ -103,12 +103,12 @@ export function node(main, named) {
 
   async function objects() {
     const found = await find(`${where}/objects?${query({ name: search })}`);
-    fill(held, !found ? '' : found.items.length === 0 ? el('p', { class: 'none' }, search ? 'None fits.' : 'Nothing is placed on this node.')
-      : [table('Objects of this node', ['Name', 'Namespace', 'Kind', 'Wanted', 'Held'], found.items.map(one => [
+    fill(held, !found ? '' : found.items.length === 0 ? el('p', { class: 'none' }, search ? 'No matching objects.' : 'No objects are placed on this node.')
+      : [table('Objects of this node', ['Name', 'Namespace', 'Kind', 'Desired', 'Current'], found.items.map(one => [
         el('a', { href: objectPlace(one) }, name(one.name)), name(one.namespace), text(one.kind), name(one.resourceVersion),
-        one.held === null ? el('span', { class: 'none' }, found.known ? '' : 'not known now') : one.held === one.resourceVersion ? 'the same'
-          : [one.held ? name(one.held) : 'nothing', one.reason && [' (', text(one.reason), ')']]])),
-      found.more && el('p', { class: 'none' }, 'There are more.')]);
+        one.held === null ? el('span', { class: 'none' }, found.known ? '' : 'unknown') : one.held === one.resourceVersion ? 'up to date'
+          : [one.held ? name(one.held) : 'none', one.reason && [' (', text(one.reason), ')']]])),
+      found.more && el('p', { class: 'none' }, 'More are not shown.')]);
   }
 
   async function past() {
@@ -116,26 +116,26 @@ export function node(main, named) {
     if (!found) return fill(charts);
     const at = found.latencyMilliseconds.map((_, index, all) => (found.last - (all.length - 1 - index) * found.seconds) * 1000);
     fill(charts,
-      curve({ title: 'How long a report takes', at, series: [{ label: 'milliseconds', values: found.latencyMilliseconds, kind: 'main' }], height: 70, show: value => `${Math.round(value)} ms` }),
-      curve({ title: 'Sent to it in a minute', at, series: [{ label: 'bytes', values: found.bytesSent, kind: 'main' }], height: 70, show: bytes }),
-      curve({ title: 'Received in a minute', at, series: [{ label: 'bytes', values: found.bytesReceived, kind: 'main' }], height: 70, show: bytes }));
+      curve({ title: 'Report latency', at, series: [{ label: 'milliseconds', values: found.latencyMilliseconds, kind: 'main' }], height: 70, show: value => `${Math.round(value)} ms` }),
+      curve({ title: 'Sent per minute', at, series: [{ label: 'bytes', values: found.bytesSent, kind: 'main' }], height: 70, show: bytes }),
+      curve({ title: 'Received per minute', at, series: [{ label: 'bytes', values: found.bytesReceived, kind: 'main' }], height: 70, show: bytes }));
   }
 
-  // What Kubernetes has a word for comes from its part of the API: over a cluster it is in the cluster.
+  // Conditions and Events come from the Kubernetes API: with a cluster as the store, they are in the cluster.
   async function kubernetes() {
     const found = await find(`/api/v1/nodes/${encodeURIComponent(named)}`);
     const all = found?.status?.conditions ?? [];
     const labels = Object.entries(found?.metadata?.labels ?? {});
     traffic = all.find(one => one.type === 'edgesync.io/TrafficBudgetSpent')?.message;
-    fill(conditions, !found ? [el('h2', {}, 'Conditions and Events'), el('p', { class: 'none' }, 'They are in the cluster: ', command(`kubectl describe node ${named}`))]
-      : [el('h2', {}, 'Conditions'), all.length === 0 ? el('p', { class: 'none' }, 'It has told none.')
-        : table('Conditions', ['Condition', 'Is', 'Reason', 'Message', 'Since'], all.map(one => [text(one.type), text(one.status), text(one.reason), long(one.message), time(one.lastTransitionTime)])),
+    fill(conditions, !found ? [el('h2', {}, 'Conditions and Events'), el('p', { class: 'none' }, 'Stored in the cluster: ', command(`kubectl describe node ${named}`))]
+      : [el('h2', {}, 'Conditions'), all.length === 0 ? el('p', { class: 'none' }, 'None reported.')
+        : table('Conditions', ['Type', 'Status', 'Reason', 'Message', 'Since'], all.map(one => [text(one.type), text(one.status), text(one.reason), long(one.message), time(one.lastTransitionTime)])),
       labels.length > 0 && el('details', {}, el('summary', {}, `${labels.length} labels`), el('ul', { class: 'labels' }, labels.map(([key, value]) => el('li', {}, name(`${key}=${value}`)))))]);
     const list = found && await find(`/apis/events.k8s.io/v1/events?limit=200&fieldSelector=${encodeURIComponent(`regarding.kind=Node,regarding.name=${named}`)}`);
     const items = (list?.items ?? []).map(one => ({ ...one, last: one.series?.lastObservedTime ?? one.deprecatedLastTimestamp ?? one.eventTime ?? one.metadata.creationTimestamp }));
     items.sort((one, other) => Date.parse(other.last) - Date.parse(one.last));
-    fill(events, found && [el('h2', {}, 'Events'), items.length === 0 ? el('p', { class: 'none' }, 'None of the last hour.')
-      : table('Events', ['Reason', 'Type', 'Message', 'Last'], items.slice(0, 50).map(one => [text(one.reason), text(one.type), long(one.note), time(one.last)]))]);
+    fill(events, found && [el('h2', {}, 'Events'), items.length === 0 ? el('p', { class: 'none' }, 'None in the last hour.')
+      : table('Events', ['Last seen', 'Type', 'Reason', 'Message'], items.slice(0, 50).map(one => [time(one.last), text(one.type), text(one.reason), long(one.note)]))]);
   }
 
   const ends = [again(look, 2000), again(objects, 5000), again(past, 30_000), again(kubernetes, 5000), follow(changed => {

@@ -1,4 +1,4 @@
-// The whole fleet: how many are in sync, which are not, since when.
+// Overview of the fleet: nodes in sync, nodes out of sync, and since when.
 
 import { find, get, path } from './api.js';
 import { layers } from './charts.js';
@@ -8,7 +8,7 @@ import { Heatmap } from './heatmap.js';
 import { badge, sign, STATES, URGENCY } from './states.js';
 
 const ROWS = 100;
-/** Around the map, as the style sheet has it. */
+/** Padding of the map, as in the style sheet. */
 const PAD = 12;
 const LABELS_EVERY = 30_000, HISTORY_EVERY = 10_000;
 
@@ -19,16 +19,16 @@ export function overview(main, parameters, go) {
 
   const sum = el('div', { class: 'sum' });
   const legend = el('div', { class: 'states', role: 'group', 'aria-label': 'Show only nodes that are' });
-  const groups = el('select', { id: 'group', onchange: () => { group = groups.value; keep(); regroup(); } }, el('option', { value: '' }, 'nothing'));
+  const groups = el('select', { id: 'group', onchange: () => { group = groups.value; keep(); regroup(); } }, el('option', { value: '' }, 'none'));
   const field = el('input', {
-    id: 'search', type: 'search', placeholder: 'Name of a node', value: search, autocomplete: 'off', spellcheck: 'false',
+    id: 'search', type: 'search', placeholder: 'Node name', value: search, autocomplete: 'off', spellcheck: 'false',
     oninput: () => { search = field.value.trim(); keep(); map.draw(); list(); },
   });
   const canvas = el('canvas', { 'aria-hidden': 'true' });
   const tip = el('div', { class: 'tip', hidden: true });
-  const said = el('p', { class: 'unseen', 'aria-live': 'polite' });
+  const announcement = el('p', { class: 'unseen', 'aria-live': 'polite' });
   const box = el('div', {
-    class: 'map', tabindex: 0, role: 'application', 'aria-label': 'Map of all nodes. Arrow keys go from node to node, Enter opens one. The table below has the same.',
+    class: 'map', tabindex: 0, role: 'application', 'aria-label': 'Map of all nodes. Arrow keys move between nodes, Enter opens one. The table below has the same nodes.',
     onkeydown: press, onpointermove: hover, onpointerleave: () => { tip.hidden = true; },
     onclick: event => { const place = under(event); if (place >= 0) go(`#/${path('nodes', map.names[place])}`); },
     onblur: () => { map.choose(-1); tip.hidden = true; },
@@ -36,7 +36,7 @@ export function overview(main, parameters, go) {
   const hour = el('section', { class: 'hour', 'aria-label': 'The last hour' });
   const listed = el('section', { class: 'listed' });
   const tools = el('div', { class: 'tools' }, el('p', {}, el('label', { for: 'search' }, 'Find'), field), el('p', {}, el('label', { for: 'group' }, 'Group by'), groups));
-  const body = el('div', {}, legend, tools, box, said, hour, listed);
+  const body = el('div', {}, legend, tools, box, announcement, hour, listed);
   fill(main, el('h1', { class: 'unseen' }, 'Overview'), sum, body);
 
   const stateOf = node => nodes.get(node)?.[1] ?? 7;
@@ -55,10 +55,10 @@ export function overview(main, parameters, go) {
   function count() {
     const counts = fleet.counts, total = counts.slice(0, 7).reduce((one, other) => one + other, 0);
     const inSync = counts[0] ?? 0;
-    const troubles = STATES.filter(state => state.trouble).reduce((one, state) => one + (counts[state.place] ?? 0), 0);
+    const problems = STATES.filter(state => state.problem).reduce((one, state) => one + (counts[state.place] ?? 0), 0);
     fill(sum, el('p', { class: 'big' }, el('strong', {}, number(inSync)), ` of ${number(total)} nodes in sync`),
-      el('p', { class: 'small' }, troubles ? `${number(troubles)} ${troubles === 1 ? 'needs' : 'need'} a look. ` : 'None needs a look. ',
-        `${number(fleet.held)} of ${number(fleet.wanted)} objects held.`));
+      el('p', { class: 'small' }, problems ? `${number(problems)} ${problems === 1 ? 'needs' : 'need'} attention. ` : 'None needs attention. ',
+        `${number(fleet.held)} of ${number(fleet.desired)} objects held.`));
     const shown = STATES.filter(state => (counts[state.place] ?? 0) > 0 || state.place < 7);
     fill(legend, shown.map(state => el('button', {
       type: 'button', id: `state-${state.key}`, class: `state${counts[state.place] ? '' : ' zero'}`, title: `A node that ${state.about}`, 'aria-pressed': String(chosen.has(state.key)),
@@ -80,7 +80,7 @@ export function overview(main, parameters, go) {
       parts.get(value).push(node);
     }
     return [...parts].sort(([one], [other]) => (one === '') - (other === '') || one.localeCompare(other))
-      .map(([value, some]) => [value || 'without it', some]);
+      .map(([value, some]) => [value || 'no label', some]);
   }
 
   function lay() {
@@ -100,41 +100,41 @@ export function overview(main, parameters, go) {
   async function labels() {
     const { keys } = await get('labels');
     const options = [...keys.map(one => one.key), ...(group && !keys.some(one => one.key === group) ? [group] : [])];
-    groups.replaceChildren(el('option', { value: '' }, 'nothing'), ...options.map(key => el('option', { value: key }, key)));
+    groups.replaceChildren(el('option', { value: '' }, 'none'), ...options.map(key => el('option', { value: key }, key)));
     groups.value = group;
     if (group) await regroup();
   }
 
   async function past() {
     const seen = await get('summary/history');
-    if (!ended) fill(hour, layers('Nodes that are not in sync, the last hour', seen.at.map(second => second * 1000), seen.counts));
+    if (!ended) fill(hour, layers('Nodes out of sync, last hour', seen.at.map(second => second * 1000), seen.counts));
   }
 
   function list() {
-    const wanted = [...nodes.values()].filter(row => (all || chosen.size || search ? true : STATES[row[1]].trouble) && fits(row[0], row[1]));
-    wanted.sort((one, other) => URGENCY.indexOf(one[1]) - URGENCY.indexOf(other[1]) || one[2] - other[2] || (one[0] < other[0] ? -1 : 1));
-    const some = wanted.slice(0, ROWS);
-    const title = chosen.size || search ? 'Nodes that fit' : all ? 'All nodes' : 'Nodes that need a look';
+    const matching = [...nodes.values()].filter(row => (all || chosen.size || search ? true : STATES[row[1]].problem) && fits(row[0], row[1]));
+    matching.sort((one, other) => URGENCY.indexOf(one[1]) - URGENCY.indexOf(other[1]) || one[2] - other[2] || (one[0] < other[0] ? -1 : 1));
+    const some = matching.slice(0, ROWS);
+    const title = chosen.size || search ? 'Matching nodes' : all ? 'All nodes' : 'Nodes that need attention';
     fill(listed,
-      el('div', { class: 'head' }, el('h2', {}, title, el('span', { class: 'count' }, number(wanted.length))),
-        !chosen.size && !search && el('button', { type: 'button', id: 'all', onclick: () => { all = !all; keep(); list(); } }, all ? 'Those that need a look' : 'Show all')),
-      some.length === 0 ? el('p', { class: 'none' }, chosen.size || search ? 'None fits.' : 'All is well.')
-        : table(title, ['Node', 'State', 'Since', '#Objects', '#Pending', '#Troubles'], some.map(([node, state, since, held, want, pending, troubles]) => [
+      el('div', { class: 'head' }, el('h2', {}, title, el('span', { class: 'count' }, number(matching.length))),
+        !chosen.size && !search && el('button', { type: 'button', id: 'all', onclick: () => { all = !all; keep(); list(); } }, all ? 'Show only nodes that need attention' : 'Show all')),
+      some.length === 0 ? el('p', { class: 'none' }, chosen.size || search ? 'No matching nodes.' : 'No problems.')
+        : table(title, ['Node', 'Status', 'Since', '#Objects', '#Pending', '#Problems'], some.map(([node, state, since, held, desired, pending, problems]) => [
           el('a', { href: `#/${path('nodes', node)}` }, name(node)), badge(STATES[state]), time(since * 1000),
-          held === want ? number(held) : `${number(held)} of ${number(want)}`, number(pending), number(troubles)])),
-      wanted.length > ROWS && el('p', { class: 'none' }, `The first ${ROWS} are shown.`));
+          held === desired ? number(held) : `${number(held)} of ${number(desired)}`, number(pending), number(problems)])),
+      matching.length > ROWS && el('p', { class: 'none' }, `Only the first ${ROWS} are shown.`));
   }
 
   function point(place, x, y) {
     const row = nodes.get(map.names[place]);
     if (!row) return;
-    const [node, state, since, held, want] = row, { word } = STATES[state];
+    const [node, state, since, held, desired] = row, { word } = STATES[state];
     const ago = span(Date.now() / 1000 - since);
-    fill(tip, el('strong', {}, name(node)), badge(STATES[state]), el('span', {}, `for ${ago}; ${number(held)} of ${number(want)} objects`));
+    fill(tip, el('strong', {}, name(node)), badge(STATES[state]), el('span', {}, `for ${ago}; ${number(held)} of ${number(desired)} objects`));
     tip.hidden = false;
     tip.style.left = `${Math.min(x + PAD, Math.max(0, box.clientWidth - tip.offsetWidth - 8))}px`;
     tip.style.top = `${Math.min(y + PAD, Math.max(0, box.scrollHeight - tip.offsetHeight - 8))}px`;
-    return `${node}, ${word} for ${ago}, ${held} of ${want} objects`;
+    return `${node}, ${word} for ${ago}, ${held} of ${desired} objects`;
   }
 
   function under(event) {
@@ -156,11 +156,11 @@ export function overview(main, parameters, go) {
     const place = map.next(event.key);
     map.choose(place);
     if (place < 0) return;
-    said.textContent = point(place, map.x[place] + map.size + 6, map.y[place] + map.size + 6);
+    announcement.textContent = point(place, map.x[place] + map.size + 6, map.y[place] + map.size + 6);
     canvas.scrollIntoView({ block: 'nearest' });
   }
 
-  const quiet = task => () => task().catch(() => { /* the line at the top tells */ });
+  const quiet = task => () => task().catch(() => { /* the connection status shows it */ });
   let known = 0, listing = 0, asking = 0;
   const end = follow(changed => {
     count();
@@ -192,9 +192,9 @@ export function overview(main, parameters, go) {
 
 function welcome() {
   return empty('No node has joined yet',
-    el('p', {}, 'Make a token here, and join with it on the device:'),
+    el('p', {}, 'Create a token here, and join with it on the device:'),
     el('ol', {}, el('li', {}, command('edgesync-cloud token create --node edge-1')),
       el('li', {}, command('edgesync join --cloud https:' + '//HOST:10002 --token TOKEN')),
       el('li', {}, command('edgesync run'))),
-    el('p', { class: 'none' }, 'The node shows up here as soon as it says hello. This page need not be loaded again.'));
+    el('p', { class: 'none' }, 'The node appears here when it connects. No reload is needed.'));
 }

@@ -1,4 +1,4 @@
-// How far something has come: a version of an object, or what a rule selects.
+// Roll-outs: the progress of an object's version or of a rule.
 
 import { find, get, path, query } from './api.js';
 import { curve } from './charts.js';
@@ -7,7 +7,7 @@ import { badge, byWord } from './states.js';
 
 const EVERY = 2000;
 
-/** Asks again and again until the view ends. */
+/** Polls until the view ends. */
 export function again(task, every) {
   let timer, ended = false;
   const turn = async () => {
@@ -21,35 +21,35 @@ export function again(task, every) {
 const place = rule => rule.kind === 'configuration' ? path('placements', 'configuration', rule.name)
   : path('placements', rule.namespace || '-', rule.name);
 
-export const ruleName = rule => rule.kind === 'configuration' ? `rule ${rule.name} of the configuration`
+export const ruleName = rule => rule.kind === 'configuration' ? `configuration [[placement]] ${rule.name}`
   : `${rule.namespace ? `${rule.namespace}/` : ''}${rule.name}`;
 
-/** All rules. */
+/** Shows all rules. */
 export function rollouts(main) {
   const body = el('div');
   fill(main, el('h1', {}, 'Roll-outs'), body);
   return again(async () => {
     const { items } = await get('rollouts');
-    fill(body, items.length === 0 ? empty('No rule places anything', el('p', {}, 'A Placement says which objects go to which nodes. An object that names its nodes has a roll-out of its own: look for it in ', el('a', { href: '#/objects' }, 'Objects'), '.'))
-      : table('What places objects on nodes', ['Rule', 'Kind', '#Objects', '#Nodes', 'In force'], items.map(rule => [
-        el('a', { href: `#/${place(rule)}` }, name(ruleName(rule))), text(rule.kind), number(rule.objects), number(rule.nodes), rule.inForce ? 'yes' : 'no: its status says why'])));
+    fill(body, items.length === 0 ? empty('No placement rules', el('p', {}, 'A Placement selects objects and nodes. An object that names its nodes has its own roll-out: find it in ', el('a', { href: '#/objects' }, 'Objects'), '.'))
+      : table('Placement rules', ['Rule', 'Kind', '#Objects', '#Nodes', 'In force'], items.map(rule => [
+        el('a', { href: `#/${place(rule)}` }, name(ruleName(rule))), text(rule.kind), number(rule.objects), number(rule.nodes), rule.inForce ? 'yes' : 'no, see its status'])));
   }, 5000);
 }
 
-/** One rule, by its address. */
+/** Shows the roll-out of a rule. */
 export function placement(main, namespace, named) {
   return show(main, 'Placement', async () => {
     const { items } = await get('rollouts');
     const rule = items.find(one => one.name === named && (one.kind === 'configuration' ? 'configuration' : one.namespace || '-') === namespace);
     if (!rule) return null;
     return rule.kind === 'configuration' ? path('configured', rule.name) : path('placements', rule.uid);
-  }, [el('h1', {}, 'Roll-out of ', name(namespace === 'configuration' ? `rule ${named} of the configuration` : `${namespace === '-' ? '' : `${namespace}/`}${named}`))]);
+  }, [el('h1', {}, 'Roll-out of ', name(namespace === 'configuration' ? `configuration [[placement]] ${named}` : `${namespace === '-' ? '' : `${namespace}/`}${named}`))]);
 }
 
-/** One object, by its address. */
+/** Shows the roll-out of an object. */
 export function object(main, kind, namespace, named) {
   const space = namespace === '-' ? '' : namespace;
-  return show(main, 'object', async () => {
+  return show(main, 'Object', async () => {
     const { items } = await get(`objects?${query({ kind, namespace: space, name: named, exact: '1' })}`);
     const found = items.find(one => one.namespace === space);
     return found ? path('objects', found.uid) : null;
@@ -65,36 +65,36 @@ function show(main, what, resolve, head) {
     const seen = where && await find(`rollouts/${where}`);
     if (!seen) {
       where = null;
-      return fill(body, empty(`There is no such ${what}`, el('p', {}, 'It was deleted, it is not in force, it goes to no node, or it is a Secret, which only its name in the command line shows.')));
+      return fill(body, empty(`${what} not found`, el('p', {}, 'It was deleted, is not in force, is placed on no node, or is a Secret; only the command line shows Secrets.')));
     }
     fill(body, drawn(seen));
   }, EVERY);
 }
 
 function drawn(seen) {
-  const { wanted, holding, behind, states, curve: points, stragglers } = seen;
-  const done = wanted ? Math.floor(holding / wanted * 100) : 0;
+  const { desired, holding, behind, states, curve: points, stragglers } = seen;
+  const done = desired ? Math.floor(holding / desired * 100) : 0;
   const counts = states.map((word, index) => [word, behind[index]]).filter(([, count]) => count > 0);
   const effect = seen.inEffect + seen.notInEffect;
   return [
     el('div', { class: 'sum' },
-      el('p', { class: 'big' }, el('strong', {}, number(holding)), ` of ${number(wanted)} nodes hold `,
+      el('p', { class: 'big' }, el('strong', {}, number(holding)), ` of ${number(desired)} nodes hold `,
         seen.object ? ['version ', name(seen.version)] : `all of ${number(seen.objects)} objects`),
       el('p', { class: 'small' }, seen.since && ['Changed ', time(seen.since), '. '],
-        effect > 0 && `In effect on ${number(seen.inEffect)} of ${number(effect)} that tell. `,
-        wanted === 0 ? 'It goes to no node that is known.' : holding === wanted ? 'Everywhere.' : `${number(wanted - holding)} to go.`)),
-    el('progress', { max: Math.max(1, wanted), value: holding, 'aria-label': `${done} % of the nodes` }),
+        effect > 0 && `In effect on ${number(seen.inEffect)} of ${number(effect)} nodes that report it. `,
+        desired === 0 ? 'No known node is selected.' : holding === desired ? 'Complete.' : `${number(desired - holding)} remaining.`)),
+    el('progress', { max: Math.max(1, desired), value: holding, 'aria-label': `${done} % of the nodes` }),
     counts.length > 0 && el('ul', { class: 'badges' }, counts.map(([word, count]) => el('li', {}, badge(byWord(word)), ` ${number(count)}`))),
     curve({
-      title: 'Nodes that hold it', at: points.at, height: 150, of: Math.max(1, ...points.wanted), step: true,
-      series: [{ label: 'hold it', values: points.holding, kind: 'main' }, { label: 'are to hold it', values: points.wanted, kind: 'other' }],
+      title: 'Nodes that hold it', at: points.at, height: 150, of: Math.max(1, ...points.desired), step: true,
+      series: [{ label: 'holding', values: points.holding, kind: 'main' }, { label: 'desired', values: points.desired, kind: 'other' }],
     }),
-    el('h2', {}, 'Who does not'),
-    stragglers.length === 0 ? el('p', { class: 'none' }, 'Nobody.')
-      : table('Nodes that do not hold it', ['Node', 'Why', 'For', 'Holds', 'Says'], stragglers.map(one => [
+    el('h2', {}, 'Nodes behind'),
+    stragglers.length === 0 ? el('p', { class: 'none' }, 'None.')
+      : table('Nodes that do not hold it', ['Node', 'Status', 'Age', 'Current', 'Message'], stragglers.map(one => [
         el('a', { href: `#/${path('nodes', one.node)}` }, name(one.node)), badge(byWord(one.why)), time(one.since, 'for'),
-        one.object ? text(`not yet: ${one.object}`) : one.held ? name(one.held) : one.why === 'offline' ? el('span', { class: 'none' }, 'not known before it returns') : 'nothing of it',
+        one.object ? text(`missing: ${one.object}`) : one.held ? name(one.held) : one.why === 'offline' ? el('span', { class: 'none' }, 'unknown while offline') : 'none',
         long(one.message ?? '')])),
-    wanted - holding > stragglers.length && el('p', { class: 'none' }, 'The first 50 for each reason are shown.'),
+    desired - holding > stragglers.length && el('p', { class: 'none' }, 'Only the first 50 for each status are shown.'),
   ];
 }

@@ -1,32 +1,32 @@
-// The states of nodes: words, colours and shapes. A state is never told by its colour alone.
+// States of nodes: name, colour and shape. A state is never shown by its colour alone.
 
 import { el } from './dom.js';
 
-/** By the place in what the server sends: the word, the class, whether somebody has to look, and what it means. */
+/** By index in the server's responses: name, CSS class, whether it needs attention, and meaning. */
 export const STATES = [
-  ['in sync', 'sync', false, 'holds what it is to hold'],
-  ['syncing', 'syncing', false, 'is being sent something'],
-  ['connecting', 'connecting', false, 'is connected, and says what it holds'],
-  ['not in effect', 'effect', true, 'holds everything; programs there do not work with all of it'],
+  ['in sync', 'sync', false, 'holds all desired objects'],
+  ['syncing', 'syncing', false, 'is being sent objects or removals'],
+  ['connecting', 'connecting', false, 'is connected; its reports are processed'],
+  ['not in effect', 'effect', true, 'holds all desired objects, but not all are in effect'],
   ['rejecting', 'reject', true, 'rejects an object'],
-  ['held back', 'held', true, 'would lose much: somebody is to confirm that'],
+  ['held back', 'held', true, 'has removals that wait for confirmation'],
   ['offline', 'offline', true, 'is not connected'],
   ['removed', 'removed', false, 'was removed from the fleet'],
-].map(([word, key, trouble, about], place) => ({ word, key, trouble, about, place }));
+].map(([word, key, problem, about], place) => ({ word, key, problem, about, place }));
 
 export const OFFLINE = 6;
-/** Those first that need somebody. */
+/** Indexes of the states, most urgent first. */
 export const URGENCY = [4, 5, 3, 6, 2, 1, 0, 7];
 
 export const byWord = word => STATES.find(state => state.word === word) ?? STATES[OFFLINE];
 
-/** The colours of now, as the style sheet has them. */
+/** Returns the colours of the style sheet for the current colour scheme. */
 export function colours() {
   const style = getComputedStyle(document.documentElement);
   return STATES.map(state => style.getPropertyValue(`--${state.key}`).trim());
 }
 
-/** The sign of a state: its colour and its shape. */
+/** Returns the icon of a state. */
 export const sign = state => el('span', { class: `sign ${state.key}`, 'aria-hidden': 'true' });
 
 export const badge = state => el('span', { class: `badge ${state.key}` }, sign(state), state.word);

@@ -6,13 +6,13 @@ use std::collections::{HashSet, VecDeque};
 
 /// Waiting nodes, each at most once; see the module.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(super) struct SendQueue {
     order: VecDeque<NodeId>,
-    members: HashSet<NodeId>,
+    queued: HashSet<NodeId>,
     is_awaited: bool,
 }
 
-impl Line {
+impl SendQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
@@ -23,27 +23,27 @@ impl Line {
     }
 
     /// Queues a node behind all others, unless it waits already.
-    pub(super) fn join(&mut self, node: NodeId) {
-        if self.members.insert(node) {
+    pub(super) fn push_back(&mut self, node: NodeId) {
+        if self.queued.insert(node) {
             self.order.push_back(node);
         }
     }
 
     /// Queues a node that found no capacity on its turn before all others.
-    pub(super) fn rejoin(&mut self, node: NodeId) {
-        if self.members.insert(node) {
+    pub(super) fn push_front(&mut self, node: NodeId) {
+        if self.queued.insert(node) {
             self.order.push_front(node);
         }
     }
 
     /// Records that there is no capacity. Returns whether the caller must start the task that waits
     /// for it; `false` if one is running.
-    pub(super) fn wait(&mut self) -> bool {
+    pub(super) fn await_capacity(&mut self) -> bool {
         !std::mem::replace(&mut self.is_awaited, true)
     }
 
     /// Records that there is capacity.
-    pub(super) fn has_room(&mut self) {
+    pub(super) fn has_capacity(&mut self) {
         self.is_awaited = false;
     }
 
@@ -53,7 +53,7 @@ impl Line {
             return None;
         }
         let node = self.order.pop_front()?;
-        self.members.remove(&node);
+        self.queued.remove(&node);
         Some(node)
     }
 }
@@ -63,33 +63,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_message_that_leaves_wakes_one_node_and_all_have_their_turn() {
-        let mut line = Line::default();
+    fn each_sent_message_wakes_one_node_in_order() {
+        let mut queue = SendQueue::default();
         let nodes: Vec<NodeId> = (0..1000).map(NodeId::of_tests).collect();
-        nodes.iter().for_each(|node| line.join(*node));
-        assert_eq!((line.wait(), line.wait()), (true, false), "one waits for all");
+        nodes.iter().for_each(|node| queue.push_back(*node));
+        assert_eq!((queue.await_capacity(), queue.await_capacity()), (true, false), "one waits for all");
         let mut served = Vec::new();
         for _ in 0..2 * nodes.len() {
-            line.has_room();
+            queue.has_capacity();
             // One message fits; the next node finds the queue full again.
-            let node = line.next().unwrap();
+            let node = queue.next().unwrap();
             served.push(node);
-            line.order.push_back(node);
-            line.members.insert(node);
-            let next = line.next().unwrap();
-            line.rejoin(next);
-            assert!(line.wait() && line.next().is_none());
+            queue.order.push_back(node);
+            queue.queued.insert(node);
+            let next = queue.next().unwrap();
+            queue.push_front(next);
+            assert!(queue.await_capacity() && queue.next().is_none());
         }
         assert_eq!(served, [&nodes[..], &nodes[..]].concat());
     }
 
     #[test]
-    fn nobody_waits_twice() {
-        let (mut line, node) = (Line::default(), NodeId::of_tests(7));
-        line.join(node);
-        line.join(node);
-        line.rejoin(node);
-        assert_eq!((line.next(), line.next()), (Some(node), None));
-        assert!(line.is_empty());
+    fn node_is_queued_once() {
+        let (mut queue, node) = (SendQueue::default(), NodeId::of_tests(7));
+        queue.push_back(node);
+        queue.push_back(node);
+        queue.push_front(node);
+        assert_eq!((queue.next(), queue.next()), (Some(node), None));
+        assert!(queue.is_empty());
     }
 }

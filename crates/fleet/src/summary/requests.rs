@@ -23,7 +23,7 @@ pub(crate) type RolloutAnswer = oneshot::Sender<Option<Rollout>>;
 
 /// Filter for objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ObjectFilter {
     /// Kind or plural, in any case; empty for all.
     pub(crate) kind: String,
     /// The namespace; empty for all.
@@ -36,7 +36,7 @@ pub struct Wanted {
     pub(crate) secrets: bool,
 }
 
-impl Wanted {
+impl ObjectFilter {
     /// Returns whether an object matches.
     pub(crate) fn fits(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
         let kind = self.kind.is_empty()
