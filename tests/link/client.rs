@@ -143,7 +143,7 @@ async fn session_taken_over_backs_off_for_minutes() {
         assert_eq!(cause, Cause::TakenOver { client_id: "node-1".to_owned() });
         assert_eq!(link.endings().lost[cause.index()], 1);
         assert_eq!(link.endings().failed, [0; Cause::COUNT]);
-        assert!(cause.to_string().contains("same name"), "{cause}");
+        assert!(cause.to_string().contains("one name"), "{cause}");
         assert!(retry_in >= Duration::from_secs(300), "{retry_in:?}");
     }
 }

@@ -165,8 +165,8 @@ async fn log_lines_about_a_misbehaving_node_are_rate_limited() {
     // The next line of the same kind reports the number of suppressed lines.
     let times = 1 + started.elapsed().as_secs() as usize / 10;
     let of = |text: &str| written.iter().filter(|line| line.contains(text)).count();
-    assert!((1..=times).contains(&of("not its own filter")), "{}", of("not its own filter"));
-    let moves = of("node connected") + of("node disconnected") + of("takes the node's name over");
+    assert!((1..=times).contains(&of("foreign filter refused")), "{}", of("foreign filter refused"));
+    let moves = of("node connected") + of("node disconnected") + of("taken over by a newer connection");
     assert!((100..=200 * times).contains(&moves), "{moves}");
     assert!(written.iter().all(|line| !line.starts_with("INFO forged")), "a line is forged");
 }

@@ -37,15 +37,15 @@ const SHUTDOWN: Duration = Duration::from_secs(3);
 pub enum BindError {
     /// Any peer that reaches the address could claim to be any node.
     #[error(
-        "cannot listen for nodes on {address} without TLS: others than this machine reach it, and only certificates \
-         tell nodes apart; leave broker.tls at \"auto\", or listen on 127.0.0.1"
+        "listen for nodes on {address}: TLS is required beyond the loopback address; hint: set broker.tls to \"auto\", \
+         or listen on 127.0.0.1"
     )]
     NotLoopback {
         /// Address that was requested.
         address: SocketAddr,
     },
     /// The system refuses the address.
-    #[error("cannot listen for nodes on {address}")]
+    #[error("listen for nodes on {address}")]
     System {
         /// Address that was requested.
         address: SocketAddr,
@@ -211,7 +211,7 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
             admitted = queue.next(&next) => match admitted {
                 Ok((admission::Tcp(stream, peer), permit)) => admit(&hub, stream, peer, permit),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "accept failed");
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -243,6 +243,6 @@ fn too_many(hub: &Hub, peer: SocketAddr) {
     add(&hub.counters.over_limit, 1);
     if let Some(left_out) = hub.throttles.full.line() {
         let limit = hub.options.max_connections;
-        tracing::warn!(%peer, left_out, limit, "too many connections: closed");
+        tracing::warn!(%peer, left_out, limit, "connection limit reached, connection closed");
     }
 }

@@ -106,14 +106,14 @@ pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, p
         // Boxed, so that the task does not keep this memory while the client is connected.
         received = timeout(limit, Box::pin(receive_connect(hub, stream, peer, &permit))) => received,
         () = hub.closed() => return,
-        () = permit.must_go() => Ok(Err("it said nothing for too long while others waited".to_owned())),
+        () = permit.must_go() => Ok(Err("evicted: idle while other connections waited".to_owned())),
     };
     drop(permit);
     match received {
         Ok(Ok(Some(accepted))) => serve_node(hub, accepted, peer).await,
-        Ok(Ok(None)) => tracing::debug!(%peer, "connection closed without a word"),
+        Ok(Ok(None)) => tracing::debug!(%peer, "connection closed without data"),
         Ok(Err(problem)) => refused(hub, peer, &problem),
-        Err(_) => refused(hub, peer, &format!("no connect packet within {limit:?}")),
+        Err(_) => refused(hub, peer, &format!("no CONNECT within {limit:?}")),
     }
 }
 
@@ -128,8 +128,8 @@ fn refused(hub: &Hub, peer: SocketAddr, problem: &str) {
 async fn serve_node(hub: &Arc<Hub>, mut accepted: Box<Accepted>, peer: SocketAddr) {
     let Ok(permit) = Arc::clone(&hub.slots).try_acquire_owned() else {
         add(&hub.counters.over_limit, 1);
-        refused(hub, peer, "there are too many nodes");
-        let refusal = Refusal::new(ConnectReturnCode::ServerBusy, "there are too many nodes: come again");
+        refused(hub, peer, "node limit reached");
+        let refusal = Refusal::new(ConnectReturnCode::ServerBusy, "node limit reached: retry later");
         return answer(&mut accepted.stream, &refusal.connack()).await;
     };
     run_session(hub, accepted, peer).await;
@@ -151,7 +151,7 @@ async fn receive_connect(
     permit.speaks();
     let (mut stream, identity) = connection::open(hub, stream).await.map_err(|error| {
         add(&hub.counters.tls, 1);
-        format!("no TLS: {error}")
+        format!("TLS handshake failed: {error}")
     })?;
     permit.speaks();
     let mut frames = FrameBuffer::new(MAX_CONNECT + hub.options.max_retained_bytes as u32);
@@ -170,7 +170,7 @@ async fn read_connect<S: AsyncRead + AsyncWrite + Unpin>(
     let packet = loop {
         if !frames.may_be_connect() {
             add(&hub.counters.malformed, 1);
-            return Err("its first byte begins no connect packet".to_owned());
+            return Err("first byte is not that of a CONNECT".to_owned());
         }
         match frames.take_packet() {
             Ok(Some(packet)) => break packet,
@@ -183,7 +183,7 @@ async fn read_connect<S: AsyncRead + AsyncWrite + Unpin>(
         }
         match frames.fill(stream).await {
             Ok(0) if frames.is_empty() => return Ok(None),
-            Ok(0) => return Err("closed within its connect packet".to_owned()),
+            Ok(0) => return Err("connection closed during CONNECT".to_owned()),
             // The peer closed before it read the TLS tickets sent to it.
             Err(error) if frames.is_empty() && error.kind() == ErrorKind::ConnectionReset => return Ok(None),
             Ok(_) => {}
@@ -191,7 +191,7 @@ async fn read_connect<S: AsyncRead + AsyncWrite + Unpin>(
         }
     };
     let Packet::Connect(connect, will, login) = packet else {
-        return Err("its first packet is no connect packet".to_owned());
+        return Err("first packet is not CONNECT".to_owned());
     };
     match handshake::admit(&hub.options, connect, will, login, identity) {
         Ok(admitted) => Ok(Some(admitted)),
@@ -199,7 +199,7 @@ async fn read_connect<S: AsyncRead + AsyncWrite + Unpin>(
             if refusal.impostor {
                 add(&hub.counters.identity, 1);
                 if let Some(left_out) = hub.throttles.impostor.line() {
-                    tracing::warn!(%peer, reason = ?refusal.reason, left_out, "somebody claims to be another node");
+                    tracing::warn!(%peer, reason = ?refusal.reason, left_out, "client claims another node's name");
                 }
             }
             answer(stream, &refusal.connack()).await;
@@ -249,10 +249,10 @@ async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) 
         add(&hub.counters.refused, 1);
         if let Some(left_out) = hub.session_lines.line() {
             let node = &admitted.node;
-            tracing::info!(%node, %peer, left_out, "a certificate was revoked meanwhile: told to come again");
+            tracing::info!(%node, %peer, left_out, "certificate revoked during handshake: client asked to retry");
         }
         let refusal =
-            Refusal::new(ConnectReturnCode::ServerBusy, "a certificate was revoked just now: come again");
+            Refusal::new(ConnectReturnCode::ServerBusy, "certificate revoked during handshake: retry");
         return answer(&mut stream, &refusal.connack()).await;
     };
     if hub.is_closing() {
@@ -262,7 +262,7 @@ async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) 
     if let Some(previous) = previous {
         add(&hub.counters.taken_over, 1);
         if let Some(left_out) = hub.session_lines.line() {
-            tracing::warn!(node = %session.node, %peer, left_out, "a newer connection takes the node's name over");
+            tracing::warn!(node = %session.node, %peer, left_out, "session taken over by a newer connection");
         }
         // The cloud must observe the end of the old connection before the start of the new one.
         previous.ended().await;

@@ -158,7 +158,7 @@ impl External {
         // of frames, from which the nodes notice the cloud anyway, and the next connection has a
         // new greeting.
         if let Err(error) = self.link.try_publish(&self.topics.cloud(), payload, true) {
-            tracing::debug!(%error, "the cloud's presence was not published now");
+            tracing::debug!(%error, "publish of the cloud presence failed");
         }
     }
 }
@@ -218,7 +218,7 @@ async fn translate(topics: Topics, mut events: mpsc::Receiver<LinkEvent>, inflow
             LinkEvent::Connected { max_packet, .. } => FleetEvent::Open { max_packet },
             LinkEvent::Disconnected { cause, retry_in } => FleetEvent::Closed { cause, retry_in },
             LinkEvent::NotTaken { topic, code, reason } => {
-                tracing::warn!(topic, code, reason, "the broker did not take a message");
+                tracing::warn!(topic, code, reason, "publish refused by the broker");
                 continue;
             }
             LinkEvent::Message { topic, payload, .. } => {
@@ -230,7 +230,7 @@ async fn translate(topics: Topics, mut events: mpsc::Receiver<LinkEvent>, inflow
                 let of_node =
                     of_node.and_then(|(node, channel)| Some((NodeName::parse(node).ok()?, channel)));
                 let Some((node, channel)) = of_node else {
-                    tracing::debug!(topic, "a message on a topic of nobody");
+                    tracing::debug!(topic, "message on an unknown topic");
                     continue;
                 };
                 FleetEvent::Message { node, channel, payload }

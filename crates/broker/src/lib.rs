@@ -179,33 +179,33 @@ pub enum FleetEvent {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Departure {
     /// The node sent a DISCONNECT.
-    #[error("it disconnected")]
+    #[error("disconnected by the client")]
     Farewell,
     /// TCP ended without a DISCONNECT.
-    #[error("the connection was lost: {0}")]
+    #[error("connection lost: {0}")]
     Lost(String),
     /// Nothing was received for one and a half of its keep-alive.
-    #[error("nothing was heard for {0:?}")]
+    #[error("keepalive timeout: nothing received for {0:?}")]
     Silent(Duration),
     /// The node did not read, or did not acknowledge, messages in time.
-    #[error("it took nothing for {0:?}")]
+    #[error("client did not read or acknowledge for {0:?}")]
     NotReading(Duration),
     /// A newer connection has the same node name.
-    #[error("a newer connection of the same node took over")]
+    #[error("session taken over by a newer connection")]
     TakenOver,
     /// The node violated MQTT v5.
-    #[error("it broke the protocol: {0}")]
+    #[error("protocol error: {0}")]
     Protocol(String),
     /// The node exceeded a limit.
-    #[error("it exceeded a limit: {0}")]
+    #[error("limit exceeded: {0}")]
     Limit(String),
     /// The node's certificate has expired.
-    #[error("its certificate has expired")]
+    #[error("certificate expired")]
     Expired,
     /// The node's certificate was revoked, see [`Broker::disconnect`].
-    #[error("its certificate was revoked")]
+    #[error("certificate revoked")]
     Revoked,
     /// The endpoint is shutting down.
-    #[error("the endpoint is shutting down")]
+    #[error("endpoint shutting down")]
     ShuttingDown,
 }

@@ -325,7 +325,7 @@ impl Bridge {
             }
             // Node and Lease were deleted during the session: a new Hello queries and registers.
             LeaseAnswer::Missing | LeaseAnswer::Gone => {
-                self.outbound.request_hello("the Lease of the node is gone");
+                self.outbound.request_hello("Lease of the node deleted");
                 return;
             }
             LeaseAnswer::Renewed { marker } => {

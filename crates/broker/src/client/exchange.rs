@@ -271,7 +271,7 @@ impl<'a> Exchange<'a> {
     fn read(&mut self, result: std::io::Result<usize>) -> Result<(), Ended> {
         let count = result.map_err(|error| Ended::lost(error.to_string()))?;
         if count == 0 {
-            return Err(Ended::lost("closed without a disconnect"));
+            return Err(Ended::lost("closed without DISCONNECT"));
         }
         self.last_received = Instant::now();
         Ok(())
@@ -305,28 +305,28 @@ impl<'a> Exchange<'a> {
                     self.report_backlog();
                     Ok(())
                 } else {
-                    Err(Ended::protocol("it acknowledged a message that it was not sent"))
+                    Err(Ended::protocol("PUBACK for a message that was not sent"))
                 }
             }
             Packet::Subscribe(subscribe) => self.subscribe(subscribe),
             Packet::Unsubscribe(unsubscribe) => self.unsubscribe(&unsubscribe),
             Packet::PingReq(_) => self.encode(&Packet::PingResp(PingResp)),
             Packet::Disconnect(disconnect) => Err(farewell(&disconnect)),
-            _ => Err(Ended::protocol("a packet that makes no sense here")),
+            _ => Err(Ended::protocol("unexpected packet type")),
         }
     }
 
     fn publish(&mut self, publish: &Publish) -> Result<(), Ended> {
         if publish.qos == QoS::ExactlyOnce {
-            let why = Departure::Protocol("a message with QoS 2".to_owned());
+            let why = Departure::Protocol("QoS 2 not supported".to_owned());
             return Err(Ended::with_code(why, DisconnectReasonCode::QoSNotSupported));
         }
         if publish.properties.as_ref().is_some_and(|properties| properties.topic_alias.is_some()) {
-            let why = Departure::Protocol("a topic alias".to_owned());
+            let why = Departure::Protocol("topic alias not supported".to_owned());
             return Err(Ended::with_code(why, DisconnectReasonCode::TopicAliasInvalid));
         }
         let Ok(topic) = std::str::from_utf8(&publish.topic) else {
-            let why = Departure::Protocol("a topic that is not UTF-8".to_owned());
+            let why = Departure::Protocol("topic is not UTF-8".to_owned());
             return Err(Ended::with_code(why, DisconnectReasonCode::MalformedPacket));
         };
         let id = (publish.qos == QoS::AtLeastOnce).then_some(publish.pkid);
@@ -335,7 +335,7 @@ impl<'a> Exchange<'a> {
             add(&self.hub.counters.unauthorized, 1);
             if let Some(left_out) = self.hub.throttles.topic.line() {
                 let topic: String = topic.chars().take(64).collect();
-                tracing::warn!(%node, ?topic, left_out, "not its own topic");
+                tracing::warn!(%node, ?topic, left_out, "publish to a foreign topic refused");
             }
             return self.acknowledge(id, PubAckReason::NotAuthorized);
         };
@@ -347,7 +347,7 @@ impl<'a> Exchange<'a> {
             let kept = self.hub.registry.retain_presence(node, &publish.payload);
             if kept != Retained::Kept {
                 if let Some(left_out) = self.hub.throttles.presence.line() {
-                    tracing::warn!(%node, ?kept, left_out, "its presence is not retained");
+                    tracing::warn!(%node, ?kept, left_out, "presence not retained");
                 }
                 return self.acknowledge(id, PubAckReason::QuotaExceeded);
             }
@@ -388,7 +388,7 @@ impl<'a> Exchange<'a> {
         if self.outgoing.push_local(outbound) {
             return Ok(());
         }
-        let why = Departure::Limit("it does not take what it asked for".to_owned());
+        let why = Departure::Limit("too many unread messages that the client requested".to_owned());
         Err(Ended::with_code(why, DisconnectReasonCode::QuotaExceeded))
     }
 

@@ -153,8 +153,8 @@ impl<'a> Session<'a> {
                 self.socket.send(PING_FRAME, publish.payload);
                 None
             }
-            PING => Some((0x95, format!("a ping takes at most {MAX_PING} bytes"))),
-            _ => Some((0x90, format!("a WebSocket has no topics but '{TEXT}' and '{PING}'"))),
+            PING => Some((0x95, format!("ping payload exceeds the limit of {MAX_PING} bytes"))),
+            _ => Some((0x90, format!("unknown topic; a WebSocket has '{TEXT}' and '{PING}'"))),
         };
         let counters = &self.task.shared.counters;
         match refused {

@@ -177,9 +177,9 @@ impl Rounds {
         let body = match &response {
             Some(Response::Approved { body }) => Ok(body.as_str()),
             Some(Response::Refused(failure)) => Err(failure.message.as_str()),
-            None => Err("the answer cannot be read"),
+            None => Err("invalid response"),
         };
-        let page = body.and_then(|body| application::page(body).ok_or("the answer is no list"));
+        let page = body.and_then(|body| application::page(body).ok_or("response is not a list"));
         let page = match page {
             Ok(page) => page,
             Err(_) if !listing.continues.is_empty() && !listing.is_restarted => {

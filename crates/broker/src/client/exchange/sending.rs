@@ -104,7 +104,7 @@ impl Exchange<'_> {
                 self.outgoing.acknowledge(id, now);
                 if let Some(left_out) = self.hub.throttles.large.line() {
                     let node = &self.session.node;
-                    tracing::warn!(%node, size, limit, left_out, "a message is larger than the client takes");
+                    tracing::warn!(%node, size, limit, left_out, "message dropped: exceeds the packet limit of the client");
                 }
                 Ok(())
             }
@@ -120,10 +120,10 @@ impl Exchange<'_> {
 
     pub(super) fn subscribe(&mut self, subscribe: Subscribe) -> Result<(), Ended> {
         if subscribe.pkid == 0 {
-            return Err(Ended::protocol("a subscription with packet id 0"));
+            return Err(Ended::protocol("SUBSCRIBE with packet id 0"));
         }
         if subscribe.properties.is_some_and(|properties| properties.id.is_some()) {
-            let why = Departure::Protocol("a subscription identifier".to_owned());
+            let why = Departure::Protocol("subscription identifiers not supported".to_owned());
             return Err(Ended::with_code(why, DisconnectReasonCode::SubscriptionIdentifiersNotSupported));
         }
         let mut codes = Vec::with_capacity(subscribe.filters.len());
@@ -137,7 +137,7 @@ impl Exchange<'_> {
                 add(&self.hub.counters.unauthorized, 1);
                 if let Some(left_out) = self.hub.throttles.filter.line() {
                     let filter: String = path.chars().take(64).collect();
-                    tracing::warn!(%node, ?filter, left_out, "not its own filter");
+                    tracing::warn!(%node, ?filter, left_out, "subscription to a foreign filter refused");
                 }
             }
             codes.push(code);
@@ -175,7 +175,7 @@ impl Exchange<'_> {
 
     pub(super) fn unsubscribe(&mut self, unsubscribe: &Unsubscribe) -> Result<(), Ended> {
         if unsubscribe.pkid == 0 || unsubscribe.filters.is_empty() {
-            return Err(Ended::protocol("an empty unsubscription or one with packet id 0"));
+            return Err(Ended::protocol("UNSUBSCRIBE without filters or with packet id 0"));
         }
         let reasons = unsubscribe.filters.iter().map(|path| self.subscriptions.remove(path)).collect();
         self.update_listening();

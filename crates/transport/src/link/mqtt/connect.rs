@@ -75,7 +75,7 @@ fn unexpected(packet: &Packet, client_id: &str) -> Cause {
     match packet {
         Packet::Disconnect(disconnect) => reason::of_disconnect(disconnect, client_id),
         // Without the packet: it may be large, and its content is the broker's choice.
-        _ => Cause::Protocol { detail: "a wrong packet while connecting".to_owned() },
+        _ => Cause::Protocol { detail: "unexpected packet before the CONNACK or SUBACK".to_owned() },
     }
 }
 
@@ -83,7 +83,7 @@ fn connect_packet(options: &LinkOptions, introduction: &Introduction) -> Result<
     let will = match &introduction.will {
         // rumqttc would truncate the length to 16 bits.
         Some(will) if will.payload.len() > MAX_WILL => {
-            let detail = format!("the will has {} bytes, MQTT allows {MAX_WILL}", will.payload.len());
+            let detail = format!("will of {} bytes exceeds the limit of {MAX_WILL}", will.payload.len());
             return Err(Cause::BadIntroduction { detail });
         }
         Some(will) => Some(LastWill::new(
@@ -131,10 +131,10 @@ fn agree(options: &LinkOptions, connack: &ConnAck) -> Result<(u32, u16, Duration
         agreed.2 = agreed.2.min(Duration::from_secs(seconds.into()));
     }
     if agreed.0 == 0 || agreed.1 == 0 {
-        return broken("a limit of zero in its CONNACK");
+        return broken("limit of zero in the CONNACK");
     }
     if properties.max_qos == Some(0) {
-        return broken("it does not take messages with QoS 1");
+        return broken("broker does not support QoS 1");
     }
     Ok(agreed)
 }
@@ -166,7 +166,7 @@ async fn subscribe(exchange: &mut Exchange<'_>, state: &mut MqttState) -> Result
             packet @ Packet::Publish(_) => {
                 early_bytes += packet.size();
                 if early_bytes > EARLY_BYTES {
-                    let detail = format!("more than {EARLY_BYTES} bytes of messages before its SUBACK");
+                    let detail = format!("more than {EARLY_BYTES} bytes of messages before the SUBACK");
                     return Err(Cause::Protocol { detail });
                 }
                 early.push(packet);
@@ -178,7 +178,11 @@ async fn subscribe(exchange: &mut Exchange<'_>, state: &mut MqttState) -> Result
 
 fn check_suback(suback: &SubAck, paths: &[String]) -> Result<(), Cause> {
     if suback.return_codes.len() != paths.len() {
-        let detail = format!("{} answers to {} subscriptions", suback.return_codes.len(), paths.len());
+        let detail = format!(
+            "{} reason codes in the SUBACK for {} subscriptions",
+            suback.return_codes.len(),
+            paths.len()
+        );
         return Err(Cause::Protocol { detail });
     }
     let refused =
@@ -217,7 +221,9 @@ impl Exchange<'_> {
                 Ok(Some(packet)) => return Ok(packet),
                 Ok(None) => {}
                 Err(_) if speaks_tls => {
-                    let detail = "it speaks TLS there: the address begins with mqtts://".to_owned();
+                    let detail =
+                        "TLS alert received on a plain connection; hint: use mqtts:// in the address"
+                            .to_owned();
                     return Err(Cause::Protocol { detail });
                 }
                 Err(error) => return Err(reason::of_wire(&error)),

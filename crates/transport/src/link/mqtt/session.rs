@@ -191,7 +191,7 @@ impl<'a> Session<'a> {
             }
             Packet::PubAck(puback) => self.acknowledged(puback),
             Packet::PingResp(_) | Packet::Disconnect(_) => {}
-            _ => return Err(Cause::Protocol { detail: "a packet that makes no sense here".to_owned() }),
+            _ => return Err(Cause::Protocol { detail: "unexpected packet type".to_owned() }),
         }
         let client_id = &self.task.protocol.options.client_id;
         let answer = self.state.handle_incoming_packet(packet).map_err(|e| reason::of_state(e, client_id))?;
@@ -200,7 +200,7 @@ impl<'a> Session<'a> {
         }
         self.state.events.clear();
         if self.state.inflight() == 0 && self.state.collision.is_some() {
-            return Err(Cause::Protocol { detail: "acknowledgements out of order".to_owned() });
+            return Err(Cause::Protocol { detail: "PUBACKs out of order".to_owned() });
         }
         Ok(())
     }
@@ -208,18 +208,16 @@ impl<'a> Session<'a> {
     /// Converts a message into an event, unless it is for the link itself.
     fn receive(&mut self, publish: &v5::Publish) -> Result<Option<LinkEvent>, Cause> {
         if publish.qos == QoS::ExactlyOnce {
-            return Err(Cause::Protocol {
-                detail: "a message with QoS 2, which was not subscribed".to_owned(),
-            });
+            return Err(Cause::Protocol { detail: "message with QoS 2, subscribed with QoS 1".to_owned() });
         }
         let Ok(topic) = std::str::from_utf8(&publish.topic) else {
-            return Err(Cause::Protocol { detail: "a topic that is not UTF-8".to_owned() });
+            return Err(Cause::Protocol { detail: "topic is not UTF-8".to_owned() });
         };
         if self.task.protocol.options.own_topic.as_deref() == Some(topic) {
             if self.task.protocol.rival.found(&publish.payload) {
                 add(&self.task.shared.counters.rivals, 1);
                 let client_id = &self.task.protocol.options.client_id;
-                tracing::warn!(%client_id, topic, "another client uses the same id");
+                tracing::warn!(%client_id, topic, "client id in use by another client");
             }
             return Ok(None);
         }
@@ -283,7 +281,7 @@ impl<'a> Session<'a> {
             add(&self.task.shared.counters.not_taken, 1);
             if self.pending.is_none() {
                 let reason =
-                    format!("a packet of {size} bytes is larger than the agreed {}", self.max_packet);
+                    format!("packet of {size} bytes exceeds the negotiated limit of {}", self.max_packet);
                 self.emit(LinkEvent::NotTaken { topic: publish.topic, code: 0x95, reason });
             }
             return Ok(());
