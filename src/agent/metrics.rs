@@ -204,7 +204,7 @@ fn write_link(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
         Counter edgesync_agent_link_sent_messages_total = link.messages_out, "Messages sent.";
         Gauge edgesync_agent_link_unacknowledged_messages = link.unacknowledged,
             "Messages sent that the broker has not acknowledged.";
-        Counter edgesync_agent_link_refused_messages_total = link.not_taken,
+        Counter edgesync_agent_link_refused_messages_total = link.rejected,
             "Messages that the broker answered with an error.";
         Counter edgesync_agent_link_unheard_messages_total = link.no_subscriber,
             "Messages that nobody had subscribed to.";

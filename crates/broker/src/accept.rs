@@ -13,9 +13,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::client;
 use super::counters::{BrokerCounters, BrokerTraffic};
-use super::hub::{Hub, MOVES, Throttles};
+use super::hub::{Hub, SESSION_LINES, Throttles};
 use super::inflow::{FleetEvents, inflow};
-use super::registry::{Eviction, Moved, Origin, Outbound, Registry};
+use super::registry::{Eviction, Origin, Outbound, Registry, ShrunkBacklogs};
 use super::{BrokerOptions, FleetEvent, is_loopback};
 use edgesync_object::NodeName;
 use edgesync_transport::admission::{self, ConnectionLimiter, ConnectionLimits, LogThrottle};
@@ -79,15 +79,15 @@ impl Broker {
         let limits = Limits { messages: options.queue, bytes: options.queue_bytes };
         let hub = Arc::new(Hub {
             registry: Registry::new(limits, options.max_retained, options.max_retained_bytes),
-            moved: Moved::default(),
+            shrunk_backlogs: ShrunkBacklogs::default(),
             counters: BrokerCounters::default(),
             limiter: ConnectionLimiter::new(ConnectionLimits {
-                total: options.max_strangers,
-                per_origin: options.max_strangers / 4,
+                total: options.max_unauthenticated,
+                per_origin: options.max_unauthenticated / 4,
             }),
             slots: Arc::new(Semaphore::new(options.max_connections)),
             throttles: Throttles::default(),
-            session_lines: LogThrottle::of(MOVES),
+            session_lines: LogThrottle::of(SESSION_LINES),
             closing: watch::channel(false).0,
             inflow,
             options,
@@ -153,8 +153,8 @@ impl Broker {
 
     /// Waits until [`Broker::backlog`] has become smaller for some nodes, and returns their names.
     /// Safe to cancel; for one caller.
-    pub async fn moved(&self) -> Vec<NodeName> {
-        self.hub.moved.next().await
+    pub async fn backlog_shrunk(&self) -> Vec<NodeName> {
+        self.hub.shrunk_backlogs.next().await
     }
 
     /// Replaces the message retained on `cloud` and sends it to all subscribers; a slow node gets

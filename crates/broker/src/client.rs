@@ -20,7 +20,7 @@ use super::handshake::{self, Admitted, Refusal, Will};
 use super::hub::Hub;
 use super::registry::{Eviction, Session};
 use super::stream::{self as connection, ClientStream, PeerIdentity};
-use super::{Channel, Departure, FleetEvent};
+use super::{Channel, DisconnectReason, FleetEvent};
 use edgesync_transport::admission;
 use edgesync_transport::link::add;
 use edgesync_transport::link::wire::{self, FrameBuffer, WireError};
@@ -39,7 +39,7 @@ const V3_REFUSAL: [u8; 4] = [0x20, 0x02, 0x00, 0x01];
 /// Outcome of an exchange.
 #[derive(Debug)]
 pub(super) struct Ended {
-    pub(super) why: Departure,
+    pub(super) why: DisconnectReason,
     /// Reason code for the client, unless the connection is lost.
     pub(super) code: Option<DisconnectReasonCode>,
     /// Whether the will is published.
@@ -47,37 +47,41 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    fn with_code(why: Departure, code: DisconnectReasonCode) -> Self {
+    fn with_code(why: DisconnectReason, code: DisconnectReasonCode) -> Self {
         Self { why, code: Some(code), will: true }
     }
 
     fn lost(message: impl Into<String>) -> Self {
-        Self { why: Departure::Lost(message.into()), code: None, will: true }
+        Self { why: DisconnectReason::Lost(message.into()), code: None, will: true }
     }
 
     fn protocol(what: &str) -> Self {
-        Self::with_code(Departure::Protocol(what.to_owned()), DisconnectReasonCode::ProtocolError)
+        Self::with_code(DisconnectReason::Protocol(what.to_owned()), DisconnectReasonCode::ProtocolError)
     }
 
     fn wire(error: &WireError) -> Self {
         match error {
-            WireError::TooLarge { .. } => {
-                Self::with_code(Departure::Limit(error.to_string()), DisconnectReasonCode::PacketTooLarge)
-            }
-            _ => {
-                Self::with_code(Departure::Protocol(error.to_string()), DisconnectReasonCode::MalformedPacket)
-            }
+            WireError::TooLarge { .. } => Self::with_code(
+                DisconnectReason::Limit(error.to_string()),
+                DisconnectReasonCode::PacketTooLarge,
+            ),
+            _ => Self::with_code(
+                DisconnectReason::Protocol(error.to_string()),
+                DisconnectReasonCode::MalformedPacket,
+            ),
         }
     }
 
     fn evicted(eviction: Eviction) -> Self {
         match eviction {
             Eviction::TakenOver => {
-                Self::with_code(Departure::TakenOver, DisconnectReasonCode::SessionTakenOver)
+                Self::with_code(DisconnectReason::TakenOver, DisconnectReasonCode::SessionTakenOver)
             }
-            Eviction::Revoked => Self::with_code(Departure::Revoked, DisconnectReasonCode::NotAuthorized),
+            Eviction::Revoked => {
+                Self::with_code(DisconnectReason::Revoked, DisconnectReasonCode::NotAuthorized)
+            }
             Eviction::ShuttingDown => {
-                Self::with_code(Departure::ShuttingDown, DisconnectReasonCode::ServerShuttingDown)
+                Self::with_code(DisconnectReason::ShuttingDown, DisconnectReasonCode::ServerShuttingDown)
             }
         }
     }
@@ -106,7 +110,7 @@ pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, p
         // Boxed, so that the task does not keep this memory while the client is connected.
         received = timeout(limit, Box::pin(receive_connect(hub, stream, peer, &permit))) => received,
         () = hub.closed() => return,
-        () = permit.must_go() => Ok(Err("evicted: idle while other connections waited".to_owned())),
+        () = permit.evicted() => Ok(Err("evicted: idle while other connections waited".to_owned())),
     };
     drop(permit);
     match received {
@@ -148,12 +152,12 @@ async fn receive_connect(
     if !matches!(stream.peek(&mut [0]).await, Ok(1..)) {
         return Ok(None);
     }
-    permit.speaks();
+    permit.progressed();
     let (mut stream, identity) = connection::open(hub, stream).await.map_err(|error| {
         add(&hub.counters.tls, 1);
         format!("TLS handshake failed: {error}")
     })?;
-    permit.speaks();
+    permit.progressed();
     let mut frames = FrameBuffer::new(MAX_CONNECT + hub.options.max_retained_bytes as u32);
     let admitted = read_connect(hub, &mut stream, &mut frames, &identity, peer).await?;
     Ok(admitted.map(|admitted| Box::new(Accepted { stream, frames, admitted, identity, revocations })))
@@ -294,11 +298,11 @@ async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) 
 async fn finish(hub: &Hub, session: &Arc<Session>, ended: &Ended, will: Option<Will>) {
     let counters = &hub.counters;
     match &ended.why {
-        Departure::NotReading(_) => add(&counters.not_reading, 1),
-        Departure::Silent(_) => add(&counters.silent, 1),
-        Departure::Expired => add(&counters.expired, 1),
-        Departure::Revoked => add(&counters.revoked, 1),
-        Departure::Protocol(_) | Departure::Limit(_) => add(&counters.malformed, 1),
+        DisconnectReason::NotReading(_) => add(&counters.not_reading, 1),
+        DisconnectReason::Silent(_) => add(&counters.silent, 1),
+        DisconnectReason::Expired => add(&counters.expired, 1),
+        DisconnectReason::Revoked => add(&counters.revoked, 1),
+        DisconnectReason::Protocol(_) | DisconnectReason::Limit(_) => add(&counters.malformed, 1),
         _ => {}
     }
     if let Some(left_out) = hub.session_lines.line() {
@@ -351,7 +355,7 @@ mod tests {
             Broker::bind(([127, 0, 0, 1], 0).into(), BrokerOptions::default()).await.unwrap();
         let stream = TcpStream::connect(broker.address()).await.unwrap();
         let limiter = ConnectionLimiter::new(ConnectionLimits { total: 1, per_origin: 1 });
-        let permit = limiter.try_enter(Origin::Loopback).unwrap();
+        let permit = limiter.try_acquire(Origin::Loopback).unwrap();
         let task = serve(broker.hub(), stream, broker.address(), permit);
         let size = size_of_val(&task);
         assert!(size <= 4608, "{size}");

@@ -77,9 +77,9 @@ impl Downlink {
 
     /// Waits until [`Downlink::backlog`] has become smaller for some nodes, and returns their
     /// names; never returns with an external broker. Safe to cancel; for one caller.
-    pub async fn moved(&self) -> Vec<NodeName> {
+    pub async fn backlog_shrunk(&self) -> Vec<NodeName> {
         match self {
-            Self::Embedded(broker) => broker.moved().await,
+            Self::Embedded(broker) => broker.backlog_shrunk().await,
             Self::External(_) => std::future::pending().await,
         }
     }
@@ -197,12 +197,12 @@ impl Downlink {
 
 fn greeting(introduce: Introduce, topic: String, cloud: Arc<Mutex<Vec<u8>>>) -> Introduce {
     Arc::new(move |connection| {
-        let mut introduction = introduce(connection);
+        let mut intro = introduce(connection);
         let payload = cloud.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if !payload.is_empty() {
-            introduction.greetings.push(Publish { topic: topic.clone(), payload, retain: true });
+            intro.greetings.push(Publish { topic: topic.clone(), payload, retain: true });
         }
-        introduction
+        intro
     })
 }
 
@@ -217,7 +217,7 @@ async fn translate(topics: Topics, mut events: mpsc::Receiver<LinkEvent>, inflow
         let event = match event {
             LinkEvent::Connected { max_packet, .. } => FleetEvent::Open { max_packet },
             LinkEvent::Disconnected { cause, retry_in } => FleetEvent::Closed { cause, retry_in },
-            LinkEvent::NotTaken { topic, code, reason } => {
+            LinkEvent::Rejected { topic, code, reason } => {
                 tracing::warn!(topic, code, reason, "publish refused by the broker");
                 continue;
             }

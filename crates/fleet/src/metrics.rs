@@ -388,7 +388,7 @@ fn write_link(link: &Traffic, endings: &Endings, out: &mut MetricsWriter<'_>) {
         Counter edgesync_cloud_link_sent_messages_total = link.messages_out, "MQTT messages sent.";
         Counter edgesync_cloud_link_received_bytes_total = link.bytes_in, "Bytes taken from TCP.";
         Counter edgesync_cloud_link_sent_bytes_total = link.bytes_out, "Bytes handed to TCP.";
-        Counter edgesync_cloud_link_refused_messages_total = link.not_taken,
+        Counter edgesync_cloud_link_refused_messages_total = link.rejected,
             "Messages that the broker answered with an error.";
         Gauge edgesync_cloud_link_unacknowledged_messages = link.unacknowledged,
             "Messages sent that the broker has not acknowledged.";

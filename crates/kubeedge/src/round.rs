@@ -128,7 +128,7 @@ pub(super) struct Rounds {
 
 impl Rounds {
     /// Restores the state that an earlier run of the agent has kept in the database.
-    pub(super) fn recall(&mut self, text: &str) {
+    pub(super) fn restore_state(&mut self, text: &str) {
         self.saved = SavedState::read(text);
     }
 
@@ -207,7 +207,7 @@ impl Rounds {
             }
         }
         for name in outbound.config.fetch.iter().filter_map(super::FetchRule::exact) {
-            queries.remember(&name);
+            queries.mark_desired(&name);
             if !queries.has(&name) {
                 queries.miss(&name);
             }

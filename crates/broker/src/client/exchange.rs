@@ -27,7 +27,7 @@ use crate::hub::Hub;
 use crate::inflow::Share;
 use crate::registry::{Eviction, Origin, Outbound, Retained, Session};
 use crate::stream::ClientStream;
-use crate::{Channel, Departure, FleetEvent};
+use crate::{Channel, DisconnectReason, FleetEvent};
 use edgesync_transport::link::add;
 use edgesync_transport::link::wire::{self, FrameBuffer, SendBuffer};
 
@@ -236,9 +236,9 @@ impl<'a> Exchange<'a> {
     fn on_time(&self, now: Instant) -> Result<(), Ended> {
         let keepalive_timeout = self.keepalive_timeout();
         if self.until.is_some_and(|until| remaining(until).is_zero()) {
-            return Err(Ended::with_code(Departure::Expired, DisconnectReasonCode::NotAuthorized));
+            return Err(Ended::with_code(DisconnectReason::Expired, DisconnectReasonCode::NotAuthorized));
         }
-        let why = Departure::NotReading(keepalive_timeout);
+        let why = DisconnectReason::NotReading(keepalive_timeout);
         if self.out.is_unsent() && now >= self.stalled_at() {
             return Err(Ended { why, code: None, will: true });
         }
@@ -248,7 +248,7 @@ impl<'a> Exchange<'a> {
         }
         if !self.is_paused() && now >= self.last_received + keepalive_timeout {
             return Err(Ended::with_code(
-                Departure::Silent(keepalive_timeout),
+                DisconnectReason::Silent(keepalive_timeout),
                 DisconnectReasonCode::KeepAliveTimeout,
             ));
         }
@@ -282,7 +282,7 @@ impl<'a> Exchange<'a> {
         let unwritten = self.ends.len() as u64;
         if self.session.set_backlog(unwritten, unwritten.max(self.outgoing.unacknowledged_of_cloud() as u64))
         {
-            self.hub.moved.push(self.session);
+            self.hub.shrunk_backlogs.push(self.session);
         }
     }
 
@@ -318,15 +318,15 @@ impl<'a> Exchange<'a> {
 
     fn publish(&mut self, publish: &Publish) -> Result<(), Ended> {
         if publish.qos == QoS::ExactlyOnce {
-            let why = Departure::Protocol("QoS 2 not supported".to_owned());
+            let why = DisconnectReason::Protocol("QoS 2 not supported".to_owned());
             return Err(Ended::with_code(why, DisconnectReasonCode::QoSNotSupported));
         }
         if publish.properties.as_ref().is_some_and(|properties| properties.topic_alias.is_some()) {
-            let why = Departure::Protocol("topic alias not supported".to_owned());
+            let why = DisconnectReason::Protocol("topic alias not supported".to_owned());
             return Err(Ended::with_code(why, DisconnectReasonCode::TopicAliasInvalid));
         }
         let Ok(topic) = std::str::from_utf8(&publish.topic) else {
-            let why = Departure::Protocol("topic is not UTF-8".to_owned());
+            let why = DisconnectReason::Protocol("topic is not UTF-8".to_owned());
             return Err(Ended::with_code(why, DisconnectReasonCode::MalformedPacket));
         };
         let id = (publish.qos == QoS::AtLeastOnce).then_some(publish.pkid);
@@ -388,7 +388,7 @@ impl<'a> Exchange<'a> {
         if self.outgoing.push_local(outbound) {
             return Ok(());
         }
-        let why = Departure::Limit("too many unread messages that the client requested".to_owned());
+        let why = DisconnectReason::Limit("too many unread messages that the client requested".to_owned());
         Err(Ended::with_code(why, DisconnectReasonCode::QuotaExceeded))
     }
 
@@ -417,5 +417,5 @@ async fn hand_over(hub: &Hub, share: &Arc<Share>, handover: &mut Option<Handover
 
 fn farewell(disconnect: &Disconnect) -> Ended {
     let will = disconnect.reason_code != DisconnectReasonCode::NormalDisconnection;
-    Ended { why: Departure::Farewell, code: None, will }
+    Ended { why: DisconnectReason::ByClient, code: None, will }
 }

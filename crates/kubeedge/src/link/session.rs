@@ -160,9 +160,9 @@ impl<'a> Session<'a> {
         match refused {
             None => add(&counters.messages_out, 1),
             Some((code, reason)) => {
-                add(&counters.not_taken, 1);
+                add(&counters.rejected, 1);
                 if self.pending.is_none() {
-                    self.emit(LinkEvent::NotTaken { topic: publish.topic, code, reason });
+                    self.emit(LinkEvent::Rejected { topic: publish.topic, code, reason });
                 }
             }
         }

@@ -180,7 +180,7 @@ impl Round {
 /// remain.
 fn query_references(outbound: &mut Outbound, queries: &mut Queries, entry: &mut HeldEntry) -> bool {
     while let Some((name, held)) = entry.references.last() {
-        queries.remember(name);
+        queries.mark_desired(name);
         match held {
             Some(uid) => queries.is_held(name, uid),
             None if queries.has(name) => {}

@@ -11,7 +11,7 @@ use rumqttc::v5::mqttbytes::v5::{
 use tokio::time::Instant;
 
 use super::{Ended, Exchange};
-use crate::Departure;
+use crate::DisconnectReason;
 use crate::access;
 use crate::client::subscriptions::Answer;
 use crate::registry::{Origin, Outbound};
@@ -32,7 +32,7 @@ impl Exchange<'_> {
             }
             // Answers are a few bytes long: a client with a smaller limit cannot be served.
             Err(error) => Err(Ended::with_code(
-                Departure::Limit(error.to_string()),
+                DisconnectReason::Limit(error.to_string()),
                 DisconnectReasonCode::PacketTooLarge,
             )),
         }
@@ -123,7 +123,7 @@ impl Exchange<'_> {
             return Err(Ended::protocol("SUBSCRIBE with packet id 0"));
         }
         if subscribe.properties.is_some_and(|properties| properties.id.is_some()) {
-            let why = Departure::Protocol("subscription identifiers not supported".to_owned());
+            let why = DisconnectReason::Protocol("subscription identifiers not supported".to_owned());
             return Err(Ended::with_code(why, DisconnectReasonCode::SubscriptionIdentifiersNotSupported));
         }
         let mut codes = Vec::with_capacity(subscribe.filters.len());

@@ -17,7 +17,7 @@ use super::reason;
 use super::wire::{self, FrameBuffer};
 use crate::link::handle::Shared;
 use crate::link::stream::Stream;
-use crate::link::{Cause, Introduction, LinkOptions, MAX_WILL};
+use crate::link::{Cause, LinkOptions, MAX_WILL, SessionIntro};
 
 /// Limit for messages that arrive before the SUBACK, in bytes.
 const EARLY_BYTES: usize = 4 << 20;
@@ -41,21 +41,21 @@ pub(in crate::link) struct Established {
 /// Connects within the configured time.
 pub(super) async fn establish(
     options: &LinkOptions,
-    introduction: &Introduction,
+    intro: &SessionIntro,
     shared: &Arc<Shared>,
 ) -> Result<Established, Cause> {
     let target = options.target();
-    target.attempt(async { handshake(options, introduction, target.open(shared).await?).await }).await
+    target.attempt(async { handshake(options, intro, target.open(shared).await?).await }).await
 }
 
 async fn handshake(
     options: &LinkOptions,
-    introduction: &Introduction,
+    intro: &SessionIntro,
     mut stream: Box<dyn Stream>,
 ) -> Result<Established, Cause> {
     let mut frames = FrameBuffer::new(options.max_packet);
     let mut exchange = Exchange { options, stream: &mut stream, frames: &mut frames };
-    exchange.send(&connect_packet(options, introduction)?).await?;
+    exchange.send(&connect_packet(options, intro)?).await?;
     let connack = match exchange.receive().await? {
         Packet::ConnAck(connack) if connack.code == ConnectReturnCode::Success => connack,
         Packet::ConnAck(connack) => return Err(reason::of_connack(&connack)),
@@ -79,8 +79,8 @@ fn unexpected(packet: &Packet, client_id: &str) -> Cause {
     }
 }
 
-fn connect_packet(options: &LinkOptions, introduction: &Introduction) -> Result<Packet, Cause> {
-    let will = match &introduction.will {
+fn connect_packet(options: &LinkOptions, intro: &SessionIntro) -> Result<Packet, Cause> {
+    let will = match &intro.will {
         // rumqttc would truncate the length to 16 bits.
         Some(will) if will.payload.len() > MAX_WILL => {
             let detail = format!("will of {} bytes exceeds the limit of {MAX_WILL}", will.payload.len());

@@ -239,9 +239,9 @@ impl<'a> Session<'a> {
             Outcome::Accepted => {}
             Outcome::NoSubscriber => add(&counters.no_subscriber, 1),
             Outcome::Rejected { code, reason } => {
-                add(&counters.not_taken, 1);
+                add(&counters.rejected, 1);
                 if self.ending.is_none() {
-                    self.emit(LinkEvent::NotTaken { topic: topic.into_string(), code, reason });
+                    self.emit(LinkEvent::Rejected { topic: topic.into_string(), code, reason });
                 }
             }
         }
@@ -278,11 +278,11 @@ impl<'a> Session<'a> {
         let size = packet_size(&publish.topic, &publish.payload);
         if size > self.max_packet as usize {
             // It was queued under the larger limit of an earlier connection.
-            add(&self.task.shared.counters.not_taken, 1);
+            add(&self.task.shared.counters.rejected, 1);
             if self.pending.is_none() {
                 let reason =
                     format!("packet of {size} bytes exceeds the negotiated limit of {}", self.max_packet);
-                self.emit(LinkEvent::NotTaken { topic: publish.topic, code: 0x95, reason });
+                self.emit(LinkEvent::Rejected { topic: publish.topic, code: 0x95, reason });
             }
             return Ok(());
         }
