@@ -1,5 +1,7 @@
 //! Slow clients over real sockets, against an endpoint with default options.
 
+use std::time::Duration;
+
 use rumqttc::v5::mqttbytes::v5::{Connect, Filter, PingReq, Subscribe};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -8,6 +10,7 @@ use super::*;
 use crate::{Broker, BrokerOptions, FleetEvents};
 use edgesync_object::NodeName;
 use edgesync_transport::link::Backlog;
+use edgesync_transport::link::wire;
 
 /// As the default of `link.max_frame`.
 const FRAME: usize = 256 << 10;
