@@ -314,13 +314,13 @@ impl Bridge {
                 self.uploads.set_node_uid(owner.clone());
                 match marker {
                     Some(marker) if marker.is_held_by(&self.hello_totals) => RoundReason::Reconnect,
-                    marker if self.rounds.is_settled(marker.as_ref()) => RoundReason::Reconnect,
+                    marker if self.rounds.marker_found(marker.as_ref()) => RoundReason::Reconnect,
                     Some(_) => RoundReason::Lost,
                     None => RoundReason::First,
                 }
             }
             LeaseAnswer::Missing if was_greeting => {
-                self.rounds.is_settled(None);
+                self.rounds.marker_found(None);
                 RoundReason::First
             }
             // Node and Lease were deleted during the session: a new Hello queries and registers.
@@ -330,7 +330,7 @@ impl Bridge {
             }
             LeaseAnswer::Renewed { marker } => {
                 if marker.as_ref().is_some_and(|marker| marker.is_held_by(&self.totals)) {
-                    self.rounds.is_marked(&mut self.outbound);
+                    self.rounds.marker_written(&mut self.outbound);
                 }
                 return;
             }

@@ -262,8 +262,7 @@ impl Rounds {
                 Verdict::Ask(name) => {
                     // The burst is reserved for desired names; a walk takes only overflowing
                     // tokens.
-                    if is_paced && self.budget.left(now) < BURST {
-                        self.waits_for_budget = true;
+                    if is_paced && !self.budget.has(BURST, now) {
                         break;
                     }
                     if queries.capacity() == 0 {
