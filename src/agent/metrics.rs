@@ -11,12 +11,12 @@ use edgesync_protocol::change::RejectReason;
 use edgesync_protocol::edge::{EdgeCounters, EdgePhase};
 use edgesync_protocol::node::FilesSummary;
 use edgesync_protocol::upload::{Lane, Lanes};
-use edgesync_transport::link::{Cause, Endings, Traffic};
+use edgesync_transport::link::{Endings, Traffic};
 
 mod kubeedge;
 mod lag;
 
-use edgesync_runtime::metrics::write_writer;
+use edgesync_runtime::metrics::{write_link, write_writer};
 pub(super) use lag::Ages;
 
 /// Values of the agent's metrics. Counters only grow while the agent runs.
@@ -174,7 +174,7 @@ pub fn write(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
         Gauge edgesync_agent_build_info[node, version] = [([&*numbers.node, edgesync_runtime::VERSION], true)],
             "Node and version; always 1.";
     }
-    write_link(numbers, out);
+    write_link_state(numbers, out);
     write_sync(numbers, out);
     if let Some((counters, status)) = &numbers.kubeedge {
         kubeedge::write(counters, status, out);
@@ -187,34 +187,19 @@ pub fn write(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
     write_store(numbers, out);
 }
 
-fn write_link(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
-    let AgentNumbers { link, endings, .. } = numbers;
+fn write_link_state(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
+    let link = &numbers.link;
     families! { out;
         Gauge edgesync_agent_link_connected = numbers.connected,
             "Whether there is a connection to the broker or CloudCore.";
-        Counter edgesync_agent_link_connections_total = link.connected, "Connections established.";
-        Counter edgesync_agent_link_disconnects_total[cause] = Cause::LABELS.into_iter().zip(endings.lost),
-            "Connections lost, by cause.";
-        Counter edgesync_agent_link_failed_attempts_total[cause] =
-            Cause::LABELS.into_iter().zip(endings.failed),
-            "Failed connection attempts, by cause.";
-        Counter edgesync_agent_link_received_bytes_total = link.bytes_in, "Bytes taken from TCP.";
-        Counter edgesync_agent_link_sent_bytes_total = link.bytes_out, "Bytes handed to TCP.";
-        Counter edgesync_agent_link_received_messages_total = link.messages_in, "Messages received.";
-        Counter edgesync_agent_link_sent_messages_total = link.messages_out, "Messages sent.";
-        Gauge edgesync_agent_link_unacknowledged_messages = link.unacknowledged,
-            "Messages sent, and not yet acknowledged by the broker.";
-        Counter edgesync_agent_link_refused_messages_total = link.not_taken,
-            "Messages that the broker answered with an error.";
         Counter edgesync_agent_link_unheard_messages_total = link.no_subscriber,
             "Messages without a subscriber.";
         Counter edgesync_agent_link_discarded_messages_total = link.discarded,
             "Messages discarded because their connection ended.";
         Counter edgesync_agent_link_rivals_total = link.rivals,
             "Signs of another client with the same identifier.";
-        Gauge edgesync_agent_link_round_trip_seconds = link.round_trip,
-            "The last measured time from a message to the broker's acknowledgement.";
     }
+    write_link("edgesync_agent_link", link, &numbers.endings, out);
 }
 
 fn write_sync(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {

@@ -82,7 +82,7 @@ async fn probe_foreign_topic(
     let answer = async {
         while let Some(event) = events.recv().await {
             match event {
-                LinkEvent::NotTaken { topic, .. } if topic == foreign => return ProbeOutcome::Refused,
+                LinkEvent::Rejected { topic, .. } if topic == foreign => return ProbeOutcome::Refused,
                 LinkEvent::Message { topic, .. } if topic == foreign => return ProbeOutcome::Delivered,
                 // The embedded endpoint closes the connection of a client that writes to another
                 // node's topic.

@@ -129,7 +129,7 @@ async fn first(events: &mut mpsc::Receiver<LinkEvent>) -> Option<Result<(), Caus
         match events.recv().await? {
             LinkEvent::Connected { .. } => return Some(Ok(())),
             LinkEvent::Disconnected { cause, .. } => return Some(Err(cause)),
-            LinkEvent::Message { .. } | LinkEvent::NotTaken { .. } => {}
+            LinkEvent::Message { .. } | LinkEvent::Rejected { .. } => {}
         }
     }
 }

@@ -77,7 +77,7 @@ fn traffic() -> Traffic {
         bytes_out: 102,
         messages_in: 103,
         messages_out: 104,
-        not_taken: 105,
+        rejected: 105,
         no_subscriber: 106,
         unacknowledged: 107,
         discarded: 108,

@@ -129,7 +129,7 @@ async fn assert_publishes_nowhere_else(scene: &Scene) {
         link.try_publish(&target, b"{}".to_vec(), true).unwrap();
         // Refused as a message, or with the whole connection.
         match next(&mut events).await {
-            LinkEvent::NotTaken { topic, .. } => assert_eq!(topic, target),
+            LinkEvent::Rejected { topic, .. } => assert_eq!(topic, target),
             LinkEvent::Disconnected { cause, .. } => {
                 assert!(matches!(cause, Cause::NotAuthorized { .. } | Cause::Closed), "{target}: {cause}");
             }
@@ -186,7 +186,7 @@ async fn assert_forged_names_are_refused(scene: &Scene) {
             link.try_publish(&topic("edge-b", "up"), b"{}".to_vec(), false).unwrap();
             let refused = next(&mut events).await;
             assert!(
-                matches!(refused, LinkEvent::NotTaken { .. } | LinkEvent::Disconnected { .. }),
+                matches!(refused, LinkEvent::Rejected { .. } | LinkEvent::Disconnected { .. }),
                 "{refused:?}"
             );
         }

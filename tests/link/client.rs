@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use edgesync_transport::link::{Cause, Introduction, Link, LinkEvent, Publish, PublishError};
+use edgesync_transport::link::{Cause, Link, LinkEvent, Publish, PublishError, SessionIntro};
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{
     ConnAckProperties, ConnectReturnCode, Packet, PingResp, PubAckReason, SubscribeReasonCode,
@@ -143,7 +143,7 @@ async fn session_taken_over_backs_off_for_minutes() {
         assert_eq!(cause, Cause::TakenOver { client_id: "node-1".to_owned() });
         assert_eq!(link.endings().lost[cause.index()], 1);
         assert_eq!(link.endings().failed, [0; Cause::COUNT]);
-        assert!(cause.to_string().contains("same name"), "{cause}");
+        assert!(cause.to_string().contains("one name"), "{cause}");
         assert!(retry_in >= Duration::from_secs(300), "{retry_in:?}");
     }
 }
@@ -165,11 +165,11 @@ async fn puback_errors_name_their_message() {
     for topic in ["t/a", "t/b", "t/c"] {
         link.try_publish(topic, vec![1], false).unwrap();
     }
-    let LinkEvent::NotTaken { topic, code, reason } = next(&mut events).await else { panic!() };
+    let LinkEvent::Rejected { topic, code, reason } = next(&mut events).await else { panic!() };
     assert_eq!((topic.as_str(), code, reason.as_str()), ("t/b", 0x97, "quota exceeded"));
     message(&mut events).await;
     let traffic = link.traffic();
-    assert_eq!((traffic.not_taken, traffic.no_subscriber, traffic.unacknowledged), (1, 1, 0));
+    assert_eq!((traffic.rejected, traffic.no_subscriber, traffic.unacknowledged), (1, 1, 0));
     assert_eq!(traffic.messages_out, 3);
     let round_trip = traffic.round_trip.unwrap();
     assert!(round_trip < PATIENCE, "{round_trip:?}");
@@ -336,7 +336,7 @@ async fn will_and_greetings_are_built_for_each_connection() {
             payload: format!("{word} {connection}").into_bytes(),
             retain: true,
         };
-        Introduction { will: Some(publish("offline")), greetings: vec![publish("online")] }
+        SessionIntro { will: Some(publish("offline")), greetings: vec![publish("online")] }
     });
     let (_link, mut events) = Link::spawn(options);
     let mut said_before = Vec::new();

@@ -8,14 +8,14 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use edgesync_broker::{
-    Broker, BrokerOptions, Channel, Departure, Downlink, External, FleetEvent, FleetEvents, external,
+    Broker, BrokerOptions, Channel, DisconnectReason, Downlink, External, FleetEvent, FleetEvents, external,
 };
 use edgesync_transport::link::{
     Cause, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError, Topics,
 };
 use support::fleet::{
-    PATIENCE, bind, departure, link_connected, link_event, link_message, message, next, node_connected,
-    node_name, node_options,
+    PATIENCE, bind, disconnect_reason, link_connected, link_event, link_message, message, next,
+    node_connected, node_name, node_options,
 };
 use support::mosquitto::{self, Mosquitto};
 use support::proxy::{Mode, Proxy};
@@ -103,7 +103,7 @@ async fn bursts_over_both_transports_lose_no_message() {
         };
         tokio::join!(down, send_up(&node), received_down, received_up);
         assert_eq!(node.traffic().connected, 1);
-        assert_eq!(node.traffic().not_taken, 0);
+        assert_eq!(node.traffic().rejected, 0);
     }
 }
 
@@ -212,7 +212,7 @@ async fn older_of_two_links_with_one_name_backs_off_for_minutes() {
     let (_, _, will) = message(&mut fleet).await;
     assert_eq!(will, format!("offline {first_id}").into_bytes());
     let gone = next(&mut fleet).await;
-    let FleetEvent::NodeDisconnected { connection, why: Departure::TakenOver, .. } = gone else {
+    let FleetEvent::NodeDisconnected { connection, why: DisconnectReason::TakenOver, .. } = gone else {
         panic!("{gone:?}")
     };
     assert_eq!(connection, first);
@@ -233,12 +233,12 @@ async fn lost_connection_publishes_the_will_and_a_farewell_does_not() {
     proxy.cut();
     let (_, channel, payload) = message(&mut fleet).await;
     assert_eq!((channel, payload), (Channel::Presence, format!("offline {first}").into_bytes()));
-    assert!(matches!(departure(&mut fleet).await, Departure::Lost(_)));
+    assert!(matches!(disconnect_reason(&mut fleet).await, DisconnectReason::Lost(_)));
     link_connected(&mut events).await;
     message(&mut fleet).await;
     assert!(node.shutdown(Vec::new(), PATIENCE).await);
     let gone = next(&mut fleet).await;
-    assert!(matches!(gone, FleetEvent::NodeDisconnected { why: Departure::Farewell, .. }), "{gone:?}");
+    assert!(matches!(gone, FleetEvent::NodeDisconnected { why: DisconnectReason::ByClient, .. }), "{gone:?}");
 }
 
 // Real clients.
@@ -296,7 +296,7 @@ async fn mosquitto_sub_receives_messages_of_the_cloud_to_its_node() {
         lines
     });
     assert_eq!(lines.await.unwrap(), ["first", "second"]);
-    assert_eq!(departure(&mut fleet).await, Departure::Farewell);
+    assert_eq!(disconnect_reason(&mut fleet).await, DisconnectReason::ByClient);
 }
 
 #[tokio::test]

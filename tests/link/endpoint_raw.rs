@@ -5,7 +5,7 @@ use edgesync_testkit as support;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use edgesync_broker::{BrokerOptions, Departure};
+use edgesync_broker::{BrokerOptions, DisconnectReason};
 use edgesync_transport::link::Link;
 use edgesync_transport::link::PublishError;
 use rumqttc::v5::mqttbytes::QoS;
@@ -14,7 +14,7 @@ use rumqttc::v5::mqttbytes::v5::{
     PubAckReason, Subscribe, SubscribeReasonCode, UnsubAckReason, Unsubscribe,
 };
 use support::fleet::{
-    PATIENCE, bind, departure, link_connected, link_message, message, node_name, node_options,
+    PATIENCE, bind, disconnect_reason, link_connected, link_message, message, node_name, node_options,
 };
 use support::log::log;
 use support::scripted_broker::Peer;
@@ -165,8 +165,8 @@ async fn log_lines_about_a_misbehaving_node_are_rate_limited() {
     // The next line of the same kind reports the number of suppressed lines.
     let times = 1 + started.elapsed().as_secs() as usize / 10;
     let of = |text: &str| written.iter().filter(|line| line.contains(text)).count();
-    assert!((1..=times).contains(&of("not its own filter")), "{}", of("not its own filter"));
-    let moves = of("node connected") + of("node disconnected") + of("takes the node's name over");
+    assert!((1..=times).contains(&of("foreign filter refused")), "{}", of("foreign filter refused"));
+    let moves = of("node connected") + of("node disconnected") + of("taken over by a newer connection");
     assert!((100..=200 * times).contains(&moves), "{moves}");
     assert!(written.iter().all(|line| !line.starts_with("INFO forged")), "a line is forged");
 }
@@ -219,7 +219,7 @@ async fn protocol_violations_are_answered_with_a_reason_and_counted() {
             disconnected(peer)
         });
         assert_eq!(code.await, expected, "{bytes:x?}");
-        departure(&mut fleet).await;
+        disconnect_reason(&mut fleet).await;
     }
     assert_eq!(broker.traffic().malformed, 7);
 }
@@ -277,7 +277,7 @@ async fn silent_clients_time_out_before_and_after_connect() {
     .await;
     assert_eq!(code, DisconnectReasonCode::KeepAliveTimeout);
     assert!(elapsed >= Duration::from_millis(1400), "{elapsed:?}");
-    assert!(matches!(departure(&mut fleet).await, Departure::Silent(_)));
+    assert!(matches!(disconnect_reason(&mut fleet).await, DisconnectReason::Silent(_)));
     assert_eq!(broker.traffic().silent, 1);
 }
 
@@ -292,7 +292,7 @@ async fn pings_are_answered_and_keep_the_connection() {
         assert!(peer.read().is_none());
     })
     .await;
-    assert_eq!(departure(&mut fleet).await, Departure::Farewell);
+    assert_eq!(disconnect_reason(&mut fleet).await, DisconnectReason::ByClient);
 }
 
 #[tokio::test]
@@ -315,7 +315,7 @@ async fn disconnect_with_will_publishes_the_will() {
 /// drops from its queue retry only after seconds.
 #[tokio::test]
 async fn connections_beyond_the_unauthenticated_limit_wait_in_turn() {
-    let options = BrokerOptions { max_strangers: 4, ..Default::default() };
+    let options = BrokerOptions { max_unauthenticated: 4, ..Default::default() };
     let (broker, _fleet) = bind(options).await;
     let address = broker.address();
     let silent: Vec<_> = (0..4).map(|_| Peer::dial(address)).collect();
@@ -353,8 +353,8 @@ async fn connections_beyond_the_limit_are_closed_at_once() {
     let peers = peers.await.unwrap();
     assert_eq!(broker.traffic().over_limit, 1);
     drop(peers);
-    departure(&mut fleet).await;
-    departure(&mut fleet).await;
+    disconnect_reason(&mut fleet).await;
+    disconnect_reason(&mut fleet).await;
     // The permit is released when the task ends, a moment after its last event.
     let (_node, mut events) = Link::spawn(node_options(address, "n-3"));
     link_connected(&mut events).await;
@@ -391,8 +391,8 @@ async fn client_that_does_not_read_is_disconnected_without_delays() {
     let asked = Instant::now();
     assert_eq!(link_message(&mut events).await.1, b"at once");
     assert_within(asked.elapsed(), Duration::from_secs(2));
-    let why = departure(&mut fleet).await;
-    assert!(matches!(why, Departure::NotReading(_) | Departure::Silent(_)), "{why}");
+    let why = disconnect_reason(&mut fleet).await;
+    assert!(matches!(why, DisconnectReason::NotReading(_) | DisconnectReason::Silent(_)), "{why}");
     assert_eq!(broker.try_publish(&node_name("n-1"), vec![0]), Err(PublishError::NotConnected));
     drop(stalled);
 }

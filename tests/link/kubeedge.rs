@@ -271,11 +271,11 @@ async fn unsendable_messages_are_returned() {
     for (topic, length, refused) in [("other", 1, 0x90), (kubeedge::PING, 126, 0x95)] {
         link.try_publish(topic, vec![b'a'; length], false).unwrap();
         match next(&mut events).await {
-            LinkEvent::NotTaken { topic: of, code, .. } => assert_eq!((of.as_str(), code), (topic, refused)),
+            LinkEvent::Rejected { topic: of, code, .. } => assert_eq!((of.as_str(), code), (topic, refused)),
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(link.traffic().not_taken, 2);
+    assert_eq!(link.traffic().rejected, 2);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgesync_transport::link::{
-    Cause, Introduce, Introduction, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError,
+    Cause, Introduce, Link, LinkEvent, LinkHandle, LinkOptions, Publish, PublishError, SessionIntro,
 };
 use support::links::{PATIENCE, cause, connected, message, options, reconnected};
 use support::mosquitto::Mosquitto;
@@ -42,7 +42,7 @@ async fn links_exchange_messages_across_a_mosquitto_restart() {
 fn presence(word: &'static str) -> Introduce {
     Arc::new(move |_| {
         let greeting = Publish { topic: "t/presence".to_owned(), payload: word.into(), retain: true };
-        Introduction { will: None, greetings: vec![greeting] }
+        SessionIntro { will: None, greetings: vec![greeting] }
     })
 }
 
@@ -93,7 +93,7 @@ async fn links_with_one_id_detect_each_other_through_mosquitto() {
                 payload: format!("{word} {who} {connection}").into_bytes(),
                 retain: true,
             };
-            Introduction { will: Some(publish("offline")), greetings: vec![publish("online")] }
+            SessionIntro { will: Some(publish("offline")), greetings: vec![publish("online")] }
         });
         Link::spawn(options)
     };
@@ -127,7 +127,7 @@ async fn killed_link_publishes_its_will_and_a_shut_down_one_does_not() {
     options.introduce = Arc::new(|_| {
         let publish =
             |word: &str| Publish { topic: "t/presence".to_owned(), payload: word.into(), retain: true };
-        Introduction { will: Some(publish("will")), greetings: vec![publish("online")] }
+        SessionIntro { will: Some(publish("will")), greetings: vec![publish("online")] }
     });
     let (link, mut events) = Link::spawn(options);
     connected(&mut events).await;

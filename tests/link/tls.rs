@@ -6,13 +6,13 @@ use edgesync_testkit as support;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use edgesync_broker::{BindError, Broker, BrokerOptions, Channel, Departure, FleetEvent, FleetEvents};
+use edgesync_broker::{BindError, Broker, BrokerOptions, Channel, DisconnectReason, FleetEvent, FleetEvents};
 use edgesync_transport::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions};
 use edgesync_transport::tls::{Client, Clock, Server, Subject};
 use support::authority::{Authority, HOUR};
 use support::fleet::{
-    PATIENCE, bind, departure, link_connected, link_event, link_message, message, next, node_connected,
-    node_name, node_options,
+    PATIENCE, bind, disconnect_reason, link_connected, link_event, link_message, message, next,
+    node_connected, node_name, node_options,
 };
 use support::log::log;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -80,7 +80,7 @@ async fn messages_pass_over_tls_and_its_bytes_are_counted() {
         assert!((500_600..520_000).contains(&bytes), "{bytes}");
     }
     assert!(node.shutdown(Vec::new(), PATIENCE).await);
-    assert_eq!(departure(&mut fleet).await, Departure::Farewell);
+    assert_eq!(disconnect_reason(&mut fleet).await, DisconnectReason::ByClient);
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ async fn topics_of_other_nodes_are_refused_to_an_enrolled_node() {
     for topic in ["edgesync/v1/nodes/n-2/up", "edgesync/v1/nodes/n-1/down", "edgesync/v1/cloud"] {
         link.try_publish(topic, b"forged".to_vec(), false).unwrap();
         let refused = loop {
-            if let LinkEvent::NotTaken { topic, code, .. } = link_event(&mut events).await {
+            if let LinkEvent::Rejected { topic, code, .. } = link_event(&mut events).await {
                 break (topic, code);
             }
         };
@@ -193,7 +193,7 @@ async fn revoked_node_is_disconnected_and_others_stay() {
     server.replace(&authority.server_identity(), &rule).unwrap();
     assert!(broker.disconnect(&node_name("n-1")));
     assert!(!broker.disconnect(&node_name("n-3")));
-    assert_eq!(departure(&mut fleet).await, Departure::Revoked);
+    assert_eq!(disconnect_reason(&mut fleet).await, DisconnectReason::Revoked);
     let why = loop {
         if let LinkEvent::Disconnected { cause, .. } = link_event(&mut one).await {
             break cause;
@@ -214,7 +214,7 @@ async fn connection_ends_when_its_certificate_expires() {
     let started = Instant::now();
     let tls = authority.client(&authority.node_until("n-1", -HOUR, 3));
     let (_link, mut events) = connect(options(broker.address(), "n-1", tls)).await;
-    assert_eq!(departure(&mut fleet).await, Departure::Expired);
+    assert_eq!(disconnect_reason(&mut fleet).await, DisconnectReason::Expired);
     assert!(started.elapsed() > Duration::from_secs(1), "{:?}", started.elapsed());
     let why = loop {
         if let LinkEvent::Disconnected { cause, .. } = link_event(&mut events).await {
@@ -334,7 +334,7 @@ async fn port_probes_are_not_counted_as_refused() {
     polite.shutdown().await.unwrap();
     for _ in 0..3 {
         let line = of_a_peer(&mut lines).await;
-        assert!(line.contains("DEBUG") && line.contains("closed without a word"), "{line}");
+        assert!(line.contains("DEBUG") && line.contains("closed without data"), "{line}");
     }
     assert_eq!((broker.traffic().refused, broker.traffic().tls), (0, 0));
     // A client that stops in the middle of a packet is refused, with an error of this program.
@@ -342,7 +342,7 @@ async fn port_probes_are_not_counted_as_refused() {
     half.write_all(b"\x10\x0e\0").await.unwrap();
     half.shutdown().await.unwrap();
     let line = of_a_peer(&mut lines).await;
-    assert!(line.contains("INFO") && line.contains("closed within its connect packet"), "{line}");
+    assert!(line.contains("INFO") && line.contains("closed during CONNECT"), "{line}");
     assert_eq!(broker.traffic().refused, 1);
 }
 

@@ -115,7 +115,7 @@ impl Accepted {
 }
 
 impl admission::Visitor for Accepted {
-    async fn speaks(&self) {
+    async fn readable(&self) {
         // An error appears again when the connection is read.
         let _ = match self {
             Self::Tcp(stream, ..) => stream.peek(&mut [0]).await,

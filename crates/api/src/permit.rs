@@ -13,7 +13,7 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 use super::response::ResponseBody;
 use edgesync_object::Status;
 use edgesync_object::status::Result;
-use edgesync_transport::admission::{Aside, Busy, ConnectionLimiter, Permit};
+use edgesync_transport::admission::{Busy, ConnectionLimiter, Permit, Suspended};
 
 /// The permits of one connection.
 pub(super) struct ConnectionPermit {
@@ -26,7 +26,7 @@ pub(super) struct ConnectionPermit {
 pub(super) enum RequestPermit {
     Short(#[expect(dead_code, reason = "it is held")] Busy),
     Watch(
-        #[expect(dead_code, reason = "it is held")] Aside,
+        #[expect(dead_code, reason = "it is held")] Suspended,
         #[expect(dead_code, reason = "it is held")] Busy,
     ),
 }
@@ -49,9 +49,9 @@ impl ConnectionPermit {
         if !is_watch {
             return Ok(RequestPermit::Short(self.permit.busy()));
         }
-        let watch = self.watches.try_enter(self.permit.origin());
+        let watch = self.watches.try_acquire(self.permit.origin());
         let watch = watch.ok_or_else(|| Status::too_many_requests("there are too many watches", 5))?;
-        Ok(RequestPermit::Watch(self.permit.aside(), Arc::new(watch).busy()))
+        Ok(RequestPermit::Watch(self.permit.suspend(), Arc::new(watch).busy()))
     }
 
     /// Completes when the connection must close: its permit was revoked, or no request began within
@@ -64,7 +64,7 @@ impl ConnectionPermit {
             }
         };
         tokio::select! {
-            () = self.permit.must_go() => {}
+            () = self.permit.evicted() => {}
             () = no_request => {}
         }
     }

@@ -13,9 +13,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::client;
 use super::counters::{BrokerCounters, BrokerTraffic};
-use super::hub::{Hub, MOVES, Throttles};
+use super::hub::{Hub, SESSION_LINES, Throttles};
 use super::inflow::{FleetEvents, inflow};
-use super::registry::{Eviction, Moved, Origin, Outbound, Registry};
+use super::registry::{Eviction, Origin, Outbound, Registry, ShrunkBacklogs};
 use super::{BrokerOptions, FleetEvent, is_loopback};
 use edgesync_object::NodeName;
 use edgesync_transport::admission::{self, ConnectionLimiter, ConnectionLimits, LogThrottle};
@@ -37,15 +37,15 @@ const SHUTDOWN: Duration = Duration::from_secs(3);
 pub enum BindError {
     /// Any peer that reaches the address could claim to be any node.
     #[error(
-        "cannot listen for nodes on {address} without TLS: others than this machine reach it, and only certificates \
-         tell nodes apart; leave broker.tls at \"auto\", or listen on 127.0.0.1"
+        "listen for nodes on {address}: TLS is required beyond the loopback address; hint: set broker.tls to \"auto\", \
+         or listen on 127.0.0.1"
     )]
     NotLoopback {
         /// Address that was requested.
         address: SocketAddr,
     },
     /// The system refuses the address.
-    #[error("cannot listen for nodes on {address}")]
+    #[error("listen for nodes on {address}")]
     System {
         /// Address that was requested.
         address: SocketAddr,
@@ -79,15 +79,15 @@ impl Broker {
         let limits = Limits { messages: options.queue, bytes: options.queue_bytes };
         let hub = Arc::new(Hub {
             registry: Registry::new(limits, options.max_retained, options.max_retained_bytes),
-            moved: Moved::default(),
+            shrunk_backlogs: ShrunkBacklogs::default(),
             counters: BrokerCounters::default(),
             limiter: ConnectionLimiter::new(ConnectionLimits {
-                total: options.max_strangers,
-                per_origin: options.max_strangers / 4,
+                total: options.max_unauthenticated,
+                per_origin: options.max_unauthenticated / 4,
             }),
             slots: Arc::new(Semaphore::new(options.max_connections)),
             throttles: Throttles::default(),
-            session_lines: LogThrottle::of(MOVES),
+            session_lines: LogThrottle::of(SESSION_LINES),
             closing: watch::channel(false).0,
             inflow,
             options,
@@ -153,8 +153,8 @@ impl Broker {
 
     /// Waits until [`Broker::backlog`] has become smaller for some nodes, and returns their names.
     /// Safe to cancel; for one caller.
-    pub async fn moved(&self) -> Vec<NodeName> {
-        self.hub.moved.next().await
+    pub async fn backlog_shrunk(&self) -> Vec<NodeName> {
+        self.hub.shrunk_backlogs.next().await
     }
 
     /// Replaces the message retained on `cloud` and sends it to all subscribers; a slow node gets
@@ -211,7 +211,7 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
             admitted = queue.next(&next) => match admitted {
                 Ok((admission::Tcp(stream, peer), permit)) => admit(&hub, stream, peer, permit),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "accept failed");
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -243,6 +243,6 @@ fn too_many(hub: &Hub, peer: SocketAddr) {
     add(&hub.counters.over_limit, 1);
     if let Some(left_out) = hub.throttles.full.line() {
         let limit = hub.options.max_connections;
-        tracing::warn!(%peer, left_out, limit, "too many connections: closed");
+        tracing::warn!(%peer, left_out, limit, "connection limit reached, connection closed");
     }
 }

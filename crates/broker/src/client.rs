@@ -20,7 +20,7 @@ use super::handshake::{self, Admitted, Refusal, Will};
 use super::hub::Hub;
 use super::registry::{Eviction, Session};
 use super::stream::{self as connection, ClientStream, PeerIdentity};
-use super::{Channel, Departure, FleetEvent};
+use super::{Channel, DisconnectReason, FleetEvent};
 use edgesync_transport::admission;
 use edgesync_transport::link::add;
 use edgesync_transport::link::wire::{self, FrameBuffer, WireError};
@@ -39,7 +39,7 @@ const V3_REFUSAL: [u8; 4] = [0x20, 0x02, 0x00, 0x01];
 /// Outcome of an exchange.
 #[derive(Debug)]
 pub(super) struct Ended {
-    pub(super) why: Departure,
+    pub(super) why: DisconnectReason,
     /// Reason code for the client, unless the connection is lost.
     pub(super) code: Option<DisconnectReasonCode>,
     /// Whether the will is published.
@@ -47,37 +47,41 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    fn with_code(why: Departure, code: DisconnectReasonCode) -> Self {
+    fn with_code(why: DisconnectReason, code: DisconnectReasonCode) -> Self {
         Self { why, code: Some(code), will: true }
     }
 
     fn lost(message: impl Into<String>) -> Self {
-        Self { why: Departure::Lost(message.into()), code: None, will: true }
+        Self { why: DisconnectReason::Lost(message.into()), code: None, will: true }
     }
 
     fn protocol(what: &str) -> Self {
-        Self::with_code(Departure::Protocol(what.to_owned()), DisconnectReasonCode::ProtocolError)
+        Self::with_code(DisconnectReason::Protocol(what.to_owned()), DisconnectReasonCode::ProtocolError)
     }
 
     fn wire(error: &WireError) -> Self {
         match error {
-            WireError::TooLarge { .. } => {
-                Self::with_code(Departure::Limit(error.to_string()), DisconnectReasonCode::PacketTooLarge)
-            }
-            _ => {
-                Self::with_code(Departure::Protocol(error.to_string()), DisconnectReasonCode::MalformedPacket)
-            }
+            WireError::TooLarge { .. } => Self::with_code(
+                DisconnectReason::Limit(error.to_string()),
+                DisconnectReasonCode::PacketTooLarge,
+            ),
+            _ => Self::with_code(
+                DisconnectReason::Protocol(error.to_string()),
+                DisconnectReasonCode::MalformedPacket,
+            ),
         }
     }
 
     fn evicted(eviction: Eviction) -> Self {
         match eviction {
             Eviction::TakenOver => {
-                Self::with_code(Departure::TakenOver, DisconnectReasonCode::SessionTakenOver)
+                Self::with_code(DisconnectReason::TakenOver, DisconnectReasonCode::SessionTakenOver)
             }
-            Eviction::Revoked => Self::with_code(Departure::Revoked, DisconnectReasonCode::NotAuthorized),
+            Eviction::Revoked => {
+                Self::with_code(DisconnectReason::Revoked, DisconnectReasonCode::NotAuthorized)
+            }
             Eviction::ShuttingDown => {
-                Self::with_code(Departure::ShuttingDown, DisconnectReasonCode::ServerShuttingDown)
+                Self::with_code(DisconnectReason::ShuttingDown, DisconnectReasonCode::ServerShuttingDown)
             }
         }
     }
@@ -106,14 +110,14 @@ pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, p
         // Boxed, so that the task does not keep this memory while the client is connected.
         received = timeout(limit, Box::pin(receive_connect(hub, stream, peer, &permit))) => received,
         () = hub.closed() => return,
-        () = permit.must_go() => Ok(Err("it said nothing for too long while others waited".to_owned())),
+        () = permit.evicted() => Ok(Err("evicted: idle while other connections waited".to_owned())),
     };
     drop(permit);
     match received {
         Ok(Ok(Some(accepted))) => serve_node(hub, accepted, peer).await,
-        Ok(Ok(None)) => tracing::debug!(%peer, "connection closed without a word"),
+        Ok(Ok(None)) => tracing::debug!(%peer, "connection closed without data"),
         Ok(Err(problem)) => refused(hub, peer, &problem),
-        Err(_) => refused(hub, peer, &format!("no connect packet within {limit:?}")),
+        Err(_) => refused(hub, peer, &format!("no CONNECT within {limit:?}")),
     }
 }
 
@@ -128,8 +132,8 @@ fn refused(hub: &Hub, peer: SocketAddr, problem: &str) {
 async fn serve_node(hub: &Arc<Hub>, mut accepted: Box<Accepted>, peer: SocketAddr) {
     let Ok(permit) = Arc::clone(&hub.slots).try_acquire_owned() else {
         add(&hub.counters.over_limit, 1);
-        refused(hub, peer, "there are too many nodes");
-        let refusal = Refusal::new(ConnectReturnCode::ServerBusy, "there are too many nodes: come again");
+        refused(hub, peer, "node limit reached");
+        let refusal = Refusal::new(ConnectReturnCode::ServerBusy, "node limit reached: retry later");
         return answer(&mut accepted.stream, &refusal.connack()).await;
     };
     run_session(hub, accepted, peer).await;
@@ -148,12 +152,12 @@ async fn receive_connect(
     if !matches!(stream.peek(&mut [0]).await, Ok(1..)) {
         return Ok(None);
     }
-    permit.speaks();
+    permit.progressed();
     let (mut stream, identity) = connection::open(hub, stream).await.map_err(|error| {
         add(&hub.counters.tls, 1);
-        format!("no TLS: {error}")
+        format!("TLS handshake failed: {error}")
     })?;
-    permit.speaks();
+    permit.progressed();
     let mut frames = FrameBuffer::new(MAX_CONNECT + hub.options.max_retained_bytes as u32);
     let admitted = read_connect(hub, &mut stream, &mut frames, &identity, peer).await?;
     Ok(admitted.map(|admitted| Box::new(Accepted { stream, frames, admitted, identity, revocations })))
@@ -170,7 +174,7 @@ async fn read_connect<S: AsyncRead + AsyncWrite + Unpin>(
     let packet = loop {
         if !frames.may_be_connect() {
             add(&hub.counters.malformed, 1);
-            return Err("its first byte begins no connect packet".to_owned());
+            return Err("first byte is not that of a CONNECT".to_owned());
         }
         match frames.take_packet() {
             Ok(Some(packet)) => break packet,
@@ -183,7 +187,7 @@ async fn read_connect<S: AsyncRead + AsyncWrite + Unpin>(
         }
         match frames.fill(stream).await {
             Ok(0) if frames.is_empty() => return Ok(None),
-            Ok(0) => return Err("closed within its connect packet".to_owned()),
+            Ok(0) => return Err("connection closed during CONNECT".to_owned()),
             // The peer closed before it read the TLS tickets sent to it.
             Err(error) if frames.is_empty() && error.kind() == ErrorKind::ConnectionReset => return Ok(None),
             Ok(_) => {}
@@ -191,7 +195,7 @@ async fn read_connect<S: AsyncRead + AsyncWrite + Unpin>(
         }
     };
     let Packet::Connect(connect, will, login) = packet else {
-        return Err("its first packet is no connect packet".to_owned());
+        return Err("first packet is not CONNECT".to_owned());
     };
     match handshake::admit(&hub.options, connect, will, login, identity) {
         Ok(admitted) => Ok(Some(admitted)),
@@ -199,7 +203,7 @@ async fn read_connect<S: AsyncRead + AsyncWrite + Unpin>(
             if refusal.impostor {
                 add(&hub.counters.identity, 1);
                 if let Some(left_out) = hub.throttles.impostor.line() {
-                    tracing::warn!(%peer, reason = ?refusal.reason, left_out, "somebody claims to be another node");
+                    tracing::warn!(%peer, reason = ?refusal.reason, left_out, "client claims another node's name");
                 }
             }
             answer(stream, &refusal.connack()).await;
@@ -249,10 +253,10 @@ async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) 
         add(&hub.counters.refused, 1);
         if let Some(left_out) = hub.session_lines.line() {
             let node = &admitted.node;
-            tracing::info!(%node, %peer, left_out, "a certificate was revoked meanwhile: told to come again");
+            tracing::info!(%node, %peer, left_out, "certificate revoked during handshake: client asked to retry");
         }
         let refusal =
-            Refusal::new(ConnectReturnCode::ServerBusy, "a certificate was revoked just now: come again");
+            Refusal::new(ConnectReturnCode::ServerBusy, "certificate revoked during handshake: retry");
         return answer(&mut stream, &refusal.connack()).await;
     };
     if hub.is_closing() {
@@ -262,7 +266,7 @@ async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) 
     if let Some(previous) = previous {
         add(&hub.counters.taken_over, 1);
         if let Some(left_out) = hub.session_lines.line() {
-            tracing::warn!(node = %session.node, %peer, left_out, "a newer connection takes the node's name over");
+            tracing::warn!(node = %session.node, %peer, left_out, "session taken over by a newer connection");
         }
         // The cloud must observe the end of the old connection before the start of the new one.
         previous.ended().await;
@@ -294,11 +298,11 @@ async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) 
 async fn finish(hub: &Hub, session: &Arc<Session>, ended: &Ended, will: Option<Will>) {
     let counters = &hub.counters;
     match &ended.why {
-        Departure::NotReading(_) => add(&counters.not_reading, 1),
-        Departure::Silent(_) => add(&counters.silent, 1),
-        Departure::Expired => add(&counters.expired, 1),
-        Departure::Revoked => add(&counters.revoked, 1),
-        Departure::Protocol(_) | Departure::Limit(_) => add(&counters.malformed, 1),
+        DisconnectReason::NotReading(_) => add(&counters.not_reading, 1),
+        DisconnectReason::Silent(_) => add(&counters.silent, 1),
+        DisconnectReason::Expired => add(&counters.expired, 1),
+        DisconnectReason::Revoked => add(&counters.revoked, 1),
+        DisconnectReason::Protocol(_) | DisconnectReason::Limit(_) => add(&counters.malformed, 1),
         _ => {}
     }
     if let Some(left_out) = hub.session_lines.line() {
@@ -351,7 +355,7 @@ mod tests {
             Broker::bind(([127, 0, 0, 1], 0).into(), BrokerOptions::default()).await.unwrap();
         let stream = TcpStream::connect(broker.address()).await.unwrap();
         let limiter = ConnectionLimiter::new(ConnectionLimits { total: 1, per_origin: 1 });
-        let permit = limiter.try_enter(Origin::Loopback).unwrap();
+        let permit = limiter.try_acquire(Origin::Loopback).unwrap();
         let task = serve(broker.hub(), stream, broker.address(), permit);
         let size = size_of_val(&task);
         assert!(size <= 4608, "{size}");

@@ -77,9 +77,9 @@ impl Downlink {
 
     /// Waits until [`Downlink::backlog`] has become smaller for some nodes, and returns their
     /// names; never returns with an external broker. Safe to cancel; for one caller.
-    pub async fn moved(&self) -> Vec<NodeName> {
+    pub async fn backlog_shrunk(&self) -> Vec<NodeName> {
         match self {
-            Self::Embedded(broker) => broker.moved().await,
+            Self::Embedded(broker) => broker.backlog_shrunk().await,
             Self::External(_) => std::future::pending().await,
         }
     }
@@ -158,7 +158,7 @@ impl External {
         // of frames, from which the nodes notice the cloud anyway, and the next connection has a
         // new greeting.
         if let Err(error) = self.link.try_publish(&self.topics.cloud(), payload, true) {
-            tracing::debug!(%error, "the cloud's presence was not published now");
+            tracing::debug!(%error, "publish of the cloud presence failed");
         }
     }
 }
@@ -197,12 +197,12 @@ impl Downlink {
 
 fn greeting(introduce: Introduce, topic: String, cloud: Arc<Mutex<Vec<u8>>>) -> Introduce {
     Arc::new(move |connection| {
-        let mut introduction = introduce(connection);
+        let mut intro = introduce(connection);
         let payload = cloud.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if !payload.is_empty() {
-            introduction.greetings.push(Publish { topic: topic.clone(), payload, retain: true });
+            intro.greetings.push(Publish { topic: topic.clone(), payload, retain: true });
         }
-        introduction
+        intro
     })
 }
 
@@ -217,8 +217,8 @@ async fn translate(topics: Topics, mut events: mpsc::Receiver<LinkEvent>, inflow
         let event = match event {
             LinkEvent::Connected { max_packet, .. } => FleetEvent::Open { max_packet },
             LinkEvent::Disconnected { cause, retry_in } => FleetEvent::Closed { cause, retry_in },
-            LinkEvent::NotTaken { topic, code, reason } => {
-                tracing::warn!(topic, code, reason, "the broker did not take a message");
+            LinkEvent::Rejected { topic, code, reason } => {
+                tracing::warn!(topic, code, reason, "publish refused by the broker");
                 continue;
             }
             LinkEvent::Message { topic, payload, .. } => {
@@ -230,7 +230,7 @@ async fn translate(topics: Topics, mut events: mpsc::Receiver<LinkEvent>, inflow
                 let of_node =
                     of_node.and_then(|(node, channel)| Some((NodeName::parse(node).ok()?, channel)));
                 let Some((node, channel)) = of_node else {
-                    tracing::debug!(topic, "a message on a topic of nobody");
+                    tracing::debug!(topic, "message on an unknown topic");
                     continue;
                 };
                 FleetEvent::Message { node, channel, payload }

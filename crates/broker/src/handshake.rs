@@ -87,7 +87,7 @@ pub(super) fn admit(
     let max_packet = requested.as_ref().and_then(|requested| requested.max_packet_size).unwrap_or(u32::MAX);
     let inflight = requested.as_ref().and_then(|requested| requested.receive_maximum).unwrap_or(u16::MAX);
     if max_packet == 0 || inflight == 0 {
-        return Err(Refusal::new(ConnectReturnCode::ProtocolError, "a limit of zero in the connect packet"));
+        return Err(Refusal::new(ConnectReturnCode::ProtocolError, "limit of zero in CONNECT"));
     }
     let properties = ConnAckProperties {
         session_expiry_interval: Some(0),
@@ -127,20 +127,22 @@ fn node_name(
             claimed_name(client_id, user).map(|node| (node, assigned))
         }
         PeerIdentity::Unknown(who) => {
-            let reason =
-                format!("only nodes are let in, with a certificate of O=system:nodes; this is {who}");
+            let reason = format!("node certificate (O=system:nodes) required, client is {who}");
             Err(Refusal::impostor(ConnectReturnCode::NotAuthorized, reason))
         }
         PeerIdentity::Node { name, .. } => {
             let other = |what: &str, given: &str| {
-                format!("{what} is '{}', the certificate is for '{name}'; leave it out", truncated(given))
+                format!(
+                    "{what} '{}' differs from '{name}' in the certificate; hint: leave it out",
+                    truncated(given)
+                )
             };
             if let Some(user) = user.filter(|user| *name != **user) {
-                let reason = other("the user name", &user);
+                let reason = other("user name", &user);
                 return Err(Refusal::impostor(ConnectReturnCode::NotAuthorized, reason));
             }
             if !anonymous && *name != *client_id {
-                let reason = other("the client id", &client_id);
+                let reason = other("client id", &client_id);
                 return Err(Refusal::impostor(ConnectReturnCode::ClientIdentifierNotValid, reason));
             }
             Ok((name.clone(), anonymous.then(|| name.to_string())))
@@ -151,28 +153,25 @@ fn node_name(
 /// Returns the name that a client on this machine claims.
 fn claimed_name(client_id: String, user: Option<String>) -> Result<NodeName, Refusal> {
     let (name, code, what) = match user {
-        Some(user) => (user, ConnectReturnCode::BadUserNamePassword, "the user name"),
-        None => (client_id, ConnectReturnCode::ClientIdentifierNotValid, "the client id"),
+        Some(user) => (user, ConnectReturnCode::BadUserNamePassword, "user name"),
+        None => (client_id, ConnectReturnCode::ClientIdentifierNotValid, "client id"),
     };
-    let problem = |problem| Refusal::new(code, format!("{what} is the node's name and {problem}"));
+    let problem = |problem| Refusal::new(code, format!("{what} must be a node name: {problem}"));
     NodeName::try_from(name).map_err(problem)
 }
 
 fn check_will(options: &BrokerOptions, node: &str, will: &LastWill) -> Result<Will, Refusal> {
     if will.qos == QoS::ExactlyOnce {
-        return Err(Refusal::new(ConnectReturnCode::QoSNotSupported, "the will has QoS 2"));
+        return Err(Refusal::new(ConnectReturnCode::QoSNotSupported, "will has QoS 2"));
     }
     if will.message.len() > options.max_retained_bytes {
-        let reason = format!("the will is longer than {} bytes", options.max_retained_bytes);
+        let reason = format!("will exceeds the limit of {} bytes", options.max_retained_bytes);
         return Err(Refusal::new(ConnectReturnCode::QuotaExceeded, reason));
     }
     let topic = std::str::from_utf8(&will.topic).ok();
     let target = topic.and_then(|topic| access::may_publish(&options.topics, node, topic));
     let Some(target) = target else {
-        return Err(Refusal::new(
-            ConnectReturnCode::NotAuthorized,
-            "the will is for a topic of someone else",
-        ));
+        return Err(Refusal::new(ConnectReturnCode::NotAuthorized, "will topic belongs to another node"));
     };
     // A copy, so that the buffer of the CONNECT is not kept for the life of the connection.
     Ok(Will { target, payload: Bytes::copy_from_slice(&will.message), retain: will.retain })

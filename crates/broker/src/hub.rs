@@ -7,17 +7,17 @@ use tokio::sync::{Semaphore, watch};
 use super::BrokerOptions;
 use super::counters::BrokerCounters;
 use super::inflow::Inflow;
-use super::registry::{Moved, Registry};
+use super::registry::{Registry, ShrunkBacklogs};
 use edgesync_transport::admission::{ConnectionLimiter, LogThrottle};
 
 /// Maximum number of log lines about connecting and disconnecting nodes in ten seconds.
-pub(super) const MOVES: u32 = 200;
+pub(super) const SESSION_LINES: u32 = 200;
 
 /// State shared by the tasks of one endpoint.
 pub(super) struct Hub {
     pub(super) options: BrokerOptions,
     pub(super) registry: Registry,
-    pub(super) moved: Moved,
+    pub(super) shrunk_backlogs: ShrunkBacklogs,
     pub(super) counters: BrokerCounters,
     pub(super) inflow: Inflow,
     /// Limits connections whose node is not known yet.

@@ -48,7 +48,7 @@ pub struct BrokerOptions {
     pub max_connections: usize,
     /// Maximum number of connections that are not identified yet; one address gets a quarter of
     /// them.
-    pub max_strangers: usize,
+    pub max_unauthenticated: usize,
     /// The largest packet in either direction, in bytes, 1,024 or more; a client may require less.
     pub max_packet: u32,
     /// Maximum number of messages queued for one node.
@@ -82,7 +82,7 @@ impl Default for BrokerOptions {
             topics: Topics::default(),
             tls: None,
             max_connections: 20_000,
-            max_strangers: 1024,
+            max_unauthenticated: 1024,
             max_packet: 1 << 20,
             queue: 256,
             queue_bytes: 4 << 20,
@@ -102,7 +102,7 @@ impl BrokerOptions {
     fn in_range(mut self) -> Self {
         self.max_packet = self.max_packet.clamp(1024, 268_435_455);
         self.max_connections = self.max_connections.clamp(1, 1 << 20);
-        self.max_strangers = self.max_strangers.max(1);
+        self.max_unauthenticated = self.max_unauthenticated.max(1);
         self.queue = self.queue.max(1);
         self.inflight = self.inflight.max(1);
         self.slowest = self.slowest.max(1);
@@ -171,41 +171,41 @@ pub enum FleetEvent {
         /// Number of the connection, as in `NodeConnected`.
         connection: u64,
         /// Reason for the end.
-        why: Departure,
+        why: DisconnectReason,
     },
 }
 
 /// Reason why a node's connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Departure {
+pub enum DisconnectReason {
     /// The node sent a DISCONNECT.
-    #[error("it disconnected")]
-    Farewell,
+    #[error("disconnected by the client")]
+    ByClient,
     /// TCP ended without a DISCONNECT.
-    #[error("the connection was lost: {0}")]
+    #[error("connection lost: {0}")]
     Lost(String),
     /// Nothing was received for one and a half of its keep-alive.
-    #[error("nothing was heard for {0:?}")]
+    #[error("keepalive timeout: nothing received for {0:?}")]
     Silent(Duration),
     /// The node did not read, or did not acknowledge, messages in time.
-    #[error("it took nothing for {0:?}")]
+    #[error("client did not read or acknowledge for {0:?}")]
     NotReading(Duration),
     /// A newer connection has the same node name.
-    #[error("a newer connection of the same node took over")]
+    #[error("session taken over by a newer connection")]
     TakenOver,
     /// The node violated MQTT v5.
-    #[error("it broke the protocol: {0}")]
+    #[error("protocol error: {0}")]
     Protocol(String),
     /// The node exceeded a limit.
-    #[error("it exceeded a limit: {0}")]
+    #[error("limit exceeded: {0}")]
     Limit(String),
     /// The node's certificate has expired.
-    #[error("its certificate has expired")]
+    #[error("certificate expired")]
     Expired,
     /// The node's certificate was revoked, see [`Broker::disconnect`].
-    #[error("its certificate was revoked")]
+    #[error("certificate revoked")]
     Revoked,
     /// The endpoint is shutting down.
-    #[error("the endpoint is shutting down")]
+    #[error("endpoint shutting down")]
     ShuttingDown,
 }

@@ -53,8 +53,8 @@ pub(super) struct Session {
     popping: AtomicU64,
     unwritten: AtomicU64,
     unacknowledged: AtomicU64,
-    /// Whether the session is queued in [`Moved`].
-    moved: AtomicBool,
+    /// Whether the session is queued in [`ShrunkBacklogs`].
+    backlog_shrunk: AtomicBool,
     evict: watch::Sender<Option<Eviction>>,
     ended: watch::Sender<bool>,
 }
@@ -84,11 +84,11 @@ impl Session {
         self.popping.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Updates the counts; returns whether the session must be pushed to [`Moved`].
+    /// Updates the counts; returns whether the session must be pushed to [`ShrunkBacklogs`].
     pub(super) fn set_backlog(&self, unwritten: u64, unacknowledged: u64) -> bool {
         let before = self.unwritten.swap(unwritten, Ordering::SeqCst);
         let waited = self.unacknowledged.swap(unacknowledged, Ordering::SeqCst);
-        (unwritten < before || unacknowledged < waited) && !self.moved.swap(true, Ordering::SeqCst)
+        (unwritten < before || unacknowledged < waited) && !self.backlog_shrunk.swap(true, Ordering::SeqCst)
     }
 
     /// Returns the cloud's messages that are not completed.
@@ -115,12 +115,12 @@ impl Session {
 
 /// Sessions whose backlog has become smaller, each once.
 #[derive(Default)]
-pub(super) struct Moved {
+pub(super) struct ShrunkBacklogs {
     sessions: Mutex<Vec<Arc<Session>>>,
     pushed: Notify,
 }
 
-impl Moved {
+impl ShrunkBacklogs {
     pub(super) fn push(&self, session: &Arc<Session>) {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(session));
         self.pushed.notify_one();
@@ -132,7 +132,7 @@ impl Moved {
             let sessions = std::mem::take(&mut *self.sessions.lock().unwrap_or_else(PoisonError::into_inner));
             if !sessions.is_empty() {
                 let name = |session: Arc<Session>| {
-                    session.moved.store(false, Ordering::SeqCst);
+                    session.backlog_shrunk.store(false, Ordering::SeqCst);
                     session.node.clone()
                 };
                 return sessions.into_iter().map(name).collect();
@@ -217,7 +217,7 @@ impl Registry {
             popping: AtomicU64::new(0),
             unwritten: AtomicU64::new(0),
             unacknowledged: AtomicU64::new(0),
-            moved: AtomicBool::new(false),
+            backlog_shrunk: AtomicBool::new(false),
             evict: watch::channel(None).0,
             ended: watch::channel(false).0,
         });

@@ -94,7 +94,7 @@ pub(super) struct Damage(Arc<OnceLock<String>>);
 impl Damage {
     pub(super) fn note(&self, error: &StoreError) {
         let StoreError::Corrupt(what) = error else { return };
-        tracing::error!(%what, "the database is damaged: restore a backup, nobody else has what is in it");
+        tracing::error!(%what, "database damaged; hint: restore a backup with 'edgesync-cloud restore FILE'");
         // Only the first damage is kept.
         let _ = self.0.set(what.to_string());
     }
@@ -173,8 +173,8 @@ fn rows(conn: &Connection, after: i64, count: &mut u64) -> Result<Option<i64>, C
         let indexed = [row.get::<_, Option<i64>>(6)?, row.get(7)?] == [Some(id); 2];
         if !same || !indexed || last.is_some_and(|last| last >= id) {
             let (namespace, name) = (text(1)?, text(2)?);
-            let what = if same { "is not where the indexes say" } else { "is not what was written" };
-            let problem = format!("the object '{namespace}/{name}' in row {id} {what}");
+            let what = if same { "differs from its index entries" } else { "differs from its columns" };
+            let problem = format!("object '{namespace}/{name}' in row {id} {what}");
             return Err(StoreError::corrupt(problem).into());
         }
         last = Some(id);

@@ -22,7 +22,7 @@ pub enum CloudError {
         key: ObjectKey,
     },
     /// The object has changed since the client read it.
-    #[error("{key} has been changed: its resourceVersion is {current}, the request was made for {given}")]
+    #[error("{key} has been modified: resourceVersion is {current}, the request has {given}")]
     Conflict {
         key: ObjectKey,
         /// The version in the request.
@@ -31,7 +31,7 @@ pub enum CloudError {
         current: u64,
     },
     /// The object of this name has another UID than the request.
-    #[error("{key} has the uid '{current}', the request was made for uid '{given}'")]
+    #[error("{key} has the uid '{current}', the request has uid '{given}'")]
     OtherUid {
         key: ObjectKey,
         /// The UID in the request.
@@ -56,20 +56,20 @@ pub enum CloudError {
         limit: usize,
     },
     /// The namespace is being deleted, or was. The caller must check the namespace again.
-    #[error("the namespace '{namespace}' is being deleted, or was")]
+    #[error("namespace '{namespace}' is being deleted or was deleted")]
     NamespaceLeft {
         /// Name of the namespace.
         namespace: String,
     },
     /// The namespace is not empty.
-    #[error("{key} has {inside} in it")]
+    #[error("{key} is not empty: it contains {inside}")]
     NotEmpty {
         key: ObjectKey,
         /// Plural of one kind with objects in it.
         inside: String,
     },
     /// The history does not reach back that far: the client must relist.
-    #[error("changes after resourceVersion {after} are asked for, the history starts after {oldest}")]
+    #[error("changes after resourceVersion {after} requested, the history starts after {oldest}")]
     Expired {
         after: u64,
         /// The oldest version that the history can continue from.
@@ -100,7 +100,7 @@ impl From<rusqlite::Error> for CloudError {
 pub enum OpenError {
     /// The file is damaged. It is never refilled silently, because its content exists nowhere else.
     #[error(
-        "the database '{}' is damaged: restore a backup with 'edgesync-cloud restore'; if there is none, move the file away and \
+        "open database '{}': file damaged; hint: restore a backup with 'edgesync-cloud restore', or else move the file away and \
          apply all manifests before nodes connect", path.display()
     )]
     Corrupt {
@@ -110,7 +110,7 @@ pub enum OpenError {
     },
     /// The file predates the first release: nothing in it can be migrated.
     #[error(
-        "the database '{}' is from before the first release of edgesync-cloud, in a format that no version reads: move the file \
+        "open database '{}': format from before the first release of edgesync-cloud, which no version reads; hint: move the file \
          away, start edgesync-cloud, apply all manifests again and let the nodes join again with new tokens", path.display()
     )]
     Unreleased {
@@ -122,7 +122,7 @@ pub enum OpenError {
     #[error(transparent)]
     Named(StoreError),
     /// Anything else.
-    #[error("cannot open the database '{}'", path.display())]
+    #[error("open database '{}'", path.display())]
     Store {
         path: PathBuf,
         #[source]

@@ -122,7 +122,7 @@ impl Feed {
                 }
                 (Ok(change), _) => return FeedItem::Change(change),
                 (Err(RecvError::Lagged(changes)), _) => {
-                    tracing::warn!(changes, "fell behind the store: comparing everything");
+                    tracing::warn!(changes, "feed lagged behind the store: relisting");
                     self.start(None);
                 }
                 (Err(RecvError::Closed), state) => *state = State::Closed,

@@ -99,7 +99,11 @@ impl CloudStore {
                     None => None,
                 };
                 if let Some(problem) = problem {
-                    tracing::warn!(node = change.node.as_str(), problem, "a Node is not changed");
+                    tracing::warn!(
+                        node = change.node.as_str(),
+                        problem,
+                        "invalid node report, Node unchanged"
+                    );
                 } else {
                     tx.change_node(&resource, change)?;
                 }
@@ -194,9 +198,9 @@ fn removed(conn: &Connection) -> Result<Vec<(String, Timestamp)>, CloudError> {
     let mut nodes = Vec::new();
     while let Some(row) = rows.next()? {
         let (name, at): (String, String) = (row.get(0)?, row.get(1)?);
-        let at = at.parse().map_err(|_| {
-            StoreError::corrupt(format!("the time at which node '{name}' was removed is damaged"))
-        })?;
+        let at = at
+            .parse()
+            .map_err(|_| StoreError::corrupt(format!("removal time of node '{name}' is damaged")))?;
         nodes.push((name, at));
     }
     Ok(nodes)

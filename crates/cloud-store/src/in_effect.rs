@@ -218,7 +218,7 @@ fn standings(conn: &Connection) -> Result<HashMap<NodeName, Standing>, CloudErro
         }
         let Some(standing) = found.get_mut(node) else { continue };
         let epoch = row.get_ref(1)?.as_str().unwrap_or_default().parse();
-        let damaged = |_| StoreError::corrupt(format!("what is in effect on node '{node}' is damaged"));
+        let damaged = |_| StoreError::corrupt(format!("effect states of node '{node}' are damaged"));
         standing.follow(epoch.map_err(damaged)?);
         let version = row.get::<_, Option<String>>(3)?.map(ResourceVersion::new);
         let state = state_of(row.get_ref(4)?.as_str().unwrap_or_default());
@@ -353,5 +353,5 @@ impl Tx<'_> {
 fn kind_of_record(object: &Object) -> Result<Arc<Resource>, StoreError> {
     let known = ["objectsyncs", "clusterobjectsyncs"].into_iter().filter_map(kinds::by_word);
     let found = known.map(kinds::KnownKind::resource).find(|resource| resource.kind == object.kind());
-    found.map(Arc::new).ok_or_else(|| StoreError::internal("a record is of no known kind"))
+    found.map(Arc::new).ok_or_else(|| StoreError::internal("record of an unknown kind"))
 }

@@ -83,7 +83,7 @@ fn open(path: &Path) -> Result<Connection, StoreError> {
     match found {
         found if found > known => Err(StoreError::Newer { path: path.to_owned(), found, known }),
         found if found < known => Err(StoreError::internal(format!(
-            "its schema is version {found}; the cloud side brings it to {known} when it starts"
+            "schema version {found}; edgesync-cloud migrates it to {known} at its start"
         ))),
         _ => Ok(conn),
     }

@@ -233,7 +233,7 @@ impl CloudStore {
         self.shared
             .observer
             .set(observer)
-            .map_err(|_| StoreError::internal("the changes of the store are observed already"))?;
+            .map_err(|_| StoreError::internal("store already has an observer"))?;
         // The writer finds the observer before its next group.
         self.write(64, |_| Ok(())).await
     }
@@ -376,9 +376,7 @@ impl Shared {
     /// Handles a jump of the clock: the machine was suspended, and a copy of it may have continued
     /// elsewhere.
     fn wake_up(&self, tx: &mut Tx<'_>) -> Result<(), CloudError> {
-        tracing::warn!(
-            "the clock has jumped ahead: in case that this is a copy of the machine, a new incarnation begins"
-        );
+        tracing::warn!("clock jumped ahead: starting a new incarnation, this may be a copy of the machine");
         Ok(self.begin_anew(tx)?)
     }
 
@@ -413,7 +411,7 @@ impl Shared {
     /// Looks up a kind by any of its names (plural, short name).
     fn kind(&self, word: &str) -> Result<Arc<Resource>, StoreError> {
         let known = kinds::by_word(word)
-            .ok_or_else(|| StoreError::internal(format!("the kind '{word}' is not in the table of kinds")))?;
+            .ok_or_else(|| StoreError::internal(format!("kind '{word}' is not in the table of kinds")))?;
         Ok(self.share(&known.resource()))
     }
 }
@@ -433,9 +431,7 @@ fn check_node(node: &str) -> Result<NodeName, CloudError> {
 /// name.
 fn node_of_row(name: &str) -> Option<NodeName> {
     let parsed = NodeName::parse(name);
-    parsed
-        .inspect_err(|problem| tracing::warn!(problem, "a row of a name that no node can have is left out"))
-        .ok()
+    parsed.inspect_err(|problem| tracing::warn!(problem, "row with an invalid node name ignored")).ok()
 }
 
 #[cfg(test)]

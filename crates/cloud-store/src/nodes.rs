@@ -178,7 +178,7 @@ impl Tx<'_> {
         }
         let resource = kinds::by_word(word)
             .map(kinds::KnownKind::resource)
-            .ok_or_else(|| StoreError::internal(format!("the kind '{word}' is not in the table of kinds")))?;
+            .ok_or_else(|| StoreError::internal(format!("kind '{word}' is not in the table of kinds")))?;
         let id = self.register(&resource, &resource.key("", ""))?;
         Ok(*slot.insert(id))
     }
@@ -268,7 +268,7 @@ pub(super) fn nodes(conn: &Connection) -> Result<Vec<(NodeName, NodeFacts)>, Clo
     let (mut nodes, mut incarnations) = (Vec::new(), HashSet::<Arc<str>>::new());
     while let Some(row) = rows.next()? {
         let Some(name) = node_of_row(row.get_ref(0)?.as_str().unwrap_or_default()) else { continue };
-        let damaged = |what| StoreError::corrupt(format!("the {what} of node '{name}' is damaged"));
+        let damaged = |what| StoreError::corrupt(format!("{what} of node '{name}' is damaged"));
         let epoch = Some(row.get::<_, String>(1)?.parse().map_err(|_| damaged("epoch"))?);
         let last_seen = row.get::<_, String>(5)?.parse().map_err(|_| damaged("last_seen"))?;
         let incarnation: Arc<str> = row.get(3)?;
@@ -305,7 +305,7 @@ pub(super) fn records(conn: &Connection, node: &NodeName) -> Result<Vec<(Uid, Re
 }
 
 fn damaged(name: &str, error: &serde_json::Error) -> StoreError {
-    StoreError::corrupt(format!("the record '{name}' is damaged: {error}"))
+    StoreError::corrupt(format!("record '{name}' is damaged: {error}"))
 }
 
 fn parse_record(stored: &Stored) -> Result<ObjectSync<'_>, StoreError> {
@@ -350,7 +350,7 @@ fn with_version_held(
 
 /// Reconstructs a record as it was before its version held changed.
 pub(super) fn record_before(body: &str, version: u64, held: &str) -> Result<String, StoreError> {
-    let damaged = |error| StoreError::corrupt(format!("a record in the history is damaged: {error}"));
+    let damaged = |error| StoreError::corrupt(format!("record in the history is damaged: {error}"));
     let mut record = ObjectSync::parse(body).map_err(damaged)?;
     record.status.object_resource_version = held.into();
     record.metadata.resource_version = version.to_string().into();

@@ -83,9 +83,8 @@ pub(super) fn find(
 
 /// Parses the text of a stored object. The text was valid JSON when it was written.
 pub(super) fn parse(stored: &Stored) -> Result<Object, StoreError> {
-    serde_json::from_str(&stored.body).map_err(|error| {
-        StoreError::corrupt(format!("the object with uid '{}' is damaged: {error}", stored.uid))
-    })
+    serde_json::from_str(&stored.body)
+        .map_err(|error| StoreError::corrupt(format!("object with uid '{}' is damaged: {error}", stored.uid)))
 }
 
 impl Tx<'_> {

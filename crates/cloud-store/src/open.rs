@@ -124,7 +124,7 @@ fn set_aside(path: &Path, now: jiff::Timestamp) -> Result<(), StoreError> {
         }
     }
     tracing::error!(database = %path.display(), set_aside = %with_suffix(path, &suffix).display(),
-        "the database is damaged: set aside, beginning with an empty one");
+        "damaged database set aside, starting with an empty one");
     Ok(())
 }
 

@@ -74,7 +74,7 @@ pub(super) fn bodies(
         let body = match Body::new(left_out.of(body)) {
             Ok(body) => body,
             Err(error) => {
-                tracing::error!(%uid, %error, "an object that is not JSON: it cannot be sent");
+                tracing::error!(%uid, %error, "object is not JSON, not sent");
                 continue;
             }
         };
@@ -143,7 +143,7 @@ pub(super) fn history(conn: &Connection, query: &HistoryQuery) -> Result<History
 fn past_change(row: &Row<'_>, of: &Arc<KindName>) -> Result<WatchChange, CloudError> {
     let code: u8 = row.get(0)?;
     let kind = ChangeKind::from_code(code)
-        .ok_or_else(|| StoreError::corrupt(format!("an event has the unknown type {code}")))?;
+        .ok_or_else(|| StoreError::corrupt(format!("unknown event type {code}")))?;
     let body: String = row.get(4)?;
     let previous = match (row.get::<_, Option<String>>(5)?, row.get(6)?) {
         (Some(held), Some(version)) if !held.starts_with('{') => Some(record_before(&body, version, &held)?),

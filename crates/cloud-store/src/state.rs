@@ -280,17 +280,14 @@ impl WriterHooks for CloudState {
     fn log_too_long(&mut self) {
         let lists = self.snapshots.as_ref().map_or(0, Snapshots::give_up);
         if lists > 0 {
-            tracing::info!(
-                lists,
-                "the log of the database is too long: open lists have to be asked for anew"
-            );
+            tracing::info!(lists, "write-ahead log too large: open lists closed");
         }
     }
 
     fn closing(&mut self, conn: &mut Connection) {
         // A closed store is one file, so that a plain copy is complete without the log.
         if let Err(error) = engine::checkpoint(conn, Checkpoint::Truncate) {
-            tracing::warn!(%error, "the log could not be copied into the database while closing it");
+            tracing::warn!(%error, "checkpoint at close failed");
         }
     }
 }

@@ -112,7 +112,7 @@ pub fn summary(body: &str, resource: Arc<Resource>, version: ResourceVersion) ->
         Ok(head) if !is_placement(&resource) => head.object(&resource),
         // An unexpected field outside of this part must not change the placement.
         _ => serde_json::from_str(body).map_err(|error| {
-            StoreError::corrupt(format!("the object of version {version} is damaged: {error}"))
+            StoreError::corrupt(format!("object of version {version} is damaged: {error}"))
         })?,
     };
     Ok(Summary::of(&object, resource, version).with_size(body.len()))

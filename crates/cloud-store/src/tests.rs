@@ -625,10 +625,10 @@ async fn damage_is_found_while_the_store_is_used() {
     assert_eq!((seen, store.damage()), (CheckReport { objects: 1200, changes: 1200 }, None));
     for (from, to, found) in [
         // The texts of the object and of its change differ from the name in the columns.
-        (r#""name":"a123""#, r#""name":"a124""#, "the object 'lab/a123' in row 124 is not what was written"),
-        (r#""name":"a123""#, r#""name":"a123#"#, "is not what was written"),
+        (r#""name":"a123""#, r#""name":"a124""#, "object 'lab/a123' in row 124 differs from its columns"),
+        (r#""name":"a123""#, r#""name":"a123#"#, "differs from its columns"),
         // The name in the row differs from the one in the index.
-        ("a123", "a1x3", "is not where the indexes say"),
+        ("a123", "a1x3", "differs from its index entries"),
     ] {
         let Fixture { store, .. } = &damaged(from, to).await;
         assert_eq!(store.damage(), None);

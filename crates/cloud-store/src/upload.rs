@@ -223,7 +223,7 @@ impl Tx<'_> {
         match effect {
             Effect::Node(report) => {
                 report.check().map_err(|problems| {
-                    Failure::Refused(RefusedReason::Invalid, format!("the node's report: {problems}"))
+                    Failure::Refused(RefusedReason::Invalid, format!("node report: {problems}"))
                 })?;
                 let report = Some(NodeReport::clone(report));
                 let change = NodeChange { node: node.clone(), report, conditions: Vec::new() };

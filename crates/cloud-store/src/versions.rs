@@ -49,8 +49,8 @@ fn base(previous: u64, now: jiff::Timestamp) -> u64 {
         let behind = Duration::from_micros(previous - clock);
         tracing::error!(
             ?behind,
-            "the clock is behind the database: if this is an older copy of it, versions may be given a second time; \
-             set the clock and restart"
+            "clock is behind the database: if this is an older copy, versions may be issued twice; \
+             hint: set the clock and restart"
         );
     }
     clock.max(previous + 1)

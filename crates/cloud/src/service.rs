@@ -22,7 +22,7 @@ use edgesync_runtime::connection::{configured_link, packet_limit, read_trust};
 use edgesync_runtime::random;
 use edgesync_runtime::systemd::{self, Signals};
 use edgesync_transport::link::presence::CloudPresence;
-use edgesync_transport::link::{Introduction, Publish, Topics};
+use edgesync_transport::link::{Publish, SessionIntro, Topics};
 use edgesync_transport::tls::{self, Clock};
 
 use edgesync_enrollment::pages::Keys;
@@ -412,7 +412,7 @@ async fn open_downlink(
             options.introduce = Arc::new(move |_| {
                 let payload = CloudPresence { boot: String::new(), online: false }.to_json();
                 let will = Publish { topic: topic.clone(), payload, retain: true };
-                Introduction { will: Some(will), greetings: Vec::new() }
+                SessionIntro { will: Some(will), greetings: Vec::new() }
             });
             Ok(external(options, topics))
         }

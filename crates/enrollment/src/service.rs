@@ -80,7 +80,7 @@ impl JoinService {
                         connections.spawn(async move {
                             tokio::select! {
                                 _ = timeout(CONNECTION_TIMEOUT, connection(service, stream, peer, permit.clone())) => {}
-                                () = permit.must_go() => {
+                                () = permit.evicted() => {
                                     tracing::debug!(%peer, "a connection to the join service was too slow");
                                 }
                             }
@@ -102,7 +102,7 @@ impl JoinService {
 }
 
 async fn connection(service: EnrollmentService, stream: TcpStream, peer: SocketAddr, permit: Arc<Permit>) {
-    permit.speaks();
+    permit.progressed();
     let (stream, presented) = match timeout(HANDSHAKE_TIMEOUT, service.joining_tls().accept(stream)).await {
         Ok(Ok(accepted)) => accepted,
         Ok(Err(error)) => return tracing::debug!(%peer, ?error, "no TLS with the join service"),

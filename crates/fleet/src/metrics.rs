@@ -8,9 +8,9 @@ use edgesync_api::{MetricsWriter, families};
 use edgesync_broker::BrokerTraffic;
 use edgesync_cloud_store::StandingCounts;
 use edgesync_protocol::cloud::CloudCounters;
-use edgesync_runtime::metrics::write_writer;
+use edgesync_runtime::metrics::{write_link, write_writer};
 use edgesync_store::writer::WriterStats;
-use edgesync_transport::link::{Cause, Endings, Traffic};
+use edgesync_transport::link::{Endings, Traffic};
 
 /// Numbers behind the metrics of the cloud side. Counters only grow while it runs.
 #[derive(Clone, Debug, Default)]
@@ -235,7 +235,7 @@ pub fn write(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
         write_endpoint(endpoint, out);
     }
     if let Some((link, endings)) = link {
-        write_link(link, endings, out);
+        write_link("edgesync_cloud_link", link, endings, out);
     }
 }
 
@@ -373,27 +373,6 @@ fn write_endpoint(endpoint: &BrokerTraffic, out: &mut MetricsWriter<'_>) {
         Counter edgesync_cloud_endpoint_sent_bytes_total = endpoint.bytes_out, "Bytes sent over TCP.";
         Counter edgesync_cloud_endpoint_queue_full_total = endpoint.queue_full,
             "Messages delayed because the queue of their node was full.";
-    }
-}
-
-fn write_link(link: &Traffic, endings: &Endings, out: &mut MetricsWriter<'_>) {
-    families! { out;
-        Counter edgesync_cloud_link_disconnects_total[cause] = Cause::LABELS.into_iter().zip(endings.lost),
-            "Connections to the external broker lost, by cause.";
-        Counter edgesync_cloud_link_failed_attempts_total[cause] =
-            Cause::LABELS.into_iter().zip(endings.failed),
-            "Failed connection attempts, by cause.";
-        Counter edgesync_cloud_link_connections_total = link.connected, "Connections made.";
-        Counter edgesync_cloud_link_received_messages_total = link.messages_in, "MQTT messages received.";
-        Counter edgesync_cloud_link_sent_messages_total = link.messages_out, "MQTT messages sent.";
-        Counter edgesync_cloud_link_received_bytes_total = link.bytes_in, "Bytes received over TCP.";
-        Counter edgesync_cloud_link_sent_bytes_total = link.bytes_out, "Bytes sent over TCP.";
-        Counter edgesync_cloud_link_refused_messages_total = link.not_taken,
-            "Messages that the broker answered with an error.";
-        Gauge edgesync_cloud_link_unacknowledged_messages = link.unacknowledged,
-            "Messages sent and not yet acknowledged by the broker.";
-        Gauge edgesync_cloud_link_round_trip_seconds = link.round_trip,
-            "Last measured time from a message to its acknowledgement by the broker.";
     }
 }
 

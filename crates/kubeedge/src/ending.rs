@@ -43,12 +43,12 @@ impl TerminatingPods {
     /// Handles an object about to be stored.
     pub(super) fn seen(&mut self, config: &BridgeConfig, put: &Put) {
         if put.resource.kind == "Pod" && put.resource.group.is_empty() {
-            self.remember(config, &put.uid, &put.namespace, &put.name, put.body.get());
+            self.restore(config, &put.uid, &put.namespace, &put.name, put.body.get());
         }
     }
 
     /// Records a held Pod if it is this node's and terminating.
-    pub(super) fn remember(
+    pub(super) fn restore(
         &mut self,
         config: &BridgeConfig,
         uid: &Uid,

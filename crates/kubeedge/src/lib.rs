@@ -152,8 +152,8 @@ impl Bridge {
     ///
     /// Call it for all of them before the first connection. A name not known as desired is dropped
     /// when a watch pushes it, and is not queried again when it is deleted.
-    pub fn remember(&mut self, name: &Name, held: Option<&Uid>) {
-        self.queries.remember(name);
+    pub fn restore_name(&mut self, name: &Name, held: Option<&Uid>) {
+        self.queries.mark_desired(name);
         match held {
             Some(uid) => self.queries.is_held(name, uid),
             None => self.queries.miss(name),
@@ -162,19 +162,19 @@ impl Bridge {
 
     /// Returns whether a name has been restored already.
     #[must_use]
-    pub fn knows(&self, name: &Name) -> bool {
+    pub fn has_restored(&self, name: &Name) -> bool {
         self.queries.knows(name)
     }
 
-    /// Restores the last text of [`BridgeEffect::Remember`]. Call it before the first connection.
-    pub fn recall(&mut self, text: &str) {
-        self.rounds.recall(text);
+    /// Restores the last text of [`BridgeEffect::SaveState`]. Call it before the first connection.
+    pub fn restore_state(&mut self, text: &str) {
+        self.rounds.restore_state(text);
     }
 
     /// Restores a held Pod: a terminating one is reported to CloudCore. Call it before the first
     /// connection.
-    pub fn remember_pod(&mut self, uid: &Uid, namespace: &str, name: &str, body: &str) {
-        self.endings.remember(&self.outbound.config, uid, namespace, name, body);
+    pub fn restore_pod(&mut self, uid: &Uid, namespace: &str, name: &str, body: &str) {
+        self.endings.restore(&self.outbound.config, uid, namespace, name, body);
     }
 
     /// Replaces rules, limits and times at run time; the node's name must stay. New rules are
@@ -314,23 +314,23 @@ impl Bridge {
                 self.uploads.set_node_uid(owner.clone());
                 match marker {
                     Some(marker) if marker.is_held_by(&self.hello_totals) => RoundReason::Reconnect,
-                    marker if self.rounds.is_settled(marker.as_ref()) => RoundReason::Reconnect,
+                    marker if self.rounds.marker_found(marker.as_ref()) => RoundReason::Reconnect,
                     Some(_) => RoundReason::Lost,
                     None => RoundReason::First,
                 }
             }
             LeaseAnswer::Missing if was_greeting => {
-                self.rounds.is_settled(None);
+                self.rounds.marker_found(None);
                 RoundReason::First
             }
             // Node and Lease were deleted during the session: a new Hello queries and registers.
             LeaseAnswer::Missing | LeaseAnswer::Gone => {
-                self.outbound.request_hello("the Lease of the node is gone");
+                self.outbound.request_hello("Lease of the node deleted");
                 return;
             }
             LeaseAnswer::Renewed { marker } => {
                 if marker.as_ref().is_some_and(|marker| marker.is_held_by(&self.totals)) {
-                    self.rounds.is_marked(&mut self.outbound);
+                    self.rounds.marker_written(&mut self.outbound);
                 }
                 return;
             }
@@ -357,7 +357,7 @@ impl Bridge {
     }
 
     /// Handles a message of CloudCore. An invalid one is counted and never ends the session.
-    pub fn heard(&mut self, at: Moment, text: &[u8]) {
+    pub fn message_received(&mut self, at: Moment, text: &[u8]) {
         self.outbound.at = at;
         match self.phase {
             Phase::Down => return,

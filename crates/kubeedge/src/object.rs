@@ -268,7 +268,7 @@ fn checked(
     check_version(head, claimed)?;
     let resource = kind(head)?;
     if (resource.scope == Scope::Cluster) != head.metadata.namespace.is_empty() {
-        return Err(format!("`metadata.namespace` must fit the scope, which is {:?}", resource.scope));
+        return Err(format!("`metadata.namespace` must match the scope, which is {:?}", resource.scope));
     }
     Ok(resource)
 }

@@ -262,7 +262,7 @@ impl Queries {
 
     /// Adds a desired name (a rule, a reference) and queries it unless it is known to be held.
     pub(super) fn add_desired(&mut self, outbound: &mut Outbound, name: Name) {
-        self.remember(&name);
+        self.mark_desired(&name);
         if !self.has(&name) {
             self.query(outbound, name, None);
         }
@@ -275,7 +275,7 @@ impl Queries {
     }
 
     /// Adds a desired name without a query.
-    pub(super) fn remember(&mut self, name: &Name) {
+    pub(super) fn mark_desired(&mut self, name: &Name) {
         let walk = self.walk;
         match self.entry(name) {
             Some(state) => state.desired_in = walk,
@@ -370,7 +370,7 @@ impl Queries {
     /// names without a row are not held.
     pub(super) fn sweep(&mut self, config: &BridgeConfig) {
         for name in config.fetch.iter().filter_map(super::FetchRule::exact) {
-            self.remember(&name);
+            self.mark_desired(&name);
         }
         let walk = self.walk;
         self.names.retain(|_, state| state.desired_in >= walk);
@@ -428,7 +428,7 @@ impl Queries {
         if put.resource.kind == "Pod" && put.resource.group.is_empty() {
             for name in references(put.body.get()) {
                 match is_listed(&outbound.config, &name) {
-                    true => self.remember(&name),
+                    true => self.mark_desired(&name),
                     false => self.add_desired(outbound, name),
                 }
             }

@@ -16,7 +16,9 @@
 
 mod budget;
 mod list;
+mod proof;
 mod saved_state;
+mod schedule;
 mod scope;
 mod walk;
 mod watch;
@@ -33,8 +35,9 @@ use edgesync_protocol::change::Change;
 use edgesync_protocol::timing::{Now, earlier};
 
 use budget::Budget;
-use list::Listing;
-pub(super) use saved_state::SavedState;
+use list::{Listing, PageSize};
+use proof::Proof;
+use schedule::{Schedule, SuspendedWalk};
 use scope::{Listed, Target};
 use walk::Walk;
 use watch::Watches;
@@ -75,73 +78,42 @@ struct Round {
     is_incomplete: bool,
 }
 
-/// The page size of a list, in items.
-#[derive(Debug)]
-struct Limit(u32);
-
-impl Default for Limit {
-    fn default() -> Self {
-        Self(list::LIMIT)
-    }
-}
-
-/// A walk interrupted by the end of its session.
-#[derive(Debug)]
-struct SuspendedWalk {
-    cursor: u64,
-    compared: u64,
-    differed: u64,
-}
-
 /// The current round and the schedule of the next ones.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     round: Option<Round>,
-    /// A routine walk that continues in the next session.
-    suspended: Option<SuspendedWalk>,
-    /// The reason of a round demanded before it is due.
-    demanded: Option<RoundReason>,
-    next_at: Option<Now>,
-    /// The time of the next relist of new rules whose lists have failed.
-    relist_at: Option<Now>,
+    schedule: Schedule,
+    proof: Proof,
     watches: Watches,
     budget: Budget,
-    /// Whether the round waits for a token of the budget.
-    waits_for_budget: bool,
+    page_size: PageSize,
     /// The number of held objects.
     rows: u64,
     pub(super) dynamic: DynamicController,
-    limit: Limit,
     /// Time, reason, compared, differed.
     pub(super) verified: Option<(i64, RoundReason, u64, u64)>,
-    /// The reason of a pending urgent round: the database is unproven until it is complete.
-    owed: Option<RoundReason>,
-    /// The state kept in the database.
-    saved: SavedState,
-    /// The marker in the Lease when the pending urgent round was demanded.
-    found: Option<Marker>,
     /// Whether a session is up and its Lease was compared.
     is_live: bool,
-    /// Whether any session has compared its Lease.
-    is_known: bool,
 }
 
 impl Rounds {
     /// Restores the state that an earlier run of the agent has kept in the database.
-    pub(super) fn recall(&mut self, text: &str) {
-        self.saved = SavedState::read(text);
+    pub(super) fn restore_state(&mut self, text: &str) {
+        self.proof.restore(text);
     }
 
     /// Begins a round after a session start or a change of rules, and requests the watches. A
     /// pending urgent round stays urgent.
     pub(super) fn begin(&mut self, outbound: &mut Outbound, queries: &mut Queries, reason: RoundReason) {
-        if !self.is_known {
-            self.next_at = self.saved.due_in(outbound).map(|left| outbound.at.now + left);
+        if self.proof.lease_compared() {
+            let due_in = self.proof.due_in(outbound);
+            self.schedule.restore(due_in.map(|left| outbound.at.now + left));
         }
-        (self.is_live, self.is_known) = (true, true);
-        let demanded = self.demanded.take();
-        let reason = if reason.is_urgent() { reason } else { self.owed.or(demanded).unwrap_or(reason) };
-        if matches!(reason, RoundReason::First | RoundReason::Lost) && self.owed.is_none() {
+        self.is_live = true;
+        let demanded = self.schedule.take_demanded();
+        let owed = self.proof.owed();
+        let reason = if reason.is_urgent() { reason } else { owed.or(demanded).unwrap_or(reason) };
+        if matches!(reason, RoundReason::First | RoundReason::Lost) && owed.is_none() {
             outbound.notice(BridgeNotice::Refilling(reason));
         }
         self.start(outbound, queries, reason);
@@ -154,21 +126,18 @@ impl Rounds {
 
     /// Records a foreign marker found in the Lease. Returns whether everything was compared since
     /// it was found, and only the marker was not written yet.
-    pub(super) fn is_settled(&mut self, found: Option<&Marker>) -> bool {
-        self.found = found.cloned();
-        self.saved.is_compared_over(found)
+    pub(super) fn marker_found(&mut self, found: Option<&Marker>) -> bool {
+        self.proof.marker_found(found)
     }
 
     /// Returns whether the marker in the Lease has to be replaced at once.
     pub(super) fn is_unmarked(&self) -> bool {
-        self.proves() && self.saved.compared_over.is_some()
+        self.proof.is_unmarked()
     }
 
     /// Handles a Lease that has the marker of this database.
-    pub(super) fn is_marked(&mut self, outbound: &mut Outbound) {
-        if self.saved.compared_over.take().is_some() {
-            self.saved.keep(outbound);
-        }
+    pub(super) fn marker_written(&mut self, outbound: &mut Outbound) {
+        self.proof.marker_written(outbound);
     }
 
     fn start(&mut self, outbound: &mut Outbound, queries: &mut Queries, reason: RoundReason) {
@@ -178,7 +147,7 @@ impl Rounds {
         self.watches.set_desired(scope::watched(&outbound.config));
         let mut round = Round {
             reason,
-            targets: scope::targets(&outbound.config, reason.compares(), &self.saved.carried_out),
+            targets: scope::targets(&outbound.config, reason.compares(), self.proof.completed_rules()),
             listed: Vec::new(),
             stage: Stage::Listing(Listing::default()),
             cursor: 0,
@@ -189,25 +158,20 @@ impl Rounds {
             is_incomplete: false,
         };
         if reason.is_urgent() {
-            self.owed = Some(reason);
+            self.proof.owe(reason);
             queries.invalidate();
         }
-        if reason != RoundReason::Routine {
-            self.relist_at = None;
-        }
-        if reason.compares() {
-            self.next_at = Some(now + outbound.config.verify_interval);
-            match self.suspended.take().filter(|_| reason == RoundReason::Routine) {
-                Some(SuspendedWalk { cursor, compared, differed }) => {
-                    (round.cursor, round.compared, round.differed) = (cursor, compared, differed);
-                    // A resumed walk has completed its lists.
-                    round.targets.clear();
-                }
-                None => queries.begin_walk(),
+        match self.schedule.started(reason, now + outbound.config.verify_interval) {
+            Some(SuspendedWalk { cursor, compared, differed }) => {
+                (round.cursor, round.compared, round.differed) = (cursor, compared, differed);
+                // A resumed walk has completed its lists.
+                round.targets.clear();
             }
+            None if reason.compares() => queries.begin_walk(),
+            None => {}
         }
         for name in outbound.config.fetch.iter().filter_map(super::FetchRule::exact) {
-            queries.remember(&name);
+            queries.mark_desired(&name);
             if !queries.has(&name) {
                 queries.miss(&name);
             }
@@ -219,13 +183,14 @@ impl Rounds {
     /// Ends the session: an urgent round restarts with the next one, whatever the Lease contains
     /// then.
     pub(super) fn pause(&mut self) {
-        (self.is_live, self.waits_for_budget) = (false, false);
+        self.is_live = false;
+        self.budget.stop_waiting();
         self.watches.forget();
         if let Some(Round { stage: Stage::Listing(listing), .. }) = &self.round
             && listing.is_in_flight()
         {
             // The page in flight may have been too large.
-            self.limit.0 = (self.limit.0 / 4).max(1);
+            self.page_size.shrink();
         }
         self.suspend();
     }
@@ -237,31 +202,31 @@ impl Rounds {
         let cursor = match stage {
             // Lists so far are dropped.
             Stage::Listing(_) if cursor == 0 => {
-                self.next_at = Some(Now::ZERO);
+                self.schedule.restart();
                 return;
             }
             Stage::Listing(_) => cursor,
             Stage::Walking(walk) => walk.cursor(),
             Stage::Ending => return,
         };
-        self.suspended = Some(SuspendedWalk { cursor, compared, differed });
+        self.schedule.suspend(SuspendedWalk { cursor, compared, differed });
     }
 
     /// Demands a round for this reason, now or with the next session.
     pub(super) fn demand(&mut self, reason: RoundReason) {
-        self.demanded = Some(reason);
+        self.schedule.demand(reason);
     }
 
     /// Returns whether the marker of the database may be written into the Lease: it was compared
     /// with the present one, and no urgent round is pending.
     pub(super) fn proves(&self) -> bool {
-        self.is_known && self.owed.is_none()
+        self.proof.holds()
     }
 
     /// Returns the estimated work before the node is in sync: queries and rows of the walk.
     /// Announced names without a query count in any round.
     pub(super) fn pending(&self, queries: &Queries) -> u64 {
-        let unasked = u64::from(queries.has_unqueried()) + u64::from(self.relist_at.is_some());
+        let unasked = u64::from(queries.has_unqueried()) + u64::from(self.schedule.relist_at().is_some());
         let Some(round) = self.round.as_ref().filter(|round| round.reason != RoundReason::Routine) else {
             return unasked + queries.open_new();
         };
@@ -325,12 +290,6 @@ impl Rounds {
         }
     }
 
-    /// Returns the time at which a routine round, or the rest of one, may begin.
-    fn routine_at(&self) -> Option<Now> {
-        let goes_on = self.suspended.as_ref().map(|_| Now::ZERO);
-        goes_on.or(self.next_at).filter(|_| self.round.is_none())
-    }
-
     /// Returns whether the current round, if any, may be suspended.
     fn is_suspendable(&self) -> bool {
         self.round.as_ref().is_none_or(|round| round.reason == RoundReason::Routine)
@@ -339,7 +298,8 @@ impl Rounds {
     /// Returns whether new rules have to be relisted, or the Pods have to be rescanned for desired
     /// names.
     fn is_relist_due(&self, queries: &Queries, now: Now) -> bool {
-        self.is_suspendable() && (queries.is_rescan_due(now) || self.relist_at.is_some_and(|at| at <= now))
+        self.is_suspendable()
+            && (queries.is_rescan_due(now) || self.schedule.relist_at().is_some_and(|at| at <= now))
     }
 
     /// Abandons unanswered requests and begins a round that is due.
@@ -352,10 +312,10 @@ impl Rounds {
             }
             self.dynamic = DynamicController::Silent;
         }
-        if let Some(reason) = self.demanded.take() {
+        if let Some(reason) = self.schedule.take_demanded() {
             self.start(outbound, queries, reason);
-        } else if self.routine_at().is_some_and(|at| at <= now) {
-            self.start(outbound, queries, self.owed.unwrap_or(RoundReason::Routine));
+        } else if self.round.is_none() && self.schedule.routine_at().is_some_and(|at| at <= now) {
+            self.start(outbound, queries, self.proof.owed().unwrap_or(RoundReason::Routine));
         }
     }
 
@@ -369,7 +329,7 @@ impl Rounds {
         if !self.is_live {
             return;
         }
-        self.waits_for_budget = false;
+        self.budget.stop_waiting();
         self.watches.advance(outbound);
         if self.is_relist_due(queries, outbound.at.now) {
             self.start(outbound, queries, RoundReason::Reconnect);
@@ -405,28 +365,15 @@ impl Rounds {
             self.verified = Some((outbound.at.wall, reason, compared, differed));
             outbound.notice(BridgeNotice::Verified { reason, compared, differed });
         }
-        let before = self.saved.clone();
-        let rules = scope::all_rules(&outbound.config);
-        self.saved.carried_out.extend(carried_out);
-        self.saved.carried_out.retain(|rule| rules.contains(rule));
-        let again = Some(outbound.at.now + outbound.config.retry_max.max(RELIST_DELAY));
-        if is_incomplete && !reason.compares() {
-            self.relist_at = again;
-        } else if is_incomplete {
-            self.next_at = again;
+        let now = outbound.at.now;
+        let is_first = if is_incomplete {
+            self.schedule.failed(reason, now + outbound.config.retry_max.max(RELIST_DELAY));
+            false
         } else {
-            if reason.is_urgent() && self.owed.take().is_some_and(|owed| owed != RoundReason::Asked) {
-                self.saved.compared_over = Some(self.found.take());
-            }
-            // Without this time no comparison would ever be due: the first session counts as one.
-            if reason.compares() || self.next_at.is_none() {
-                self.saved.compared_at = Some(outbound.at.wall);
-            }
-            self.next_at = self.next_at.or(Some(outbound.at.now + outbound.config.verify_interval));
-        }
-        if self.saved != before {
-            self.saved.keep(outbound);
-        }
+            self.schedule.completed(now + outbound.config.verify_interval)
+        };
+        let is_comparison = reason.compares() || is_first;
+        self.proof.round_ended(outbound, reason, carried_out, !is_incomplete, is_comparison);
     }
 
     pub(super) fn deadline(&self) -> Option<Now> {
@@ -438,11 +385,8 @@ impl Rounds {
             Some(Stage::Walking(walk)) => walk.deadline(),
             Some(Stage::Ending) | None => None,
         };
-        let token = self.waits_for_budget.then(|| self.budget.next_at());
-        let demanded = self.demanded.map(|_| Now::ZERO);
-        let again = self.relist_at.filter(|_| self.is_suspendable());
-        let next = earlier(earlier(self.routine_at(), again), demanded);
-        earlier(earlier(earlier(stage, token), next), self.watches.deadline())
+        let next = self.schedule.deadline(self.round.is_none(), self.is_suspendable());
+        earlier(earlier(earlier(stage, self.budget.deadline()), next), self.watches.deadline())
     }
 
     /// Returns the current round and its number of compared objects.

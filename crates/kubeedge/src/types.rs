@@ -69,8 +69,8 @@ pub enum BridgeEffect {
         limit: usize,
     },
     /// Store this text in the database; the next run of the agent passes it to
-    /// [`super::Bridge::recall`].
-    Remember(String),
+    /// [`super::Bridge::restore_state`].
+    SaveState(String),
     /// Reconnect after the backoff of a failed connection: CloudCore accepts messages but answers
     /// nothing, as it does beyond its node limit.
     Reconnect,

@@ -1,7 +1,8 @@
-//! Metrics of a store's writer, the same for both sides.
+//! Metrics that the agent and the cloud side share: those of a store's writer and of a link.
 
 use edgesync_api::{MetricsType as Type, MetricsWriter};
 use edgesync_store::writer::{COMMIT_BOUNDS_MS, WriterStats};
+use edgesync_transport::link::{Cause, Endings, Traffic};
 
 /// Writes a writer's metrics, under names with this prefix.
 pub fn write_writer(prefix: &str, stats: &WriterStats, out: &mut MetricsWriter<'_>) {
@@ -20,6 +21,33 @@ pub fn write_writer(prefix: &str, stats: &WriterStats, out: &mut MetricsWriter<'
         out.family(&format!("{prefix}_{name}_total"), Type::Counter, help);
         out.samples([], [([""; 0], value)]);
     }
+}
+
+/// Writes a link's metrics, under names with this prefix.
+pub fn write_link(prefix: &str, link: &Traffic, endings: &Endings, out: &mut MetricsWriter<'_>) {
+    let mut counter = |name: &str, help: &str, value: u64| {
+        out.family(&format!("{prefix}_{name}_total"), Type::Counter, help);
+        out.samples([], [([""; 0], value)]);
+    };
+    counter("connections", "Connections established.", link.connected);
+    counter("received_bytes", "Bytes received over TCP.", link.bytes_in);
+    counter("sent_bytes", "Bytes sent over TCP.", link.bytes_out);
+    counter("received_messages", "Messages received.", link.messages_in);
+    counter("sent_messages", "Messages sent.", link.messages_out);
+    counter("refused_messages", "Messages that the broker answered with an error.", link.rejected);
+    for (name, help, counts) in [
+        ("disconnects", "Connections lost, by cause.", endings.lost),
+        ("failed_attempts", "Attempts that led to no connection, by cause.", endings.failed),
+    ] {
+        out.family(&format!("{prefix}_{name}_total"), Type::Counter, help);
+        out.samples(["cause"], Cause::LABELS.map(|label| [label]).into_iter().zip(counts));
+    }
+    let help = "Messages sent that the broker has not acknowledged.";
+    out.family(&format!("{prefix}_unacknowledged_messages"), Type::Gauge, help);
+    out.samples([], [([""; 0], link.unacknowledged)]);
+    let help = "Last measured time from a message to its acknowledgement by the broker.";
+    out.family(&format!("{prefix}_round_trip_seconds"), Type::Gauge, help);
+    out.samples([], [([""; 0], link.round_trip)]);
 }
 
 #[cfg(test)]

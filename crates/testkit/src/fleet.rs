@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgesync_broker::{Broker, BrokerOptions, Channel, Departure, FleetEvent, FleetEvents};
+use edgesync_broker::{Broker, BrokerOptions, Channel, DisconnectReason, FleetEvent, FleetEvents};
 use edgesync_object::NodeName;
-use edgesync_transport::link::{Introduction, LinkEvent, LinkOptions, Publish, RetryOptions, Topics};
+use edgesync_transport::link::{LinkEvent, LinkOptions, Publish, RetryOptions, SessionIntro, Topics};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 
@@ -47,7 +47,7 @@ pub async fn node_connected(events: &mut FleetEvents) -> (String, u64) {
     }
 }
 
-pub async fn departure(events: &mut FleetEvents) -> Departure {
+pub async fn disconnect_reason(events: &mut FleetEvents) -> DisconnectReason {
     loop {
         if let FleetEvent::NodeDisconnected { why, .. } = next(events).await {
             return why;
@@ -72,7 +72,7 @@ pub fn node_options(address: SocketAddr, node: &str) -> LinkOptions {
             payload: format!("{word} {connection}").into_bytes(),
             retain: true,
         };
-        Introduction { will: Some(publish("offline")), greetings: vec![publish("online")] }
+        SessionIntro { will: Some(publish("offline")), greetings: vec![publish("online")] }
     });
     options
 }

@@ -111,7 +111,7 @@ pub struct Busy(Arc<Permit>);
 
 /// Gives its permit back until it is dropped.
 #[derive(Debug)]
-pub struct Aside(Arc<Permit>);
+pub struct Suspended(Arc<Permit>);
 
 impl Holder {
     /// Returns the time from which the permit can be evicted.
@@ -147,7 +147,7 @@ impl ConnectionLimiter {
     }
 
     /// Acquires a permit if one is free or can be evicted now.
-    pub fn try_enter(self: &Arc<Self>, origin: Origin) -> Option<Permit> {
+    pub fn try_acquire(self: &Arc<Self>, origin: Origin) -> Option<Permit> {
         self.acquire(origin).ok()
     }
 
@@ -222,7 +222,7 @@ impl State {
 
 impl Permit {
     /// Returns when the permit has been evicted. For one caller; safe to cancel.
-    pub async fn must_go(&self) {
+    pub async fn evicted(&self) {
         self.evicted.notified().await;
     }
 
@@ -234,7 +234,7 @@ impl Permit {
 
     /// Restarts the idle time, which is longer than before the first progress. Called once per step
     /// of a handshake.
-    pub fn speaks(&self) {
+    pub fn progressed(&self) {
         if let Some(holder) = self.limiter.lock().holders.get_mut(&self.number) {
             holder.has_progressed = true;
             holder.since = Instant::now();
@@ -251,10 +251,10 @@ impl Permit {
     /// Gives the permit back until the result is dropped: other limits apply to a connection served
     /// for long.
     #[must_use]
-    pub fn aside(self: &Arc<Self>) -> Aside {
+    pub fn suspend(self: &Arc<Self>) -> Suspended {
         drop(self.limiter.lock().remove(self.number));
         self.limiter.freed.notify_one();
-        Aside(Arc::clone(self))
+        Suspended(Arc::clone(self))
     }
 
     fn set_busy(&self, busy: bool) {
@@ -272,7 +272,7 @@ impl Drop for Busy {
     }
 }
 
-impl Drop for Aside {
+impl Drop for Suspended {
     fn drop(&mut self) {
         self.0.limiter.lock().insert(self.0.number, self.0.origin, &self.0.evicted);
     }

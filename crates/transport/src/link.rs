@@ -67,15 +67,15 @@ pub struct Publish {
 
 /// Will and greetings of a client, created for each connection attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Introduction {
+pub struct SessionIntro {
     /// Published by the broker when the connection ends without a DISCONNECT. At most 65,535 bytes.
     pub will: Option<Publish>,
     /// Published right after the subscriptions are granted, before anything else.
     pub greetings: Vec<Publish>,
 }
 
-/// Creates the introduction of an attempt.
-pub type Introduce = Arc<dyn Fn(ConnectionId) -> Introduction + Send + Sync>;
+/// Creates the session intro of an attempt.
+pub type Introduce = Arc<dyn Fn(ConnectionId) -> SessionIntro + Send + Sync>;
 
 /// Options of a link. Values outside their range are clamped.
 #[derive(Clone)]
@@ -138,7 +138,7 @@ impl LinkOptions {
             inflight: MAX_INFLIGHT,
             subscriptions: Vec::new(),
             own_topic: None,
-            introduce: Arc::new(|_| Introduction::default()),
+            introduce: Arc::new(|_| SessionIntro::default()),
             retry: RetryOptions::default(),
             queue: 256,
             queue_bytes: 4 << 20,
@@ -194,7 +194,7 @@ pub enum LinkEvent {
         retain: bool,
     },
     /// The broker rejected a message.
-    NotTaken {
+    Rejected {
         /// Topic of the rejected message.
         topic: String,
         /// The MQTT reason code.

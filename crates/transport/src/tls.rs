@@ -47,7 +47,7 @@ pub const CLOUD: &str = "edgesync:cloud";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
     /// The text is not a certificate.
-    #[error("{what} is no certificate: {problem}")]
+    #[error("parse certificate from {what}: {problem}")]
     NoCertificate {
         /// Source of the text, such as a file name or "the answer of the join service".
         what: String,
@@ -55,7 +55,7 @@ pub enum TlsError {
         problem: String,
     },
     /// Not a private key of a supported kind (PKCS#8; P-256, P-384, Ed25519, RSA).
-    #[error("{what} has no private key that can be used: {problem}")]
+    #[error("parse private key from {what}: {problem}")]
     NoKey {
         /// Source of the text, such as a file name.
         what: String,
@@ -63,7 +63,7 @@ pub enum TlsError {
         problem: String,
     },
     /// The key does not belong to the certificate.
-    #[error("the private key in {what} is not the one of its certificate")]
+    #[error("private key in {what} does not match its certificate")]
     OtherKey {
         /// Name of the file.
         what: String,
@@ -92,9 +92,7 @@ impl Trust {
         for certificate in self.0.iter() {
             let added = roots.add(certificate.der().to_vec().into());
             let name = &certificate.subject().common_name;
-            added.map_err(|error| {
-                TlsError::Library(format!("the authority '{name}' cannot be used: {error}"))
-            })?;
+            added.map_err(|error| TlsError::Library(format!("load CA certificate '{name}': {error}")))?;
         }
         Ok(roots)
     }

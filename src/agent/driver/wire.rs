@@ -10,7 +10,7 @@ use super::{Driver, random};
 use crate::agent::events::{EventReason, Regarding};
 use crate::agent::traffic::Direction;
 use crate::store::EdgeStore;
-use cloud_core::{CloudCore, remember};
+use cloud_core::{CloudCore, restore};
 pub(super) use cloud_core::{HeldRead, bridge_config};
 use edgesync_config::LinkType;
 use edgesync_config::edge::Config;
@@ -43,7 +43,7 @@ impl Wire {
     /// Pods reference.
     pub(in crate::agent) async fn kubeedge(config: &Config, store: &EdgeStore) -> Self {
         let mut bridge = Bridge::new(bridge_config(config));
-        if let Err(error) = remember(&mut bridge, config, store).await {
+        if let Err(error) = restore(&mut bridge, config, store).await {
             // The next verification of held objects reads them again.
             tracing::warn!(%error, "read of the references of held Pods failed");
         }
@@ -120,7 +120,7 @@ impl Driver {
         match event {
             LinkEvent::Connected { .. } => self.link_up(),
             LinkEvent::Disconnected { cause, retry_in } => self.link_down(&cause, retry_in),
-            LinkEvent::NotTaken { topic, code, reason } => {
+            LinkEvent::Rejected { topic, code, reason } => {
                 tracing::warn!(topic, code, reason, "publish refused by the broker");
             }
             LinkEvent::Message { topic, payload, .. } => match &self.wire {

@@ -84,7 +84,7 @@ fn an_incomplete_or_mismatched_ca_is_refused_with_advice() {
     Authority::open(other.path(), now()).unwrap();
     fs::copy(other.path().join("ca.key"), &key).unwrap();
     let error = refused(dir.path());
-    assert!(error.contains("not the one of its certificate"), "{error}");
+    assert!(error.contains("does not match its certificate"), "{error}");
     fs::write(&key, &secret).unwrap();
     fs::remove_file(&crt).unwrap();
     let error = refused(dir.path());

@@ -84,7 +84,7 @@ impl Sender {
 
     /// Waits for progress on links, and returns their nodes. Cancel-safe.
     pub(super) async fn moved(&self) -> Vec<NodeName> {
-        self.downlink.moved().await
+        self.downlink.backlog_shrunk().await
     }
 
     /// Passes the backlog of a node's link, if known, to its machine.

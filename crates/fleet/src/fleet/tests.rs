@@ -24,7 +24,7 @@ use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
 use edgesync_protocol::frame::Received;
 use edgesync_protocol::replica::{self, Applied, Held, Rows, Totals};
-use edgesync_transport::link::{Introduction, Link, LinkEvent, LinkOptions, Topics};
+use edgesync_transport::link::{Link, LinkEvent, LinkOptions, SessionIntro, Topics};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -117,7 +117,7 @@ async fn node(name: &'static str, broker: Broker) {
     let address = broker.address();
     let mut options = LinkOptions::new(&address.ip().to_string(), address.port(), name);
     options.subscriptions = vec![topics.down(name)];
-    options.introduce = Arc::new(|_| Introduction { will: None, greetings: Vec::new() });
+    options.introduce = Arc::new(|_| SessionIntro { will: None, greetings: Vec::new() });
     let (link, mut events) = Link::spawn(options);
     let mut device = Device::new(name);
     while let Some(event) = events.recv().await {

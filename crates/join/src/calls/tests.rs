@@ -87,7 +87,7 @@ async fn refusals_contain_the_sanitized_message_of_the_cloud() {
         (401, "x".repeat(5000), "refused by the cloud: xxx"),
         (503, "later".to_owned(), ", status 503: later"),
         (404, "nothing".to_owned(), ", status 404: nothing"),
-        (200, "nonsense".to_owned(), "is no certificate"),
+        (200, "nonsense".to_owned(), "parse certificate from"),
     ] {
         let service =
             Service::start(&authority, &server_identity(&authority), move |_| reply(code, body.clone()))

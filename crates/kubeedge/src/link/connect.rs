@@ -32,8 +32,8 @@ pub(super) type WebSocket = WebSocketStream<Box<dyn Stream>>;
 pub(super) async fn establish(options: &KubeEdgeOptions, shared: &Arc<Shared>) -> Result<WebSocket, Cause> {
     let target = options.target();
     let upgrade = async {
-        let request = request(options)
-            .map_err(|error| no_websocket(&target, format!("the request cannot be written: {error}")))?;
+        let request =
+            request(options).map_err(|error| upgrade_failed(&target, format!("build request: {error}")))?;
         let stream = target.open(shared).await?;
         let upgraded = client_async_with_config(request, stream, Some(config(options))).await;
         upgraded.map(|(socket, _)| socket).map_err(|error| of_upgrade(&target, error))
@@ -71,7 +71,7 @@ fn request(options: &KubeEdgeOptions) -> Result<Request, http::Error> {
         .body(())
 }
 
-fn no_websocket(target: &Target<'_>, reason: String) -> Cause {
+fn upgrade_failed(target: &Target<'_>, reason: String) -> Cause {
     Cause::Upgrade { peer: target.peer(), reason }
 }
 
@@ -81,40 +81,38 @@ fn of_upgrade(target: &Target<'_>, error: Error) -> Cause {
         Error::Http(response) => refusal(&response),
         Error::Protocol(ProtocolError::HandshakeIncomplete) => return Cause::Closed,
         Error::Protocol(ProtocolError::WrongHttpVersion) => {
-            "it answers with an old HTTP: a proxy, or a port that wants TLS".to_owned()
+            "response in an old HTTP version; hint: a proxy, or a port with TLS?".to_owned()
         }
         Error::Protocol(ProtocolError::HttparseError(error)) => {
-            format!("what answers there does not speak HTTP ({error}): check the port, CloudCore's is 10000")
+            format!("peer does not speak HTTP ({error}); hint: check the port, CloudCore's is 10000")
         }
-        Error::Protocol(error) => format!("its answer is not in order: {error}"),
+        Error::Protocol(error) => format!("invalid response: {error}"),
         other => return of_socket(target, other),
     };
-    no_websocket(target, reason)
+    upgrade_failed(target, reason)
 }
 
 /// Describes an answer that is not an upgrade, and suggests a check.
 fn refusal(response: &Response<Option<Vec<u8>>>) -> String {
     let status = response.status();
     let check = match status.as_u16() {
-        200..=299 => "what listens there is no WebSocket: check the port, CloudCore's is 10000",
-        300..=399 => "redirections are not followed: check host and port",
-        400 => {
-            "it does not take the request: a proxy in between may have changed it, or it is another server"
-        }
+        200..=299 => "not a WebSocket; hint: check the port, CloudCore's is 10000",
+        300..=399 => "redirects are not followed; hint: check host and port",
+        400 => "request rejected; hint: a proxy changed it, or another server listens there",
         401 | 403 => {
-            "it does not let this node in: check the certificate of the node and CloudCore's authorization"
+            "node not authorized; hint: check the certificate of the node and CloudCore's authorization"
         }
         404 | 405 => {
-            "it is another server: the port of the WebSocket is wanted (10000), not that of the join service (10002)"
+            "not CloudCore's WebSocket; hint: use its port (10000), not that of the join service (10002)"
         }
-        500..=599 => "CloudCore, or a proxy in front of it, has a problem: its log says which",
-        _ => "check host and port",
+        500..=599 => "CloudCore or a proxy in front of it failed; hint: see its log",
+        _ => "unexpected status; hint: check host and port",
     };
     let body = response.body().as_deref().unwrap_or_default();
-    let said: String =
+    let shown: String =
         String::from_utf8_lossy(body).chars().filter(|c| !c.is_control()).take(SHOWN).collect();
-    let said = if said.is_empty() { said } else { format!(" ('{said}')") };
-    format!("HTTP status {status}{said}: {check}")
+    let shown = if shown.is_empty() { shown } else { format!(" ('{shown}')") };
+    format!("HTTP status {status}{shown}: {check}")
 }
 
 /// Converts an error of the WebSocket into a cause.
@@ -122,14 +120,14 @@ pub(super) fn of_socket(target: &Target<'_>, error: Error) -> Cause {
     match error {
         // CloudCore sends a TLS close_notify when it closes a connection. A broken line does not.
         Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-            Cause::Network { peer: target.peer(), message: "the connection broke off".to_owned() }
+            Cause::Network { peer: target.peer(), message: "connection lost without close_notify".to_owned() }
         }
         Error::Io(error) => target.failed(&error),
         Error::ConnectionClosed
         | Error::AlreadyClosed
         | Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Cause::Closed,
         Error::Capacity(CapacityError::MessageTooLong { size, max_size }) => Cause::PacketTooLarge {
-            detail: format!("a message of {size} bytes or more came, the limit is {max_size}"),
+            detail: format!("message of at least {size} bytes exceeds the limit of {max_size}"),
         },
         other => Cause::Protocol { detail: other.to_string().to_lowercase() },
     }

@@ -153,16 +153,16 @@ impl<'a> Session<'a> {
                 self.socket.send(PING_FRAME, publish.payload);
                 None
             }
-            PING => Some((0x95, format!("a ping takes at most {MAX_PING} bytes"))),
-            _ => Some((0x90, format!("a WebSocket has no topics but '{TEXT}' and '{PING}'"))),
+            PING => Some((0x95, format!("ping payload exceeds the limit of {MAX_PING} bytes"))),
+            _ => Some((0x90, format!("unknown topic; a WebSocket has '{TEXT}' and '{PING}'"))),
         };
         let counters = &self.task.shared.counters;
         match refused {
             None => add(&counters.messages_out, 1),
             Some((code, reason)) => {
-                add(&counters.not_taken, 1);
+                add(&counters.rejected, 1);
                 if self.pending.is_none() {
-                    self.emit(LinkEvent::NotTaken { topic: publish.topic, code, reason });
+                    self.emit(LinkEvent::Rejected { topic: publish.topic, code, reason });
                 }
             }
         }

@@ -17,11 +17,13 @@ pub(super) struct Budget {
     /// The time up to which tokens were granted.
     given: Now,
     interval: Duration,
+    /// Whether the round waits for a token.
+    is_waiting: bool,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { tokens: BURST, given: Now::ZERO, interval: SLOWEST }
+        Self { tokens: BURST, given: Now::ZERO, interval: SLOWEST, is_waiting: false }
     }
 }
 
@@ -45,10 +47,16 @@ impl Budget {
         }
     }
 
-    /// Returns the tokens available now.
-    pub(super) fn left(&mut self, now: Now) -> u32 {
+    /// Returns whether `count` tokens are available. If not, the round waits for the next one.
+    pub(super) fn has(&mut self, count: u32, now: Now) -> bool {
         self.refill(now);
-        self.tokens
+        self.is_waiting |= self.tokens < count;
+        self.tokens >= count
+    }
+
+    /// Ends the wait for a token.
+    pub(super) fn stop_waiting(&mut self) {
+        self.is_waiting = false;
     }
 
     /// Takes up to `count` tokens.
@@ -56,8 +64,29 @@ impl Budget {
         self.tokens = self.tokens.saturating_sub(count);
     }
 
-    /// Returns the time of the next token.
-    pub(super) fn next_at(&self) -> Now {
-        self.given + self.interval
+    /// Returns the time of the next token while the round waits for it.
+    pub(super) fn deadline(&self) -> Option<Now> {
+        self.is_waiting.then(|| self.given + self.interval)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budget_has_a_deadline_only_while_a_token_is_missing() {
+        let start = Now::ZERO + Duration::from_secs(1000);
+        let mut budget = Budget::default();
+        budget.pace(start, 80, Duration::from_secs(100));
+        assert!(budget.has(BURST, start));
+        assert_eq!(budget.deadline(), None);
+        budget.take(1);
+        assert!(budget.has(1, start) && !budget.has(BURST, start));
+        let next = start + Duration::from_secs(1);
+        assert_eq!(budget.deadline(), Some(next));
+        budget.stop_waiting();
+        assert!(budget.has(BURST, next));
+        assert_eq!(budget.deadline(), None);
     }
 }

@@ -18,10 +18,36 @@ use edgesync_object::{Resource, Scope as ObjectScope, member, split_api_version}
 use edgesync_protocol::change::Change;
 use edgesync_protocol::timing::Now;
 
-/// The page size of a list, unless a page was too large for the link.
-pub(super) const LIMIT: u32 = 100;
+/// The largest page of a list, in items.
+const MAX_PAGE: u32 = 100;
 /// The most changes per transaction.
 const BATCH: usize = 64;
+
+/// The page size of lists: smaller after a page that may have been too large for the link.
+#[derive(Debug)]
+pub(super) struct PageSize(u32);
+
+impl Default for PageSize {
+    fn default() -> Self {
+        Self(MAX_PAGE)
+    }
+}
+
+impl PageSize {
+    pub(super) fn items(&self) -> u32 {
+        self.0
+    }
+
+    /// Handles a received page.
+    fn grow(&mut self) {
+        self.0 = (self.0 * 2).min(MAX_PAGE);
+    }
+
+    /// Handles a connection lost while a page was in flight.
+    pub(super) fn shrink(&mut self) {
+        self.0 = (self.0 / 4).max(1);
+    }
+}
 
 /// The progress of the current list.
 #[derive(Debug, Default)]
@@ -126,14 +152,13 @@ impl Rounds {
             return true;
         }
         if reason == RoundReason::Routine {
-            if self.budget.left(outbound.at.now) == 0 {
-                self.waits_for_budget = true;
+            if !self.budget.has(1, outbound.at.now) {
                 return false;
             }
             self.budget.take(1);
         }
         let continues = (!listing.continues.is_empty()).then_some(&*listing.continues);
-        let limit = if target.is_whole { self.limit.0 } else { 1 };
+        let limit = if target.is_whole { self.page_size.items() } else { 1 };
         let request = Request::List { scope: &target.scope, limit, continues };
         let id = outbound.send(&message::application("null", request.to_json(&outbound.config.node)));
         listing.attempt += 1;
@@ -177,9 +202,9 @@ impl Rounds {
         let body = match &response {
             Some(Response::Approved { body }) => Ok(body.as_str()),
             Some(Response::Refused(failure)) => Err(failure.message.as_str()),
-            None => Err("the answer cannot be read"),
+            None => Err("invalid response"),
         };
-        let page = body.and_then(|body| application::page(body).ok_or("the answer is no list"));
+        let page = body.and_then(|body| application::page(body).ok_or("response is not a list"));
         let page = match page {
             Ok(page) => page,
             Err(_) if !listing.continues.is_empty() && !listing.is_restarted => {
@@ -215,7 +240,7 @@ impl Rounds {
                 is_partial: false,
             };
         }
-        self.limit.0 = (self.limit.0 * 2).min(LIMIT);
+        self.page_size.grow();
         let mut so_far = std::mem::take(&mut listing.so_far);
         listing.continues = page.continues.clone();
         let (before, is_complete) = (so_far.uids.len(), page.continues.is_empty());

@@ -53,7 +53,7 @@ impl SavedState {
         for rule in self.carried_out.iter().take(MAX_RULES) {
             text.push_str(&format!(" {rule:x}"));
         }
-        outbound.effects.push_back(BridgeEffect::Remember(text));
+        outbound.effects.push_back(BridgeEffect::SaveState(text));
     }
 
     /// Returns whether everything was compared after this marker was found in the Lease.
@@ -79,7 +79,7 @@ mod tests {
     fn kept(saved: &SavedState) -> SavedState {
         let mut outbound = outbound();
         saved.keep(&mut outbound);
-        let Some(BridgeEffect::Remember(text)) = outbound.effects.pop_front() else {
+        let Some(BridgeEffect::SaveState(text)) = outbound.effects.pop_front() else {
             panic!("nothing is kept")
         };
         SavedState::read(&text)

@@ -180,7 +180,7 @@ impl Round {
 /// remain.
 fn query_references(outbound: &mut Outbound, queries: &mut Queries, entry: &mut HeldEntry) -> bool {
     while let Some((name, held)) = entry.references.last() {
-        queries.remember(name);
+        queries.mark_desired(name);
         match held {
             Some(uid) => queries.is_held(name, uid),
             None if queries.has(name) => {}
@@ -262,8 +262,7 @@ impl Rounds {
                 Verdict::Ask(name) => {
                     // The burst is reserved for desired names; a walk takes only overflowing
                     // tokens.
-                    if is_paced && self.budget.left(now) < BURST {
-                        self.waits_for_budget = true;
+                    if is_paced && !self.budget.has(BURST, now) {
                         break;
                     }
                     if queries.capacity() == 0 {

@@ -146,7 +146,7 @@ impl Watches {
                     self.watched.insert(scope);
                 }
                 Some(Response::Refused(failure)) => self.deny(outbound, &scope, &failure.message),
-                None => self.deny(outbound, &scope, "the answer cannot be read"),
+                None => self.deny(outbound, &scope, "invalid response"),
             },
             WatchRequest::Only => self.take_failed(outbound, incoming),
         }

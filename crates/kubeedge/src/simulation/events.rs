@@ -102,7 +102,7 @@ impl Simulated for World {
                 // No messages about a deleted object remain in flight.
                 let is_held = uid_in(&text).is_some_and(|uid| self.disk.db.held().contains_key(uid.as_str()));
                 if let Some(agent) = self.agent.as_mut().filter(|_| is_held) {
-                    agent.bridge.heard(at, text.as_bytes());
+                    agent.bridge.message_received(at, text.as_bytes());
                 }
             }
             Event::ToEdge { connection, what } if self.link == Some(connection) => {
@@ -114,7 +114,7 @@ impl Simulated for World {
                 }
                 if let Some(agent) = &mut self.agent {
                     match what {
-                        Sent::Text { text, .. } => agent.bridge.heard(at, text.as_bytes()),
+                        Sent::Text { text, .. } => agent.bridge.message_received(at, text.as_bytes()),
                         Sent::Ping(number) => agent.bridge.pong(at, number),
                     }
                 }

@@ -224,11 +224,11 @@ impl World {
         let mut machine = EdgeMachine::new(edge_config(), totals, confirmed, None);
         machine.outbox_changed(self.time.now, &self.disk.outbox.marks());
         let mut bridge = Bridge::new(self.config.clone());
-        bridge.recall(&self.disk.note);
+        bridge.restore_state(&self.disk.note);
         let rules = self.config.fetch.iter().filter_map(FetchRule::exact);
         let rules = rules.map(|name| (name.clone(), self.held_under(&name)));
         for (name, held) in self.held_references().into_iter().chain(rules) {
-            bridge.remember(&name, held.as_ref());
+            bridge.restore_name(&name, held.as_ref());
         }
         self.agent = Some(Agent { machine, bridge });
         self.time.say(|| format!("the agent starts with {totals:?}"));
@@ -371,7 +371,7 @@ impl World {
             BridgeEffect::ReadHeld { cursor, limit } => {
                 self.time.after(5, Event::ReadHeld { life, cursor, limit });
             }
-            BridgeEffect::Remember(text) => self.disk.note = text,
+            BridgeEffect::SaveState(text) => self.disk.note = text,
             BridgeEffect::Reconnect => {
                 self.time.say(|| "the bridge wants a new connection".into());
                 self.cut();

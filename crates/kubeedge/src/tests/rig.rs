@@ -291,13 +291,13 @@ impl Rig {
     pub(super) fn restart(&mut self, config: BridgeConfig, store: Store) {
         let rules = config.fetch.clone();
         self.bridge = Bridge::new(config);
-        self.bridge.recall(&store.note);
+        self.bridge.restore_state(&store.note);
         let page = store.page(0, usize::MAX);
         for (name, held) in page.entries.iter().flat_map(|entry| &entry.references) {
-            self.bridge.remember(name, held.as_ref());
+            self.bridge.restore_name(name, held.as_ref());
         }
         for name in rules.iter().filter_map(FetchRule::exact) {
-            self.bridge.remember(&name, store.held_under(&name).as_ref());
+            self.bridge.restore_name(&name, store.held_under(&name).as_ref());
         }
         self.machine = machine(&store);
         self.store = store;
@@ -317,7 +317,7 @@ impl Rig {
     }
 
     pub(super) fn hear(&mut self, text: &str) {
-        self.bridge.heard(self.at(), text.as_bytes());
+        self.bridge.message_received(self.at(), text.as_bytes());
         self.run();
     }
 
@@ -344,7 +344,7 @@ impl Rig {
                     let page = self.store.page(cursor, limit);
                     self.bridge.held_read(at, page);
                 }
-                BridgeEffect::Remember(text) => self.store.note = text,
+                BridgeEffect::SaveState(text) => self.store.note = text,
                 BridgeEffect::Reconnect => self.reconnects += 1,
                 BridgeEffect::Notice(notice) => self.notices.push(notice),
             }
@@ -358,7 +358,7 @@ impl Rig {
                 let answer = self.cloud.answer(&message);
                 self.sent.push(message);
                 if let Some(answer) = answer {
-                    self.bridge.heard(at, answer.as_bytes());
+                    self.bridge.message_received(at, answer.as_bytes());
                 }
             }
         } else {

@@ -94,7 +94,7 @@ impl Item {
             Ok(Content::Status(status)) => status::read(&status, &config.node).map(Task::Status),
             // CloudCore has no effects; the Events report them.
             Ok(Content::Effect(_)) => return Self { task: None, state: State::Settled(None), sent: 0 },
-            Err(error) => Err(invalid(format!("it cannot be read: {error}"))),
+            Err(error) => Err(invalid(format!("parse: {error}"))),
         };
         let (task, state) = match task {
             Ok(task) => (Some(task), State::Ready),

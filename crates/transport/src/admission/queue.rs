@@ -28,7 +28,7 @@ const MAX_WAIT: Duration = Duration::from_secs(8);
 /// A connection that can wait for a permit.
 pub trait Visitor: Send + 'static {
     /// Returns when the peer has sent something or closed the connection.
-    fn speaks(&self) -> impl Future<Output = ()> + Send;
+    fn readable(&self) -> impl Future<Output = ()> + Send;
 }
 
 /// A TCP connection and the address of its peer.
@@ -47,7 +47,7 @@ impl Tcp {
 }
 
 impl Visitor for Tcp {
-    async fn speaks(&self) {
+    async fn readable(&self) {
         // The caller sees errors when it reads.
         let _ = self.0.peek(&mut [0]).await;
     }
@@ -147,7 +147,7 @@ impl<T: Visitor> Queue<T> {
         self.silent.entry(origin).or_default().insert(number, keep);
         self.speaking.push(Box::pin(async move {
             let has_sent = tokio::select! {
-                () = connection.speaks() => true,
+                () = connection.readable() => true,
                 () = sleep(silence) => false,
                 _ = dropped => false,
             };

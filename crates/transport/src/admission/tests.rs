@@ -17,7 +17,7 @@ fn v4(last: u8) -> Origin {
 
 /// Acquires a permit at once if possible.
 fn try_acquire(limiter: &Arc<ConnectionLimiter>, origin: Origin) -> Option<Arc<Permit>> {
-    limiter.try_enter(origin).map(Arc::new)
+    limiter.try_acquire(origin).map(Arc::new)
 }
 
 /// Waits for a permit.
@@ -29,7 +29,7 @@ async fn acquire(limiter: &Arc<ConnectionLimiter>, origin: Origin) -> Option<Per
 /// A connection is a number. From [`SLOW`] on it sends something after a second, from [`SILENT`] on
 /// nothing.
 impl Visitor for u32 {
-    async fn speaks(&self) {
+    async fn readable(&self) {
         match *self {
             SILENT.. => pending().await,
             SLOW.. => tokio::time::sleep(Duration::from_secs(1)).await,
@@ -64,7 +64,7 @@ async fn next(queue: &mut Queue<u32>, arriving: &mut Vec<(Origin, u32)>) -> (u32
 }
 
 async fn is_evicted(permit: &Permit) -> bool {
-    timeout(Duration::ZERO, permit.must_go()).await.is_ok()
+    timeout(Duration::ZERO, permit.evicted()).await.is_ok()
 }
 
 #[test]
@@ -153,7 +153,7 @@ async fn idle_connections_keep_no_others_out() {
     let mut idle = Vec::new();
     for second in 0..300_u64 {
         for number in 0..9_u8 {
-            idle.extend(limiter.try_enter(if second % 2 == 0 { Origin::Loopback } else { v4(number) }));
+            idle.extend(limiter.try_acquire(if second % 2 == 0 { Origin::Loopback } else { v4(number) }));
         }
         let begun = Instant::now();
         let permit = acquire(&limiter, v4(200)).await.unwrap();
@@ -179,7 +179,7 @@ async fn idle_permit_of_a_local_user_is_evicted_at_once() {
 async fn suspended_permit_is_free_until_it_resumes() {
     let limiter = ConnectionLimiter::new(ConnectionLimits { total: 1, per_origin: 1 });
     let watcher = try_acquire(&limiter, v4(1)).unwrap();
-    let watching = watcher.aside();
+    let watching = watcher.suspend();
     drop(try_acquire(&limiter, v4(1)).unwrap());
     drop(watching);
     assert!(try_acquire(&limiter, v4(2)).is_none());
@@ -195,7 +195,7 @@ async fn permit_with_progress_gets_the_longer_grace() {
     let (silent, active) = flood.split_first().unwrap();
     for _ in 0..2 {
         advance(GRACE - Duration::from_millis(1)).await;
-        active.iter().for_each(|permit| permit.speaks());
+        active.iter().for_each(|permit| permit.progressed());
     }
     let _next = try_acquire(&limiter, v4(1)).unwrap();
     assert!(is_evicted(silent).await);
@@ -339,7 +339,7 @@ async fn tcp_connection_is_silent_until_it_sends() {
     let mut theirs = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (ours, peer) = listener.accept().await.unwrap();
     let ours = Tcp(ours, peer);
-    assert!(timeout(Duration::from_millis(100), ours.speaks()).await.is_err());
+    assert!(timeout(Duration::from_millis(100), ours.readable()).await.is_err());
     theirs.write_all(b"a").await.unwrap();
-    timeout(Duration::from_secs(10), ours.speaks()).await.unwrap();
+    timeout(Duration::from_secs(10), ours.readable()).await.unwrap();
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// The host's name has no address.
-    #[error("cannot resolve the name '{host}': {message}")]
+    #[error("resolve host name '{host}': {message}")]
     Dns {
         /// Host name in the configuration.
         host: String,
@@ -21,7 +21,7 @@ pub enum Cause {
         peer: String,
     },
     /// TCP, TLS and the opening of MQTT or of the WebSocket together took longer than allowed.
-    #[error("{peer} did not complete the connection within {after:?}")]
+    #[error("connect to {peer}: timed out after {after:?}")]
     ConnectTimeout {
         /// Host and port of the peer.
         peer: String,
@@ -38,7 +38,7 @@ pub enum Cause {
     },
     /// The TLS handshake failed: one side refuses the other's certificate, or the peer does not
     /// speak TLS.
-    #[error("no TLS with {peer}: {message}")]
+    #[error("TLS handshake with {peer} failed: {message}")]
     Tls {
         /// Host and port of the peer.
         peer: String,
@@ -48,17 +48,17 @@ pub enum Cause {
         message: String,
     },
     /// Nothing was received, not even an answer to a ping, or the peer stopped reading.
-    #[error("the other side has been silent for {silent:?}: the connection is dead")]
+    #[error("keepalive timeout: peer silent for {silent:?}")]
     KeepAlive {
         /// Duration of the silence.
         silent: Duration,
     },
-    /// The other side closed the connection and gave no reason.
-    #[error("the other side closed the connection without a reason")]
+    /// The peer closed the connection and gave no reason.
+    #[error("connection closed by the peer without a reason")]
     Closed,
     /// The broker denies this client the connection or an operation.
     #[error(
-        "the broker refused: {reason} (0x{code:02x}); check certificate, user name, password and access rules"
+        "refused by the broker: {reason} (0x{code:02x}); hint: check certificate, user name, password and access rules"
     )]
     NotAuthorized {
         /// The MQTT reason code.
@@ -67,7 +67,7 @@ pub enum Cause {
         reason: String,
     },
     /// The broker refused the connection for another reason.
-    #[error("the broker refused the connection: {reason} (0x{code:02x})")]
+    #[error("connection refused by the broker: {reason} (0x{code:02x})")]
     Rejected {
         /// The MQTT reason code.
         code: u8,
@@ -75,7 +75,7 @@ pub enum Cause {
         reason: String,
     },
     /// The broker refused a subscription.
-    #[error("the broker refused the subscription to '{filter}': {reason} (0x{code:02x})")]
+    #[error("subscription to '{filter}' refused by the broker: {reason} (0x{code:02x})")]
     SubscriptionRefused {
         /// Topic filter of the subscription.
         filter: String,
@@ -86,16 +86,13 @@ pub enum Cause {
     },
     /// Another client uses the same client id. Without a pause the two would disconnect each other
     /// for ever.
-    #[error(
-        "another client has taken over the session of '{client_id}': two devices may have the same name; \
-         waiting for minutes"
-    )]
+    #[error("session of '{client_id}' taken over by another client; hint: two devices with one name?")]
     TakenOver {
         /// Client id of both.
         client_id: String,
     },
     /// The broker is shutting down or too busy.
-    #[error("the broker says it is going away: {reason} (0x{code:02x})")]
+    #[error("broker unavailable: {reason} (0x{code:02x})")]
     Unavailable {
         /// The MQTT reason code.
         code: u8,
@@ -103,7 +100,7 @@ pub enum Cause {
         reason: String,
     },
     /// The broker ended the connection for another reason.
-    #[error("the broker ended the connection: {reason} (0x{code:02x})")]
+    #[error("connection closed by the broker: {reason} (0x{code:02x})")]
     Ended {
         /// The MQTT reason code.
         code: u8,
@@ -111,45 +108,45 @@ pub enum Cause {
         reason: String,
     },
     /// A packet was larger than its receiver allows.
-    #[error("a packet was too large: {detail}")]
+    #[error("packet too large: {detail}")]
     PacketTooLarge {
         /// The packet, with sizes where they are known.
         detail: String,
     },
-    /// The other side broke the protocol.
-    #[error("the other side broke the protocol: {detail}")]
+    /// The peer violated the protocol.
+    #[error("protocol error: {detail}")]
     Protocol {
         /// Description of the violation.
         detail: String,
     },
     /// This program did not take received events for too long.
-    #[error("received messages were not taken for {stalled:?}")]
+    #[error("received messages not processed for {stalled:?}")]
     ConsumerStalled {
         /// Duration of the stall.
         stalled: Duration,
     },
     /// Will or greetings cannot be expressed in MQTT.
-    #[error("the presence message cannot be sent: {detail}")]
+    #[error("send presence message: {detail}")]
     BadIntroduction {
         /// Limit that they exceed.
         detail: String,
     },
     /// The peer refused the WebSocket upgrade.
-    #[error("no WebSocket with {peer}: {reason}")]
+    #[error("WebSocket upgrade with {peer} failed: {reason}")]
     Upgrade {
         /// Host and port of the peer.
         peer: String,
         /// Answer of the peer, and hints.
         reason: String,
     },
-    /// The other side closed the WebSocket with a reason.
-    #[error("the other side ended the connection: {reason}")]
+    /// The peer closed the WebSocket with a reason.
+    #[error("connection closed by the peer: {reason}")]
     Parted {
         /// Code and reason string of the close frame.
         reason: String,
     },
-    /// The other side accepts messages and answers none.
-    #[error("the other side takes messages and answers none: it has no session for this node")]
+    /// The peer accepts messages and answers none.
+    #[error("peer accepts messages and does not respond: no session for this node")]
     Unanswered,
 }
 

@@ -64,7 +64,7 @@ counters! {
     /// Messages written to the connection.
     messages_out,
     /// Messages rejected by the broker.
-    not_taken,
+    rejected,
     /// Messages without a subscriber: the broker reports this in its acknowledgement; no error.
     no_subscriber,
     /// Messages written and not acknowledged.

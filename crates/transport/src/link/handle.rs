@@ -19,10 +19,10 @@ pub enum PublishError {
     #[error("not connected")]
     NotConnected,
     /// The queue has reached its limit of messages or bytes; see [`LinkHandle::ready`].
-    #[error("the queue is full")]
+    #[error("queue full")]
     Full,
     /// The packet would exceed the negotiated limit.
-    #[error("a packet of {size} bytes is larger than the agreed {limit}")]
+    #[error("packet of {size} bytes exceeds the negotiated limit of {limit}")]
     TooLarge {
         /// The size of the packet, in bytes.
         size: usize,
@@ -30,7 +30,7 @@ pub enum PublishError {
         limit: usize,
     },
     /// The topic is empty, too long or has wildcards.
-    #[error("{topic:?} is not a topic to publish to")]
+    #[error("invalid topic name {topic:?}")]
     BadTopic {
         /// The topic, cut to 64 characters.
         topic: String,

@@ -14,7 +14,7 @@ pub mod wire;
 use super::handle::Shared;
 use super::stream::Target;
 use super::task::{End, Protocol, Task};
-use super::{Cause, ConnectionId, Introduction, LinkEvent, LinkOptions, Publish};
+use super::{Cause, ConnectionId, LinkEvent, LinkOptions, Publish, SessionIntro};
 use connect::Established;
 use rival::RivalWatch;
 use session::Session;
@@ -30,11 +30,11 @@ impl Mqtt {
         Self { options, rival: RivalWatch::default() }
     }
 
-    /// Passes the messages of an introduction for the own topic to the rival watch.
-    fn note_own(&mut self, introduction: &Introduction, note: fn(&mut RivalWatch, &[u8])) {
+    /// Passes the messages of a session intro for the own topic to the rival watch.
+    fn note_own(&mut self, intro: &SessionIntro, note: fn(&mut RivalWatch, &[u8])) {
         let Some(own) = &self.options.own_topic else { return };
-        let said = introduction.will.iter().chain(&introduction.greetings);
-        for publish in said.filter(|publish| publish.topic == *own) {
+        let messages = intro.will.iter().chain(&intro.greetings);
+        for publish in messages.filter(|publish| publish.topic == *own) {
             note(&mut self.rival, &publish.payload);
         }
     }
@@ -52,12 +52,12 @@ impl Protocol for Mqtt {
         connection: ConnectionId,
         shared: &Arc<Shared>,
     ) -> Result<Self::Made, Cause> {
-        let introduction = (self.options.introduce)(connection);
-        self.note_own(&introduction, RivalWatch::tries);
-        let established = connect::establish(&self.options, &introduction, shared).await?;
-        self.note_own(&introduction, RivalWatch::wrote);
+        let intro = (self.options.introduce)(connection);
+        self.note_own(&intro, RivalWatch::tries);
+        let established = connect::establish(&self.options, &intro, shared).await?;
+        self.note_own(&intro, RivalWatch::wrote);
         self.rival.connected();
-        Ok((established, introduction.greetings))
+        Ok((established, intro.greetings))
     }
 
     fn max_packet(&self, (established, _): &Self::Made) -> u32 {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::link::{Introduce, Introduction, Publish, Topics};
+use crate::link::{Introduce, Publish, SessionIntro, Topics};
 
 /// Retained message on a node's `presence` topic. Its will is the same with `online: false`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ impl Presence {
                 payload: Presence { connection: id[..8].to_owned(), online }.to_json(),
                 retain: true,
             };
-            Introduction { will: Some(publish(false)), greetings: vec![publish(true)] }
+            SessionIntro { will: Some(publish(false)), greetings: vec![publish(true)] }
         })
     }
 

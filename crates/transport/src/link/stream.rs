@@ -61,7 +61,7 @@ impl Target<'_> {
         let found = tokio::net::lookup_host((self.host, self.port));
         let addresses: Vec<_> = found.await.map_err(|e| dns(e.to_string()))?.take(8).collect();
         let share = self.within / u32::try_from(addresses.len().max(1)).unwrap_or(1);
-        let mut last = dns("it has no address".to_owned());
+        let mut last = dns("no address found".to_owned());
         for address in addresses {
             match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {

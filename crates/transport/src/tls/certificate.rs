@@ -50,14 +50,13 @@ impl Certificate {
     /// [`TlsError::NoCertificate`] if there is none, or one that cannot be read.
     pub fn all_from_pem(what: &str, text: &str) -> Result<Vec<Self>, TlsError> {
         // The reader's own message could contain a line of a key in the same text.
-        let broken =
-            |_| no_certificate(what, "its PEM is damaged: an END line or a part of the text is missing");
+        let broken = |_| no_certificate(what, "damaged PEM: END line or part of the text missing");
         let mut found = Vec::new();
         for der in CertificateDer::pem_slice_iter(text.as_bytes()) {
             found.push(Self::from_der(what, &der.map_err(broken)?)?);
         }
         if found.is_empty() {
-            return Err(no_certificate(what, "it has no section '-----BEGIN CERTIFICATE-----'"));
+            return Err(no_certificate(what, "no PEM section '-----BEGIN CERTIFICATE-----'"));
         }
         Ok(found)
     }

@@ -69,7 +69,9 @@ impl Key {
         let keys = candidates.into_iter().map(Self::of);
         let usable = |key: &Self| key.signing().is_ok();
         keys.into_iter().find(usable).ok_or_else(|| {
-            no_key("it is damaged, or none of the supported kinds: P-256, P-384, Ed25519, RSA of 2048 bits or more")
+            no_key(
+                "damaged or unsupported key; supported are P-256, P-384, Ed25519, RSA of 2048 bits or more",
+            )
         })
     }
 
@@ -142,10 +144,10 @@ fn pkcs8(algorithm: &[u64], curve: Option<&[u64]>, key: &[u8]) -> Vec<u8> {
 fn why_no_key(error: &pem::Error, text: &str) -> &'static str {
     match error {
         pem::Error::NoItemsFound if text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") => {
-            "the key has a password; 'openssl pkey' writes it without"
+            "encrypted with a password; hint: decrypt it with 'openssl pkey'"
         }
-        pem::Error::NoItemsFound => "it has no section '-----BEGIN PRIVATE KEY-----'",
-        _ => "its PEM is damaged: an END line or a part of the text is missing",
+        pem::Error::NoItemsFound => "no PEM section '-----BEGIN PRIVATE KEY-----'",
+        _ => "damaged PEM: END line or part of the text missing",
     }
 }
 
@@ -164,7 +166,7 @@ impl Identity {
     /// any.
     pub fn new(what: &str, chain: Vec<Certificate>, key: Key) -> Result<Self, TlsError> {
         let Some(leaf) = chain.first() else {
-            let problem = "there is none".to_owned();
+            let problem = "no certificate found".to_owned();
             return Err(TlsError::NoCertificate { what: what.to_owned(), problem });
         };
         if !belong(leaf, &key)? {
@@ -218,7 +220,7 @@ impl Identity {
         server.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().map_err(library)?;
         let leaf = server.signed_by(&key, &Issuer::new(authority, signer)).map_err(library)?;
-        let what = "the certificate just made";
+        let what = "the generated certificate";
         let chain = vec![Certificate::from_der(what, leaf.der())?, Certificate::from_der(what, root.der())?];
         Self::new(what, chain, Key::of(key.serialize_der()))
     }

@@ -255,7 +255,7 @@ fn refusal(shown: Option<&CertificateDer<'_>>, why: &impl std::fmt::Display) -> 
         Some(certificate) => {
             let name = certificate.subject().common_name.chars().take(SHOWN).collect::<String>();
             let serial = certificate.serial().chars().take(SHOWN).collect::<String>();
-            format!("the certificate of '{}' (serial number {serial}): {why}", name.escape_debug())
+            format!("certificate of '{}' (serial {serial}): {why}", name.escape_debug())
         }
         None => why.to_string(),
     };

@@ -87,22 +87,22 @@ pub(in crate::agent::driver) fn bridge_config(config: &Config) -> BridgeConfig {
 ///
 /// # Errors
 /// Fails if the store cannot be read.
-pub(in crate::agent::driver) async fn remember(
+pub(in crate::agent::driver) async fn restore(
     bridge: &mut Bridge,
     config: &Config,
     store: &EdgeStore,
 ) -> Result<(), StoreError> {
     if let Some(text) = store.note(METADATA_KEY).await? {
-        bridge.recall(&text);
+        bridge.restore_state(&text);
     }
     let (pods, mut after) = (Arc::new(guess("v1", "Pod", true)), None);
     loop {
         let page = store.list(Arc::clone(&pods), None, after, PODS).await?;
         for pod in &page.items {
             for name in references(&pod.body) {
-                remember_name(bridge, store, &name).await?;
+                restore_name(bridge, store, &name).await?;
             }
-            bridge.remember_pod(&pod.uid, &pod.object.namespace, &pod.object.name, &pod.body);
+            bridge.restore_pod(&pod.uid, &pod.object.namespace, &pod.object.name, &pod.body);
         }
         after = page.next;
         if after.is_none() {
@@ -110,14 +110,14 @@ pub(in crate::agent::driver) async fn remember(
         }
     }
     for name in config.kubeedge.fetch.iter().filter_map(FetchRule::exact) {
-        remember_name(bridge, store, &name).await?;
+        restore_name(bridge, store, &name).await?;
     }
     Ok(())
 }
 
-async fn remember_name(bridge: &mut Bridge, store: &EdgeStore, name: &Name) -> Result<(), StoreError> {
-    if !bridge.knows(name) {
-        bridge.remember(name, held_under(store, name).await?.as_ref());
+async fn restore_name(bridge: &mut Bridge, store: &EdgeStore, name: &Name) -> Result<(), StoreError> {
+    if !bridge.has_restored(name) {
+        bridge.restore_name(name, held_under(store, name).await?.as_ref());
     }
     Ok(())
 }
@@ -142,7 +142,7 @@ impl Driver {
         match topic {
             TEXT => {
                 self.reporting.traffic.meter.frame(Direction::Down, operation(payload), payload.len());
-                cloud_core.bridge.heard(at, payload);
+                cloud_core.bridge.message_received(at, payload);
                 self.hand_to_machine();
             }
             PONG => {
@@ -215,7 +215,7 @@ impl Driver {
                     cloud_core.reading = Some(reading);
                 }
             }
-            BridgeEffect::Remember(text) => {
+            BridgeEffect::SaveState(text) => {
                 let store = self.store.clone();
                 tokio::spawn(async move {
                     if let Err(error) = store.post(vec![Posting::Note(METADATA_KEY, text)]).await {

@@ -11,31 +11,20 @@ use rumqttc::v5::mqttbytes::v5::{
 use tokio::time::Instant;
 
 use super::{Ended, Exchange};
-use crate::Departure;
+use crate::DisconnectReason;
 use crate::access;
 use crate::client::subscriptions::Answer;
 use crate::registry::{Origin, Outbound};
 use edgesync_transport::link::add;
-use edgesync_transport::link::wire::{self, WireError};
+use edgesync_transport::link::wire::WireError;
 
 impl Exchange<'_> {
     /// Encodes a packet into the send buffer.
     pub(super) fn encode(&mut self, packet: &Packet) -> Result<(), Ended> {
-        if !self.out.is_unsent() {
-            self.progress = Instant::now();
-        }
-        let before = self.out.bytes.len();
-        match wire::encode(packet, &mut self.out.bytes, self.session.max_packet) {
-            Ok(()) => {
-                self.answers += self.out.bytes.len() - before;
-                Ok(())
-            }
-            // Answers are a few bytes long: a client with a smaller limit cannot be served.
-            Err(error) => Err(Ended::with_code(
-                Departure::Limit(error.to_string()),
-                DisconnectReasonCode::PacketTooLarge,
-            )),
-        }
+        // Answers are a few bytes long: a client with a smaller limit cannot be served.
+        self.output.push_answer(packet, Instant::now()).map_err(|error| {
+            Ended::with_code(DisconnectReason::Limit(error.to_string()), DisconnectReasonCode::PacketTooLarge)
+        })
     }
 
     /// Encodes queued messages as far as window and buffer allow.
@@ -43,8 +32,8 @@ impl Exchange<'_> {
         while self.may_send() {
             if let Some(outbound) = self.outgoing.pop_local() {
                 self.send(&outbound)?;
-            } else if let Some(origin) = self.cloud_due.take() {
-                self.send_cloud(origin)?;
+            } else if let Some(outbound) = self.cloud.take_due() {
+                self.send(&outbound)?;
             } else if !self.send_next()? {
                 return Ok(());
             }
@@ -60,15 +49,6 @@ impl Exchange<'_> {
         self.report_backlog();
         session.popped();
         sent.map(|()| true)
-    }
-
-    fn send_cloud(&mut self, origin: Origin) -> Result<(), Ended> {
-        let payload = self.cloud.borrow_and_update().clone();
-        if payload.is_none() && origin == Origin::Retained {
-            return Ok(());
-        }
-        let topic = self.cloud_topic.clone();
-        self.send(&Outbound { topic, payload: payload.unwrap_or_default(), origin })
     }
 
     /// Sends a message if a subscription matches and its size is within the client's limit.
@@ -87,16 +67,10 @@ impl Exchange<'_> {
             let bytes = outbound.payload.len() + outbound.topic.len();
             publish.pkid = self.outgoing.assign(now, bytes, is_down);
         }
-        if !self.out.is_unsent() {
-            self.progress = now;
-        }
         let id = publish.pkid;
-        match wire::encode(&Packet::Publish(publish), &mut self.out.bytes, self.session.max_packet) {
+        match self.output.push_message(publish, is_down, now) {
             Ok(()) => {
                 add(&self.hub.counters.messages_out, 1);
-                if is_down {
-                    self.ends.push_back(self.written + self.out.bytes.len() as u64);
-                }
                 Ok(())
             }
             Err(WireError::TooLarge { size, limit }) => {
@@ -104,7 +78,7 @@ impl Exchange<'_> {
                 self.outgoing.acknowledge(id, now);
                 if let Some(left_out) = self.hub.throttles.large.line() {
                     let node = &self.session.node;
-                    tracing::warn!(%node, size, limit, left_out, "a message is larger than the client takes");
+                    tracing::warn!(%node, size, limit, left_out, "message dropped: exceeds the packet limit of the client");
                 }
                 Ok(())
             }
@@ -120,10 +94,10 @@ impl Exchange<'_> {
 
     pub(super) fn subscribe(&mut self, subscribe: Subscribe) -> Result<(), Ended> {
         if subscribe.pkid == 0 {
-            return Err(Ended::protocol("a subscription with packet id 0"));
+            return Err(Ended::protocol("SUBSCRIBE with packet id 0"));
         }
         if subscribe.properties.is_some_and(|properties| properties.id.is_some()) {
-            let why = Departure::Protocol("a subscription identifier".to_owned());
+            let why = DisconnectReason::Protocol("subscription identifiers not supported".to_owned());
             return Err(Ended::with_code(why, DisconnectReasonCode::SubscriptionIdentifiersNotSupported));
         }
         let mut codes = Vec::with_capacity(subscribe.filters.len());
@@ -137,7 +111,7 @@ impl Exchange<'_> {
                 add(&self.hub.counters.unauthorized, 1);
                 if let Some(left_out) = self.hub.throttles.filter.line() {
                     let filter: String = path.chars().take(64).collect();
-                    tracing::warn!(%node, ?filter, left_out, "not its own filter");
+                    tracing::warn!(%node, ?filter, left_out, "subscription to a foreign filter refused");
                 }
             }
             codes.push(code);
@@ -158,8 +132,8 @@ impl Exchange<'_> {
 
     /// Sends retained messages that match a new filter.
     fn replay(&mut self, path: &str) -> Result<(), Ended> {
-        if access::matches(path, &self.cloud_topic) {
-            self.cloud_due = Some(Origin::Retained);
+        if access::matches(path, self.cloud.name()) {
+            self.cloud.replay();
         }
         let topic = self.hub.options.topics.presence(&self.session.node);
         if !access::matches(path, &topic) {
@@ -175,7 +149,7 @@ impl Exchange<'_> {
 
     pub(super) fn unsubscribe(&mut self, unsubscribe: &Unsubscribe) -> Result<(), Ended> {
         if unsubscribe.pkid == 0 || unsubscribe.filters.is_empty() {
-            return Err(Ended::protocol("an empty unsubscription or one with packet id 0"));
+            return Err(Ended::protocol("UNSUBSCRIBE without filters or with packet id 0"));
         }
         let reasons = unsubscribe.filters.iter().map(|path| self.subscriptions.remove(path)).collect();
         self.update_listening();

@@ -1,5 +1,7 @@
 //! Slow clients over real sockets, against an endpoint with default options.
 
+use std::time::Duration;
+
 use rumqttc::v5::mqttbytes::v5::{Connect, Filter, PingReq, Subscribe};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -8,6 +10,7 @@ use super::*;
 use crate::{Broker, BrokerOptions, FleetEvents};
 use edgesync_object::NodeName;
 use edgesync_transport::link::Backlog;
+use edgesync_transport::link::wire;
 
 /// As the default of `link.max_frame`.
 const FRAME: usize = 256 << 10;
@@ -33,7 +36,7 @@ async fn endpoint() -> (Broker, FleetEvents) {
 }
 
 /// Returns why the client was disconnected.
-async fn departure(mut events: FleetEvents) -> Departure {
+async fn disconnect_reason(mut events: FleetEvents) -> DisconnectReason {
     loop {
         if let FleetEvent::NodeDisconnected { why, .. } = events.recv().await.unwrap() {
             return why;
@@ -123,8 +126,8 @@ async fn client_that_reads_nothing_is_disconnected() {
     let mut reader = Reader::join(&broker, true).await;
     publish(&broker, 12);
     assert_eq!(reader.read(0, 1).await, 0);
-    let why = departure(events).await;
-    assert!(matches!(why, Departure::NotReading(_)), "{why}");
+    let why = disconnect_reason(events).await;
+    assert!(matches!(why, DisconnectReason::NotReading(_)), "{why}");
 }
 
 #[tokio::test]
@@ -133,8 +136,8 @@ async fn client_that_acknowledges_nothing_is_disconnected() {
     let mut reader = Reader::join(&broker, false).await;
     broker.try_publish(&node_name("n-1"), vec![0; 1000]).unwrap();
     assert_eq!(reader.read(8000, usize::MAX).await, 1);
-    let why = departure(events).await;
-    assert!(matches!(why, Departure::NotReading(_)), "{why}");
+    let why = disconnect_reason(events).await;
+    assert!(matches!(why, DisconnectReason::NotReading(_)), "{why}");
 }
 
 #[tokio::test]
@@ -157,6 +160,6 @@ async fn backlog_counts_unsent_and_unacknowledged_messages() {
         last = now;
     }
     while broker.backlog(&node_name("n-1")) != Some(Backlog::default()) {
-        assert_eq!(broker.moved().await, ["n-1"]);
+        assert_eq!(broker.backlog_shrunk().await, ["n-1"]);
     }
 }

@@ -33,10 +33,9 @@ impl EventTask {
     /// Parses an Event in either form.
     pub(in crate::upload) fn read(json: &str, node: &str) -> Result<Self, Refusal> {
         if json.len() > MAX_EVENT {
-            return Err(invalid(format!("an Event must be at most {MAX_EVENT} bytes")));
+            return Err(invalid(format!("Event must be at most {MAX_EVENT} bytes")));
         }
-        let mut event =
-            Object::parse(json).map_err(|error| invalid(format!("the Event cannot be read: {error}")))?;
+        let mut event = Object::parse(json).map_err(|error| invalid(format!("parse Event: {error}")))?;
         event_to_core(&mut event);
         if (event.api_version(), event.kind()) != ("v1", "Event") {
             return Err(invalid("must be an Event of 'events.k8s.io/v1' or 'v1'"));

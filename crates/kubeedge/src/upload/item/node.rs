@@ -57,10 +57,10 @@ impl NodeTask {
         registered: bool,
     ) -> Result<Self, Refusal> {
         if json.len() > MAX_REPORT {
-            return Err(invalid(format!("the report of a node must be at most {MAX_REPORT} bytes")));
+            return Err(invalid(format!("node report must be at most {MAX_REPORT} bytes")));
         }
-        let report: NodeReport = serde_json::from_str(json)
-            .map_err(|error| invalid(format!("the report of the node cannot be read: {error}")))?;
+        let report: NodeReport =
+            serde_json::from_str(json).map_err(|error| invalid(format!("parse node report: {error}")))?;
         report.check().map_err(|problems| invalid(problems.to_string()))?;
         let whole = whole(node, &report, received, wall);
         Ok(Self {

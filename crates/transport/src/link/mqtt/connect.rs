@@ -17,7 +17,7 @@ use super::reason;
 use super::wire::{self, FrameBuffer};
 use crate::link::handle::Shared;
 use crate::link::stream::Stream;
-use crate::link::{Cause, Introduction, LinkOptions, MAX_WILL};
+use crate::link::{Cause, LinkOptions, MAX_WILL, SessionIntro};
 
 /// Limit for messages that arrive before the SUBACK, in bytes.
 const EARLY_BYTES: usize = 4 << 20;
@@ -41,21 +41,21 @@ pub(in crate::link) struct Established {
 /// Connects within the configured time.
 pub(super) async fn establish(
     options: &LinkOptions,
-    introduction: &Introduction,
+    intro: &SessionIntro,
     shared: &Arc<Shared>,
 ) -> Result<Established, Cause> {
     let target = options.target();
-    target.attempt(async { handshake(options, introduction, target.open(shared).await?).await }).await
+    target.attempt(async { handshake(options, intro, target.open(shared).await?).await }).await
 }
 
 async fn handshake(
     options: &LinkOptions,
-    introduction: &Introduction,
+    intro: &SessionIntro,
     mut stream: Box<dyn Stream>,
 ) -> Result<Established, Cause> {
     let mut frames = FrameBuffer::new(options.max_packet);
     let mut exchange = Exchange { options, stream: &mut stream, frames: &mut frames };
-    exchange.send(&connect_packet(options, introduction)?).await?;
+    exchange.send(&connect_packet(options, intro)?).await?;
     let connack = match exchange.receive().await? {
         Packet::ConnAck(connack) if connack.code == ConnectReturnCode::Success => connack,
         Packet::ConnAck(connack) => return Err(reason::of_connack(&connack)),
@@ -75,15 +75,15 @@ fn unexpected(packet: &Packet, client_id: &str) -> Cause {
     match packet {
         Packet::Disconnect(disconnect) => reason::of_disconnect(disconnect, client_id),
         // Without the packet: it may be large, and its content is the broker's choice.
-        _ => Cause::Protocol { detail: "a wrong packet while connecting".to_owned() },
+        _ => Cause::Protocol { detail: "unexpected packet before the CONNACK or SUBACK".to_owned() },
     }
 }
 
-fn connect_packet(options: &LinkOptions, introduction: &Introduction) -> Result<Packet, Cause> {
-    let will = match &introduction.will {
+fn connect_packet(options: &LinkOptions, intro: &SessionIntro) -> Result<Packet, Cause> {
+    let will = match &intro.will {
         // rumqttc would truncate the length to 16 bits.
         Some(will) if will.payload.len() > MAX_WILL => {
-            let detail = format!("the will has {} bytes, MQTT allows {MAX_WILL}", will.payload.len());
+            let detail = format!("will of {} bytes exceeds the limit of {MAX_WILL}", will.payload.len());
             return Err(Cause::BadIntroduction { detail });
         }
         Some(will) => Some(LastWill::new(
@@ -131,10 +131,10 @@ fn agree(options: &LinkOptions, connack: &ConnAck) -> Result<(u32, u16, Duration
         agreed.2 = agreed.2.min(Duration::from_secs(seconds.into()));
     }
     if agreed.0 == 0 || agreed.1 == 0 {
-        return broken("a limit of zero in its CONNACK");
+        return broken("limit of zero in the CONNACK");
     }
     if properties.max_qos == Some(0) {
-        return broken("it does not take messages with QoS 1");
+        return broken("broker does not support QoS 1");
     }
     Ok(agreed)
 }
@@ -166,7 +166,7 @@ async fn subscribe(exchange: &mut Exchange<'_>, state: &mut MqttState) -> Result
             packet @ Packet::Publish(_) => {
                 early_bytes += packet.size();
                 if early_bytes > EARLY_BYTES {
-                    let detail = format!("more than {EARLY_BYTES} bytes of messages before its SUBACK");
+                    let detail = format!("more than {EARLY_BYTES} bytes of messages before the SUBACK");
                     return Err(Cause::Protocol { detail });
                 }
                 early.push(packet);
@@ -178,7 +178,11 @@ async fn subscribe(exchange: &mut Exchange<'_>, state: &mut MqttState) -> Result
 
 fn check_suback(suback: &SubAck, paths: &[String]) -> Result<(), Cause> {
     if suback.return_codes.len() != paths.len() {
-        let detail = format!("{} answers to {} subscriptions", suback.return_codes.len(), paths.len());
+        let detail = format!(
+            "{} reason codes in the SUBACK for {} subscriptions",
+            suback.return_codes.len(),
+            paths.len()
+        );
         return Err(Cause::Protocol { detail });
     }
     let refused =
@@ -217,7 +221,9 @@ impl Exchange<'_> {
                 Ok(Some(packet)) => return Ok(packet),
                 Ok(None) => {}
                 Err(_) if speaks_tls => {
-                    let detail = "it speaks TLS there: the address begins with mqtts://".to_owned();
+                    let detail =
+                        "TLS alert received on a plain connection; hint: use mqtts:// in the address"
+                            .to_owned();
                     return Err(Cause::Protocol { detail });
                 }
                 Err(error) => return Err(reason::of_wire(&error)),

@@ -35,9 +35,7 @@ pub(super) fn of_connack(connack: &ConnAck) -> Cause {
         Code::ServerBusy | Code::ServerUnavailable | Code::ConnectionRateExceeded | Code::QuotaExceeded => {
             Cause::Unavailable { code, reason }
         }
-        Code::PacketTooLarge => {
-            Cause::PacketTooLarge { detail: "the broker refused the CONNECT packet".into() }
-        }
+        Code::PacketTooLarge => Cause::PacketTooLarge { detail: "CONNECT refused by the broker".into() },
         _ => Cause::Rejected { code, reason },
     }
 }
@@ -90,7 +88,7 @@ fn of_disconnect_code(code: DisconnectReasonCode, text: Option<&String>, client_
         Code::ServerShuttingDown | Code::ServerBusy | Code::ConnectionRateExceeded => {
             Cause::Unavailable { code: number, reason }
         }
-        Code::PacketTooLarge => Cause::PacketTooLarge { detail: "the broker refused one we sent".into() },
+        Code::PacketTooLarge => Cause::PacketTooLarge { detail: "sent packet refused by the broker".into() },
         _ => Cause::Ended { code: number, reason },
     }
 }
@@ -109,7 +107,7 @@ pub(super) fn of_state(error: StateError, client_id: &str) -> Cause {
 pub(super) fn of_wire(error: &WireError) -> Cause {
     match error {
         WireError::TooLarge { size, limit } => {
-            Cause::PacketTooLarge { detail: format!("the broker sent {size} bytes, the limit is {limit}") }
+            Cause::PacketTooLarge { detail: format!("received {size} bytes, limit {limit}") }
         }
         other => Cause::Protocol { detail: other.to_string() },
     }

@@ -2,17 +2,15 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use bytes::Bytes;
-use rumqttc::Outgoing;
+use rumqttc::v5::StateError;
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{self, Packet};
-use rumqttc::v5::{Event, MqttState, Request};
 use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep_until, timeout};
 
-mod timing;
+mod timers;
+mod window;
 
 use super::Mqtt;
 use super::connect::Established;
@@ -22,7 +20,9 @@ use crate::link::counters::add;
 use crate::link::handle::{Command, packet_size};
 use crate::link::stream::Stream;
 use crate::link::task::{End, Ending, LAST_WORDS, Stop, Task, hand_over};
-use crate::link::{Cause, LinkEvent, MAX_INFLIGHT, Publish};
+use crate::link::{Cause, LinkEvent, Publish};
+use timers::{Activity, Timers};
+use window::{Acknowledged, Window};
 
 /// Limit for packets encoded ahead of the socket, in bytes; a single packet may exceed it.
 const AHEAD: usize = 64 * 1024;
@@ -33,14 +33,9 @@ pub(super) struct Session<'a> {
     reader: ReadHalf<Box<dyn Stream>>,
     writer: WriteHalf<Box<dyn Stream>>,
     frames: FrameBuffer,
-    state: MqttState,
-    inflight: u16,
+    window: Window,
+    timers: Timers,
     max_packet: u32,
-    ping_every: Duration,
-    /// Topic of each unacknowledged publish, by packet id.
-    topics: [Option<Box<str>>; MAX_INFLIGHT as usize + 1],
-    /// The publish whose acknowledgement is timed; one at a time.
-    timed: Option<(u16, Instant)>,
     /// Sent before the queue: greetings at the start, the farewell at the end.
     urgent: VecDeque<Publish>,
     /// Packets received and not handled, because the events channel is full.
@@ -48,14 +43,6 @@ pub(super) struct Session<'a> {
     /// Event not yet received by the owner; nothing is read meanwhile.
     pending: Option<LinkEvent>,
     out: SendBuffer,
-    /// Time of the last received byte, or when reading resumed.
-    last_received: Instant,
-    /// Time at which the last packet was written into `out`.
-    last_sent: Instant,
-    /// Time at which the socket last accepted bytes, or `out` became non-empty.
-    progress: Instant,
-    /// Time since which `pending` waits.
-    stalled: Instant,
     ending: Option<Ending>,
 }
 
@@ -77,27 +64,19 @@ impl<'a> Session<'a> {
         first: LinkEvent,
         greetings: Vec<Publish>,
     ) -> Self {
-        let now = Instant::now();
         let (reader, writer) = tokio::io::split(made.stream);
         Self {
+            timers: Timers::new(task.protocol.options.keepalive, made.ping_every, Instant::now()),
             task,
             reader,
             writer,
             frames: made.frames,
-            state: made.state,
-            inflight: made.inflight,
+            window: Window::new(made.state, made.inflight),
             max_packet: made.max_packet,
-            ping_every: made.ping_every,
-            topics: [const { None }; MAX_INFLIGHT as usize + 1],
-            timed: None,
             urgent: greetings.into(),
             waiting: made.early.into(),
             pending: Some(first),
             out: SendBuffer::default(),
-            last_received: now,
-            last_sent: now,
-            progress: now,
-            stalled: now,
             ending: None,
         }
     }
@@ -132,7 +111,7 @@ impl<'a> Session<'a> {
             Wake::Read(result) => self.read(result).map_err(End::from),
             Wake::Taken(true) => {
                 // Reading resumes; the silence until now was this side's own.
-                self.last_received = Instant::now();
+                self.timers.received(Instant::now());
                 Ok(())
             }
             Wake::Queued => Ok(()),
@@ -141,7 +120,7 @@ impl<'a> Session<'a> {
     }
 
     async fn wait(&mut self) -> Wake {
-        let until = self.next_deadline();
+        let deadline = self.next_deadline();
         let may_read = self.pending.is_none() && self.waiting.is_empty() && self.out.bytes.len() < AHEAD;
         let may_send = self.may_send();
         let unsent = self.out.is_unsent();
@@ -149,7 +128,7 @@ impl<'a> Session<'a> {
             biased;
             command = self.task.commands.recv() => Wake::Command(command),
             // Before the traffic, which may never pause.
-            () = sleep_until(until) => Wake::Time,
+            () = sleep_until(deadline) => Wake::Time,
             taken = hand_over(&self.task.events, &mut self.pending), if self.pending.is_some() => Wake::Taken(taken),
             wrote = self.out.write_to(&mut self.writer), if unsent => Wake::Wrote(wrote),
             read = self.frames.fill(&mut self.reader), if may_read => Wake::Read(read),
@@ -191,16 +170,14 @@ impl<'a> Session<'a> {
             }
             Packet::PubAck(puback) => self.acknowledged(puback),
             Packet::PingResp(_) | Packet::Disconnect(_) => {}
-            _ => return Err(Cause::Protocol { detail: "a packet that makes no sense here".to_owned() }),
+            _ => return Err(Cause::Protocol { detail: "unexpected packet type".to_owned() }),
         }
-        let client_id = &self.task.protocol.options.client_id;
-        let answer = self.state.handle_incoming_packet(packet).map_err(|e| reason::of_state(e, client_id))?;
+        let answer = self.window.handle(packet).map_err(|error| self.state_error(error))?;
         if let Some(answer) = answer {
             self.encode(&answer)?;
         }
-        self.state.events.clear();
-        if self.state.inflight() == 0 && self.state.collision.is_some() {
-            return Err(Cause::Protocol { detail: "acknowledgements out of order".to_owned() });
+        if self.window.is_stuck() {
+            return Err(Cause::Protocol { detail: "PUBACKs out of order".to_owned() });
         }
         Ok(())
     }
@@ -208,18 +185,16 @@ impl<'a> Session<'a> {
     /// Converts a message into an event, unless it is for the link itself.
     fn receive(&mut self, publish: &v5::Publish) -> Result<Option<LinkEvent>, Cause> {
         if publish.qos == QoS::ExactlyOnce {
-            return Err(Cause::Protocol {
-                detail: "a message with QoS 2, which was not subscribed".to_owned(),
-            });
+            return Err(Cause::Protocol { detail: "message with QoS 2, subscribed with QoS 1".to_owned() });
         }
         let Ok(topic) = std::str::from_utf8(&publish.topic) else {
-            return Err(Cause::Protocol { detail: "a topic that is not UTF-8".to_owned() });
+            return Err(Cause::Protocol { detail: "topic is not UTF-8".to_owned() });
         };
         if self.task.protocol.options.own_topic.as_deref() == Some(topic) {
             if self.task.protocol.rival.found(&publish.payload) {
                 add(&self.task.shared.counters.rivals, 1);
                 let client_id = &self.task.protocol.options.client_id;
-                tracing::warn!(%client_id, topic, "another client uses the same id");
+                tracing::warn!(%client_id, topic, "client id in use by another client");
             }
             return Ok(None);
         }
@@ -230,20 +205,22 @@ impl<'a> Session<'a> {
     }
 
     fn acknowledged(&mut self, puback: &v5::PubAck) {
-        // An unknown id is an error of the state machine, which gets the packet next.
-        let Some(topic) = self.topics.get_mut(puback.pkid as usize).and_then(Option::take) else { return };
+        let Some(Acknowledged { topic, round_trip }) = self.window.acknowledged(puback.pkid, Instant::now())
+        else {
+            return;
+        };
         let counters = &self.task.shared.counters;
-        if let Some((_, since)) = self.timed.take_if(|(id, _)| *id == puback.pkid) {
-            counters.answered_after(since.elapsed());
+        if let Some(round_trip) = round_trip {
+            counters.answered_after(round_trip);
         }
         counters.unacknowledged.fetch_sub(1, Ordering::Relaxed);
         match reason::of_puback(puback) {
             Outcome::Accepted => {}
             Outcome::NoSubscriber => add(&counters.no_subscriber, 1),
             Outcome::Rejected { code, reason } => {
-                add(&counters.not_taken, 1);
+                add(&counters.rejected, 1);
                 if self.ending.is_none() {
-                    self.emit(LinkEvent::NotTaken { topic: topic.into_string(), code, reason });
+                    self.emit(LinkEvent::Rejected { topic: topic.into_string(), code, reason });
                 }
             }
         }
@@ -252,13 +229,11 @@ impl<'a> Session<'a> {
     /// Sends an event at once if there is space; otherwise keeps it, and reading stops.
     fn emit(&mut self, event: LinkEvent) {
         self.pending = self.task.offer(event);
-        self.stalled = Instant::now();
+        self.timers.emitted(Instant::now());
     }
 
     fn may_send(&self) -> bool {
-        self.out.bytes.len() < AHEAD
-            && self.state.inflight() < self.inflight
-            && self.state.collision.is_none()
+        self.out.bytes.len() < AHEAD && self.window.is_open()
     }
 
     /// Encodes queued messages as far as window and buffer allow.
@@ -280,46 +255,58 @@ impl<'a> Session<'a> {
         let size = packet_size(&publish.topic, &publish.payload);
         if size > self.max_packet as usize {
             // It was queued under the larger limit of an earlier connection.
-            add(&self.task.shared.counters.not_taken, 1);
+            add(&self.task.shared.counters.rejected, 1);
             if self.pending.is_none() {
                 let reason =
-                    format!("a packet of {size} bytes is larger than the agreed {}", self.max_packet);
-                self.emit(LinkEvent::NotTaken { topic: publish.topic, code: 0x95, reason });
+                    format!("packet of {size} bytes exceeds the negotiated limit of {}", self.max_packet);
+                self.emit(LinkEvent::Rejected { topic: publish.topic, code: 0x95, reason });
             }
             return Ok(());
         }
         if self.task.protocol.options.own_topic.as_deref() == Some(publish.topic.as_str()) {
             self.task.protocol.rival.wrote(&publish.payload);
         }
-        let mut message =
-            v5::Publish::new(publish.topic.as_str(), QoS::AtLeastOnce, Bytes::from(publish.payload), None);
-        message.retain = publish.retain;
-        let client_id = &self.task.protocol.options.client_id;
-        let packet = self
-            .state
-            .handle_outgoing_packet(Request::Publish(message))
-            .map_err(|e| reason::of_state(e, client_id))?;
-        for event in self.state.events.drain(..) {
-            if let Event::Outgoing(Outgoing::Publish(id) | Outgoing::AwaitAck(id)) = event
-                && let Some(slot) = self.topics.get_mut(id as usize)
-            {
-                *slot = Some(publish.topic.as_str().into());
-                self.timed.get_or_insert_with(|| (id, Instant::now()));
-            }
-        }
+        let packet = self.window.publish(publish, Instant::now()).map_err(|error| self.state_error(error))?;
         add(&self.task.shared.counters.unwritten, 1);
         add(&self.task.shared.counters.unacknowledged, 1);
         add(&self.task.shared.counters.messages_out, 1);
         packet.map_or(Ok(()), |packet| self.encode(&packet))
     }
 
+    fn state_error(&self, error: StateError) -> Cause {
+        reason::of_state(error, &self.task.protocol.options.client_id)
+    }
+
     fn encode(&mut self, packet: &Packet) -> Result<(), Cause> {
-        let now = Instant::now();
-        if !self.out.is_unsent() {
-            self.progress = now;
-        }
-        self.last_sent = now;
+        self.timers.sent(Instant::now(), !self.out.is_unsent());
         wire::encode(packet, &mut self.out.bytes, self.max_packet).map_err(|e| reason::of_wire(&e))
+    }
+
+    /// Returns the state that the timers depend on.
+    fn activity(&self) -> Activity {
+        Activity {
+            is_paused: self.pending.is_some() || self.out.bytes.len() >= AHEAD,
+            is_stalled: self.pending.is_some(),
+            is_unsent: self.out.is_unsent(),
+            awaits_pong: self.window.awaits_pong(),
+        }
+    }
+
+    fn next_deadline(&self) -> Instant {
+        let next = self.timers.deadline(self.activity());
+        self.ending.as_ref().map_or(next, |ending| next.min(ending.deadline))
+    }
+
+    /// Runs the timers that are due.
+    fn on_time(&mut self, now: Instant) -> Result<(), End> {
+        if self.ending.as_ref().is_some_and(|ending| now >= ending.deadline) {
+            return Err(Ending::end(self.ending.take(), false));
+        }
+        if self.timers.check(self.activity(), now)? {
+            let ping = self.window.ping().map_err(|error| self.state_error(error))?;
+            ping.map_or(Ok(()), |ping| self.encode(&ping))?;
+        }
+        Ok(())
     }
 
     /// Returns whether everything queued before the shutdown was sent and acknowledged.
@@ -327,8 +314,7 @@ impl<'a> Session<'a> {
         self.ending.as_ref().is_some_and(|ending| ending.farewell_queued)
             && self.urgent.is_empty()
             && self.task.shared.queue.depth() == 0
-            && self.state.inflight() == 0
-            && self.state.collision.is_none()
+            && self.window.is_empty()
     }
 
     /// Reads the broker's DISCONNECT after a failed write: a broker sends it before it closes.
@@ -363,9 +349,9 @@ impl<'a> Session<'a> {
     fn wrote(&mut self, result: std::io::Result<usize>) -> Result<(), Cause> {
         let count = result.map_err(|error| self.task.protocol.options.target().failed(&error))?;
         let now = Instant::now();
-        self.progress = now;
+        self.timers.wrote(now);
         if self.out.bytes.len() < AHEAD && self.out.bytes.len() + count >= AHEAD {
-            self.last_received = now;
+            self.timers.received(now);
         }
         if !self.out.is_unsent() {
             self.task.shared.counters.unwritten.store(0, Ordering::Relaxed);
@@ -378,7 +364,7 @@ impl<'a> Session<'a> {
         if count == 0 {
             return Err(Cause::Closed);
         }
-        self.last_received = Instant::now();
+        self.timers.received(Instant::now());
         Ok(())
     }
 }

@@ -35,7 +35,7 @@ const AUTH: u8 = 15;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The packet's length field announces more than the limit. Nothing of its body is buffered.
-    #[error("a packet of {size} bytes exceeds the limit of {limit}")]
+    #[error("packet of {size} bytes exceeds the limit of {limit}")]
     TooLarge {
         /// The size of the packet, in bytes, its header included.
         size: usize,
@@ -134,13 +134,13 @@ impl FrameBuffer {
             Err(Error::InvalidProtocolLevel(level)) => Err(WireError::Version(level)),
             // MQTT v3.1 uses another protocol name.
             Err(Error::InvalidProtocol) => Err(WireError::Version(3)),
-            Err(Error::InsufficientBytes(_)) => Err(WireError::Malformed("it ends too early".into())),
+            Err(Error::InsufficientBytes(_)) => Err(WireError::Malformed("truncated packet".into())),
             Err(error) => Err(malformed(error)),
         }
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+#[expect(clippy::needless_pass_by_value, reason = "passed to map_err")]
 fn malformed(error: Error) -> WireError {
     WireError::Malformed(error.to_string().to_lowercase())
 }
@@ -155,7 +155,7 @@ fn header(bytes: &[u8]) -> Result<Option<(usize, usize)>, WireError> {
         }
     }
     if bytes.len() > LENGTH_BYTES {
-        return Err(WireError::Malformed("its length has more than four bytes".into()));
+        return Err(WireError::Malformed("remaining length has more than four bytes".into()));
     }
     Ok(None)
 }
@@ -174,10 +174,10 @@ fn check_flags(packet: &[u8]) -> Result<(), WireError> {
         return Ok(());
     }
     Err(WireError::Malformed(match packet {
-        [b'H', b'T', b'T', b'P', ..] => "it is an answer in HTTP: no MQTT broker is at this address".into(),
+        [b'H', b'T', b'T', b'P', ..] => "HTTP response received: no MQTT broker at this address".into(),
         // A TLS alert (RFC 8446 section 5.1).
-        [0x15, 0x03, ..] => "it is of TLS: the address is one for mqtts://".into(),
-        _ => format!("wrong flags in its first byte 0x{first:02x}"),
+        [0x15, 0x03, ..] => "TLS alert received; hint: use mqtts:// in the address".into(),
+        _ => format!("reserved flags in the first byte 0x{first:02x}"),
     }))
 }
 
@@ -266,7 +266,7 @@ mod tests {
         for (bytes, words) in [
             (&[b"HTTP/1.1 400 Bad Request\r\n\r\n".as_slice(), &[b' '; 200]].concat()[..], "no MQTT broker"),
             (b"\x15\x03\x03\x00\x02\x02\x46", "mqtts://"),
-            (b"\x21\x00", "wrong flags in its first byte 0x21"),
+            (b"\x21\x00", "reserved flags in the first byte 0x21"),
         ] {
             let error = buffer(bytes, 1 << 20).take_packet().unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

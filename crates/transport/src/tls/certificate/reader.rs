@@ -35,7 +35,7 @@ pub(super) fn read(der: &[u8]) -> Result<Certificate, String> {
             Ok(said)
         })
     });
-    let said = read.map_err(|error| format!("it is not what RFC 5280 describes: {error}"))?;
+    let said = read.map_err(|error| format!("invalid X.509 (RFC 5280): {error}"))?;
     Ok(Certificate { der: der.into(), ..said })
 }
 

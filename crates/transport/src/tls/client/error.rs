@@ -15,13 +15,13 @@ const NAMES: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// The peer's certificate is not from a trusted CA.
-    #[error("{host} has a certificate of another authority than the one this node joined")]
+    #[error("certificate of {host} is signed by another CA than the one this node joined")]
     OtherAuthority {
         /// Requested host name or address.
         host: String,
     },
     /// The peer's certificate is for other names.
-    #[error("{host} has a certificate for {}, not for '{host}'", names.join(", "))]
+    #[error("certificate of {host} is valid for {}, not for '{host}'", names.join(", "))]
     OtherName {
         /// Requested host name or address.
         host: String,
@@ -29,7 +29,7 @@ pub enum HandshakeError {
         names: Vec<String>,
     },
     /// The peer's certificate is expired or not yet valid by this clock.
-    #[error("the certificate of {host} is valid from {from} until {until}, and the clock here shows {now}: {}", if now < from || now > until { "set the clock, or renew that certificate" } else { "check both" })]
+    #[error("certificate of {host} is valid from {from} until {until}, local clock shows {now}; hint: {}", if now < from || now > until { "set the clock, or renew that certificate" } else { "check both" })]
     OutsideItsTime {
         /// Requested host name or address.
         host: String,
@@ -41,7 +41,7 @@ pub enum HandshakeError {
         now: Timestamp,
     },
     /// The peer refused this side's certificate.
-    #[error("{host} refuses the certificate of this node: {reason}")]
+    #[error("certificate of this node refused by {host}: {reason}")]
     Refused {
         /// Requested host name or address.
         host: String,
@@ -49,7 +49,7 @@ pub enum HandshakeError {
         reason: String,
     },
     /// The peer does not speak TLS.
-    #[error("{host} does not speak TLS there: {problem}")]
+    #[error("{host} does not speak TLS on this port: {problem}")]
     NotTls {
         /// Requested host name or address.
         host: String,
@@ -57,7 +57,7 @@ pub enum HandshakeError {
         problem: String,
     },
     /// The network failed, or TLS for another reason.
-    #[error("the TLS handshake with {host} failed: {problem}")]
+    #[error("TLS handshake with {host} failed: {problem}")]
     Network {
         /// Requested host name or address.
         host: String,
@@ -104,7 +104,7 @@ impl HandshakeError {
             }
             (Some(error), _) => Self::of_tls(&host, error),
             (None, _) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                let problem = "the connection was closed; perhaps TLS is not spoken on that port".to_owned();
+                let problem = "connection closed; hint: the port may not speak TLS".to_owned();
                 Self::Network { host, problem }
             }
             (None, _) => Self::Network { host, problem: error.to_string() },
@@ -129,7 +129,7 @@ impl HandshakeError {
                 let (from, until) = (certificate.not_before(), certificate.not_after());
                 Self::OutsideItsTime { host, from, until, now }
             }
-            other => Self::Network { host, problem: format!("its certificate cannot be used: {other}") },
+            other => Self::Network { host, problem: format!("invalid certificate: {other}") },
         }
     }
 
@@ -138,10 +138,10 @@ impl HandshakeError {
         match error {
             rustls::Error::AlertReceived(alert) => match refusal(*alert) {
                 Some(reason) => Self::Refused { host, reason: reason.to_owned() },
-                None => Self::Network { host, problem: format!("it ended the connection: {alert:?}") },
+                None => Self::Network { host, problem: format!("alert received: {alert:?}") },
             },
             rustls::Error::InvalidMessage(_) => {
-                Self::NotTls { host, problem: "it answers with something else".to_owned() }
+                Self::NotTls { host, problem: "invalid TLS record".to_owned() }
             }
             _ => Self::Network { host, problem: error.to_string() },
         }
@@ -164,10 +164,10 @@ fn refusal(alert: AlertDescription) -> Option<&'static str> {
         AlertDescription::UnknownCA => "unknown authority",
         AlertDescription::CertificateRequired | AlertDescription::NoCertificate => "none was shown",
         AlertDescription::BadCertificate => "bad certificate",
-        AlertDescription::UnsupportedCertificate => "not one for clients",
+        AlertDescription::UnsupportedCertificate => "not a client certificate",
         AlertDescription::CertificateUnknown => "not acceptable",
         AlertDescription::AccessDenied => "access denied",
-        AlertDescription::DecryptError => "its signature is wrong",
+        AlertDescription::DecryptError => "invalid signature",
         _ => return None,
     })
 }

@@ -63,7 +63,7 @@ async fn new_rule_ends_all_sessions() {
     let rule = ClientRule { revoked: vec![list], ..authority.demanded() };
     server.replace(&authority.server(), &rule).unwrap();
     let (error, _) = refused(&client, &server).await;
-    assert_eq!(error.to_string(), "cloud.example refuses the certificate of this node: revoked");
+    assert_eq!(error.to_string(), "certificate of this node refused by cloud.example: revoked");
 }
 
 #[tokio::test]

@@ -91,7 +91,7 @@ fn foreign_key_does_not_match_the_certificate() {
     let put_together = Identity::new("node.pem", one.chain().to_vec(), other.key().clone());
     assert_eq!(put_together.map(drop), expected);
     let nothing = Identity::new("node.pem", Vec::new(), one.key().clone()).map(drop);
-    assert_eq!(nothing.unwrap_err().to_string(), "node.pem is no certificate: there is none");
+    assert_eq!(nothing.unwrap_err().to_string(), "parse certificate from node.pem: no certificate found");
 }
 
 #[test]
@@ -140,10 +140,10 @@ fn invalid_certificate_is_reported_with_its_source() {
     let authority = Authority::new("Fleet");
     let pem = authority.node().certificate().to_pem();
     let why = |text: &str| Certificate::all_from_pem("ca.crt", text).map(drop).unwrap_err().to_string();
-    assert_eq!(why(""), "ca.crt is no certificate: it has no section '-----BEGIN CERTIFICATE-----'");
-    assert!(why(key_pem()).contains("it has no section"));
-    assert!(why(&pem[..pem.len() / 2]).contains("its PEM is damaged"));
-    assert!(why(&pem.replace("MII", "MIJ")).contains("it is not what RFC 5280 describes"));
+    assert_eq!(why(""), "parse certificate from ca.crt: no PEM section '-----BEGIN CERTIFICATE-----'");
+    assert!(why(key_pem()).contains("no PEM section"));
+    assert!(why(&pem[..pem.len() / 2]).contains("damaged PEM"));
+    assert!(why(&pem.replace("MII", "MIJ")).contains("invalid X.509"));
     let mut longer = authority.node().certificate().der().to_vec();
     longer.push(0);
     assert!(Certificate::from_der("it", &longer).is_err(), "nothing may follow");
