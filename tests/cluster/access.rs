@@ -70,7 +70,7 @@ async fn refused_connections_say_why() {
     let stranger = kubernetes.caller("stranger", "nonsense");
     let error = asked(&stranger).await;
     assert!(matches!(error, Unserved::Unknown { .. }), "{error:?}");
-    assert!(error.to_string().contains("stranger.kubeconfig: they are expired"), "{error}");
+    assert!(error.to_string().contains("stranger.kubeconfig: expired"), "{error}");
 
     let other = Site::new();
     let elsewhere = Kubernetes::start(&other).await;

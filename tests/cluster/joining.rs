@@ -129,7 +129,7 @@ async fn replicas_share_one_ca_and_count_token_uses_together() {
     }
     let refusals: Vec<Status> = joining.join_all().await.into_iter().flatten().collect();
     assert_eq!(refusals.len(), 19, "{refusals:?}");
-    assert!(refusals.iter().all(|status| status.message.contains("used already")), "{refusals:?}");
+    assert!(refusals.iter().all(|status| status.message.contains("token used up")), "{refusals:?}");
     let members = ["get", "configmaps", "-n", NAMESPACE, "-l", "edgesync.io/pairing=member", "-o", "name"];
     assert_eq!(setup.admin.run(&members).lines().len(), 1);
 

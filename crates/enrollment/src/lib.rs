@@ -238,7 +238,7 @@ impl EnrollmentService {
         let mut state = self.state();
         (state.lifetime, state.grace) = (lifetime, grace);
         if let Err(error) = self.shared.apply(&state) {
-            tracing::error!("the grace for renewals stays as it was: {error:#}");
+            tracing::error!("reload rejected, renewal grace unchanged: {error:#}");
         }
     }
 
@@ -295,16 +295,12 @@ impl EnrollmentService {
             loop {
                 tokio::time::sleep(UPKEEP_INTERVAL).await;
                 if let Err(error) = self.upkeep(now()).await {
-                    tracing::error!(
-                        "certificates and tokens are not looked after, next try in an hour: {error:#}"
-                    );
+                    tracing::error!("certificate upkeep failed, retrying in 1 h: {error:#}");
                 }
                 if let Some((kubeconfig, api)) = kubeconfig
                     && let Err(error) = self.write_kubeconfig(kubeconfig, api).await
                 {
-                    tracing::warn!(
-                        "the kubeconfig of this machine may be out of date, next try in an hour: {error:#}"
-                    );
+                    tracing::warn!("renewal of the local kubeconfig failed, retrying in 1 h: {error:#}");
                 }
             }
         };
@@ -312,7 +308,7 @@ impl EnrollmentService {
             loop {
                 tokio::time::sleep(REPUBLISH_INTERVAL).await;
                 match self.republish().await {
-                    Ok(true) => tracing::info!("the revocation list is published again"),
+                    Ok(true) => tracing::info!("revocation list published after an earlier failure"),
                     Ok(false) => {}
                     Err(error) => tracing::debug!("{error:#}"),
                 }
@@ -526,7 +522,7 @@ async fn write_list(directory: &Path, der: &[u8]) -> anyhow::Result<()> {
     let (path, pem) = (directory.join(LIST_FILE), served_certificates::list_pem(der));
     tokio::task::spawn_blocking(move || durable::write(&path, pem.as_bytes(), 0o600))
         .await?
-        .context("what is revoked is in force here, but brokers cannot learn of it yet, which is tried again")
+        .context("write revocation list for brokers (already in force here, retrying)")
 }
 
 /// The current time in whole seconds, the precision of certificates.

@@ -12,10 +12,10 @@ use edgesync_object::{Object, ObjectKey, Resource};
 pub enum Failure {
     /// The object has another version than the write names, or exists already. The caller reads it
     /// again and reapplies its change.
-    #[error("{0} was changed meanwhile")]
+    #[error("{0} was changed concurrently")]
     Conflict(ObjectKey),
     /// The object or its kind does not exist.
-    #[error("there is no {0}")]
+    #[error("{0} not found")]
     NotFound(ObjectKey),
     /// The caller lacks the right. Message of the store.
     #[error("{0}")]

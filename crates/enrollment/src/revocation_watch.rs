@@ -65,10 +65,7 @@ impl EnrollmentService {
         }
         let mut left = Due::default();
         if operators && let Err(status) = self.read_operators().await {
-            tracing::warn!(
-                "certificates of operators cannot be read, next try in a second: {}",
-                status.message
-            );
+            tracing::warn!("reading operator certificates failed, retrying in 1 s: {}", status.message);
             left.operators = true;
         }
         left

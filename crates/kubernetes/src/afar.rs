@@ -79,7 +79,7 @@ impl Afar {
             Route::Node(node) => answer(&self.show(&node_name(node)?).await?),
             Route::Placement(_) => Err(Status::new(
                 Reason::NotFound,
-                "what rules say of a node is known to the replicas: ask one, with --server or a kubeconfig of 'edgesync-cloud \
+                "placement decisions are known to replicas only; hint: use --server, or a kubeconfig from 'edgesync-cloud \
                  kubeconfig'",
             )),
             Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
@@ -105,8 +105,8 @@ impl Afar {
             }
             Route::BrokerConfig => Err(Status::new(
                 Reason::NotFound,
-                "the files for a broker follow from the configuration of the replicas: run 'edgesync-cloud broker-config' \
-                 where one of them runs",
+                "broker files depend on the configuration of a replica; hint: run 'edgesync-cloud broker-config' on the \
+                 machine of a replica",
             )),
             _ => Err(Status::no_such_path()),
         }
@@ -154,8 +154,8 @@ impl Afar {
             Failure::NotFound(_) => Status::new(
                 Reason::NotFound,
                 format!(
-                    "the cluster does not have the kind {}: replicas write none before its \
-                     CustomResourceDefinition is applied, which comes with edgesync",
+                    "kind {} not served by the cluster; hint: apply its CustomResourceDefinition, which comes with \
+                     edgesync",
                     kind.kind
                 ),
             ),
@@ -288,7 +288,7 @@ impl Afar {
             let node = self.node(name).await?.ok_or_else(|| answers::unknown(name))?;
             let Some(held) = nodes::held(&node) else {
                 let message = format!(
-                    "nothing is known of what node '{name}' lacks, because no replica hears of it: confirm it when it is back"
+                    "held-back removals of node '{name}' unknown: it is not connected; confirm them when it is back"
                 );
                 return Err(Status::new(Reason::Conflict, message));
             };
@@ -305,7 +305,7 @@ impl Afar {
                 Err(failure) => return Err(refusal(failure)),
             }
         }
-        let message = format!("the Node '{name}' is changed by others all the time: try again");
+        let message = format!("annotate Node '{name}': too many conflicting changes; try again");
         Err(Status::unavailable(message, RETRY_SECONDS))
     }
 
@@ -313,7 +313,7 @@ impl Afar {
     async fn node(&self, name: &NodeName) -> Result<Option<Object>> {
         let found = self.cluster.get(&self.node, "", name).await.map_err(refusal)?;
         if found.as_ref().is_some_and(|node| !mark::is_marked(node)) {
-            let message = format!("the Node '{name}' is not one of edgesync: it is left alone");
+            let message = format!("Node '{name}' has no label {}: not managed by edgesync", mark::selector());
             return Err(Status::new(Reason::Conflict, message));
         }
         Ok(found)
@@ -330,7 +330,7 @@ impl Afar {
         let found = recorded_incarnation(&self.cluster, &self.namespace).await.map_err(refusal)?;
         found.ok_or_else(|| {
             let message = format!(
-                "no replica of edgesync-cloud has ever run in the namespace '{}' of {:?}: name another namespace with -n, or \
+                "no replica of edgesync-cloud has run in namespace '{}' of {:?}; hint: name another namespace with -n, or \
                  another cluster",
                 self.namespace, self.cluster
             );

@@ -116,7 +116,7 @@ impl Cache {
         let conn = engine::open_writer(path, KIND, &options.engine)?;
         // A crash may lose data, because the next open deletes it anyway.
         conn.pragma_update(None, "synchronous", "off")?;
-        let on_corrupt = Box::new(|error: &StoreError| tracing::error!(%error, "the cache is damaged"));
+        let on_corrupt = Box::new(|error: &StoreError| tracing::error!(%error, "cache damaged"));
         let generation = Generation::default();
         let readers = Readers::start(path, &options.engine, options.readers, &generation, on_corrupt)?;
         let state = State { kinds: HashMap::new(), _lock: lock };
@@ -224,7 +224,7 @@ fn bodies(conn: &Connection, uids: &[Uid], left_out: LeftOut) -> Result<Vec<Load
         let mut rows = statement.query([uid])?;
         let Some(row) = rows.next()? else { continue };
         let body = Body::new(left_out.of(row.get(1)?))
-            .map_err(|error| StoreError::corrupt(format!("the object {uid} is damaged: {error}")))?;
+            .map_err(|error| StoreError::corrupt(format!("read object {uid}: {error}")))?;
         bodies.push(Loaded { uid: Arc::clone(uid), version: version(row, 0)?, body });
     }
     Ok(bodies)
@@ -247,8 +247,7 @@ fn part(conn: &Connection, from: u64) -> Result<CachePart, StoreError> {
             return Ok(CachePart { summaries, next: Some(row.get(0)?) });
         }
         let kind: i64 = row.get(1)?;
-        let resource =
-            kinds.get(&kind).ok_or_else(|| StoreError::corrupt(format!("there is no kind {kind}")))?;
+        let resource = kinds.get(&kind).ok_or_else(|| StoreError::corrupt(format!("unknown kind {kind}")))?;
         let body = row.get_ref(3)?.as_str().map_err(|error| StoreError::corrupt(error.to_string()))?;
         bytes += body.len();
         summaries.push(summary(body, Arc::clone(resource), version(row, 2)?)?);

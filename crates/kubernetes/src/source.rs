@@ -175,7 +175,7 @@ impl Kubernetes {
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
                 if let Err(error) = incarnation.look().await {
-                    tracing::debug!(%error, "which life of the cluster it is cannot be looked at");
+                    tracing::debug!(%error, "incarnation check failed");
                 }
             }
         });
@@ -205,8 +205,8 @@ async fn sweep_while(leader: &Leader, mut sweep: Sweep) {
     while leader.is_leader() {
         match sweep.look().await {
             Ok(0) => {}
-            Ok(silent) => tracing::warn!(silent, "nodes have stopped renewing their Leases"),
-            Err(error) => tracing::debug!(%error, "the Leases of nodes cannot be looked at"),
+            Ok(silent) => tracing::warn!(silent, "node Leases expired"),
+            Err(error) => tracing::debug!(%error, "check of node Leases failed"),
         }
         tokio::time::sleep(sweep::EVERY).await;
     }
@@ -421,7 +421,7 @@ impl Replication for Kubernetes {
     async fn finish(&self) {
         let settled = tokio::time::timeout(LAST_SYNCS, self.0.syncs.settled()).await;
         if settled.is_err() {
-            tracing::warn!(left = self.0.syncs.waiting(), "not all ObjectSyncs could be written");
+            tracing::warn!(left = self.0.syncs.waiting(), "stopping with unwritten ObjectSyncs");
         }
         self.0.stopping.send_replace(true);
         let leads = self.0.leader.clone();

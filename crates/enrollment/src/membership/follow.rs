@@ -111,7 +111,7 @@ impl MembershipStore {
             // that one.
             Ok(_) | Err(Failure::Conflict(_)) => {}
             Err(error) => {
-                tracing::warn!(%error, "that something is revoked may be noticed late by other replicas");
+                tracing::warn!(%error, "revocation mark not updated: other replicas may apply the revocation late");
             }
         }
     }
@@ -132,7 +132,7 @@ fn probe_mark(documents: &Arc<ClusterDocuments>) -> (mpsc::Receiver<Probe>, Join
             let probe = match timeout(PROBE_TIMEOUT, cluster.get(maps, namespace, MARK)).await {
                 Ok(Ok(mark)) => Ok(mark.map_or_else(|| 0.into(), |mark| mark.resource_version().into())),
                 Ok(Err(failure)) => Err(failure.to_string()),
-                Err(_) => Err("it does not answer in time".to_owned()),
+                Err(_) => Err("timed out".to_owned()),
             };
             if sender.send(probe).await.is_err() {
                 return;
@@ -230,10 +230,10 @@ impl Follower {
             if self.last_failure.is_none_or(|last_failure| last_failure.elapsed() > RECOVERY_TIME)
                 && !self.cache.is_current.send_replace(true)
             {
-                tracing::info!("what is revoked elsewhere is followed again");
+                tracing::info!("revocation watch recovered");
             }
         } else if self.missed_mark.as_ref() == Some(&mark) {
-            tracing::debug!("the watch of what is revoked elsewhere has missed something: it begins anew");
+            tracing::debug!("revocation watch missed an event, restarting");
             self.restart();
         } else {
             // The event may be under way: the next probe decides.
@@ -249,9 +249,7 @@ impl Follower {
     /// Reports that revocations of other replicas cannot be observed.
     fn mark_stale(&self, why: &str) {
         if self.cache.is_current.send_replace(false) {
-            tracing::warn!(
-                "what is revoked elsewhere cannot be followed: what is known stays in force: {why}"
-            );
+            tracing::warn!("revocation watch failed, cached revocations stay in force: {why}");
         }
     }
 }

@@ -81,7 +81,7 @@ async fn refusals_contain_the_sanitized_message_of_the_cloud() {
     let authority = authority();
     let status = r#"{"kind":"Status","message":"the token\u001b[31m is used up"}"#;
     for (code, body, words) in [
-        (401, "the token has expired\n".to_owned(), "the cloud refuses: the token has expired"),
+        (401, "token expired\n".to_owned(), "the cloud refuses: token expired"),
         (403, status.to_owned(), "the cloud refuses: the token[31m is used up"),
         (409, String::new(), "the cloud refuses: status 409 without a reason"),
         (401, "x".repeat(5000), "the cloud refuses: xxx"),

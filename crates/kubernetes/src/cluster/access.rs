@@ -38,9 +38,9 @@ pub enum Credentials {
 impl fmt::Display for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kubeconfig(path) => write!(f, "the kubeconfig {}", path.display()),
-            Self::User => f.write_str("the kubeconfig of this user ($KUBECONFIG, else ~/.kube/config)"),
-            Self::ServiceAccount => f.write_str("the service account of the Pod"),
+            Self::Kubeconfig(path) => write!(f, "kubeconfig {}", path.display()),
+            Self::User => f.write_str("kubeconfig of this user ($KUBECONFIG, else ~/.kube/config)"),
+            Self::ServiceAccount => f.write_str("service account of the Pod"),
         }
     }
 }
@@ -49,7 +49,7 @@ impl fmt::Display for Credentials {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The kubeconfig is unreadable or invalid.
-    #[error("{credentials} cannot be used: {problem}")]
+    #[error("load {credentials}: {problem}")]
     Kubeconfig {
         /// The kubeconfig.
         credentials: Credentials,
@@ -57,7 +57,7 @@ pub enum AccessError {
         problem: String,
     },
     /// The kubeconfig is valid but has no context of this name.
-    #[error("{credentials} has no context '{context}': {known}")]
+    #[error("load {credentials}: no context '{context}' ({known})")]
     NoContext {
         /// The kubeconfig.
         credentials: Credentials,
@@ -68,7 +68,7 @@ pub enum AccessError {
     },
     /// No kubeconfig was named and none was found.
     #[error(
-        "no cluster is known: name a kubeconfig in kubernetes.kubeconfig, or run in a Pod with a service account \
+        "find cluster credentials: kubernetes.kubeconfig is not set, and there is no service account of a Pod \
          ({service_account})"
     )]
     Nowhere {
@@ -78,7 +78,7 @@ pub enum AccessError {
         source: KubeconfigError,
     },
     /// The client library rejects the credentials.
-    #[error("{credentials} cannot be used")]
+    #[error("create a client from {credentials}")]
     Credentials {
         /// Their source.
         credentials: Credentials,
@@ -91,7 +91,7 @@ pub enum AccessError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unserved {
     /// The server is not reachable.
-    #[error("the API server {server} cannot be reached: {cause}")]
+    #[error("connect to API server {server}: {cause}")]
     Unreachable {
         /// The server's address.
         server: String,
@@ -100,7 +100,7 @@ pub enum Unserved {
     },
     /// The server's certificate is not trusted.
     #[error(
-        "the API server {server} is not trusted: {cause}: {credentials} must have the certificate authority of that server"
+        "verify certificate of API server {server}: {cause}: the CA of that server must be in {credentials}"
     )]
     Untrusted {
         /// The server's address.
@@ -112,7 +112,7 @@ pub enum Unserved {
     },
     /// The server rejects the credentials (401).
     #[error(
-        "the API server {server} does not accept {credentials}: they are expired, revoked or of another cluster ({cause})"
+        "authenticate to API server {server} with {credentials}: expired, revoked or of another cluster ({cause})"
     )]
     Unknown {
         /// The server's address.
@@ -123,7 +123,7 @@ pub enum Unserved {
         cause: String,
     },
     /// The server answers with another error.
-    #[error("the API server {server} answers: {cause}")]
+    #[error("API server {server}: {cause}")]
     Refused {
         /// The server's address.
         server: String,
@@ -267,8 +267,8 @@ async fn named(path: &Path, context: Option<&str>) -> Result<(Config, Credential
     let contexts: Vec<&str> = kubeconfig.contexts.iter().map(|context| &*context.name).collect();
     if let Some(context) = context.filter(|context| !contexts.contains(context)) {
         let known = match contexts.as_slice() {
-            [] => "it has none".to_owned(),
-            contexts => format!("it has {}", contexts.join(", ")),
+            [] => "no contexts defined".to_owned(),
+            contexts => format!("contexts: {}", contexts.join(", ")),
         };
         return Err(AccessError::NoContext { credentials, context: context.to_owned(), known });
     }
@@ -325,7 +325,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         for (text, expected) in [
-            (None, "cannot be used: No such file or directory (os error 2)"),
+            (None, "config: No such file or directory (os error 2)"),
             (Some("[store]\npath = 7\n"), "line 1 column 1"),
             (Some("clusters: 7"), "failed to parse"),
             (Some("apiVersion: v1\nkind: Config\n"), "current context"),
@@ -340,7 +340,7 @@ mod tests {
                 fs::write(&path, text).unwrap();
             }
             let error = chain(&Cluster::connect(Some(&path)).await.unwrap_err());
-            let named = format!("the kubeconfig {} cannot be used: ", path.display());
+            let named = format!("load kubeconfig {}: ", path.display());
             assert!(error.starts_with(&named) && error.contains(expected), "{error}");
             assert!(!error.contains('\n') && error.matches("os error").count() < 2, "{error}");
         }
@@ -361,7 +361,7 @@ mod tests {
             assert!(cluster.server.ends_with(server), "{context:?}: {cluster:?}");
         }
         let error = chain(&Cluster::connect_in(&path, Some("e")).await.unwrap_err());
-        assert!(error.ends_with("has no context 'e': it has c, d"), "{error}");
+        assert!(error.ends_with(": no context 'e' (contexts: c, d)"), "{error}");
     }
 
     #[tokio::test]
@@ -374,7 +374,7 @@ mod tests {
         let cluster = Cluster::connect(Some(&path)).await.unwrap();
         let error = cluster.version().await.unwrap_err();
         assert!(matches!(&error, Unserved::Unreachable { .. }), "{error:?}");
-        let expected = format!("the API server http://{address} cannot be reached: Connection refused");
+        let expected = format!("connect to API server http://{address}: Connection refused");
         assert!(error.to_string().starts_with(&expected), "{error}");
     }
 

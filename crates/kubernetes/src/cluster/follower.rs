@@ -196,7 +196,7 @@ impl Follower {
         let Look { mut kinds, reached } = match looked {
             Ok(look) => look,
             Err(error) => {
-                tracing::debug!(%error, "the cluster cannot be looked at");
+                tracing::debug!(%error, "API discovery failed");
                 self.look_soon();
                 // Broken watches report themselves.
                 return if self.kinds.is_some() { Ok(()) } else { self.say_failed(error.to_string()).await };
@@ -208,7 +208,7 @@ impl Follower {
         self.is_outdated |= self.kinds.as_ref() != Some(&kinds);
         self.kinds = Some(kinds);
         if reached.is_older_than(newest) {
-            tracing::warn!(%reached, %newest, "the cluster was restored from a copy: all of it is read anew");
+            tracing::warn!(%reached, %newest, "cluster was restored from a backup: relisting");
             self.newest = reached.clone();
             self.holdings.doubt();
             self.list_again();
@@ -287,7 +287,7 @@ impl Follower {
             Failure::Refused(why) => State::Refused(why),
             Failure::Unserved => {
                 self.look_soon();
-                before.broken("there is no such kind any more".to_owned())
+                before.broken("kind no longer served".to_owned())
             }
             Failure::Broken(error) => {
                 // The cluster may be a different one after the outage.
@@ -308,7 +308,7 @@ impl Follower {
         let Some(running) = self.running.get_mut(spot).filter(|running| running.state != state) else {
             return;
         };
-        tracing::debug!(%spot, ?state, "a watch fares otherwise than before");
+        tracing::debug!(%spot, ?state, "watch state changed");
         // A refused watch does not cover others.
         self.is_outdated |= running.state.is_refused() != state.is_refused();
         self.is_trouble_changed = true;

@@ -104,7 +104,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused(why) => f.write_str(why),
-            Self::Unserved => f.write_str("the cluster does not serve this kind"),
+            Self::Unserved => f.write_str("kind not served"),
             Self::Broken(error) => write!(f, "{}", super::access::root(error)),
         }
     }

@@ -29,7 +29,7 @@ pub(super) async fn discover(client: &Client) -> Result<Kinds, kube::Error> {
         match served {
             Ok(served) => kinds.served.extend(served),
             Err(error) => {
-                tracing::debug!(group, %error, "a part of the API does not answer");
+                tracing::debug!(group, %error, "discovery of an API group failed");
                 kinds.unasked.insert(group);
             }
         }
@@ -47,7 +47,7 @@ async fn check_ready(client: &Client) -> Result<(), kube::Error> {
             // The body has one line per check.
             let failed = status.message.lines().filter_map(|line| line.strip_prefix("[-]"));
             let failed: Vec<&str> = failed.filter_map(|line| line.split(' ').next()).collect();
-            status.message = format!("it is not ready: {}", failed.join(", "));
+            status.message = format!("not ready: {}", failed.join(", "));
             Err(kube::Error::Api(status))
         }
         // The path may be missing or forbidden.

@@ -269,19 +269,19 @@ pub struct Problem {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// The kind is not served, or not watchable.
-    #[error("the cluster serves no such kind that can be watched")]
+    #[error("kind not served, or not watchable")]
     Unserved,
     /// Discovery of the kind's group failed.
-    #[error("whether the cluster serves it is not known: a part of its API does not answer")]
+    #[error("unknown whether the kind is served: discovery of an API group failed")]
     Unasked,
     /// The API server denies it, with its message.
     #[error("{0}")]
     Refused(String),
     /// Several attempts failed.
-    #[error("it cannot be read now: {0}")]
+    #[error("not readable: {0}")]
     Broken(String),
     /// The limit on watches is exceeded.
-    #[error("there are {MAX_WATCHES} watches already: rules that name fewer namespaces need fewer")]
+    #[error("limit of {MAX_WATCHES} watches reached; rules that name fewer namespaces need fewer watches")]
     TooMany,
 }
 

@@ -102,7 +102,7 @@ mod tests {
             assert_eq!((state.cause(), &state), (None, &State::Broken(times, "timeout".to_owned())));
         }
         let state = state.broken("conversion".to_owned());
-        assert_eq!(state.cause().unwrap().to_string(), "it cannot be read now: conversion");
+        assert_eq!(state.cause().unwrap().to_string(), "not readable: conversion");
         assert_eq!(State::Refused("no".to_owned()).cause(), Some(Cause::Refused("no".to_owned())));
         assert_eq!(State::Refused("no".to_owned()).broken("cut".to_owned()).cause(), None);
     }

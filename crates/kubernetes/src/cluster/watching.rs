@@ -230,7 +230,7 @@ pub(super) fn failure(error: watcher::Error) -> Option<Failure> {
         | watcher::Error::WatchFailed(error) => error,
         watcher::Error::WatchError(status) => Error::Api(status),
         watcher::Error::NoResourceVersion => {
-            let why = "the server gives lists without a resourceVersion: this kind cannot be watched";
+            let why = "kind not watchable: its lists have no resourceVersion";
             return Some(Failure::Refused(why.to_owned()));
         }
     };

@@ -101,7 +101,7 @@ impl Intake {
             && self.restored.is_none()
             && self.beside.incarnation.is_another(&self.life).await?
         {
-            tracing::warn!("the cluster is an older copy of itself: all of it is read anew");
+            tracing::warn!("cluster was restored from a backup: relisting");
             self.feed.doubt();
             self.read_anew();
         }

@@ -92,12 +92,12 @@ impl Leader {
                 let wait = match self.step(&mut seen).await {
                     Ok(wait) => wait,
                     Err(error) => {
-                        tracing::debug!(%error, "the Lease of the leader cannot be had");
+                        tracing::debug!(%error, "leader election failed");
                         LOOK
                     }
                 };
                 if self.is_leader() != led {
-                    tracing::info!(leads = !led, "which replica leads has changed");
+                    tracing::info!(leads = !led, "leadership changed");
                 }
                 tokio::time::sleep(wait).await;
             };
@@ -107,7 +107,7 @@ impl Leader {
             }
         }
         if let Err(error) = self.give_back().await {
-            tracing::debug!(%error, "the Lease of the leader is not given back: it runs out");
+            tracing::debug!(%error, "release of the leader Lease failed, it expires");
         }
     }
 

@@ -209,7 +209,7 @@ impl Leases {
                     if self.state().foreign.insert(node.clone()) {
                         tracing::warn!(
                             node = node.as_str(),
-                            "the Lease of a node is left alone: its Node was made by somebody else"
+                            "Node without label edgesync.io/edge: Lease not renewed"
                         );
                     }
                     true

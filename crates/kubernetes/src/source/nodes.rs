@@ -57,8 +57,8 @@ pub(super) type GivenLabels = Arc<dyn Fn(&NodeName) -> Option<Labels> + Send + S
 pub(super) enum NodeError {
     /// The Node belongs to others.
     #[error(
-        "the Node '{0}' was made by somebody else and is left alone: give the device another name, or hand the Node over \
-         with kubectl label node {0} {MARK}={MARKED}"
+        "Node '{0}' has no label {MARK}={MARKED} and is left unchanged: rename the device, or hand the Node over; \
+         hint: kubectl label node {0} {MARK}={MARKED}"
     )]
     Foreign(String),
     /// Permanent: the cluster rejects the Node.
@@ -209,7 +209,7 @@ impl Nodes {
             match self.change_one(change).await {
                 Ok(()) => {}
                 Err(NodeError::Failed(error)) => return Err(error),
-                Err(error) => tracing::warn!(node = change.node.as_str(), %error, "a Node is not changed"),
+                Err(error) => tracing::warn!(node = change.node.as_str(), %error, "Node not changed"),
             }
         }
         Ok(())
@@ -229,7 +229,7 @@ impl Nodes {
 
     fn check(&self, change: &NodeChange) -> Result<(), NodeError> {
         let report = change.report.as_ref().and_then(|report| report.check().err());
-        let problem = report.map(|problems| format!("the node's report: {problems}"));
+        let problem = report.map(|problems| format!("node report: {problems}"));
         match problem {
             Some(problem) => Err(NodeError::Refused(problem)),
             None => Ok(()),

@@ -261,7 +261,9 @@ impl Records {
                 let found = self.requests.get(resource, object.namespace(), object.name()).await?;
                 match found {
                     Some(found) if found.labels().get(RECORD_NODE) != object.labels().get(RECORD_NODE) => {
-                        Err(Unwritten::Refused(format!("{key} was made by somebody else")))
+                        Err(Unwritten::Refused(format!(
+                            "{key} exists without label {RECORD_NODE} of the node"
+                        )))
                     }
                     _ => Err(Unwritten::Changed),
                 }
@@ -270,7 +272,7 @@ impl Records {
             // it.
             Err(Failure::Forbidden(why)) if why.contains("being terminated") => Err(Unwritten::Refused(why)),
             Err(Failure::NotFound(key)) if self.has_no_namespace(object).await? => {
-                Err(Unwritten::Refused(format!("there is no namespace '{}'", key.namespace)))
+                Err(Unwritten::Refused(format!("namespace '{}' not found", key.namespace)))
             }
             created => Ok(created?),
         }

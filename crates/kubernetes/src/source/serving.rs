@@ -57,7 +57,7 @@ impl Serving {
         let claiming = tokio::spawn(async move {
             let mut wait = RETRY.0;
             while let Err(error) = serving.leases.claim(&name).await {
-                tracing::debug!(node = name.as_str(), %error, "that the node is served here cannot be written yet");
+                tracing::debug!(node = name.as_str(), %error, "claim of a node Lease failed, retrying");
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(RETRY.1);
             }

@@ -237,7 +237,7 @@ impl Syncs {
                     tracing::info!(
                         node = &*turn.node,
                         replica,
-                        "another replica writes the ObjectSyncs of a node"
+                        "node served by another replica: ObjectSyncs not written"
                     );
                     Ok(None)
                 }
@@ -265,7 +265,7 @@ impl Syncs {
                 match self.shared.records.hide_effect(&job.node, &uid, known).await {
                     Ok(known) => drop(job.known.insert(uid.clone(), known)),
                     Err(Unwritten::Refused(why)) => {
-                        tracing::warn!(node = &*job.node, uid = &*uid, why, "an ObjectSync is not written");
+                        tracing::warn!(node = &*job.node, uid = &*uid, why, "ObjectSync not written");
                     }
                     Err(Unwritten::Changed) => return Ok(End::Changed),
                     Err(Unwritten::Failed(failure)) => return Err(failure),
@@ -295,7 +295,7 @@ impl Syncs {
                 Ok(Some(known)) => drop(job.known.insert(uid.clone(), known)),
                 Ok(None) => drop(job.known.remove(&uid)),
                 Err(Unwritten::Refused(why)) => {
-                    tracing::warn!(node = &*job.node, uid = &*uid, why, "an ObjectSync is not written");
+                    tracing::warn!(node = &*job.node, uid = &*uid, why, "ObjectSync not written");
                 }
                 Err(Unwritten::Changed) => return Ok(End::Changed),
                 Err(Unwritten::Failed(failure)) => return Err(failure),
@@ -312,7 +312,7 @@ impl Syncs {
             Some(_) => {
                 tracing::warn!(
                     node = node.as_str(),
-                    "no ObjectSyncs are written of a node: its Node was made by somebody else"
+                    "Node without label edgesync.io/edge: ObjectSyncs not written"
                 );
                 Owner::Foreign
             }
@@ -379,12 +379,7 @@ impl Pause {
         // Concurrent writes fail together and count once.
         if self.is_over() {
             let time = PAUSE.saturating_mul(1 << self.failures.min(5)).min(PAUSE_MAX);
-            tracing::warn!(
-                node = node.as_str(),
-                why,
-                ?time,
-                "ObjectSyncs cannot be written: they are tried again"
-            );
+            tracing::warn!(node = node.as_str(), why, ?time, "writing ObjectSyncs failed, retrying");
             self.failures += 1;
             self.until = Some(Instant::now() + time);
         }

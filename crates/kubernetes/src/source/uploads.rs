@@ -201,7 +201,7 @@ impl Uploads {
         if !item.placed {
             return Err(Undone::Refused(
                 RefusedReason::NotPlaced,
-                format!("{key} does not belong on this node"),
+                format!("{key} is not placed on this node"),
             ));
         }
         let status = match item.status {
@@ -245,7 +245,7 @@ impl Uploads {
     async fn meant(&self, item: &StatusItem<'_>) -> Result<Object, Undone> {
         let key = item.key();
         let Some(object) = self.requests.get(item.resource, item.namespace, item.name).await? else {
-            return Err(Undone::Refused(RefusedReason::Gone, format!("there is no {key}")));
+            return Err(Undone::Refused(RefusedReason::Gone, format!("{key} not found")));
         };
         if object.uid() == item.uid {
             return Ok(object);
@@ -281,7 +281,7 @@ impl Uploads {
                 Err(Failure::Conflict(_)) => {}
                 // The namespace does not exist, and nodes create none.
                 Err(Failure::NotFound(_)) => {
-                    let why = format!("there is no namespace '{}' for {key}", key.namespace);
+                    let why = format!("namespace '{}' of {key} not found", key.namespace);
                     return Err(Undone::Refused(RefusedReason::Invalid, why));
                 }
                 Err(failure) => return Err(failure.into()),
@@ -293,7 +293,7 @@ impl Uploads {
                 return self.replace_event(node, &old, event).await;
             }
         }
-        Err(Undone::Refused(RefusedReason::Other, format!("the names that {key} may have are taken")))
+        Err(Undone::Refused(RefusedReason::Other, format!("create {key}: all possible names are taken")))
     }
 
     async fn replace_event(&self, node: &NodeName, old: &Object, mut event: Object) -> Result<(), Undone> {

@@ -50,7 +50,7 @@ impl Uploads {
                     return Ok(());
                 }
                 if !placed {
-                    let why = format!("{} does not belong on this node", effect.object.key());
+                    let why = format!("{} is not placed on this node", effect.object.key());
                     return Err(Undone::Refused(RefusedReason::NotPlaced, why));
                 }
                 if !self.make_record(node, effect).await? {
@@ -59,7 +59,7 @@ impl Uploads {
                 continue;
             };
             if !is_record_of(&record, node) {
-                let why = format!("the ObjectSync {name} was made by somebody else");
+                let why = format!("ObjectSync {name} exists without label {RECORD_NODE} of the node");
                 return Err(Undone::Refused(RefusedReason::Other, why));
             }
             if !label(&mut record, epoch, effect) {

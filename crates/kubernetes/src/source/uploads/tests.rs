@@ -216,5 +216,5 @@ async fn the_report_of_a_node_makes_its_node_and_that_of_a_kubelet_is_refused() 
     others.node = node_name("worker");
     let outcome = uploads.take(others).await.unwrap();
     assert_eq!(reasons(&outcome), [(1, RefusedReason::Other)]);
-    assert!(outcome.refused[0].message.contains("made by somebody else"), "{outcome:?}");
+    assert!(outcome.refused[0].message.contains("has no label edgesync.io/edge=true"), "{outcome:?}");
 }
