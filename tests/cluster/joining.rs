@@ -81,7 +81,7 @@ impl Setup {
         let service = self.open(name).await.unwrap();
         let kept = service.clone();
         let mut keeping = JoinSet::new();
-        keeping.spawn(async move { kept.keep(None).await });
+        keeping.spawn(async move { kept.run(None).await });
         Replica { service, _keeping: keeping }
     }
 }
@@ -99,12 +99,12 @@ impl Replica {
 
     /// Returns the nodes to disconnect next; fails after this time.
     async fn cut_within(&self, time: Duration) -> Vec<String> {
-        within("a node is cut", time, self.service.nodes_to_cut()).await
+        within("a node is cut", time, self.service.nodes_to_disconnect()).await
     }
 
     /// Waits until this node is disconnected, possibly after others.
     async fn until_cut(&self, node: &str, time: Duration) {
-        let cut = async { while !self.service.nodes_to_cut().await.iter().any(|cut| cut == node) {} };
+        let cut = async { while !self.service.nodes_to_disconnect().await.iter().any(|cut| cut == node) {} };
         within("the node is cut", time, cut).await;
     }
 }

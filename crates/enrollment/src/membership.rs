@@ -73,7 +73,7 @@ pub enum MembershipError {
     #[error(transparent)]
     Cluster(#[from] Failure),
     /// Every attempt has conflicted with another writer.
-    #[error("write {kind} '{id}': too many conflicting changes; try again")]
+    #[error("write {kind} '{id}': too many conflicting writes; try again")]
     Contended {
         /// The kind of document.
         kind: &'static str,
@@ -330,7 +330,7 @@ impl MembershipStore {
     }
 
     /// Reads the time of removal and the member record of a node from the store.
-    pub async fn standing(&self, node: &str) -> Result<(Option<Timestamp>, Option<MemberRecord>)> {
+    pub async fn removal_and_member(&self, node: &str) -> Result<(Option<Timestamp>, Option<MemberRecord>)> {
         let member = self.read_member(node).await?;
         Ok((member.removed, member.record()))
     }

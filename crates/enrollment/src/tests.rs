@@ -258,7 +258,7 @@ async fn a_revocation_completes_when_its_caller_is_cancelled() {
             .await
         );
     }
-    assert_eq!(service.nodes_to_cut().await, ["a"]);
+    assert_eq!(service.nodes_to_disconnect().await, ["a"]);
     assert!(service.is_revoked("a"));
     // The second publication waits for the first.
     service.publish().await.unwrap();
@@ -277,7 +277,7 @@ async fn a_revocation_that_fails_to_publish_is_in_force_and_retried() {
     let error = fixture.service.revoke_node("a").await.unwrap_err();
     assert!(error.message.contains("write revocation list for brokers"), "{error:?}");
     assert!(fixture.service.is_revoked("a") && fixture.service.revocation_list() != before);
-    assert_eq!(fixture.service.nodes_to_cut().await[0], "a");
+    assert_eq!(fixture.service.nodes_to_disconnect().await[0], "a");
     assert!(fixture.service.republish().await.is_err());
     let fixture = fixture.reopen(|_| {}).await;
     assert!(fixture.service.is_revoked("a") && fixture.service.republish().await.is_err());

@@ -17,7 +17,7 @@ use super::member::Member;
 use super::objects::{self, ClusterDocuments};
 use super::table::Table;
 use super::{Changed, MembershipError, MembershipStore, OperatorRecord, Result, warn_damaged};
-use crate::object_store::{Failure, Follow, News, Precondition};
+use crate::object_store::{Failure, Follow, Precondition, WatchEvent};
 use edgesync_object::{Object, ResourceVersion};
 
 /// Name of the mark, and the value of its label.
@@ -63,11 +63,11 @@ impl MembershipStore {
         let Some(documents) = &self.shared.cluster else { return Ok(()) };
         let mut follower = Follower::new(documents, &self.shared.cache);
         while !follower.is_listed {
-            let news = follower.watch.next().await;
-            if let News::Failed(why) = news {
+            let event = follower.watch.next().await;
+            if let WatchEvent::Failed(why) = event {
                 return Err(MembershipError::Unfollowed { namespace: documents.namespace.clone(), why });
             }
-            follower.observe(&news);
+            follower.observe(&event);
         }
         follower.cache.is_current.send_replace(true);
         let task = WatchTask(tokio::spawn(follower.run(probe_mark(documents))));
@@ -183,29 +183,29 @@ impl Follower {
     async fn run(mut self, (mut probes, _probing): (mpsc::Receiver<Probe>, JoinSet<()>)) {
         loop {
             tokio::select! {
-                news = self.watch.next() => self.observe(&news),
+                event = self.watch.next() => self.observe(&event),
                 Some(probe) = probes.recv() => self.check(probe),
             }
         }
     }
 
     /// Handles an event of the watch.
-    fn observe(&mut self, news: &News) {
+    fn observe(&mut self, event: &WatchEvent) {
         self.last_event = Instant::now();
-        match news {
-            News::Begun => (self.is_listed, self.observed_mark) = (false, 0.into()),
-            News::Complete => self.is_listed = true,
-            News::Listed(object) | News::Set(object) if object.name() == MARK => {
+        match event {
+            WatchEvent::ListStarted => (self.is_listed, self.observed_mark) = (false, 0.into()),
+            WatchEvent::Complete => self.is_listed = true,
+            WatchEvent::Listed(object) | WatchEvent::Updated(object) if object.name() == MARK => {
                 self.observed_mark = object.resource_version().into();
             }
-            News::Gone(object) if object.name() == MARK => self.observed_mark = 0.into(),
-            News::Failed(why) => {
+            WatchEvent::Deleted(object) if object.name() == MARK => self.observed_mark = 0.into(),
+            WatchEvent::Failed(why) => {
                 self.last_failure = Some(Instant::now());
                 self.mark_stale(why);
             }
-            News::Listed(_) | News::Set(_) | News::Gone(_) => {}
+            WatchEvent::Listed(_) | WatchEvent::Updated(_) | WatchEvent::Deleted(_) => {}
         }
-        self.cache.apply_event(news);
+        self.cache.apply_event(event);
     }
 
     /// Compares the mark that a probe has read with the delivered one.
@@ -273,26 +273,26 @@ impl Cache {
         }
     }
 
-    fn apply_event(&self, news: &News) {
-        let changed = match news {
-            News::Begun => {
+    fn apply_event(&self, event: &WatchEvent) {
+        let changed = match event {
+            WatchEvent::ListStarted => {
                 self.table().start_list();
                 return;
             }
-            News::Complete => {
+            WatchEvent::Complete => {
                 let mut changed = self.table().finish_list();
                 // The table does not hold operators: they may have changed.
                 changed.push(Changed::Operators);
                 return self.notify(changed);
             }
-            News::Failed(_) => return,
-            News::Listed(object) => {
+            WatchEvent::Failed(_) => return,
+            WatchEvent::Listed(object) => {
                 self.put(object, |table, member| table.list(member, &object.resource_version().into()))
             }
-            News::Set(object) => {
+            WatchEvent::Updated(object) => {
                 self.put(object, |table, member| table.set(member, &object.resource_version().into()))
             }
-            News::Gone(object) => self
+            WatchEvent::Deleted(object) => self
                 .put(object, |table, member| table.deleted(&member.node, &object.resource_version().into())),
         };
         self.notify(changed);

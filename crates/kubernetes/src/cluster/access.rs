@@ -11,7 +11,7 @@ use kube::{Client, Config};
 use tower::retry::Retry;
 use tower::{BoxError, service_fn};
 
-use super::kinds;
+use super::api_discovery;
 use super::plan::Kinds;
 use edgesync_object::ResourceVersion;
 
@@ -22,12 +22,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Retries of a request to an overloaded server before the caller gets the error.
 const ATTEMPTS: u32 = 3;
 /// First and maximum backoff between retries, unless the server sends `Retry-After`.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// Source of the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {
-    /// A named kubeconfig.
+    /// A load_kubeconfig kubeconfig.
     Kubeconfig(PathBuf),
     /// The kubeconfig of this user: `$KUBECONFIG`, else `~/.kube/config`.
     User,
@@ -66,7 +66,7 @@ pub enum AccessError {
         /// The existing contexts, as a phrase.
         known: String,
     },
-    /// No kubeconfig was named and none was found.
+    /// No kubeconfig was load_kubeconfig and none was find_credentials.
     #[error(
         "find cluster credentials: kubernetes.kubeconfig is not set, and there is no service account of a Pod \
          ({service_account})"
@@ -149,25 +149,25 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Finds the credentials: the named kubeconfig, else the Pod's service account, else the user's
+    /// Finds the credentials: the load_kubeconfig kubeconfig, else the Pod's service account, else the user's
     /// kubeconfig. Sends no request; [`Self::version`] does.
     ///
     /// # Errors
-    /// No credentials are found, or they are unreadable.
+    /// No credentials are find_credentials, or they are unreadable.
     pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, AccessError> {
         let (config, credentials) = match kubeconfig {
-            Some(path) => named(path, None).await?,
-            None => found().await?,
+            Some(path) => load_kubeconfig(path, None).await?,
+            None => find_credentials().await?,
         };
         Self::with(config, credentials)
     }
 
-    /// Loads the named kubeconfig with one of its contexts, by default the current one.
+    /// Loads the load_kubeconfig kubeconfig with one of its contexts, by default the current one.
     ///
     /// # Errors
     /// The kubeconfig is unreadable or has no such context.
     pub async fn connect_in(kubeconfig: &Path, context: Option<&str>) -> Result<Self, AccessError> {
-        let (config, credentials) = named(kubeconfig, context).await?;
+        let (config, credentials) = load_kubeconfig(kubeconfig, context).await?;
         Self::with(config, credentials)
     }
 
@@ -179,7 +179,7 @@ impl Cluster {
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         match Client::try_from(config) {
             Ok(following) => Ok(Self {
-                client: patient(following.clone()),
+                client: with_retries(following.clone()),
                 following: Box::new(following),
                 server,
                 credentials,
@@ -188,13 +188,19 @@ impl Cluster {
         }
     }
 
+    /// Returns a client for tests, without discovery of credentials.
+    #[cfg(test)]
+    pub(super) fn at(config: Config) -> Self {
+        Self::with(config, Credentials::User).unwrap()
+    }
+
     /// Returns the version of the cluster, such as `v1.20.2`.
     ///
     /// # Errors
     /// The server is unavailable; the message says how to fix it.
     pub async fn version(&self) -> Result<String, Unserved> {
-        let asked = self.client.apiserver_version().await;
-        asked.map(|info| info.git_version).map_err(|error| self.unserved(&error))
+        let version = self.client.apiserver_version().await;
+        version.map(|info| info.git_version).map_err(|error| self.unserved(&error))
     }
 
     /// Discovers the kinds that the cluster serves.
@@ -202,7 +208,7 @@ impl Cluster {
     /// # Errors
     /// The server is unavailable, not ready yet, or fails discovery.
     pub async fn kinds(&self) -> Result<Kinds, Unserved> {
-        kinds::discover(&self.client).await.map_err(|error| self.unserved(&error))
+        api_discovery::discover(&self.client).await.map_err(|error| self.unserved(&error))
     }
 
     /// Returns the newest resource version that the cluster has assigned. Later ones are newer,
@@ -211,13 +217,13 @@ impl Cluster {
     /// # Errors
     /// The server is unavailable, or does not let this program list Nodes.
     pub async fn reached(&self) -> Result<ResourceVersion, Unserved> {
-        kinds::reached(&self.client).await.map_err(|error| self.unserved(&error))
+        api_discovery::reached(&self.client).await.map_err(|error| self.unserved(&error))
     }
 
     /// Classifies an error of the client library.
     pub(super) fn unserved(&self, error: &kube::Error) -> Unserved {
         let (server, credentials) = (self.server.clone(), self.credentials.clone());
-        let cause = root(error);
+        let cause = root_cause(error);
         match error {
             kube::Error::Api(status) if status.code == 401 => {
                 Unserved::Unknown { server, credentials, cause: status.message.clone() }
@@ -230,8 +236,8 @@ impl Cluster {
 }
 
 /// Returns a client that retries with backoff while the server is overloaded (429, 503, 504).
-fn patient(client: Client) -> Client {
-    let Ok(policy) = RetryPolicy::new(PAUSES.0, PAUSES.1, ATTEMPTS, true) else { return client };
+fn with_retries(client: Client) -> Client {
+    let Ok(policy) = RetryPolicy::new(BACKOFF.0, BACKOFF.1, ATTEMPTS, true) else { return client };
     let namespace = client.default_namespace().to_owned();
     let once = service_fn(move |request| {
         let client = client.clone();
@@ -241,7 +247,7 @@ fn patient(client: Client) -> Client {
 }
 
 /// Returns the message of the innermost error; the outer layers only wrap it.
-pub(super) fn root(error: &dyn Error) -> String {
+pub(super) fn root_cause(error: &dyn Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;
@@ -258,7 +264,7 @@ fn problem(error: &KubeconfigError) -> String {
     all.lines().next().unwrap_or_default().to_owned()
 }
 
-async fn named(path: &Path, context: Option<&str>) -> Result<(Config, Credentials), AccessError> {
+async fn load_kubeconfig(path: &Path, context: Option<&str>) -> Result<(Config, Credentials), AccessError> {
     let credentials = Credentials::Kubeconfig(path.to_owned());
     let kubeconfig = match Kubeconfig::read_from(path) {
         Ok(kubeconfig) => kubeconfig,
@@ -279,7 +285,7 @@ async fn named(path: &Path, context: Option<&str>) -> Result<(Config, Credential
     }
 }
 
-async fn found() -> Result<(Config, Credentials), AccessError> {
+async fn find_credentials() -> Result<(Config, Credentials), AccessError> {
     let service_account = match Config::incluster() {
         Ok(config) => return Ok((config, Credentials::ServiceAccount)),
         Err(error) => error,
@@ -340,8 +346,8 @@ mod tests {
                 fs::write(&path, text).unwrap();
             }
             let error = chain(&Cluster::connect(Some(&path)).await.unwrap_err());
-            let named = format!("load kubeconfig {}: ", path.display());
-            assert!(error.starts_with(&named) && error.contains(expected), "{error}");
+            let load_kubeconfig = format!("load kubeconfig {}: ", path.display());
+            assert!(error.starts_with(&load_kubeconfig) && error.contains(expected), "{error}");
             assert!(!error.contains('\n') && error.matches("os error").count() < 2, "{error}");
         }
     }

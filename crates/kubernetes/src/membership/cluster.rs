@@ -19,7 +19,7 @@ async fn next(changes: &mut Changes) -> Changed {
 }
 
 async fn two(served: &Served) -> (MembershipStore, MembershipStore) {
-    let (one, other) = (served.register().await, served.register().await);
+    let (one, other) = (served.members().await, served.members().await);
     one.follow().await.unwrap();
     other.follow().await.unwrap();
     (one, other)
@@ -200,7 +200,7 @@ async fn while_the_cluster_is_away_what_is_known_stays_and_what_was_missed_is_to
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_register_that_follows_nothing_tells_what_there_is() {
     let served = Served::start().await;
-    let (one, asked) = (served.register().await, served.register().await);
+    let (one, asked) = (served.members().await, served.members().await);
     one.put_token(token("t", None, 9)).await.unwrap();
     one.spend_token("t", certificate("1", "a"), at(200)).await.unwrap().unwrap();
     one.revoke_certificates("a", at(300)).await.unwrap();
@@ -212,7 +212,7 @@ async fn a_register_that_follows_nothing_tells_what_there_is() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_on_a_dead_connection_is_noticed_within_two_seconds_of_a_revocation() {
     let served = Served::start().await;
-    let one = served.register().await;
+    let one = served.members().await;
     let (cluster, way) = served.way().await;
     let other = MembershipStore::of_cluster(Arc::new(cluster), NAMESPACE);
     other.follow().await.unwrap();

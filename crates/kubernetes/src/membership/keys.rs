@@ -18,7 +18,7 @@ async fn delete(served: &Served, name: &str) {
 
 /// Returns the error with which a replica refuses to start.
 async fn refused(served: &Served, name: &str) -> String {
-    let error = EnrollmentService::open(options(served, name), served.register().await).await.unwrap_err();
+    let error = EnrollmentService::open(options(served, name), served.members().await).await.unwrap_err();
     format!("{error:#}")
 }
 
@@ -72,7 +72,7 @@ async fn the_operators_own_ca_becomes_that_of_the_cluster_and_another_one_is_ref
     for (directory, good) in [(&own, true), (&other, false)] {
         std::fs::remove_file(directory.join("ca.key")).unwrap();
         let name = directory.file_name().unwrap().to_str().unwrap();
-        let opened = EnrollmentService::open(options(&served, name), served.register().await).await;
+        let opened = EnrollmentService::open(options(&served, name), served.members().await).await;
         assert_eq!(opened.is_ok(), good, "{name}");
     }
     delete(&served, "edgesync-ca").await;

@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(2);
 /// A replica that follows changes of others.
 pub(super) struct Replica {
     pub(super) service: EnrollmentService,
-    _keeping: JoinSet<()>,
+    _tasks: JoinSet<()>,
 }
 
 pub(super) fn options(served: &Served, name: &str) -> EnrollmentOptions {
@@ -33,11 +33,11 @@ pub(super) fn options(served: &Served, name: &str) -> EnrollmentOptions {
 }
 
 pub(super) async fn open(served: &Served, name: &str) -> Replica {
-    let service = EnrollmentService::open(options(served, name), served.register().await).await.unwrap();
-    let kept = service.clone();
-    let mut keeping = JoinSet::new();
-    keeping.spawn(async move { kept.keep(None).await });
-    Replica { service, _keeping: keeping }
+    let service = EnrollmentService::open(options(served, name), served.members().await).await.unwrap();
+    let running = service.clone();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { running.run(None).await });
+    Replica { service, _tasks: tasks }
 }
 
 impl Replica {
@@ -52,8 +52,8 @@ impl Replica {
     }
 
     /// Returns the next nodes to disconnect; fails after [`SOON`].
-    async fn cut(&self) -> Vec<String> {
-        within("a node is cut", SOON, self.service.nodes_to_cut()).await
+    async fn disconnected(&self) -> Vec<String> {
+        within("a node is cut", SOON, self.service.nodes_to_disconnect()).await
     }
 }
 
@@ -102,7 +102,7 @@ async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_second
     let empty = other.service.revocation_list();
     let begun = Instant::now();
     assert_eq!(one.service.revoke_node("a").await.unwrap(), 1);
-    assert_eq!(other.cut().await, ["a"]);
+    assert_eq!(other.disconnected().await, ["a"]);
     assert_within(begun.elapsed(), SOON);
     assert!(other.service.is_revoked("a"));
     let list = other.service.revocation_list();
@@ -116,7 +116,7 @@ async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_second
     let request = Key::generate().unwrap().node_request("a").unwrap();
     let renewed = other.service.renew(&certificate, "a", &request).await;
     assert_eq!(renewed.unwrap_err().code, 403);
-    assert_eq!(one.cut().await, ["a"]);
+    assert_eq!(one.disconnected().await, ["a"]);
     // A replica that starts later reads it at startup.
     assert!(open(&served, "3").await.service.is_revoked("a"));
 }
@@ -132,7 +132,7 @@ async fn a_node_that_has_joined_anew_meanwhile_is_cut_too() {
     one.service.revoke_node("a").await.unwrap();
     one.join(&create().await, "a").await.unwrap();
     // The node has a valid certificate, and possibly a connection from before.
-    assert_eq!(other.cut().await, ["a"]);
+    assert_eq!(other.disconnected().await, ["a"]);
     assert!(!one.service.is_revoked("a"));
     let end = Instant::now() + SOON;
     while other.service.is_revoked("a") {
@@ -155,7 +155,7 @@ async fn an_operator_with_a_kubeconfig_does_all_that_from_anywhere() {
     assert!(enrollment.revoke_token(&new.record.id).await.unwrap());
     assert_eq!(replica.join(&new.token, "b").await.unwrap_err().code, 401);
     assert_eq!(enrollment.revoke_node("a").await.unwrap(), 1);
-    assert_eq!(replica.cut().await, ["a"]);
+    assert_eq!(replica.disconnected().await, ["a"]);
     assert!(enrollment.forget_node("a").await.unwrap());
 
     let identity = enrollment.new_operator("ada", edgesync_api::Role::View, HOUR).await.unwrap();

@@ -29,7 +29,7 @@ async fn a_lease_is_made_with_its_node_and_renewed_in_the_words_of_kubelets() {
     let annotations = json!({"edgesync.io/served-by": "a", "team": "b"});
     assert_eq!(at(&lease, "/metadata/annotations"), &annotations);
     let found = leases.list().await.unwrap();
-    assert_eq!(found, [Found { uid: lease.uid().into(), renewal: renewal("edge-1", 9) }]);
+    assert_eq!(found, [StoredLease { uid: lease.uid().into(), renewal: renewal("edge-1", 9) }]);
 }
 
 #[tokio::test]

@@ -126,7 +126,7 @@ async fn a_replica_whose_connection_is_dead_writes_nothing_over_what_is_newer() 
     write(&b).await;
     write(&a).await;
     assert_eq!(version(&rig, "edge-1.u-1").await, "12");
-    assert_eq!(a.syncs.waiting(), 0, "it has dropped it");
+    assert_eq!(a.syncs.queued(), 0, "it has dropped it");
 
     // A replica that has not read the records yet is fenced as well.
     let c = rig.replica("c");
@@ -177,13 +177,13 @@ async fn records_wait_for_the_node_that_they_belong_to() {
     a.syncs.replace(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 10))]);
     a.syncs.replace(&node_name("worker"), vec![("u-1".into(), record("shop", "one", 10))]);
     let others = async {
-        let mut woken = a.syncs.shared.woken.subscribe();
+        let mut wakeups = a.syncs.shared.wakeups.subscribe();
         // The Node of a kubelet gets none, and blocks nothing.
-        while a.syncs.waiting() != 1 {
-            woken.changed().await.unwrap();
+        while a.syncs.queued() != 1 {
+            wakeups.changed().await.unwrap();
         }
         rig.create_node("edge-1").await;
-        pass(NO_NODE).await;
+        pass(MISSING_NODE_DELAY).await;
         a.syncs.settled().await;
     };
     tokio::select! {
@@ -207,5 +207,5 @@ async fn a_namespace_that_is_being_deleted_holds_nothing_up() {
     a.syncs.replace(&node_name("edge-1"), all);
     write(&a).await;
     assert_eq!(version(&rig, "edge-1.u-2").await, "20");
-    assert_eq!(a.syncs.waiting(), 0);
+    assert_eq!(a.syncs.queued(), 0);
 }

@@ -38,7 +38,7 @@ fn batch(confirmed: u64, items: &[(u64, bool, EffectContent)]) -> UploadBatch {
 }
 
 async fn take(replica: &Replica, batch: UploadBatch) -> Vec<RefusedReason> {
-    let outcome = replica.uploads.take(batch).await.unwrap();
+    let outcome = replica.uploads.ingest(batch).await.unwrap();
     outcome.refused.into_iter().map(|refused| refused.reason).collect()
 }
 
@@ -129,7 +129,7 @@ async fn a_replica_that_serves_the_node_no_more_and_the_record_of_somebody_else_
     let newer = effect(Some(42), 42, EffectState::InEffect);
     take(&b, batch(2, &[(3, true, newer)])).await;
     let late = batch(1, &[(2, true, effect(Some(41), 42, EffectState::NotInEffect))]);
-    let error = a.uploads.take(late).await.unwrap_err().to_string();
+    let error = a.uploads.ingest(late).await.unwrap_err().to_string();
     assert!(error.contains("another replica"), "{error}");
     assert_eq!(shown(&rig).await, [json!("42"), json!("InEffect"), json!("41")]);
 
@@ -148,7 +148,7 @@ async fn where_not_every_object_has_a_record_nothing_is_shown_and_nothing_held_u
     let (rig, a) = start().await;
     let uploads = Uploads::new(rig.requests(), a.leases.clone(), a.nodes.clone(), None);
     let outcome =
-        uploads.take(batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await.unwrap();
+        uploads.ingest(batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await.unwrap();
     assert_eq!((outcome.taken.last.status, outcome.refused), (1, Vec::new()));
     assert_eq!(record(&rig).await, None);
 }
@@ -157,7 +157,7 @@ async fn where_not_every_object_has_a_record_nothing_is_shown_and_nothing_held_u
 async fn what_a_lost_database_file_knew_is_shown_no_more_once_the_node_is_welcome_with_another_one() {
     let (rig, a) = start().await;
     take(&a, batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await;
-    a.syncs.follow(&node_name("edge-1"), Epoch(7));
+    a.syncs.set_epoch(&node_name("edge-1"), Epoch(7));
     a.syncs.replace(&node_name("edge-1"), held(41));
     write(&a).await;
     assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("41")]);
@@ -165,7 +165,7 @@ async fn what_a_lost_database_file_knew_is_shown_no_more_once_the_node_is_welcom
     // Another replica serves the node with a new database file that holds the same objects.
     let b = rig.replica("b");
     b.leases.claim(&node_name("edge-1")).await.unwrap();
-    b.syncs.follow(&node_name("edge-1"), Epoch(8));
+    b.syncs.set_epoch(&node_name("edge-1"), Epoch(8));
     b.syncs.replace(&node_name("edge-1"), held(41));
     write(&b).await;
     assert_eq!(shown(&rig).await, [Value::Null, Value::Null, json!("41")]);

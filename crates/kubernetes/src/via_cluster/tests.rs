@@ -43,7 +43,7 @@ fn a_node_is_what_its_conditions_say() {
     let silent = object(json!({"metadata": {"name": "edge-1"}}));
     let shown = json!(nodes::show(&silent, None, None));
     assert_eq!((&shown["state"], &shown["ready"]), (&json!("offline"), &Value::Null));
-    assert_eq!(nodes::held(&silent), None);
+    assert_eq!(nodes::held_back(&silent), None);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn what_the_cluster_says_is_told_with_its_kind() {
         (Failure::Invalid("no".into()), 400),
     ] {
         let message = failure.to_string();
-        let status = unremembered(failure.into());
+        let status = membership_status(failure.into());
         assert_eq!((status.code, status.message), (code, message));
     }
 }
