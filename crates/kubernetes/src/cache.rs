@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_put_is_there_in_its_newest_version_until_it_is_removed() {
+    async fn a_cache_has_the_newest_version_until_removal() {
         let directory = tempfile::tempdir().unwrap();
         let cache = opened(directory.path());
         let (old, new) = (put("cm", "a", 1, "old"), put("cm", "a", 2, "new"));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_that_there_is_comes_in_parts_that_are_bounded_in_objects_and_bytes() {
+    async fn cache_parts_are_bounded_in_objects_and_bytes() {
         let directory = tempfile::tempdir().unwrap();
         let cache = opened(directory.path());
         let many = (0..PART_ROWS + 1).map(|n| put("cm", &format!("u{n}"), 1, "x")).collect();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cache_begins_empty_whatever_was_there_and_leaves_alone_what_is_no_cache() {
+    async fn a_cache_starts_empty_and_refuses_foreign_files() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cache.db");
         let cache = opened(directory.path());

@@ -86,7 +86,7 @@ async fn a_token_is_counted_with_the_certificate() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_at_once_a_token_lets_in_as_many_as_it_may() {
+async fn concurrent_joins_never_exceed_the_uses_of_a_token() {
     with_each(async |members: MembershipStore| {
         members.put_token(token("t", None, 3)).await.unwrap();
         let tries = (0..20).map(|number| {
@@ -113,7 +113,7 @@ async fn of_many_at_once_a_token_lets_in_as_many_as_it_may() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_who_want_one_name_at_once_one_gets_it_and_the_others_keep_their_tokens() {
+async fn one_of_many_concurrent_joins_gets_the_name() {
     with_each(async |members: MembershipStore| {
         let tries = (0..8).map(|number| {
             let members = members.clone();
@@ -155,7 +155,7 @@ async fn a_token_is_for_its_node_and_an_unbound_one_for_free_names() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_was_used_is_free_again_only_when_it_is_forgotten() {
+async fn a_used_name_is_free_only_after_it_is_forgotten() {
     with_each(async |members: MembershipStore| {
         members.put_token(token("t", None, 9)).await.unwrap();
         members.put_token(token("bound", Some("a"), 9)).await.unwrap();
@@ -185,7 +185,7 @@ async fn a_name_that_was_used_is_free_again_only_when_it_is_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_revoked_certificate_is_doubtful_at_a_broker_until_it_is_known_to_be_refused() {
+async fn a_revoked_certificate_is_doubtful_until_a_broker_refuses_it() {
     with_each(async |members: MembershipStore| {
         members.put_token(token("t", None, 9)).await.unwrap();
         spend(&members, "t", "1", "a").await.unwrap();
@@ -204,7 +204,7 @@ async fn a_revoked_certificate_is_doubtful_at_a_broker_until_it_is_known_to_be_r
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn revoking_a_node_revokes_its_certificates_and_tokens_until_it_joins_anew() {
+async fn revocation_of_a_node_covers_its_certificates_and_tokens() {
     with_each(async |members: MembershipStore| {
         members.put_token(token("old", Some("a"), 9)).await.unwrap();
         members.put_token(token("other", None, 9)).await.unwrap();
@@ -226,7 +226,7 @@ async fn revoking_a_node_revokes_its_certificates_and_tokens_until_it_joins_anew
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_a_known_certificate_of_the_node_is_renewed_and_not_without_end() {
+async fn renewal_needs_a_recorded_certificate_and_has_a_limit() {
     with_each(async |members: MembershipStore| {
         members.put_token(token("t", None, 9)).await.unwrap();
         spend(&members, "t", "f1", "a").await.unwrap();
@@ -251,7 +251,7 @@ async fn only_a_known_certificate_of_the_node_is_renewed_and_not_without_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_can_be_revoked_and_tells_whether_it_was_of_use() {
+async fn revocation_of_a_token_returns_whether_it_was_usable() {
     with_each(async |members: MembershipStore| {
         for (id, uses) in [("t", 1), ("used", 1), ("late", 1)] {
             members.put_token(token(id, None, uses)).await.unwrap();
@@ -268,7 +268,7 @@ async fn a_token_can_be_revoked_and_tells_whether_it_was_of_use() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_ended_long_ago_is_forgotten() {
+async fn expired_tokens_and_certificates_are_pruned() {
     with_each(async |members: MembershipStore| {
         members.put_token(token("t", None, 9)).await.unwrap();
         spend(&members, "t", "1", "a").await.unwrap();
@@ -283,7 +283,7 @@ async fn what_ended_long_ago_is_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_removed_node_is_remembered_with_its_labels_until_it_is_admitted() {
+async fn a_removed_node_keeps_its_labels_until_it_is_admitted() {
     with_each(async |members: MembershipStore| {
         let labels = |site: &str| Labels::from([("site".to_owned(), site.to_owned())]);
         for (id, site) in [("t", "north"), ("next", "west")] {

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kubeconfig_that_cannot_be_used_says_which_one_and_why() {
+    async fn an_unusable_kubeconfig_is_named_with_the_cause() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         for (text, expected) in [
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_cannot_be_reached_is_named() {
+    async fn an_unreachable_server_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         // The port is free: its listener is closed.
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_has_too_much_to_do_is_asked_again_when_it_says() {
+    async fn an_overloaded_server_is_retried_after_its_retry_after() {
         let version = r#"{"major":"1","minor":"20","gitVersion":"v1.20.2","gitCommit":"","gitTreeState":"","buildDate":"","goVersion":"","compiler":"","platform":""}"#;
         let (address, given) = scripted([BUSY, BUSY, ("200 OK\r\nContent-Type: application/json", version)]);
         let begun = Instant::now();
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_asks_a_server_that_does_not_serve_is_told_before_long() {
+    async fn an_unavailable_server_is_an_error_after_some_attempts() {
         let (address, given) = scripted([DOWN; 3]);
         let answer = tokio::time::timeout(Duration::from_secs(20), version_of(address)).await;
         let error = answer.expect("it is told soon").unwrap_err();

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_complete_list_leaves_out_is_gone_and_a_list_that_breaks_off_leaves_nothing_out() {
+    fn only_a_complete_list_deletes_missing_objects() {
         let mut index = ObjectIndex::default();
         assert!(listed(&mut index, ONE, &["a", "b", "c"]).is_empty());
         // The list breaks off after its first part and restarts.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_another_watch_tells_of_is_not_gone() {
+    fn an_object_stays_while_another_watch_reports_it() {
         let mut index = ObjectIndex::default();
         listed(&mut index, ONE, &["a", "b"]);
         listed(&mut index, TWO, &["a"]);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_is_behind_another_one_takes_nothing_back() {
+    fn a_lagging_watch_reverts_nothing() {
         let mut index = ObjectIndex::default();
         listed(&mut index, ONE, &["a"]);
         assert!(index.set(ONE, &object("a", 5)));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_cluster_that_was_restored_older_versions_are_taken_from_whichever_watch_tells_them() {
+    fn a_restored_cluster_may_report_older_versions() {
         let mut index = ObjectIndex::default();
         index.set(ONE, &object("a", 5));
         assert!(!index.set(TWO, &object("a", 3)));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_watch_that_is_given_up_goes_what_it_alone_tells_of() {
+    fn a_released_watch_deletes_objects_that_only_it_reported() {
         let mut index = ObjectIndex::default();
         listed(&mut index, ONE, &["a", "b"]);
         listed(&mut index, TWO, &["b", "c"]);

@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_watched_where_it_selects_and_as_it_selects() {
+    fn a_rule_is_watched_in_its_namespaces_with_its_selector() {
         let rule = rule(0, &["cm", "widgets"], &["shop", "plant"], "tier=edge");
         assert_eq!(
             planned(&[rule]),
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_and_very_many_namespaces_are_watched_everywhere() {
+    fn patterns_and_many_namespaces_need_a_cluster_wide_watch() {
         assert_eq!(planned(&[rule(0, &["cm"], &["shop-*", "plant"], "")]), ["configmaps for 0"]);
         let many: Vec<String> = (0..=MAX_NAMESPACES).map(|number| format!("n{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -460,14 +460,14 @@ mod tests {
     }
 
     #[test]
-    fn kinds_without_namespaces_are_in_none_that_is_named() {
+    fn cluster_scoped_kinds_are_in_no_named_namespace() {
         assert_eq!(planned(&[rule(0, &["clusterrole"], &["shop"], "")]), [""; 0]);
         let everywhere = ["clusterroles.rbac.authorization.k8s.io for 0"];
         assert_eq!(planned(&[rule(0, &["clusterrole"], &[], "")]), everywhere);
     }
 
     #[test]
-    fn a_rule_without_kinds_has_all_that_can_be_placed_but_what_orders_the_cluster() {
+    fn a_rule_without_kinds_watches_all_placeable_kinds() {
         let all = planned(&[rule(0, &[], &[], "tier=edge")]);
         let plurals: Vec<&str> = all.iter().map(|watch| watch.split(' ').next().unwrap()).collect();
         let expected =
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_after_the_same_kind_in_the_same_place_shares_a_watch() {
+    fn interests_in_the_same_scope_share_a_watch() {
         let rules =
             |one: &str, other: &str| planned(&[rule(0, &["cm"], &[], one), rule(1, &["cm"], &[], other)]);
         assert_eq!(rules("tier=a", "tier=b"), ["configmaps with tier in (a,b) for 0 1"]);
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_not_watched_where_everywhere_is_unless_that_tells_less_or_is_refused() {
+    fn a_cluster_wide_watch_replaces_those_of_namespaces_it_covers() {
         let rules = [rule(0, &["cm"], &[], "tier"), rule(1, &["cm"], &["shop"], "tier=a")];
         assert_eq!(planned(&rules), ["configmaps with tier for 0 1"]);
         let less = [rule(0, &["cm"], &[], "tier"), rule(1, &["cm"], &["shop"], "app=web")];
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_name_their_nodes_are_watched_by_their_label_or_all_looked_at() {
+    fn labelled_objects_are_selected_and_annotated_kinds_read_whole() {
         let kinds = || vec!["cm".parse().unwrap(), "Widget".parse().unwrap()];
         let labelled =
             ["configmaps with edgesync.io/node for Named", "widgets.lab.io with edgesync.io/node for Named"];
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_watched_where_they_are_on_a_node_with_what_they_refer_to() {
+    fn pods_are_watched_if_bound_with_their_references() {
         let shop: Glob = "shop".parse().unwrap();
         let interests = [Interest::pods("*".parse().unwrap()), Interest::referred(Target::Secret, shop)];
         assert_eq!(planned(&interests), ["pods on a node for Pods", "secrets in namespace shop for Pods"]);
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fleet_has_its_nodes_and_rules_and_nobody_else_has_them() {
+    fn only_the_fleet_watches_nodes_and_rules() {
         let mut kinds = served(&["node", "cm"]);
         kinds.served.push(Arc::new(kinds::guess("edgesync.io/v1alpha1", "Placement", true)));
         let [nodes, rules] = Interest::fleet("edgesync.io/fleet=a".parse().unwrap());
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_is_not_served_is_a_problem_of_its_rule_and_of_no_other() {
+    fn an_unserved_kind_is_a_problem_of_its_rule_only() {
         let rules = [rule(0, &["cm", "gizmos"], &[], ""), rule(1, &["secrets"], &[], "")];
         let problem = |kinds: &Kinds| {
             let plan = Plan::of(&rules, kinds, &BTreeSet::new());
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_group_serves_is_not_forgotten_while_it_does_not_answer() {
+    fn kinds_of_a_group_stay_while_its_discovery_fails() {
         let mut kinds = Kinds { undiscovered: ["lab.io".to_owned()].into(), ..served(&["cm"]) };
         kinds.keep_undiscovered(&usual());
         let plan = Plan::of(&[rule(0, &["Widget"], &[], "")], &kinds, &BTreeSet::new());
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_of_a_part_that_does_not_answer_is_told_once_as_unread() {
+    fn an_undiscovered_group_is_unread_once() {
         let kinds = Kinds { undiscovered: ["lab.io".to_owned()].into(), ..served(&["cm"]) };
         let rules = [rule(0, &[], &[], ""), rule(1, &["gizmos"], &[], ""), rule(2, &["gizmos"], &[], "")];
         let plan = Plan::of(&rules, &kinds, &BTreeSet::new());
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_take_too_many_watches_is_a_problem_of_who_comes_last() {
+    fn excess_watches_are_problems_of_the_last_rules() {
         let name = |rule: usize, number: usize| format!("n{rule}-{number}");
         let names = |rule: usize| (0..MAX_NAMESPACES).map(|number| name(rule, number)).collect::<Vec<_>>();
         let rules = |count: usize| {
@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_that_is_too_long_for_a_request_selects_everything() {
+    fn a_selector_too_long_for_a_request_selects_everything() {
         let values = |number: usize| format!("tier=v{number:060}");
         let rules: Vec<Interest> =
             (0..400).map(|number| rule(number, &["cm"], &[], &values(number))).collect();

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_is_free_and_the_rest_comes_at_the_rate() {
+    async fn a_burst_is_free_and_further_requests_follow_the_rate() {
         let limiter = RateLimiter::new(10, 4);
         let times = finished(&limiter, Priority::Urgent, 24).await;
         assert_eq!(times[3], Duration::ZERO);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_background_leaves_half_of_the_burst_to_what_is_urgent() {
+    async fn background_requests_leave_half_of_the_burst() {
         let limiter = RateLimiter::new(10, 8);
         let times = finished(&limiter, Priority::Background, 6).await;
         assert_eq!((times[3], times[4] > Duration::ZERO), (Duration::ZERO, true));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_in_the_background_is_done_while_something_urgent_waiting() {
+    async fn background_requests_yield_to_waiting_urgent_ones() {
         for burst in [1, 8] {
             let limiter = RateLimiter::new(10, burst);
             finished(&limiter, Priority::Urgent, burst as usize).await;
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_gives_up_takes_no_place() {
+    async fn a_cancelled_wait_takes_no_token() {
         let limiter = RateLimiter::new(1, 1);
         limiter.wait(Priority::Urgent).await;
         let start = Instant::now();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_rate_holds_at_once() {
+    async fn a_new_rate_applies_at_once() {
         let limiter = RateLimiter::new(1, 1);
         limiter.set(100, 50);
         assert_eq!(finished(&limiter, Priority::Urgent, 50).await[49], Duration::ZERO);

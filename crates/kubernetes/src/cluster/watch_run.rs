@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_of_a_list_says_what_it_is_and_not_who_manages_it() {
+    fn a_listed_object_gets_its_type_and_loses_managed_fields() {
         let metadata = json!({"name": "a", "namespace": "shop", "uid": "u", "resourceVersion": "7", "labels": {"x": "y"}});
         let mut managed = metadata.clone();
         managed["managedFields"] = json!([{"manager": "m", "operation": "Apply"}]);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_cannot_be_started_begins_anew_and_one_that_was_cut_does_not() {
+    fn only_a_watch_that_cannot_start_needs_a_relist() {
         for (code, reason, relists, expected) in [
             (403, "Forbidden", true, "Some(Refused(\"why\"))"),
             (404, "NotFound", true, "Some(Unserved)"),

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watch_that_breaks_again_and_again_keeps_nobody_waiting_and_one_that_breaks_once_does() {
+    fn a_watch_is_given_up_after_repeated_failures() {
         let mut state = WatchState::Healthy;
         for times in 1..MAX_FAILURES {
             state = state.after_failure("timeout".to_owned());

@@ -27,7 +27,7 @@ fn fingerprint(service: &EnrollmentService) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replicas_that_start_at_once_have_the_same_ca_and_believe_each_others_tokens() {
+async fn replicas_that_start_together_share_the_ca_and_token_key() {
     let served = Served::start().await;
     let (one, two, three) = tokio::join!(open(&served, "1"), open(&served, "2"), open(&served, "3"));
     let trusted = fingerprint(&one.service);
@@ -50,7 +50,7 @@ async fn replicas_that_start_at_once_have_the_same_ca_and_believe_each_others_to
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_operators_own_ca_becomes_that_of_the_cluster_and_another_one_is_refused() {
+async fn the_operators_ca_becomes_the_clusters_and_another_is_refused() {
     let served = Served::start().await;
     let (own, other) = (options(&served, "own").directory, options(&served, "other").directory);
     for directory in [&own, &other] {
@@ -82,7 +82,7 @@ async fn the_operators_own_ca_becomes_that_of_the_cluster_and_another_one_is_ref
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ca_that_is_lost_or_replaced_is_noticed_before_nodes_are_shut_out() {
+async fn a_lost_or_replaced_ca_stops_the_start_of_a_replica() {
     let served = Served::start().await;
     let first = fingerprint(&open(&served, "1").await.service);
     let secrets = kinds::by_word("secrets").unwrap().resource();
@@ -119,7 +119,7 @@ async fn a_ca_that_is_lost_or_replaced_is_noticed_before_nodes_are_shut_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_elsewhere_makes_no_keys_and_is_told_where_there_are_none() {
+async fn a_remote_operator_creates_no_keys() {
     let served = Served::start().await;
     let error =
         Enrollment::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap_err().to_string();

@@ -58,7 +58,7 @@ impl Replica {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_twenty_who_join_at_three_replicas_with_a_token_for_one_use_exactly_one_gets_in() {
+async fn a_single_use_token_admits_one_device_at_three_replicas() {
     let served = Served::start().await;
     let replicas = [open(&served, "1").await, open(&served, "2").await, open(&served, "3").await];
     let token = replicas[0].service.enrollment().create_token(None, HOUR, 1, Labels::new()).await.unwrap();
@@ -94,7 +94,7 @@ async fn of_twenty_who_join_at_three_replicas_with_a_token_for_one_use_exactly_o
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_seconds() {
+async fn a_revocation_reaches_other_replicas_within_two_seconds() {
     let served = Served::start().await;
     let (one, other) = (open(&served, "1").await, open(&served, "2").await);
     let token = one.service.enrollment().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token;
@@ -122,7 +122,7 @@ async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_second
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_has_joined_anew_meanwhile_is_cut_too() {
+async fn a_node_that_rejoined_meanwhile_is_disconnected_too() {
     let served = Served::start().await;
     let (one, other) = (open(&served, "1").await, open(&served, "2").await);
     let create = async || {
@@ -142,7 +142,7 @@ async fn a_node_that_has_joined_anew_meanwhile_is_cut_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_with_a_kubeconfig_does_all_that_from_anywhere() {
+async fn a_remote_operator_manages_tokens_nodes_and_operators() {
     let served = Served::start().await;
     let replica = open(&served, "1").await;
     let enrollment = Enrollment::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
@@ -172,7 +172,7 @@ async fn an_operator_with_a_kubeconfig_does_all_that_from_anywhere() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_the_cluster_is_away_nobody_joins_and_the_last_list_is_in_force() {
+async fn joins_fail_and_revocations_stay_during_an_outage() {
     let mut served = Served::start().await;
     let replica = open(&served, "1").await;
     let token = async |node| {

@@ -24,7 +24,7 @@ async fn replicas_that_start_together_agree() {
 }
 
 #[tokio::test]
-async fn replicas_that_find_out_together_begin_one_other_life() {
+async fn concurrent_replicas_begin_one_new_incarnation() {
     let rig = Rig::start().await;
     let (a, b, c) = (open(&rig).await, open(&rig).await, open(&rig).await);
     let before = a.id();
@@ -42,7 +42,7 @@ async fn replicas_that_find_out_together_begin_one_other_life() {
 }
 
 #[tokio::test]
-async fn another_cluster_is_another_life() {
+async fn another_cluster_is_a_new_incarnation() {
     let rig = Rig::start().await;
     let before = open(&rig).await.id();
     rig.patch(&map(&rig).await, json!({"data": {"cluster": "copied-from-elsewhere"}})).await;
@@ -52,7 +52,7 @@ async fn another_cluster_is_another_life() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_older_than_what_was_seen_is_another_life() {
+async fn a_cluster_older_than_recorded_is_a_new_incarnation() {
     let rig = Rig::start().await;
     let before = open(&rig).await.id();
     rig.patch(&map(&rig).await, json!({"data": {"revision": LATE.to_string()}})).await;
@@ -62,7 +62,7 @@ async fn a_cluster_that_is_older_than_what_was_seen_is_another_life() {
 }
 
 #[tokio::test]
-async fn the_newest_version_is_recorded_once_in_a_while_and_never_goes_back() {
+async fn the_newest_version_is_recorded_periodically_and_only_grows() {
     let rig = Rig::start().await;
     let (a, b) = (open(&rig).await, open(&rig).await);
     let recorded = async || at(&map(&rig).await, "/data/revision").as_str().unwrap().to_owned();
@@ -80,7 +80,7 @@ async fn the_newest_version_is_recorded_once_in_a_while_and_never_goes_back() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_is_missing_is_named() {
+async fn a_missing_config_map_is_named() {
     let rig = Rig::start().await;
     let incarnation = open(&rig).await;
     rig.delete(&map(&rig).await).await;
@@ -89,7 +89,7 @@ async fn a_namespace_that_is_missing_is_named() {
 }
 
 #[tokio::test]
-async fn what_the_replicas_have_written_last_is_missed_where_the_cluster_is_an_older_copy() {
+async fn an_older_config_map_reveals_a_restored_cluster() {
     let rig = Rig::start().await;
     let one = open(&rig).await;
     let record = one.id();

@@ -21,7 +21,7 @@ impl Candidate {
 }
 
 #[tokio::test]
-async fn of_many_that_begin_together_one_leads() {
+async fn one_of_many_candidates_leads() {
     let rig = Rig::start().await;
     let mut all: Vec<Candidate> = (0..8).map(|n| Candidate::new(&rig, &format!("replica-{n}"))).collect();
     let led = futures_util::future::join_all(all.iter_mut().map(Candidate::elect)).await;
@@ -31,7 +31,7 @@ async fn of_many_that_begin_together_one_leads() {
 }
 
 #[tokio::test]
-async fn a_leader_that_renews_no_more_is_followed_once_its_time_is_over_by_ones_own_clock() {
+async fn an_expired_leader_is_replaced_by_the_observers_clock() {
     let rig = Rig::start().await;
     let (mut a, mut b) = (Candidate::new(&rig, "a"), Candidate::new(&rig, "b"));
     assert!(a.elect().await && !b.elect().await);
@@ -65,7 +65,7 @@ async fn a_leader_that_renews_stays_one() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_given_back_is_free_at_once() {
+async fn a_released_lease_is_free_at_once() {
     let rig = Rig::start().await;
     let (a, mut b) = (Candidate::new(&rig, "a").leader, Candidate::new(&rig, "b"));
     let leads = a.changed(false);
@@ -79,7 +79,7 @@ async fn a_lease_that_is_given_back_is_free_at_once() {
 }
 
 #[tokio::test]
-async fn whoever_waits_hears_that_the_time_of_a_leader_is_over() {
+async fn expiry_of_leadership_wakes_waiters() {
     let rig = Rig::start().await;
     let mut a = Candidate::new(&rig, "a");
     assert!(a.elect().await);

@@ -37,7 +37,7 @@ async fn prepare(rig: &Rig) -> (LeaseExpiryCheck, Leases) {
 }
 
 #[tokio::test]
-async fn a_node_that_has_fallen_silent_is_unknown_and_one_that_renews_is_not() {
+async fn a_node_with_an_expired_lease_becomes_unknown() {
     let rig = Rig::start().await;
     let (mut check, leases) = prepare(&rig).await;
     assert_eq!(check.run().await.unwrap(), 0, "whatever times the Leases have");
@@ -67,7 +67,7 @@ async fn a_node_that_has_fallen_silent_is_unknown_and_one_that_renews_is_not() {
 }
 
 #[tokio::test]
-async fn a_controller_manager_that_lives_sets_ready_itself() {
+async fn a_live_controller_manager_sets_ready_itself() {
     let rig = Rig::start().await;
     let (mut check, _) = prepare(&rig).await;
     let manager = rig

@@ -72,7 +72,7 @@ async fn events(rig: &Rig, name: &str) -> Option<Object> {
 }
 
 #[tokio::test]
-async fn a_status_is_written_to_the_object_that_it_is_about_and_no_other() {
+async fn a_status_is_written_only_to_the_object_with_its_uid() {
     let rig = Rig::start().await;
     let uploads = rig.replica("a").uploads;
     let one = deployment(&rig, "one").await;
@@ -118,7 +118,7 @@ async fn a_status_is_written_to_the_object_that_it_is_about_and_no_other() {
 }
 
 #[tokio::test]
-async fn where_the_status_is_no_part_of_its_own_it_is_a_field_like_others() {
+async fn a_status_without_subresource_is_an_ordinary_field() {
     let rig = Rig::start().await;
     let uploads = rig.replica("a").uploads;
     rig.define(LAMPS).await;
@@ -137,7 +137,7 @@ async fn where_the_status_is_no_part_of_its_own_it_is_a_field_like_others() {
 }
 
 #[tokio::test]
-async fn an_event_is_made_once_and_counted_on_and_takes_nobodys_name() {
+async fn an_event_is_created_once_and_never_replaces_a_foreign_one() {
     let rig = Rig::start().await;
     let (a, b) = (rig.replica("a").uploads, rig.replica("b").uploads);
     let Effect::Event(other) = event("taken", 1) else { panic!() };
@@ -160,7 +160,7 @@ async fn an_event_is_made_once_and_counted_on_and_takes_nobodys_name() {
 }
 
 #[tokio::test]
-async fn numbers_begin_with_what_the_node_calls_confirmed() {
+async fn numbers_start_after_those_the_node_calls_confirmed() {
     let rig = Rig::start().await;
     let uploads = rig.replica("a").uploads;
     let items = vec![(4, event("old", 1)), (5, event("new", 1))];
@@ -178,7 +178,7 @@ async fn numbers_begin_with_what_the_node_calls_confirmed() {
 }
 
 #[tokio::test]
-async fn a_replica_that_serves_the_node_no_more_changes_nothing_and_loses_nothing() {
+async fn a_fenced_replica_changes_nothing_and_loses_nothing() {
     let rig = Rig::start().await;
     rig.create_node("edge-1").await;
     let (a, b) = (rig.replica("a"), rig.replica("b"));
@@ -211,7 +211,7 @@ async fn a_replica_that_serves_the_node_no_more_changes_nothing_and_loses_nothin
 }
 
 #[tokio::test]
-async fn the_report_of_a_node_makes_its_node_and_that_of_a_kubelet_is_refused() {
+async fn a_report_creates_the_node_and_never_changes_a_kubelets() {
     let rig = Rig::start().await;
     let uploads = rig.replica("a").uploads;
     let report = || Effect::Node(Box::default());

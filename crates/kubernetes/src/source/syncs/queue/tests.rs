@@ -32,7 +32,7 @@ fn list(queue: &mut Queue) {
 }
 
 #[test]
-fn of_each_object_the_newest_is_written() {
+fn only_the_newest_version_of_an_object_is_written() {
     let mut queue = Queue::new(100);
     for version in 1..50 {
         queue.change(&node_name("n"), vec![("u".into(), record(version))], vec![]);
@@ -56,7 +56,7 @@ fn of_each_object_the_newest_is_written() {
 }
 
 #[test]
-fn nodes_take_turns_of_bounded_length() {
+fn jobs_of_nodes_are_bounded_and_alternate() {
     let mut queue = Queue::new(1000);
     queue.replace(&node_name("a"), records(0..200));
     queue.replace(&node_name("b"), records(0..1));
@@ -72,7 +72,7 @@ fn nodes_take_turns_of_bounded_length() {
 }
 
 #[test]
-fn what_does_not_fit_makes_its_node_due() {
+fn an_overflow_makes_the_node_due() {
     let mut queue = Queue::new(10);
     queue.replace(&node_name("large"), records(0..20));
     assert_eq!(queue.len(), 20, "alone it fits");
@@ -95,7 +95,7 @@ fn what_does_not_fit_makes_its_node_due() {
 }
 
 #[test]
-fn a_node_that_another_replica_serves_is_written_again_once_it_has_come_back() {
+fn a_fenced_node_is_due_after_its_next_change() {
     let mut queue = Queue::new(10);
     queue.replace(&node_name("n"), records(0..3));
     queue.fence(&node_name("n"));
@@ -110,7 +110,7 @@ fn a_node_that_another_replica_serves_is_written_again_once_it_has_come_back() {
 }
 
 #[test]
-fn what_cannot_be_written_waits_until_it_is_tried_again() {
+fn failed_writes_wait_until_they_are_resumed() {
     let mut queue = Queue::new(10);
     queue.replace(&node_name("n"), records(0..2));
     let entries_to_list = queue.take_unlisted(9);
@@ -132,7 +132,7 @@ fn what_cannot_be_written_waits_until_it_is_tried_again() {
 }
 
 #[test]
-fn a_node_that_was_forgotten_and_comes_back_has_one_turn() {
+fn a_node_that_returns_has_one_queue_entry() {
     let mut queue = Queue::new(10);
     queue.replace(&node_name("n"), records(0..2));
     list(&mut queue);
@@ -148,7 +148,7 @@ fn a_node_that_was_forgotten_and_comes_back_has_one_turn() {
 }
 
 #[test]
-fn a_node_that_leaves_is_forgotten_once_all_is_written() {
+fn a_disconnected_node_is_dropped_after_its_writes() {
     let mut queue = Queue::new(10);
     queue.replace(&node_name("n"), records(0..2));
     queue.forget_when_written(&node_name("n"));

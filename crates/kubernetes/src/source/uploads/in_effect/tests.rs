@@ -75,7 +75,7 @@ async fn start() -> (Rig, Replica) {
 }
 
 #[tokio::test]
-async fn the_record_shows_what_is_in_effect_and_keeps_it_when_the_version_held_changes() {
+async fn effect_labels_survive_a_change_of_the_held_version() {
     let (rig, a) = start().await;
     a.syncs.replace(&node_name("edge-1"), held(41));
     write(&a).await;
@@ -100,7 +100,7 @@ async fn the_record_shows_what_is_in_effect_and_keeps_it_when_the_version_held_c
 }
 
 #[tokio::test]
-async fn a_record_that_nobody_has_written_yet_is_made_and_none_of_what_is_not_placed() {
+async fn a_missing_record_is_created_for_placed_objects_only() {
     let (rig, a) = start().await;
     let good = effect(Some(41), 41, EffectState::InEffect);
     assert_eq!(take(&a, batch(0, &[(1, false, good.clone())])).await, [RefusedReason::NotPlaced]);
@@ -120,7 +120,7 @@ async fn a_record_that_nobody_has_written_yet_is_made_and_none_of_what_is_not_pl
 }
 
 #[tokio::test]
-async fn a_replica_that_serves_the_node_no_more_and_the_record_of_somebody_else_change_nothing() {
+async fn a_fenced_replica_labels_no_record_and_foreign_records_stay() {
     let (rig, a) = start().await;
     let good = || effect(Some(41), 41, EffectState::InEffect);
     take(&a, batch(0, &[(1, true, good())])).await;
@@ -144,7 +144,7 @@ async fn a_replica_that_serves_the_node_no_more_and_the_record_of_somebody_else_
 }
 
 #[tokio::test]
-async fn where_not_every_object_has_a_record_nothing_is_shown_and_nothing_held_up() {
+async fn effect_reports_are_accepted_without_object_syncs() {
     let (rig, a) = start().await;
     let uploads = Uploads::new(rig.requests(), a.leases.clone(), a.nodes.clone(), None);
     let outcome =
@@ -154,7 +154,7 @@ async fn where_not_every_object_has_a_record_nothing_is_shown_and_nothing_held_u
 }
 
 #[tokio::test]
-async fn what_a_lost_database_file_knew_is_shown_no_more_once_the_node_is_welcome_with_another_one() {
+async fn labels_of_a_lost_database_are_removed_with_the_new_epoch() {
     let (rig, a) = start().await;
     take(&a, batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await;
     a.syncs.set_epoch(&node_name("edge-1"), Epoch(7));
