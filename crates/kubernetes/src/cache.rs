@@ -287,7 +287,7 @@ mod tests {
     fn summary_of(change: &CacheChange) -> &Summary {
         match change {
             CacheChange::Put(summary, _) => summary,
-            CacheChange::Remove(_) => panic!("it is gone"),
+            CacheChange::Remove(_) => panic!("a removal has no summary"),
         }
     }
 

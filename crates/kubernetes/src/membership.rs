@@ -297,7 +297,7 @@ async fn a_removed_node_keeps_its_labels_until_it_is_admitted() {
         let removed = members.removed().await.unwrap();
         assert_eq!(removed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a"]);
         members.remove_node("a", at(300)).await.unwrap();
-        assert_eq!(members.removed().await.unwrap(), removed, "whoever removes it twice");
+        assert_eq!(members.removed().await.unwrap(), removed, "a second removal changes nothing");
         assert!(members.admit_node("a").await.unwrap());
         assert!(!members.admit_node("a").await.unwrap());
         assert_eq!(members.removed().await.unwrap(), []);

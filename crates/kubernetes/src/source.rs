@@ -108,7 +108,7 @@ impl Kubernetes {
     }
 
     /// Waits until this replica gains or loses leadership; returns whether it leads now.
-    pub async fn leads_otherwise(&self) -> bool {
+    pub async fn leadership_changed(&self) -> bool {
         self.0.background.leadership_changed().await
     }
 

@@ -220,7 +220,7 @@ fn requests_of_openssl_are_read_and_changed_ones_are_refused() {
 }
 
 #[test]
-fn a_server_certificate_has_names_and_addresses_and_is_no_client() {
+fn a_server_certificate_has_names_and_is_no_client() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::open(dir.path(), now()).unwrap();
     let names = ["cloud.example", "192.0.2.1", "::1"].map(str::to_owned);

@@ -27,7 +27,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::fro
 /// Source of the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {
-    /// A load_kubeconfig kubeconfig.
+    /// A named kubeconfig.
     Kubeconfig(PathBuf),
     /// The kubeconfig of this user: `$KUBECONFIG`, else `~/.kube/config`.
     User,
@@ -66,7 +66,7 @@ pub enum AccessError {
         /// The existing contexts, as a phrase.
         known: String,
     },
-    /// No kubeconfig was load_kubeconfig and none was find_credentials.
+    /// No kubeconfig was named and none was found.
     #[error(
         "find cluster credentials: kubernetes.kubeconfig is not set, and there is no service account of a Pod \
          ({service_account})"
@@ -137,7 +137,7 @@ pub enum Unserved {
 pub struct Cluster {
     pub(super) client: Client,
     /// Client without retries, for watches, which have their own backoff.
-    pub(super) following: Box<Client>,
+    pub(super) watch_client: Box<Client>,
     server: String,
     credentials: Credentials,
 }
@@ -149,11 +149,11 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Finds the credentials: the load_kubeconfig kubeconfig, else the Pod's service account, else the user's
+    /// Finds the credentials: the named kubeconfig, else the Pod's service account, else the user's
     /// kubeconfig. Sends no request; [`Self::version`] does.
     ///
     /// # Errors
-    /// No credentials are find_credentials, or they are unreadable.
+    /// No credentials are found, or they are unreadable.
     pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, AccessError> {
         let (config, credentials) = match kubeconfig {
             Some(path) => load_kubeconfig(path, None).await?,
@@ -162,7 +162,7 @@ impl Cluster {
         Self::with(config, credentials)
     }
 
-    /// Loads the load_kubeconfig kubeconfig with one of its contexts, by default the current one.
+    /// Loads the named kubeconfig with one of its contexts, by default the current one.
     ///
     /// # Errors
     /// The kubeconfig is unreadable or has no such context.
@@ -178,9 +178,9 @@ impl Cluster {
         config.default_retry = false;
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         match Client::try_from(config) {
-            Ok(following) => Ok(Self {
-                client: with_retries(following.clone()),
-                following: Box::new(following),
+            Ok(watch_client) => Ok(Self {
+                client: with_retries(watch_client.clone()),
+                watch_client: Box::new(watch_client),
                 server,
                 credentials,
             }),
@@ -346,8 +346,8 @@ mod tests {
                 fs::write(&path, text).unwrap();
             }
             let error = chain(&Cluster::connect(Some(&path)).await.unwrap_err());
-            let load_kubeconfig = format!("load kubeconfig {}: ", path.display());
-            assert!(error.starts_with(&load_kubeconfig) && error.contains(expected), "{error}");
+            let expected_start = format!("load kubeconfig {}: ", path.display());
+            assert!(error.starts_with(&expected_start) && error.contains(expected), "{error}");
             assert!(!error.contains('\n') && error.matches("os error").count() < 2, "{error}");
         }
     }
@@ -406,7 +406,7 @@ mod tests {
 
     const BUSY: (&str, &str) =
         ("429 Too Many Requests\r\nRetry-After: 1", "Too many requests, please try again later.\n");
-    const DOWN: (&str, &str) = ("503 Service Unavailable", "nobody serves\n");
+    const DOWN: (&str, &str) = ("503 Service Unavailable", "overloaded\n");
 
     async fn version_of(address: SocketAddr) -> Result<String, Unserved> {
         let directory = tempfile::tempdir().unwrap();
@@ -429,9 +429,9 @@ mod tests {
     async fn an_unavailable_server_is_an_error_after_some_attempts() {
         let (address, given) = scripted([DOWN; 3]);
         let answer = tokio::time::timeout(Duration::from_secs(20), version_of(address)).await;
-        let error = answer.expect("it is told soon").unwrap_err();
+        let error = answer.expect("the attempts are limited").unwrap_err();
         assert!(
-            matches!(&error, Unserved::Refused { cause, .. } if cause.contains("nobody serves")),
+            matches!(&error, Unserved::Refused { cause, .. } if cause.contains("overloaded")),
             "{error:?}"
         );
         assert_eq!(given.load(Ordering::SeqCst), 1 + ATTEMPTS as usize);

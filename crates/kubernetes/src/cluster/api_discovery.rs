@@ -61,7 +61,7 @@ async fn check_ready(client: &Client) -> Result<(), kube::Error> {
 pub(super) async fn reached(client: &Client) -> Result<ResourceVersion, kube::Error> {
     let nodes = ApiResource::erase::<Node>(&());
     let nodes = Api::<DynamicObject>::all_with(client.clone(), &nodes);
-    // A list without a version is a quorum watchable, not answered from the watch cache.
+    // A list without a version is a quorum read, not answered from the watch cache.
     let list = nodes.list_metadata(&ListParams::default().limit(1)).await?;
     Ok(ResourceVersion::new(list.metadata.resource_version.unwrap_or_default()))
 }

@@ -48,7 +48,7 @@ impl Discovery {
     /// Schedules the first discovery at once, and watches CustomResourceDefinitions.
     pub(super) fn new(cluster: Cluster) -> Self {
         let changed_kinds = Arc::new(Notify::new());
-        let definitions = watch_run::definitions((*cluster.following).clone(), Arc::clone(&changed_kinds));
+        let definitions = watch_run::definitions((*cluster.watch_client).clone(), Arc::clone(&changed_kinds));
         Self { cluster, running: None, next: Instant::now(), changed_kinds, _definitions: definitions }
     }
 

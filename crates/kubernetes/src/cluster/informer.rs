@@ -50,7 +50,7 @@ impl Informer {
         Self {
             interests: Interests::new(interests),
             planner: Planner::default(),
-            watches: Watches::new((*cluster.following).clone()),
+            watches: Watches::new((*cluster.watch_client).clone()),
             discovery: Discovery::new(cluster.clone()),
             index: ObjectIndex::default(),
             catch_up: CatchUp::new(Instant::now()),

@@ -51,7 +51,7 @@ impl Cluster {
             page_size: Some(PAGE),
             ..watcher::Config::default()
         };
-        let (client, resource) = ((*self.following).clone(), Arc::new(resource.clone()));
+        let (client, resource) = ((*self.watch_client).clone(), Arc::new(resource.clone()));
         let namespaces = Namespaces::One(namespace.into());
         let events = start(&client, &resource, &namespaces, &config);
         KindWatch { client, resource, namespaces, config, events, retry_at: None }

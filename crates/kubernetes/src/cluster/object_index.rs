@@ -72,7 +72,7 @@ impl ObjectIndex {
     /// Records an object of a watch. Returns whether it is a change: another watch may have
     /// reported the same or a newer version.
     pub(super) fn set(&mut self, watch: WatchId, object: &Summary) -> bool {
-        let mut held = match self.objects.entry(object.uid.clone()) {
+        let mut known = match self.objects.entry(object.uid.clone()) {
             Entry::Vacant(entry) => {
                 let Summary { version, resource, namespace, name, .. } = object.clone();
                 entry.insert(IndexedObject { version, resource, namespace, name, by: vec![watch] });
@@ -81,21 +81,21 @@ impl ObjectIndex {
             }
             Entry::Occupied(entry) => entry,
         };
-        let held = held.get_mut();
-        if !held.by.contains(&watch) {
-            held.by.push(watch);
+        let known = known.get_mut();
+        if !known.by.contains(&watch) {
+            known.by.push(watch);
             *self.counts.entry(watch).or_default() += 1;
         }
-        let is_change = match object.version.relation(&held.version) {
-            Relation::Equal => held.resource != object.resource,
+        let is_change = match object.version.relation(&known.version) {
+            Relation::Equal => known.resource != object.resource,
             // Watches are not in step, so an older version is ignored. The only watch of an object
             // goes back only if its cluster does.
-            Relation::Older => held.by.len() == 1,
+            Relation::Older => known.by.len() == 1,
             Relation::Newer | Relation::Different => true,
         };
         if is_change {
-            held.version = object.version.clone();
-            held.resource = Arc::clone(&object.resource);
+            known.version = object.version.clone();
+            known.resource = Arc::clone(&object.resource);
         }
         is_change
     }
@@ -116,11 +116,11 @@ impl ObjectIndex {
         if let Some(listed) = self.listing.get_mut(&watch) {
             listed.remove(uid);
         }
-        let Some(held) = self.objects.get_mut(uid).filter(|held| held.by.contains(&watch)) else {
+        let Some(known) = self.objects.get_mut(uid).filter(|known| known.by.contains(&watch)) else {
             return false;
         };
-        held.by.retain(|by| *by != watch);
-        let is_deleted = held.by.is_empty();
+        known.by.retain(|by| *by != watch);
+        let is_deleted = known.by.is_empty();
         if is_deleted {
             self.objects.remove(uid);
         }
@@ -141,21 +141,21 @@ impl ObjectIndex {
     /// Invalidates all versions after a restore of the cluster, so that older ones count as
     /// changes.
     pub(super) fn invalidate_versions(&mut self) {
-        for held in self.objects.values_mut() {
-            held.version = 0.into();
+        for known in self.objects.values_mut() {
+            known.version = 0.into();
         }
     }
 
     fn drop_from(&mut self, watch: WatchId, mut dropped: impl FnMut(&Uid) -> bool) -> Vec<Summary> {
         let count = self.counts.entry(watch).or_default();
-        let deleted = self.objects.extract_if(|uid, held| {
-            if held.by.contains(&watch) && dropped(uid) {
-                held.by.retain(|by| *by != watch);
+        let deleted = self.objects.extract_if(|uid, known| {
+            if known.by.contains(&watch) && dropped(uid) {
+                known.by.retain(|by| *by != watch);
                 *count -= 1;
             }
-            held.by.is_empty()
+            known.by.is_empty()
         });
-        deleted.map(|(uid, held)| held.into_summary(uid)).collect()
+        deleted.map(|(uid, known)| known.into_summary(uid)).collect()
     }
 }
 
@@ -235,7 +235,7 @@ mod tests {
         assert!(!index.set(TWO, &object("a", 3)));
         index.invalidate_versions();
         assert!(index.set(TWO, &object("a", 3)) && !index.set(ONE, &object("a", 3)));
-        assert!(!index.remove(ONE, "a"), "who tells of it is known");
+        assert!(!index.remove(ONE, "a"), "the other watch still reports it");
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl RateLimiter {
         *bucket = Bucket { urgent, background, ..Bucket::new(qps, burst, Instant::now()) };
     }
 
-    /// WaitingCount for a token. Cancel-safe: a cancelled call takes none.
+    /// Waits for a token. Cancel-safe: a cancelled call takes none.
     pub(crate) async fn wait(&self, priority: Priority) {
         match priority {
             Priority::Urgent => {

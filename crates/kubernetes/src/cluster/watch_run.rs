@@ -278,13 +278,13 @@ mod tests {
         let metadata = json!({"name": "a", "namespace": "shop", "uid": "u", "resourceVersion": "7", "labels": {"x": "y"}});
         let mut managed = metadata.clone();
         managed["managedFields"] = json!([{"manager": "m", "operation": "Apply"}]);
-        let seen = config_map(&managed).unwrap();
+        let observed_object = config_map(&managed).unwrap();
         let expected =
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"mode": "fast"}});
-        assert_eq!(serde_json::from_str::<Value>(&seen.body).unwrap(), expected);
-        let summary = seen.summary;
+        assert_eq!(serde_json::from_str::<Value>(&observed_object.body).unwrap(), expected);
+        let summary = observed_object.summary;
         assert_eq!((&*summary.uid, summary.version.as_str(), &*summary.name), ("u", "7", "a"));
-        assert_eq!(summary.size, seen.body.len());
+        assert_eq!(summary.size, observed_object.body.len());
         assert!(
             config_map(&json!({"name": "a", "namespace": "shop"})).is_none(),
             "without a UID it is no object"
@@ -294,8 +294,8 @@ mod tests {
     #[test]
     fn parts_of_a_list_are_bounded_in_objects_and_bytes() {
         let object = |bytes: usize| {
-            let seen = config_map(&json!({"uid": "u"})).unwrap();
-            ObservedObject { body: "x".repeat(bytes).into(), ..seen }
+            let observed_object = config_map(&json!({"uid": "u"})).unwrap();
+            ObservedObject { body: "x".repeat(bytes).into(), ..observed_object }
         };
         let mut part = Part::default();
         assert!((1..PART_OBJECTS).all(|_| part.add(object(1)).is_none()));

@@ -172,11 +172,11 @@ impl Watches {
         self.running.iter().filter_map(|(scope, running)| running.problems(scope))
     }
 
-    /// Drops stopped watches whose objects are not wanted any more, or of a covered kind whose other
-    /// watches are all listed. Returns their numbers.
+    /// Drops stopped watches whose objects are no longer of interest, or of a covered kind whose
+    /// other watches are all listed. Returns their numbers.
     pub(super) fn release_stopped(
         &mut self,
-        is_wanted: impl Fn(&Resource) -> bool,
+        is_of_interest: impl Fn(&Resource) -> bool,
         is_covered: impl Fn(&KindId) -> bool,
     ) -> Vec<WatchId> {
         let running = &self.running;
@@ -184,7 +184,7 @@ impl Watches {
             running.iter().filter(|(scope, _)| scope.kind == *kind).all(|(_, running)| running.is_listed)
         };
         let is_over = |scope: &WatchScope, stopped: &mut StoppedWatch| {
-            !is_wanted(&stopped.resource) || (is_covered(&scope.kind) && are_listed(&scope.kind))
+            !is_of_interest(&stopped.resource) || (is_covered(&scope.kind) && are_listed(&scope.kind))
         };
         self.stopped.extract_if(.., is_over).map(|(_, stopped)| stopped.id).collect()
     }

@@ -15,7 +15,7 @@ use edgesync_testkit::timing::within;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn next(changes: &mut Changes) -> Changed {
-    tokio::time::timeout(PATIENCE, changes.next()).await.expect("nobody was told of a change")
+    tokio::time::timeout(PATIENCE, changes.next()).await.expect("no change was observed")
 }
 
 async fn two(served: &Served) -> (MembershipStore, MembershipStore) {

@@ -152,7 +152,7 @@ impl Incarnation {
             if self.adopt(&record) {
                 return Ok(true);
             }
-            let seen = {
+            let newest = {
                 let mut state = self.state();
                 if state.written.elapsed() < WRITE_INTERVAL {
                     return Ok(false);
@@ -160,10 +160,10 @@ impl Incarnation {
                 state.written = Instant::now();
                 state.newest.clone()
             };
-            if !record.revision.is_older_than(&seen) {
+            if !record.revision.is_older_than(&newest) {
                 return Ok(false);
             }
-            record.revision = seen;
+            record.revision = newest;
             match write(&self.requests, &self.map, &self.namespace, found, &record).await {
                 Ok(()) => return Ok(self.adopt(&record)),
                 // Another replica has recorded a version, or begun an incarnation.
@@ -180,10 +180,10 @@ impl Incarnation {
     ///
     /// # Errors
     /// The ConfigMap could not be read.
-    pub(super) async fn is_replaced(&self, record: &str) -> Result<bool> {
+    pub(super) async fn is_replaced(&self, known: &str) -> Result<bool> {
         let found = self.requests.get(&self.map, &self.namespace, NAME).await?;
         let Some(map) = found else { return Ok(true) };
-        Ok(self.is_rolled_back(&map) || IncarnationRecord::of(&map).is_none_or(|now| *now.id != *record))
+        Ok(self.is_rolled_back(&map) || IncarnationRecord::of(&map).is_none_or(|record| *record.id != *known))
     }
 
     /// Records the version of the ConfigMap. Returns whether it is older than one read before.
@@ -198,17 +198,17 @@ impl Incarnation {
     }
 
     /// Begins a new incarnation like [`Self::begin_new`], unless the current one already
-    /// differs from `record`.
+    /// differs from `known`.
     ///
     /// # Errors
     /// Those of [`Self::begin_new`].
     pub(super) async fn begin_new_unless_changed(
         &self,
-        record: &str,
+        known: &str,
         reached: &ResourceVersion,
     ) -> Result<Arc<str>> {
         let now = self.id();
-        if *now == *record { self.begin_new(reached).await } else { Ok(now) }
+        if *now == *known { self.begin_new(reached).await } else { Ok(now) }
     }
 
     /// Begins a new incarnation with this newest version, unless another replica has begun one.
@@ -217,12 +217,12 @@ impl Incarnation {
     /// # Errors
     /// The ConfigMap could not be written. The incarnation stays the same.
     pub(super) async fn begin_new(&self, reached: &ResourceVersion) -> Result<Arc<str>> {
-        let over = self.id();
+        let before = self.id();
         for _ in 0..ATTEMPTS {
             let cluster = cluster_uid(&self.requests).await?;
             let found = self.requests.get(&self.map, &self.namespace, NAME).await?;
             if let Some(record) = found.as_ref().and_then(IncarnationRecord::of)
-                && record.id != over
+                && record.id != before
                 && record.cluster == cluster
             {
                 self.adopt(&record);

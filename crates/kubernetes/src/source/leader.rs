@@ -3,8 +3,8 @@
 //!
 //! Expiry is measured by the observer's own clock, from the last change of the Lease; its
 //! timestamps are informational. Clocks may therefore differ, but must run at the same rate. A
-//! leader gives up leadership ([`LEADER_TIMEOUT`]) before another replica can take over ([`LEASE_DURATION`]), counted
-//! from before its renewal request.
+//! leader gives up leadership ([`LEADER_TIMEOUT`]) before another replica can take over
+//! ([`LEASE_DURATION`]), counted from before its renewal request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use edgesync_object::{Object, Resource, kinds};
 
 /// The name of the Lease.
 const NAME: &str = "edgesync-cloud";
-/// Lease duration. An observer notices a renewal up to [`RETRY_INTERVAL`] later, so a failed leader is
-/// replaced within 15 seconds.
+/// Lease duration. An observer notices a renewal up to [`RETRY_INTERVAL`] later, so a failed leader
+/// is replaced within 15 seconds.
 const LEASE_DURATION: Duration = Duration::from_secs(13);
 /// Time after a renewal for which a leader relies on its leadership.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -170,7 +170,7 @@ impl Leader {
         self.renewed(Object::from(fields.collect::<serde_json::Map<_, _>>()), true)
     }
 
-    /// Returns the Lease as held by this replica; `is_acquisition` marks an acquisition.
+    /// Returns the Lease as held by this replica; after an acquisition or a renewal.
     fn renewed(&self, mut lease: Object, is_acquisition: bool) -> Object {
         let now = rfc3339_micros(Timestamp::now());
         let before = lease.fields().get("spec").cloned().unwrap_or_else(|| json!({}));

@@ -51,7 +51,7 @@ const CONCURRENCY: usize = 8;
 const NODES_PER_LIST: usize = 64;
 /// Initial backoff after the API server is unavailable; doubles up to [`MAX_BACKOFF`].
 const BACKOFF: Duration = Duration::from_secs(1);
-/// Maximum backoff.
+/// Maximum of the backoff.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Retry delay for a node without a Node.
 const MISSING_NODE_DELAY: Duration = Duration::from_secs(5);

@@ -35,7 +35,7 @@ async fn concurrent_replicas_begin_one_new_incarnation() {
     assert_eq!(one, other);
     assert_ne!(one, before);
     assert_eq!((a.id(), b.id()), (one.clone(), one.clone()));
-    assert_eq!(a.newest(), reached, "what was seen before is of the record before");
+    assert_eq!(a.newest(), reached, "earlier observations are dropped");
     assert_eq!(c.id(), before);
     assert!(c.refresh().await.unwrap() && !c.refresh().await.unwrap());
     assert_eq!(c.id(), one);
@@ -75,7 +75,7 @@ async fn the_newest_version_is_recorded_periodically_and_only_grows() {
     assert!(!a.refresh().await.unwrap());
     assert_eq!(recorded().await, (LATE + 5).to_string());
     assert!(!b.refresh().await.unwrap());
-    assert_eq!(recorded().await, (LATE + 5).to_string(), "another one has seen more");
+    assert_eq!(recorded().await, (LATE + 5).to_string(), "another replica has observed a newer one");
     assert_eq!(b.newest(), (LATE + 5).into());
 }
 

@@ -20,7 +20,7 @@ async fn a_lease_is_owned_by_its_node_and_has_a_kubelets_fields() {
     );
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "edge-1", "uid": node.uid()}]);
     assert_eq!(at(&lease, "/metadata/ownerReferences"), &owner);
-    assert_eq!(rig.lease("nobody").await, None, "there is no Node of it");
+    assert_eq!(rig.lease("nobody").await, None, "it has no Node");
 
     rig.patch(&lease, json!({"metadata": {"annotations": {"team": "b"}}})).await;
     leases.renew(vec![renewal("edge-1", 9)]).await.unwrap();

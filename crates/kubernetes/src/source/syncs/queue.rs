@@ -9,7 +9,7 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
 
-/// Records of one node written per entry.
+/// Maximum number of records in a job.
 const RECORDS_PER_JOB: usize = 64;
 
 /// Desired records; `None` for one to delete.
@@ -81,7 +81,7 @@ pub(super) struct Job {
 /// Result of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The rest is written in the node's next entry.
+    /// The rest is written in the node's next job.
     Continue,
     /// The current records differ from the known ones.
     Changed,
@@ -270,9 +270,9 @@ impl Queue {
     /// [`Queue::not_listed`].
     pub(super) fn take_unlisted(&mut self, most: usize) -> Vec<QueueEntry> {
         let count = self.unlisted.len().min(most);
-        let mut entries_to_list: Vec<QueueEntry> = self.unlisted.drain(..count).collect();
-        entries_to_list.retain(|entry| self.current(entry).is_some());
-        entries_to_list
+        let mut entries: Vec<QueueEntry> = self.unlisted.drain(..count).collect();
+        entries.retain(|entry| self.current(entry).is_some());
+        entries
     }
 
     /// Sets the current records of a node.

@@ -117,8 +117,8 @@ fn label(record: &mut Object, epoch: Epoch, effect: &EffectContent) -> bool {
     labels.retain(|key, _| !EFFECT_LABELS.contains(&key.as_str()));
     if effect.state != EffectState::Gone {
         let version = effect.version.as_ref().map(ResourceVersion::as_str);
-        let wanted = effect_labels(version, effect.state);
-        labels.extend(wanted.into_iter().map(|(key, value)| (key.to_owned(), value)));
+        let effect_labels = effect_labels(version, effect.state);
+        labels.extend(effect_labels.into_iter().map(|(key, value)| (key.to_owned(), value)));
         labels.insert(EFFECT_EPOCH.to_owned(), epoch_value(epoch));
     }
     let changes = labels != before;

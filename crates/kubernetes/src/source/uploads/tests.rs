@@ -147,7 +147,7 @@ async fn an_event_is_created_once_and_never_replaces_a_foreign_one() {
     let mine = events(&rig, "mine").await.unwrap();
     assert_eq!(at(&mine, "/series/count"), &json!(2));
     assert_eq!(mine.annotations()["edgesync.io/node"], "edge-1");
-    assert_eq!(events(&rig, "taken").await, Some(other), "somebody else's");
+    assert_eq!(events(&rig, "taken").await, Some(other), "it is another writer's");
     let beside = events(&rig, "taken.edge-1").await.unwrap();
 
     // The replica crashed before it could confirm them, so another one receives all of them.
@@ -206,7 +206,7 @@ async fn a_fenced_replica_changes_nothing_and_loses_nothing() {
     // The node moves back and sends the unconfirmed items again.
     a.leases.claim(&node_name("edge-1")).await.unwrap();
     let outcome = a.uploads.ingest(batch(Lane::Status, 1, old())).await.unwrap();
-    assert_eq!(reasons(&outcome), [(2, RefusedReason::Gone)], "it is told, although it was found before");
+    assert_eq!(reasons(&outcome), [(2, RefusedReason::Gone)], "the refusal of the failed batch is returned");
     assert_eq!(outcome.taken.last.status, 3);
 }
 

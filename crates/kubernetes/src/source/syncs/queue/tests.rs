@@ -38,11 +38,11 @@ fn only_the_newest_version_of_an_object_is_written() {
         queue.change(&node_name("n"), vec![("u".into(), record(version))], vec![]);
     }
     assert_eq!(queue.len(), 1);
-    assert!(queue.take().is_none(), "what there is has to be read first");
+    assert!(queue.take().is_none(), "the current records must be read first");
     list(&mut queue);
     let job = queue.take().unwrap();
     assert_eq!(desired(&job), [("u", Some("49"))].into());
-    // Changes during a job are queued, and survive its outcome.
+    // Changes during a job are queued, and survive its end.
     queue.change(&node_name("n"), vec![("u".into(), record(50)), ("v".into(), record(1))], vec![]);
     assert!(queue.take().is_none(), "one job of a node at a time");
     queue.finish(job, Outcome::Continue);
@@ -78,13 +78,13 @@ fn an_overflow_makes_the_node_due() {
     assert_eq!(queue.len(), 20, "alone it fits");
     queue.replace(&node_name("small"), records(0..2));
     queue.change(&node_name("other"), records(0..1), vec![]);
-    assert_eq!((queue.len(), queue.take_due()), (20, None), "nobody is requested while there is no room");
+    assert_eq!((queue.len(), queue.take_due()), (20, None), "no node is requested while the queue is full");
     queue.change(&node_name("other"), records(1..2), vec![]);
     queue.forget(&node_name("large"));
     assert_eq!(queue.len(), 0);
     assert_eq!(queue.take_due().as_deref(), Some("other"));
     queue.change(&node_name("other"), records(2..3), vec![]);
-    assert_eq!(queue.len(), 0, "all of it is to be told");
+    assert_eq!(queue.len(), 0, "all of its records are requested");
     queue.replace(&node_name("other"), records(0..3));
     queue.change(&node_name("other"), records(3..4), vec!["u-000".into()]);
     list(&mut queue);
@@ -106,7 +106,7 @@ fn a_fenced_node_is_due_after_its_next_change() {
     assert_eq!((queue.take_due().as_deref(), queue.len()), (Some("n"), 0));
     queue.fence(&node_name("m"));
     queue.replace(&node_name("m"), records(0..1));
-    assert_eq!((queue.take_due(), queue.len()), (None, 1), "all of it is told already");
+    assert_eq!((queue.take_due(), queue.len()), (None, 1), "all of its records are set");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_node_that_returns_has_one_queue_entry() {
     queue.forget(&node_name("n"));
     queue.replace(&node_name("n"), records(5..6));
     queue.finish(job, Outcome::Continue);
-    assert_eq!(queue.len(), 1, "what is left of before is gone");
+    assert_eq!(queue.len(), 1, "the rest of the earlier job is dropped");
     list(&mut queue);
     let job = queue.take().unwrap();
     assert_eq!(desired(&job), [("u-005", Some("5"))].into());
