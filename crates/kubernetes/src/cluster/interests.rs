@@ -77,7 +77,7 @@ mod tests {
 
     fn rule(uid: &str, kind: &str) -> Summary {
         let resource = Arc::new(kinds::guess("edgesync.io/v1alpha1", "ClusterPlacement", false));
-        let spec = json!({"objects": {"kinds": [kind]}, "nodes": {"selector": "site"}});
+        let spec = json!({"objects": {"kinds": [kind]}, "nodes": {"names": ["*"]}});
         let object = json!({
             "apiVersion": "edgesync.io/v1alpha1", "kind": "ClusterPlacement",
             "metadata": {"name": uid, "uid": uid}, "spec": spec,
