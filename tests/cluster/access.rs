@@ -18,7 +18,7 @@ async fn kubeconfig_connects_to_the_cluster_and_lists_its_kinds() {
     assert_eq!(cluster.version().await.unwrap(), format!("v{}", include_str!("version").trim()));
 
     let kinds = cluster.kinds().await.unwrap();
-    assert!(kinds.unasked.is_empty(), "{:?}", kinds.unasked);
+    assert!(kinds.undiscovered.is_empty(), "{:?}", kinds.undiscovered);
     let versions = |plural: &str| {
         let named = kinds.served.iter().filter(|resource| resource.plural == plural);
         named.map(|resource| resource.api_version()).collect::<Vec<_>>()
@@ -70,7 +70,7 @@ async fn refused_connections_say_why() {
     let stranger = kubernetes.caller("stranger", "nonsense");
     let error = asked(&stranger).await;
     assert!(matches!(error, Unserved::Unknown { .. }), "{error:?}");
-    assert!(error.to_string().contains("stranger.kubeconfig: they are expired"), "{error}");
+    assert!(error.to_string().contains("stranger.kubeconfig: expired"), "{error}");
 
     let other = Site::new();
     let elsewhere = Kubernetes::start(&other).await;

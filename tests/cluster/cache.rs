@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgesync_kubernetes::cache::{Cache, CacheChange, CacheOptions};
-use edgesync_kubernetes::cluster::{Cluster, Feed, Interest, Item, Origin, Seen};
+use edgesync_kubernetes::cluster::{Cluster, Feed, Interest, Item, ObservedObject, Origin};
 use edgesync_object::{LeftOut, Selector};
 use edgesync_placement::ObjectMatch;
 use serde_json::Value;
@@ -22,12 +22,12 @@ const OBJECTS: usize = 1000;
 
 /// Applies all changes of the feed until it is complete.
 async fn fill(feed: &mut Feed, cache: &Cache) {
-    let put = |seen: &Seen| CacheChange::Put(Arc::clone(&seen.summary), Arc::clone(&seen.body));
+    let put = |seen: &ObservedObject| CacheChange::Put(Arc::clone(&seen.summary), Arc::clone(&seen.body));
     loop {
         let changes = match feed.next().await {
             Item::Listed(objects) => objects.iter().map(put).collect(),
-            Item::Set(object) => vec![put(&object)],
-            Item::Gone(summary) => vec![CacheChange::Remove(Arc::clone(&summary.uid))],
+            Item::Updated(object) => vec![put(&object)],
+            Item::Deleted(summary) => vec![CacheChange::Remove(Arc::clone(&summary.uid))],
             Item::Unlisted(gone) => {
                 gone.iter().map(|summary| CacheChange::Remove(Arc::clone(&summary.uid))).collect()
             }

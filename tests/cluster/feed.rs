@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use edgesync_kubernetes::cluster::{Cause, Cluster, Feed, Interest, Item, Origin, Problem, Seen};
+use edgesync_kubernetes::cluster::{Cause, Cluster, Feed, Interest, Item, ObservedObject, Origin, Problem};
 use edgesync_object::{ResourceVersion, Selector, Target};
 use edgesync_placement::{ObjectMatch, Summary, Unread};
 use serde_json::Value;
@@ -118,8 +118,8 @@ impl Follower {
     fn record(&mut self, item: Item) {
         match item {
             Item::Listed(seen) => seen.into_iter().for_each(|seen| self.set(&seen)),
-            Item::Set(seen) => self.set(&seen),
-            Item::Gone(summary) => self.remove(&summary),
+            Item::Updated(seen) => self.set(&seen),
+            Item::Deleted(summary) => self.remove(&summary),
             Item::Unlisted(gone) => gone.iter().for_each(|summary| self.remove(summary)),
             Item::Complete => self.is_complete = true,
             Item::CaughtUp { question, reached } => self.caught_up = (question, reached),
@@ -142,7 +142,7 @@ impl Follower {
         self.log.push(format!("-{name}"));
     }
 
-    fn set(&mut self, seen: &Seen) {
+    fn set(&mut self, seen: &ObservedObject) {
         let name = name(&seen.summary);
         let object: Value = serde_json::from_str(&seen.body).unwrap();
         assert_eq!(object["metadata"]["uid"], *seen.summary.uid);

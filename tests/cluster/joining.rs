@@ -81,7 +81,7 @@ impl Setup {
         let service = self.open(name).await.unwrap();
         let kept = service.clone();
         let mut keeping = JoinSet::new();
-        keeping.spawn(async move { kept.keep(None).await });
+        keeping.spawn(async move { kept.run(None).await });
         Replica { service, _keeping: keeping }
     }
 }
@@ -99,12 +99,12 @@ impl Replica {
 
     /// Returns the nodes to disconnect next; fails after this time.
     async fn cut_within(&self, time: Duration) -> Vec<String> {
-        within("a node is cut", time, self.service.nodes_to_cut()).await
+        within("a node is cut", time, self.service.nodes_to_disconnect()).await
     }
 
     /// Waits until this node is disconnected, possibly after others.
     async fn until_cut(&self, node: &str, time: Duration) {
-        let cut = async { while !self.service.nodes_to_cut().await.iter().any(|cut| cut == node) {} };
+        let cut = async { while !self.service.nodes_to_disconnect().await.iter().any(|cut| cut == node) {} };
         within("the node is cut", time, cut).await;
     }
 }
@@ -129,7 +129,7 @@ async fn replicas_share_one_ca_and_count_token_uses_together() {
     }
     let refusals: Vec<Status> = joining.join_all().await.into_iter().flatten().collect();
     assert_eq!(refusals.len(), 19, "{refusals:?}");
-    assert!(refusals.iter().all(|status| status.message.contains("used already")), "{refusals:?}");
+    assert!(refusals.iter().all(|status| status.message.contains("token used up")), "{refusals:?}");
     let members = ["get", "configmaps", "-n", NAMESPACE, "-l", "edgesync.io/pairing=member", "-o", "name"];
     assert_eq!(setup.admin.run(&members).lines().len(), 1);
 

@@ -154,7 +154,7 @@ async fn deleted_kind_removes_no_other_objects_from_nodes() {
 
     setup.admin.run(&["delete", "crd/lamps.example.com"]).ok();
     let why = setup.accepted("KindUnknown").await;
-    assert!(why.contains("lamps.example.com") && why.contains("serves no such kind"), "{why}");
+    assert!(why.contains("lamps.example.com") && why.contains("kind not served"), "{why}");
     // Other kinds sync.
     setup.put("c0", "while there are no lamps").await;
     setup.admin.run(&["delete", "cm/c1", "-n", "shop"]).ok();

@@ -88,8 +88,8 @@ async fn joined(fleet: &Fleet, site: &Site, node: &str, token: &str) -> Agent {
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn devices_join_and_are_revoked_via_the_cluster() {
     let setup = Setup::start().await;
-    setup.fails(&["token", "create"], 1, "wait until the first replica of edgesync-cloud has made one").await;
-    setup.fails(&["nodes"], 1, "no replica of edgesync-cloud has ever run in the namespace 'edgesync'").await;
+    setup.fails(&["token", "create"], 1, "no replica of edgesync-cloud has started yet").await;
+    setup.fails(&["nodes"], 1, "no replica of edgesync-cloud has run in namespace 'edgesync'").await;
     setup.apply(EVERYWHERE);
     setup.apply(&config_map("c0", "fast"));
     let home = Site::new();
@@ -135,7 +135,7 @@ async fn devices_join_and_are_revoked_via_the_cluster() {
     assert_eq!(setup.says(&["token", "revoke", id]).await, format!("token '{id}' revoked"));
     let second = fleet.new_device(&setup.site, "edge-2");
     fails_with(&fleet.join(&second, &token, &[]).await, 1, "revoked");
-    setup.fails(&["token", "revoke", "nothing"], 1, "there is no such token").await;
+    setup.fails(&["token", "revoke", "nothing"], 1, "token not found").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -223,12 +223,12 @@ async fn kubeconfig_type_is_detected_and_refusals_say_what_to_do() {
     let fleet = setup.fleet(&home).await;
     let context = ["nodes", "--context", "admin", "-n", "edgesync"];
     assert_eq!(setup.says(&context).await, "");
-    setup.fails(&["nodes", "--context", "other"], 64, "has no context 'other': it has admin").await;
-    setup.fails(&["nodes", "-n", "shop"], 1, "has ever run in the namespace 'shop'").await;
+    setup.fails(&["nodes", "--context", "other"], 64, "no context 'other' (contexts: admin)").await;
+    setup.fails(&["nodes", "-n", "shop"], 1, "has run in namespace 'shop'").await;
     for words in [&["get", "configmaps"][..], &["apply", "-f", "/dev/null"], &["delete", "-f", "/dev/null"]] {
         setup.fails(words, 64, "kubectl --kubeconfig").await;
     }
-    setup.fails(&["broker-config", "mosquitto"], 1, "where one of them runs").await;
+    setup.fails(&["broker-config", "mosquitto"], 1, "on the machine of a replica").await;
 
     // An operator of the replicas' own API, with a kubeconfig from this command.
     let api = format!("https://{}", fleet.cloud.api);
@@ -263,7 +263,7 @@ async fn kubeconfig_type_is_detected_and_refusals_say_what_to_do() {
     fails_with(&ask(&stranger, &["nodes"]).await, 69, "expired, revoked or of another cluster");
 
     setup.admin.run(&["delete", "crd", "objectsyncs.reliablesyncs.kubeedge.io"]).ok();
-    setup.fails(&["syncs"], 1, "does not have the kind ObjectSync").await;
+    setup.fails(&["syncs"], 1, "kind ObjectSync not served").await;
     setup.kubernetes.server.kill();
-    setup.fails(&["nodes"], 69, "cannot be reached").await;
+    setup.fails(&["nodes"], 69, "connect to API server").await;
 }

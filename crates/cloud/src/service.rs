@@ -129,7 +129,7 @@ impl EnrollmentTasks {
     fn keep(&mut self, enrollment: &EnrollmentService, kubeconfig: Option<(PathBuf, String)>) {
         let enrollment = enrollment.clone();
         self.tasks.spawn(async move {
-            enrollment.keep(kubeconfig.as_ref().map(|(path, api)| (path.as_path(), api.as_str()))).await;
+            enrollment.run(kubeconfig.as_ref().map(|(path, api)| (path.as_path(), api.as_str()))).await;
         });
     }
 }

@@ -39,10 +39,10 @@ impl Enrollment {
         }
         check_labels(&labels)?;
         if !TTL.contains(&ttl) {
-            return Err(Status::bad_request("the time to live of a token must be 1 minute to 10 years"));
+            return Err(Status::bad_request("time to live of a token must be 1 minute to 10 years"));
         }
         if !USES.contains(&uses) {
-            return Err(Status::bad_request("the number of uses of a token must be 1 to 1,000,000"));
+            return Err(Status::bad_request("uses of a token must be 1 to 1,000,000"));
         }
         let id = tokens::hex(&tokens::random::<8>().map_err(Status::internal)?);
         let created = now();
@@ -80,7 +80,7 @@ impl Enrollment {
     pub async fn revoke_token(&self, id: &str) -> Result<bool> {
         let known = self.membership.revoke_token(id, now()).await?;
         known.ok_or_else(|| {
-            let message = "there is no such token: 'edgesync-cloud token list' shows the ids of all";
+            let message = "token not found; hint: 'edgesync-cloud token list' lists all ids";
             Status::new(Reason::NotFound, message)
         })
     }
@@ -105,7 +105,7 @@ impl EnrollmentService {
         let (certificate, _) = self.sign(&request, node, now)?;
         let spent = self.shared.membership.spend_token(&claims.id, record(&certificate, node), now).await?;
         spent.map_err(|why| refusal(&why, node))?;
-        tracing::info!(node, serial = certificate.serial(), token = claims.id, "a node has joined");
+        tracing::info!(node, serial = certificate.serial(), token = claims.id, "node joined");
         if self.is_revoked(node) {
             // The certificate is recorded: the node gets it even if the file for brokers cannot be
             // written.
@@ -115,8 +115,8 @@ impl EnrollmentService {
             if self.is_revoked(node) {
                 tracing::warn!(
                     node,
-                    "it is not listened to yet: a broker may still let its revoked certificate in. Give it the revocation \
-                     list, then: edgesync-cloud node admit {node} --broker-updated"
+                    "messages of the node are ignored: the broker may still accept its revoked certificate; hint: give the \
+                     broker the revocation list, then run 'edgesync-cloud node admit {node} --broker-updated'"
                 );
             }
         }
@@ -138,14 +138,14 @@ impl EnrollmentService {
         let now = now();
         if presented.node() != Some(node) {
             return Err(forbidden(format!(
-                "a certificate renews its own name only: join as '{node}' with a token of 'edgesync-cloud token create'"
+                "renew certificate of '{node}': the presented certificate is of another node; hint: join as '{node}' with a token from 'edgesync-cloud token create'"
             )));
         }
         let request = read_request(node, request)?;
         let (certificate, grace) = self.sign(&request, node, now)?;
         if after(presented.not_after(), grace) < now {
             return Err(forbidden(format!(
-                "the certificate has ended on {} and can be renewed no more: join again with a new token",
+                "certificate expired {} and is past its renewal grace: join again with a new token",
                 presented.not_after()
             )));
         }
@@ -155,7 +155,7 @@ impl EnrollmentService {
             .renew_certificate(presented.serial(), record(&certificate, node), now)
             .await?;
         renewed.map_err(|why| refusal(&why, node))?;
-        tracing::info!(node, serial = certificate.serial(), until = %certificate.not_after(), "a node has renewed");
+        tracing::info!(node, serial = certificate.serial(), until = %certificate.not_after(), "node certificate renewed");
         Ok(certificate)
     }
 
@@ -171,19 +171,18 @@ impl EnrollmentService {
 }
 
 fn check_node(node: &str) -> Result<()> {
-    let invalid = |problem| Status::new(Reason::Invalid, format!("the name of a node {problem}"));
+    let invalid = |problem| Status::new(Reason::Invalid, format!("node name {problem}"));
     check_subdomain(node).map_err(invalid)
 }
 
 fn check_labels(labels: &Labels) -> Result<()> {
     let invalid = |message| Status::new(Reason::Invalid, message);
     if labels.len() > MAX_LABELS {
-        return Err(invalid(format!("a token gives at most {MAX_LABELS} labels")));
+        return Err(invalid(format!("a token has at most {MAX_LABELS} labels")));
     }
     for (key, value) in labels {
-        check_label_key(key).map_err(|problem| invalid(format!("the key of the label '{key}' {problem}")))?;
-        check_label_value(value)
-            .map_err(|problem| invalid(format!("the value of the label '{key}' {problem}")))?;
+        check_label_key(key).map_err(|problem| invalid(format!("label key '{key}' {problem}")))?;
+        check_label_value(value).map_err(|problem| invalid(format!("value of label '{key}' {problem}")))?;
     }
     Ok(())
 }
@@ -191,13 +190,12 @@ fn check_labels(labels: &Labels) -> Result<()> {
 /// Parses a request and checks that it names the node.
 fn read_request(node: &str, request: &[u8]) -> Result<Request> {
     check_node(node)?;
-    let (subject, request) = Authority::read_request(request).map_err(|problem| {
-        Status::new(Reason::Invalid, format!("the certificate request is refused: {problem}"))
-    })?;
+    let (subject, request) = Authority::read_request(request)
+        .map_err(|problem| Status::new(Reason::Invalid, format!("certificate request refused: {problem}")))?;
     if subject.requested_node() != Some(node) {
         return Err(forbidden(format!(
-            "the certificate request must be for node '{node}', which asks for it: its subject must have \
-             O=system:nodes and CN=system:node:{node}"
+            "certificate request is not for node '{node}': its subject must have O=system:nodes and \
+             CN=system:node:{node}"
         )));
     }
     Ok(request)
@@ -212,27 +210,25 @@ fn refusal(why: &EnrollmentRefusal, node: &str) -> Status {
     let create = "create a new one with 'edgesync-cloud token create'";
     let (reason, message) = match why {
         EnrollmentRefusal::UnknownToken | EnrollmentRefusal::RevokedToken | EnrollmentRefusal::UsedUp => {
-            (Reason::Unauthorized, format!("{why}: {create}"))
+            (Reason::Unauthorized, format!("{why}; hint: {create}"))
         }
         EnrollmentRefusal::OtherNode(_) => (
             Reason::Forbidden,
             format!(
-                "{why}: join under that name, or create a token for this one with 'edgesync-cloud token create --node {node}'"
+                "{why}; hint: join under that name, or create a token for this one with 'edgesync-cloud token create --node {node}'"
             ),
         ),
         EnrollmentRefusal::NameTaken(_) => (
             Reason::AlreadyExists,
             format!(
-                "{why}, or was once: to replace that device, create a token with 'edgesync-cloud token create --node \
+                "{why} or used before; hint: to replace that device, create a token with 'edgesync-cloud token create --node \
                  {node}'; to free the name for any token, 'edgesync-cloud node forget {node}'; else join under another name"
             ),
         ),
         EnrollmentRefusal::Revoked => {
-            (Reason::Forbidden, format!("{why}, or not known here: join again with a new token"))
+            (Reason::Forbidden, format!("{why} or unknown: join again with a new token"))
         }
-        EnrollmentRefusal::TooMany => {
-            (Reason::TooManyRequests, format!("{why}: it asks too often; revoke it if that is not meant"))
-        }
+        EnrollmentRefusal::TooMany => (Reason::TooManyRequests, format!("{why}: it renews too often")),
     };
     Status::new(reason, message)
 }

@@ -69,7 +69,7 @@ impl Authority {
             (None, Some(_)) => (key, certificate),
         };
         bail!(
-            "there is {} but no {}: put it there; or, if no node has joined yet, remove the other, and a new CA is made",
+            "{} exists without {}; hint: restore the missing file, or, if no node has joined yet, remove the other to create a new CA",
             there.display(),
             missing.display()
         );
@@ -80,35 +80,33 @@ impl Authority {
     /// # Errors
     /// As for [`Self::open`]; `what` names the origin.
     pub(super) fn load(what: &str, certificates: &[u8], key: &[u8], now: Timestamp) -> Result<Self> {
-        let text = |bytes| std::str::from_utf8(bytes).with_context(|| format!("{what} must be PEM"));
+        let text = |bytes| std::str::from_utf8(bytes).with_context(|| format!("parse {what}: not PEM"));
         let pem = format!("{}\n{}", text(certificates)?, text(key)?);
         let identity = Identity::from_pem(what, &pem)?;
         let certificate = identity.certificate().clone();
         let parents = identity.chain().get(1..).unwrap_or_default().to_vec();
         let (_, parsed) = X509Certificate::from_der(certificate.der())?;
         if !parsed.is_ca() {
-            bail!("{what}: the certificate of the key is no CA (basicConstraints CA:TRUE)");
+            bail!("{what}: the certificate of the key is not a CA (basicConstraints CA:TRUE)");
         }
         if now >= certificate.not_after() {
             let end = certificate.not_after();
-            bail!("{what}: the CA has ended on {end}: put a new one there and have every node join again");
+            bail!("{what}: CA expired {end}; hint: replace it and let every node join again");
         }
         if after(now, EXPIRY_WARNING) >= certificate.not_after() {
-            tracing::warn!("{what}: the CA ends on {}", certificate.not_after());
+            tracing::warn!("{what}: CA expires {}", certificate.not_after());
         }
         let pair = KeyPair::from_pem(&identity.key().to_pem()).map_err(|error| {
             anyhow::anyhow!(
-                "{what}: the key cannot sign ({error}): P-256, P-384, Ed25519 and RSA in PKCS#8 can; to convert one: \
-                 openssl pkcs8 -topk8 -nocrypt -in OLD -out ca.key"
+                "{what}: key not supported ({error}), only P-256, P-384, Ed25519 and RSA in PKCS#8; hint: openssl pkcs8 \
+                 -topk8 -nocrypt -in OLD -out ca.key"
             )
         })?;
         let issuer = Issuer::from_ca_cert_der(&certificate.der().into(), pair)?;
         let usages = issuer.key_usages();
         let lacks = |usage| !usages.is_empty() && !usages.contains(&usage);
         if lacks(KeyUsagePurpose::KeyCertSign) || lacks(KeyUsagePurpose::CrlSign) {
-            bail!(
-                "{what}: the CA must be allowed to sign certificates and revocation lists (keyCertSign, cRLSign)"
-            );
+            bail!("{what}: CA must have the key usages keyCertSign and cRLSign");
         }
         let key_id = parsed.iter_extensions().find_map(|extension| match extension.parsed_extension() {
             ParsedExtension::SubjectKeyIdentifier(id) => Some(KeyIdMethod::PreSpecified(id.0.to_vec())),
@@ -125,9 +123,7 @@ impl Authority {
         let trial = self.client(&Subject::default(), now, BACKDATED)?;
         let (_, parsed) = X509Certificate::from_der(trial.certificate().der())?;
         if parsed.issuer().as_raw() != subject {
-            bail!(
-                "{what}: the CA's subject must not have an attribute twice, such as two organizational units"
-            );
+            bail!("{what}: subject of the CA has an attribute twice, such as two organizational units");
         }
         Ok(())
     }
@@ -155,11 +151,11 @@ impl Authority {
         // Runs first: the library does not handle a subject without attributes.
         let parts = request::read(der)?;
         let request = CertificateSigningRequestParams::from_der(&der.into())
-            .map_err(|error| format!("it cannot be used: {error}"))?;
+            .map_err(|error| format!("not supported: {error}"))?;
         // The library derives the key's algorithm from the signature's.
         if request.public_key.subject_public_key_info() != parts.key {
             return Err(
-                "its key must be P-256, P-384, Ed25519 or RSA, signed with SHA-256 (P-384: SHA-384)".into()
+                "key must be P-256, P-384, Ed25519 or RSA, signed with SHA-256 (P-384: SHA-384)".into()
             );
         }
         Ok((parts.subject, Request { key: request.public_key }))
@@ -196,7 +192,7 @@ impl Authority {
             params.subject_alt_names.push(match name.parse::<IpAddr>() {
                 Ok(address) => SanType::IpAddress(address),
                 Err(_) => {
-                    let wrong = |problem| anyhow::anyhow!("a host name {problem}");
+                    let wrong = |problem| anyhow::anyhow!("host name {problem}");
                     name::check_subdomain(name).map_err(wrong)?;
                     SanType::DnsName(name.as_str().try_into()?)
                 }
@@ -228,7 +224,7 @@ impl Authority {
     fn params(&self, subject: &Subject, now: Timestamp, lifetime: Duration) -> Result<CertificateParams> {
         let end = self.certificate.not_after();
         if now >= end {
-            bail!("the CA has ended on {end}: put a new one in its place and have every node join again");
+            bail!("CA expired {end}; hint: replace it and let every node join again");
         }
         // Renewal depends on the lifetime: most of a short one must lie ahead.
         let backdated = BACKDATED.min(lifetime / 10);
@@ -294,7 +290,7 @@ fn create(certificate: &Path, key: &Path, now: Timestamp) -> Result<()> {
     durable::write(&with_suffix(key, NEW_SUFFIX), secret.as_bytes(), 0o600)?;
     durable::write(&with_suffix(certificate, NEW_SUFFIX), signed.as_bytes(), 0o600)?;
     complete_or_discard(certificate, key)?;
-    tracing::info!(certificate = %certificate.display(), "a CA has been made");
+    tracing::info!(certificate = %certificate.display(), "CA created");
     Ok(())
 }
 

@@ -78,7 +78,7 @@ pub fn files(service: &EnrollmentService, config: &BrokerConfig) -> Result<BTree
 fn check(config: &BrokerConfig) -> Result<()> {
     let problem = |message: String| Err(Status::bad_request(message));
     if config.names.is_empty() {
-        return problem("no host name or address of the broker is known: give --name NAME as nodes know it, or set pairing.names in the \
+        return problem("host name of the broker unknown; hint: --name NAME with the name that nodes use, or pairing.names in the \
              configuration"
                 .into());
     }
@@ -86,7 +86,7 @@ fn check(config: &BrokerConfig) -> Result<()> {
         if name.parse::<IpAddr>().is_err()
             && let Err(problem) = check_subdomain(name)
         {
-            return Err(Status::bad_request(format!("--name: the host name of the broker {problem}")));
+            return Err(Status::bad_request(format!("--name: host name of the broker {problem}")));
         }
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
@@ -97,10 +97,10 @@ fn check(config: &BrokerConfig) -> Result<()> {
     }
     let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '%' | '$' | '+' | '#');
     if config.prefix.is_empty() || !config.prefix.chars().all(plain) {
-        return problem("the topics' prefix must not have any of \" \\ % $ + # in it".into());
+        return problem("topic prefix must not contain any of \" \\ % $ + #".into());
     }
     if config.port == 0 {
-        return problem("the port must be 1 to 65535".into());
+        return problem("port must be 1 to 65535".into());
     }
     Ok(())
 }

@@ -14,19 +14,19 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Creates the directory, mode 0700. An existing one is left unchanged, with a warning if other
 /// users can read it.
 pub(super) fn open_directory(directory: &Path) -> Result<()> {
-    let failed = || format!("cannot make the directory {}", directory.display());
+    let failed = || format!("create directory {}", directory.display());
     DirBuilder::new().recursive(true).mode(0o700).create(directory).with_context(failed)?;
-    warn_if_open(directory, "the directory of the CA's key", "chmod 700")
+    warn_if_open(directory, "directory of the CA key", "chmod 700")
 }
 
 /// Reads a file; `None` if it does not exist.
 pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    let failed = || format!("cannot read {}", path.display());
+    let failed = || format!("read {}", path.display());
     match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(failed),
         Ok(metadata) if metadata.len() > MAX_BYTES => {
-            anyhow::bail!("{} is longer than any key or certificate", path.display());
+            anyhow::bail!("read {}: longer than {MAX_BYTES} bytes", path.display());
         }
         Ok(_) => {}
     }
@@ -37,17 +37,17 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
 pub(super) fn read_secret(path: &Path) -> Result<Option<Vec<u8>>> {
     let content = read(path)?;
     if content.is_some() {
-        warn_if_open(path, "a file with a secret key", "chmod 600")?;
+        warn_if_open(path, "secret key", "chmod 600")?;
     }
     Ok(content)
 }
 
 fn warn_if_open(path: &Path, what: &str, remedy: &str) -> Result<()> {
-    let metadata = fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let metadata = fs::metadata(path).with_context(|| format!("stat {}", path.display()))?;
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         let path = path.display();
-        tracing::warn!("{what} is open to other users (mode {mode:o}): {remedy} {path}");
+        tracing::warn!("{what} accessible to other users (mode {mode:o}); hint: {remedy} {path}");
     }
     Ok(())
 }

@@ -79,8 +79,8 @@ pub(super) async fn read(cluster: &dyn ObjectStore, namespace: &str) -> Result<(
     let secrets = SecretStore::new(cluster, namespace);
     let (Some(key), Some(ca)) = (secrets.get(TOKENS).await?, secrets.get(CA).await?) else {
         bail!(
-            "there is no CA of edgesync in the namespace '{namespace}' of {cluster:?}: name another namespace or cluster, or \
-             wait until the first replica of edgesync-cloud has made one"
+            "no CA of edgesync in namespace '{namespace}' of {cluster:?}: wrong namespace or cluster, or no replica of \
+             edgesync-cloud has started yet"
         );
     };
     let authority = secrets.authority(&ca)?;
@@ -95,24 +95,24 @@ impl<'a> SecretStore<'a> {
 
     async fn get(&self, name: &str) -> Result<Option<Object>> {
         let got = self.cluster.get(&self.resource, self.namespace, name).await;
-        got.with_context(|| format!("reading {}", self.describe(name)))
+        got.with_context(|| format!("read {}", self.describe(name)))
     }
 
     /// Creates a Secret. If another replica was faster, returns that one's.
     async fn make(&self, name: &str, secret: &Object) -> Result<Object> {
-        let failed = || format!("making {}", self.describe(name));
+        let failed = || format!("create {}", self.describe(name));
         match self.cluster.create(&self.resource, secret).await {
             Err(Failure::Conflict(_)) => match self.get(name).await? {
                 Some(made) => return Ok(made),
-                None => bail!("{} comes and goes: is somebody deleting it?", self.describe(name)),
+                None => bail!("{} was deleted right after its creation", self.describe(name)),
             },
-            Err(failure @ Failure::NotFound(_)) => {
+            Err(Failure::NotFound(_)) => {
                 let namespace = self.namespace;
-                Err(failure).with_context(|| {
-                    format!("there is no namespace '{namespace}': kubectl create namespace {namespace}")
-                })
+                Err(anyhow::anyhow!(
+                    "namespace '{namespace}' not found; hint: kubectl create namespace {namespace}"
+                ))
             }
-            made => Ok(made.inspect(|_| tracing::info!(name, "a Secret of edgesync has been made"))?),
+            made => Ok(made.inspect(|_| tracing::info!(name, "Secret created"))?),
         }
         .with_context(failed)
     }
@@ -126,15 +126,15 @@ impl<'a> SecretStore<'a> {
                 (certificate.clone(), secret.clone())
             }
             (_, Some(trusted)) => bail!(
-                "{} is not there, and nodes trust the CA with the fingerprint {trusted}: restore it from a copy (kubectl -n \
-                 {namespace} create secret tls {CA} --cert=ca.crt --key=ca.key); or, if no node has joined yet, kubectl -n \
-                 {namespace} delete secret {TOKENS}, and a new one is made",
+                "{} not found, but nodes trust the CA with the fingerprint {trusted}; hint: restore it from a backup: kubectl \
+                 -n {namespace} create secret tls {CA} --cert=ca.crt --key=ca.key; or, if no node has joined yet, create a \
+                 new CA: kubectl -n {namespace} delete secret {TOKENS}",
                 self.describe(CA),
                 namespace = self.namespace,
             ),
             (Some(own), None) if own.key.is_none() => bail!(
-                "{} is not there, and of the CA in ca.crt of pairing.directory there is no ca.key: put it there, or remove \
-                 ca.crt, and a new CA is made",
+                "{} not found, and pairing.directory has ca.crt without ca.key; hint: add ca.key, or remove ca.crt to create \
+                 a new CA",
                 self.describe(CA)
             ),
             _ => {
@@ -166,9 +166,9 @@ impl<'a> SecretStore<'a> {
         let of = key.annotations().remove(CA_ANNOTATION);
         if let Some(of) = of.filter(|of| *of != is) {
             bail!(
-                "{} holds a CA with the fingerprint {is}, but nodes and tokens of this fleet are of the CA {of}: restore \
-                 that one; or, to begin anew with this one, kubectl -n {namespace} delete secret {TOKENS}: then each node has \
-                 to join again with a new token",
+                "{} has the CA with the fingerprint {is}, but nodes and tokens of this fleet belong to the CA {of}; hint: \
+                 restore that CA; or, to switch to this one, kubectl -n {namespace} delete secret {TOKENS}: each node then \
+                 joins again with a new token",
                 self.describe(CA),
                 namespace = self.namespace,
             );
@@ -178,7 +178,7 @@ impl<'a> SecretStore<'a> {
     }
 
     fn describe(&self, name: &str) -> String {
-        format!("the Secret {}/{name}", self.namespace)
+        format!("Secret {}/{name}", self.namespace)
     }
 }
 
@@ -208,10 +208,9 @@ impl OperatorCa {
         let is = authority.certificate().fingerprint();
         if self.fingerprint != is {
             bail!(
-                "two CAs: {} has the one with the fingerprint {is}, ca.crt in pairing.directory is {}. All replicas need the \
-                 same one: to keep that of the Secret, which nodes trust that have joined there, remove ca.crt and ca.key from \
-                 the directory; to begin anew with that of the files, kubectl -n {namespace} delete secret {CA} {TOKENS}: then \
-                 each node has to join again with a new token",
+                "conflicting CAs: {} has the fingerprint {is}, ca.crt in pairing.directory has {}; hint: to keep the CA of the \
+                 Secret, which joined nodes trust, remove ca.crt and ca.key from the directory; to switch to the CA of the \
+                 files, kubectl -n {namespace} delete secret {CA} {TOKENS}: each node then joins again with a new token",
                 secrets.describe(CA),
                 self.fingerprint,
                 namespace = secrets.namespace,
@@ -223,9 +222,9 @@ impl OperatorCa {
 
 /// Returns the fingerprint of the first certificate.
 fn first(what: &str, pem: &[u8]) -> Result<String> {
-    let pem = std::str::from_utf8(pem).with_context(|| format!("{what} must be PEM"))?;
+    let pem = std::str::from_utf8(pem).with_context(|| format!("parse {what}: not PEM"))?;
     let certificates = Certificate::all_from_pem(what, pem)?;
-    let first = certificates.first().with_context(|| format!("{what} has no certificate"))?;
+    let first = certificates.first().with_context(|| format!("parse {what}: no certificate"))?;
     Ok(first.fingerprint())
 }
 

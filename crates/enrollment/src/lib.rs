@@ -107,8 +107,8 @@ struct Shared {
     api: tls::Server,
     joining: tls::Server,
     operators: Arc<operators::Table>,
-    /// Wakes [`EnrollmentService::nodes_to_cut`].
-    cut: Notify,
+    /// Wakes [`EnrollmentService::nodes_to_disconnect`].
+    disconnect_notify: Notify,
     /// The subscription to changes of the membership. The task that follows them holds the lock.
     changes: tokio::sync::Mutex<Changes>,
 }
@@ -136,7 +136,7 @@ struct State {
     identity: Identity,
     revoked: RevocationList,
     /// Nodes whose connections must be closed after a revocation.
-    to_cut: BTreeSet<String>,
+    to_disconnect: BTreeSet<String>,
     /// Number of requests to publish the list. Not stored: a start publishes in any case, from the
     /// revocations in the store.
     generation: u64,
@@ -200,8 +200,9 @@ impl EnrollmentService {
         if let Err(error) = &written {
             tracing::error!("{error:#}");
         }
-        let (to_cut, published_generation) = (BTreeSet::new(), u64::from(written.is_ok()));
-        let state = State { lifetime, grace, identity, revoked, to_cut, generation: 1, published_generation };
+        let (to_disconnect, published_generation) = (BTreeSet::new(), u64::from(written.is_ok()));
+        let state =
+            State { lifetime, grace, identity, revoked, to_disconnect, generation: 1, published_generation };
         let server = |required, grace| {
             let rule = state.rule(&enrollment.authority, required, grace);
             tls::Server::new(
@@ -227,7 +228,7 @@ impl EnrollmentService {
             api,
             joining,
             operators,
-            cut: Notify::new(),
+            disconnect_notify: Notify::new(),
             changes,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -238,7 +239,7 @@ impl EnrollmentService {
         let mut state = self.state();
         (state.lifetime, state.grace) = (lifetime, grace);
         if let Err(error) = self.shared.apply(&state) {
-            tracing::error!("the grace for renewals stays as it was: {error:#}");
+            tracing::error!("reload rejected, renewal grace unchanged: {error:#}");
         }
     }
 
@@ -254,7 +255,7 @@ impl EnrollmentService {
         self.shared.authority.trust()
     }
 
-    /// The certificate of this machine's services. [`EnrollmentService::keep`] renews it well
+    /// The certificate of this machine's services. [`EnrollmentService::run`] renews it well
     /// before its expiry.
     #[cfg(test)]
     fn server_identity(&self) -> Identity {
@@ -290,21 +291,17 @@ impl EnrollmentService {
     /// Renews the services' certificate, the revocation list and the kubeconfig of this machine, if
     /// one is given with the address of its API. Publishes lists that failed to publish, and
     /// applies revocations of other processes. Never returns.
-    pub async fn keep(&self, kubeconfig: Option<(&Path, &str)>) {
+    pub async fn run(&self, kubeconfig: Option<(&Path, &str)>) {
         let upkeep = async {
             loop {
                 tokio::time::sleep(UPKEEP_INTERVAL).await;
                 if let Err(error) = self.upkeep(now()).await {
-                    tracing::error!(
-                        "certificates and tokens are not looked after, next try in an hour: {error:#}"
-                    );
+                    tracing::error!("certificate upkeep failed, retrying in 1 h: {error:#}");
                 }
                 if let Some((kubeconfig, api)) = kubeconfig
                     && let Err(error) = self.write_kubeconfig(kubeconfig, api).await
                 {
-                    tracing::warn!(
-                        "the kubeconfig of this machine may be out of date, next try in an hour: {error:#}"
-                    );
+                    tracing::warn!("renewal of the local kubeconfig failed, retrying in 1 h: {error:#}");
                 }
             }
         };
@@ -312,7 +309,7 @@ impl EnrollmentService {
             loop {
                 tokio::time::sleep(REPUBLISH_INTERVAL).await;
                 match self.republish().await {
-                    Ok(true) => tracing::info!("the revocation list is published again"),
+                    Ok(true) => tracing::info!("revocation list published after an earlier failure"),
                     Ok(false) => {}
                     Err(error) => tracing::debug!("{error:#}"),
                 }
@@ -377,11 +374,11 @@ impl EnrollmentService {
         {
             let mut state = self.state();
             let fresh: Vec<_> = revoked.nodes.difference(&state.revoked.nodes).cloned().collect();
-            state.to_cut.extend(fresh);
+            state.to_disconnect.extend(fresh);
             state.revoked = revoked;
             self.shared.apply(&state)?;
         }
-        self.shared.cut.notify_one();
+        self.shared.disconnect_notify.notify_one();
         write_list(directory, &der).await?;
         let mut state = self.state();
         state.published_generation = state.published_generation.max(generation);
@@ -463,19 +460,19 @@ impl EnrollmentService {
     fn block_node(&self, node: &str) {
         let mut state = self.state();
         state.revoked.nodes.insert(node.to_owned());
-        state.to_cut.insert(node.to_owned());
+        state.to_disconnect.insert(node.to_owned());
         drop(state);
-        self.shared.cut.notify_one();
+        self.shared.disconnect_notify.notify_one();
     }
 
     /// Waits for nodes whose connections the caller must close after a revocation. Cancel-safe.
-    pub async fn nodes_to_cut(&self) -> Vec<String> {
+    pub async fn nodes_to_disconnect(&self) -> Vec<String> {
         loop {
-            let nodes = std::mem::take(&mut self.state().to_cut);
+            let nodes = std::mem::take(&mut self.state().to_disconnect);
             if !nodes.is_empty() {
                 return nodes.into_iter().collect();
             }
-            self.shared.cut.notified().await;
+            self.shared.disconnect_notify.notified().await;
         }
     }
 
@@ -526,7 +523,7 @@ async fn write_list(directory: &Path, der: &[u8]) -> anyhow::Result<()> {
     let (path, pem) = (directory.join(LIST_FILE), served_certificates::list_pem(der));
     tokio::task::spawn_blocking(move || durable::write(&path, pem.as_bytes(), 0o600))
         .await?
-        .context("what is revoked is in force here, but brokers cannot learn of it yet, which is tried again")
+        .context("write revocation list for brokers (already in force here, retrying)")
 }
 
 /// The current time in whole seconds, the precision of certificates.

@@ -73,7 +73,7 @@ pub enum MembershipError {
     #[error(transparent)]
     Cluster(#[from] Failure),
     /// Every attempt has conflicted with another writer.
-    #[error("the {kind} '{id}' is changed by others all the time: try again")]
+    #[error("write {kind} '{id}': too many conflicting writes; try again")]
     Contended {
         /// The kind of document.
         kind: &'static str,
@@ -81,9 +81,7 @@ pub enum MembershipError {
         id: String,
     },
     /// Another program has written one of these objects.
-    #[error(
-        "{key} is not as edgesync has written it: {why}; restore it, or delete it, and what it says is forgotten"
-    )]
+    #[error("read {key}: {why}; restore it, or delete it with its content")]
     Damaged {
         /// Kind, namespace and name of the object.
         key: ObjectKey,
@@ -91,7 +89,7 @@ pub enum MembershipError {
         why: String,
     },
     /// The watch could not start.
-    #[error("tokens and certificates in the namespace '{namespace}' cannot be followed: {why}")]
+    #[error("watch tokens and certificates in namespace '{namespace}': {why}")]
     Unfollowed {
         /// The namespace in the cluster.
         namespace: String,
@@ -171,7 +169,7 @@ impl MembershipStore {
 }
 
 /// Every method fails with a [`MembershipError`].
-#[allow(clippy::missing_errors_doc, reason = "said once above")]
+#[allow(clippy::missing_errors_doc, reason = "documented above")]
 impl MembershipStore {
     /// Records a new token.
     pub async fn put_token(&self, token: TokenRecord) -> Result<()> {
@@ -332,7 +330,7 @@ impl MembershipStore {
     }
 
     /// Reads the time of removal and the member record of a node from the store.
-    pub async fn standing(&self, node: &str) -> Result<(Option<Timestamp>, Option<MemberRecord>)> {
+    pub async fn removal_and_member(&self, node: &str) -> Result<(Option<Timestamp>, Option<MemberRecord>)> {
         let member = self.read_member(node).await?;
         Ok((member.removed, member.record()))
     }
@@ -519,7 +517,7 @@ async fn back_off(attempt: u32) {
 }
 
 fn warn_damaged(name: &str, why: &str) {
-    tracing::error!(name, why, "an object is not as edgesync has written it, and left out");
+    tracing::error!(name, why, "damaged object skipped");
 }
 
 #[cfg(test)]

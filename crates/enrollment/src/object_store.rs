@@ -12,10 +12,10 @@ use edgesync_object::{Object, ObjectKey, Resource};
 pub enum Failure {
     /// The object has another version than the write names, or exists already. The caller reads it
     /// again and reapplies its change.
-    #[error("{0} was changed meanwhile")]
+    #[error("{0} was changed concurrently")]
     Conflict(ObjectKey),
     /// The object or its kind does not exist.
-    #[error("there is no {0}")]
+    #[error("{0} not found")]
     NotFound(ObjectKey),
     /// The caller lacks the right. Message of the store.
     #[error("{0}")]
@@ -39,17 +39,17 @@ pub struct Precondition<'a> {
 
 /// One event of a watch.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
-    /// A list starts. Objects that it does not report before [`News::Complete`] are deleted.
-    Begun,
+pub enum WatchEvent {
+    /// A list starts. Objects that it does not report before [`WatchEvent::Complete`] are deleted.
+    ListStarted,
     /// An object of the list.
     Listed(Object),
     /// The list is complete.
     Complete,
     /// An object was created or changed.
-    Set(Object),
+    Updated(Object),
     /// An object was deleted; its last state.
-    Gone(Object),
+    Deleted(Object),
     /// The watch failed for this reason; it restarts by itself.
     Failed(String),
 }
@@ -116,5 +116,5 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
 /// A watch that restarts by itself after a failure.
 pub trait Follow: Send {
     /// Waits for the next event. Cancel-safe.
-    fn next(&mut self) -> Pending<'_, News>;
+    fn next(&mut self) -> Pending<'_, WatchEvent>;
 }

@@ -144,7 +144,7 @@ impl EnrollmentService {
         let config = Kubeconfig { server: server.to_owned(), authority, user: LOCAL.to_owned(), identity };
         let (path, text) = (path.to_owned(), config.to_yaml()?);
         tokio::task::spawn_blocking(move || durable::write(&path, text.as_bytes(), 0o600)).await??;
-        tracing::info!(file = what, server, %until, "wrote a kubeconfig for the administrators of this machine");
+        tracing::info!(file = what, server, %until, "admin kubeconfig written");
         Ok(())
     }
 }
@@ -157,15 +157,12 @@ pub(super) async fn issue(
     role: Role,
     lifetime: Duration,
 ) -> Result<Identity> {
-    check_subdomain(name)
-        .map_err(|problem| Status::bad_request(format!("the name of an operator {problem}")))?;
+    check_subdomain(name).map_err(|problem| Status::bad_request(format!("operator name {problem}")))?;
     if !LIFETIMES.contains(&lifetime) {
-        return Err(Status::bad_request(
-            "the certificate of an operator must be good for 1 minute to 10 years",
-        ));
+        return Err(Status::bad_request("lifetime of an operator certificate must be 1 minute to 10 years"));
     }
     if role == Role::Local {
-        return Err(Status::bad_request("the role of an operator is view, edit or admin"));
+        return Err(Status::bad_request("role of an operator must be view, edit or admin"));
     }
     let now = now();
     let identity = sign(authority, name, role, now, lifetime).map_err(Status::internal)?;
@@ -180,7 +177,7 @@ pub(super) async fn issue(
     };
     if !membership.put_operator(record).await? {
         return Err(Status::too_many_requests(
-            format!("there are {MAX_OPERATORS} certificates of operators: revoke some of them first"),
+            format!("limit of {MAX_OPERATORS} operator certificates reached: revoke some first"),
             60,
         ));
     }
@@ -192,9 +189,7 @@ pub(super) fn check_found(which: &str, revoked: usize) -> Result<usize> {
     if revoked > 0 {
         return Ok(revoked);
     }
-    let message = format!(
-        "no certificate of an operator has the name or serial number '{which}', or it is revoked already"
-    );
+    let message = format!("no valid operator certificate with the name or serial number '{which}'");
     Err(Status::new(Reason::NotFound, message))
 }
 

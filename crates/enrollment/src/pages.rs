@@ -40,7 +40,7 @@ impl Keys {
             None => {
                 let mut secret = [0; SECRET_BYTES];
                 if SystemRandom::new().fill(&mut secret).is_err() {
-                    bail!("the system gives no random bytes");
+                    bail!("random source of the system failed");
                 }
                 durable::write(path, &secret, 0o600)?;
                 secret.to_vec()
@@ -48,7 +48,7 @@ impl Keys {
         };
         if secret.len() != SECRET_BYTES {
             bail!(
-                "{} has not {SECRET_BYTES} bytes: remove it, which makes all keys of pages useless",
+                "{} must have {SECRET_BYTES} bytes; hint: remove it, which invalidates all page keys",
                 path.display()
             );
         }

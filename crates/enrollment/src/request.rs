@@ -28,11 +28,11 @@ pub(super) struct RequestParts<'a> {
 /// text.
 pub(super) fn read(der: &[u8]) -> Result<RequestParts<'_>, &'static str> {
     let Ok(([], request)) = X509CertificationRequest::from_der(der) else {
-        return Err("it is no certificate request in DER (PKCS#10)");
+        return Err("not a certificate request in DER (PKCS#10)");
     };
     let info = request.certification_request_info;
     let subject = parse_name(info.subject.as_raw())
-        .ok_or("its subject is not plain: each attribute must be there once, by itself, as a text")?;
+        .ok_or("ambiguous subject: each attribute must be there once, by itself, as text")?;
     Ok(RequestParts { subject, key: info.subject_pki.raw })
 }
 
@@ -143,7 +143,7 @@ mod tests {
             vec![set(&[&a]), b"\x0c".to_vec()],
             vec![set(&[&a, b"\x0c"])],
         ] {
-            assert!(read(&csr(&sets)).unwrap_err().contains("not plain"), "{sets:?}");
+            assert!(read(&csr(&sets)).unwrap_err().contains("ambiguous subject"), "{sets:?}");
         }
     }
 

@@ -17,7 +17,7 @@ struct Due {
     operators: bool,
     /// Nodes with a newly revoked certificate. A connection does not record which certificate it
     /// presented, so the node must reconnect.
-    cut: Vec<String>,
+    disconnect: Vec<String>,
 }
 
 impl Due {
@@ -29,7 +29,7 @@ impl Due {
             Changed::Member { node, revocation, .. } => {
                 self.publish = true;
                 if revocation == RevocationChange::More {
-                    self.cut.push(node.to_string());
+                    self.disconnect.push(node.to_string());
                 }
             }
             Changed::Operators => self.operators = true,
@@ -57,18 +57,15 @@ impl EnrollmentService {
 
     /// Does the work that is due. Returns the part that failed.
     async fn apply(&self, due: Due) -> Due {
-        let Due { publish, operators, cut } = due;
+        let Due { publish, operators, disconnect } = due;
         if publish {
             // A list that fails to publish is in force here, and is published later.
             let _ = self.publish().await;
-            self.cut_rejoined(cut);
+            self.disconnect_rejoined(disconnect);
         }
         let mut left = Due::default();
         if operators && let Err(status) = self.read_operators().await {
-            tracing::warn!(
-                "certificates of operators cannot be read, next try in a second: {}",
-                status.message
-            );
+            tracing::warn!("reading operator certificates failed, retrying in 1 s: {}", status.message);
             left.operators = true;
         }
         left
@@ -76,12 +73,12 @@ impl EnrollmentService {
 
     /// Closes the connections of nodes that still have a valid certificate: publishing closes only
     /// those of fully revoked nodes.
-    fn cut_rejoined(&self, mut nodes: Vec<String>) {
+    fn disconnect_rejoined(&self, mut nodes: Vec<String>) {
         let mut state = self.state();
         nodes.retain(|node| !state.revoked.nodes.contains(node));
         if !nodes.is_empty() {
-            state.to_cut.extend(nodes);
-            self.shared.cut.notify_one();
+            state.to_disconnect.extend(nodes);
+            self.shared.disconnect_notify.notify_one();
         }
     }
 }

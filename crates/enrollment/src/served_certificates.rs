@@ -55,7 +55,7 @@ pub(super) fn load_or_issue(
     let kept = files::read_secret(&path)?.and_then(|pem| {
         let what = path.display().to_string();
         let identity = Identity::from_pem(&what, std::str::from_utf8(&pem).ok()?);
-        identity.inspect_err(|error| tracing::warn!("{error}: it is made anew")).ok()
+        identity.inspect_err(|error| tracing::warn!("{error}: replacing it")).ok()
     });
     if let Some(kept) = kept {
         let of: BTreeSet<String> =
@@ -64,7 +64,7 @@ pub(super) fn load_or_issue(
         let signed_here = kept.chain().get(1).is_some_and(|ca| ca == authority.certificate());
         if signed_here && of == names.iter().cloned().collect() && !needs_renewal(authority, &kept, now) {
             return Ok(Identity::new(
-                "the certificate of the services",
+                "server certificate",
                 vec![kept.certificate().clone()],
                 kept.key().clone(),
             )?);
@@ -87,7 +87,7 @@ pub(super) fn issue(
     let identity = authority.server(names, now, LIFETIME)?;
     let pem = format!("{}{}", identity.to_pem(), authority.certificate().to_pem());
     durable::write(&directory.join(FILE), pem.as_bytes(), 0o600)?;
-    tracing::info!(names = names.join(", "), until = %identity.certificate().not_after(), "the services have a new certificate");
+    tracing::info!(names = names.join(", "), until = %identity.certificate().not_after(), "server certificate issued");
     Ok(identity)
 }
 

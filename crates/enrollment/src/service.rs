@@ -51,7 +51,7 @@ impl JoinService {
     /// # Errors
     /// The address is in use.
     pub async fn bind(address: SocketAddr, service: EnrollmentService) -> anyhow::Result<Self> {
-        let failed = || format!("the join service cannot listen on {address}");
+        let failed = || format!("listen on {address} for the join service");
         let listener = TcpListener::bind(address).await.with_context(failed)?;
         let address = listener.local_addr().with_context(failed)?;
         Ok(Self { listener, address, service })
@@ -81,18 +81,18 @@ impl JoinService {
                             tokio::select! {
                                 _ = timeout(CONNECTION_TIMEOUT, connection(service, stream, peer, permit.clone())) => {}
                                 () = permit.evicted() => {
-                                    tracing::debug!(%peer, "a connection to the join service was too slow");
+                                    tracing::debug!(%peer, "slow connection to the join service closed");
                                 }
                             }
                         });
                     }
                     Ok((Tcp(_, peer), None)) => {
                         if let Some(left_out) = overflow_log.line() {
-                            tracing::warn!(%peer, left_out, "too many connections to the join service: closed");
+                            tracing::warn!(%peer, left_out, "too many connections to the join service: connection closed");
                         }
                     }
                     Err(error) => {
-                        tracing::warn!("the join service cannot take a connection: {error}");
+                        tracing::warn!("accept a connection to the join service: {error}");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -105,8 +105,8 @@ async fn connection(service: EnrollmentService, stream: TcpStream, peer: SocketA
     permit.progressed();
     let (stream, presented) = match timeout(HANDSHAKE_TIMEOUT, service.joining_tls().accept(stream)).await {
         Ok(Ok(accepted)) => accepted,
-        Ok(Err(error)) => return tracing::debug!(%peer, ?error, "no TLS with the join service"),
-        Err(_) => return tracing::debug!(%peer, "no TLS with the join service in time"),
+        Ok(Err(error)) => return tracing::debug!(%peer, ?error, "TLS handshake with the join service failed"),
+        Err(_) => return tracing::debug!(%peer, "TLS handshake with the join service timed out"),
     };
     // A client with a certificate is a known node that renews: its permit is not revoked.
     let _busy = presented.as_ref().map(|_| permit.busy());
@@ -151,7 +151,7 @@ async fn answer(
         ("/ca.crt" | "/edge.crt" | MEMBERSHIP, _) => Err(Status::new(Reason::MethodNotAllowed, "use GET")),
         _ => Err(Status::new(
             Reason::NotFound,
-            "this is the join service of edgesync: it has /ca.crt, /edge.crt and /edgesync/v1/join",
+            "path not found: the join service has /ca.crt, /edge.crt and /edgesync/v1/join",
         )),
     }
 }
@@ -166,14 +166,14 @@ async fn certificate(
     let named = question.header("nodename");
     if let Some(bearer) = bearer(question) {
         let Some(node) = named else {
-            return Err(Status::bad_request("the header NodeName must say which node asks"));
+            return Err(Status::bad_request("header NodeName missing"));
         };
         return service.join(bearer, node, &question.body).await;
     }
     let Some(presented) = presented else {
         return Err(Status::new(
             Reason::Unauthorized,
-            "a token is needed to join (header Authorization: Bearer …), or a certificate to renew it; create a token \
+            "neither a token to join (header Authorization: Bearer …) nor a certificate to renew; hint: create a token \
              with 'edgesync-cloud token create'",
         ));
     };
@@ -192,12 +192,12 @@ async fn membership(service: &EnrollmentService, presented: Option<&Certificate>
     let Some((presented, node)) = presented.and_then(|presented| Some((presented, presented.node()?))) else {
         return Err(Status::new(
             Reason::Unauthorized,
-            "the certificate of a node is needed: join first ('edgesync join')",
+            "no client certificate of a node; hint: join first ('edgesync join')",
         ));
     };
     // TLS accepts expired certificates here, for renewals, but no revoked ones.
     if presented.not_after() <= now() {
-        let message = format!("the certificate has ended on {}: renew it first", presented.not_after());
+        let message = format!("certificate expired {}: renew it first", presented.not_after());
         return Err(Status::new(Reason::Forbidden, message));
     }
     // A node with a valid certificate that is no member was removed.
@@ -218,16 +218,16 @@ fn reply(answer: Result<Answer>, peer: SocketAddr, is_probe: bool, refusals: &Lo
     let (code, media, body) = match answer {
         Ok(answer) => (200, answer.media, answer.body),
         Err(status) if status.code >= 500 => {
-            tracing::error!(%peer, "a request to the join service has failed: {}", status.message.escape_debug());
-            let message = "the cloud side has failed: try again; its log says why\n";
+            tracing::error!(%peer, "request to the join service failed: {}", status.message.escape_debug());
+            let message = "internal error of the cloud side, see its log; try again\n";
             (status.code, "text/plain; charset=utf-8", message.into())
         }
         Err(status) => {
             if is_probe {
-                tracing::debug!(%peer, "asked whether this is a CloudCore");
+                tracing::debug!(%peer, "CloudCore probe");
             } else if let Some(left_out) = refusals.line() {
                 let code = status.code;
-                tracing::info!(%peer, code, left_out, "refused to join or renew: {}", status.message.escape_debug());
+                tracing::info!(%peer, code, left_out, "join or renewal refused: {}", status.message.escape_debug());
             }
             (status.code, "text/plain; charset=utf-8", format!("{}\n", status.message).into_bytes())
         }

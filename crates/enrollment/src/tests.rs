@@ -130,22 +130,22 @@ async fn refused_tokens_say_what_to_do() {
     let service = &fixture.service;
     let csr = request("a");
     let other = self::fixture().await.token(None, 1).await;
-    assert_eq!(refused(service.join(&other, "a", &csr).await, "not from this cloud"), 401);
+    assert_eq!(refused(service.join(&other, "a", &csr).await, "not issued by this cloud side"), 401);
     let revoked = service.enrollment().create_token(None, HOUR, 1, Labels::new()).await.unwrap();
     assert!(service.enrollment().revoke_token(&revoked.record.id).await.unwrap());
     assert!(!service.enrollment().revoke_token(&revoked.record.id).await.unwrap());
     let jwt = revoked.token.split_once('.').unwrap().1;
-    assert_eq!(refused(service.join(jwt, "a", &csr).await, "revoked: create a new one"), 401);
+    assert_eq!(refused(service.join(jwt, "a", &csr).await, "revoked; hint: create a new one"), 401);
     assert_eq!(service.enrollment().revoke_token("none").await.unwrap_err().code, 404);
     let once = fixture.token(None, 1).await;
     service.join(&once, "a", &csr).await.unwrap();
-    assert_eq!(refused(service.join(&once, "b", &request("b")).await, "used already"), 401);
+    assert_eq!(refused(service.join(&once, "b", &request("b")).await, "token used up"), 401);
     let expired = TokenClaims { id: "x".into(), node: None, expires: now() };
     let expired = service.shared.tokens.sign(&expired);
-    assert_eq!(refused(service.join(&expired, "b", &request("b")).await, "has expired"), 401);
+    assert_eq!(refused(service.join(&expired, "b", &request("b")).await, "token expired"), 401);
     let unknown = TokenClaims { id: "x".into(), node: None, expires: after(now(), HOUR) };
     let unknown = service.shared.tokens.sign(&unknown);
-    assert_eq!(refused(service.join(&unknown, "b", &request("b")).await, "not known here"), 401);
+    assert_eq!(refused(service.join(&unknown, "b", &request("b")).await, "token unknown"), 401);
 }
 
 #[tokio::test]
@@ -184,16 +184,19 @@ async fn a_certificate_renews_only_its_own_name_and_only_if_recorded() {
     let renewed = service.renew(a.certificate(), "a", &request("a")).await.unwrap();
     assert_ne!(renewed.serial(), a.certificate().serial());
     let shown = a.certificate();
-    assert_eq!(refused(service.renew(shown, "b", &request("b")).await, "its own name only"), 403);
+    assert_eq!(refused(service.renew(shown, "b", &request("b")).await, "of another node"), 403);
     assert_eq!(refused(service.renew(shown, "a", &request("b")).await, "CN=system:node:a"), 403);
     let operator = service.new_operator("a", Role::Admin, HOUR).await.unwrap();
-    assert_eq!(refused(service.renew(operator.certificate(), "a", &request("a")).await, "its own name"), 403);
+    assert_eq!(
+        refused(service.renew(operator.certificate(), "a", &request("a")).await, "of another node"),
+        403
+    );
     // Signed by this CA and recorded nowhere: the database was lost.
     let (_, csr) = Authority::read_request(&request("c")).unwrap();
     let unknown = service.shared.authority.sign(&csr, "c", now(), HOUR).unwrap();
-    assert_eq!(refused(service.renew(&unknown, "c", &request("c")).await, "not known here"), 403);
+    assert_eq!(refused(service.renew(&unknown, "c", &request("c")).await, "revoked or unknown"), 403);
     service.revoke_node("a").await.unwrap();
-    assert_eq!(refused(service.renew(&renewed, "a", &request("a")).await, "is revoked"), 403);
+    assert_eq!(refused(service.renew(&renewed, "a", &request("a")).await, "certificate revoked"), 403);
 }
 
 #[tokio::test]
@@ -255,7 +258,7 @@ async fn a_revocation_completes_when_its_caller_is_cancelled() {
             .await
         );
     }
-    assert_eq!(service.nodes_to_cut().await, ["a"]);
+    assert_eq!(service.nodes_to_disconnect().await, ["a"]);
     assert!(service.is_revoked("a"));
     // The second publication waits for the first.
     service.publish().await.unwrap();
@@ -272,9 +275,9 @@ async fn a_revocation_that_fails_to_publish_is_in_force_and_retried() {
     std::fs::remove_file(&list).unwrap();
     std::fs::create_dir(&list).unwrap();
     let error = fixture.service.revoke_node("a").await.unwrap_err();
-    assert!(error.message.contains("brokers cannot learn of it yet"), "{error:?}");
+    assert!(error.message.contains("write revocation list for brokers"), "{error:?}");
     assert!(fixture.service.is_revoked("a") && fixture.service.revocation_list() != before);
-    assert_eq!(fixture.service.nodes_to_cut().await[0], "a");
+    assert_eq!(fixture.service.nodes_to_disconnect().await[0], "a");
     assert!(fixture.service.republish().await.is_err());
     let fixture = fixture.reopen(|_| {}).await;
     assert!(fixture.service.is_revoked("a") && fixture.service.republish().await.is_err());

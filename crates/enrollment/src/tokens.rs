@@ -38,9 +38,9 @@ pub(super) struct TokenClaims {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TokenRefusal {
     /// It is no JWT, or has another algorithm or key.
-    #[error("the token is not from this cloud: create one here with 'edgesync-cloud token create'")]
+    #[error("token not issued by this cloud side; hint: create one here with 'edgesync-cloud token create'")]
     Unknown,
-    #[error("the token has expired: create a new one with 'edgesync-cloud token create'")]
+    #[error("token expired; hint: create a new one with 'edgesync-cloud token create'")]
     Expired,
 }
 
@@ -83,7 +83,7 @@ impl TokenKey {
     pub(super) fn load(what: &str, secret: &[u8]) -> Result<Self> {
         if secret.len() != KEY_BYTES {
             bail!(
-                "{what} has {} bytes instead of {KEY_BYTES}: restore it, or remove it, which makes all tokens useless",
+                "{what} has {} bytes instead of {KEY_BYTES}; hint: restore it, or remove it, which invalidates all tokens",
                 secret.len()
             );
         }
@@ -144,7 +144,7 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     match SystemRandom::new().fill(&mut bytes) {
         Ok(()) => Ok(bytes),
-        Err(_) => bail!("the system gives no random numbers"),
+        Err(_) => bail!("random source of the system failed"),
     }
 }
 

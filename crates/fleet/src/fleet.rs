@@ -254,7 +254,7 @@ impl<S: Source> Fleet<S> {
                     self.reconciler.nodes.links_moved(&moved);
                 }
                 Some(request) = admin.recv(), if self.views.queries.is_empty() => self.administer(request),
-                nodes = self.enrollment.nodes_to_cut() => {
+                nodes = self.enrollment.nodes_to_disconnect() => {
                     nodes.iter().filter_map(|name| NodeName::parse(name).ok()).for_each(|name| self.cut(&name));
                 }
                 () = tokio::time::sleep_until(wake) => self.tick(),

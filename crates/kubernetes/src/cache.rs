@@ -116,7 +116,7 @@ impl Cache {
         let conn = engine::open_writer(path, KIND, &options.engine)?;
         // A crash may lose data, because the next open deletes it anyway.
         conn.pragma_update(None, "synchronous", "off")?;
-        let on_corrupt = Box::new(|error: &StoreError| tracing::error!(%error, "the cache is damaged"));
+        let on_corrupt = Box::new(|error: &StoreError| tracing::error!(%error, "cache damaged"));
         let generation = Generation::default();
         let readers = Readers::start(path, &options.engine, options.readers, &generation, on_corrupt)?;
         let state = State { kinds: HashMap::new(), _lock: lock };
@@ -224,7 +224,7 @@ fn bodies(conn: &Connection, uids: &[Uid], left_out: LeftOut) -> Result<Vec<Load
         let mut rows = statement.query([uid])?;
         let Some(row) = rows.next()? else { continue };
         let body = Body::new(left_out.of(row.get(1)?))
-            .map_err(|error| StoreError::corrupt(format!("the object {uid} is damaged: {error}")))?;
+            .map_err(|error| StoreError::corrupt(format!("read object {uid}: {error}")))?;
         bodies.push(Loaded { uid: Arc::clone(uid), version: version(row, 0)?, body });
     }
     Ok(bodies)
@@ -247,8 +247,7 @@ fn part(conn: &Connection, from: u64) -> Result<CachePart, StoreError> {
             return Ok(CachePart { summaries, next: Some(row.get(0)?) });
         }
         let kind: i64 = row.get(1)?;
-        let resource =
-            kinds.get(&kind).ok_or_else(|| StoreError::corrupt(format!("there is no kind {kind}")))?;
+        let resource = kinds.get(&kind).ok_or_else(|| StoreError::corrupt(format!("unknown kind {kind}")))?;
         let body = row.get_ref(3)?.as_str().map_err(|error| StoreError::corrupt(error.to_string()))?;
         bytes += body.len();
         summaries.push(summary(body, Arc::clone(resource), version(row, 2)?)?);
@@ -288,7 +287,7 @@ mod tests {
     fn summary_of(change: &CacheChange) -> &Summary {
         match change {
             CacheChange::Put(summary, _) => summary,
-            CacheChange::Remove(_) => panic!("it is gone"),
+            CacheChange::Remove(_) => panic!("a removal has no summary"),
         }
     }
 
@@ -308,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_put_is_there_in_its_newest_version_until_it_is_removed() {
+    async fn a_cache_has_the_newest_version_until_removal() {
         let directory = tempfile::tempdir().unwrap();
         let cache = opened(directory.path());
         let (old, new) = (put("cm", "a", 1, "old"), put("cm", "a", 2, "new"));
@@ -326,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_that_there_is_comes_in_parts_that_are_bounded_in_objects_and_bytes() {
+    async fn cache_parts_are_bounded_in_objects_and_bytes() {
         let directory = tempfile::tempdir().unwrap();
         let cache = opened(directory.path());
         let many = (0..PART_ROWS + 1).map(|n| put("cm", &format!("u{n}"), 1, "x")).collect();
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cache_begins_empty_whatever_was_there_and_leaves_alone_what_is_no_cache() {
+    async fn a_cache_starts_empty_and_refuses_foreign_files() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cache.db");
         let cache = opened(directory.path());

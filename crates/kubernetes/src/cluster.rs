@@ -5,23 +5,29 @@
 //! library. May depend on [`edgesync_object`] and [`edgesync_placement`].
 
 mod access;
+mod api_discovery;
+mod catch_up;
+mod discovery;
 mod feed;
-mod follower;
-mod following;
-mod holdings;
+mod informer;
+mod interests;
 mod item;
-mod kinds;
+mod kind_watch;
+mod object_index;
 mod objects;
+mod output;
 mod plan;
-mod spots;
-mod throttle;
-mod watching;
+mod planner;
+mod rate_limiter;
+mod watch_run;
+mod watch_state;
+mod watches;
 
 pub use access::{AccessError, Cluster, Credentials, Unserved};
-pub use edgesync_enrollment::object_store::{Failure, News, Precondition};
+pub use edgesync_enrollment::object_store::{Failure, Precondition, WatchEvent};
 pub use feed::Feed;
-pub use following::Following;
 pub use item::Item;
-pub use plan::{Cause, Interest, Kinds, Origin, Place, Problem, Watch};
-pub(crate) use throttle::{Throttle, Urgency, Use};
-pub use watching::Seen;
+pub use kind_watch::KindWatch;
+pub use plan::{Cause, Interest, Kinds, Namespaces, Origin, Problem, Watch};
+pub(crate) use rate_limiter::{Priority, RateLimiter, Usage};
+pub use watch_run::ObservedObject;

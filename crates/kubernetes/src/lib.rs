@@ -4,12 +4,12 @@
 //! node connections. Start with [`source`], then [`cluster`] (the informer) and [`cache`] (a
 //! replica's disposable copy of objects).
 
-pub mod afar;
 pub mod cache;
 pub mod cluster;
 #[cfg(test)]
 mod membership;
 pub mod source;
+pub mod via_cluster;
 
 #[cfg(test)]
 fn node_name(name: &str) -> edgesync_object::NodeName {

@@ -41,12 +41,12 @@ fn certificate(serial: &str, node: &str) -> CertificateRecord {
 }
 
 async fn spend(
-    register: &MembershipStore,
+    members: &MembershipStore,
     id: &str,
     serial: &str,
     node: &str,
 ) -> Result<(), EnrollmentRefusal> {
-    register.spend_token(id, certificate(serial, node), at(200)).await.unwrap()
+    members.spend_token(id, certificate(serial, node), at(200)).await.unwrap()
 }
 
 /// Runs a test against each store.
@@ -57,42 +57,42 @@ async fn with_each<F: Future<Output = ()>>(holds: impl Fn(MembershipStore) -> F)
     store.close().await;
     {
         let served = served::Served::start().await;
-        let register = served.register().await;
-        register.follow().await.unwrap();
-        holds(register).await;
+        let members = served.members().await;
+        members.follow().await.unwrap();
+        holds(members).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_is_counted_with_the_certificate() {
-    with_each(async |register: MembershipStore| {
-        register.put_token(token("t", None, 2)).await.unwrap();
-        register.put_token(TokenRecord { created: at(150), ..token("late", None, 1) }).await.unwrap();
-        spend(&register, "t", "1", "a").await.unwrap();
-        spend(&register, "t", "2", "b").await.unwrap();
-        assert_eq!(spend(&register, "t", "3", "c").await, Err(EnrollmentRefusal::UsedUp));
-        assert_eq!(spend(&register, "none", "3", "c").await, Err(EnrollmentRefusal::UnknownToken));
-        let tokens = register.tokens().await.unwrap();
+    with_each(async |members: MembershipStore| {
+        members.put_token(token("t", None, 2)).await.unwrap();
+        members.put_token(TokenRecord { created: at(150), ..token("late", None, 1) }).await.unwrap();
+        spend(&members, "t", "1", "a").await.unwrap();
+        spend(&members, "t", "2", "b").await.unwrap();
+        assert_eq!(spend(&members, "t", "3", "c").await, Err(EnrollmentRefusal::UsedUp));
+        assert_eq!(spend(&members, "none", "3", "c").await, Err(EnrollmentRefusal::UnknownToken));
+        let tokens = members.tokens().await.unwrap();
         let late = TokenRecord { created: at(150), ..token("late", None, 1) };
         assert_eq!(tokens, [late, TokenRecord { used: 2, ..token("t", None, 2) }]);
         for (serial, node) in [("1", "a"), ("2", "b")] {
-            assert_eq!(register.revoke_certificates(node, at(300)).await.unwrap(), 1);
-            let revoked = register.revocations().await.unwrap().serials;
+            assert_eq!(members.revoke_certificates(node, at(300)).await.unwrap(), 1);
+            let revoked = members.revocations().await.unwrap().serials;
             assert!(revoked.contains(&(serial.to_owned(), at(300))), "{revoked:?}");
         }
-        assert_eq!(register.revoke_certificates("c", at(300)).await.unwrap(), 0);
+        assert_eq!(members.revoke_certificates("c", at(300)).await.unwrap(), 0);
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_at_once_a_token_lets_in_as_many_as_it_may() {
-    with_each(async |register: MembershipStore| {
-        register.put_token(token("t", None, 3)).await.unwrap();
+async fn concurrent_joins_never_exceed_the_uses_of_a_token() {
+    with_each(async |members: MembershipStore| {
+        members.put_token(token("t", None, 3)).await.unwrap();
         let tries = (0..20).map(|number| {
-            let register = register.clone();
+            let members = members.clone();
             tokio::spawn(
-                async move { spend(&register, "t", &format!("{number:x}"), &format!("n{number}")).await },
+                async move { spend(&members, "t", &format!("{number:x}"), &format!("n{number}")).await },
             )
         });
         let mut let_in = 0;
@@ -102,10 +102,10 @@ async fn of_many_at_once_a_token_lets_in_as_many_as_it_may() {
                 Err(refusal) => assert_eq!(refusal, EnrollmentRefusal::UsedUp),
             }
         }
-        assert_eq!((let_in, register.tokens().await.unwrap()[0].used), (3, 3));
+        assert_eq!((let_in, members.tokens().await.unwrap()[0].used), (3, 3));
         let mut recorded = 0;
         for number in 0..20 {
-            recorded += register.revoke_certificates(&format!("n{number}"), at(300)).await.unwrap();
+            recorded += members.revoke_certificates(&format!("n{number}"), at(300)).await.unwrap();
         }
         assert_eq!(recorded, 3);
     })
@@ -113,14 +113,14 @@ async fn of_many_at_once_a_token_lets_in_as_many_as_it_may() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_who_want_one_name_at_once_one_gets_it_and_the_others_keep_their_tokens() {
-    with_each(async |register: MembershipStore| {
+async fn one_of_many_concurrent_joins_gets_the_name() {
+    with_each(async |members: MembershipStore| {
         let tries = (0..8).map(|number| {
-            let register = register.clone();
+            let members = members.clone();
             tokio::spawn(async move {
                 let id = format!("t{number}");
-                register.put_token(token(&id, None, 1)).await.unwrap();
-                spend(&register, &id, &format!("{number:x}"), "a").await
+                members.put_token(token(&id, None, 1)).await.unwrap();
+                spend(&members, &id, &format!("{number:x}"), "a").await
             })
         });
         let mut let_in = 0;
@@ -130,108 +130,108 @@ async fn of_many_who_want_one_name_at_once_one_gets_it_and_the_others_keep_their
                 Err(refusal) => assert_eq!(refusal, EnrollmentRefusal::NameTaken("a".into())),
             }
         }
-        let used: u32 = register.tokens().await.unwrap().iter().map(|token| token.used).sum();
+        let used: u32 = members.tokens().await.unwrap().iter().map(|token| token.used).sum();
         assert_eq!((let_in, used), (1, 1));
-        assert_eq!(register.revoke_certificates("a", at(300)).await.unwrap(), 1);
+        assert_eq!(members.revoke_certificates("a", at(300)).await.unwrap(), 1);
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_is_for_its_node_and_an_unbound_one_for_free_names() {
-    with_each(async |register: MembershipStore| {
-        register.put_token(token("free", None, 9)).await.unwrap();
-        register.put_token(token("bound", Some("a"), 9)).await.unwrap();
-        assert!(register.knows_name("a").await.unwrap(), "there is a token for it");
-        assert!(!register.knows_name("b").await.unwrap());
-        assert_eq!(spend(&register, "bound", "0", "b").await, Err(EnrollmentRefusal::OtherNode("a".into())));
-        spend(&register, "free", "1", "a").await.unwrap();
-        assert_eq!(spend(&register, "free", "2", "a").await, Err(EnrollmentRefusal::NameTaken("a".into())));
-        spend(&register, "bound", "2", "a").await.unwrap();
-        let used: Vec<_> = register.tokens().await.unwrap().iter().map(|token| token.used).collect();
+    with_each(async |members: MembershipStore| {
+        members.put_token(token("free", None, 9)).await.unwrap();
+        members.put_token(token("bound", Some("a"), 9)).await.unwrap();
+        assert!(members.knows_name("a").await.unwrap(), "there is a token for it");
+        assert!(!members.knows_name("b").await.unwrap());
+        assert_eq!(spend(&members, "bound", "0", "b").await, Err(EnrollmentRefusal::OtherNode("a".into())));
+        spend(&members, "free", "1", "a").await.unwrap();
+        assert_eq!(spend(&members, "free", "2", "a").await, Err(EnrollmentRefusal::NameTaken("a".into())));
+        spend(&members, "bound", "2", "a").await.unwrap();
+        let used: Vec<_> = members.tokens().await.unwrap().iter().map(|token| token.used).collect();
         assert_eq!(used, [1, 1], "a refusal is no use");
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_was_used_is_free_again_only_when_it_is_forgotten() {
-    with_each(async |register: MembershipStore| {
-        register.put_token(token("t", None, 9)).await.unwrap();
-        register.put_token(token("bound", Some("a"), 9)).await.unwrap();
-        spend(&register, "t", "1", "a").await.unwrap();
+async fn a_used_name_is_free_only_after_it_is_forgotten() {
+    with_each(async |members: MembershipStore| {
+        members.put_token(token("t", None, 9)).await.unwrap();
+        members.put_token(token("bound", Some("a"), 9)).await.unwrap();
+        spend(&members, "t", "1", "a").await.unwrap();
         let taken = |name: &str| Err(EnrollmentRefusal::NameTaken(name.into()));
         // Revoked, expired, forgotten with all certificates, removed, admitted again.
-        register.revoke_certificates("a", at(300)).await.unwrap();
-        assert_eq!(spend(&register, "t", "2", "a").await, taken("a"));
-        let late = register.spend_token("t", certificate("2", "a"), at(900)).await.unwrap();
+        members.revoke_certificates("a", at(300)).await.unwrap();
+        assert_eq!(spend(&members, "t", "2", "a").await, taken("a"));
+        let late = members.spend_token("t", certificate("2", "a"), at(900)).await.unwrap();
         assert_eq!(late, taken("a"));
-        register.prune_expired(at(600)).await.unwrap();
-        assert_eq!(spend(&register, "t", "2", "a").await, taken("a"));
-        register.remove_node("a", at(300)).await.unwrap();
-        assert!(register.admit_node("a").await.unwrap());
-        assert_eq!(spend(&register, "t", "2", "a").await, taken("a"));
+        members.prune_expired(at(600)).await.unwrap();
+        assert_eq!(spend(&members, "t", "2", "a").await, taken("a"));
+        members.remove_node("a", at(300)).await.unwrap();
+        assert!(members.admit_node("a").await.unwrap());
+        assert_eq!(spend(&members, "t", "2", "a").await, taken("a"));
         // The name never had a certificate.
-        register.remove_node("removed", at(300)).await.unwrap();
-        assert_eq!(spend(&register, "t", "2", "removed").await, taken("removed"));
-        assert!(register.forget_name("a", at(300)).await.unwrap());
-        assert!(!register.forget_name("a", at(300)).await.unwrap());
-        spend(&register, "t", "2", "a").await.unwrap();
+        members.remove_node("removed", at(300)).await.unwrap();
+        assert_eq!(spend(&members, "t", "2", "removed").await, taken("removed"));
+        assert!(members.forget_name("a", at(300)).await.unwrap());
+        assert!(!members.forget_name("a", at(300)).await.unwrap());
+        spend(&members, "t", "2", "a").await.unwrap();
         // Forgetting a name revokes its valid certificates.
-        assert!(register.forget_name("a", at(300)).await.unwrap());
-        assert_eq!(register.revocations().await.unwrap().nodes, ["a"]);
+        assert!(members.forget_name("a", at(300)).await.unwrap());
+        assert_eq!(members.revocations().await.unwrap().nodes, ["a"]);
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_revoked_certificate_is_doubtful_at_a_broker_until_it_is_known_to_be_refused() {
-    with_each(async |register: MembershipStore| {
-        register.put_token(token("t", None, 9)).await.unwrap();
-        spend(&register, "t", "1", "a").await.unwrap();
-        spend(&register, "t", "2", "b").await.unwrap();
-        register.revoke_certificates("a", at(300)).await.unwrap();
-        register.put_token(token("next", Some("a"), 9)).await.unwrap();
-        spend(&register, "next", "3", "a").await.unwrap();
-        let revoked = register.revocations().await.unwrap();
+async fn a_revoked_certificate_is_doubtful_until_a_broker_refuses_it() {
+    with_each(async |members: MembershipStore| {
+        members.put_token(token("t", None, 9)).await.unwrap();
+        spend(&members, "t", "1", "a").await.unwrap();
+        spend(&members, "t", "2", "b").await.unwrap();
+        members.revoke_certificates("a", at(300)).await.unwrap();
+        members.put_token(token("next", Some("a"), 9)).await.unwrap();
+        spend(&members, "next", "3", "a").await.unwrap();
+        let revoked = members.revocations().await.unwrap();
         assert_eq!((&revoked.nodes[..], &revoked.doubtful[..]), (&[][..], &["a".to_owned()][..]));
-        assert_eq!(register.note_refused("a", at(400)).await.unwrap(), 1);
-        assert_eq!(register.revocations().await.unwrap().doubtful, [""; 0]);
-        register.revoke_certificates("a", at(500)).await.unwrap();
-        assert_eq!(register.revocations().await.unwrap().doubtful, ["a"]);
+        assert_eq!(members.note_refused("a", at(400)).await.unwrap(), 1);
+        assert_eq!(members.revocations().await.unwrap().doubtful, [""; 0]);
+        members.revoke_certificates("a", at(500)).await.unwrap();
+        assert_eq!(members.revocations().await.unwrap().doubtful, ["a"]);
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn revoking_a_node_revokes_its_certificates_and_tokens_until_it_joins_anew() {
-    with_each(async |register: MembershipStore| {
-        register.put_token(token("old", Some("a"), 9)).await.unwrap();
-        register.put_token(token("other", None, 9)).await.unwrap();
-        spend(&register, "old", "1", "a").await.unwrap();
-        spend(&register, "old", "2", "a").await.unwrap();
-        spend(&register, "other", "3", "b").await.unwrap();
-        assert_eq!(register.revoke_certificates("a", at(300)).await.unwrap(), 2);
-        assert_eq!(register.revoke_certificates("a", at(400)).await.unwrap(), 0);
-        let revoked = register.revocations().await.unwrap();
+async fn revocation_of_a_node_covers_its_certificates_and_tokens() {
+    with_each(async |members: MembershipStore| {
+        members.put_token(token("old", Some("a"), 9)).await.unwrap();
+        members.put_token(token("other", None, 9)).await.unwrap();
+        spend(&members, "old", "1", "a").await.unwrap();
+        spend(&members, "old", "2", "a").await.unwrap();
+        spend(&members, "other", "3", "b").await.unwrap();
+        assert_eq!(members.revoke_certificates("a", at(300)).await.unwrap(), 2);
+        assert_eq!(members.revoke_certificates("a", at(400)).await.unwrap(), 0);
+        let revoked = members.revocations().await.unwrap();
         assert_eq!(revoked.serials, [("1".to_owned(), at(300)), ("2".to_owned(), at(300))]);
         assert_eq!(revoked.nodes, ["a"]);
-        assert_eq!(spend(&register, "old", "4", "a").await, Err(EnrollmentRefusal::RevokedToken));
-        register.put_token(token("next", Some("a"), 9)).await.unwrap();
-        spend(&register, "next", "4", "a").await.unwrap();
-        let revoked = register.revocations().await.unwrap();
+        assert_eq!(spend(&members, "old", "4", "a").await, Err(EnrollmentRefusal::RevokedToken));
+        members.put_token(token("next", Some("a"), 9)).await.unwrap();
+        spend(&members, "next", "4", "a").await.unwrap();
+        let revoked = members.revocations().await.unwrap();
         assert_eq!((revoked.serials.len(), revoked.nodes.len()), (2, 0));
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_a_known_certificate_of_the_node_is_renewed_and_not_without_end() {
-    with_each(async |register: MembershipStore| {
-        register.put_token(token("t", None, 9)).await.unwrap();
-        spend(&register, "t", "f1", "a").await.unwrap();
+async fn renewal_needs_a_recorded_certificate_and_has_a_limit() {
+    with_each(async |members: MembershipStore| {
+        members.put_token(token("t", None, 9)).await.unwrap();
+        spend(&members, "t", "f1", "a").await.unwrap();
         let renew = async |shown: &str, serial: &str, node: &str, now| {
-            register.renew_certificate(shown, certificate(serial, node), at(now)).await.unwrap()
+            members.renew_certificate(shown, certificate(serial, node), at(now)).await.unwrap()
         };
         assert_eq!(renew("f1", "f2", "a", 200).await, Ok(()));
         assert_eq!(renew("9", "f3", "a", 200).await, Err(EnrollmentRefusal::Revoked));
@@ -240,79 +240,79 @@ async fn only_a_known_certificate_of_the_node_is_renewed_and_not_without_end() {
             assert_eq!(renew("f1", &format!("{number:x}"), "a", 200).await, Ok(()));
         }
         assert_eq!(renew("f1", "999", "a", 200).await, Err(EnrollmentRefusal::TooMany));
-        register.put_token(token("bound", Some("a"), 1)).await.unwrap();
-        assert_eq!(spend(&register, "bound", "998", "a").await, Err(EnrollmentRefusal::TooMany));
+        members.put_token(token("bound", Some("a"), 1)).await.unwrap();
+        assert_eq!(spend(&members, "bound", "998", "a").await, Err(EnrollmentRefusal::TooMany));
         assert_eq!(renew("f1", "999", "a", 500).await, Ok(()), "those have ended");
         let given = usize::try_from(MAX_CERTIFICATES_PER_NODE).unwrap() + 1;
-        assert_eq!(register.revoke_certificates("a", at(600)).await.unwrap(), given);
+        assert_eq!(members.revoke_certificates("a", at(600)).await.unwrap(), given);
         assert_eq!(renew("f2", "997", "a", 200).await, Err(EnrollmentRefusal::Revoked));
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_can_be_revoked_and_tells_whether_it_was_of_use() {
-    with_each(async |register: MembershipStore| {
+async fn revocation_of_a_token_returns_whether_it_was_usable() {
+    with_each(async |members: MembershipStore| {
         for (id, uses) in [("t", 1), ("used", 1), ("late", 1)] {
-            register.put_token(token(id, None, uses)).await.unwrap();
+            members.put_token(token(id, None, uses)).await.unwrap();
         }
-        spend(&register, "used", "1", "a").await.unwrap();
-        assert_eq!(register.revoke_token("t", at(300)).await.unwrap(), Some(true));
-        assert_eq!(register.revoke_token("t", at(301)).await.unwrap(), Some(false));
-        assert_eq!(register.revoke_token("used", at(300)).await.unwrap(), Some(false));
-        assert_eq!(register.revoke_token("late", at(1000)).await.unwrap(), Some(false));
-        assert_eq!(register.revoke_token("none", at(300)).await.unwrap(), None);
-        assert_eq!(spend(&register, "t", "2", "b").await, Err(EnrollmentRefusal::RevokedToken));
+        spend(&members, "used", "1", "a").await.unwrap();
+        assert_eq!(members.revoke_token("t", at(300)).await.unwrap(), Some(true));
+        assert_eq!(members.revoke_token("t", at(301)).await.unwrap(), Some(false));
+        assert_eq!(members.revoke_token("used", at(300)).await.unwrap(), Some(false));
+        assert_eq!(members.revoke_token("late", at(1000)).await.unwrap(), Some(false));
+        assert_eq!(members.revoke_token("none", at(300)).await.unwrap(), None);
+        assert_eq!(spend(&members, "t", "2", "b").await, Err(EnrollmentRefusal::RevokedToken));
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_ended_long_ago_is_forgotten() {
-    with_each(async |register: MembershipStore| {
-        register.put_token(token("t", None, 9)).await.unwrap();
-        spend(&register, "t", "1", "a").await.unwrap();
-        register.revoke_certificates("a", at(300)).await.unwrap();
-        assert_eq!(register.prune_expired(at(500)).await.unwrap(), 0);
-        assert_eq!(register.prune_expired(at(501)).await.unwrap(), 1);
-        assert_eq!(register.revocations().await.unwrap(), Revocations::default());
-        assert_eq!(register.prune_expired(at(1001)).await.unwrap(), 1);
-        assert_eq!(register.tokens().await.unwrap(), []);
+async fn expired_tokens_and_certificates_are_pruned() {
+    with_each(async |members: MembershipStore| {
+        members.put_token(token("t", None, 9)).await.unwrap();
+        spend(&members, "t", "1", "a").await.unwrap();
+        members.revoke_certificates("a", at(300)).await.unwrap();
+        assert_eq!(members.prune_expired(at(500)).await.unwrap(), 0);
+        assert_eq!(members.prune_expired(at(501)).await.unwrap(), 1);
+        assert_eq!(members.revocations().await.unwrap(), Revocations::default());
+        assert_eq!(members.prune_expired(at(1001)).await.unwrap(), 1);
+        assert_eq!(members.tokens().await.unwrap(), []);
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_removed_node_is_remembered_with_its_labels_until_it_is_admitted() {
-    with_each(async |register: MembershipStore| {
+async fn a_removed_node_keeps_its_labels_until_it_is_admitted() {
+    with_each(async |members: MembershipStore| {
         let labels = |site: &str| Labels::from([("site".to_owned(), site.to_owned())]);
         for (id, site) in [("t", "north"), ("next", "west")] {
             let record = TokenRecord { labels: labels(site), ..token(id, Some("a"), 1) };
-            register.put_token(record).await.unwrap();
+            members.put_token(record).await.unwrap();
         }
-        assert_eq!(register.member_labels("a").await.unwrap(), None);
-        spend(&register, "t", "1", "a").await.unwrap();
-        assert_eq!(register.member_labels("a").await.unwrap(), Some(labels("north")));
-        register.remove_node("a", at(300)).await.unwrap();
-        let removed = register.removed().await.unwrap();
+        assert_eq!(members.member_labels("a").await.unwrap(), None);
+        spend(&members, "t", "1", "a").await.unwrap();
+        assert_eq!(members.member_labels("a").await.unwrap(), Some(labels("north")));
+        members.remove_node("a", at(300)).await.unwrap();
+        let removed = members.removed().await.unwrap();
         assert_eq!(removed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a"]);
-        register.remove_node("a", at(300)).await.unwrap();
-        assert_eq!(register.removed().await.unwrap(), removed, "whoever removes it twice");
-        assert!(register.admit_node("a").await.unwrap());
-        assert!(!register.admit_node("a").await.unwrap());
-        assert_eq!(register.removed().await.unwrap(), []);
-        assert_eq!(register.member_labels("a").await.unwrap(), Some(labels("north")));
-        spend(&register, "next", "2", "a").await.unwrap();
-        assert_eq!(register.member_labels("a").await.unwrap(), Some(labels("west")));
-        register.forget_name("a", at(300)).await.unwrap();
-        assert_eq!(register.member_labels("a").await.unwrap(), None);
+        members.remove_node("a", at(300)).await.unwrap();
+        assert_eq!(members.removed().await.unwrap(), removed, "a second removal changes nothing");
+        assert!(members.admit_node("a").await.unwrap());
+        assert!(!members.admit_node("a").await.unwrap());
+        assert_eq!(members.removed().await.unwrap(), []);
+        assert_eq!(members.member_labels("a").await.unwrap(), Some(labels("north")));
+        spend(&members, "next", "2", "a").await.unwrap();
+        assert_eq!(members.member_labels("a").await.unwrap(), Some(labels("west")));
+        members.forget_name("a", at(300)).await.unwrap();
+        assert_eq!(members.member_labels("a").await.unwrap(), None);
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operators_are_recorded_and_revoked_by_serial_number_or_name() {
-    with_each(async |register: MembershipStore| {
+    with_each(async |members: MembershipStore| {
         let operator = |serial: &str, name: &str, created| OperatorRecord {
             serial: serial.into(),
             name: name.into(),
@@ -322,16 +322,16 @@ async fn operators_are_recorded_and_revoked_by_serial_number_or_name() {
             revoked: None,
         };
         for one in [operator("1", "ada", 100), operator("2", "bob", 101), operator("3", "bob", 102)] {
-            assert!(register.put_operator(one).await.unwrap());
+            assert!(members.put_operator(one).await.unwrap());
         }
-        assert_eq!(register.revoke_operators("2", at(300)).await.unwrap(), 1);
-        assert_eq!(register.revoke_operators("bob", at(301)).await.unwrap(), 1);
-        assert_eq!(register.revoke_operators("eve", at(302)).await.unwrap(), 0);
-        let listed = register.operators().await.unwrap();
+        assert_eq!(members.revoke_operators("2", at(300)).await.unwrap(), 1);
+        assert_eq!(members.revoke_operators("bob", at(301)).await.unwrap(), 1);
+        assert_eq!(members.revoke_operators("eve", at(302)).await.unwrap(), 0);
+        let listed = members.operators().await.unwrap();
         let shown: Vec<_> = listed.iter().map(|one| (one.serial.as_str(), one.revoked)).collect();
         assert_eq!(shown, [("3", Some(at(301))), ("2", Some(at(300))), ("1", None)]);
-        assert_eq!(register.prune_expired(at(1001)).await.unwrap(), 3);
-        assert_eq!(register.operators().await.unwrap(), []);
+        assert_eq!(members.prune_expired(at(1001)).await.unwrap(), 3);
+        assert_eq!(members.operators().await.unwrap(), []);
     })
     .await;
 }

@@ -23,7 +23,7 @@ pub(super) enum Fleet {
     Api(Client),
     /// The cluster that stores the fleet of its replicas.
     #[cfg(feature = "kubernetes")]
-    Cluster(Box<edgesync_kubernetes::afar::Afar>),
+    Cluster(Box<edgesync_kubernetes::via_cluster::ViaCluster>),
 }
 
 impl Fleet {
@@ -47,7 +47,7 @@ impl Fleet {
                 #[cfg(feature = "kubernetes")]
                 Server::Cluster(cluster) => {
                     let namespace = namespace.as_deref().unwrap_or(super::args_cloud::NAMESPACE);
-                    return Ok(Self::Cluster(Box::new(edgesync_kubernetes::afar::Afar::new(
+                    return Ok(Self::Cluster(Box::new(edgesync_kubernetes::via_cluster::ViaCluster::new(
                         cluster, namespace,
                     ))));
                 }
@@ -64,8 +64,8 @@ impl Fleet {
             (Self::Api(client), Method::Get) => Ok(client.get(&route.path()).await?),
             (Self::Api(client), Method::Post) => Ok(client.post(&route.path(), body).await?),
             #[cfg(feature = "kubernetes")]
-            (Self::Cluster(afar), _) => {
-                Ok(afar.call(route, body).await.map_err(edgesync_api::ClientError::Api)?)
+            (Self::Cluster(via_cluster), _) => {
+                Ok(via_cluster.call(route, body).await.map_err(edgesync_api::ClientError::Api)?)
             }
         }
     }
@@ -90,8 +90,8 @@ impl Lists for Fleet {
         match self {
             Self::Api(client) => client.page(kind, node, from).await,
             #[cfg(feature = "kubernetes")]
-            Self::Cluster(afar) => {
-                let page = afar.syncs(kind, node, from.as_deref()).await;
+            Self::Cluster(via_cluster) => {
+                let page = via_cluster.syncs(kind, node, from.as_deref()).await;
                 let (objects, next) = page.map_err(edgesync_api::ClientError::Api)?;
                 let items = objects.iter().map(serde_json::value::to_raw_value);
                 let items = items.collect::<Result<_, _>>();

@@ -58,7 +58,7 @@ pub(super) async fn run(
             let standing_by = "standing by until this replica leads";
             systemd::status(standing_by);
             tracing::info!(joining = ?enrollment_tasks.address, "{standing_by}");
-            let led = async { while !source.is_leader() && !source.leads_otherwise().await {} };
+            let led = async { while !source.is_leader() && !source.leadership_changed().await {} };
             if signals.unless_stopped(led).await.is_none() {
                 return Ok(());
             }
@@ -78,7 +78,7 @@ pub(super) async fn run(
     tokio::select! {
         served = serving => served,
         // Only the leader may act for the fleet: this replica stops when it loses the lease.
-        () = async { while leading.is_leader() && leading.leads_otherwise().await {} } => {
+        () = async { while leading.is_leader() && leading.leadership_changed().await {} } => {
             anyhow::bail!("leadership lost to another replica: restarting")
         }
     }

@@ -79,7 +79,7 @@ fn an_incomplete_or_mismatched_ca_is_refused_with_advice() {
     let secret = fs::read(&key).unwrap();
     fs::remove_file(&key).unwrap();
     let error = refused(dir.path());
-    assert!(error.contains("ca.crt but no") && error.contains("put it there"), "{error}");
+    assert!(error.contains("ca.crt exists without") && error.contains("restore the missing file"), "{error}");
     let other = tempfile::tempdir().unwrap();
     Authority::open(other.path(), now()).unwrap();
     fs::copy(other.path().join("ca.key"), &key).unwrap();
@@ -88,7 +88,7 @@ fn an_incomplete_or_mismatched_ca_is_refused_with_advice() {
     fs::write(&key, &secret).unwrap();
     fs::remove_file(&crt).unwrap();
     let error = refused(dir.path());
-    assert!(error.contains("ca.key but no"), "{error}");
+    assert!(error.contains("ca.key exists without"), "{error}");
     fs::write(&crt, b"\xff\xfe").unwrap();
     assert!(refused(dir.path()).contains("PEM"));
 }
@@ -99,7 +99,7 @@ fn an_expired_ca_is_refused() {
     let authority = Authority::open(dir.path(), now()).unwrap();
     let end = authority.certificate().not_after();
     let error = Authority::open(dir.path(), end).err().unwrap().to_string();
-    assert!(error.contains("the CA has ended on"), "{error}");
+    assert!(error.contains("CA expired"), "{error}");
     assert!(authority.client(&Subject::default(), end, DAY).is_err());
 }
 
@@ -190,7 +190,7 @@ fn a_certificate_without_the_ca_flag_is_refused() {
         "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.crt -subj /CN=x -days 3 -addext basicConstraints=CA:FALSE",
     );
     let error = refused(dir.path());
-    assert!(error.contains("is no CA"), "{error}");
+    assert!(error.contains("is not a CA"), "{error}");
 }
 
 #[test]
@@ -215,12 +215,12 @@ fn requests_of_openssl_are_read_and_changed_ones_are_refused() {
         assert_eq!(subject.requested_node(), Some("edge-1"), "{key}");
         let at = der.windows(6).position(|part| part == b"edge-1").unwrap();
         der[at] = b'f';
-        assert!(Authority::read_request(&der).unwrap_err().contains("cannot be used"), "{key}");
+        assert!(Authority::read_request(&der).unwrap_err().contains("not supported"), "{key}");
     }
 }
 
 #[test]
-fn a_server_certificate_has_names_and_addresses_and_is_no_client() {
+fn a_server_certificate_has_names_and_is_no_client() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::open(dir.path(), now()).unwrap();
     let names = ["cloud.example", "192.0.2.1", "::1"].map(str::to_owned);

@@ -18,19 +18,19 @@ fn configuration(config: &BrokerConfig, ends: Timestamp) -> String {
     let BrokerConfig { directory, port, max_packet, .. } = config;
     let names = config.names.join(", ");
     format!(
-        "# EMQX 5 for edgesync: nodes are told apart by their certificates.
-# Written after EMQX's documentation and not tested by the project: try it before you rely on it.
+        "# EMQX 5 for edgesync: nodes are identified by their certificates.
+# Written from EMQX's documentation and not tested by the project: test it before production use.
 #
 # To install:
 #   - put all files into {directory}, readable by EMQX's user only:
 #       chown -R emqx {directory} && chmod 700 {directory} && chmod 600 {directory}/*
-#   - put what is below into EMQX's own emqx.conf, behind what is there (node name, cookie, dashboard), and restart it
-#   - tell the cloud side: broker.mode = \"external\", link.broker = \"mqtts://HOST:{port}\"
-# The certificate is for {names}; it ends on {ends}: make new files before.
+#   - append the settings below to EMQX's own emqx.conf (node name, cookie, dashboard), and restart it
+#   - on the cloud side: broker.mode = \"external\", link.broker = \"mqtts://HOST:{port}\"
+# The certificate is for {names}; it expires on {ends}: generate new files before.
 #
-# Revocation: EMQX takes revocation lists only from an HTTP address that stands in the certificates, so it does not use
-# revoked.crl. After 'edgesync-cloud node revoke NAME' ban the client id NAME in the dashboard, and cut its connection:
-# emqx ctl clients kick NAME. The cloud side listens to nothing that comes from a revoked node, whatever EMQX does.
+# Revocation: EMQX takes revocation lists only from an HTTP address in the certificates, so it does not use
+# revoked.crl. After 'edgesync-cloud node revoke NAME' ban the client id NAME in the dashboard, and disconnect it:
+# emqx ctl clients kick NAME. The cloud side ignores all messages of a revoked node in any case.
 
 listeners.tcp.default.enable = false
 listeners.ws.default.enable = false
@@ -39,7 +39,7 @@ listeners.wss.default.enable = false
 listeners.ssl.default {{
   bind = \"0.0.0.0:{port}\"
   max_connections = {CONNECTIONS}
-  # The certificate says who it is; nothing else is asked for.
+  # The certificate authenticates the client; no password is required.
   enable_authn = false
   tcp_options.nodelay = true
   ssl_options {{
@@ -53,10 +53,10 @@ listeners.ssl.default {{
 }}
 
 mqtt {{
-  # Who a client is stands in its certificate, whatever it says itself.
+  # The certificate identifies a client, not its CONNECT packet.
   peer_cert_as_username = cn
   peer_cert_as_clientid = cn
-  # link.max_frame and what MQTT adds.
+  # link.max_frame and the overhead of MQTT.
   max_packet_size = {max_packet}B
   max_inflight = {INFLIGHT}
   max_mqueue_len = {QUEUED_MESSAGES}
@@ -67,7 +67,7 @@ mqtt {{
 
 retainer {{
   enable = true
-  # One presence for each node and one of the cloud side.
+  # One presence per node and one of the cloud side.
   max_payload_size = 4KB
   backend.type = built_in_database
   backend.storage_type = ram
@@ -88,7 +88,7 @@ authorization {{
 fn rules(config: &BrokerConfig) -> String {
     let prefix = &config.prefix;
     format!(
-        "%% Who may do what, by the common name of the certificate. No node can have a name with a colon.
+        "%% Access rules by the common name of the certificate. Names of nodes never contain a colon.
 {{allow, {{username, \"{CLOUD}\"}}, subscribe, [\"{prefix}/nodes/+/up\", \"{prefix}/nodes/+/presence\", \"{prefix}/cloud\"]}}.
 {{allow, {{username, \"{CLOUD}\"}}, publish, [\"{prefix}/nodes/+/down\", \"{prefix}/cloud\"]}}.
 {{allow, all, publish, [\"{prefix}/nodes/${{username}}/up\", \"{prefix}/nodes/${{username}}/presence\"]}}.

@@ -15,20 +15,20 @@ fn configuration(config: &BrokerConfig, ends: Timestamp) -> String {
     let BrokerConfig { directory, port, max_packet, .. } = config;
     let names = config.names.join(", ");
     format!(
-        "# mosquitto 2.0 for edgesync: nodes are told apart by their certificates.
+        "# mosquitto 2.0 for edgesync: nodes are identified by their certificates.
 #
 # To install:
 #   - put all files into {directory}, readable by mosquitto's user only:
 #       chown -R mosquitto {directory} && chmod 700 {directory} && chmod 600 {directory}/*
 #   - make this file the whole configuration (/etc/mosquitto/mosquitto.conf), and restart mosquitto
-#   - tell the cloud side: broker.mode = \"external\", link.broker = \"mqtts://HOST:{port}\"
-# The certificate is for {names}; it ends on {ends}: make new files before.
+#   - on the cloud side: broker.mode = \"external\", link.broker = \"mqtts://HOST:{port}\"
+# The certificate is for {names}; it expires on {ends}: generate new files before.
 #
 # After 'edgesync-cloud node revoke': copy revoked.crl from the cloud side's pairing directory to {directory} and
-# restart mosquitto. SIGHUP is enough to have the list read for new connections; connections that exist go on until
-# a restart. The cloud side listens to nothing that comes from a revoked node, whatever mosquitto does.
+# restart mosquitto. SIGHUP reloads the list for new connections only; existing connections stay open until
+# a restart. The cloud side ignores all messages of a revoked node in any case.
 
-# Nothing here counts for a listener that somebody adds.
+# These settings do not apply to listeners added later.
 per_listener_settings true
 
 listener {port}
@@ -38,32 +38,32 @@ keyfile {directory}/server.key
 crlfile {directory}/revoked.crl
 # TLS 1.2 or newer.
 tls_version tlsv1.2
-# Who a client is stands in its certificate, whatever it says itself.
+# The certificate identifies a client, not its CONNECT packet.
 require_certificate true
 use_identity_as_username true
 use_username_as_clientid true
 allow_anonymous false
 acl_file {directory}/acl
 max_connections {CONNECTIONS}
-# Presence is retained. The rules let nobody retain anything but its own topics, one message each.
+# Presence is retained. The access rules limit each client to its own topics, one message each.
 retain_available true
 
-# link.max_frame and what MQTT adds.
+# link.max_frame and the overhead of MQTT.
 max_packet_size {max_packet}
-# Without a number mosquitto drops what a client is further behind than 1,000 messages; the bytes limit it instead.
+# By default mosquitto drops messages of a client beyond 1,000 queued ones; here only the bytes limit the queue.
 max_queued_messages 0
 max_queued_bytes {QUEUED_BYTES}
 max_inflight_messages {INFLIGHT}
 max_keepalive {KEEPALIVE_SECONDS}
-# Sessions end with their connections; edgesync keeps its own state. What is left over goes after an hour.
+# Sessions end with their connections; edgesync keeps its own state. Leftover sessions expire after an hour.
 persistent_client_expiration 1h
 persistence false
-# Without it a message may wait for an acknowledgement of TCP.
+# Otherwise a message may wait for an acknowledgement of TCP.
 set_tcp_nodelay true
-# Nobody may read $SYS.
+# No client reads $SYS.
 sys_interval 0
 
-# journald takes it from there. Information is: started, a listener, configuration and revocation list read anew.
+# Collected by journald. Information covers start, listeners, and reloads of configuration and revocation list.
 log_dest stderr
 log_type error
 log_type warning
@@ -77,15 +77,15 @@ connection_messages true
 fn rules(config: &BrokerConfig) -> String {
     let prefix = &config.prefix;
     format!(
-        "# Who may do what, by the common name of the certificate. What is not here is forbidden. Patterns count for
-# everybody; %u is the common name, which is the name of the node. mosquitto warns that the last one has no %u:
-# that is meant.
+        "# Access rules by the common name of the certificate; everything else is forbidden. Patterns apply to all
+# clients; %u is the common name, which is the name of the node. mosquitto warns that the last one has no %u:
+# that is intended.
 pattern write {prefix}/nodes/%u/up
 pattern readwrite {prefix}/nodes/%u/presence
 pattern read {prefix}/nodes/%u/down
 pattern read {prefix}/cloud
 
-# The cloud side. No node can have a name with a colon.
+# The cloud side. Names of nodes never contain a colon.
 user {CLOUD}
 topic read {prefix}/nodes/+/up
 topic read {prefix}/nodes/+/presence

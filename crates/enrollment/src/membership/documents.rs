@@ -82,7 +82,7 @@ impl DocumentStore for CloudStore {
     }
 
     fn damaged(&self, _: &str, name: &str, why: String) -> MembershipError {
-        MembershipError::Store(StoreError::corrupt(format!("the document of the {name}: {why}")).into())
+        MembershipError::Store(StoreError::corrupt(format!("document of {name}: {why}")).into())
     }
 
     fn get<'a>(&'a self, kind: &'static str, id: &'a str) -> Pending<'a, Result<Option<Found>>> {
@@ -234,7 +234,7 @@ pub(super) fn read<T: Record>(store: &dyn DocumentStore, found: Found) -> Result
 /// The problem, as a text.
 pub(super) fn parse<T: Record>(text: &str, is_of: impl Fn(&T) -> bool) -> Result<T, String> {
     let value: T = serde_json::from_str(text).map_err(|error| format!("'{}.json': {error}", T::KIND))?;
-    if is_of(&value) { Ok(value) } else { Err(format!("what it holds is of '{}'", value.id())) }
+    if is_of(&value) { Ok(value) } else { Err(format!("contains the record of '{}'", value.id())) }
 }
 
 /// Serializes a record as a document.

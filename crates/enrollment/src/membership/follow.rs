@@ -17,7 +17,7 @@ use super::member::Member;
 use super::objects::{self, ClusterDocuments};
 use super::table::Table;
 use super::{Changed, MembershipError, MembershipStore, OperatorRecord, Result, warn_damaged};
-use crate::object_store::{Failure, Follow, News, Precondition};
+use crate::object_store::{Failure, Follow, Precondition, WatchEvent};
 use edgesync_object::{Object, ResourceVersion};
 
 /// Name of the mark, and the value of its label.
@@ -63,11 +63,11 @@ impl MembershipStore {
         let Some(documents) = &self.shared.cluster else { return Ok(()) };
         let mut follower = Follower::new(documents, &self.shared.cache);
         while !follower.is_listed {
-            let news = follower.watch.next().await;
-            if let News::Failed(why) = news {
+            let event = follower.watch.next().await;
+            if let WatchEvent::Failed(why) = event {
                 return Err(MembershipError::Unfollowed { namespace: documents.namespace.clone(), why });
             }
-            follower.observe(&news);
+            follower.observe(&event);
         }
         follower.cache.is_current.send_replace(true);
         let task = WatchTask(tokio::spawn(follower.run(probe_mark(documents))));
@@ -111,7 +111,7 @@ impl MembershipStore {
             // that one.
             Ok(_) | Err(Failure::Conflict(_)) => {}
             Err(error) => {
-                tracing::warn!(%error, "that something is revoked may be noticed late by other replicas");
+                tracing::warn!(%error, "revocation mark not updated: other replicas may apply the revocation late");
             }
         }
     }
@@ -132,7 +132,7 @@ fn probe_mark(documents: &Arc<ClusterDocuments>) -> (mpsc::Receiver<Probe>, Join
             let probe = match timeout(PROBE_TIMEOUT, cluster.get(maps, namespace, MARK)).await {
                 Ok(Ok(mark)) => Ok(mark.map_or_else(|| 0.into(), |mark| mark.resource_version().into())),
                 Ok(Err(failure)) => Err(failure.to_string()),
-                Err(_) => Err("it does not answer in time".to_owned()),
+                Err(_) => Err("timed out".to_owned()),
             };
             if sender.send(probe).await.is_err() {
                 return;
@@ -183,29 +183,29 @@ impl Follower {
     async fn run(mut self, (mut probes, _probing): (mpsc::Receiver<Probe>, JoinSet<()>)) {
         loop {
             tokio::select! {
-                news = self.watch.next() => self.observe(&news),
+                event = self.watch.next() => self.observe(&event),
                 Some(probe) = probes.recv() => self.check(probe),
             }
         }
     }
 
     /// Handles an event of the watch.
-    fn observe(&mut self, news: &News) {
+    fn observe(&mut self, event: &WatchEvent) {
         self.last_event = Instant::now();
-        match news {
-            News::Begun => (self.is_listed, self.observed_mark) = (false, 0.into()),
-            News::Complete => self.is_listed = true,
-            News::Listed(object) | News::Set(object) if object.name() == MARK => {
+        match event {
+            WatchEvent::ListStarted => (self.is_listed, self.observed_mark) = (false, 0.into()),
+            WatchEvent::Complete => self.is_listed = true,
+            WatchEvent::Listed(object) | WatchEvent::Updated(object) if object.name() == MARK => {
                 self.observed_mark = object.resource_version().into();
             }
-            News::Gone(object) if object.name() == MARK => self.observed_mark = 0.into(),
-            News::Failed(why) => {
+            WatchEvent::Deleted(object) if object.name() == MARK => self.observed_mark = 0.into(),
+            WatchEvent::Failed(why) => {
                 self.last_failure = Some(Instant::now());
                 self.mark_stale(why);
             }
-            News::Listed(_) | News::Set(_) | News::Gone(_) => {}
+            WatchEvent::Listed(_) | WatchEvent::Updated(_) | WatchEvent::Deleted(_) => {}
         }
-        self.cache.apply_event(news);
+        self.cache.apply_event(event);
     }
 
     /// Compares the mark that a probe has read with the delivered one.
@@ -230,10 +230,10 @@ impl Follower {
             if self.last_failure.is_none_or(|last_failure| last_failure.elapsed() > RECOVERY_TIME)
                 && !self.cache.is_current.send_replace(true)
             {
-                tracing::info!("what is revoked elsewhere is followed again");
+                tracing::info!("revocation watch recovered");
             }
         } else if self.missed_mark.as_ref() == Some(&mark) {
-            tracing::debug!("the watch of what is revoked elsewhere has missed something: it begins anew");
+            tracing::debug!("revocation watch missed an event, restarting");
             self.restart();
         } else {
             // The event may be under way: the next probe decides.
@@ -249,9 +249,7 @@ impl Follower {
     /// Reports that revocations of other replicas cannot be observed.
     fn mark_stale(&self, why: &str) {
         if self.cache.is_current.send_replace(false) {
-            tracing::warn!(
-                "what is revoked elsewhere cannot be followed: what is known stays in force: {why}"
-            );
+            tracing::warn!("revocation watch failed, cached revocations stay in force: {why}");
         }
     }
 }
@@ -275,26 +273,26 @@ impl Cache {
         }
     }
 
-    fn apply_event(&self, news: &News) {
-        let changed = match news {
-            News::Begun => {
+    fn apply_event(&self, event: &WatchEvent) {
+        let changed = match event {
+            WatchEvent::ListStarted => {
                 self.table().start_list();
                 return;
             }
-            News::Complete => {
+            WatchEvent::Complete => {
                 let mut changed = self.table().finish_list();
                 // The table does not hold operators: they may have changed.
                 changed.push(Changed::Operators);
                 return self.notify(changed);
             }
-            News::Failed(_) => return,
-            News::Listed(object) => {
+            WatchEvent::Failed(_) => return,
+            WatchEvent::Listed(object) => {
                 self.put(object, |table, member| table.list(member, &object.resource_version().into()))
             }
-            News::Set(object) => {
+            WatchEvent::Updated(object) => {
                 self.put(object, |table, member| table.set(member, &object.resource_version().into()))
             }
-            News::Gone(object) => self
+            WatchEvent::Deleted(object) => self
                 .put(object, |table, member| table.deleted(&member.node, &object.resource_version().into())),
         };
         self.notify(changed);

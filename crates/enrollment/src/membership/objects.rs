@@ -221,7 +221,7 @@ fn read(kind: &str, object: &Object) -> Result<String, String> {
 /// The key is missing, or its value is no base64.
 pub(crate) fn secret(object: &Object, key: &str) -> Result<Vec<u8>, String> {
     let text = text(object, key)?;
-    BASE64_STANDARD.decode(text).map_err(|error| format!("'{key}' is no base64: {error}"))
+    BASE64_STANDARD.decode(text).map_err(|error| format!("decode '{key}': {error}"))
 }
 
 /// Builds a Secret with this data.
@@ -244,7 +244,7 @@ pub(super) fn object(name: &str, namespace: &str) -> Object {
 
 fn text<'a>(object: &'a Object, key: &str) -> Result<&'a str, String> {
     let text = object.fields().get("data").and_then(|data| data.get(key)?.as_str());
-    text.ok_or_else(|| format!("it has no '{key}'"))
+    text.ok_or_else(|| format!("no key '{key}'"))
 }
 
 #[cfg(test)]

@@ -69,25 +69,25 @@ pub struct OperatorRecord {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnrollmentRefusal {
     /// The token does not exist: it was created with another store.
-    #[error("the token is not known here")]
+    #[error("token unknown")]
     UnknownToken,
     /// The token was revoked.
-    #[error("the token was revoked")]
+    #[error("token revoked")]
     RevokedToken,
     /// The token has no uses left.
-    #[error("the token has been used already, as often as it may")]
+    #[error("token used up")]
     UsedUp,
     /// The token is bound to another node.
-    #[error("the token is for node '{0}' only")]
+    #[error("token bound to node '{0}'")]
     OtherNode(String),
     /// The name was used before, and the token is not bound to it.
-    #[error("the name '{0}' is taken")]
+    #[error("name '{0}' taken")]
     NameTaken(String),
     /// The presented certificate is revoked or unknown.
-    #[error("the certificate is revoked")]
+    #[error("certificate revoked")]
     Revoked,
     /// The node has [`MAX_CERTIFICATES_PER_NODE`] certificates already.
-    #[error("the node has {MAX_CERTIFICATES_PER_NODE} certificates that have not ended")]
+    #[error("node has {MAX_CERTIFICATES_PER_NODE} unexpired certificates")]
     TooMany,
 }
 

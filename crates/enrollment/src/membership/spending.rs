@@ -109,7 +109,7 @@ impl MembershipStore {
     async fn release_use(&self, id: &str) {
         let release_use = |token: &mut TokenRecord| token.used = token.used.saturating_sub(1);
         if let Err(error) = self.alter(id, NodeEffect::None, release_use).await {
-            tracing::warn!(token = id, %error, "a use of a token that came to nothing is counted nevertheless");
+            tracing::warn!(token = id, %error, "release of a token use failed, it stays counted");
         }
     }
 }

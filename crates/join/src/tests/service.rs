@@ -151,7 +151,7 @@ pub(crate) fn cloud(authority: &Authority, broker: &str, asked: &Asked) -> Reply
             let node = question.header("nodename").unwrap_or_default();
             let by_token = question.header("authorization") == Some("Bearer head.claims.signature");
             if !by_token && asked.shown.as_deref() != Some(node) {
-                return reply(401, "the token has expired");
+                return reply(401, "token expired");
             }
             let (from, until) = (time("2026-11-20T00:00:00Z"), time("2027-11-20T00:00:00Z"));
             reply(200, authority.sign(&question.body, node, from, until))

@@ -11,7 +11,7 @@ use kube::{Client, Config};
 use tower::retry::Retry;
 use tower::{BoxError, service_fn};
 
-use super::kinds;
+use super::api_discovery;
 use super::plan::Kinds;
 use edgesync_object::ResourceVersion;
 
@@ -22,7 +22,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Retries of a request to an overloaded server before the caller gets the error.
 const ATTEMPTS: u32 = 3;
 /// First and maximum backoff between retries, unless the server sends `Retry-After`.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// Source of the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,9 +38,9 @@ pub enum Credentials {
 impl fmt::Display for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kubeconfig(path) => write!(f, "the kubeconfig {}", path.display()),
-            Self::User => f.write_str("the kubeconfig of this user ($KUBECONFIG, else ~/.kube/config)"),
-            Self::ServiceAccount => f.write_str("the service account of the Pod"),
+            Self::Kubeconfig(path) => write!(f, "kubeconfig {}", path.display()),
+            Self::User => f.write_str("kubeconfig of this user ($KUBECONFIG, else ~/.kube/config)"),
+            Self::ServiceAccount => f.write_str("service account of the Pod"),
         }
     }
 }
@@ -49,7 +49,7 @@ impl fmt::Display for Credentials {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The kubeconfig is unreadable or invalid.
-    #[error("{credentials} cannot be used: {problem}")]
+    #[error("load {credentials}: {problem}")]
     Kubeconfig {
         /// The kubeconfig.
         credentials: Credentials,
@@ -57,7 +57,7 @@ pub enum AccessError {
         problem: String,
     },
     /// The kubeconfig is valid but has no context of this name.
-    #[error("{credentials} has no context '{context}': {known}")]
+    #[error("load {credentials}: no context '{context}' ({known})")]
     NoContext {
         /// The kubeconfig.
         credentials: Credentials,
@@ -68,7 +68,7 @@ pub enum AccessError {
     },
     /// No kubeconfig was named and none was found.
     #[error(
-        "no cluster is known: name a kubeconfig in kubernetes.kubeconfig, or run in a Pod with a service account \
+        "find cluster credentials: kubernetes.kubeconfig is not set, and there is no service account of a Pod \
          ({service_account})"
     )]
     Nowhere {
@@ -78,7 +78,7 @@ pub enum AccessError {
         source: KubeconfigError,
     },
     /// The client library rejects the credentials.
-    #[error("{credentials} cannot be used")]
+    #[error("create a client from {credentials}")]
     Credentials {
         /// Their source.
         credentials: Credentials,
@@ -91,7 +91,7 @@ pub enum AccessError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unserved {
     /// The server is not reachable.
-    #[error("the API server {server} cannot be reached: {cause}")]
+    #[error("connect to API server {server}: {cause}")]
     Unreachable {
         /// The server's address.
         server: String,
@@ -100,7 +100,7 @@ pub enum Unserved {
     },
     /// The server's certificate is not trusted.
     #[error(
-        "the API server {server} is not trusted: {cause}: {credentials} must have the certificate authority of that server"
+        "verify certificate of API server {server}: {cause}: the CA of that server must be in {credentials}"
     )]
     Untrusted {
         /// The server's address.
@@ -112,7 +112,7 @@ pub enum Unserved {
     },
     /// The server rejects the credentials (401).
     #[error(
-        "the API server {server} does not accept {credentials}: they are expired, revoked or of another cluster ({cause})"
+        "authenticate to API server {server} with {credentials}: expired, revoked or of another cluster ({cause})"
     )]
     Unknown {
         /// The server's address.
@@ -123,7 +123,7 @@ pub enum Unserved {
         cause: String,
     },
     /// The server answers with another error.
-    #[error("the API server {server} answers: {cause}")]
+    #[error("API server {server}: {cause}")]
     Refused {
         /// The server's address.
         server: String,
@@ -137,7 +137,7 @@ pub enum Unserved {
 pub struct Cluster {
     pub(super) client: Client,
     /// Client without retries, for watches, which have their own backoff.
-    pub(super) following: Box<Client>,
+    pub(super) watch_client: Box<Client>,
     server: String,
     credentials: Credentials,
 }
@@ -156,8 +156,8 @@ impl Cluster {
     /// No credentials are found, or they are unreadable.
     pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, AccessError> {
         let (config, credentials) = match kubeconfig {
-            Some(path) => named(path, None).await?,
-            None => found().await?,
+            Some(path) => load_kubeconfig(path, None).await?,
+            None => find_credentials().await?,
         };
         Self::with(config, credentials)
     }
@@ -167,7 +167,7 @@ impl Cluster {
     /// # Errors
     /// The kubeconfig is unreadable or has no such context.
     pub async fn connect_in(kubeconfig: &Path, context: Option<&str>) -> Result<Self, AccessError> {
-        let (config, credentials) = named(kubeconfig, context).await?;
+        let (config, credentials) = load_kubeconfig(kubeconfig, context).await?;
         Self::with(config, credentials)
     }
 
@@ -178,9 +178,9 @@ impl Cluster {
         config.default_retry = false;
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         match Client::try_from(config) {
-            Ok(following) => Ok(Self {
-                client: patient(following.clone()),
-                following: Box::new(following),
+            Ok(watch_client) => Ok(Self {
+                client: with_retries(watch_client.clone()),
+                watch_client: Box::new(watch_client),
                 server,
                 credentials,
             }),
@@ -188,13 +188,19 @@ impl Cluster {
         }
     }
 
+    /// Returns a client for tests, without discovery of credentials.
+    #[cfg(test)]
+    pub(super) fn at(config: Config) -> Self {
+        Self::with(config, Credentials::User).unwrap()
+    }
+
     /// Returns the version of the cluster, such as `v1.20.2`.
     ///
     /// # Errors
     /// The server is unavailable; the message says how to fix it.
     pub async fn version(&self) -> Result<String, Unserved> {
-        let asked = self.client.apiserver_version().await;
-        asked.map(|info| info.git_version).map_err(|error| self.unserved(&error))
+        let version = self.client.apiserver_version().await;
+        version.map(|info| info.git_version).map_err(|error| self.unserved(&error))
     }
 
     /// Discovers the kinds that the cluster serves.
@@ -202,7 +208,7 @@ impl Cluster {
     /// # Errors
     /// The server is unavailable, not ready yet, or fails discovery.
     pub async fn kinds(&self) -> Result<Kinds, Unserved> {
-        kinds::discover(&self.client).await.map_err(|error| self.unserved(&error))
+        api_discovery::discover(&self.client).await.map_err(|error| self.unserved(&error))
     }
 
     /// Returns the newest resource version that the cluster has assigned. Later ones are newer,
@@ -211,13 +217,13 @@ impl Cluster {
     /// # Errors
     /// The server is unavailable, or does not let this program list Nodes.
     pub async fn reached(&self) -> Result<ResourceVersion, Unserved> {
-        kinds::reached(&self.client).await.map_err(|error| self.unserved(&error))
+        api_discovery::reached(&self.client).await.map_err(|error| self.unserved(&error))
     }
 
     /// Classifies an error of the client library.
     pub(super) fn unserved(&self, error: &kube::Error) -> Unserved {
         let (server, credentials) = (self.server.clone(), self.credentials.clone());
-        let cause = root(error);
+        let cause = root_cause(error);
         match error {
             kube::Error::Api(status) if status.code == 401 => {
                 Unserved::Unknown { server, credentials, cause: status.message.clone() }
@@ -230,8 +236,8 @@ impl Cluster {
 }
 
 /// Returns a client that retries with backoff while the server is overloaded (429, 503, 504).
-fn patient(client: Client) -> Client {
-    let Ok(policy) = RetryPolicy::new(PAUSES.0, PAUSES.1, ATTEMPTS, true) else { return client };
+fn with_retries(client: Client) -> Client {
+    let Ok(policy) = RetryPolicy::new(BACKOFF.0, BACKOFF.1, ATTEMPTS, true) else { return client };
     let namespace = client.default_namespace().to_owned();
     let once = service_fn(move |request| {
         let client = client.clone();
@@ -241,7 +247,7 @@ fn patient(client: Client) -> Client {
 }
 
 /// Returns the message of the innermost error; the outer layers only wrap it.
-pub(super) fn root(error: &dyn Error) -> String {
+pub(super) fn root_cause(error: &dyn Error) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;
@@ -258,7 +264,7 @@ fn problem(error: &KubeconfigError) -> String {
     all.lines().next().unwrap_or_default().to_owned()
 }
 
-async fn named(path: &Path, context: Option<&str>) -> Result<(Config, Credentials), AccessError> {
+async fn load_kubeconfig(path: &Path, context: Option<&str>) -> Result<(Config, Credentials), AccessError> {
     let credentials = Credentials::Kubeconfig(path.to_owned());
     let kubeconfig = match Kubeconfig::read_from(path) {
         Ok(kubeconfig) => kubeconfig,
@@ -267,8 +273,8 @@ async fn named(path: &Path, context: Option<&str>) -> Result<(Config, Credential
     let contexts: Vec<&str> = kubeconfig.contexts.iter().map(|context| &*context.name).collect();
     if let Some(context) = context.filter(|context| !contexts.contains(context)) {
         let known = match contexts.as_slice() {
-            [] => "it has none".to_owned(),
-            contexts => format!("it has {}", contexts.join(", ")),
+            [] => "no contexts defined".to_owned(),
+            contexts => format!("contexts: {}", contexts.join(", ")),
         };
         return Err(AccessError::NoContext { credentials, context: context.to_owned(), known });
     }
@@ -279,7 +285,7 @@ async fn named(path: &Path, context: Option<&str>) -> Result<(Config, Credential
     }
 }
 
-async fn found() -> Result<(Config, Credentials), AccessError> {
+async fn find_credentials() -> Result<(Config, Credentials), AccessError> {
     let service_account = match Config::incluster() {
         Ok(config) => return Ok((config, Credentials::ServiceAccount)),
         Err(error) => error,
@@ -321,11 +327,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kubeconfig_that_cannot_be_used_says_which_one_and_why() {
+    async fn an_unusable_kubeconfig_is_named_with_the_cause() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         for (text, expected) in [
-            (None, "cannot be used: No such file or directory (os error 2)"),
+            (None, "config: No such file or directory (os error 2)"),
             (Some("[store]\npath = 7\n"), "line 1 column 1"),
             (Some("clusters: 7"), "failed to parse"),
             (Some("apiVersion: v1\nkind: Config\n"), "current context"),
@@ -340,8 +346,8 @@ mod tests {
                 fs::write(&path, text).unwrap();
             }
             let error = chain(&Cluster::connect(Some(&path)).await.unwrap_err());
-            let named = format!("the kubeconfig {} cannot be used: ", path.display());
-            assert!(error.starts_with(&named) && error.contains(expected), "{error}");
+            let expected_start = format!("load kubeconfig {}: ", path.display());
+            assert!(error.starts_with(&expected_start) && error.contains(expected), "{error}");
             assert!(!error.contains('\n') && error.matches("os error").count() < 2, "{error}");
         }
     }
@@ -361,11 +367,11 @@ mod tests {
             assert!(cluster.server.ends_with(server), "{context:?}: {cluster:?}");
         }
         let error = chain(&Cluster::connect_in(&path, Some("e")).await.unwrap_err());
-        assert!(error.ends_with("has no context 'e': it has c, d"), "{error}");
+        assert!(error.ends_with(": no context 'e' (contexts: c, d)"), "{error}");
     }
 
     #[tokio::test]
-    async fn a_server_that_cannot_be_reached_is_named() {
+    async fn an_unreachable_server_is_named() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         // The port is free: its listener is closed.
@@ -374,7 +380,7 @@ mod tests {
         let cluster = Cluster::connect(Some(&path)).await.unwrap();
         let error = cluster.version().await.unwrap_err();
         assert!(matches!(&error, Unserved::Unreachable { .. }), "{error:?}");
-        let expected = format!("the API server http://{address} cannot be reached: Connection refused");
+        let expected = format!("connect to API server http://{address}: Connection refused");
         assert!(error.to_string().starts_with(&expected), "{error}");
     }
 
@@ -400,7 +406,7 @@ mod tests {
 
     const BUSY: (&str, &str) =
         ("429 Too Many Requests\r\nRetry-After: 1", "Too many requests, please try again later.\n");
-    const DOWN: (&str, &str) = ("503 Service Unavailable", "nobody serves\n");
+    const DOWN: (&str, &str) = ("503 Service Unavailable", "overloaded\n");
 
     async fn version_of(address: SocketAddr) -> Result<String, Unserved> {
         let directory = tempfile::tempdir().unwrap();
@@ -410,7 +416,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_has_too_much_to_do_is_asked_again_when_it_says() {
+    async fn an_overloaded_server_is_retried_after_its_retry_after() {
         let version = r#"{"major":"1","minor":"20","gitVersion":"v1.20.2","gitCommit":"","gitTreeState":"","buildDate":"","goVersion":"","compiler":"","platform":""}"#;
         let (address, given) = scripted([BUSY, BUSY, ("200 OK\r\nContent-Type: application/json", version)]);
         let begun = Instant::now();
@@ -420,12 +426,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_asks_a_server_that_does_not_serve_is_told_before_long() {
+    async fn an_unavailable_server_is_an_error_after_some_attempts() {
         let (address, given) = scripted([DOWN; 3]);
         let answer = tokio::time::timeout(Duration::from_secs(20), version_of(address)).await;
-        let error = answer.expect("it is told soon").unwrap_err();
+        let error = answer.expect("the attempts are limited").unwrap_err();
         assert!(
-            matches!(&error, Unserved::Refused { cause, .. } if cause.contains("nobody serves")),
+            matches!(&error, Unserved::Refused { cause, .. } if cause.contains("overloaded")),
             "{error:?}"
         );
         assert_eq!(given.load(Ordering::SeqCst), 1 + ATTEMPTS as usize);

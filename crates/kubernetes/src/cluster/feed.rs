@@ -9,10 +9,10 @@ use std::sync::Arc;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::access::Cluster;
-use super::follower::Follower;
+use super::informer::Informer;
 use super::item::Item;
 use super::plan::Interest;
-use super::watching::Task;
+use super::watch_run::Task;
 
 /// Capacity of the channel to the consumer.
 const ITEMS: usize = 16;
@@ -21,9 +21,9 @@ const ITEMS: usize = 16;
 #[derive(Debug)]
 pub struct Feed {
     items: mpsc::Receiver<Item>,
-    questions: watch::Sender<u64>,
-    doubts: Arc<Notify>,
-    _follower: Task,
+    requests: watch::Sender<u64>,
+    restore_suspected: Arc<Notify>,
+    _informer: Task,
 }
 
 impl Feed {
@@ -32,14 +32,14 @@ impl Feed {
     #[must_use]
     pub fn new(cluster: Cluster, interests: Vec<Interest>) -> Self {
         let (to, items) = mpsc::channel(ITEMS);
-        let (questions, asked) = watch::channel(0);
-        let doubts = Arc::new(Notify::new());
-        let follower = Follower::new(cluster, interests, to, Arc::clone(&doubts));
-        let follower = tokio::spawn(async move {
+        let (requests, requested) = watch::channel(0);
+        let restore_suspected = Arc::new(Notify::new());
+        let informer = Informer::new(cluster, interests, to, Arc::clone(&restore_suspected));
+        let informer = tokio::spawn(async move {
             // An error means that the consumer was dropped.
-            let _ = follower.run(asked).await;
+            let _ = informer.run(requested).await;
         });
-        Self { items, questions, doubts, _follower: Task(follower) }
+        Self { items, requests, restore_suspected, _informer: Task(informer) }
     }
 
     /// Waits for the next item. Cancel-safe.
@@ -57,12 +57,12 @@ impl Feed {
     /// happens and when it lags. A catch-up therefore costs as much as a start; concurrent requests
     /// share one.
     pub fn catch_up(&mut self) -> u64 {
-        self.questions.send_modify(|asked| *asked += 1);
-        *self.questions.borrow()
+        self.requests.send_modify(|requested| *requested += 1);
+        *self.requests.borrow()
     }
     /// Accepts older versions as changes from now on, because the cluster turned out to be restored
     /// from a backup. The caller also requests a catch-up.
-    pub fn doubt(&self) {
-        self.doubts.notify_one();
+    pub fn accept_older_versions(&self) {
+        self.restore_suspected.notify_one();
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::plan::Problem;
-use super::watching::Seen;
+use super::watch_run::ObservedObject;
 use edgesync_object::ResourceVersion;
 use edgesync_placement::{Summary, Unread};
 
@@ -11,17 +11,18 @@ use edgesync_placement::{Summary, Unread};
 #[derive(Clone, Debug)]
 pub enum Item {
     /// A part of the current objects.
-    Listed(Vec<Seen>),
+    Listed(Vec<ObservedObject>),
     /// The initial lists are complete, except for [`Item::Unread`]. Sent only after Nodes and rule
     /// objects are listed, because they determine which other objects are desired.
     Complete,
     /// An object was added or modified.
-    Set(Seen),
+    Updated(ObservedObject),
     /// An object was deleted, or is no longer of interest.
-    Gone(Arc<Summary>),
+    Deleted(Arc<Summary>),
     /// Objects missing from a relist; only their identity is known. They are deleted, unless the
     /// cluster was restored from a backup. A restored cluster whose versions continue above all
-    /// earlier ones is not detected here: see [`Feed::doubt`](super::Feed::doubt).
+    /// earlier ones is not detected here: see
+    /// [`Feed::accept_older_versions`](super::Feed::accept_older_versions).
     Unlisted(Vec<Arc<Summary>>),
     /// All state at the time of the request has been delivered, see
     /// [`Feed::catch_up`](super::Feed::catch_up).

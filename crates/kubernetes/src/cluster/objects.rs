@@ -6,9 +6,9 @@ use kube::api::{
 use serde_json::{Value, json};
 
 use super::access::{Cluster, Unserved};
-use super::following::Following;
-use super::kinds;
-use edgesync_enrollment::object_store::{Failure, Follow, News, ObjectStore, Pending, Precondition};
+use super::api_discovery;
+use super::kind_watch::KindWatch;
+use edgesync_enrollment::object_store::{Failure, Follow, ObjectStore, Pending, Precondition, WatchEvent};
 use edgesync_object::{Object, ObjectKey, Resource};
 
 /// Field manager in `metadata.managedFields`.
@@ -164,7 +164,7 @@ impl Cluster {
     }
 
     fn api(&self, resource: &Resource, namespace: &str) -> Api<DynamicObject> {
-        let kind = kinds::to_ask_for(resource);
+        let kind = api_discovery::api_resource(resource);
         match namespace {
             "" => Api::all_with(self.client.clone(), &kind),
             namespace => Api::namespaced_with(self.client.clone(), namespace, &kind),
@@ -246,20 +246,20 @@ impl ObjectStore for Cluster {
     fn merge<'a>(
         &'a self,
         resource: &'a Resource,
-        place: (&'a str, &'a str),
+        key: (&'a str, &'a str),
         precondition: Precondition<'a>,
         patch: Value,
     ) -> Pending<'a, Result<Object, Failure>> {
-        Box::pin(self.merge(resource, place, precondition, patch))
+        Box::pin(self.merge(resource, key, precondition, patch))
     }
 
     fn delete<'a>(
         &'a self,
         resource: &'a Resource,
-        place: (&'a str, &'a str),
+        key: (&'a str, &'a str),
         precondition: Precondition<'a>,
     ) -> Pending<'a, Result<bool, Failure>> {
-        Box::pin(self.delete(resource, place, precondition))
+        Box::pin(self.delete(resource, key, precondition))
     }
 
     fn follow(&self, resource: &Resource, namespace: &str, selector: &str) -> Box<dyn Follow> {
@@ -267,8 +267,8 @@ impl ObjectStore for Cluster {
     }
 }
 
-impl Follow for Following {
-    fn next(&mut self) -> Pending<'_, News> {
+impl Follow for KindWatch {
+    fn next(&mut self) -> Pending<'_, WatchEvent> {
         Box::pin(Self::next(self))
     }
 }

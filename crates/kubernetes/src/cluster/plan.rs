@@ -44,14 +44,14 @@ pub struct Interest {
     /// The kinds, namespaces and labels. Names are filtered later.
     pub objects: ObjectMatch,
     /// For Pods: only those bound to a node.
-    pub on_a_node: bool,
+    pub bound_only: bool,
 }
 
 impl Interest {
     /// Returns the interest of a rule.
     #[must_use]
     pub fn rule(origin: Origin, objects: ObjectMatch) -> Self {
-        Self { origin, objects, on_a_node: false }
+        Self { origin, objects, bound_only: false }
     }
 
     /// Returns the interests of the fleet itself: Nodes with these labels, and rules stored as
@@ -86,7 +86,7 @@ impl Interest {
     pub fn pods(namespace: Glob) -> Self {
         let kinds = vec![KindMatch::Known { group: String::new(), kind: "Pod".to_owned() }];
         let objects = ObjectMatch { kinds, namespaces: vec![namespace], ..ObjectMatch::default() };
-        Self { origin: Origin::Pods, objects, on_a_node: true }
+        Self { origin: Origin::Pods, objects, bound_only: true }
     }
 
     /// Returns the interest in objects that Pods of a namespace refer to.
@@ -101,27 +101,27 @@ impl Interest {
     }
 
     /// Returns whether objects of a kind are of interest.
-    pub(super) fn takes(&self, resource: &Resource) -> bool {
-        self.may_have(resource) && self.objects.takes(resource)
+    pub(super) fn selects(&self, resource: &Resource) -> bool {
+        self.may_select(resource) && self.objects.takes(resource)
     }
 
-    fn may_have(&self, resource: &Resource) -> bool {
+    fn may_select(&self, resource: &Resource) -> bool {
         is_placeable(resource) || self.origin == Origin::Fleet
     }
 
     /// Returns the scopes of interest for a kind; none if the kind cannot exist in the namespaces.
-    fn places(&self, resource: &Resource) -> Vec<Place> {
+    fn namespaces_of(&self, resource: &Resource) -> Vec<Namespaces> {
         let namespaces = &self.objects.namespaces;
         if namespaces.is_empty() {
-            return vec![Place::Everywhere];
+            return vec![Namespaces::All];
         }
         if resource.scope == Scope::Cluster {
             return Vec::new();
         }
         let names: Option<BTreeSet<&str>> = namespaces.iter().map(Glob::name).collect();
         match names.filter(|names| names.len() <= MAX_NAMESPACES) {
-            Some(names) => names.into_iter().map(|name| Place::Namespace(name.into())).collect(),
-            None => vec![Place::Everywhere],
+            Some(names) => names.into_iter().map(|name| Namespaces::One(name.into())).collect(),
+            None => vec![Namespaces::All],
         }
     }
 }
@@ -132,13 +132,13 @@ pub struct Kinds {
     /// The kinds, each in one version.
     pub served: Vec<Arc<Resource>>,
     /// Groups whose discovery failed, so that their kinds are unknown.
-    pub unasked: BTreeSet<String>,
+    pub undiscovered: BTreeSet<String>,
 }
 
 impl Kinds {
     /// Keeps the previous kinds of groups whose discovery failed.
-    pub fn take_over(&mut self, before: &Self) {
-        let kept = before.served.iter().filter(|resource| self.unasked.contains(&resource.group));
+    pub fn keep_undiscovered(&mut self, before: &Self) {
+        let kept = before.served.iter().filter(|resource| self.undiscovered.contains(&resource.group));
         let kept: Vec<_> = kept.cloned().collect();
         self.served.extend(kept);
         self.served.sort_by(|one, other| (&one.group, &one.plural).cmp(&(&other.group, &other.plural)));
@@ -148,9 +148,9 @@ impl Kinds {
     fn may_serve(&self, kind: &KindMatch) -> bool {
         match kind {
             KindMatch::Known { group, .. } | KindMatch::Other { group: Some(group), .. } => {
-                self.unasked.contains(group)
+                self.undiscovered.contains(group)
             }
-            KindMatch::Other { group: None, .. } => !self.unasked.is_empty(),
+            KindMatch::Other { group: None, .. } => !self.undiscovered.is_empty(),
         }
     }
 }
@@ -184,20 +184,20 @@ impl fmt::Display for KindId {
 
 /// Scope of a watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum Namespaces {
     /// All namespaces, or a cluster-scoped kind.
-    Everywhere,
+    All,
     /// One namespace.
-    Namespace(Arc<str>),
+    One(Arc<str>),
 }
 
-impl Place {
+impl Namespaces {
     /// Returns the description of a kind that is unreadable in this scope.
     pub(super) fn unread(&self, resource: &Resource) -> Unread {
         let kind = KindMatch::Known { group: resource.group.clone(), kind: resource.kind.clone() };
         let namespace = match self {
-            Self::Everywhere => None,
-            Self::Namespace(name) => Some(Arc::clone(name)),
+            Self::All => None,
+            Self::One(name) => Some(Arc::clone(name)),
         };
         Unread::Kind(kind, namespace)
     }
@@ -205,18 +205,18 @@ impl Place {
 
 /// Key of a watch: kind and scope.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Spot {
+pub(crate) struct WatchScope {
     /// The kind.
     pub kind: KindId,
     /// The scope.
-    pub place: Place,
+    pub namespaces: Namespaces,
 }
 
-impl fmt::Display for Spot {
+impl fmt::Display for WatchScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Everywhere => self.kind.fmt(f),
-            Place::Namespace(name) => write!(f, "{} in namespace {name}", self.kind),
+        match &self.namespaces {
+            Namespaces::All => self.kind.fmt(f),
+            Namespaces::One(name) => write!(f, "{} in namespace {name}", self.kind),
         }
     }
 }
@@ -229,28 +229,28 @@ pub struct Watch {
     /// The label selector.
     pub selector: Selector,
     /// For Pods: only those bound to a node.
-    pub on_a_node: bool,
+    pub bound_only: bool,
     /// Originators of the interests that this watch covers.
     pub origins: BTreeSet<Origin>,
 }
 
 impl Watch {
     /// Widens the watch to cover another interest.
-    fn join(&mut self, interest: &Interest) {
+    fn widen(&mut self, interest: &Interest) {
         self.selector = self.selector.joined(&interest.objects.selector);
-        self.on_a_node &= interest.on_a_node;
+        self.bound_only &= interest.bound_only;
         self.origins.insert(interest.origin.clone());
     }
 
     /// Returns whether both watches send the same request.
-    pub(super) fn asks_the_same(&self, other: &Self) -> bool {
-        (&self.resource, &self.selector, self.on_a_node)
-            == (&other.resource, &other.selector, other.on_a_node)
+    pub(super) fn has_same_request(&self, other: &Self) -> bool {
+        (&self.resource, &self.selector, self.bound_only)
+            == (&other.resource, &other.selector, other.bound_only)
     }
 
     /// Returns whether this watch delivers all objects of another one of the same kind.
     fn covers(&self, other: &Self) -> bool {
-        self.selector.covers(&other.selector) && (!self.on_a_node || other.on_a_node)
+        self.selector.covers(&other.selector) && (!self.bound_only || other.bound_only)
     }
 }
 
@@ -269,19 +269,19 @@ pub struct Problem {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// The kind is not served, or not watchable.
-    #[error("the cluster serves no such kind that can be watched")]
+    #[error("kind not served, or not watchable")]
     Unserved,
     /// Discovery of the kind's group failed.
-    #[error("whether the cluster serves it is not known: a part of its API does not answer")]
-    Unasked,
+    #[error("unknown whether the kind is served: discovery of an API group failed")]
+    Undiscovered,
     /// The API server denies it, with its message.
     #[error("{0}")]
     Refused(String),
     /// Several attempts failed.
-    #[error("it cannot be read now: {0}")]
+    #[error("not readable: {0}")]
     Broken(String),
     /// The limit on watches is exceeded.
-    #[error("there are {MAX_WATCHES} watches already: rules that name fewer namespaces need fewer")]
+    #[error("limit of {MAX_WATCHES} watches reached; rules that name fewer namespaces need fewer watches")]
     TooMany,
 }
 
@@ -289,7 +289,7 @@ pub enum Cause {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// One watch per key at most.
-    pub watches: BTreeMap<Spot, Watch>,
+    pub watches: BTreeMap<WatchScope, Watch>,
     /// Unmet interests, by originator.
     pub problems: Vec<Problem>,
     /// Objects of interest that are not watched.
@@ -300,13 +300,13 @@ impl Plan {
     /// Plans watches for some interests. Includes refused watches, so that they are retried, but
     /// does not count on them to cover others.
     #[must_use]
-    pub(super) fn of(interests: &[Interest], kinds: &Kinds, refused: &BTreeSet<Spot>) -> Self {
+    pub(super) fn of(interests: &[Interest], kinds: &Kinds, refused: &BTreeSet<WatchScope>) -> Self {
         let mut plan = Self::default();
         for interest in interests {
-            plan.note_problems(interest, kinds);
-            for resource in kinds.served.iter().filter(|resource| interest.takes(resource)) {
-                for place in interest.places(resource) {
-                    plan.add(Spot { kind: KindId::of(resource), place }, resource, interest);
+            plan.record_problems(interest, kinds);
+            for resource in kinds.served.iter().filter(|resource| interest.selects(resource)) {
+                for namespaces in interest.namespaces_of(resource) {
+                    plan.add(WatchScope { kind: KindId::of(resource), namespaces }, resource, interest);
                 }
             }
         }
@@ -316,42 +316,42 @@ impl Plan {
                 watch.selector = Selector::default();
             }
         }
-        plan.leave_out_what_is_told_twice(refused);
+        plan.remove_covered(refused);
         plan
     }
 
-    fn note_problems(&mut self, interest: &Interest, kinds: &Kinds) {
+    fn record_problems(&mut self, interest: &Interest, kinds: &Kinds) {
         for kind in &interest.objects.kinds {
-            if !kinds.served.iter().any(|resource| interest.may_have(resource) && kind.matches(resource)) {
-                let cause = if kinds.may_serve(kind) { Cause::Unasked } else { Cause::Unserved };
-                self.note(interest, Unread::Kind(kind.clone(), None), cause);
+            if !kinds.served.iter().any(|resource| interest.may_select(resource) && kind.matches(resource)) {
+                let cause = if kinds.may_serve(kind) { Cause::Undiscovered } else { Cause::Unserved };
+                self.record(interest, Unread::Kind(kind.clone(), None), cause);
             }
         }
         if interest.objects.kinds.is_empty() {
-            for group in &kinds.unasked {
-                self.note(interest, Unread::Group(group.clone()), Cause::Unasked);
+            for group in &kinds.undiscovered {
+                self.record(interest, Unread::Group(group.clone()), Cause::Undiscovered);
             }
         }
     }
 
-    fn note(&mut self, interest: &Interest, unread: Unread, cause: Cause) {
+    fn record(&mut self, interest: &Interest, unread: Unread, cause: Cause) {
         self.problems.push(Problem { origin: interest.origin.clone(), kind: unread.to_string(), cause });
         if !self.unread.contains(&unread) {
             self.unread.push(unread);
         }
     }
 
-    fn add(&mut self, spot: Spot, resource: &Arc<Resource>, interest: &Interest) {
+    fn add(&mut self, scope: WatchScope, resource: &Arc<Resource>, interest: &Interest) {
         let new = || Watch {
             resource: Arc::clone(resource),
             selector: interest.objects.selector.clone(),
-            on_a_node: interest.on_a_node,
+            bound_only: interest.bound_only,
             origins: BTreeSet::new(),
         };
-        if self.watches.len() < MAX_WATCHES || self.watches.contains_key(&spot) {
-            self.watches.entry(spot).or_insert_with(new).join(interest);
+        if self.watches.len() < MAX_WATCHES || self.watches.contains_key(&scope) {
+            self.watches.entry(scope).or_insert_with(new).widen(interest);
         } else {
-            self.note(interest, spot.place.unread(resource), Cause::TooMany);
+            self.record(interest, scope.namespaces.unread(resource), Cause::TooMany);
         }
     }
 
@@ -361,19 +361,20 @@ impl Plan {
         !self.problems.iter().any(|problem| problem.cause == Cause::TooMany)
     }
 
-    fn leave_out_what_is_told_twice(&mut self, refused: &BTreeSet<Spot>) {
-        let everywhere = |spot: &Spot| Spot { kind: spot.kind.clone(), place: Place::Everywhere };
-        let told_twice = |(spot, watch): (&Spot, &Watch)| {
-            let wide = everywhere(spot);
-            let told = wide != *spot
+    fn remove_covered(&mut self, refused: &BTreeSet<WatchScope>) {
+        let everywhere =
+            |scope: &WatchScope| WatchScope { kind: scope.kind.clone(), namespaces: Namespaces::All };
+        let covered = |(scope, watch): (&WatchScope, &Watch)| {
+            let wide = everywhere(scope);
+            let is_covered = wide != *scope
                 && !refused.contains(&wide)
                 && self.watches.get(&wide).is_some_and(|wide| wide.covers(watch));
-            told.then(|| spot.clone())
+            is_covered.then(|| scope.clone())
         };
-        let left_out: Vec<Spot> = self.watches.iter().filter_map(told_twice).collect();
-        for spot in left_out {
-            let Some(watch) = self.watches.remove(&spot) else { continue };
-            if let Some(wide) = self.watches.get_mut(&everywhere(&spot)) {
+        let covered_scopes: Vec<WatchScope> = self.watches.iter().filter_map(covered).collect();
+        for scope in covered_scopes {
+            let Some(watch) = self.watches.remove(&scope) else { continue };
+            if let Some(wide) = self.watches.get_mut(&everywhere(&scope)) {
                 wide.origins.extend(watch.origins);
             }
         }
@@ -390,7 +391,7 @@ mod tests {
             Some(known) => Arc::new(known.resource()),
             None => Arc::new(kinds::guess("lab.io/v1", word, true)),
         };
-        Kinds { served: words.iter().map(resource).collect(), unasked: BTreeSet::new() }
+        Kinds { served: words.iter().map(resource).collect(), undiscovered: BTreeSet::new() }
     }
 
     fn usual() -> Kinds {
@@ -409,10 +410,10 @@ mod tests {
 
     /// `plural[ in namespace X][ with SELECTOR] for ORIGINS`, in order.
     fn shown(plan: &Plan) -> Vec<String> {
-        let shown = |(spot, watch): (&Spot, &Watch)| {
+        let shown = |(scope, watch): (&WatchScope, &Watch)| {
             let with =
                 if watch.selector.is_empty() { String::new() } else { format!(" with {}", watch.selector) };
-            let on = if watch.on_a_node { " on a node" } else { "" };
+            let on = if watch.bound_only { " on a node" } else { "" };
             let origins: Vec<String> = watch
                 .origins
                 .iter()
@@ -421,7 +422,7 @@ mod tests {
                     other => format!("{other:?}"),
                 })
                 .collect();
-            format!("{spot}{with}{on} for {}", origins.join(" "))
+            format!("{scope}{with}{on} for {}", origins.join(" "))
         };
         plan.watches.iter().map(shown).collect()
     }
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_watched_where_it_selects_and_as_it_selects() {
+    fn a_rule_is_watched_in_its_namespaces_with_its_selector() {
         let rule = rule(0, &["cm", "widgets"], &["shop", "plant"], "tier=edge");
         assert_eq!(
             planned(&[rule]),
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_and_very_many_namespaces_are_watched_everywhere() {
+    fn patterns_and_many_namespaces_need_a_cluster_wide_watch() {
         assert_eq!(planned(&[rule(0, &["cm"], &["shop-*", "plant"], "")]), ["configmaps for 0"]);
         let many: Vec<String> = (0..=MAX_NAMESPACES).map(|number| format!("n{number}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -459,14 +460,14 @@ mod tests {
     }
 
     #[test]
-    fn kinds_without_namespaces_are_in_none_that_is_named() {
+    fn cluster_scoped_kinds_are_in_no_named_namespace() {
         assert_eq!(planned(&[rule(0, &["clusterrole"], &["shop"], "")]), [""; 0]);
         let everywhere = ["clusterroles.rbac.authorization.k8s.io for 0"];
         assert_eq!(planned(&[rule(0, &["clusterrole"], &[], "")]), everywhere);
     }
 
     #[test]
-    fn a_rule_without_kinds_has_all_that_can_be_placed_but_what_orders_the_cluster() {
+    fn a_rule_without_kinds_watches_all_placeable_kinds() {
         let all = planned(&[rule(0, &[], &[], "tier=edge")]);
         let plurals: Vec<&str> = all.iter().map(|watch| watch.split(' ').next().unwrap()).collect();
         let expected =
@@ -476,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_after_the_same_kind_in_the_same_place_shares_a_watch() {
+    fn interests_in_the_same_scope_share_a_watch() {
         let rules =
             |one: &str, other: &str| planned(&[rule(0, &["cm"], &[], one), rule(1, &["cm"], &[], other)]);
         assert_eq!(rules("tier=a", "tier=b"), ["configmaps with tier in (a,b) for 0 1"]);
@@ -485,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_not_watched_where_everywhere_is_unless_that_tells_less_or_is_refused() {
+    fn a_cluster_wide_watch_replaces_those_of_namespaces_it_covers() {
         let rules = [rule(0, &["cm"], &[], "tier"), rule(1, &["cm"], &["shop"], "tier=a")];
         assert_eq!(planned(&rules), ["configmaps with tier for 0 1"]);
         let less = [rule(0, &["cm"], &[], "tier"), rule(1, &["cm"], &["shop"], "app=web")];
@@ -493,13 +494,13 @@ mod tests {
         assert_eq!(planned(&less), both);
 
         let kind = KindId { group: "".into(), plural: "configmaps".into() };
-        let refused = BTreeSet::from([Spot { kind, place: Place::Everywhere }]);
+        let refused = BTreeSet::from([WatchScope { kind, namespaces: Namespaces::All }]);
         let both = ["configmaps with tier for 0", "configmaps in namespace shop with tier=a for 1"];
         assert_eq!(shown(&Plan::of(&rules, &usual(), &refused)), both);
     }
 
     #[test]
-    fn objects_that_name_their_nodes_are_watched_by_their_label_or_all_looked_at() {
+    fn labelled_objects_are_selected_and_annotated_kinds_read_whole() {
         let kinds = || vec!["cm".parse().unwrap(), "Widget".parse().unwrap()];
         let labelled =
             ["configmaps with edgesync.io/node for Named", "widgets.lab.io with edgesync.io/node for Named"];
@@ -513,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_watched_where_they_are_on_a_node_with_what_they_refer_to() {
+    fn pods_are_watched_if_bound_with_their_references() {
         let shop: Glob = "shop".parse().unwrap();
         let interests = [Interest::pods("*".parse().unwrap()), Interest::referred(Target::Secret, shop)];
         assert_eq!(planned(&interests), ["pods on a node for Pods", "secrets in namespace shop for Pods"]);
@@ -524,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fleet_has_its_nodes_and_rules_and_nobody_else_has_them() {
+    fn only_the_fleet_watches_nodes_and_rules() {
         let mut kinds = served(&["node", "cm"]);
         kinds.served.push(Arc::new(kinds::guess("edgesync.io/v1alpha1", "Placement", true)));
         let [nodes, rules] = Interest::fleet("edgesync.io/fleet=a".parse().unwrap());
@@ -544,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_is_not_served_is_a_problem_of_its_rule_and_of_no_other() {
+    fn an_unserved_kind_is_a_problem_of_its_rule_only() {
         let rules = [rule(0, &["cm", "gizmos"], &[], ""), rule(1, &["secrets"], &[], "")];
         let problem = |kinds: &Kinds| {
             let plan = Plan::of(&rules, kinds, &BTreeSet::new());
@@ -557,31 +558,31 @@ mod tests {
             cause.clone()
         };
         assert_eq!(problem(&usual()), Cause::Unserved);
-        let unasked = Kinds { unasked: ["metrics.k8s.io".to_owned()].into(), ..usual() };
-        assert_eq!(problem(&unasked), Cause::Unasked);
+        let undiscovered = Kinds { undiscovered: ["metrics.k8s.io".to_owned()].into(), ..usual() };
+        assert_eq!(problem(&undiscovered), Cause::Undiscovered);
         let elsewhere = [rule(0, &["Gizmo.lab.io"], &[], "")];
-        assert_eq!(Plan::of(&elsewhere, &unasked, &BTreeSet::new()).problems[0].cause, Cause::Unserved);
+        assert_eq!(Plan::of(&elsewhere, &undiscovered, &BTreeSet::new()).problems[0].cause, Cause::Unserved);
     }
 
     #[test]
-    fn what_a_group_serves_is_not_forgotten_while_it_does_not_answer() {
-        let mut kinds = Kinds { unasked: ["lab.io".to_owned()].into(), ..served(&["cm"]) };
-        kinds.take_over(&usual());
+    fn kinds_of_a_group_stay_while_its_discovery_fails() {
+        let mut kinds = Kinds { undiscovered: ["lab.io".to_owned()].into(), ..served(&["cm"]) };
+        kinds.keep_undiscovered(&usual());
         let plan = Plan::of(&[rule(0, &["Widget"], &[], "")], &kinds, &BTreeSet::new());
         assert_eq!((shown(&plan), plan.problems), (vec!["widgets.lab.io for 0".to_owned()], Vec::new()));
         assert!(!kinds.served.iter().any(|resource| resource.kind == "Secret"), "that group has answered");
     }
 
     #[test]
-    fn what_is_wanted_of_a_part_that_does_not_answer_is_told_once_as_unread() {
-        let kinds = Kinds { unasked: ["lab.io".to_owned()].into(), ..served(&["cm"]) };
+    fn an_undiscovered_group_is_unread_once() {
+        let kinds = Kinds { undiscovered: ["lab.io".to_owned()].into(), ..served(&["cm"]) };
         let rules = [rule(0, &[], &[], ""), rule(1, &["gizmos"], &[], ""), rule(2, &["gizmos"], &[], "")];
         let plan = Plan::of(&rules, &kinds, &BTreeSet::new());
         assert_eq!((unread(&plan).join(" "), plan.problems.len()), ("*.lab.io gizmos".to_owned(), 3));
     }
 
     #[test]
-    fn what_would_take_too_many_watches_is_a_problem_of_who_comes_last() {
+    fn excess_watches_are_problems_of_the_last_rules() {
         let name = |rule: usize, number: usize| format!("n{rule}-{number}");
         let names = |rule: usize| (0..MAX_NAMESPACES).map(|number| name(rule, number)).collect::<Vec<_>>();
         let rules = |count: usize| {
@@ -601,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_that_is_too_long_for_a_request_selects_everything() {
+    fn a_selector_too_long_for_a_request_selects_everything() {
         let values = |number: usize| format!("tier=v{number:060}");
         let rules: Vec<Interest> =
             (0..400).map(|number| rule(number, &["cm"], &[], &values(number))).collect();

@@ -15,18 +15,18 @@ use edgesync_testkit::timing::within;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn next(changes: &mut Changes) -> Changed {
-    tokio::time::timeout(PATIENCE, changes.next()).await.expect("nobody was told of a change")
+    tokio::time::timeout(PATIENCE, changes.next()).await.expect("no change was observed")
 }
 
 async fn two(served: &Served) -> (MembershipStore, MembershipStore) {
-    let (one, other) = (served.register().await, served.register().await);
+    let (one, other) = (served.members().await, served.members().await);
     one.follow().await.unwrap();
     other.follow().await.unwrap();
     (one, other)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_dies_after_it_has_counted_a_use_lets_nobody_in_and_the_use_is_spent() {
+async fn a_counted_use_of_a_crashed_replica_is_spent() {
     let served = Served::start().await;
     let (one, other) = two(&served).await;
     one.put_token(token("t", None, 1)).await.unwrap();
@@ -38,7 +38,7 @@ async fn a_replica_that_dies_after_it_has_counted_a_use_lets_nobody_in_and_the_u
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_revoked_while_it_joins_elsewhere_does_not_get_in() {
+async fn a_node_revoked_during_its_join_is_refused() {
     let served = Served::start().await;
     let (one, other) = two(&served).await;
     // The other replica revokes before the certificate is recorded; the second name has none to
@@ -59,7 +59,7 @@ async fn a_node_that_is_revoked_while_it_joins_elsewhere_does_not_get_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_whose_secret_is_deleted_lets_nobody_in() {
+async fn a_token_with_a_deleted_secret_admits_no_node() {
     let served = Served::start().await;
     let (one, _) = two(&served).await;
     one.put_token(token("t", None, 9)).await.unwrap();
@@ -76,7 +76,7 @@ async fn a_token_whose_secret_is_deleted_lets_nobody_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_joins_under_the_name_of_a_node_that_the_cluster_has_already() {
+async fn the_name_of_an_existing_cluster_node_is_taken() {
     let served = Served::start().await;
     let (one, _) = two(&served).await;
     one.put_token(token("t", None, 9)).await.unwrap();
@@ -98,7 +98,7 @@ async fn nobody_joins_under_the_name_of_a_node_that_the_cluster_has_already() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_longest_names_join_and_are_told_apart() {
+async fn the_longest_names_join_and_stay_distinct() {
     let served = Served::start().await;
     let (one, other) = two(&served).await;
     one.put_token(token("t", None, 9)).await.unwrap();
@@ -111,7 +111,7 @@ async fn the_longest_names_join_and_are_told_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_is_told_of_what_another_one_changes() {
+async fn a_replica_observes_changes_of_another_one() {
     let served = Served::start().await;
     let (one, other) = two(&served).await;
     let (mut own, mut told) = (one.changes(), other.changes());
@@ -140,7 +140,7 @@ async fn a_replica_is_told_of_what_another_one_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_somebody_else_has_written_is_named_and_hinders_no_other() {
+async fn a_damaged_object_is_named_and_does_not_block_others() {
     let served = Served::start().await;
     let (one, other) = two(&served).await;
     one.put_token(token("t", None, 9)).await.unwrap();
@@ -172,7 +172,7 @@ async fn what_somebody_else_has_written_is_named_and_hinders_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_the_cluster_is_away_what_is_known_stays_and_what_was_missed_is_told_after() {
+async fn revocations_survive_an_outage_and_missed_ones_follow() {
     let mut served = Served::start().await;
     let (one, other) = two(&served).await;
     one.put_token(token("t", None, 9)).await.unwrap();
@@ -198,9 +198,9 @@ async fn while_the_cluster_is_away_what_is_known_stays_and_what_was_missed_is_to
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_register_that_follows_nothing_tells_what_there_is() {
+async fn a_store_without_a_watch_reads_the_cluster() {
     let served = Served::start().await;
-    let (one, asked) = (served.register().await, served.register().await);
+    let (one, asked) = (served.members().await, served.members().await);
     one.put_token(token("t", None, 9)).await.unwrap();
     one.spend_token("t", certificate("1", "a"), at(200)).await.unwrap().unwrap();
     one.revoke_certificates("a", at(300)).await.unwrap();
@@ -210,9 +210,9 @@ async fn a_register_that_follows_nothing_tells_what_there_is() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watch_on_a_dead_connection_is_noticed_within_two_seconds_of_a_revocation() {
+async fn a_stalled_watch_is_detected_within_two_seconds() {
     let served = Served::start().await;
-    let one = served.register().await;
+    let one = served.members().await;
     let (cluster, way) = served.way().await;
     let other = MembershipStore::of_cluster(Arc::new(cluster), NAMESPACE);
     other.follow().await.unwrap();

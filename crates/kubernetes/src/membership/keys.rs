@@ -18,7 +18,7 @@ async fn delete(served: &Served, name: &str) {
 
 /// Returns the error with which a replica refuses to start.
 async fn refused(served: &Served, name: &str) -> String {
-    let error = EnrollmentService::open(options(served, name), served.register().await).await.unwrap_err();
+    let error = EnrollmentService::open(options(served, name), served.members().await).await.unwrap_err();
     format!("{error:#}")
 }
 
@@ -27,7 +27,7 @@ fn fingerprint(service: &EnrollmentService) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replicas_that_start_at_once_have_the_same_ca_and_believe_each_others_tokens() {
+async fn replicas_that_start_together_share_the_ca_and_token_key() {
     let served = Served::start().await;
     let (one, two, three) = tokio::join!(open(&served, "1"), open(&served, "2"), open(&served, "3"));
     let trusted = fingerprint(&one.service);
@@ -50,7 +50,7 @@ async fn replicas_that_start_at_once_have_the_same_ca_and_believe_each_others_to
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_operators_own_ca_becomes_that_of_the_cluster_and_another_one_is_refused() {
+async fn the_operators_ca_becomes_the_clusters_and_another_is_refused() {
     let served = Served::start().await;
     let (own, other) = (options(&served, "own").directory, options(&served, "other").directory);
     for directory in [&own, &other] {
@@ -65,24 +65,24 @@ async fn the_operators_own_ca_becomes_that_of_the_cluster_and_another_one_is_ref
     let advice = "kubectl -n edgesync delete secret edgesync-ca edgesync-token-key";
     let error = refused(&served, "other").await;
     assert!(
-        error.starts_with("two CAs: the Secret edgesync/edgesync-ca") && error.contains(advice),
+        error.starts_with("conflicting CAs: Secret edgesync/edgesync-ca") && error.contains(advice),
         "{error}"
     );
     // Without its key, the certificate still identifies the CA.
     for (directory, good) in [(&own, true), (&other, false)] {
         std::fs::remove_file(directory.join("ca.key")).unwrap();
         let name = directory.file_name().unwrap().to_str().unwrap();
-        let opened = EnrollmentService::open(options(&served, name), served.register().await).await;
+        let opened = EnrollmentService::open(options(&served, name), served.members().await).await;
         assert_eq!(opened.is_ok(), good, "{name}");
     }
     delete(&served, "edgesync-ca").await;
     delete(&served, "edgesync-token-key").await;
     let error = refused(&served, "own").await;
-    assert!(error.contains("no ca.key: put it there"), "{error}");
+    assert!(error.contains("ca.crt without ca.key"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ca_that_is_lost_or_replaced_is_noticed_before_nodes_are_shut_out() {
+async fn a_lost_or_replaced_ca_stops_the_start_of_a_replica() {
     let served = Served::start().await;
     let first = fingerprint(&open(&served, "1").await.service);
     let secrets = kinds::by_word("secrets").unwrap().resource();
@@ -90,7 +90,7 @@ async fn a_ca_that_is_lost_or_replaced_is_noticed_before_nodes_are_shut_out() {
 
     delete(&served, "edgesync-ca").await;
     let error = refused(&served, "1").await;
-    assert!(error.contains(&first) && error.contains("restore it from a copy"), "{error}");
+    assert!(error.contains(&first) && error.contains("restore it from a backup"), "{error}");
 
     let elsewhere = Served::start().await;
     open(&elsewhere, "1").await;
@@ -99,7 +99,10 @@ async fn a_ca_that_is_lost_or_replaced_is_noticed_before_nodes_are_shut_out() {
     other.remove_metadata("resourceVersion");
     served.cluster().await.create(&secrets, &other).await.unwrap();
     let error = refused(&served, "1").await;
-    assert!(error.contains(&format!("of the CA {first}")) && error.contains("begin anew"), "{error}");
+    assert!(
+        error.contains(&format!("belong to the CA {first}")) && error.contains("switch to this one"),
+        "{error}"
+    );
 
     delete(&served, "edgesync-ca").await;
     let mut kept = kept;
@@ -116,13 +119,13 @@ async fn a_ca_that_is_lost_or_replaced_is_noticed_before_nodes_are_shut_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_elsewhere_makes_no_keys_and_is_told_where_there_are_none() {
+async fn a_remote_operator_creates_no_keys() {
     let served = Served::start().await;
     let error =
         Enrollment::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap_err().to_string();
-    assert!(error.contains("no CA of edgesync in the namespace 'edgesync'"), "{error}");
+    assert!(error.contains("no CA of edgesync in namespace 'edgesync'"), "{error}");
     open(&served, "1").await;
     Enrollment::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
     let error = Enrollment::connect(Arc::new(served.cluster().await), "other").await.unwrap_err().to_string();
-    assert!(error.contains("name another namespace or cluster"), "{error}");
+    assert!(error.contains("wrong namespace or cluster"), "{error}");
 }

@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(2);
 /// A replica that follows changes of others.
 pub(super) struct Replica {
     pub(super) service: EnrollmentService,
-    _keeping: JoinSet<()>,
+    _tasks: JoinSet<()>,
 }
 
 pub(super) fn options(served: &Served, name: &str) -> EnrollmentOptions {
@@ -33,11 +33,11 @@ pub(super) fn options(served: &Served, name: &str) -> EnrollmentOptions {
 }
 
 pub(super) async fn open(served: &Served, name: &str) -> Replica {
-    let service = EnrollmentService::open(options(served, name), served.register().await).await.unwrap();
-    let kept = service.clone();
-    let mut keeping = JoinSet::new();
-    keeping.spawn(async move { kept.keep(None).await });
-    Replica { service, _keeping: keeping }
+    let service = EnrollmentService::open(options(served, name), served.members().await).await.unwrap();
+    let running = service.clone();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { running.run(None).await });
+    Replica { service, _tasks: tasks }
 }
 
 impl Replica {
@@ -52,13 +52,13 @@ impl Replica {
     }
 
     /// Returns the next nodes to disconnect; fails after [`SOON`].
-    async fn cut(&self) -> Vec<String> {
-        within("a node is cut", SOON, self.service.nodes_to_cut()).await
+    async fn disconnected(&self) -> Vec<String> {
+        within("a node is cut", SOON, self.service.nodes_to_disconnect()).await
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_twenty_who_join_at_three_replicas_with_a_token_for_one_use_exactly_one_gets_in() {
+async fn a_single_use_token_admits_one_device_at_three_replicas() {
     let served = Served::start().await;
     let replicas = [open(&served, "1").await, open(&served, "2").await, open(&served, "3").await];
     let token = replicas[0].service.enrollment().create_token(None, HOUR, 1, Labels::new()).await.unwrap();
@@ -81,7 +81,7 @@ async fn of_twenty_who_join_at_three_replicas_with_a_token_for_one_use_exactly_o
     }
     assert_eq!((let_in.len(), refusals.len()), (1, 19), "{refusals:?}");
     assert!(
-        refusals.iter().all(|(code, words)| *code == 401 && words.contains("used already")),
+        refusals.iter().all(|(code, words)| *code == 401 && words.contains("token used up")),
         "{refusals:?}"
     );
     let enrollment = Enrollment::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
@@ -94,7 +94,7 @@ async fn of_twenty_who_join_at_three_replicas_with_a_token_for_one_use_exactly_o
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_seconds() {
+async fn a_revocation_reaches_other_replicas_within_two_seconds() {
     let served = Served::start().await;
     let (one, other) = (open(&served, "1").await, open(&served, "2").await);
     let token = one.service.enrollment().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token;
@@ -102,7 +102,7 @@ async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_second
     let empty = other.service.revocation_list();
     let begun = Instant::now();
     assert_eq!(one.service.revoke_node("a").await.unwrap(), 1);
-    assert_eq!(other.cut().await, ["a"]);
+    assert_eq!(other.disconnected().await, ["a"]);
     assert_within(begun.elapsed(), SOON);
     assert!(other.service.is_revoked("a"));
     let list = other.service.revocation_list();
@@ -116,13 +116,13 @@ async fn a_revocation_at_one_replica_is_in_force_at_the_others_within_two_second
     let request = Key::generate().unwrap().node_request("a").unwrap();
     let renewed = other.service.renew(&certificate, "a", &request).await;
     assert_eq!(renewed.unwrap_err().code, 403);
-    assert_eq!(one.cut().await, ["a"]);
+    assert_eq!(one.disconnected().await, ["a"]);
     // A replica that starts later reads it at startup.
     assert!(open(&served, "3").await.service.is_revoked("a"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_has_joined_anew_meanwhile_is_cut_too() {
+async fn a_node_that_rejoined_meanwhile_is_disconnected_too() {
     let served = Served::start().await;
     let (one, other) = (open(&served, "1").await, open(&served, "2").await);
     let create = async || {
@@ -132,7 +132,7 @@ async fn a_node_that_has_joined_anew_meanwhile_is_cut_too() {
     one.service.revoke_node("a").await.unwrap();
     one.join(&create().await, "a").await.unwrap();
     // The node has a valid certificate, and possibly a connection from before.
-    assert_eq!(other.cut().await, ["a"]);
+    assert_eq!(other.disconnected().await, ["a"]);
     assert!(!one.service.is_revoked("a"));
     let end = Instant::now() + SOON;
     while other.service.is_revoked("a") {
@@ -142,7 +142,7 @@ async fn a_node_that_has_joined_anew_meanwhile_is_cut_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_with_a_kubeconfig_does_all_that_from_anywhere() {
+async fn a_remote_operator_manages_tokens_nodes_and_operators() {
     let served = Served::start().await;
     let replica = open(&served, "1").await;
     let enrollment = Enrollment::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
@@ -155,7 +155,7 @@ async fn an_operator_with_a_kubeconfig_does_all_that_from_anywhere() {
     assert!(enrollment.revoke_token(&new.record.id).await.unwrap());
     assert_eq!(replica.join(&new.token, "b").await.unwrap_err().code, 401);
     assert_eq!(enrollment.revoke_node("a").await.unwrap(), 1);
-    assert_eq!(replica.cut().await, ["a"]);
+    assert_eq!(replica.disconnected().await, ["a"]);
     assert!(enrollment.forget_node("a").await.unwrap());
 
     let identity = enrollment.new_operator("ada", edgesync_api::Role::View, HOUR).await.unwrap();
@@ -172,7 +172,7 @@ async fn an_operator_with_a_kubeconfig_does_all_that_from_anywhere() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_the_cluster_is_away_nobody_joins_and_the_last_list_is_in_force() {
+async fn joins_fail_and_revocations_stay_during_an_outage() {
     let mut served = Served::start().await;
     let replica = open(&served, "1").await;
     let token = async |node| {
@@ -184,7 +184,7 @@ async fn while_the_cluster_is_away_nobody_joins_and_the_last_list_is_in_force() 
     served.stop().await;
     let refused = replica.join(&b, "b").await.unwrap_err();
     assert_eq!(refused.code, 503);
-    assert!(refused.message.contains("cannot be reached"), "{}", refused.message);
+    assert!(refused.message.contains("connect to API server"), "{}", refused.message);
     assert!(replica.service.is_revoked("a"));
     served.run().await;
     replica.join(&b, "b").await.unwrap();

@@ -100,7 +100,7 @@ impl Served {
     }
 
     /// Returns the membership store of a new replica, without a watch.
-    pub(crate) async fn register(&self) -> MembershipStore {
+    pub(crate) async fn members(&self) -> MembershipStore {
         MembershipStore::of_cluster(Arc::new(self.cluster().await), NAMESPACE)
     }
 

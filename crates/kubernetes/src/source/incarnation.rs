@@ -22,7 +22,7 @@ const NAME: &str = "edgesync-cloud";
 /// The namespace whose UID identifies the cluster.
 const SYSTEM: &str = "kube-system";
 /// Minimum interval between writes of the newest observed version.
-const WRITE_EVERY: Duration = Duration::from_secs(60);
+const WRITE_INTERVAL: Duration = Duration::from_secs(60);
 /// Attempts of a compare-and-swap.
 const ATTEMPTS: usize = 8;
 
@@ -37,9 +37,9 @@ pub(super) struct Incarnation {
 
 #[derive(Debug)]
 struct State {
-    life: Life,
+    record: IncarnationRecord,
     /// The newest version observed by this replica in this incarnation.
-    seen: ResourceVersion,
+    newest: ResourceVersion,
     /// The newest version of the ConfigMap itself.
     mark: ResourceVersion,
     /// Time of the last attempt to record the newest version.
@@ -48,13 +48,13 @@ struct State {
 
 /// Content of the ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Life {
+struct IncarnationRecord {
     id: Arc<str>,
     cluster: String,
     revision: ResourceVersion,
 }
 
-impl Life {
+impl IncarnationRecord {
     fn new(cluster: &str, revision: ResourceVersion) -> Self {
         let id = format!("{:016x}", uuid::Uuid::new_v4().as_u64_pair().0).into();
         Self { id, cluster: cluster.to_owned(), revision }
@@ -81,23 +81,25 @@ impl Incarnation {
     pub(super) async fn open(requests: Requests, namespace: &str) -> Result<Self> {
         let map = Arc::new(kinds::guess("v1", "ConfigMap", true));
         for _ in 0..ATTEMPTS {
-            let cluster = system(&requests).await?;
+            let cluster = cluster_uid(&requests).await?;
             let found = requests.get(&map, namespace, NAME).await?;
             // Read after the ConfigMap: only a restored cluster can be older than its record.
             let reached = requests.reached().await?;
-            let known = found.as_ref().and_then(Life::of);
-            let life = match known {
-                Some(life) if life.cluster == cluster && !reached.is_older_than(&life.revision) => Ok(life),
+            let known = found.as_ref().and_then(IncarnationRecord::of);
+            let record = match known {
+                Some(record) if record.cluster == cluster && !reached.is_older_than(&record.revision) => {
+                    Ok(record)
+                }
                 _ => {
-                    let life = Life::new(&cluster, reached.clone());
-                    write(&requests, &map, namespace, found, &life).await.map(|()| life)
+                    let record = IncarnationRecord::new(&cluster, reached.clone());
+                    write(&requests, &map, namespace, found, &record).await.map(|()| record)
                 }
             };
-            match life {
-                Ok(life) => {
+            match record {
+                Ok(record) => {
                     let written = Instant::now();
                     let mark = 0.into();
-                    let state = Arc::new(Mutex::new(State { life, seen: reached, mark, written }));
+                    let state = Arc::new(Mutex::new(State { record, newest: reached, mark, written }));
                     return Ok(Self { requests, namespace: namespace.into(), map, state });
                 }
                 Err(Failure::Conflict(_)) => {}
@@ -107,12 +109,12 @@ impl Incarnation {
                 Err(failure) => return Err(failure.into()),
             }
         }
-        Err(unsettled())
+        Err(contended())
     }
 
     /// Returns the id.
     pub(super) fn id(&self) -> Arc<str> {
-        self.state().life.id.clone()
+        self.state().record.id.clone()
     }
 
     /// Returns the newest version known to be assigned in this incarnation, by any replica. A
@@ -120,14 +122,14 @@ impl Incarnation {
     #[cfg(test)]
     pub(super) fn newest(&self) -> ResourceVersion {
         let state = self.state();
-        newer(&state.seen, &state.life.revision).clone()
+        newer(&state.newest, &state.record.revision).clone()
     }
 
     /// Records a version that the cluster has assigned.
-    pub(super) fn saw(&self, version: &ResourceVersion) {
+    pub(super) fn observe(&self, version: &ResourceVersion) {
         let mut state = self.state();
-        if state.seen.is_older_than(version) {
-            state.seen = version.clone();
+        if state.newest.is_older_than(version) {
+            state.newest = version.clone();
         }
     }
 
@@ -137,39 +139,39 @@ impl Incarnation {
     ///
     /// # Errors
     /// The ConfigMap could not be read or written.
-    pub(super) async fn look(&self) -> Result<bool> {
+    pub(super) async fn refresh(&self) -> Result<bool> {
         for _ in 0..ATTEMPTS {
             let found = self.requests.get(&self.map, &self.namespace, NAME).await?;
             if let Some(map) = &found {
-                self.went_back(map);
+                self.is_rolled_back(map);
             }
-            let Some(mut life) = found.as_ref().and_then(Life::of) else {
+            let Some(mut record) = found.as_ref().and_then(IncarnationRecord::of) else {
                 let name = format!("{}/{NAME}", self.namespace);
                 return Err(SourceError::Damaged { kind: "ConfigMap", name });
             };
-            if self.adopt(&life) {
+            if self.adopt(&record) {
                 return Ok(true);
             }
-            let seen = {
+            let newest = {
                 let mut state = self.state();
-                if state.written.elapsed() < WRITE_EVERY {
+                if state.written.elapsed() < WRITE_INTERVAL {
                     return Ok(false);
                 }
                 state.written = Instant::now();
-                state.seen.clone()
+                state.newest.clone()
             };
-            if !life.revision.is_older_than(&seen) {
+            if !record.revision.is_older_than(&newest) {
                 return Ok(false);
             }
-            life.revision = seen;
-            match write(&self.requests, &self.map, &self.namespace, found, &life).await {
-                Ok(()) => return Ok(self.adopt(&life)),
+            record.revision = newest;
+            match write(&self.requests, &self.map, &self.namespace, found, &record).await {
+                Ok(()) => return Ok(self.adopt(&record)),
                 // Another replica has recorded a version, or begun an incarnation.
                 Err(Failure::Conflict(_)) => {}
                 Err(failure) => return Err(failure.into()),
             }
         }
-        Err(unsettled())
+        Err(contended())
     }
 
     /// Returns whether the cluster's state does not belong to this incarnation: the ConfigMap names
@@ -178,14 +180,14 @@ impl Incarnation {
     ///
     /// # Errors
     /// The ConfigMap could not be read.
-    pub(super) async fn is_another(&self, life: &str) -> Result<bool> {
+    pub(super) async fn is_replaced(&self, known: &str) -> Result<bool> {
         let found = self.requests.get(&self.map, &self.namespace, NAME).await?;
         let Some(map) = found else { return Ok(true) };
-        Ok(self.went_back(&map) || Life::of(&map).is_none_or(|now| *now.id != *life))
+        Ok(self.is_rolled_back(&map) || IncarnationRecord::of(&map).is_none_or(|record| *record.id != *known))
     }
 
     /// Records the version of the ConfigMap. Returns whether it is older than one read before.
-    fn went_back(&self, map: &Object) -> bool {
+    fn is_rolled_back(&self, map: &Object) -> bool {
         let version = ResourceVersion::new(map.resource_version());
         let mut state = self.state();
         if version.is_older_than(&state.mark) {
@@ -195,14 +197,18 @@ impl Incarnation {
         false
     }
 
-    /// Begins a new incarnation like [`Self::begin_another`], unless the current one already
-    /// differs from `life`.
+    /// Begins a new incarnation like [`Self::begin_new`], unless the current one already
+    /// differs from `known`.
     ///
     /// # Errors
-    /// Those of [`Self::begin_another`].
-    pub(super) async fn begin_another_than(&self, life: &str, reached: &ResourceVersion) -> Result<Arc<str>> {
+    /// Those of [`Self::begin_new`].
+    pub(super) async fn begin_new_unless_changed(
+        &self,
+        known: &str,
+        reached: &ResourceVersion,
+    ) -> Result<Arc<str>> {
         let now = self.id();
-        if *now == *life { self.begin_another(reached).await } else { Ok(now) }
+        if *now == *known { self.begin_new(reached).await } else { Ok(now) }
     }
 
     /// Begins a new incarnation with this newest version, unless another replica has begun one.
@@ -210,42 +216,42 @@ impl Incarnation {
     ///
     /// # Errors
     /// The ConfigMap could not be written. The incarnation stays the same.
-    pub(super) async fn begin_another(&self, reached: &ResourceVersion) -> Result<Arc<str>> {
-        let over = self.id();
+    pub(super) async fn begin_new(&self, reached: &ResourceVersion) -> Result<Arc<str>> {
+        let before = self.id();
         for _ in 0..ATTEMPTS {
-            let cluster = system(&self.requests).await?;
+            let cluster = cluster_uid(&self.requests).await?;
             let found = self.requests.get(&self.map, &self.namespace, NAME).await?;
-            if let Some(life) = found.as_ref().and_then(Life::of)
-                && life.id != over
-                && life.cluster == cluster
+            if let Some(record) = found.as_ref().and_then(IncarnationRecord::of)
+                && record.id != before
+                && record.cluster == cluster
             {
-                self.adopt(&life);
-                return Ok(life.id);
+                self.adopt(&record);
+                return Ok(record.id);
             }
-            let life = Life::new(&cluster, reached.clone());
-            match write(&self.requests, &self.map, &self.namespace, found, &life).await {
+            let record = IncarnationRecord::new(&cluster, reached.clone());
+            match write(&self.requests, &self.map, &self.namespace, found, &record).await {
                 Ok(()) => {
-                    self.adopt(&life);
-                    return Ok(life.id);
+                    self.adopt(&record);
+                    return Ok(record.id);
                 }
                 Err(Failure::Conflict(_) | Failure::NotFound(_)) => {}
                 Err(failure) => return Err(failure.into()),
             }
         }
-        Err(unsettled())
+        Err(contended())
     }
 
     /// Adopts the content of the ConfigMap. Returns whether the incarnation has changed.
-    fn adopt(&self, life: &Life) -> bool {
+    fn adopt(&self, record: &IncarnationRecord) -> bool {
         let mut state = self.state();
-        let is_another = state.life.id != life.id;
-        if is_another {
+        let is_replaced = state.record.id != record.id;
+        if is_replaced {
             // Earlier observations belong to the previous incarnation.
-            (state.seen, state.mark) = (life.revision.clone(), 0.into());
+            (state.newest, state.mark) = (record.revision.clone(), 0.into());
             state.written = Instant::now();
         }
-        state.life = life.clone();
-        is_another
+        state.record = record.clone();
+        is_replaced
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -260,7 +266,7 @@ impl Incarnation {
 pub(crate) async fn recorded(cluster: &Cluster, namespace: &str) -> Result<Option<Arc<str>>, Failure> {
     let map = kinds::guess("v1", "ConfigMap", true);
     let found = cluster.get(&map, namespace, NAME).await?;
-    Ok(found.as_ref().and_then(Life::of).map(|life| life.id))
+    Ok(found.as_ref().and_then(IncarnationRecord::of).map(|record| record.id))
 }
 
 #[cfg(test)]
@@ -268,12 +274,12 @@ fn newer<'a>(one: &'a ResourceVersion, other: &'a ResourceVersion) -> &'a Resour
     if one.is_older_than(other) { other } else { one }
 }
 
-fn unsettled() -> SourceError {
+fn contended() -> SourceError {
     SourceError::Contended { kind: "ConfigMap", name: NAME.to_owned() }
 }
 
 /// Returns the UID that identifies the cluster.
-async fn system(requests: &Requests) -> Result<String> {
+async fn cluster_uid(requests: &Requests) -> Result<String> {
     let found = requests.get(&kinds::guess("v1", "Namespace", false), "", SYSTEM).await?;
     let uid = found.map(|namespace| namespace.uid().to_owned());
     uid.ok_or_else(|| SourceError::Missing { kind: "namespace", name: SYSTEM.to_owned() })
@@ -285,16 +291,16 @@ async fn write(
     map: &Resource,
     namespace: &str,
     found: Option<Object>,
-    life: &Life,
+    record: &IncarnationRecord,
 ) -> Result<(), Failure> {
     let Some(mut object) = found else {
         let object = json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": namespace}, "data": life.data(),
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": namespace}, "data": record.data(),
         });
         let Value::Object(fields) = object else { return Ok(()) };
         return requests.create(map, &Object::from(fields)).await.map(drop);
     };
-    object.fields_mut().insert("data".to_owned(), life.data());
+    object.fields_mut().insert("data".to_owned(), record.data());
     requests.replace(map, &object).await.map(drop)
 }
 

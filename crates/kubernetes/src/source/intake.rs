@@ -15,16 +15,16 @@ use edgesync_fleet::source::{Change, Changes, SourceError};
 use edgesync_object::NodeName;
 
 /// Retry delay after an error of the cache.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Problems of interests, as last reported.
 pub(super) type Problems = Arc<Mutex<Vec<Problem>>>;
 
 /// Other sources of changes.
-pub(super) struct Beside {
+pub(super) struct OtherSources {
     pub(super) incarnation: Incarnation,
     pub(super) syncs: Syncs,
-    pub(super) register: MembershipStore,
+    pub(super) members: MembershipStore,
     pub(super) changes: membership::Changes,
 }
 
@@ -33,7 +33,7 @@ pub struct Intake {
     feed: Feed,
     cache: Cache,
     problems: Problems,
-    beside: Beside,
+    others: OtherSources,
     /// The item not yet in the cache.
     item: Option<Item>,
     /// Earliest time of the next attempt after an error.
@@ -41,57 +41,60 @@ pub struct Intake {
     /// Changes delivered before all others.
     ready: VecDeque<Change>,
     /// Start of the cache part to relist next.
-    from: Option<u64>,
+    relist_from: Option<u64>,
     /// Set when another relist follows the current one.
-    again: bool,
+    relist_again: bool,
     /// The catch-up that completes the relist of a restored cluster.
     restored: Option<u64>,
     /// The incarnation of the delivered changes.
-    life: Arc<str>,
+    incarnation: Arc<str>,
 }
 
-impl Beside {
+impl OtherSources {
     /// Translates a membership change for the fleet. Revocations take effect elsewhere.
     fn member(&self, changed: Changed) -> Option<Change> {
         let Changed::Member { node, own: false, .. } = changed else { return None };
         let node = NodeName::try_from(node).ok()?;
-        let removed = self.register.membership(&node).and_then(|membership| membership.removed);
+        let removed = self.members.membership(&node).and_then(|membership| membership.removed);
         removed.is_none().then(|| Change::Admitted(node))
     }
 }
 
 impl Intake {
-    pub(super) fn new(feed: Feed, cache: Cache, problems: Problems, beside: Beside) -> Self {
+    pub(super) fn new(feed: Feed, cache: Cache, problems: Problems, others: OtherSources) -> Self {
         Self {
-            life: beside.incarnation.id(),
+            incarnation: others.incarnation.id(),
             feed,
             cache,
             problems,
-            beside,
+            others,
             item: None,
             not_before: None,
             ready: [Change::Begun].into(),
-            from: None,
-            again: false,
+            relist_from: None,
+            relist_again: false,
             restored: None,
         }
     }
 
     /// Reads the next part of a relist.
-    async fn tell_again(cache: &Cache, from: u64) -> Result<(Change, Option<u64>), SourceError> {
+    async fn read_part(cache: &Cache, from: u64) -> Result<(Change, Option<u64>), SourceError> {
         let part = cache.part(from).await?;
         Ok((Change::Listed(part.summaries), part.next))
     }
 
     /// Applies the pending item to the cache. Cancel-safe: the item is applied again, which is
     /// idempotent.
-    async fn take_in(&mut self) -> Result<(), SourceError> {
+    async fn apply_pending(&mut self) -> Result<(), SourceError> {
         let changes = match &self.item {
-            Some(Item::Listed(seen)) => {
-                seen.iter().map(|seen| CacheChange::Put(seen.summary.clone(), seen.body.clone())).collect()
+            Some(Item::Listed(observed)) => observed
+                .iter()
+                .map(|observed| CacheChange::Put(observed.summary.clone(), observed.body.clone()))
+                .collect(),
+            Some(Item::Updated(observed)) => {
+                vec![CacheChange::Put(observed.summary.clone(), observed.body.clone())]
             }
-            Some(Item::Set(seen)) => vec![CacheChange::Put(seen.summary.clone(), seen.body.clone())],
-            Some(Item::Gone(summary)) => vec![CacheChange::Remove(summary.uid.clone())],
+            Some(Item::Deleted(summary)) => vec![CacheChange::Remove(summary.uid.clone())],
             Some(Item::Unlisted(gone)) => {
                 gone.iter().map(|summary| CacheChange::Remove(summary.uid.clone())).collect()
             }
@@ -99,11 +102,11 @@ impl Intake {
         };
         if matches!(self.item, Some(Item::Unlisted(_)))
             && self.restored.is_none()
-            && self.beside.incarnation.is_another(&self.life).await?
+            && self.others.incarnation.is_replaced(&self.incarnation).await?
         {
-            tracing::warn!("the cluster is an older copy of itself: all of it is read anew");
-            self.feed.doubt();
-            self.read_anew();
+            tracing::warn!("cluster was restored from a backup: relisting");
+            self.feed.accept_older_versions();
+            self.start_relist();
         }
         if !changes.is_empty() {
             self.cache.apply(changes).await?;
@@ -113,34 +116,35 @@ impl Intake {
         {
             // The new incarnation takes effect after all of its objects are known, because nodes
             // are compared with them.
-            self.life = self.beside.incarnation.begin_another_than(&self.life, reached).await?;
+            self.incarnation =
+                self.others.incarnation.begin_new_unless_changed(&self.incarnation, reached).await?;
             self.restored = None;
         }
         if let Some(item) = self.item.take() {
-            self.tell(item);
+            self.deliver(item);
         }
         Ok(())
     }
 
-    fn tell(&mut self, item: Item) {
+    fn deliver(&mut self, item: Item) {
         let change = match item {
-            Item::Listed(seen) => {
-                Some(Change::Listed(seen.iter().map(|seen| (*seen.summary).clone()).collect()))
+            Item::Listed(observed) => {
+                Some(Change::Listed(observed.iter().map(|observed| (*observed.summary).clone()).collect()))
             }
-            Item::Set(seen) => Some(Change::Set(seen.summary)),
-            Item::Gone(summary) => Some(Change::Gone(summary)),
+            Item::Updated(observed) => Some(Change::Set(observed.summary)),
+            Item::Deleted(summary) => Some(Change::Gone(summary)),
             Item::Unlisted(gone) => {
                 self.ready.extend(gone.into_iter().map(Change::Gone));
                 None
             }
             Item::Complete => Some(Change::Complete),
             Item::CaughtUp { question, reached } => {
-                self.beside.incarnation.saw(&reached);
+                self.others.incarnation.observe(&reached);
                 Some(Change::CaughtUp { question, reached })
             }
             Item::Restored => {
-                self.life = self.beside.incarnation.id();
-                self.read_anew();
+                self.incarnation = self.others.incarnation.id();
+                self.start_relist();
                 None
             }
             Item::Unread(unread) => Some(Change::Unread(unread)),
@@ -155,7 +159,7 @@ impl Intake {
 
     /// Handles a restored cluster. After the catch-up a new incarnation begins, unless another
     /// replica has begun one.
-    fn read_anew(&mut self) {
+    fn start_relist(&mut self) {
         let until = self.feed.catch_up();
         self.restored = Some(until);
         self.ready.push_back(Change::Restored(until));
@@ -163,7 +167,7 @@ impl Intake {
 
     /// Schedules a retry.
     fn failed(&mut self, error: SourceError) -> Change {
-        self.not_before = Some(Instant::now() + PAUSE);
+        self.not_before = Some(Instant::now() + RETRY_DELAY);
         Change::Failed(error)
     }
 }
@@ -179,23 +183,23 @@ impl Changes for Intake {
                 self.not_before = None;
             }
             if self.item.is_some() {
-                if let Err(error) = self.take_in().await {
+                if let Err(error) = self.apply_pending().await {
                     return self.failed(error);
                 }
                 continue;
             }
-            if self.from.is_none() && std::mem::take(&mut self.again) {
-                self.from = Some(0);
+            if self.relist_from.is_none() && std::mem::take(&mut self.relist_again) {
+                self.relist_from = Some(0);
             }
             // Changes of the cluster come first: a relist after them is as recent.
             tokio::select! {
                 biased;
                 item = self.feed.next() => self.item = Some(item),
-                changed = self.beside.changes.next() => self.ready.extend(self.beside.member(changed)),
-                node = self.beside.syncs.due() => self.ready.push_back(Change::SyncsDue(node)),
-                part = Self::tell_again(&self.cache, self.from.unwrap_or_default()), if self.from.is_some() => match part {
+                changed = self.others.changes.next() => self.ready.extend(self.others.member(changed)),
+                node = self.others.syncs.due() => self.ready.push_back(Change::SyncsDue(node)),
+                part = Self::read_part(&self.cache, self.relist_from.unwrap_or_default()), if self.relist_from.is_some() => match part {
                     Ok((part, next)) => {
-                        self.from = next;
+                        self.relist_from = next;
                         if next.is_none() {
                             self.ready.push_back(Change::Again);
                         }
@@ -208,7 +212,7 @@ impl Changes for Intake {
     }
 
     fn again(&mut self) {
-        self.again = true;
+        self.relist_again = true;
     }
 
     fn catch_up(&mut self) -> u64 {

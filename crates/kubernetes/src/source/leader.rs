@@ -1,10 +1,10 @@
 //! Leader election among the replicas by the Lease `edgesync-cloud`. The leader does the work that
-//! must happen once, such as the check for expired nodes ([`super::sweep`]).
+//! must happen once, such as the check for expired nodes ([`super::lease_expiry`]).
 //!
 //! Expiry is measured by the observer's own clock, from the last change of the Lease; its
 //! timestamps are informational. Clocks may therefore differ, but must run at the same rate. A
-//! leader gives up leadership ([`SURE`]) before another replica can take over ([`LEASE`]), counted
-//! from before its renewal request.
+//! leader gives up leadership ([`LEADER_TIMEOUT`]) before another replica can take over
+//! ([`LEASE_DURATION`]), counted from before its renewal request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +22,15 @@ use edgesync_object::{Object, Resource, kinds};
 
 /// The name of the Lease.
 const NAME: &str = "edgesync-cloud";
-/// Lease duration. An observer notices a renewal up to [`LOOK`] later, so a failed leader is
-/// replaced within 15 seconds.
-const LEASE: Duration = Duration::from_secs(13);
+/// Lease duration. An observer notices a renewal up to [`RETRY_INTERVAL`] later, so a failed leader
+/// is replaced within 15 seconds.
+const LEASE_DURATION: Duration = Duration::from_secs(13);
 /// Time after a renewal for which a leader relies on its leadership.
-const SURE: Duration = Duration::from_secs(10);
+const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Renewal interval.
-const RENEW: Duration = Duration::from_secs(5);
+const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 /// Poll interval of followers, and retry delay after a failed renewal.
-const LOOK: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Leadership of this replica. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub(super) struct Leader {
 
 /// The Lease of another replica, as last observed.
 #[derive(Debug)]
-struct Seen {
+struct ObservedLease {
     version: String,
     at: Instant,
     seconds: Duration,
@@ -85,59 +85,59 @@ impl Leader {
     /// wait.
     pub(super) async fn run(&self, stop: impl Future<Output = ()> + Send) {
         let mut stop = std::pin::pin!(stop);
-        let mut seen = None;
+        let mut observed = None;
         loop {
             let led = self.is_leader();
-            let step = async {
-                let wait = match self.step(&mut seen).await {
+            let attempt = async {
+                let wait = match self.attempt(&mut observed).await {
                     Ok(wait) => wait,
                     Err(error) => {
-                        tracing::debug!(%error, "the Lease of the leader cannot be had");
-                        LOOK
+                        tracing::debug!(%error, "leader election failed");
+                        RETRY_INTERVAL
                     }
                 };
                 if self.is_leader() != led {
-                    tracing::info!(leads = !led, "which replica leads has changed");
+                    tracing::info!(leads = !led, "leadership changed");
                 }
                 tokio::time::sleep(wait).await;
             };
             tokio::select! {
                 () = &mut stop => break,
-                () = step => {}
+                () = attempt => {}
             }
         }
-        if let Err(error) = self.give_back().await {
-            tracing::debug!(%error, "the Lease of the leader is not given back: it runs out");
+        if let Err(error) = self.release().await {
+            tracing::debug!(%error, "release of the leader Lease failed, it expires");
         }
     }
 
     /// Makes one attempt. Returns the delay before the next.
-    async fn step(&self, seen: &mut Option<Seen>) -> Result<Duration, Failure> {
+    async fn attempt(&self, observed: &mut Option<ObservedLease>) -> Result<Duration, Failure> {
         let now = Instant::now();
         let found = self.requests.get(&self.lease, &self.namespace, NAME).await?;
         let Some(lease) = found else {
-            return self.hold(now, self.requests.create(&self.lease, &self.new_lease()).await);
+            return self.record_write(now, self.requests.create(&self.lease, &self.new_lease()).await);
         };
         let holder = holder(&lease);
         if holder == &*self.replica {
             let lease = self.renewed(lease, false);
-            return self.hold(now, self.requests.replace(&self.lease, &lease).await);
+            return self.record_write(now, self.requests.replace(&self.lease, &lease).await);
         }
-        let end = Seen::see(seen, &lease).end();
+        let end = ObservedLease::observe(observed, &lease).end();
         if holder.is_empty() || end <= Instant::now() {
             let lease = self.renewed(lease, true);
-            return self.hold(now, self.requests.replace(&self.lease, &lease).await);
+            return self.record_write(now, self.requests.replace(&self.lease, &lease).await);
         }
         self.until.send_replace(None);
-        Ok(LOOK.min(end.saturating_duration_since(Instant::now())))
+        Ok(RETRY_INTERVAL.min(end.saturating_duration_since(Instant::now())))
     }
 
-    /// Handles the result of a write that started at `began`.
-    fn hold(&self, began: Instant, written: Result<Object, Failure>) -> Result<Duration, Failure> {
+    /// Handles the result of a write that started at `started`.
+    fn record_write(&self, started: Instant, written: Result<Object, Failure>) -> Result<Duration, Failure> {
         match written {
             Ok(_) => {
-                self.until.send_replace(Some(began + SURE));
-                Ok(RENEW)
+                self.until.send_replace(Some(started + LEADER_TIMEOUT));
+                Ok(RENEW_INTERVAL)
             }
             // Another replica won the compare-and-swap; read its Lease next.
             Err(Failure::Conflict(_)) => Ok(Duration::ZERO),
@@ -145,7 +145,7 @@ impl Leader {
         }
     }
 
-    async fn give_back(&self) -> Result<(), Failure> {
+    async fn release(&self) -> Result<(), Failure> {
         self.until.send_replace(None);
         let found = self.requests.get(&self.lease, &self.namespace, NAME).await?;
         if let Some(mut lease) = found.filter(|lease| holder(lease) == &*self.replica) {
@@ -170,33 +170,33 @@ impl Leader {
         self.renewed(Object::from(fields.collect::<serde_json::Map<_, _>>()), true)
     }
 
-    /// Returns the Lease as held by this replica; `anew` marks an acquisition.
-    fn renewed(&self, mut lease: Object, anew: bool) -> Object {
+    /// Returns the Lease as held by this replica; after an acquisition or a renewal.
+    fn renewed(&self, mut lease: Object, is_acquisition: bool) -> Object {
         let now = rfc3339_micros(Timestamp::now());
         let before = lease.fields().get("spec").cloned().unwrap_or_else(|| json!({}));
         let transitions = before["leaseTransitions"].as_u64();
         let spec = json!({
             "holderIdentity": &*self.replica,
-            "leaseDurationSeconds": LEASE.as_secs(),
-            "acquireTime": if anew { json!(now) } else { before["acquireTime"].clone() },
+            "leaseDurationSeconds": LEASE_DURATION.as_secs(),
+            "acquireTime": if is_acquisition { json!(now) } else { before["acquireTime"].clone() },
             "renewTime": now,
-            "leaseTransitions": transitions.map_or(0, |count| count.saturating_add(u64::from(anew))),
+            "leaseTransitions": transitions.map_or(0, |count| count.saturating_add(u64::from(is_acquisition))),
         });
         lease.fields_mut().insert("spec".to_owned(), spec);
         lease
     }
 }
 
-impl Seen {
+impl ObservedLease {
     /// Records a Lease if it has changed.
-    fn see<'s>(seen: &'s mut Option<Self>, lease: &Object) -> &'s Self {
+    fn observe<'s>(observed: &'s mut Option<Self>, lease: &Object) -> &'s Self {
         let seconds = lease.fields().get("spec").and_then(|spec| spec.get("leaseDurationSeconds"));
-        let seconds = seconds.and_then(Value::as_u64).map_or(LEASE, Duration::from_secs);
+        let seconds = seconds.and_then(Value::as_u64).map_or(LEASE_DURATION, Duration::from_secs);
         let version = lease.resource_version();
-        if seen.as_ref().is_some_and(|seen| seen.version != version) {
-            *seen = None;
+        if observed.as_ref().is_some_and(|observed| observed.version != version) {
+            *observed = None;
         }
-        seen.get_or_insert_with(|| Self { version: version.to_owned(), at: Instant::now(), seconds })
+        observed.get_or_insert_with(|| Self { version: version.to_owned(), at: Instant::now(), seconds })
     }
 
     fn end(&self) -> Instant {

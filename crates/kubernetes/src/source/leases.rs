@@ -23,7 +23,7 @@ use edgesync_object::{NodeName, Object, Resource, kinds};
 /// The namespace of node Leases.
 pub(crate) const NAMESPACE: &str = "kube-node-lease";
 /// Leases renewed concurrently.
-const AT_A_TIME: usize = 16;
+const CONCURRENCY: usize = 16;
 /// Attempts with a Lease that changes concurrently.
 const ATTEMPTS: usize = 3;
 
@@ -39,14 +39,14 @@ pub(super) struct Leases {
 
 #[derive(Debug, Default)]
 struct State {
-    known: HashMap<NodeName, Known>,
+    leases: HashMap<NodeName, OwnLease>,
     /// Nodes of others that are already logged.
-    foreign: HashSet<NodeName>,
+    logged_foreign: HashSet<NodeName>,
 }
 
 /// A Lease that belongs to edgesync.
 #[derive(Clone, Debug)]
-struct Known {
+struct OwnLease {
     uid: Arc<str>,
     /// The last renewal by this replica, as stored in the cluster.
     renewed: Option<Timestamp>,
@@ -63,7 +63,7 @@ pub(super) enum Served {
 
 /// The Lease of a node, as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct StoredLease {
     /// Its UID.
     pub(super) uid: Arc<str>,
     /// Its content.
@@ -81,7 +81,7 @@ struct Spec {
 }
 
 /// State of a node's Node and Lease.
-enum Look {
+enum NodeState {
     /// The Lease, and the UID of the Node.
     Lease(Object, String),
     /// Only the Node, with this UID.
@@ -117,7 +117,7 @@ impl Leases {
         let last: BTreeMap<NodeName, LeaseRenewal> =
             renewals.into_iter().map(|renewal| (renewal.node.clone(), renewal)).collect();
         let writes = last.into_values().map(|renewal| async move { self.renew_one(&renewal).await });
-        let results: Vec<Result<()>> = stream::iter(writes).buffer_unordered(AT_A_TIME).collect().await;
+        let results: Vec<Result<()>> = stream::iter(writes).buffer_unordered(CONCURRENCY).collect().await;
         results.into_iter().collect()
     }
 
@@ -128,19 +128,19 @@ impl Leases {
     /// The Lease could not be written.
     pub(super) async fn claim(&self, node: &NodeName) -> Result<()> {
         for _ in 0..ATTEMPTS {
-            let Look::Lease(lease, _) = self.look(node).await? else { return Ok(()) };
+            let NodeState::Lease(lease, _) = self.read_node(node).await? else { return Ok(()) };
             let patch = json!({"metadata": {"annotations": {SERVED_BY: &*self.replica}}});
             let same = Precondition { uid: Some(lease.uid()), version: None };
             match self.requests.merge(&self.lease, (NAMESPACE, node), same, patch).await {
                 Ok(lease) => {
-                    self.note(node, &lease);
+                    self.record(node, &lease);
                     return Ok(());
                 }
                 Err(Failure::Conflict(_) | Failure::NotFound(_) | Failure::Invalid(_)) => {}
                 Err(failure) => return Err(failure.into()),
             }
         }
-        Err(unsettled(node))
+        Err(contended(node))
     }
 
     /// Returns which replica serves a node. Another replica does if its renewal is at least as new
@@ -156,7 +156,7 @@ impl Leases {
         if by.is_empty() || by == *self.replica {
             return Ok(Served::Here);
         }
-        let own = self.state().known.get(node).and_then(|known| known.renewed);
+        let own = self.state().leases.get(node).and_then(|known| known.renewed);
         let is_older = renewed(&lease).zip(own).is_some_and(|(theirs, own)| theirs < own);
         Ok(if is_older { Served::Here } else { Served::By(by) })
     }
@@ -165,7 +165,7 @@ impl Leases {
     ///
     /// # Errors
     /// They could not be read.
-    pub(super) async fn list(&self) -> Result<Vec<Found>> {
+    pub(super) async fn list(&self) -> Result<Vec<StoredLease>> {
         let leases = self.requests.list(&self.lease, Some(NAMESPACE), &mark::selector()).await?;
         Ok(leases.iter().filter_map(read).collect())
     }
@@ -173,8 +173,8 @@ impl Leases {
     /// Drops the state of a node that is no longer served here.
     pub(super) fn forget(&self, node: &NodeName) {
         let mut state = self.state();
-        state.known.remove(node);
-        state.foreign.remove(node);
+        state.leases.remove(node);
+        state.logged_foreign.remove(node);
     }
 
     /// Deletes the Lease of a node, if it belongs to edgesync. Returns whether it existed.
@@ -193,34 +193,34 @@ impl Leases {
 
     async fn renew_one(&self, renewal: &LeaseRenewal) -> Result<()> {
         let node = &renewal.node;
-        let known = self.state().known.get(node).cloned();
+        let known = self.state().leases.get(node).cloned();
         if let Some(known) = known
-            && self.patch(node, &known.uid, self.text(renewal, None)).await?
+            && self.patch(node, &known.uid, self.patch_body(renewal, None)).await?
         {
             return Ok(());
         }
         for _ in 0..ATTEMPTS {
-            let done = match self.look(node).await? {
-                Look::Lease(lease, owner) => {
-                    self.patch(node, lease.uid(), self.text(renewal, Some(&owner))).await?
+            let done = match self.read_node(node).await? {
+                NodeState::Lease(lease, owner) => {
+                    self.patch(node, lease.uid(), self.patch_body(renewal, Some(&owner))).await?
                 }
-                Look::Node(owner) => self.grant(renewal, &owner).await?,
-                Look::Foreign => {
-                    if self.state().foreign.insert(node.clone()) {
+                NodeState::Node(owner) => self.create(renewal, &owner).await?,
+                NodeState::Foreign => {
+                    if self.state().logged_foreign.insert(node.clone()) {
                         tracing::warn!(
                             node = node.as_str(),
-                            "the Lease of a node is left alone: its Node was made by somebody else"
+                            "Node without label edgesync.io/edge: Lease not renewed"
                         );
                     }
                     true
                 }
-                Look::Nothing => true,
+                NodeState::Nothing => true,
             };
             if done {
                 return Ok(());
             }
         }
-        Err(unsettled(node))
+        Err(contended(node))
     }
 
     /// Patches a Lease with this UID. Returns false if it was deleted or recreated.
@@ -228,13 +228,13 @@ impl Leases {
         let same = Precondition { uid: Some(uid), version: None };
         match self.requests.merge(&self.lease, (NAMESPACE, node), same, patch).await {
             Ok(lease) => {
-                self.note(node, &lease);
+                self.record(node, &lease);
                 Ok(true)
             }
             // A UID mismatch is a conflict on some servers, and an invalid change of an immutable
             // field on others.
             Err(Failure::Conflict(_) | Failure::NotFound(_) | Failure::Invalid(_)) => {
-                self.state().known.remove(node);
+                self.state().leases.remove(node);
                 Ok(false)
             }
             Err(failure) => Err(failure.into()),
@@ -242,8 +242,8 @@ impl Leases {
     }
 
     /// Creates a Lease. Returns false if one exists.
-    async fn grant(&self, renewal: &LeaseRenewal, owner: &str) -> Result<bool> {
-        let mut lease = self.text(renewal, Some(owner));
+    async fn create(&self, renewal: &LeaseRenewal, owner: &str) -> Result<bool> {
+        let mut lease = self.patch_body(renewal, Some(owner));
         lease["apiVersion"] = json!(self.lease.api_version());
         lease["kind"] = json!(self.lease.kind);
         lease["metadata"]["name"] = json!(renewal.node);
@@ -254,7 +254,7 @@ impl Leases {
         };
         match self.requests.create(&self.lease, &lease).await {
             Ok(lease) => {
-                self.note(&renewal.node, &lease);
+                self.record(&renewal.node, &lease);
                 Ok(true)
             }
             Err(Failure::Conflict(_)) => Ok(false),
@@ -263,7 +263,7 @@ impl Leases {
     }
 
     /// Returns the fields of a renewal; with `owner`, also those that mark the Lease as edgesync's.
-    fn text(&self, renewal: &LeaseRenewal, owner: Option<&str>) -> Value {
+    fn patch_body(&self, renewal: &LeaseRenewal, owner: Option<&str>) -> Value {
         let mut metadata = json!({"annotations": {SERVED_BY: &*self.replica}});
         if let Some(uid) = owner {
             metadata["labels"] = json!({MARK: MARKED});
@@ -279,22 +279,24 @@ impl Leases {
         json!({"metadata": metadata, "spec": spec})
     }
 
-    async fn look(&self, node: &NodeName) -> Result<Look> {
-        let Some(found) = self.requests.get(&self.node, "", node).await? else { return Ok(Look::Nothing) };
+    async fn read_node(&self, node: &NodeName) -> Result<NodeState> {
+        let Some(found) = self.requests.get(&self.node, "", node).await? else {
+            return Ok(NodeState::Nothing);
+        };
         if !mark::is_marked(&found) {
-            return Ok(Look::Foreign);
+            return Ok(NodeState::Foreign);
         }
         let owner = found.uid().to_owned();
         Ok(match self.requests.get(&self.lease, NAMESPACE, node).await? {
-            Some(lease) => Look::Lease(lease, owner),
-            None => Look::Node(owner),
+            Some(lease) => NodeState::Lease(lease, owner),
+            None => NodeState::Node(owner),
         })
     }
 
     /// Records what this replica has written.
-    fn note(&self, node: &NodeName, lease: &Object) {
-        let known = Known { uid: lease.uid().into(), renewed: renewed(lease) };
-        self.state().known.insert(node.clone(), known);
+    fn record(&self, node: &NodeName, lease: &Object) {
+        let known = OwnLease { uid: lease.uid().into(), renewed: renewed(lease) };
+        self.state().leases.insert(node.clone(), known);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -302,7 +304,7 @@ impl Leases {
     }
 }
 
-fn unsettled(node: &NodeName) -> SourceError {
+fn contended(node: &NodeName) -> SourceError {
     SourceError::Contended { kind: "Lease", name: node.to_string() }
 }
 
@@ -310,7 +312,7 @@ fn renewed(lease: &Object) -> Option<Timestamp> {
     lease.fields().get("spec")?.get("renewTime")?.as_str()?.parse().ok()
 }
 
-fn read(lease: &Object) -> Option<Found> {
+fn read(lease: &Object) -> Option<StoredLease> {
     let spec = Spec::deserialize(lease.fields().get("spec")?).ok()?;
     let renewal = LeaseRenewal {
         node: NodeName::parse(lease.name()).ok()?,
@@ -319,7 +321,7 @@ fn read(lease: &Object) -> Option<Found> {
         renewed: spec.renew_time,
         transitions: spec.lease_transitions,
     };
-    Some(Found { uid: lease.uid().into(), renewal })
+    Some(StoredLease { uid: lease.uid().into(), renewal })
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_of_a_node_has_a_label_value_of_its_own() {
+    fn each_node_name_has_its_own_label_value() {
         assert_eq!(node_value("edge-1.site"), "edge-1.site");
         let long = |end: &str| format!("{}-{}{end}", "x".repeat(45), "y".repeat(200));
         for name in [long(""), long("a"), "z".repeat(64)] {

@@ -29,9 +29,9 @@ const ROLE: &str = "node-role.kubernetes.io/edge";
 /// ([`complete_status`]).
 const TAINT: &str = "edgesync.io/edge";
 /// Nodes written concurrently.
-const AT_A_TIME: usize = 8;
+const CONCURRENCY: usize = 8;
 /// Number of locks; Nodes that share one are written one after another.
-const TURNS: usize = 64;
+const LOCKS: usize = 64;
 /// Attempts of a compare-and-swap.
 const ATTEMPTS: usize = 10;
 /// Required fields of `nodeInfo`; empty if unknown.
@@ -50,15 +50,15 @@ const NODE_INFO: [&str; 10] = [
 
 /// Returns the labels that a member's token gave it; `None` for a removed node, whose Node is not
 /// created.
-pub(super) type GivenLabels = Arc<dyn Fn(&NodeName) -> Option<Labels> + Send + Sync>;
+pub(super) type MemberLabels = Arc<dyn Fn(&NodeName) -> Option<Labels> + Send + Sync>;
 
 /// Reason why a Node is not written.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum NodeError {
     /// The Node belongs to others.
     #[error(
-        "the Node '{0}' was made by somebody else and is left alone: give the device another name, or hand the Node over \
-         with kubectl label node {0} {MARK}={MARKED}"
+        "Node '{0}' has no label {MARK}={MARKED} and is left unchanged: rename the device, or hand the Node over; \
+         hint: kubectl label node {0} {MARK}={MARKED}"
     )]
     Foreign(String),
     /// Permanent: the cluster rejects the Node.
@@ -95,9 +95,9 @@ pub(super) struct Nodes {
     leases: Leases,
     records: Records,
     node: Arc<Resource>,
-    given: GivenLabels,
+    member_labels: MemberLabels,
     /// Locks that serialize this replica's writes to a Node, which would conflict otherwise.
-    turns: Arc<[tokio::sync::Mutex<()>]>,
+    locks: Arc<[tokio::sync::Mutex<()>]>,
 }
 
 impl std::fmt::Debug for Nodes {
@@ -107,15 +107,20 @@ impl std::fmt::Debug for Nodes {
 }
 
 impl Nodes {
-    pub(super) fn new(requests: Requests, leases: Leases, records: Records, given: GivenLabels) -> Self {
+    pub(super) fn new(
+        requests: Requests,
+        leases: Leases,
+        records: Records,
+        member_labels: MemberLabels,
+    ) -> Self {
         let node = Arc::new(kinds::guess("v1", "Node", false));
-        let turns = (0..TURNS).map(|_| tokio::sync::Mutex::default()).collect();
-        Self { requests, leases, records, node, given, turns }
+        let locks = (0..LOCKS).map(|_| tokio::sync::Mutex::default()).collect();
+        Self { requests, leases, records, node, member_labels, locks }
     }
 
-    async fn turn(&self, node: &NodeName) -> tokio::sync::MutexGuard<'_, ()> {
-        let place = checksum64(&[node.as_bytes()]).unsigned_abs() as usize % self.turns.len();
-        self.turns[place].lock().await
+    async fn lock(&self, node: &NodeName) -> tokio::sync::MutexGuard<'_, ()> {
+        let index = checksum64(&[node.as_bytes()]).unsigned_abs() as usize % self.locks.len();
+        self.locks[index].lock().await
     }
 
     /// Updates Nodes, and creates missing ones. Skips, with a log line, Nodes of others and changes
@@ -129,7 +134,7 @@ impl Nodes {
             by_node.entry(change.node.clone()).or_default().push(change);
         }
         let writes = by_node.into_values().map(|changes| async move { self.change_all(&changes).await });
-        let results: Vec<Result<()>> = stream::iter(writes).buffer_unordered(AT_A_TIME).collect().await;
+        let results: Vec<Result<()>> = stream::iter(writes).buffer_unordered(CONCURRENCY).collect().await;
         results.into_iter().collect()
     }
 
@@ -140,7 +145,7 @@ impl Nodes {
     /// See [`NodeError`].
     pub(super) async fn report(&self, change: &NodeChange) -> Result<(), NodeError> {
         self.check(change)?;
-        let _turn = self.turn(&change.node).await;
+        let _guard = self.lock(&change.node).await;
         self.attempt(change, true).await.map_err(NodeError::from_attempt)
     }
 
@@ -190,7 +195,7 @@ impl Nodes {
     /// # Errors
     /// The Node could not be read or written.
     pub(super) async fn edit(&self, node: &NodeName, edit: impl Fn(&mut Object)) -> Result<bool, NodeError> {
-        let _turn = self.turn(node).await;
+        let _guard = self.lock(node).await;
         for _ in 0..ATTEMPTS {
             let found = self.requests.get(&self.node, "", node).await?;
             let Some(old) = found.filter(mark::is_marked) else { return Ok(false) };
@@ -201,7 +206,7 @@ impl Nodes {
                 result => return result.map(|()| true).map_err(NodeError::from),
             }
         }
-        Err(unsettled(node).into())
+        Err(contended(node).into())
     }
 
     async fn change_all(&self, changes: &[NodeChange]) -> Result<()> {
@@ -209,7 +214,7 @@ impl Nodes {
             match self.change_one(change).await {
                 Ok(()) => {}
                 Err(NodeError::Failed(error)) => return Err(error),
-                Err(error) => tracing::warn!(node = change.node.as_str(), %error, "a Node is not changed"),
+                Err(error) => tracing::warn!(node = change.node.as_str(), %error, "Node not changed"),
             }
         }
         Ok(())
@@ -217,19 +222,19 @@ impl Nodes {
 
     async fn change_one(&self, change: &NodeChange) -> Result<(), NodeError> {
         self.check(change)?;
-        let _turn = self.turn(&change.node).await;
+        let _guard = self.lock(&change.node).await;
         for _ in 0..ATTEMPTS {
             match self.attempt(change, false).await {
                 Err(Attempt::Raced(_)) => {}
                 result => return result.map_err(NodeError::from_attempt),
             }
         }
-        Err(unsettled(&change.node).into())
+        Err(contended(&change.node).into())
     }
 
     fn check(&self, change: &NodeChange) -> Result<(), NodeError> {
         let report = change.report.as_ref().and_then(|report| report.check().err());
-        let problem = report.map(|problems| format!("the node's report: {problems}"));
+        let problem = report.map(|problems| format!("node report: {problems}"));
         match problem {
             Some(problem) => Err(NodeError::Refused(problem)),
             None => Ok(()),
@@ -247,11 +252,11 @@ impl Nodes {
         if fenced && let Served::By(replica) = self.leases.served(node).await.map_err(Attempt::failed)? {
             return Err(Attempt::failed(SourceError::ServedElsewhere { node: node.to_string(), replica }));
         }
-        let given = (self.given)(node);
-        if old.is_none() && given.is_none() {
+        let member_labels = (self.member_labels)(node);
+        if old.is_none() && member_labels.is_none() {
             return Ok(());
         }
-        let new = changed(old.clone(), change, given.unwrap_or_default(), Timestamp::now());
+        let new = changed(old.clone(), change, member_labels.unwrap_or_default(), Timestamp::now());
         self.write(old, new).await.map_err(Attempt::of)
     }
 
@@ -311,18 +316,18 @@ fn is_race(failure: &Failure) -> bool {
     matches!(failure, Failure::Conflict(_) | Failure::NotFound(_))
 }
 
-fn unsettled(node: &NodeName) -> SourceError {
+fn contended(node: &NodeName) -> SourceError {
     SourceError::Contended { kind: "Node", name: node.to_string() }
 }
 
 /// Computes the new Node from the old one, or from scratch.
-fn changed(old: Option<Object>, change: &NodeChange, given: Labels, now: Timestamp) -> Object {
+fn changed(old: Option<Object>, change: &NodeChange, member_labels: Labels, now: Timestamp) -> Object {
     let is_new = old.is_none();
     let mut node = old.unwrap_or_else(|| new_node(&change.node));
     if is_new || change.report.is_some() {
         let mut labels = labels_by_name(&change.node);
         if !has_reported(&node) {
-            labels.extend(given);
+            labels.extend(member_labels);
         }
         labels.insert(MARK.to_owned(), MARKED.to_owned());
         if is_new {

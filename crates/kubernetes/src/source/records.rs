@@ -36,19 +36,19 @@ pub(super) struct Records {
 
 /// Compact state of a record in the cluster; there may be a million.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct KnownRecord {
     namespace: Arc<str>,
     /// The record's own version.
     version: Box<str>,
     /// Checksums of the referenced object and of its version in the status.
-    about: i64,
-    held: i64,
+    object_sum: i64,
+    version_sum: i64,
     /// Checksum of the label [`EFFECT_EPOCH`], if present.
-    epoch: Option<i64>,
+    epoch_sum: Option<i64>,
 }
 
 /// The known records of a node.
-pub(super) type KnownRecords = HashMap<Uid, Known>;
+pub(super) type KnownRecords = HashMap<Uid, KnownRecord>;
 
 /// Reason why a record was not written.
 #[derive(Debug)]
@@ -71,27 +71,27 @@ impl From<Failure> for Unwritten {
     }
 }
 
-fn about(object: &ObjectRef) -> i64 {
+fn object_sum(object: &ObjectRef) -> i64 {
     checksum64(&[object.api_version.as_bytes(), object.kind.as_bytes(), object.name.as_bytes()])
 }
 
-fn held(version: &str) -> i64 {
-    checksum64(&[version.as_bytes()])
+fn text_sum(text: &str) -> i64 {
+    checksum64(&[text.as_bytes()])
 }
 
-impl Known {
+impl KnownRecord {
     /// Returns whether the stored record equals the desired one.
-    pub(super) fn says(&self, record: &Record) -> bool {
-        self.is_about(record) && self.held == held(record.version.as_str())
+    pub(super) fn matches(&self, record: &Record) -> bool {
+        self.references(record) && self.version_sum == text_sum(record.version.as_str())
     }
 
     /// Returns whether its effect labels stem from another epoch of the node's database.
     pub(super) fn is_outdated(&self, epoch: Option<Epoch>) -> bool {
-        epoch.zip(self.epoch).is_some_and(|(epoch, of)| held(&mark::epoch_value(epoch)) != of)
+        epoch.zip(self.epoch_sum).is_some_and(|(epoch, sum)| text_sum(&mark::epoch_value(epoch)) != sum)
     }
 
-    fn is_about(&self, record: &Record) -> bool {
-        *self.namespace == *record.object.namespace && self.about == about(&record.object)
+    fn references(&self, record: &Record) -> bool {
+        *self.namespace == *record.object.namespace && self.object_sum == object_sum(&record.object)
     }
 
     pub(super) fn of(object: &Object) -> Self {
@@ -107,9 +107,9 @@ impl Known {
         Self {
             namespace: object.namespace().into(),
             version: object.resource_version().into(),
-            about: checksum64(&spec),
-            held: held(text("status", "objectResourceVersion")),
-            epoch: object.labels().get(EFFECT_EPOCH).map(|epoch| held(epoch)),
+            object_sum: checksum64(&spec),
+            version_sum: text_sum(text("status", "objectResourceVersion")),
+            epoch_sum: object.labels().get(EFFECT_EPOCH).map(|epoch| text_sum(epoch)),
         }
     }
 }
@@ -141,7 +141,7 @@ impl Records {
         for (_, object) in self.find(nodes).await? {
             let Some((node, uid)) = split_sync_name(object.name()) else { continue };
             if let Some(records) = found.get_mut(node) {
-                records.insert(uid.into(), Known::of(&object));
+                records.insert(uid.into(), KnownRecord::of(&object));
             }
         }
         Ok(found)
@@ -155,9 +155,9 @@ impl Records {
         let mut any = false;
         for (resource, object) in self.find([node]).await? {
             if split_sync_name(object.name()).is_some_and(|(of, _)| *node == *of) {
-                let place = (object.namespace(), object.name());
+                let key = (object.namespace(), object.name());
                 let same = Precondition { uid: Some(object.uid()), version: None };
-                any |= self.requests.delete(resource, place, same).await?;
+                any |= self.requests.delete(resource, key, same).await?;
             }
         }
         Ok(any)
@@ -188,8 +188,8 @@ impl Records {
         (node, owner): (&NodeName, &str),
         uid: &Uid,
         record: &Record,
-        known: Option<&Known>,
-    ) -> Result<Known, Unwritten> {
+        known: Option<&KnownRecord>,
+    ) -> Result<KnownRecord, Unwritten> {
         let name = sync_name(node, uid).map_err(Unwritten::Refused)?;
         let resource = self.kind(&record.object.namespace);
         let mut object = object(resource, (node, owner), &name, record);
@@ -202,7 +202,7 @@ impl Records {
             }
             Some(known) => {
                 object.set_metadata("resourceVersion", &*known.version);
-                if known.is_about(record) {
+                if known.references(record) {
                     object.clone()
                 } else {
                     self.keep_effect(resource, &mut object).await?;
@@ -211,7 +211,7 @@ impl Records {
             }
             None => self.create(resource, &object).await?,
         };
-        if known.is_some_and(|known| known.is_about(record))
+        if known.is_some_and(|known| known.references(record))
             || stored.fields().get("status") != status.as_ref()
         {
             object.set_metadata("resourceVersion", stored.resource_version());
@@ -222,7 +222,7 @@ impl Records {
             }
             .map_err(gone_is_changed)?;
         }
-        Ok(Known::of(&stored))
+        Ok(KnownRecord::of(&stored))
     }
 
     /// Removes the effect labels of a record.
@@ -230,8 +230,8 @@ impl Records {
         &self,
         node: &NodeName,
         uid: &Uid,
-        known: &Known,
-    ) -> Result<Known, Unwritten> {
+        known: &KnownRecord,
+    ) -> Result<KnownRecord, Unwritten> {
         let name = sync_name(node, uid).map_err(Unwritten::Refused)?;
         let resource = self.kind(&known.namespace);
         let found = self.requests.get(resource, &known.namespace, &name).await?;
@@ -242,7 +242,7 @@ impl Records {
         let mut labels = object.labels();
         labels.retain(|key, _| !EFFECT_LABELS.contains(&key.as_str()));
         object.set_metadata("labels", json!(labels));
-        Ok(Known::of(&self.requests.replace(resource, &object).await.map_err(gone_is_changed)?))
+        Ok(KnownRecord::of(&self.requests.replace(resource, &object).await.map_err(gone_is_changed)?))
     }
 
     /// Copies the effect labels into a record that replaces the stored one.
@@ -261,7 +261,9 @@ impl Records {
                 let found = self.requests.get(resource, object.namespace(), object.name()).await?;
                 match found {
                     Some(found) if found.labels().get(RECORD_NODE) != object.labels().get(RECORD_NODE) => {
-                        Err(Unwritten::Refused(format!("{key} was made by somebody else")))
+                        Err(Unwritten::Refused(format!(
+                            "{key} exists without label {RECORD_NODE} of the node"
+                        )))
                     }
                     _ => Err(Unwritten::Changed),
                 }
@@ -270,7 +272,7 @@ impl Records {
             // it.
             Err(Failure::Forbidden(why)) if why.contains("being terminated") => Err(Unwritten::Refused(why)),
             Err(Failure::NotFound(key)) if self.has_no_namespace(object).await? => {
-                Err(Unwritten::Refused(format!("there is no namespace '{}'", key.namespace)))
+                Err(Unwritten::Refused(format!("namespace '{}' not found", key.namespace)))
             }
             created => Ok(created?),
         }
@@ -282,7 +284,12 @@ impl Records {
     }
 
     /// Deletes a record if its version matches.
-    pub(super) async fn remove(&self, node: &NodeName, uid: &Uid, known: &Known) -> Result<(), Unwritten> {
+    pub(super) async fn remove(
+        &self,
+        node: &NodeName,
+        uid: &Uid,
+        known: &KnownRecord,
+    ) -> Result<(), Unwritten> {
         let name = sync_name(node, uid).map_err(Unwritten::Refused)?;
         let same = Precondition { uid: None, version: Some(&known.version) };
         let resource = self.kind(&known.namespace);
@@ -304,14 +311,14 @@ fn gone_is_changed(failure: Failure) -> Unwritten {
 }
 
 fn object(resource: &Resource, (node, owner): (&NodeName, &str), name: &str, record: &Record) -> Object {
-    let about = &record.object;
+    let referenced = &record.object;
     let mut metadata = json!({
         "name": name,
         "labels": {RECORD_NODE: mark::node_value(node)},
         "ownerReferences": [mark::owner(node, owner)],
     });
-    if !about.namespace.is_empty() {
-        metadata["namespace"] = json!(about.namespace);
+    if !referenced.namespace.is_empty() {
+        metadata["namespace"] = json!(referenced.namespace);
     }
     let fields = [
         ("apiVersion", json!(resource.api_version())),
@@ -320,9 +327,9 @@ fn object(resource: &Resource, (node, owner): (&NodeName, &str), name: &str, rec
         (
             "spec",
             json!({
-                "objectAPIVersion": about.api_version,
-                "objectKind": about.kind,
-                "objectName": about.name,
+                "objectAPIVersion": referenced.api_version,
+                "objectKind": referenced.kind,
+                "objectName": referenced.name,
             }),
         ),
         ("status", json!({"objectResourceVersion": record.version.as_str()})),

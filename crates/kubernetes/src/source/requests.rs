@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, Failure, Precondition, Throttle, Urgency, Use};
+use crate::cluster::{Cluster, Failure, Precondition, Priority, RateLimiter, Usage};
 use edgesync_object::{Object, Resource, ResourceVersion};
 
 /// A cluster behind a rate limiter. Cheap to clone.
@@ -14,8 +14,8 @@ use edgesync_object::{Object, Resource, ResourceVersion};
 #[derive(Clone)]
 pub(super) struct Requests {
     cluster: Cluster,
-    throttle: Throttle,
-    urgency: Urgency,
+    limiter: RateLimiter,
+    priority: Priority,
 }
 
 impl fmt::Debug for Requests {
@@ -26,23 +26,23 @@ impl fmt::Debug for Requests {
 
 impl Requests {
     /// Returns urgent requests.
-    pub(super) fn new(cluster: Cluster, throttle: Throttle) -> Self {
-        Self { cluster, throttle, urgency: Urgency::Urgent }
+    pub(super) fn new(cluster: Cluster, limiter: RateLimiter) -> Self {
+        Self { cluster, limiter, priority: Priority::Urgent }
     }
 
     /// Returns requests that share the limiter with background priority.
     pub(super) fn in_background(&self) -> Self {
-        Self { urgency: Urgency::Background, ..self.clone() }
+        Self { priority: Priority::Background, ..self.clone() }
     }
 
     async fn cluster(&self) -> &Cluster {
-        self.throttle.wait(self.urgency).await;
+        self.limiter.wait(self.priority).await;
         &self.cluster
     }
 
     /// Returns the usage of the limiter.
-    pub(super) fn used(&self) -> Use {
-        self.throttle.used()
+    pub(super) fn used(&self) -> Usage {
+        self.limiter.used()
     }
 
     /// See [`Cluster::reached`].
@@ -93,20 +93,20 @@ impl Requests {
     pub(super) async fn merge(
         &self,
         resource: &Resource,
-        place: (&str, &str),
+        key: (&str, &str),
         precondition: Precondition<'_>,
         patch: Value,
     ) -> Result<Object, Failure> {
-        self.cluster().await.merge(resource, place, precondition, patch).await
+        self.cluster().await.merge(resource, key, precondition, patch).await
     }
 
     /// See [`Cluster::delete`].
     pub(super) async fn delete(
         &self,
         resource: &Resource,
-        place: (&str, &str),
+        key: (&str, &str),
         precondition: Precondition<'_>,
     ) -> Result<bool, Failure> {
-        self.cluster().await.delete(resource, place, precondition).await
+        self.cluster().await.delete(resource, key, precondition).await
     }
 }

@@ -15,7 +15,7 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 
 /// First and maximum backoff between attempts to claim a Lease.
-const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
 /// Sessions of this replica's nodes. Cheap to clone.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ struct Node {
     /// True when its Lease is claimed.
     claimed: watch::Receiver<bool>,
     /// Desired ObjectSyncs, buffered until the claim.
-    held: Option<HashMap<Uid, Record>>,
+    buffered: Option<HashMap<Uid, Record>>,
     claiming: JoinHandle<()>,
 }
 
@@ -55,29 +55,29 @@ impl Serving {
         let (serving, name) = (self.clone(), node.clone());
         let mut nodes = self.nodes();
         let claiming = tokio::spawn(async move {
-            let mut wait = RETRY.0;
+            let mut delay = BACKOFF.0;
             while let Err(error) = serving.leases.claim(&name).await {
-                tracing::debug!(node = name.as_str(), %error, "that the node is served here cannot be written yet");
-                tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(RETRY.1);
+                tracing::debug!(node = name.as_str(), %error, "claim of a node Lease failed, retrying");
+                tokio::time::sleep(delay).await;
+                delay = (delay * 2).min(BACKOFF.1);
             }
             let mut nodes = serving.nodes();
             if let Some(node) =
                 nodes.get_mut(&name).filter(|node| node.claimed.same_channel(&done.subscribe()))
             {
-                if let Some(held) = node.held.take() {
-                    serving.syncs.replace(&name, held.into_iter().collect());
+                if let Some(buffered) = node.buffered.take() {
+                    serving.syncs.replace(&name, buffered.into_iter().collect());
                 }
                 done.send_replace(true);
             }
         });
-        nodes.insert(node.clone(), Node { claimed, held: None, claiming });
+        nodes.insert(node.clone(), Node { claimed, buffered: None, claiming });
     }
 
     /// Ends the session of a node.
     pub(super) fn end(&self, node: &NodeName) {
         if self.nodes().remove(node).is_some() {
-            self.syncs.leave(node);
+            self.syncs.forget_when_written(node);
         }
     }
 
@@ -93,13 +93,13 @@ impl Serving {
     }
 
     /// Sets all desired ObjectSyncs of a node.
-    pub(super) fn replace(&self, node: &NodeName, held: Vec<(Uid, Record)>) {
+    pub(super) fn replace(&self, node: &NodeName, buffered: Vec<(Uid, Record)>) {
         let mut nodes = self.nodes();
         let Some(served) = nodes.get_mut(node) else { return };
         if *served.claimed.borrow() {
-            return self.syncs.replace(node, held);
+            return self.syncs.replace(node, buffered);
         }
-        served.held = Some(held.into_iter().collect());
+        served.buffered = Some(buffered.into_iter().collect());
     }
 
     /// Changes some desired ObjectSyncs. Ignored before the first [`Self::replace`].
@@ -109,9 +109,9 @@ impl Serving {
         if *served.claimed.borrow() {
             return self.syncs.change(node, put, remove);
         }
-        if let Some(held) = &mut served.held {
-            remove.iter().for_each(|uid| drop(held.remove(uid)));
-            held.extend(put);
+        if let Some(buffered) = &mut served.buffered {
+            remove.iter().for_each(|uid| drop(buffered.remove(uid)));
+            buffered.extend(put);
         }
     }
 }

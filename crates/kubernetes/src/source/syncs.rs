@@ -35,7 +35,7 @@ use tokio::time::Instant;
 
 use super::leases::{Leases, Served};
 use super::mark;
-use super::records::{Known, KnownRecords, Records, Unwritten};
+use super::records::{KnownRecord, KnownRecords, Records, Unwritten};
 use super::requests::Requests;
 use crate::cluster::Failure;
 use edgesync_fleet::source::SourceError;
@@ -43,18 +43,18 @@ use edgesync_object::{NodeName, Resource, kinds};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
-use queue::{End, Job, Queue, Turn};
+use queue::{Job, Outcome, Queue, QueueEntry};
 
 /// Nodes written concurrently.
-const AT_A_TIME: usize = 8;
+const CONCURRENCY: usize = 8;
 /// Nodes per list request, because the API server scans the records of all nodes.
-const LISTED: usize = 64;
-/// Initial pause after the API server is unavailable; doubles up to [`PAUSE_MAX`].
-const PAUSE: Duration = Duration::from_secs(1);
-/// Maximum pause.
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+const NODES_PER_LIST: usize = 64;
+/// Initial backoff after the API server is unavailable; doubles up to [`MAX_BACKOFF`].
+const BACKOFF: Duration = Duration::from_secs(1);
+/// Maximum of the backoff.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Retry delay for a node without a Node.
-const NO_NODE: Duration = Duration::from_secs(5);
+const MISSING_NODE_DELAY: Duration = Duration::from_secs(5);
 
 /// Queue and writer of ObjectSyncs. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -70,13 +70,13 @@ struct Shared {
     node: Resource,
     pub queue: Mutex<Queue>,
     /// Incremented to wake waiters.
-    woken: watch::Sender<u64>,
+    wakeups: watch::Sender<u64>,
 }
 
 /// Result of a writer task.
 enum Finished {
-    Written(Job, End, Option<String>),
-    Listed(Vec<(Turn, Result<Option<KnownRecords>, SourceError>)>),
+    Written(Job, Outcome, Option<String>),
+    Listed(Vec<(QueueEntry, Result<Option<KnownRecords>, SourceError>)>),
 }
 
 impl Syncs {
@@ -86,8 +86,8 @@ impl Syncs {
         let leases = leases.in_background();
         let node = kinds::guess("v1", "Node", false);
         let queue = Mutex::new(Queue::new(limit));
-        let woken = watch::channel(0).0;
-        Self { shared: Arc::new(Shared { records, requests, leases, node, queue, woken }) }
+        let wakeups = watch::channel(0).0;
+        Self { shared: Arc::new(Shared { records, requests, leases, node, queue, wakeups }) }
     }
 
     /// Sets all desired records of a node; others are deleted. Called once the node is served here
@@ -105,13 +105,13 @@ impl Syncs {
 
     /// Sets the epoch of a node's database. The next writes of records remove effect labels with
     /// another epoch. Called before [`Syncs::replace`].
-    pub(super) fn follow(&self, node: &NodeName, epoch: Epoch) {
-        self.queue().follow(node, epoch);
+    pub(super) fn set_epoch(&self, node: &NodeName, epoch: Epoch) {
+        self.queue().set_epoch(node, epoch);
     }
 
     /// Records that another writer in this process has written a record.
-    pub(super) fn noted(&self, node: &NodeName, uid: &Uid, known: Known) {
-        self.queue().noted(node, uid, known);
+    pub(super) fn record_write(&self, node: &NodeName, uid: &Uid, known: KnownRecord) {
+        self.queue().record_write(node, uid, known);
     }
 
     /// Drops a node and its queued records.
@@ -121,68 +121,69 @@ impl Syncs {
     }
 
     /// Drops a disconnected node after its queued records are written.
-    pub(super) fn leave(&self, node: &NodeName) {
-        self.queue().leave(node);
+    pub(super) fn forget_when_written(&self, node: &NodeName) {
+        self.queue().forget_when_written(node);
         self.wake();
     }
 
     /// Waits for a node whose records must be set by [`Syncs::replace`]; until then changes of it
     /// are ignored. Cancel-safe.
     pub(super) async fn due(&self) -> NodeName {
-        let mut woken = self.shared.woken.subscribe();
+        let mut wakeups = self.shared.wakeups.subscribe();
         loop {
-            woken.borrow_and_update();
-            if let Some(node) = self.queue().ask() {
+            wakeups.borrow_and_update();
+            if let Some(node) = self.queue().take_due() {
                 return node;
             }
             // The sender lives as long as `self`.
-            let _ = woken.changed().await;
+            let _ = wakeups.changed().await;
         }
     }
 
     /// Waits until everything that can be written is written.
     pub(super) async fn settled(&self) {
-        let mut woken = self.shared.woken.subscribe();
+        let mut wakeups = self.shared.wakeups.subscribe();
         while !self.queue().is_settled() {
-            let _ = woken.changed().await;
+            let _ = wakeups.changed().await;
         }
     }
 
     /// Returns the number of queued records.
-    pub(super) fn waiting(&self) -> usize {
+    pub(super) fn queued(&self) -> usize {
         self.queue().len()
     }
 
     /// Runs the writer until it is dropped. Called once.
     pub(super) async fn run(&self) {
-        let mut woken = self.shared.woken.subscribe();
+        let mut wakeups = self.shared.wakeups.subscribe();
         let mut tasks: FuturesUnordered<BoxFuture<'_, Finished>> = FuturesUnordered::new();
-        let (mut is_listing, mut pause) = (false, Pause::default());
+        let (mut is_listing, mut backoff) = (false, Backoff::default());
         loop {
-            woken.borrow_and_update();
-            if pause.is_over() {
-                if pause.take_resume() {
+            wakeups.borrow_and_update();
+            if backoff.is_over() {
+                if backoff.take_resume() {
                     self.queue().resume();
                 }
-                while tasks.len() < AT_A_TIME
+                while tasks.len() < CONCURRENCY
                     && let Some(job) = self.take()
                 {
                     tasks.push(Box::pin(self.write(job)));
                 }
-                let turns = if is_listing { Vec::new() } else { self.queue().take_unlisted(LISTED) };
-                if !turns.is_empty() {
+                let entries_to_list =
+                    if is_listing { Vec::new() } else { self.queue().take_unlisted(NODES_PER_LIST) };
+                if !entries_to_list.is_empty() {
                     is_listing = true;
-                    tasks.push(Box::pin(self.list(turns)));
+                    tasks.push(Box::pin(self.list(entries_to_list)));
                 }
             }
-            let until = pause.next();
+            let until = backoff.next();
             tokio::select! {
                 Some(finished) = tasks.next(), if !tasks.is_empty() => {
                     is_listing &= !matches!(finished, Finished::Listed(_));
-                    self.finish(finished, &mut pause);
+                    self.finish(finished, &mut backoff);
                     self.wake();
                 }
-                _ = woken.changed() => {}
+                _ = wakeups.changed() => {}
                 () = sleep_until(until), if until.is_some() => {}
             }
         }
@@ -192,26 +193,26 @@ impl Syncs {
         self.queue().take()
     }
 
-    fn finish(&self, finished: Finished, pause: &mut Pause) {
+    fn finish(&self, finished: Finished, backoff: &mut Backoff) {
         let mut queue = self.queue();
         match finished {
-            Finished::Written(job, end, failed) => {
+            Finished::Written(job, outcome, failed) => {
                 let node = job.node.clone();
-                queue.finish(job, end);
-                match (failed, end) {
-                    (Some(why), _) => pause.failed(&node, &why),
-                    (None, End::Later) => pause.try_later(NO_NODE),
-                    (None, _) => pause.succeeded(),
+                queue.finish(job, outcome);
+                match (failed, outcome) {
+                    (Some(why), _) => backoff.failed(&node, &why),
+                    (None, Outcome::Later) => backoff.try_later(MISSING_NODE_DELAY),
+                    (None, _) => backoff.succeeded(),
                 }
             }
             Finished::Listed(listed) => {
-                for (turn, known) in listed {
+                for (entry, known) in listed {
                     match known {
-                        Ok(Some(known)) => queue.listed(&turn, known),
-                        Ok(None) => queue.fence(&turn.node),
+                        Ok(Some(known)) => queue.listed(&entry, known),
+                        Ok(None) => queue.fence(&entry.node),
                         Err(error) => {
-                            pause.failed(&turn.node, &error.to_string());
-                            queue.not_listed(turn);
+                            backoff.failed(&entry.node, &error.to_string());
+                            queue.not_listed(entry);
                         }
                     }
                 }
@@ -220,66 +221,68 @@ impl Syncs {
     }
 
     /// Reads the records of nodes, then checks who serves them. The order matters, see "Fencing".
-    async fn list(&self, turns: Vec<Turn>) -> Finished {
-        let names: Vec<NodeName> = turns.iter().map(|turn| turn.node.clone()).collect();
+    async fn list(&self, entries_to_list: Vec<QueueEntry>) -> Finished {
+        let names: Vec<NodeName> = entries_to_list.iter().map(|entry| entry.node.clone()).collect();
         let mut found = match self.shared.records.list(&names).await {
             Ok(found) => found,
             Err(error) => {
-                return Finished::Listed(turns.into_iter().map(|turn| (turn, Err(error.clone()))).collect());
+                return Finished::Listed(
+                    entries_to_list.into_iter().map(|entry| (entry, Err(error.clone()))).collect(),
+                );
             }
         };
         let mut listed = Vec::new();
-        for turn in turns {
-            let known = found.remove(&turn.node).unwrap_or_default();
-            let known = match self.shared.leases.served(&turn.node).await {
+        for entry in entries_to_list {
+            let known = found.remove(&entry.node).unwrap_or_default();
+            let known = match self.shared.leases.served(&entry.node).await {
                 Ok(Served::Here) => Ok(Some(known)),
                 Ok(Served::By(replica)) => {
                     tracing::info!(
-                        node = &*turn.node,
+                        node = &*entry.node,
                         replica,
-                        "another replica writes the ObjectSyncs of a node"
+                        "node served by another replica: ObjectSyncs not written"
                     );
                     Ok(None)
                 }
                 Err(error) => Err(error),
             };
-            listed.push((turn, known));
+            listed.push((entry, known));
         }
         Finished::Listed(listed)
     }
 
     async fn write(&self, mut job: Job) -> Finished {
         match self.write_all(&mut job).await {
-            Ok(end) => Finished::Written(job, end, None),
-            Err(failure) => Finished::Written(job, End::Later, Some(failure.to_string())),
+            Ok(outcome) => Finished::Written(job, outcome, None),
+            Err(failure) => Finished::Written(job, Outcome::Later, Some(failure.to_string())),
         }
     }
 
-    async fn write_all(&self, job: &mut Job) -> Result<End, Failure> {
-        let uids: Vec<Uid> = job.wanted.keys().cloned().collect();
+    async fn write_all(&self, job: &mut Job) -> Result<Outcome, Failure> {
+        let uids: Vec<Uid> = job.desired.keys().cloned().collect();
         for uid in uids {
-            let Some(wanted) = job.wanted.get(&uid) else { continue };
-            if let (Some(_), Some(known)) = (wanted, job.known.get(&uid))
+            let Some(desired) = job.desired.get(&uid) else { continue };
+            if let (Some(_), Some(known)) = (desired, job.known.get(&uid))
                 && known.is_outdated(job.epoch)
             {
                 match self.shared.records.hide_effect(&job.node, &uid, known).await {
                     Ok(known) => drop(job.known.insert(uid.clone(), known)),
                     Err(Unwritten::Refused(why)) => {
-                        tracing::warn!(node = &*job.node, uid = &*uid, why, "an ObjectSync is not written");
+                        tracing::warn!(node = &*job.node, uid = &*uid, why, "ObjectSync not written");
                     }
-                    Err(Unwritten::Changed) => return Ok(End::Changed),
+                    Err(Unwritten::Changed) => return Ok(Outcome::Changed),
                     Err(Unwritten::Failed(failure)) => return Err(failure),
                 }
             }
             let known = job.known.get(&uid);
-            let written = match (wanted, known) {
+            let written = match (desired, known) {
                 (Some(record), known) => {
                     let owner = match &job.owner {
                         Some(owner) => owner.clone(),
                         None => match self.owner(&job.node).await? {
                             Owner::Is(uid) => uid,
-                            Owner::Missing => return Ok(End::Later),
-                            Owner::Foreign => return Ok(End::Nothing),
+                            Owner::Missing => return Ok(Outcome::Later),
+                            Owner::Foreign => return Ok(Outcome::Foreign),
                         },
                     };
                     job.owner = Some(owner.clone());
@@ -295,14 +298,14 @@ impl Syncs {
                 Ok(Some(known)) => drop(job.known.insert(uid.clone(), known)),
                 Ok(None) => drop(job.known.remove(&uid)),
                 Err(Unwritten::Refused(why)) => {
-                    tracing::warn!(node = &*job.node, uid = &*uid, why, "an ObjectSync is not written");
+                    tracing::warn!(node = &*job.node, uid = &*uid, why, "ObjectSync not written");
                 }
-                Err(Unwritten::Changed) => return Ok(End::Changed),
+                Err(Unwritten::Changed) => return Ok(Outcome::Changed),
                 Err(Unwritten::Failed(failure)) => return Err(failure),
             }
-            job.wanted.remove(&uid);
+            job.desired.remove(&uid);
         }
-        Ok(End::Again)
+        Ok(Outcome::Continue)
     }
 
     /// Returns the Node that owns the records of a node.
@@ -312,7 +315,7 @@ impl Syncs {
             Some(_) => {
                 tracing::warn!(
                     node = node.as_str(),
-                    "no ObjectSyncs are written of a node: its Node was made by somebody else"
+                    "Node without label edgesync.io/edge: ObjectSyncs not written"
                 );
                 Owner::Foreign
             }
@@ -321,7 +324,7 @@ impl Syncs {
     }
 
     fn wake(&self) {
-        self.shared.woken.send_modify(|count| *count += 1);
+        self.shared.wakeups.send_modify(|count| *count += 1);
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -347,7 +350,7 @@ async fn sleep_until(time: Option<Instant>) {
 
 /// Backoff of the writer.
 #[derive(Debug, Default)]
-struct Pause {
+struct Backoff {
     /// Nothing is written before this time.
     until: Option<Instant>,
     /// Time at which nodes with failed writes are retried.
@@ -355,7 +358,7 @@ struct Pause {
     failures: u32,
 }
 
-impl Pause {
+impl Backoff {
     fn is_over(&self) -> bool {
         self.until.is_none_or(|until| until <= Instant::now())
     }
@@ -378,13 +381,8 @@ impl Pause {
     fn failed(&mut self, node: &NodeName, why: &str) {
         // Concurrent writes fail together and count once.
         if self.is_over() {
-            let time = PAUSE.saturating_mul(1 << self.failures.min(5)).min(PAUSE_MAX);
-            tracing::warn!(
-                node = node.as_str(),
-                why,
-                ?time,
-                "ObjectSyncs cannot be written: they are tried again"
-            );
+            let time = BACKOFF.saturating_mul(1 << self.failures.min(5)).min(MAX_BACKOFF);
+            tracing::warn!(node = node.as_str(), why, ?time, "writing ObjectSyncs failed, retrying");
             self.failures += 1;
             self.until = Some(Instant::now() + time);
         }

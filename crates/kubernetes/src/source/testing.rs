@@ -16,8 +16,8 @@ use super::nodes::Nodes;
 use super::records::Records;
 use super::requests::Requests;
 use super::syncs::Syncs;
-use super::uploads::{Shown, Uploads};
-use crate::cluster::{Cluster, Precondition, Throttle};
+use super::uploads::{EffectRecords, Uploads};
+use crate::cluster::{Cluster, Precondition, RateLimiter};
 use crate::node_name;
 use edgesync_api::{Access, Address, Limits, Listener, Role, Server, own_uid};
 use edgesync_cloud_store::{CloudOptions, CloudStore};
@@ -80,7 +80,7 @@ impl Rig {
 
     /// Returns requests with practically no rate limit.
     pub(super) fn requests(&self) -> Requests {
-        Requests::new(self.cluster.clone(), Throttle::new(1_000_000, 1_000_000))
+        Requests::new(self.cluster.clone(), RateLimiter::new(1_000_000, 1_000_000))
     }
 
     /// Returns a replica. Join tokens gave its nodes a label.
@@ -91,14 +91,14 @@ impl Rig {
     fn replica_with(
         &self,
         id: &str,
-        given: impl Fn(&NodeName) -> Option<Labels> + Send + Sync + 'static,
+        member_labels: impl Fn(&NodeName) -> Option<Labels> + Send + Sync + 'static,
     ) -> Replica {
         let requests = self.requests();
         let (leases, records) = (Leases::new(requests.clone(), id), Records::of(&requests, RECORDS));
-        let nodes = Nodes::new(requests.clone(), leases.clone(), records.clone(), Arc::new(given));
+        let nodes = Nodes::new(requests.clone(), leases.clone(), records.clone(), Arc::new(member_labels));
         let syncs = Syncs::new(&requests, records.clone(), &leases, 1000);
-        let shown = Shown { records, syncs: syncs.clone() };
-        let uploads = Uploads::new(requests.clone(), leases.clone(), nodes.clone(), Some(shown));
+        let effect_records = EffectRecords { records, syncs: syncs.clone() };
+        let uploads = Uploads::new(requests.clone(), leases.clone(), nodes.clone(), Some(effect_records));
         Replica { leases, nodes, uploads, syncs }
     }
 
@@ -128,13 +128,13 @@ impl Rig {
 
     /// Patches an object as another writer.
     pub(super) async fn patch(&self, object: &Object, patch: Value) -> Object {
-        let place = (object.namespace(), object.name());
-        self.cluster.merge(&kind_of(object), place, Precondition::default(), patch).await.unwrap()
+        let key = (object.namespace(), object.name());
+        self.cluster.merge(&kind_of(object), key, Precondition::default(), patch).await.unwrap()
     }
 
     pub(super) async fn delete(&self, object: &Object) {
-        let place = (object.namespace(), object.name());
-        assert!(self.cluster.delete(&kind_of(object), place, Precondition::default()).await.unwrap());
+        let key = (object.namespace(), object.name());
+        assert!(self.cluster.delete(&kind_of(object), key, Precondition::default()).await.unwrap());
     }
 
     /// Defines the ObjectSync kinds as installed, except for the group.

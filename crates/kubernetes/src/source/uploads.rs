@@ -41,12 +41,12 @@ pub(super) use edgesync_fleet::source::{
 use edgesync_object::{NodeName, Object, ObjectKey, Resource, SERVER_METADATA, kinds};
 use edgesync_protocol::node::NodeReport;
 use edgesync_protocol::upload::{Lane, Refused, RefusedReason, Taken};
-pub(super) use in_effect::Shown;
+pub(super) use in_effect::EffectRecords;
 
 /// Maximum length of a refusal's message, in bytes.
 const MAX_REFUSAL: usize = 256;
 /// The namespace of Events about cluster-scoped objects.
-const SYSTEM: &str = "kube-system";
+const CLUSTER_EVENTS_NAMESPACE: &str = "kube-system";
 /// Metadata of an Event that a node does not set, in addition to [`SERVER_METADATA`].
 const CLOUD_METADATA: [&str; 4] = ["finalizers", "generateName", "managedFields", "ownerReferences"];
 
@@ -58,28 +58,28 @@ pub(super) struct Uploads {
     nodes: Nodes,
     event: Arc<Resource>,
     /// Set if every object has an ObjectSync, whose labels then show what is in effect.
-    shown: Option<Shown>,
-    standing: Arc<Mutex<HashMap<NodeName, Standing>>>,
+    effect_records: Option<EffectRecords>,
+    states: Arc<Mutex<HashMap<NodeName, IngestState>>>,
 }
 
 /// Ingest state of a node.
 #[derive(Debug, Default)]
-struct Standing {
+struct IngestState {
     taken: Taken,
     /// Refusals of a batch that failed later, returned with the next batch.
-    untold: Vec<(Lane, Refused)>,
+    pending_refusals: Vec<(Lane, Refused)>,
 }
 
 /// Reason why an item was not applied.
 #[derive(Debug)]
-enum Undone {
+enum NotApplied {
     /// Permanent.
     Refused(RefusedReason, String),
     /// Temporary: later items wait.
     Failed(SourceError),
 }
 
-impl From<Failure> for Undone {
+impl From<Failure> for NotApplied {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Invalid(why) => Self::Refused(RefusedReason::Invalid, why),
@@ -89,13 +89,13 @@ impl From<Failure> for Undone {
     }
 }
 
-impl From<SourceError> for Undone {
+impl From<SourceError> for NotApplied {
     fn from(error: SourceError) -> Self {
         Self::Failed(error)
     }
 }
 
-impl From<NodeError> for Undone {
+impl From<NodeError> for NotApplied {
     fn from(error: NodeError) -> Self {
         match error {
             NodeError::Failed(error) => Self::Failed(error),
@@ -116,17 +116,22 @@ struct StatusItem<'a> {
 }
 
 impl Uploads {
-    pub(super) fn new(requests: Requests, leases: Leases, nodes: Nodes, shown: Option<Shown>) -> Self {
+    pub(super) fn new(
+        requests: Requests,
+        leases: Leases,
+        nodes: Nodes,
+        effect_records: Option<EffectRecords>,
+    ) -> Self {
         let event = Arc::new(kinds::guess("events.k8s.io/v1", "Event", true));
-        Self { requests, leases, nodes, event, shown, standing: Arc::default() }
+        Self { requests, leases, nodes, event, effect_records, states: Arc::default() }
     }
 
     /// Applies items in order. A refused item does not affect others.
     ///
     /// # Errors
     /// A temporary failure of an item. The items before it are applied and counted.
-    pub(super) async fn take(&self, batch: UploadBatch) -> Result<UploadOutcome> {
-        self.standing().entry(batch.node.clone()).or_default().taken.begin(
+    pub(super) async fn ingest(&self, batch: UploadBatch) -> Result<UploadOutcome> {
+        self.states().entry(batch.node.clone()).or_default().taken.begin(
             &batch.outbox,
             batch.lane,
             batch.confirmed,
@@ -139,44 +144,45 @@ impl Uploads {
                 Err(known) => Some(known.clone()),
                 Ok(effect) => match self.apply(&batch.node, effect).await {
                     Ok(()) => None,
-                    Err(Undone::Refused(reason, message)) => Some((reason, message)),
-                    Err(Undone::Failed(error)) => return Err(error),
+                    Err(NotApplied::Refused(reason, message)) => Some((reason, message)),
+                    Err(NotApplied::Failed(error)) => return Err(error),
                 },
             };
-            self.note(&batch, item.seq, refusal);
+            self.record(&batch, item.seq, refusal);
         }
-        let mut standing = self.standing();
-        let Standing { taken, untold } = standing.entry(batch.node).or_default();
-        let told = untold.extract_if(.., |(lane, _)| *lane == batch.lane).map(|(_, refused)| refused);
-        let refused = told.filter(|refused| refused.seq > batch.confirmed).collect();
+        let mut states = self.states();
+        let IngestState { taken, pending_refusals } = states.entry(batch.node).or_default();
+        let pending =
+            pending_refusals.extract_if(.., |(lane, _)| *lane == batch.lane).map(|(_, refused)| refused);
+        let refused = pending.filter(|refused| refused.seq > batch.confirmed).collect();
         Ok(UploadOutcome { taken: taken.clone(), refused, events_dropped: 0 })
     }
 
     /// Drops the ingest state of a disconnected node.
     pub(super) fn forget(&self, node: &NodeName) {
-        self.standing().remove(node);
+        self.states().remove(node);
     }
 
     fn last(&self, batch: &UploadBatch) -> u64 {
-        let standing = self.standing();
-        let taken = standing.get(&batch.node).map(|standing| &standing.taken);
+        let states = self.states();
+        let taken = states.get(&batch.node).map(|states| &states.taken);
         taken.filter(|taken| taken.outbox == batch.outbox).map_or(0, |taken| taken.last.get(batch.lane))
     }
 
-    fn note(&self, batch: &UploadBatch, seq: u64, refusal: Option<(RefusedReason, String)>) {
-        let mut standing = self.standing();
-        let standing = standing.entry(batch.node.clone()).or_default();
+    fn record(&self, batch: &UploadBatch, seq: u64, refusal: Option<(RefusedReason, String)>) {
+        let mut states = self.states();
+        let states = states.entry(batch.node.clone()).or_default();
         // The node may have started another outbox meanwhile.
-        if standing.taken.outbox == batch.outbox
-            && standing.taken.accept(batch.lane, seq)
+        if states.taken.outbox == batch.outbox
+            && states.taken.accept(batch.lane, seq)
             && let Some((reason, mut message)) = refusal
         {
             message.truncate(message.floor_char_boundary(MAX_REFUSAL));
-            standing.untold.push((batch.lane, Refused { seq, reason, message }));
+            states.pending_refusals.push((batch.lane, Refused { seq, reason, message }));
         }
     }
 
-    async fn apply(&self, node: &NodeName, effect: &Effect) -> Result<(), Undone> {
+    async fn apply(&self, node: &NodeName, effect: &Effect) -> Result<(), NotApplied> {
         match effect {
             Effect::Node(report) => {
                 let report = Some(NodeReport::clone(report));
@@ -195,20 +201,20 @@ impl Uploads {
     }
 
     /// Replaces the status of an object, and nothing else, if the UID matches.
-    async fn apply_status(&self, node: &NodeName, item: &StatusItem<'_>) -> Result<(), Undone> {
+    async fn apply_status(&self, node: &NodeName, item: &StatusItem<'_>) -> Result<(), NotApplied> {
         let key = item.key();
-        let mut object = self.meant(item).await?;
+        let mut object = self.find_target(item).await?;
         if !item.placed {
-            return Err(Undone::Refused(
+            return Err(NotApplied::Refused(
                 RefusedReason::NotPlaced,
-                format!("{key} does not belong on this node"),
+                format!("{key} is not placed on this node"),
             ));
         }
         let status = match item.status {
             Value::Null => None,
             status @ Value::Object(_) => Some(status),
             _ => {
-                return Err(Undone::Refused(
+                return Err(NotApplied::Refused(
                     RefusedReason::Invalid,
                     format!("{key}: status: must be an object"),
                 ));
@@ -229,11 +235,11 @@ impl Uploads {
             // Either the object was deleted, or its kind has no status subresource and the status
             // is an ordinary field.
             Err(Failure::NotFound(_)) => {
-                self.meant(item).await?;
+                self.find_target(item).await?;
                 let replaced = self.requests.replace(item.resource, &object).await?;
                 if status.is_some() && !replaced.fields().contains_key("status") {
-                    let why = format!("objects of kind {} have no status", item.resource.kind);
-                    return Err(Undone::Refused(RefusedReason::Invalid, why));
+                    let why = format!("kind {} has no status", item.resource.kind);
+                    return Err(NotApplied::Refused(RefusedReason::Invalid, why));
                 }
                 Ok(())
             }
@@ -242,21 +248,21 @@ impl Uploads {
     }
 
     /// Returns the current object that a status refers to.
-    async fn meant(&self, item: &StatusItem<'_>) -> Result<Object, Undone> {
+    async fn find_target(&self, item: &StatusItem<'_>) -> Result<Object, NotApplied> {
         let key = item.key();
         let Some(object) = self.requests.get(item.resource, item.namespace, item.name).await? else {
-            return Err(Undone::Refused(RefusedReason::Gone, format!("there is no {key}")));
+            return Err(NotApplied::Refused(RefusedReason::Gone, format!("{key} not found")));
         };
         if object.uid() == item.uid {
             return Ok(object);
         }
         let why = format!("{key} has the UID {}, not {}", object.uid(), item.uid);
-        Err(Undone::Refused(RefusedReason::Recreated, why))
+        Err(NotApplied::Refused(RefusedReason::Recreated, why))
     }
 
     /// Creates an Event, or replaces the one that this node created under the name. If another
     /// writer owns the name, the node's name is appended.
-    async fn apply_event(&self, node: &NodeName, event: &Object) -> Result<(), Undone> {
+    async fn apply_event(&self, node: &NodeName, event: &Object) -> Result<(), NotApplied> {
         let mut event = event.clone();
         for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
             event.remove_metadata(field);
@@ -265,14 +271,16 @@ impl Uploads {
         annotations.insert(EVENT_NODE_ANNOTATION.to_owned(), node.to_string());
         event.set_metadata("annotations", json!(annotations));
         let put = self.put_event(node, event.clone()).await;
-        if !matches!(put, Err(Undone::Refused(RefusedReason::Invalid, _))) || !may_be_of_the_system(&event) {
+        if !matches!(put, Err(NotApplied::Refused(RefusedReason::Invalid, _)))
+            || !is_about_cluster_object(&event)
+        {
             return put;
         }
-        event.set_metadata("namespace", SYSTEM);
+        event.set_metadata("namespace", CLUSTER_EVENTS_NAMESPACE);
         self.put_event(node, event).await
     }
 
-    async fn put_event(&self, node: &NodeName, mut event: Object) -> Result<(), Undone> {
+    async fn put_event(&self, node: &NodeName, mut event: Object) -> Result<(), NotApplied> {
         let key = self.event.key(event.namespace(), event.name());
         for name in event_names(&key.name, node) {
             event.set_metadata("name", name.as_str());
@@ -281,29 +289,37 @@ impl Uploads {
                 Err(Failure::Conflict(_)) => {}
                 // The namespace does not exist, and nodes create none.
                 Err(Failure::NotFound(_)) => {
-                    let why = format!("there is no namespace '{}' for {key}", key.namespace);
-                    return Err(Undone::Refused(RefusedReason::Invalid, why));
+                    let why = format!("namespace '{}' of {key} not found", key.namespace);
+                    return Err(NotApplied::Refused(RefusedReason::Invalid, why));
                 }
                 Err(failure) => return Err(failure.into()),
             }
             let Some(old) = self.requests.get(&self.event, &key.namespace, &name).await? else {
-                return Err(Undone::Failed(SourceError::Missing { kind: "Event", name: key.to_string() }));
+                return Err(NotApplied::Failed(SourceError::Missing {
+                    kind: "Event",
+                    name: key.to_string(),
+                }));
             };
             if old.annotations().get(EVENT_NODE_ANNOTATION).is_some_and(|made_by| *node == **made_by) {
                 return self.replace_event(node, &old, event).await;
             }
         }
-        Err(Undone::Refused(RefusedReason::Other, format!("the names that {key} may have are taken")))
+        Err(NotApplied::Refused(RefusedReason::Other, format!("create {key}: all possible names are taken")))
     }
 
-    async fn replace_event(&self, node: &NodeName, old: &Object, mut event: Object) -> Result<(), Undone> {
+    async fn replace_event(
+        &self,
+        node: &NodeName,
+        old: &Object,
+        mut event: Object,
+    ) -> Result<(), NotApplied> {
         for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
             if let Some(value) = old.metadata().and_then(|metadata| metadata.get(*field)) {
                 event.set_metadata(field, value.clone());
             }
         }
-        if says(old.fields().get("metadata"), event.fields().get("metadata"))
-            && event.fields().iter().all(|(name, value)| says(old.fields().get(name), Some(value)))
+        if contains_fields(old.fields().get("metadata"), event.fields().get("metadata"))
+            && event.fields().iter().all(|(name, value)| contains_fields(old.fields().get(name), Some(value)))
         {
             return Ok(());
         }
@@ -313,17 +329,17 @@ impl Uploads {
     }
 
     /// Checks that this replica serves the node; see "Fencing" in the module.
-    async fn check_served(&self, node: &NodeName) -> Result<(), Undone> {
+    async fn check_served(&self, node: &NodeName) -> Result<(), NotApplied> {
         match self.leases.served(node).await? {
             Served::Here => Ok(()),
             Served::By(replica) => {
-                Err(Undone::Failed(SourceError::ServedElsewhere { node: node.to_string(), replica }))
+                Err(NotApplied::Failed(SourceError::ServedElsewhere { node: node.to_string(), replica }))
             }
         }
     }
 
-    fn standing(&self) -> MutexGuard<'_, HashMap<NodeName, Standing>> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn states(&self) -> MutexGuard<'_, HashMap<NodeName, IngestState>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -334,19 +350,19 @@ impl StatusItem<'_> {
 }
 
 /// Returns whether an Event about a cluster-scoped object is in the namespace that newer servers
-/// require. Older ones, such as 1.20, require [`SYSTEM`].
-fn may_be_of_the_system(event: &Object) -> bool {
+/// require. Older ones, such as 1.20, require [`CLUSTER_EVENTS_NAMESPACE`].
+fn is_about_cluster_object(event: &Object) -> bool {
     let regarding = event.fields().get("regarding").and_then(|regarding| regarding.get("namespace"));
     event.namespace() == "default" && regarding.and_then(Value::as_str).is_none_or(str::is_empty)
 }
 
-/// Returns whether `value` contains all fields of `wanted`; servers add defaults.
-fn says(value: Option<&Value>, wanted: Option<&Value>) -> bool {
-    match (value, wanted) {
-        (Some(Value::Object(fields)), Some(Value::Object(wanted))) => {
-            wanted.iter().all(|(name, wanted)| says(fields.get(name), Some(wanted)))
+/// Returns whether `value` contains all fields of `desired`; servers add defaults.
+fn contains_fields(value: Option<&Value>, desired: Option<&Value>) -> bool {
+    match (value, desired) {
+        (Some(Value::Object(fields)), Some(Value::Object(desired))) => {
+            desired.iter().all(|(name, desired)| contains_fields(fields.get(name), Some(desired)))
         }
-        (value, wanted) => value == wanted,
+        (value, desired) => value == desired,
     }
 }
 

@@ -24,25 +24,25 @@ async fn replicas_that_start_together_agree() {
 }
 
 #[tokio::test]
-async fn replicas_that_find_out_together_begin_one_other_life() {
+async fn concurrent_replicas_begin_one_new_incarnation() {
     let rig = Rig::start().await;
     let (a, b, c) = (open(&rig).await, open(&rig).await, open(&rig).await);
     let before = a.id();
-    a.saw(&LATE.into());
+    a.observe(&LATE.into());
     let reached = ResourceVersion::from(90);
-    let (one, other) = tokio::join!(a.begin_another(&reached), b.begin_another(&reached));
+    let (one, other) = tokio::join!(a.begin_new(&reached), b.begin_new(&reached));
     let (one, other) = (one.unwrap(), other.unwrap());
     assert_eq!(one, other);
     assert_ne!(one, before);
     assert_eq!((a.id(), b.id()), (one.clone(), one.clone()));
-    assert_eq!(a.newest(), reached, "what was seen before is of the life before");
+    assert_eq!(a.newest(), reached, "earlier observations are dropped");
     assert_eq!(c.id(), before);
-    assert!(c.look().await.unwrap() && !c.look().await.unwrap());
+    assert!(c.refresh().await.unwrap() && !c.refresh().await.unwrap());
     assert_eq!(c.id(), one);
 }
 
 #[tokio::test]
-async fn another_cluster_is_another_life() {
+async fn another_cluster_is_a_new_incarnation() {
     let rig = Rig::start().await;
     let before = open(&rig).await.id();
     rig.patch(&map(&rig).await, json!({"data": {"cluster": "copied-from-elsewhere"}})).await;
@@ -52,7 +52,7 @@ async fn another_cluster_is_another_life() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_older_than_what_was_seen_is_another_life() {
+async fn a_cluster_older_than_recorded_is_a_new_incarnation() {
     let rig = Rig::start().await;
     let before = open(&rig).await.id();
     rig.patch(&map(&rig).await, json!({"data": {"revision": LATE.to_string()}})).await;
@@ -62,48 +62,52 @@ async fn a_cluster_that_is_older_than_what_was_seen_is_another_life() {
 }
 
 #[tokio::test]
-async fn the_newest_version_is_recorded_once_in_a_while_and_never_goes_back() {
+async fn the_newest_version_is_recorded_periodically_and_only_grows() {
     let rig = Rig::start().await;
     let (a, b) = (open(&rig).await, open(&rig).await);
     let recorded = async || at(&map(&rig).await, "/data/revision").as_str().unwrap().to_owned();
-    a.saw(&(LATE + 5).into());
-    b.saw(&(LATE + 4).into());
+    a.observe(&(LATE + 5).into());
+    b.observe(&(LATE + 4).into());
     let first = recorded().await;
-    assert!(!a.look().await.unwrap());
+    assert!(!a.refresh().await.unwrap());
     assert_eq!(recorded().await, first, "it was written a moment ago");
-    pass(WRITE_EVERY).await;
-    assert!(!a.look().await.unwrap());
+    pass(WRITE_INTERVAL).await;
+    assert!(!a.refresh().await.unwrap());
     assert_eq!(recorded().await, (LATE + 5).to_string());
-    assert!(!b.look().await.unwrap());
-    assert_eq!(recorded().await, (LATE + 5).to_string(), "another one has seen more");
+    assert!(!b.refresh().await.unwrap());
+    assert_eq!(recorded().await, (LATE + 5).to_string(), "another replica has observed a newer one");
     assert_eq!(b.newest(), (LATE + 5).into());
 }
 
 #[tokio::test]
-async fn a_namespace_that_is_missing_is_named() {
+async fn a_missing_config_map_is_named() {
     let rig = Rig::start().await;
     let incarnation = open(&rig).await;
     rig.delete(&map(&rig).await).await;
-    let error = incarnation.look().await.unwrap_err().to_string();
+    let error = incarnation.refresh().await.unwrap_err().to_string();
     assert!(error.contains("edgesync/edgesync-cloud"), "{error}");
 }
 
 #[tokio::test]
-async fn what_the_replicas_have_written_last_is_missed_where_the_cluster_is_an_older_copy() {
+async fn an_older_config_map_reveals_a_restored_cluster() {
     let rig = Rig::start().await;
     let one = open(&rig).await;
-    let life = one.id();
-    assert!(!one.is_another(&life).await.unwrap() && !one.is_another(&life).await.unwrap());
-    assert!(one.is_another("before").await.unwrap());
+    let record = one.id();
+    assert!(!one.is_replaced(&record).await.unwrap() && !one.is_replaced(&record).await.unwrap());
+    assert!(one.is_replaced("before").await.unwrap());
     let mut newer = map(&rig).await;
     newer.set_metadata("resourceVersion", LATE.to_string());
-    assert!(!one.went_back(&newer));
-    assert!(one.is_another(&life).await.unwrap(), "it has been newer");
+    assert!(!one.is_rolled_back(&newer));
+    assert!(one.is_replaced(&record).await.unwrap(), "it has been newer");
     // A new incarnation starts with a new `mark`.
-    let other = one.begin_another_than(&life, &LATE.into()).await.unwrap();
-    assert_ne!(other, life);
-    assert_eq!(one.begin_another_than(&life, &LATE.into()).await.unwrap(), other, "it has begun since");
-    assert!(!one.is_another(&other).await.unwrap() && one.is_another(&life).await.unwrap());
+    let other = one.begin_new_unless_changed(&record, &LATE.into()).await.unwrap();
+    assert_ne!(other, record);
+    assert_eq!(
+        one.begin_new_unless_changed(&record, &LATE.into()).await.unwrap(),
+        other,
+        "it has begun since"
+    );
+    assert!(!one.is_replaced(&other).await.unwrap() && one.is_replaced(&record).await.unwrap());
     rig.delete(&map(&rig).await).await;
-    assert!(one.is_another(&other).await.unwrap());
+    assert!(one.is_replaced(&other).await.unwrap());
 }

@@ -5,7 +5,7 @@ use super::super::testing::{Rig, at, renewal};
 use super::*;
 
 #[tokio::test]
-async fn a_lease_is_made_with_its_node_and_renewed_in_the_words_of_kubelets() {
+async fn a_lease_is_owned_by_its_node_and_has_a_kubelets_fields() {
     let rig = Rig::start().await;
     let node = rig.create_node("edge-1").await;
     let leases = rig.replica("a").leases;
@@ -20,7 +20,7 @@ async fn a_lease_is_made_with_its_node_and_renewed_in_the_words_of_kubelets() {
     );
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "edge-1", "uid": node.uid()}]);
     assert_eq!(at(&lease, "/metadata/ownerReferences"), &owner);
-    assert_eq!(rig.lease("nobody").await, None, "there is no Node of it");
+    assert_eq!(rig.lease("nobody").await, None, "it has no Node");
 
     rig.patch(&lease, json!({"metadata": {"annotations": {"team": "b"}}})).await;
     leases.renew(vec![renewal("edge-1", 9)]).await.unwrap();
@@ -29,11 +29,11 @@ async fn a_lease_is_made_with_its_node_and_renewed_in_the_words_of_kubelets() {
     let annotations = json!({"edgesync.io/served-by": "a", "team": "b"});
     assert_eq!(at(&lease, "/metadata/annotations"), &annotations);
     let found = leases.list().await.unwrap();
-    assert_eq!(found, [Found { uid: lease.uid().into(), renewal: renewal("edge-1", 9) }]);
+    assert_eq!(found, [StoredLease { uid: lease.uid().into(), renewal: renewal("edge-1", 9) }]);
 }
 
 #[tokio::test]
-async fn the_lease_of_a_kubelet_is_never_touched() {
+async fn the_lease_of_a_kubelet_is_never_changed() {
     let rig = Rig::start().await;
     let leases = rig.replica("a").leases;
     let kubelets = async || {
@@ -64,7 +64,7 @@ async fn the_lease_of_a_kubelet_is_never_touched() {
 }
 
 #[tokio::test]
-async fn a_lease_that_cannot_be_renewed_holds_no_other_up() {
+async fn a_rejected_renewal_does_not_block_others() {
     let rig = Rig::start().await;
     let names: Vec<String> = (0..40).map(|n| format!("edge-{n}")).collect();
     for name in &names {
@@ -80,7 +80,7 @@ async fn a_lease_that_cannot_be_renewed_holds_no_other_up() {
 }
 
 #[tokio::test]
-async fn a_lease_that_somebody_deletes_is_made_again() {
+async fn a_deleted_lease_is_created_again() {
     let rig = Rig::start().await;
     rig.create_node("edge-1").await;
     let leases = rig.replica("a").leases;
@@ -94,7 +94,7 @@ async fn a_lease_that_somebody_deletes_is_made_again() {
 }
 
 #[tokio::test]
-async fn whoever_has_claimed_or_renewed_last_serves_the_node() {
+async fn the_last_claim_or_renewal_decides_who_serves_a_node() {
     let rig = Rig::start().await;
     rig.create_node("edge-1").await;
     let (a, b) = (rig.replica("a").leases, rig.replica("b").leases);

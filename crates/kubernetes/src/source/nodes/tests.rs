@@ -66,7 +66,7 @@ async fn a_new_node_is_ours_and_takes_no_pods() {
 }
 
 #[tokio::test]
-async fn the_node_of_a_kubelet_is_refused_and_left_alone() {
+async fn the_node_of_a_kubelet_is_refused_and_unchanged() {
     let rig = Rig::start().await;
     let nodes = rig.replica("a").nodes;
     let kubelets =
@@ -89,7 +89,7 @@ async fn the_node_of_a_kubelet_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn what_replicas_change_at_the_same_time_is_all_there_in_the_end() {
+async fn concurrent_changes_of_replicas_are_all_kept() {
     let rig = Rig::start().await;
     let (a, b) = (rig.replica("a").nodes, rig.replica("b").nodes);
     let name = |n: u32| format!("edgesync.io/Test{n}");
@@ -106,7 +106,7 @@ async fn what_replicas_change_at_the_same_time_is_all_there_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_report_is_not_written_by_a_replica_that_serves_the_node_no_more() {
+async fn a_fenced_replica_writes_no_report() {
     let rig = Rig::start().await;
     let (a, b) = (rig.replica("a"), rig.replica("b"));
     a.nodes.change(vec![reported("edge-1", "1Gi")]).await.unwrap();
@@ -120,7 +120,7 @@ async fn a_report_is_not_written_by_a_replica_that_serves_the_node_no_more() {
 }
 
 #[tokio::test]
-async fn what_is_registered_is_found_again_and_a_removed_node_takes_all_of_it_along() {
+async fn removal_of_a_node_deletes_all_of_its_objects() {
     let rig = Rig::start().await;
     rig.define_records().await;
     let a = rig.replica("a");

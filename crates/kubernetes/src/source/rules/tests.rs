@@ -6,7 +6,7 @@ use super::super::testing::{Rig, at};
 use super::*;
 
 #[tokio::test]
-async fn the_status_of_a_rule_is_written_if_it_is_the_one_that_is_meant() {
+async fn the_status_of_a_rule_is_written_if_the_uid_matches() {
     let rig = Rig::start().await;
     let placement = |name: &str| {
         json!({

@@ -3,21 +3,21 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::super::records::{Known, KnownRecords};
+use super::super::records::{KnownRecord, KnownRecords};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
 
-/// Records of one node written per turn.
-const AT_A_TURN: usize = 64;
+/// Maximum number of records in a job.
+const RECORDS_PER_JOB: usize = 64;
 
 /// Desired records; `None` for one to delete.
-pub(super) type Wanted = HashMap<Uid, Option<Record>>;
+pub(super) type DesiredRecords = HashMap<Uid, Option<Record>>;
 
 /// Queue entry of a node. The serial differs after the node was dropped and added again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct QueueEntry {
     pub(super) node: NodeName,
     serial: u64,
 }
@@ -28,16 +28,16 @@ pub(super) struct Turn {
 pub(super) struct Queue {
     nodes: HashMap<NodeName, Node>,
     /// Nodes with records to write.
-    ready: VecDeque<Turn>,
+    ready: VecDeque<QueueEntry>,
     /// Nodes with records to write whose current records are unknown.
-    unlisted: VecDeque<Turn>,
+    unlisted: VecDeque<QueueEntry>,
     /// Nodes with failed writes, until [`Queue::resume`].
-    later: Vec<Turn>,
+    later: Vec<QueueEntry>,
     /// Nodes whose records were dropped, by overflow or fencing, and must be set again.
     due: BTreeSet<NodeName>,
     /// Formerly due nodes whose records were requested. Their changes are ignored until
     /// [`Queue::replace`].
-    asked: HashSet<NodeName>,
+    requested: HashSet<NodeName>,
     /// Nodes served by another replica.
     fenced: HashSet<NodeName>,
     /// Number of records queued or being written.
@@ -49,17 +49,17 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct Node {
     serial: u64,
-    wanted: Wanted,
-    /// Set when `wanted` is complete, so that other records are deleted.
+    desired: DesiredRecords,
+    /// Set when `desired` is complete, so that other records are deleted.
     all: bool,
     known: Option<KnownRecords>,
     /// The epoch of the node's database, if known.
     epoch: Option<Epoch>,
     owner: Option<Arc<str>>,
     /// Set while the node is queued or being written.
-    waits: bool,
+    is_queued: bool,
     /// Set when the node is dropped after its writes.
-    leaves: bool,
+    is_leaving: bool,
 }
 
 /// Records of a node being written.
@@ -68,7 +68,7 @@ pub(super) struct Job {
     pub(super) node: NodeName,
     serial: u64,
     /// Records left to write. The writer removes each one it has written.
-    pub(super) wanted: Wanted,
+    pub(super) desired: DesiredRecords,
     /// Current records of the node. The writer updates each one it has written.
     pub(super) known: KnownRecords,
     /// The UID of the Node, if known.
@@ -80,15 +80,15 @@ pub(super) struct Job {
 
 /// Result of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// The rest is written in the node's next turn.
-    Again,
+pub(super) enum Outcome {
+    /// The rest is written in the node's next job.
+    Continue,
     /// The current records differ from the known ones.
     Changed,
     /// The rest cannot be written now.
     Later,
     /// The Node belongs to others, so nothing is written.
-    Nothing,
+    Foreign,
 }
 
 impl Queue {
@@ -99,7 +99,7 @@ impl Queue {
             unlisted: VecDeque::new(),
             later: Vec::new(),
             due: BTreeSet::new(),
-            asked: HashSet::new(),
+            requested: HashSet::new(),
             fenced: HashSet::new(),
             entries: 0,
             limit,
@@ -109,19 +109,19 @@ impl Queue {
 
     /// Sets all desired records of a node.
     pub(super) fn replace(&mut self, node: &NodeName, all: Vec<(Uid, Record)>) {
-        self.drop_wanted(node);
+        self.drop_desired(node);
         self.due.remove(node);
-        self.asked.remove(node);
+        self.requested.remove(node);
         self.fenced.remove(node);
-        if !self.has_room(node, all.len()) {
+        if !self.reserve(node, all.len()) {
             return;
         }
         let found = self.node(node);
         found.all = true;
-        found.leaves = false;
-        found.wanted = all.into_iter().map(|(uid, record)| (uid, Some(record))).collect();
-        self.entries += self.nodes.get(node).map_or(0, |node| node.wanted.len());
-        self.line_up(node);
+        found.is_leaving = false;
+        found.desired = all.into_iter().map(|(uid, record)| (uid, Some(record))).collect();
+        self.entries += self.nodes.get(node).map_or(0, |node| node.desired.len());
+        self.enqueue(node);
     }
 
     /// Changes some desired records of a node.
@@ -132,36 +132,36 @@ impl Queue {
             self.due.insert(node.clone());
         }
         if self.due.contains(node)
-            || self.asked.contains(node)
-            || !self.has_room(node, put.len() + remove.len())
+            || self.requested.contains(node)
+            || !self.reserve(node, put.len() + remove.len())
         {
             return;
         }
         let found = self.node(node);
-        found.leaves = false;
-        let before = found.wanted.len();
+        found.is_leaving = false;
+        let before = found.desired.len();
         for uid in remove {
             if found.all {
-                found.wanted.remove(&uid);
+                found.desired.remove(&uid);
             } else {
-                found.wanted.insert(uid, None);
+                found.desired.insert(uid, None);
             }
         }
-        found.wanted.extend(put.into_iter().map(|(uid, record)| (uid, Some(record))));
-        let after = found.wanted.len();
+        found.desired.extend(put.into_iter().map(|(uid, record)| (uid, Some(record))));
+        let after = found.desired.len();
         self.entries = self.entries + after - before;
-        self.line_up(node);
+        self.enqueue(node);
     }
 
     /// Sets the epoch of a node's database.
-    pub(super) fn follow(&mut self, node: &NodeName, epoch: Epoch) {
+    pub(super) fn set_epoch(&mut self, node: &NodeName, epoch: Epoch) {
         let found = self.node(node);
         found.epoch = Some(epoch);
-        found.leaves = false;
+        found.is_leaving = false;
     }
 
     /// Records a write by another writer. A concurrent job with the same record conflicts.
-    pub(super) fn noted(&mut self, node: &NodeName, uid: &Uid, known: Known) {
+    pub(super) fn record_write(&mut self, node: &NodeName, uid: &Uid, known: KnownRecord) {
         if let Some(records) = self.nodes.get_mut(node).and_then(|node| node.known.as_mut()) {
             records.insert(uid.clone(), known);
         }
@@ -169,18 +169,18 @@ impl Queue {
 
     /// Drops a node with its queued records.
     pub(super) fn forget(&mut self, node: &NodeName) {
-        self.drop_wanted(node);
+        self.drop_desired(node);
         self.nodes.remove(node);
         self.due.remove(node);
-        self.asked.remove(node);
+        self.requested.remove(node);
         self.fenced.remove(node);
     }
 
     /// Drops a node after its queued records are written.
-    pub(super) fn leave(&mut self, node: &NodeName) {
+    pub(super) fn forget_when_written(&mut self, node: &NodeName) {
         let Some(found) = self.nodes.get_mut(node) else { return self.forget(node) };
-        found.leaves = true;
-        self.leave_if_done(node);
+        found.is_leaving = true;
+        self.remove_if_done(node);
     }
 
     /// Drops a node that another replica serves.
@@ -191,116 +191,117 @@ impl Queue {
 
     /// Takes the next job. The caller passes it to [`Queue::finish`].
     pub(super) fn take(&mut self) -> Option<Job> {
-        while let Some(Turn { node: name, serial }) = self.ready.pop_front() {
+        while let Some(QueueEntry { node: name, serial }) = self.ready.pop_front() {
             let Some(node) = self.nodes.get_mut(&name).filter(|node| node.serial == serial) else { continue };
-            node.waits = false;
+            node.is_queued = false;
             let Some(known) = node.known.take() else {
-                self.line_up(&name);
+                self.enqueue(&name);
                 continue;
             };
-            let before = node.wanted.len();
+            let before = node.desired.len();
             if std::mem::take(&mut node.all) {
                 for uid in known.keys() {
-                    node.wanted.entry(uid.clone()).or_insert(None);
+                    node.desired.entry(uid.clone()).or_insert(None);
                 }
             }
-            node.wanted.retain(|uid, wanted| match (wanted, known.get(uid)) {
-                (Some(record), Some(known)) => !known.says(record) || known.is_outdated(node.epoch),
+            node.desired.retain(|uid, desired| match (desired, known.get(uid)) {
+                (Some(record), Some(known)) => !known.matches(record) || known.is_outdated(node.epoch),
                 (None, None) => false,
                 _ => true,
             });
-            self.entries = self.entries + node.wanted.len() - before;
-            let turn: Vec<Uid> = node.wanted.keys().take(AT_A_TURN).cloned().collect();
-            let wanted: Wanted = turn.into_iter().filter_map(|uid| node.wanted.remove_entry(&uid)).collect();
-            if wanted.is_empty() {
+            self.entries = self.entries + node.desired.len() - before;
+            let entry: Vec<Uid> = node.desired.keys().take(RECORDS_PER_JOB).cloned().collect();
+            let desired: DesiredRecords =
+                entry.into_iter().filter_map(|uid| node.desired.remove_entry(&uid)).collect();
+            if desired.is_empty() {
                 node.known = Some(known);
-                self.leave_if_done(&name);
+                self.remove_if_done(&name);
                 continue;
             }
-            node.waits = true;
-            let (owner, epoch, entries) = (node.owner.clone(), node.epoch, wanted.len());
-            return Some(Job { node: name, serial, wanted, known, owner, epoch, entries });
+            node.is_queued = true;
+            let (owner, epoch, entries) = (node.owner.clone(), node.epoch, desired.len());
+            return Some(Job { node: name, serial, desired, known, owner, epoch, entries });
         }
         None
     }
 
     /// Completes a job.
-    pub(super) fn finish(&mut self, job: Job, end: End) {
-        let Job { node: name, serial, wanted, known, owner, entries, .. } = job;
+    pub(super) fn finish(&mut self, job: Job, outcome: Outcome) {
+        let Job { node: name, serial, desired, known, owner, entries, .. } = job;
         self.entries -= entries;
         let Some(node) = self.nodes.get_mut(&name).filter(|node| node.serial == serial) else { return };
-        node.waits = false;
+        node.is_queued = false;
         node.owner = owner;
-        if end != End::Changed {
+        if outcome != Outcome::Changed {
             node.known = Some(known);
         }
-        if end != End::Nothing {
-            for (uid, wanted) in wanted {
+        if outcome != Outcome::Foreign {
+            for (uid, desired) in desired {
                 // Records changed meanwhile are newer. If all were set meanwhile, the rest is
                 // obsolete.
-                if !node.all && !node.wanted.contains_key(&uid) {
-                    node.wanted.insert(uid, wanted);
+                if !node.all && !node.desired.contains_key(&uid) {
+                    node.desired.insert(uid, desired);
                     self.entries += 1;
                 }
             }
         }
-        if end == End::Later && !node.wanted.is_empty() {
-            node.waits = true;
-            self.later.push(Turn { node: name, serial });
-        } else if end == End::Nothing {
-            self.drop_wanted(&name);
+        if outcome == Outcome::Later && !node.desired.is_empty() {
+            node.is_queued = true;
+            self.later.push(QueueEntry { node: name, serial });
+        } else if outcome == Outcome::Foreign {
+            self.drop_desired(&name);
         } else {
-            self.line_up(&name);
-            self.leave_if_done(&name);
+            self.enqueue(&name);
+            self.remove_if_done(&name);
         }
     }
 
     /// Queues nodes with failed writes again.
     pub(super) fn resume(&mut self) {
-        for turn in std::mem::take(&mut self.later) {
-            if let Some(node) = self.of(&turn) {
-                node.waits = false;
-                self.line_up(&turn.node);
+        for entry in std::mem::take(&mut self.later) {
+            if let Some(node) = self.current(&entry) {
+                node.is_queued = false;
+                self.enqueue(&entry.node);
             }
         }
     }
 
     /// Takes nodes whose records must be read. The caller passes each to [`Queue::listed`] or
     /// [`Queue::not_listed`].
-    pub(super) fn take_unlisted(&mut self, most: usize) -> Vec<Turn> {
+    pub(super) fn take_unlisted(&mut self, most: usize) -> Vec<QueueEntry> {
         let count = self.unlisted.len().min(most);
-        let mut turns: Vec<Turn> = self.unlisted.drain(..count).collect();
-        turns.retain(|turn| self.of(turn).is_some());
-        turns
+        let mut entries: Vec<QueueEntry> = self.unlisted.drain(..count).collect();
+        entries.retain(|entry| self.current(entry).is_some());
+        entries
     }
 
     /// Sets the current records of a node.
-    pub(super) fn listed(&mut self, turn: &Turn, known: KnownRecords) {
-        if let Some(node) = self.of(turn) {
+    pub(super) fn listed(&mut self, entry: &QueueEntry, known: KnownRecords) {
+        if let Some(node) = self.current(entry) {
             node.known = Some(known);
-            node.waits = false;
-            self.line_up(&turn.node);
+            node.is_queued = false;
+            self.enqueue(&entry.node);
         }
     }
 
     /// Schedules a retry after the records of a node could not be read.
-    pub(super) fn not_listed(&mut self, turn: Turn) {
-        if self.of(&turn).is_some() {
-            self.later.push(turn);
+    pub(super) fn not_listed(&mut self, entry: QueueEntry) {
+        if self.current(&entry).is_some() {
+            self.later.push(entry);
         }
     }
 
-    fn of(&mut self, turn: &Turn) -> Option<&mut Node> {
-        self.nodes.get_mut(&turn.node).filter(|node| node.serial == turn.serial)
+    fn current(&mut self, entry: &QueueEntry) -> Option<&mut Node> {
+        self.nodes.get_mut(&entry.node).filter(|node| node.serial == entry.serial)
     }
 
     /// Takes a due node once half of the queue is free.
-    pub(super) fn ask(&mut self) -> Option<NodeName> {
+    pub(super) fn take_due(&mut self) -> Option<NodeName> {
         if self.entries > self.limit / 2 {
             return None;
         }
         let name = self.due.pop_first()?;
-        self.asked.insert(name.clone());
+        self.requested.insert(name.clone());
         Some(name)
     }
 
@@ -311,7 +312,7 @@ impl Queue {
 
     /// Returns whether nothing is queued or being written. Ignores due nodes.
     pub(super) fn is_settled(&self) -> bool {
-        self.nodes.values().all(|node| !node.waits && node.wanted.is_empty() && !node.all)
+        self.nodes.values().all(|node| !node.is_queued && node.desired.is_empty() && !node.all)
     }
 
     fn node(&mut self, name: &NodeName) -> &mut Node {
@@ -324,40 +325,42 @@ impl Queue {
         self.nodes.entry(name.clone()).or_default()
     }
 
-    fn drop_wanted(&mut self, name: &NodeName) {
+    fn drop_desired(&mut self, name: &NodeName) {
         if let Some(node) = self.nodes.get_mut(name) {
-            self.entries -= node.wanted.len();
-            node.wanted = Wanted::new();
+            self.entries -= node.desired.len();
+            node.desired = DesiredRecords::new();
             node.all = false;
         }
     }
 
     /// Returns whether `more` records fit. Otherwise drops the node's records and makes it due. An
     /// empty queue accepts a node that exceeds the limit.
-    fn has_room(&mut self, name: &NodeName, more: usize) -> bool {
+    fn reserve(&mut self, name: &NodeName, more: usize) -> bool {
         let fits = self.entries == 0 || self.entries.saturating_add(more) <= self.limit;
         if !fits {
-            self.drop_wanted(name);
+            self.drop_desired(name);
             self.due.insert(name.clone());
         }
         fits
     }
 
     /// Adds a node to the matching queue.
-    fn line_up(&mut self, name: &NodeName) {
+    fn enqueue(&mut self, name: &NodeName) {
         let Some((name, node)) = self.nodes.get_key_value(name) else { return };
-        if node.waits || (node.wanted.is_empty() && !node.all) {
+        if node.is_queued || (node.desired.is_empty() && !node.all) {
             return;
         }
-        let (turn, is_known) = (Turn { node: name.clone(), serial: node.serial }, node.known.is_some());
-        if let Some(node) = self.of(&turn) {
-            node.waits = true;
+        let (entry, is_known) =
+            (QueueEntry { node: name.clone(), serial: node.serial }, node.known.is_some());
+        if let Some(node) = self.current(&entry) {
+            node.is_queued = true;
         }
-        if is_known { self.ready.push_back(turn) } else { self.unlisted.push_back(turn) }
+        if is_known { self.ready.push_back(entry) } else { self.unlisted.push_back(entry) }
     }
 
-    fn leave_if_done(&mut self, name: &NodeName) {
-        let is_done = |node: &Node| node.leaves && !node.waits && node.wanted.is_empty() && !node.all;
+    fn remove_if_done(&mut self, name: &NodeName) {
+        let is_done =
+            |node: &Node| node.is_leaving && !node.is_queued && node.desired.is_empty() && !node.all;
         if self.nodes.get(name).is_some_and(is_done) {
             self.nodes.remove(name);
         }

@@ -32,7 +32,7 @@ async fn version(rig: &Rig, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn records_are_made_changed_and_removed_and_those_of_others_left_alone() {
+async fn records_are_created_updated_and_deleted_except_foreign_ones() {
     let rig = Rig::start().await;
     rig.define_records().await;
     let node = rig.create_node("edge-1").await;
@@ -84,7 +84,7 @@ async fn records_are_made_changed_and_removed_and_those_of_others_left_alone() {
 }
 
 #[tokio::test]
-async fn a_record_that_tells_of_another_kind_of_the_same_object_says_so() {
+async fn a_record_follows_a_change_of_kind_or_namespace() {
     let rig = Rig::start().await;
     rig.define_records().await;
     rig.create_node("edge-1").await;
@@ -111,7 +111,7 @@ async fn a_record_that_tells_of_another_kind_of_the_same_object_says_so() {
 }
 
 #[tokio::test]
-async fn a_replica_whose_connection_is_dead_writes_nothing_over_what_is_newer() {
+async fn a_replica_with_a_dead_connection_overwrites_nothing_newer() {
     let rig = Rig::start().await;
     rig.define_records().await;
     rig.create_node("edge-1").await;
@@ -126,7 +126,7 @@ async fn a_replica_whose_connection_is_dead_writes_nothing_over_what_is_newer() 
     write(&b).await;
     write(&a).await;
     assert_eq!(version(&rig, "edge-1.u-1").await, "12");
-    assert_eq!(a.syncs.waiting(), 0, "it has dropped it");
+    assert_eq!(a.syncs.queued(), 0, "it has dropped it");
 
     // A replica that has not read the records yet is fenced as well.
     let c = rig.replica("c");
@@ -144,7 +144,7 @@ async fn a_replica_whose_connection_is_dead_writes_nothing_over_what_is_newer() 
 }
 
 #[tokio::test]
-async fn what_somebody_changes_beside_is_put_right() {
+async fn a_concurrent_change_of_a_record_is_corrected() {
     let rig = Rig::start().await;
     rig.define_records().await;
     rig.create_node("edge-1").await;
@@ -169,7 +169,7 @@ async fn what_somebody_changes_beside_is_put_right() {
 }
 
 #[tokio::test]
-async fn records_wait_for_the_node_that_they_belong_to() {
+async fn records_wait_for_their_node() {
     let rig = Rig::start().await;
     rig.define_records().await;
     rig.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "worker"}})).await;
@@ -177,13 +177,13 @@ async fn records_wait_for_the_node_that_they_belong_to() {
     a.syncs.replace(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 10))]);
     a.syncs.replace(&node_name("worker"), vec![("u-1".into(), record("shop", "one", 10))]);
     let others = async {
-        let mut woken = a.syncs.shared.woken.subscribe();
+        let mut wakeups = a.syncs.shared.wakeups.subscribe();
         // The Node of a kubelet gets none, and blocks nothing.
-        while a.syncs.waiting() != 1 {
-            woken.changed().await.unwrap();
+        while a.syncs.queued() != 1 {
+            wakeups.changed().await.unwrap();
         }
         rig.create_node("edge-1").await;
-        pass(NO_NODE).await;
+        pass(MISSING_NODE_DELAY).await;
         a.syncs.settled().await;
     };
     tokio::select! {
@@ -195,7 +195,7 @@ async fn records_wait_for_the_node_that_they_belong_to() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_is_being_deleted_holds_nothing_up() {
+async fn a_terminating_namespace_blocks_no_records() {
     let rig = Rig::start().await;
     rig.define_records().await;
     rig.create_node("edge-1").await;
@@ -207,5 +207,5 @@ async fn a_namespace_that_is_being_deleted_holds_nothing_up() {
     a.syncs.replace(&node_name("edge-1"), all);
     write(&a).await;
     assert_eq!(version(&rig, "edge-1.u-2").await, "20");
-    assert_eq!(a.syncs.waiting(), 0);
+    assert_eq!(a.syncs.queued(), 0);
 }

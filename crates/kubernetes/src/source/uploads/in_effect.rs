@@ -6,10 +6,10 @@
 
 use serde_json::json;
 
-use super::{Undone, Uploads};
+use super::{NotApplied, Uploads};
 use crate::cluster::Failure;
 use crate::source::mark::{EFFECT_EPOCH, RECORD_NODE, epoch_value};
-use crate::source::records::{EFFECT_LABELS, Known, Records, Unwritten};
+use crate::source::records::{EFFECT_LABELS, KnownRecord, Records, Unwritten};
 use crate::source::syncs::{Owner, Syncs};
 use edgesync_cloud_store::effect_labels;
 use edgesync_fleet::source::SourceError;
@@ -24,7 +24,7 @@ const ATTEMPTS: usize = 10;
 
 /// The ObjectSyncs that show what is in effect, and their other writer.
 #[derive(Clone, Debug)]
-pub(in crate::source) struct Shown {
+pub(in crate::source) struct EffectRecords {
     pub(in crate::source) records: Records,
     pub(in crate::source) syncs: Syncs,
 }
@@ -38,11 +38,11 @@ impl Uploads {
         epoch: Epoch,
         effect: &EffectContent,
         placed: bool,
-    ) -> Result<(), Undone> {
-        let Some(Shown { records, syncs }) = &self.shown else { return Ok(()) };
+    ) -> Result<(), NotApplied> {
+        let Some(EffectRecords { records, syncs }) = &self.effect_records else { return Ok(()) };
         let (namespace, is_gone) = (&*effect.object.namespace, effect.state == EffectState::Gone);
         let name =
-            sync_name(node, &effect.uid).map_err(|why| Undone::Refused(RefusedReason::Invalid, why))?;
+            sync_name(node, &effect.uid).map_err(|why| NotApplied::Refused(RefusedReason::Invalid, why))?;
         let resource = records.kind(namespace);
         for _ in 0..ATTEMPTS {
             let Some(mut record) = self.requests.get(resource, namespace, &name).await? else {
@@ -50,17 +50,17 @@ impl Uploads {
                     return Ok(());
                 }
                 if !placed {
-                    let why = format!("{} does not belong on this node", effect.object.key());
-                    return Err(Undone::Refused(RefusedReason::NotPlaced, why));
+                    let why = format!("{} is not placed on this node", effect.object.key());
+                    return Err(NotApplied::Refused(RefusedReason::NotPlaced, why));
                 }
-                if !self.make_record(node, effect).await? {
+                if !self.create_record(node, effect).await? {
                     return Ok(());
                 }
                 continue;
             };
             if !is_record_of(&record, node) {
-                let why = format!("the ObjectSync {name} was made by somebody else");
-                return Err(Undone::Refused(RefusedReason::Other, why));
+                let why = format!("ObjectSync {name} exists without label {RECORD_NODE} of the node");
+                return Err(NotApplied::Refused(RefusedReason::Other, why));
             }
             if !label(&mut record, epoch, effect) {
                 return Ok(());
@@ -68,34 +68,37 @@ impl Uploads {
             self.check_served(node).await?;
             match self.requests.replace(resource, &record).await {
                 Ok(written) => {
-                    syncs.noted(node, &effect.uid, Known::of(&written));
+                    syncs.record_write(node, &effect.uid, KnownRecord::of(&written));
                     return Ok(());
                 }
                 Err(Failure::Conflict(_) | Failure::NotFound(_)) => {}
                 Err(failure) => return Err(failure.into()),
             }
         }
-        Err(Undone::Failed(SourceError::Contended { kind: "ObjectSync", name }))
+        Err(NotApplied::Failed(SourceError::Contended { kind: "ObjectSync", name }))
     }
 
     /// Creates the missing ObjectSync of an object that the node holds. Returns false if none can
     /// exist.
-    async fn make_record(&self, node: &NodeName, effect: &EffectContent) -> Result<bool, Undone> {
-        let Some(Shown { records, syncs }) = &self.shown else { return Ok(false) };
+    async fn create_record(&self, node: &NodeName, effect: &EffectContent) -> Result<bool, NotApplied> {
+        let Some(EffectRecords { records, syncs }) = &self.effect_records else { return Ok(false) };
         let owner = match syncs.owner(node).await? {
             Owner::Is(owner) => owner,
             Owner::Missing => {
-                return Err(Undone::Failed(SourceError::Missing { kind: "Node", name: node.to_string() }));
+                return Err(NotApplied::Failed(SourceError::Missing {
+                    kind: "Node",
+                    name: node.to_string(),
+                }));
             }
             Owner::Foreign => return Ok(false),
         };
         let record = Record { version: effect.wanted.clone(), object: effect.object.clone().into() };
         self.check_served(node).await?;
         match records.put((node, &owner), &effect.uid, &record, None).await {
-            Ok(known) => syncs.noted(node, &effect.uid, known),
+            Ok(known) => syncs.record_write(node, &effect.uid, known),
             // Another writer created it first.
             Err(Unwritten::Changed) => {}
-            Err(Unwritten::Refused(why)) => return Err(Undone::Refused(RefusedReason::Other, why)),
+            Err(Unwritten::Refused(why)) => return Err(NotApplied::Refused(RefusedReason::Other, why)),
             Err(Unwritten::Failed(failure)) => return Err(failure.into()),
         }
         Ok(true)
@@ -114,8 +117,8 @@ fn label(record: &mut Object, epoch: Epoch, effect: &EffectContent) -> bool {
     labels.retain(|key, _| !EFFECT_LABELS.contains(&key.as_str()));
     if effect.state != EffectState::Gone {
         let version = effect.version.as_ref().map(ResourceVersion::as_str);
-        let wanted = effect_labels(version, effect.state);
-        labels.extend(wanted.into_iter().map(|(key, value)| (key.to_owned(), value)));
+        let effect_labels = effect_labels(version, effect.state);
+        labels.extend(effect_labels.into_iter().map(|(key, value)| (key.to_owned(), value)));
         labels.insert(EFFECT_EPOCH.to_owned(), epoch_value(epoch));
     }
     let changes = labels != before;

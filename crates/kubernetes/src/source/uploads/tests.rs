@@ -72,7 +72,7 @@ async fn events(rig: &Rig, name: &str) -> Option<Object> {
 }
 
 #[tokio::test]
-async fn a_status_is_written_to_the_object_that_it_is_about_and_no_other() {
+async fn a_status_is_written_only_to_the_object_with_its_uid() {
     let rig = Rig::start().await;
     let uploads = rig.replica("a").uploads;
     let one = deployment(&rig, "one").await;
@@ -94,7 +94,7 @@ async fn a_status_is_written_to_the_object_that_it_is_about_and_no_other() {
         (5, status_of(&one, json!({"replicas": "many"}))),
         (6, status_of(&one, json!([]))),
     ];
-    let outcome = uploads.take(batch(Lane::Status, 0, items)).await.unwrap();
+    let outcome = uploads.ingest(batch(Lane::Status, 0, items)).await.unwrap();
     let expected = [
         (2, RefusedReason::Recreated),
         (3, RefusedReason::Gone),
@@ -109,16 +109,16 @@ async fn a_status_is_written_to_the_object_that_it_is_about_and_no_other() {
     assert_eq!(at(&get("two").await, "/status/replicas"), &Value::Null);
 
     let again = vec![(7, status_of(&one, json!({"replicas": 3}))), (8, status_of(&one, Value::Null))];
-    uploads.take(batch(Lane::Status, 6, again)).await.unwrap();
+    uploads.ingest(batch(Lane::Status, 6, again)).await.unwrap();
     let none = get("one").await;
     assert_eq!(at(&none, "/status/replicas"), &Value::Null);
     let again = vec![(9, status_of(&one, Value::Null)), (10, status_of(&one, json!({})))];
-    uploads.take(batch(Lane::Status, 8, again)).await.unwrap();
+    uploads.ingest(batch(Lane::Status, 8, again)).await.unwrap();
     assert_eq!(get("one").await.resource_version(), none.resource_version(), "it has none already");
 }
 
 #[tokio::test]
-async fn where_the_status_is_no_part_of_its_own_it_is_a_field_like_others() {
+async fn a_status_without_subresource_is_an_ordinary_field() {
     let rig = Rig::start().await;
     let uploads = rig.replica("a").uploads;
     rig.define(LAMPS).await;
@@ -130,91 +130,97 @@ async fn where_the_status_is_no_part_of_its_own_it_is_a_field_like_others() {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "namespace": "default"}});
     let map = rig.create(map).await;
     let items = vec![(1, status_of(&lamp, json!({"lit": true}))), (2, status_of(&map, json!({"lit": true})))];
-    let outcome = uploads.take(batch(Lane::Status, 0, items)).await.unwrap();
+    let outcome = uploads.ingest(batch(Lane::Status, 0, items)).await.unwrap();
     assert_eq!(reasons(&outcome), [(2, RefusedReason::Invalid)], "{outcome:?}");
     let lamp = rig.get("lab.io/v1", "Lamp", "default", "hall").await.unwrap();
     assert_eq!((at(&lamp, "/status/lit"), at(&lamp, "/color")), (&json!(true), &json!("red")));
 }
 
 #[tokio::test]
-async fn an_event_is_made_once_and_counted_on_and_takes_nobodys_name() {
+async fn an_event_is_created_once_and_never_replaces_a_foreign_one() {
     let rig = Rig::start().await;
     let (a, b) = (rig.replica("a").uploads, rig.replica("b").uploads);
     let Effect::Event(other) = event("taken", 1) else { panic!() };
     let other = rig.create(Value::Object(other.into_fields())).await;
     let items = || vec![(1, event("mine", 1)), (2, event("taken", 1)), (3, event("mine", 2))];
-    a.take(batch(Lane::Events, 0, items())).await.unwrap();
+    a.ingest(batch(Lane::Events, 0, items())).await.unwrap();
     let mine = events(&rig, "mine").await.unwrap();
     assert_eq!(at(&mine, "/series/count"), &json!(2));
     assert_eq!(mine.annotations()["edgesync.io/node"], "edge-1");
-    assert_eq!(events(&rig, "taken").await, Some(other), "somebody else's");
+    assert_eq!(events(&rig, "taken").await, Some(other), "it is another writer's");
     let beside = events(&rig, "taken.edge-1").await.unwrap();
 
     // The replica crashed before it could confirm them, so another one receives all of them.
-    b.take(batch(Lane::Events, 0, items())).await.unwrap();
+    b.ingest(batch(Lane::Events, 0, items())).await.unwrap();
     assert_eq!(events(&rig, "mine").await, Some(mine));
     assert_eq!(events(&rig, "taken.edge-1").await, Some(beside));
     assert_eq!(events(&rig, "mine.edge-1").await, None);
-    b.take(batch(Lane::Events, 3, vec![(4, event("mine", 3))])).await.unwrap();
+    b.ingest(batch(Lane::Events, 3, vec![(4, event("mine", 3))])).await.unwrap();
     assert_eq!(at(&events(&rig, "mine").await.unwrap(), "/series/count"), &json!(3));
 }
 
 #[tokio::test]
-async fn numbers_begin_with_what_the_node_calls_confirmed() {
+async fn numbers_start_after_those_the_node_calls_confirmed() {
     let rig = Rig::start().await;
     let uploads = rig.replica("a").uploads;
     let items = vec![(4, event("old", 1)), (5, event("new", 1))];
-    let outcome = uploads.take(batch(Lane::Events, 4, items.clone())).await.unwrap();
+    let outcome = uploads.ingest(batch(Lane::Events, 4, items.clone())).await.unwrap();
     assert_eq!((outcome.taken.last.events, outcome.taken.outbox.as_str()), (5, OUTBOX));
     assert_eq!(events(&rig, "old").await, None);
     let new = events(&rig, "new").await.unwrap();
     rig.delete(&new).await;
-    uploads.take(batch(Lane::Events, 4, items)).await.unwrap();
+    uploads.ingest(batch(Lane::Events, 4, items)).await.unwrap();
     assert_eq!(events(&rig, "new").await, None, "it was taken already");
     let mut another = batch(Lane::Events, 0, vec![(1, event("first", 1))]);
     another.outbox = "00000000000000000000000000000002".into();
-    assert_eq!(uploads.take(another).await.unwrap().taken.last.events, 1);
+    assert_eq!(uploads.ingest(another).await.unwrap().taken.last.events, 1);
     assert!(events(&rig, "first").await.is_some());
 }
 
 #[tokio::test]
-async fn a_replica_that_serves_the_node_no_more_changes_nothing_and_loses_nothing() {
+async fn a_fenced_replica_changes_nothing_and_loses_nothing() {
     let rig = Rig::start().await;
     rig.create_node("edge-1").await;
     let (a, b) = (rig.replica("a"), rig.replica("b"));
     let one = deployment(&rig, "one").await;
     a.leases.renew(vec![renewal("edge-1", 1)]).await.unwrap();
-    a.uploads.take(batch(Lane::Status, 0, vec![(1, status_of(&one, json!({"replicas": 1})))])).await.unwrap();
+    a.uploads
+        .ingest(batch(Lane::Status, 0, vec![(1, status_of(&one, json!({"replicas": 1})))]))
+        .await
+        .unwrap();
     let mut missing = one.clone();
     missing.set_metadata("name", "missing");
     let old = || {
         vec![(2, status_of(&missing, json!({"replicas": 2}))), (3, status_of(&one, json!({"replicas": 3})))]
     };
     b.leases.claim(&node_name("edge-1")).await.unwrap();
-    b.uploads.take(batch(Lane::Status, 3, vec![(4, status_of(&one, json!({"replicas": 4})))])).await.unwrap();
-    let error = a.uploads.take(batch(Lane::Status, 1, old())).await.unwrap_err().to_string();
-    assert!(error.contains("another replica") && error.contains('b'), "{error}");
+    b.uploads
+        .ingest(batch(Lane::Status, 3, vec![(4, status_of(&one, json!({"replicas": 4})))]))
+        .await
+        .unwrap();
+    let error = a.uploads.ingest(batch(Lane::Status, 1, old())).await.unwrap_err().to_string();
+    assert!(error.contains("replica") && error.contains('b'), "{error}");
     let after = rig.get("apps/v1", "Deployment", "default", "one").await.unwrap();
     assert_eq!(at(&after, "/status/replicas"), &json!(4));
 
     // The node moves back and sends the unconfirmed items again.
     a.leases.claim(&node_name("edge-1")).await.unwrap();
-    let outcome = a.uploads.take(batch(Lane::Status, 1, old())).await.unwrap();
-    assert_eq!(reasons(&outcome), [(2, RefusedReason::Gone)], "it is told, although it was found before");
+    let outcome = a.uploads.ingest(batch(Lane::Status, 1, old())).await.unwrap();
+    assert_eq!(reasons(&outcome), [(2, RefusedReason::Gone)], "the refusal of the failed batch is returned");
     assert_eq!(outcome.taken.last.status, 3);
 }
 
 #[tokio::test]
-async fn the_report_of_a_node_makes_its_node_and_that_of_a_kubelet_is_refused() {
+async fn a_report_creates_the_node_and_never_changes_a_kubelets() {
     let rig = Rig::start().await;
     let uploads = rig.replica("a").uploads;
     let report = || Effect::Node(Box::default());
-    assert!(uploads.take(batch(Lane::Status, 0, vec![(1, report())])).await.unwrap().refused.is_empty());
+    assert!(uploads.ingest(batch(Lane::Status, 0, vec![(1, report())])).await.unwrap().refused.is_empty());
     assert!(rig.node("edge-1").await.is_some());
     rig.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "worker"}})).await;
     let mut others = batch(Lane::Status, 0, vec![(1, report())]);
     others.node = node_name("worker");
-    let outcome = uploads.take(others).await.unwrap();
+    let outcome = uploads.ingest(others).await.unwrap();
     assert_eq!(reasons(&outcome), [(1, RefusedReason::Other)]);
-    assert!(outcome.refused[0].message.contains("made by somebody else"), "{outcome:?}");
+    assert!(outcome.refused[0].message.contains("has no label edgesync.io/edge=true"), "{outcome:?}");
 }

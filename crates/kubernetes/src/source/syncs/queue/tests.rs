@@ -18,149 +18,149 @@ fn records(range: std::ops::Range<u64>) -> Vec<(Uid, Record)> {
     range.map(|n| (format!("u-{n:03}").into(), record(n))).collect()
 }
 
-fn wanted(job: &Job) -> BTreeMap<&str, Option<&str>> {
+fn desired(job: &Job) -> BTreeMap<&str, Option<&str>> {
     let version = |record: &Option<Record>| record.as_ref().map(|record| record.version.as_str().to_owned());
-    let all = job.wanted.iter().map(|(uid, record)| (&**uid, version(record)));
+    let all = job.desired.iter().map(|(uid, record)| (&**uid, version(record)));
     all.map(|(uid, version)| (uid, version.map(|version| &*version.leak()))).collect()
 }
 
 /// Marks all unlisted nodes as listed, with no records in the cluster.
 fn list(queue: &mut Queue) {
-    for turn in queue.take_unlisted(usize::MAX) {
-        queue.listed(&turn, KnownRecords::new());
+    for entry in queue.take_unlisted(usize::MAX) {
+        queue.listed(&entry, KnownRecords::new());
     }
 }
 
 #[test]
-fn of_each_object_the_newest_is_written() {
+fn only_the_newest_version_of_an_object_is_written() {
     let mut queue = Queue::new(100);
     for version in 1..50 {
         queue.change(&node_name("n"), vec![("u".into(), record(version))], vec![]);
     }
     assert_eq!(queue.len(), 1);
-    assert!(queue.take().is_none(), "what there is has to be read first");
+    assert!(queue.take().is_none(), "the current records must be read first");
     list(&mut queue);
     let job = queue.take().unwrap();
-    assert_eq!(wanted(&job), [("u", Some("49"))].into());
+    assert_eq!(desired(&job), [("u", Some("49"))].into());
     // Changes during a job are queued, and survive its end.
     queue.change(&node_name("n"), vec![("u".into(), record(50)), ("v".into(), record(1))], vec![]);
     assert!(queue.take().is_none(), "one job of a node at a time");
-    queue.finish(job, End::Again);
+    queue.finish(job, Outcome::Continue);
     let job = queue.take().unwrap();
-    assert_eq!(wanted(&job), [("u", Some("50")), ("v", Some("1"))].into());
+    assert_eq!(desired(&job), [("u", Some("50")), ("v", Some("1"))].into());
     let mut done = job;
-    done.wanted.clear();
-    queue.finish(done, End::Again);
+    done.desired.clear();
+    queue.finish(done, Outcome::Continue);
     assert!(queue.take().is_none() && queue.is_settled());
     assert_eq!(queue.len(), 0);
 }
 
 #[test]
-fn nodes_take_turns_of_bounded_length() {
+fn jobs_of_nodes_are_bounded_and_alternate() {
     let mut queue = Queue::new(1000);
     queue.replace(&node_name("a"), records(0..200));
     queue.replace(&node_name("b"), records(0..1));
     list(&mut queue);
     let mut first = queue.take().unwrap();
-    assert_eq!((&*first.node, first.wanted.len()), ("a", AT_A_TURN));
+    assert_eq!((&*first.node, first.desired.len()), ("a", RECORDS_PER_JOB));
     let second = queue.take().unwrap();
     assert_eq!(&*second.node, "b");
-    first.wanted.clear();
-    queue.finish(first, End::Again);
-    assert_eq!(queue.take().unwrap().wanted.len(), AT_A_TURN);
-    assert_eq!(queue.len(), 200 - AT_A_TURN + 1);
+    first.desired.clear();
+    queue.finish(first, Outcome::Continue);
+    assert_eq!(queue.take().unwrap().desired.len(), RECORDS_PER_JOB);
+    assert_eq!(queue.len(), 200 - RECORDS_PER_JOB + 1);
 }
 
 #[test]
-fn what_does_not_fit_makes_its_node_due() {
+fn an_overflow_makes_the_node_due() {
     let mut queue = Queue::new(10);
     queue.replace(&node_name("large"), records(0..20));
     assert_eq!(queue.len(), 20, "alone it fits");
     queue.replace(&node_name("small"), records(0..2));
     queue.change(&node_name("other"), records(0..1), vec![]);
-    assert_eq!((queue.len(), queue.ask()), (20, None), "nobody is asked while there is no room");
+    assert_eq!((queue.len(), queue.take_due()), (20, None), "no node is requested while the queue is full");
     queue.change(&node_name("other"), records(1..2), vec![]);
     queue.forget(&node_name("large"));
     assert_eq!(queue.len(), 0);
-    assert_eq!(queue.ask().as_deref(), Some("other"));
+    assert_eq!(queue.take_due().as_deref(), Some("other"));
     queue.change(&node_name("other"), records(2..3), vec![]);
-    assert_eq!(queue.len(), 0, "all of it is to be told");
+    assert_eq!(queue.len(), 0, "all of its records are requested");
     queue.replace(&node_name("other"), records(0..3));
     queue.change(&node_name("other"), records(3..4), vec!["u-000".into()]);
     list(&mut queue);
     let job = queue.take().unwrap();
-    assert_eq!(wanted(&job).into_keys().collect::<Vec<_>>(), ["u-001", "u-002", "u-003"]);
-    assert_eq!(queue.ask().as_deref(), Some("small"));
-    assert_eq!(queue.ask(), None);
+    assert_eq!(desired(&job).into_keys().collect::<Vec<_>>(), ["u-001", "u-002", "u-003"]);
+    assert_eq!(queue.take_due().as_deref(), Some("small"));
+    assert_eq!(queue.take_due(), None);
 }
 
 #[test]
-fn a_node_that_another_replica_serves_is_written_again_once_it_has_come_back() {
+fn a_fenced_node_is_due_after_its_next_change() {
     let mut queue = Queue::new(10);
     queue.replace(&node_name("n"), records(0..3));
     queue.fence(&node_name("n"));
     list(&mut queue);
     assert!(queue.take().is_none() && queue.is_settled());
-    assert_eq!(queue.ask(), None);
+    assert_eq!(queue.take_due(), None);
     queue.change(&node_name("n"), records(0..1), vec![]);
-    assert_eq!((queue.ask().as_deref(), queue.len()), (Some("n"), 0));
+    assert_eq!((queue.take_due().as_deref(), queue.len()), (Some("n"), 0));
     queue.fence(&node_name("m"));
     queue.replace(&node_name("m"), records(0..1));
-    assert_eq!((queue.ask(), queue.len()), (None, 1), "all of it is told already");
+    assert_eq!((queue.take_due(), queue.len()), (None, 1), "all of its records are set");
 }
 
 #[test]
-fn what_cannot_be_written_waits_until_it_is_tried_again() {
+fn failed_writes_wait_until_they_are_resumed() {
     let mut queue = Queue::new(10);
     queue.replace(&node_name("n"), records(0..2));
-    let turns = queue.take_unlisted(9);
-    queue.not_listed(turns.into_iter().next().unwrap());
+    let entries_to_list = queue.take_unlisted(9);
+    queue.not_listed(entries_to_list.into_iter().next().unwrap());
     assert!(queue.take_unlisted(9).is_empty() && !queue.is_settled());
     queue.resume();
     list(&mut queue);
     let job = queue.take().unwrap();
-    queue.finish(job, End::Later);
+    queue.finish(job, Outcome::Later);
     assert!(queue.take().is_none() && queue.len() == 2);
     queue.change(&node_name("n"), records(2..3), vec![]);
     assert!(queue.take().is_none());
     queue.resume();
     let job = queue.take().unwrap();
-    assert_eq!(job.wanted.len(), 3);
-    queue.finish(job, End::Changed);
+    assert_eq!(job.desired.len(), 3);
+    queue.finish(job, Outcome::Changed);
     assert!(queue.take().is_none());
     assert_eq!(queue.take_unlisted(9).len(), 1, "its records are read again");
 }
 
 #[test]
-fn a_node_that_was_forgotten_and_comes_back_has_one_turn() {
+fn a_node_that_returns_has_one_queue_entry() {
     let mut queue = Queue::new(10);
     queue.replace(&node_name("n"), records(0..2));
     list(&mut queue);
     let job = queue.take().unwrap();
     queue.forget(&node_name("n"));
     queue.replace(&node_name("n"), records(5..6));
-    queue.finish(job, End::Again);
-    assert_eq!(queue.len(), 1, "what is left of before is gone");
+    queue.finish(job, Outcome::Continue);
+    assert_eq!(queue.len(), 1, "the rest of the earlier job is dropped");
     list(&mut queue);
     let job = queue.take().unwrap();
-    assert_eq!(wanted(&job), [("u-005", Some("5"))].into());
+    assert_eq!(desired(&job), [("u-005", Some("5"))].into());
     assert!(queue.take().is_none());
 }
 
 #[test]
-fn a_node_that_leaves_is_forgotten_once_all_is_written() {
+fn a_disconnected_node_is_dropped_after_its_writes() {
     let mut queue = Queue::new(10);
     queue.replace(&node_name("n"), records(0..2));
-    queue.leave(&node_name("n"));
+    queue.forget_when_written(&node_name("n"));
     list(&mut queue);
     let mut job = queue.take().unwrap();
-    job.wanted.clear();
-    queue.finish(job, End::Again);
+    job.desired.clear();
+    queue.finish(job, Outcome::Continue);
     assert!(queue.nodes.is_empty());
     queue.replace(&node_name("m"), vec![]);
     list(&mut queue);
     assert!(queue.take().is_none());
     assert_eq!(queue.nodes.len(), 1);
-    queue.leave(&node_name("m"));
+    queue.forget_when_written(&node_name("m"));
     assert!(queue.nodes.is_empty());
 }

@@ -38,7 +38,7 @@ fn batch(confirmed: u64, items: &[(u64, bool, EffectContent)]) -> UploadBatch {
 }
 
 async fn take(replica: &Replica, batch: UploadBatch) -> Vec<RefusedReason> {
-    let outcome = replica.uploads.take(batch).await.unwrap();
+    let outcome = replica.uploads.ingest(batch).await.unwrap();
     outcome.refused.into_iter().map(|refused| refused.reason).collect()
 }
 
@@ -75,7 +75,7 @@ async fn start() -> (Rig, Replica) {
 }
 
 #[tokio::test]
-async fn the_record_shows_what_is_in_effect_and_keeps_it_when_the_version_held_changes() {
+async fn effect_labels_survive_a_change_of_the_held_version() {
     let (rig, a) = start().await;
     a.syncs.replace(&node_name("edge-1"), held(41));
     write(&a).await;
@@ -100,7 +100,7 @@ async fn the_record_shows_what_is_in_effect_and_keeps_it_when_the_version_held_c
 }
 
 #[tokio::test]
-async fn a_record_that_nobody_has_written_yet_is_made_and_none_of_what_is_not_placed() {
+async fn a_missing_record_is_created_for_placed_objects_only() {
     let (rig, a) = start().await;
     let good = effect(Some(41), 41, EffectState::InEffect);
     assert_eq!(take(&a, batch(0, &[(1, false, good.clone())])).await, [RefusedReason::NotPlaced]);
@@ -120,7 +120,7 @@ async fn a_record_that_nobody_has_written_yet_is_made_and_none_of_what_is_not_pl
 }
 
 #[tokio::test]
-async fn a_replica_that_serves_the_node_no_more_and_the_record_of_somebody_else_change_nothing() {
+async fn a_fenced_replica_labels_no_record_and_foreign_records_stay() {
     let (rig, a) = start().await;
     let good = || effect(Some(41), 41, EffectState::InEffect);
     take(&a, batch(0, &[(1, true, good())])).await;
@@ -129,7 +129,7 @@ async fn a_replica_that_serves_the_node_no_more_and_the_record_of_somebody_else_
     let newer = effect(Some(42), 42, EffectState::InEffect);
     take(&b, batch(2, &[(3, true, newer)])).await;
     let late = batch(1, &[(2, true, effect(Some(41), 42, EffectState::NotInEffect))]);
-    let error = a.uploads.take(late).await.unwrap_err().to_string();
+    let error = a.uploads.ingest(late).await.unwrap_err().to_string();
     assert!(error.contains("another replica"), "{error}");
     assert_eq!(shown(&rig).await, [json!("42"), json!("InEffect"), json!("41")]);
 
@@ -144,20 +144,20 @@ async fn a_replica_that_serves_the_node_no_more_and_the_record_of_somebody_else_
 }
 
 #[tokio::test]
-async fn where_not_every_object_has_a_record_nothing_is_shown_and_nothing_held_up() {
+async fn effect_reports_are_accepted_without_object_syncs() {
     let (rig, a) = start().await;
     let uploads = Uploads::new(rig.requests(), a.leases.clone(), a.nodes.clone(), None);
     let outcome =
-        uploads.take(batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await.unwrap();
+        uploads.ingest(batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await.unwrap();
     assert_eq!((outcome.taken.last.status, outcome.refused), (1, Vec::new()));
     assert_eq!(record(&rig).await, None);
 }
 
 #[tokio::test]
-async fn what_a_lost_database_file_knew_is_shown_no_more_once_the_node_is_welcome_with_another_one() {
+async fn labels_of_a_lost_database_are_removed_with_the_new_epoch() {
     let (rig, a) = start().await;
     take(&a, batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await;
-    a.syncs.follow(&node_name("edge-1"), Epoch(7));
+    a.syncs.set_epoch(&node_name("edge-1"), Epoch(7));
     a.syncs.replace(&node_name("edge-1"), held(41));
     write(&a).await;
     assert_eq!(shown(&rig).await, [json!("41"), json!("InEffect"), json!("41")]);
@@ -165,7 +165,7 @@ async fn what_a_lost_database_file_knew_is_shown_no_more_once_the_node_is_welcom
     // Another replica serves the node with a new database file that holds the same objects.
     let b = rig.replica("b");
     b.leases.claim(&node_name("edge-1")).await.unwrap();
-    b.syncs.follow(&node_name("edge-1"), Epoch(8));
+    b.syncs.set_epoch(&node_name("edge-1"), Epoch(8));
     b.syncs.replace(&node_name("edge-1"), held(41));
     write(&b).await;
     assert_eq!(shown(&rig).await, [Value::Null, Value::Null, json!("41")]);

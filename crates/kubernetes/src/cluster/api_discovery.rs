@@ -13,7 +13,7 @@ use super::plan::Kinds;
 use edgesync_object::{Resource, ResourceVersion, Scope};
 
 /// Concurrent discovery requests.
-const AT_A_TIME: usize = 8;
+const CONCURRENCY: usize = 8;
 /// Group in which Kubernetes before 1.22 serves resources of other groups a second time.
 const OLD_GROUP: &str = "extensions";
 
@@ -22,15 +22,16 @@ pub(super) async fn discover(client: &Client) -> Result<Kinds, kube::Error> {
     check_ready(client).await?;
     let core = client.list_core_api_resources("v1").await?;
     let groups = client.list_api_groups().await?.groups;
-    let mut kinds = Kinds { served: read("", "v1", core.resources), unasked: BTreeSet::new() };
+    let mut kinds = Kinds { served: watchable("", "v1", core.resources), undiscovered: BTreeSet::new() };
     let groups = groups.into_iter().filter(|group| group.name != OLD_GROUP);
-    let mut asked = stream::iter(groups.map(|group| of_group(client, group))).buffer_unordered(AT_A_TIME);
-    while let Some((group, served)) = asked.next().await {
+    let mut discovered =
+        stream::iter(groups.map(|group| of_group(client, group))).buffer_unordered(CONCURRENCY);
+    while let Some((group, served)) = discovered.next().await {
         match served {
             Ok(served) => kinds.served.extend(served),
             Err(error) => {
-                tracing::debug!(group, %error, "a part of the API does not answer");
-                kinds.unasked.insert(group);
+                tracing::debug!(group, %error, "discovery of an API group failed");
+                kinds.undiscovered.insert(group);
             }
         }
     }
@@ -47,7 +48,7 @@ async fn check_ready(client: &Client) -> Result<(), kube::Error> {
             // The body has one line per check.
             let failed = status.message.lines().filter_map(|line| line.strip_prefix("[-]"));
             let failed: Vec<&str> = failed.filter_map(|line| line.split(' ').next()).collect();
-            status.message = format!("it is not ready: {}", failed.join(", "));
+            status.message = format!("not ready: {}", failed.join(", "));
             Err(kube::Error::Api(status))
         }
         // The path may be missing or forbidden.
@@ -66,7 +67,7 @@ pub(super) async fn reached(client: &Client) -> Result<ResourceVersion, kube::Er
 }
 
 /// Converts a kind to the client library's type.
-pub(super) fn to_ask_for(resource: &Resource) -> ApiResource {
+pub(super) fn api_resource(resource: &Resource) -> ApiResource {
     ApiResource {
         group: resource.group.clone(),
         version: resource.version.clone(),
@@ -86,7 +87,7 @@ async fn of_group(client: &Client, group: APIGroup) -> (String, Result<Vec<Arc<R
     for version in versions {
         match client.list_api_group_resources(&format!("{}/{version}", group.name)).await {
             Ok(list) => {
-                for resource in read(&group.name, &version, list.resources) {
+                for resource in watchable(&group.name, &version, list.resources) {
                     found.entry(resource.plural.clone()).or_insert(resource);
                 }
             }
@@ -98,7 +99,7 @@ async fn of_group(client: &Client, group: APIGroup) -> (String, Result<Vec<Arc<R
     (group.name, Ok(found.into_values().collect()))
 }
 
-fn read(group: &str, version: &str, resources: Vec<APIResource>) -> Vec<Arc<Resource>> {
+fn watchable(group: &str, version: &str, resources: Vec<APIResource>) -> Vec<Arc<Resource>> {
     let can = |resource: &APIResource, verb: &str| resource.verbs.iter().any(|have| have == verb);
     let watched = resources
         .into_iter()

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::leases::{Found, Leases};
+use super::leases::{Leases, StoredLease};
 use super::nodes::Nodes;
 use super::requests::Requests;
 use edgesync_fleet::source::Result;
@@ -22,57 +22,58 @@ use edgesync_protocol::node::{
 };
 
 /// Interval of the check.
-pub(super) const EVERY: Duration = Duration::from_secs(10);
+pub(super) const INTERVAL: Duration = Duration::from_secs(10);
 /// The Lease of the controller manager.
 const MANAGER: (&str, &str) = ("kube-system", "kube-controller-manager");
 /// Duration of that Lease if it has none.
 const MANAGER_SECONDS: Duration = Duration::from_secs(15);
 /// Reason of all conditions after expiry, as set by the node lifecycle controller.
 const STATUS_UNKNOWN: &str = "NodeStatusUnknown";
-const NO_RENEWAL: &str = "the agent has stopped renewing its Lease";
+const EXPIRED_MESSAGE: &str = "agent stopped renewing its Lease";
 /// Prefix of edgesync's conditions.
 const OWN: &str = "edgesync.io/";
 
 /// State of the check; each leader starts with a new one.
 #[derive(Debug)]
-pub(super) struct Sweep {
+pub(super) struct LeaseExpiryCheck {
     requests: Requests,
     leases: Leases,
     nodes: Nodes,
     lease: Resource,
-    silences: Silences,
+    unchanged: UnchangedLeases,
     manager: Option<(String, Instant)>,
 }
 
 /// Leases that have not changed, with the time since when. Pure.
 #[derive(Debug, Default)]
-struct Silences {
-    seen: HashMap<NodeName, Seen>,
-    told: HashSet<NodeName>,
+struct UnchangedLeases {
+    observed: HashMap<NodeName, ObservedRenewal>,
+    marked: HashSet<NodeName>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct ObservedRenewal {
     renewed: Timestamp,
     since: Instant,
 }
 
-impl Silences {
+impl UnchangedLeases {
     /// Records the current Leases. Returns the nodes with an expired Lease that is not marked yet.
-    fn look(&mut self, now: Instant, leases: &[Found]) -> Vec<NodeName> {
+    fn update(&mut self, now: Instant, leases: &[StoredLease]) -> Vec<NodeName> {
         let there: HashSet<&str> = leases.iter().map(|lease| lease.renewal.node.as_str()).collect();
-        self.seen.retain(|node, _| there.contains(&**node));
-        self.told.retain(|node| there.contains(&**node));
+        self.observed.retain(|node, _| there.contains(&**node));
+        self.marked.retain(|node| there.contains(&**node));
         let mut silent = Vec::new();
-        for Found { renewal, .. } in leases {
+        for StoredLease { renewal, .. } in leases {
             let node = renewal.node.clone();
             let renewed = renewal.renewed;
-            let seen = self.seen.entry(node.clone()).or_insert(Seen { renewed, since: now });
-            if seen.renewed != renewed {
-                *seen = Seen { renewed, since: now };
-                self.told.remove(&node);
-            } else if now.duration_since(seen.since) >= Duration::from_secs(renewal.seconds.into())
-                && !self.told.contains(&node)
+            let observed =
+                self.observed.entry(node.clone()).or_insert(ObservedRenewal { renewed, since: now });
+            if observed.renewed != renewed {
+                *observed = ObservedRenewal { renewed, since: now };
+                self.marked.remove(&node);
+            } else if now.duration_since(observed.since) >= Duration::from_secs(renewal.seconds.into())
+                && !self.marked.contains(&node)
             {
                 silent.push(node);
             }
@@ -81,32 +82,32 @@ impl Silences {
     }
 }
 
-impl Sweep {
+impl LeaseExpiryCheck {
     pub(super) fn new(requests: &Requests, leases: &Leases, nodes: Nodes) -> Self {
         Self {
             requests: requests.clone(),
             leases: leases.clone(),
             nodes,
             lease: kinds::guess("coordination.k8s.io/v1", "Lease", true),
-            silences: Silences::default(),
+            unchanged: UnchangedLeases::default(),
             manager: None,
         }
     }
 
-    /// Checks all Leases. Called every [`EVERY`] while this replica leads. Returns the number of
+    /// Checks all Leases. Called every [`INTERVAL`] while this replica leads. Returns the number of
     /// nodes newly marked.
     ///
     /// # Errors
     /// The Leases could not be read, or a Node not written; the next check retries.
-    pub(super) async fn look(&mut self) -> Result<usize> {
+    pub(super) async fn run(&mut self) -> Result<usize> {
         let managed = self.is_managed().await?;
         let leases = self.leases.list().await?;
         let (mut count, mut failed) = (0, None);
-        for node in self.silences.look(Instant::now(), &leases) {
+        for node in self.unchanged.update(Instant::now(), &leases) {
             match self.nodes.edit(&node, |object| all_unknown(object, managed, Timestamp::now())).await {
                 Ok(_) => {
                     count += 1;
-                    self.silences.told.insert(node);
+                    self.unchanged.marked.insert(node);
                 }
                 Err(error) => failed = Some(error.into_source(&node)),
             }
@@ -128,7 +129,7 @@ impl Sweep {
             self.manager = None;
         }
         let (_, since) = self.manager.get_or_insert_with(|| (version.to_owned(), Instant::now()));
-        Ok(since.elapsed() < good.max(EVERY * 2))
+        Ok(since.elapsed() < good.max(INTERVAL * 2))
     }
 }
 
@@ -150,7 +151,7 @@ fn all_unknown(node: &mut Object, managed: bool, now: Timestamp) {
             condition,
             status: ConditionStatus::Unknown,
             reason: STATUS_UNKNOWN.to_owned(),
-            message: NO_RENEWAL.to_owned(),
+            message: EXPIRED_MESSAGE.to_owned(),
             last_transition_time: None,
         };
         set_node_condition(node, &condition, now);

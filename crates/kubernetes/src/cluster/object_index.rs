@@ -16,8 +16,8 @@ pub(super) struct WatchId(pub(super) u32);
 
 /// All objects reported by watches.
 #[derive(Debug, Default)]
-pub(super) struct Holdings {
-    objects: HashMap<Uid, Held>,
+pub(super) struct ObjectIndex {
+    objects: HashMap<Uid, IndexedObject>,
     /// Number of objects per watch.
     counts: HashMap<WatchId, usize>,
     /// UIDs listed so far, for watches with a list in progress.
@@ -26,7 +26,7 @@ pub(super) struct Holdings {
 
 /// An object's identity and version.
 #[derive(Debug)]
-struct Held {
+struct IndexedObject {
     version: ResourceVersion,
     resource: Arc<Resource>,
     namespace: Arc<str>,
@@ -35,7 +35,7 @@ struct Held {
     by: Vec<WatchId>,
 }
 
-impl Held {
+impl IndexedObject {
     /// Returns the remaining summary of a deleted object.
     fn into_summary(self, uid: Uid) -> Summary {
         let Self { version, resource, namespace, name, .. } = self;
@@ -55,9 +55,9 @@ impl Held {
     }
 }
 
-impl Holdings {
+impl ObjectIndex {
     /// Starts the list of a watch.
-    pub(super) fn begin(&mut self, watch: WatchId) {
+    pub(super) fn start_list(&mut self, watch: WatchId) {
         self.listing.insert(watch, HashSet::new());
     }
 
@@ -72,36 +72,36 @@ impl Holdings {
     /// Records an object of a watch. Returns whether it is a change: another watch may have
     /// reported the same or a newer version.
     pub(super) fn set(&mut self, watch: WatchId, object: &Summary) -> bool {
-        let mut held = match self.objects.entry(object.uid.clone()) {
+        let mut known = match self.objects.entry(object.uid.clone()) {
             Entry::Vacant(entry) => {
                 let Summary { version, resource, namespace, name, .. } = object.clone();
-                entry.insert(Held { version, resource, namespace, name, by: vec![watch] });
+                entry.insert(IndexedObject { version, resource, namespace, name, by: vec![watch] });
                 *self.counts.entry(watch).or_default() += 1;
                 return true;
             }
             Entry::Occupied(entry) => entry,
         };
-        let held = held.get_mut();
-        if !held.by.contains(&watch) {
-            held.by.push(watch);
+        let known = known.get_mut();
+        if !known.by.contains(&watch) {
+            known.by.push(watch);
             *self.counts.entry(watch).or_default() += 1;
         }
-        let is_news = match object.version.relation(&held.version) {
-            Relation::Equal => held.resource != object.resource,
+        let is_change = match object.version.relation(&known.version) {
+            Relation::Equal => known.resource != object.resource,
             // Watches are not in step, so an older version is ignored. The only watch of an object
             // goes back only if its cluster does.
-            Relation::Older => held.by.len() == 1,
+            Relation::Older => known.by.len() == 1,
             Relation::Newer | Relation::Different => true,
         };
-        if is_news {
-            held.version = object.version.clone();
-            held.resource = Arc::clone(&object.resource);
+        if is_change {
+            known.version = object.version.clone();
+            known.resource = Arc::clone(&object.resource);
         }
-        is_news
+        is_change
     }
 
     /// Completes the list of a watch. Returns the objects deleted since its previous list.
-    pub(super) fn complete(&mut self, watch: WatchId) -> Vec<Summary> {
+    pub(super) fn finish_list(&mut self, watch: WatchId) -> Vec<Summary> {
         let listed = self.listing.remove(&watch).unwrap_or_default();
         // Each listed object is also counted, so equal counts mean that nothing is missing.
         if self.counts.get(&watch).is_none_or(|count| *count == listed.len()) {
@@ -116,46 +116,46 @@ impl Holdings {
         if let Some(listed) = self.listing.get_mut(&watch) {
             listed.remove(uid);
         }
-        let Some(held) = self.objects.get_mut(uid).filter(|held| held.by.contains(&watch)) else {
+        let Some(known) = self.objects.get_mut(uid).filter(|known| known.by.contains(&watch)) else {
             return false;
         };
-        held.by.retain(|by| *by != watch);
-        let is_gone = held.by.is_empty();
-        if is_gone {
+        known.by.retain(|by| *by != watch);
+        let is_deleted = known.by.is_empty();
+        if is_deleted {
             self.objects.remove(uid);
         }
         if let Some(count) = self.counts.get_mut(&watch) {
             *count -= 1;
         }
-        is_gone
+        is_deleted
     }
 
     /// Releases a watch. Returns the objects that only it reported.
     pub(super) fn release(&mut self, watch: WatchId) -> Vec<Summary> {
         self.listing.remove(&watch);
-        let gone = self.drop_from(watch, |_| true);
+        let deleted = self.drop_from(watch, |_| true);
         self.counts.remove(&watch);
-        gone
+        deleted
     }
 
     /// Invalidates all versions after a restore of the cluster, so that older ones count as
     /// changes.
-    pub(super) fn doubt(&mut self) {
-        for held in self.objects.values_mut() {
-            held.version = 0.into();
+    pub(super) fn invalidate_versions(&mut self) {
+        for known in self.objects.values_mut() {
+            known.version = 0.into();
         }
     }
 
     fn drop_from(&mut self, watch: WatchId, mut dropped: impl FnMut(&Uid) -> bool) -> Vec<Summary> {
         let count = self.counts.entry(watch).or_default();
-        let gone = self.objects.extract_if(|uid, held| {
-            if held.by.contains(&watch) && dropped(uid) {
-                held.by.retain(|by| *by != watch);
+        let deleted = self.objects.extract_if(|uid, known| {
+            if known.by.contains(&watch) && dropped(uid) {
+                known.by.retain(|by| *by != watch);
                 *count -= 1;
             }
-            held.by.is_empty()
+            known.by.is_empty()
         });
-        gone.map(|(uid, held)| held.into_summary(uid)).collect()
+        deleted.map(|(uid, known)| known.into_summary(uid)).collect()
     }
 }
 
@@ -174,77 +174,77 @@ mod tests {
         Summary::of(&serde_json::from_value(object).unwrap(), resource, version.into())
     }
 
-    fn uids(gone: &[Summary]) -> BTreeSet<&str> {
-        gone.iter().map(|summary| &*summary.uid).collect()
+    fn uids(deleted: &[Summary]) -> BTreeSet<&str> {
+        deleted.iter().map(|summary| &*summary.uid).collect()
     }
 
-    fn listed(holdings: &mut Holdings, watch: WatchId, uids: &[&str]) -> Vec<Summary> {
-        holdings.begin(watch);
+    fn listed(index: &mut ObjectIndex, watch: WatchId, uids: &[&str]) -> Vec<Summary> {
+        index.start_list(watch);
         for uid in uids {
-            holdings.list(watch, &object(uid, 1));
+            index.list(watch, &object(uid, 1));
         }
-        holdings.complete(watch)
+        index.finish_list(watch)
     }
 
     #[test]
-    fn what_a_complete_list_leaves_out_is_gone_and_a_list_that_breaks_off_leaves_nothing_out() {
-        let mut holdings = Holdings::default();
-        assert!(listed(&mut holdings, ONE, &["a", "b", "c"]).is_empty());
+    fn only_a_complete_list_deletes_missing_objects() {
+        let mut index = ObjectIndex::default();
+        assert!(listed(&mut index, ONE, &["a", "b", "c"]).is_empty());
         // The list breaks off after its first part and restarts.
-        holdings.begin(ONE);
-        assert!(!holdings.list(ONE, &object("a", 1)), "it is known in this version");
-        holdings.begin(ONE);
-        assert!(holdings.list(ONE, &object("b", 2)));
-        assert!(holdings.set(ONE, &object("d", 3)));
-        holdings.list(ONE, &object("d", 3));
-        let gone = holdings.complete(ONE);
-        assert_eq!(uids(&gone), BTreeSet::from(["a", "c"]));
+        index.start_list(ONE);
+        assert!(!index.list(ONE, &object("a", 1)), "it is known in this version");
+        index.start_list(ONE);
+        assert!(index.list(ONE, &object("b", 2)));
+        assert!(index.set(ONE, &object("d", 3)));
+        index.list(ONE, &object("d", 3));
+        let deleted = index.finish_list(ONE);
+        assert_eq!(uids(&deleted), BTreeSet::from(["a", "c"]));
         assert_eq!(
-            (&*gone[0].namespace, &*gone[0].name, &*gone[0].resource.kind),
+            (&*deleted[0].namespace, &*deleted[0].name, &*deleted[0].resource.kind),
             ("shop", "a", "ConfigMap")
         );
     }
 
     #[test]
-    fn an_object_that_another_watch_tells_of_is_not_gone() {
-        let mut holdings = Holdings::default();
-        listed(&mut holdings, ONE, &["a", "b"]);
-        listed(&mut holdings, TWO, &["a"]);
-        assert!(!holdings.remove(ONE, "a") && holdings.remove(ONE, "b"));
-        assert!(listed(&mut holdings, ONE, &[]).is_empty());
-        assert!(holdings.remove(TWO, "a") && !holdings.remove(TWO, "a"));
-        assert_eq!(holdings.counts, HashMap::from([(ONE, 0), (TWO, 0)]));
+    fn an_object_stays_while_another_watch_reports_it() {
+        let mut index = ObjectIndex::default();
+        listed(&mut index, ONE, &["a", "b"]);
+        listed(&mut index, TWO, &["a"]);
+        assert!(!index.remove(ONE, "a") && index.remove(ONE, "b"));
+        assert!(listed(&mut index, ONE, &[]).is_empty());
+        assert!(index.remove(TWO, "a") && !index.remove(TWO, "a"));
+        assert_eq!(index.counts, HashMap::from([(ONE, 0), (TWO, 0)]));
     }
 
     #[test]
-    fn a_watch_that_is_behind_another_one_takes_nothing_back() {
-        let mut holdings = Holdings::default();
-        listed(&mut holdings, ONE, &["a"]);
-        assert!(holdings.set(ONE, &object("a", 5)));
-        assert!(!holdings.set(TWO, &object("a", 4)) && !holdings.set(TWO, &object("a", 5)));
-        assert!(holdings.set(TWO, &object("a", 6)));
+    fn a_lagging_watch_reverts_nothing() {
+        let mut index = ObjectIndex::default();
+        listed(&mut index, ONE, &["a"]);
+        assert!(index.set(ONE, &object("a", 5)));
+        assert!(!index.set(TWO, &object("a", 4)) && !index.set(TWO, &object("a", 5)));
+        assert!(index.set(TWO, &object("a", 6)));
         // As the only watch, it reports a cluster that was restored.
-        assert!(!holdings.remove(ONE, "a"));
-        assert!(holdings.set(TWO, &object("a", 3)));
+        assert!(!index.remove(ONE, "a"));
+        assert!(index.set(TWO, &object("a", 3)));
     }
 
     #[test]
-    fn of_a_cluster_that_was_restored_older_versions_are_taken_from_whichever_watch_tells_them() {
-        let mut holdings = Holdings::default();
-        holdings.set(ONE, &object("a", 5));
-        assert!(!holdings.set(TWO, &object("a", 3)));
-        holdings.doubt();
-        assert!(holdings.set(TWO, &object("a", 3)) && !holdings.set(ONE, &object("a", 3)));
-        assert!(!holdings.remove(ONE, "a"), "who tells of it is known");
+    fn a_restored_cluster_may_report_older_versions() {
+        let mut index = ObjectIndex::default();
+        index.set(ONE, &object("a", 5));
+        assert!(!index.set(TWO, &object("a", 3)));
+        index.invalidate_versions();
+        assert!(index.set(TWO, &object("a", 3)) && !index.set(ONE, &object("a", 3)));
+        assert!(!index.remove(ONE, "a"), "the other watch still reports it");
     }
 
     #[test]
-    fn with_a_watch_that_is_given_up_goes_what_it_alone_tells_of() {
-        let mut holdings = Holdings::default();
-        listed(&mut holdings, ONE, &["a", "b"]);
-        listed(&mut holdings, TWO, &["b", "c"]);
-        assert_eq!(uids(&holdings.release(ONE)), BTreeSet::from(["a"]));
-        assert_eq!(uids(&holdings.release(TWO)), BTreeSet::from(["b", "c"]));
-        assert!(holdings.objects.is_empty() && holdings.listing.is_empty() && holdings.counts.is_empty());
+    fn a_released_watch_deletes_objects_that_only_it_reported() {
+        let mut index = ObjectIndex::default();
+        listed(&mut index, ONE, &["a", "b"]);
+        listed(&mut index, TWO, &["b", "c"]);
+        assert_eq!(uids(&index.release(ONE)), BTreeSet::from(["a"]));
+        assert_eq!(uids(&index.release(TWO)), BTreeSet::from(["b", "c"]));
+        assert!(index.objects.is_empty() && index.listing.is_empty() && index.counts.is_empty());
     }
 }

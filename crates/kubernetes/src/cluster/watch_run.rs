@@ -11,13 +11,13 @@ use kube::{Client, Error};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
-use super::kinds;
-use super::plan::{Place, Spot, Watch};
+use super::api_discovery;
+use super::plan::{Namespaces, Watch, WatchScope};
 use edgesync_object::{Object, Resource, ResourceVersion};
 use edgesync_placement::Summary;
 
 /// Maximum number of objects in one part of a list.
-const PART: usize = 256;
+const PART_OBJECTS: usize = 256;
 /// Size in bytes from which a part takes no more objects.
 const PART_BYTES: usize = 1 << 20;
 /// Page size of list requests.
@@ -26,11 +26,11 @@ pub(super) const PAGE: u32 = 500;
 /// later.
 pub(super) const WATCH_SECONDS: u32 = 120;
 /// Delay before a restart of a watch that could not be started.
-const PAUSE: Duration = Duration::from_secs(1);
+const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// An object as read from the cluster.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ObservedObject {
     /// Placement's view of the object.
     pub summary: Arc<Summary>,
     /// The object as JSON text, without `metadata.managedFields`.
@@ -39,17 +39,17 @@ pub struct Seen {
 
 /// An event of a watch.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum ScopeEvent {
     /// A list has started.
-    Begun,
+    ListStarted,
     /// A part of the list.
-    Listed(Vec<Seen>),
+    Listed(Vec<ObservedObject>),
     /// The list is complete.
     Complete,
     /// An object was added or modified.
-    Set(Seen),
+    Updated(ObservedObject),
     /// An object was deleted, or no longer matches the selector.
-    Gone(Seen),
+    Deleted(ObservedObject),
     /// The watch failed and is retried.
     Failed(Failure),
 }
@@ -78,9 +78,9 @@ impl Failure {
 /// An event of one run of a watch. Run numbers are never reused.
 #[derive(Debug)]
 pub(super) struct Message {
-    pub(super) spot: Arc<Spot>,
+    pub(super) scope: Arc<WatchScope>,
     pub(super) run: u64,
-    pub(super) told: Told,
+    pub(super) event: ScopeEvent,
 }
 
 /// A task that is aborted on drop.
@@ -96,23 +96,23 @@ impl Drop for Task {
 /// Starts a run of a watch.
 pub(super) fn start(
     client: Client,
-    spot: Arc<Spot>,
+    scope: Arc<WatchScope>,
     watch: &Watch,
     number: u64,
     to: mpsc::Sender<Message>,
 ) -> Task {
     let config = watcher::Config {
         label_selector: (!watch.selector.is_empty()).then(|| watch.selector.to_string()),
-        field_selector: watch.on_a_node.then(|| "spec.nodeName!=".to_owned()),
+        field_selector: watch.bound_only.then(|| "spec.nodeName!=".to_owned()),
         timeout: Some(WATCH_SECONDS),
         page_size: Some(PAGE),
         // Paged lists work with every version of Kubernetes.
         ..watcher::Config::default()
     };
-    let run = Run { client, spot, resource: Arc::clone(&watch.resource), config, number, to };
+    let run = Run { client, scope, resource: Arc::clone(&watch.resource), config, number, to };
     Task(tokio::spawn(async move {
         while run.follow().await.is_some() {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RESTART_DELAY).await;
         }
     }))
 }
@@ -120,7 +120,7 @@ pub(super) fn start(
 /// One run of a watch.
 struct Run {
     client: Client,
-    spot: Arc<Spot>,
+    scope: Arc<WatchScope>,
     resource: Arc<Resource>,
     config: watcher::Config,
     number: u64,
@@ -130,21 +130,21 @@ struct Run {
 /// A part of a list under construction.
 #[derive(Default)]
 struct Part {
-    objects: Vec<Seen>,
+    objects: Vec<ObservedObject>,
     bytes: usize,
 }
 
 impl Part {
     /// Adds an object. Returns the part if it is full.
-    fn add(&mut self, object: Seen) -> Option<Told> {
+    fn add(&mut self, object: ObservedObject) -> Option<ScopeEvent> {
         self.bytes += object.body.len();
         self.objects.push(object);
-        if self.objects.len() < PART && self.bytes < PART_BYTES { None } else { self.take() }
+        if self.objects.len() < PART_OBJECTS && self.bytes < PART_BYTES { None } else { self.take() }
     }
 
-    fn take(&mut self) -> Option<Told> {
+    fn take(&mut self) -> Option<ScopeEvent> {
         let Self { objects, .. } = std::mem::take(self);
-        (!objects.is_empty()).then_some(Told::Listed(objects))
+        (!objects.is_empty()).then_some(ScopeEvent::Listed(objects))
     }
 }
 
@@ -152,15 +152,16 @@ impl Run {
     /// Lists and watches until a restart is necessary; `None` if the receiver was dropped.
     async fn follow(&self) -> Option<()> {
         let mut part = Part::default();
-        let events = watcher(api(self.client.clone(), &self.resource, &self.spot.place), self.config.clone());
+        let events =
+            watcher(api(self.client.clone(), &self.resource, &self.scope.namespaces), self.config.clone());
         let mut events = std::pin::pin!(events.default_backoff());
         while let Some(event) = events.next().await {
-            let begins_anew = begins_anew(&event);
-            for told in self.told(event, &mut part).into_iter().flatten() {
-                let message = Message { spot: Arc::clone(&self.spot), run: self.number, told };
+            let needs_relist = needs_relist(&event);
+            for event in self.convert(event, &mut part).into_iter().flatten() {
+                let message = Message { scope: Arc::clone(&self.scope), run: self.number, event };
                 self.to.send(message).await.ok()?;
             }
-            if begins_anew {
+            if needs_relist {
                 break;
             }
         }
@@ -168,19 +169,25 @@ impl Run {
     }
 
     /// Translates an event of the client library.
-    fn told(&self, event: watcher::Result<Event<DynamicObject>>, part: &mut Part) -> [Option<Told>; 2] {
-        let told = match event {
+    fn convert(
+        &self,
+        event: watcher::Result<Event<DynamicObject>>,
+        part: &mut Part,
+    ) -> [Option<ScopeEvent>; 2] {
+        let event = match event {
             Ok(Event::Init) => {
                 *part = Part::default();
-                Some(Told::Begun)
+                Some(ScopeEvent::ListStarted)
             }
-            Ok(Event::InitApply(object)) => seen(&self.resource, object).and_then(|object| part.add(object)),
-            Ok(Event::InitDone) => return [part.take(), Some(Told::Complete)],
-            Ok(Event::Apply(object)) => seen(&self.resource, object).map(Told::Set),
-            Ok(Event::Delete(object)) => seen(&self.resource, object).map(Told::Gone),
-            Err(error) => failure(error).map(Told::Failed),
+            Ok(Event::InitApply(object)) => {
+                observed(&self.resource, object).and_then(|object| part.add(object))
+            }
+            Ok(Event::InitDone) => return [part.take(), Some(ScopeEvent::Complete)],
+            Ok(Event::Apply(object)) => observed(&self.resource, object).map(ScopeEvent::Updated),
+            Ok(Event::Delete(object)) => observed(&self.resource, object).map(ScopeEvent::Deleted),
+            Err(error) => failure(error).map(ScopeEvent::Failed),
         };
-        [told, None]
+        [event, None]
     }
 }
 
@@ -206,18 +213,18 @@ pub(super) fn definitions(client: Client, changed: Arc<Notify>) -> Task {
     }))
 }
 
-pub(super) fn api(client: Client, resource: &Resource, place: &Place) -> Api<DynamicObject> {
-    let kind = kinds::to_ask_for(resource);
-    match place {
-        Place::Everywhere => Api::all_with(client, &kind),
-        Place::Namespace(name) => Api::namespaced_with(client, name, &kind),
+pub(super) fn api(client: Client, resource: &Resource, namespaces: &Namespaces) -> Api<DynamicObject> {
+    let kind = api_discovery::api_resource(resource);
+    match namespaces {
+        Namespaces::All => Api::all_with(client, &kind),
+        Namespaces::One(name) => Api::namespaced_with(client, name, &kind),
     }
 }
 
 /// Returns whether a failed watch must restart with a list. When a watch request fails, the watcher
 /// repeats the same one: forever if its version has expired, and silently once access is granted
 /// again.
-pub(super) fn begins_anew(event: &watcher::Result<Event<DynamicObject>>) -> bool {
+pub(super) fn needs_relist(event: &watcher::Result<Event<DynamicObject>>) -> bool {
     let Err(watcher::Error::WatchStartFailed(Error::Api(status))) = event else { return false };
     status.code == 410 || status.is_forbidden() || status.is_not_found()
 }
@@ -230,7 +237,7 @@ pub(super) fn failure(error: watcher::Error) -> Option<Failure> {
         | watcher::Error::WatchFailed(error) => error,
         watcher::Error::WatchError(status) => Error::Api(status),
         watcher::Error::NoResourceVersion => {
-            let why = "the server gives lists without a resourceVersion: this kind cannot be watched";
+            let why = "kind not watchable: its lists have no resourceVersion";
             return Some(Failure::Refused(why.to_owned()));
         }
     };
@@ -239,7 +246,7 @@ pub(super) fn failure(error: watcher::Error) -> Option<Failure> {
 }
 
 /// Converts an object, without its managed fields; `None` if it has no UID or is invalid.
-fn seen(resource: &Arc<Resource>, mut object: DynamicObject) -> Option<Seen> {
+fn observed(resource: &Arc<Resource>, mut object: DynamicObject) -> Option<ObservedObject> {
     object.metadata.managed_fields = None;
     // Items of a list lack `apiVersion` and `kind`.
     object.types = Some(TypeMeta { api_version: resource.api_version(), kind: resource.kind.clone() });
@@ -250,7 +257,7 @@ fn seen(resource: &Arc<Resource>, mut object: DynamicObject) -> Option<Seen> {
     let body = object.to_json();
     let version = ResourceVersion::new(object.resource_version());
     let summary = Summary::of(&object, Arc::clone(resource), version);
-    Some(Seen { summary: Arc::new(summary.with_size(body.len())), body: body.into() })
+    Some(ObservedObject { summary: Arc::new(summary.with_size(body.len())), body: body.into() })
 }
 
 #[cfg(test)]
@@ -260,24 +267,24 @@ mod tests {
     use kube::core::Status;
     use serde_json::{Value, json};
 
-    fn config_map(metadata: &Value) -> Option<Seen> {
+    fn config_map(metadata: &Value) -> Option<ObservedObject> {
         let resource = Arc::new(kinds::by_word("cm").unwrap().resource());
         let object = json!({"metadata": metadata, "data": {"mode": "fast"}});
-        seen(&resource, serde_json::from_value(object).unwrap())
+        observed(&resource, serde_json::from_value(object).unwrap())
     }
 
     #[test]
-    fn an_object_of_a_list_says_what_it_is_and_not_who_manages_it() {
+    fn a_listed_object_gets_its_type_and_loses_managed_fields() {
         let metadata = json!({"name": "a", "namespace": "shop", "uid": "u", "resourceVersion": "7", "labels": {"x": "y"}});
         let mut managed = metadata.clone();
         managed["managedFields"] = json!([{"manager": "m", "operation": "Apply"}]);
-        let seen = config_map(&managed).unwrap();
+        let observed_object = config_map(&managed).unwrap();
         let expected =
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"mode": "fast"}});
-        assert_eq!(serde_json::from_str::<Value>(&seen.body).unwrap(), expected);
-        let summary = seen.summary;
+        assert_eq!(serde_json::from_str::<Value>(&observed_object.body).unwrap(), expected);
+        let summary = observed_object.summary;
         assert_eq!((&*summary.uid, summary.version.as_str(), &*summary.name), ("u", "7", "a"));
-        assert_eq!(summary.size, seen.body.len());
+        assert_eq!(summary.size, observed_object.body.len());
         assert!(
             config_map(&json!({"name": "a", "namespace": "shop"})).is_none(),
             "without a UID it is no object"
@@ -287,30 +294,34 @@ mod tests {
     #[test]
     fn parts_of_a_list_are_bounded_in_objects_and_bytes() {
         let object = |bytes: usize| {
-            let seen = config_map(&json!({"uid": "u"})).unwrap();
-            Seen { body: "x".repeat(bytes).into(), ..seen }
+            let observed_object = config_map(&json!({"uid": "u"})).unwrap();
+            ObservedObject { body: "x".repeat(bytes).into(), ..observed_object }
         };
         let mut part = Part::default();
-        assert!((1..PART).all(|_| part.add(object(1)).is_none()));
-        assert!(matches!(part.add(object(1)), Some(Told::Listed(objects)) if objects.len() == PART));
+        assert!((1..PART_OBJECTS).all(|_| part.add(object(1)).is_none()));
+        assert!(
+            matches!(part.add(object(1)), Some(ScopeEvent::Listed(objects)) if objects.len() == PART_OBJECTS)
+        );
         assert!(part.take().is_none());
         assert!(part.add(object(1)).is_none());
-        assert!(matches!(part.add(object(PART_BYTES)), Some(Told::Listed(objects)) if objects.len() == 2));
+        assert!(
+            matches!(part.add(object(PART_BYTES)), Some(ScopeEvent::Listed(objects)) if objects.len() == 2)
+        );
     }
 
     #[test]
-    fn a_watch_that_cannot_be_started_begins_anew_and_one_that_was_cut_does_not() {
-        for (code, reason, anew, expected) in [
+    fn only_a_watch_that_cannot_start_needs_a_relist() {
+        for (code, reason, relists, expected) in [
             (403, "Forbidden", true, "Some(Refused(\"why\"))"),
             (404, "NotFound", true, "Some(Unserved)"),
             (410, "Expired", true, "None"),
             (500, "InternalError", false, "Some(Broken("),
         ] {
             let error = || Error::Api(Status::failure("why", reason).with_code(code).boxed());
-            assert_eq!(begins_anew(&Err(watcher::Error::WatchStartFailed(error()))), anew, "{code}");
-            let told = format!("{:?}", failure(watcher::Error::WatchStartFailed(error())));
-            assert!(told.starts_with(expected), "{code}: {told}");
-            assert!(!begins_anew(&Err(watcher::Error::WatchFailed(error()))));
+            assert_eq!(needs_relist(&Err(watcher::Error::WatchStartFailed(error()))), relists, "{code}");
+            let event = format!("{:?}", failure(watcher::Error::WatchStartFailed(error())));
+            assert!(event.starts_with(expected), "{code}: {event}");
+            assert!(!needs_relist(&Err(watcher::Error::WatchFailed(error()))));
         }
     }
 }

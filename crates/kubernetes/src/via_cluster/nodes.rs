@@ -37,7 +37,7 @@ fn counts(node: &Object) -> Option<Counts> {
 }
 
 /// Returns the number of held-back removals of a node, if known.
-pub(super) fn held(node: &Object) -> Option<u64> {
+pub(super) fn held_back(node: &Object) -> Option<u64> {
     counts(node).map(|counts| counts.held)
 }
 
@@ -71,7 +71,7 @@ pub(super) fn show(node: &Object, lease: Option<&Object>, removed: Option<Timest
         state: state.to_owned(),
         ready: is_ready,
         last_renewal: renewed.map(str::to_owned),
-        agent_version: agent(node).map(str::to_owned),
+        agent_version: agent_version(node).map(str::to_owned),
         served_by: lease.and_then(|lease| lease.annotations().remove(SERVED_BY)),
         pending: counts.map(|counts| counts.pending),
         rejected: counts.map(|counts| counts.rejected),
@@ -95,7 +95,7 @@ pub(super) fn show_removed(name: &str, since: Timestamp) -> NodeInfo {
 }
 
 /// Returns the agent's version without the decoration of `kubeletVersion`.
-fn agent(node: &Object) -> Option<&str> {
+fn agent_version(node: &Object) -> Option<&str> {
     let version = node.fields().get("status")?.get("nodeInfo")?.get("kubeletVersion")?.as_str()?;
     let version = version.strip_prefix('v').unwrap_or(version);
     Some(version.strip_suffix("-edgesync").unwrap_or(version)).filter(|version| !version.is_empty())

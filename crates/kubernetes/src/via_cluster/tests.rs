@@ -23,7 +23,7 @@ fn at(second: i64) -> Timestamp {
 }
 
 #[test]
-fn a_node_is_what_its_conditions_say() {
+fn the_state_of_a_node_follows_its_conditions() {
     let held = "3 objects to be sent or removed, 20 objects held back from removal until confirmed";
     for (ready, in_sync, state, shown) in [
         ("True", vec![("True", "")], "in sync", [Some(0), Some(0), Some(0)]),
@@ -43,11 +43,11 @@ fn a_node_is_what_its_conditions_say() {
     let silent = object(json!({"metadata": {"name": "edge-1"}}));
     let shown = json!(nodes::show(&silent, None, None));
     assert_eq!((&shown["state"], &shown["ready"]), (&json!("offline"), &Value::Null));
-    assert_eq!(nodes::held(&silent), None);
+    assert_eq!(nodes::held_back(&silent), None);
 }
 
 #[test]
-fn a_node_shows_who_serves_it_and_what_became_of_its_name() {
+fn a_node_has_its_replica_and_its_removal() {
     let lease = object(json!({
         "metadata": {"name": "edge-1", "annotations": {"edgesync.io/served-by": "cloud-a"}},
         "spec": {"renewTime": "2026-11-23T06:00:00.000000Z"},
@@ -70,7 +70,7 @@ fn a_node_shows_who_serves_it_and_what_became_of_its_name() {
 }
 
 #[test]
-fn what_the_cluster_says_is_told_with_its_kind() {
+fn cluster_failures_keep_their_message_and_get_a_code() {
     let key = kinds::guess("v1", "Node", false).key("", "a");
     for (failure, code) in [
         (Failure::Forbidden("User \"eve\" cannot list nodes".into()), 403),
@@ -79,7 +79,7 @@ fn what_the_cluster_says_is_told_with_its_kind() {
         (Failure::Invalid("no".into()), 400),
     ] {
         let message = failure.to_string();
-        let status = unremembered(failure.into());
+        let status = membership_status(failure.into());
         assert_eq!((status.code, status.message), (code, message));
     }
 }

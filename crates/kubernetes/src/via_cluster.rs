@@ -38,30 +38,30 @@ use edgesync_placement::DELETIONS_CONFIRMED_ANNOTATION;
 /// Attempts to annotate a Node that others change concurrently.
 const ATTEMPTS: usize = 10;
 /// Time limit for replicas to delete the remaining objects of a node, and the poll interval.
-const PATIENCE: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(100);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Time for which a name must stay free: after that no replica is expected to record its removal.
-const SETTLED: Duration = Duration::from_secs(1);
+const NAME_FREE_TIME: Duration = Duration::from_secs(1);
 /// Retry delay after a conflict, in seconds.
 const RETRY_SECONDS: u32 = 1;
 
 /// Answers operator requests from the cluster.
 #[derive(Debug)]
-pub struct Afar {
+pub struct ViaCluster {
     cluster: Cluster,
     namespace: String,
-    register: MembershipStore,
+    membership: MembershipStore,
     node: Resource,
     lease: Resource,
 }
 
-impl Afar {
+impl ViaCluster {
     /// Returns a handle for the fleet whose replicas have their Secrets in this namespace. Sends no
     /// request.
     #[must_use]
     pub fn new(cluster: Cluster, namespace: &str) -> Self {
         Self {
-            register: MembershipStore::of_cluster(Arc::new(cluster.clone()), namespace),
+            membership: MembershipStore::of_cluster(Arc::new(cluster.clone()), namespace),
             namespace: namespace.to_owned(),
             node: kinds::guess("v1", "Node", false),
             lease: kinds::guess("coordination.k8s.io/v1", "Lease", true),
@@ -79,7 +79,7 @@ impl Afar {
             Route::Node(node) => answer(&self.show(&node_name(node)?).await?),
             Route::Placement(_) => Err(Status::new(
                 Reason::NotFound,
-                "what rules say of a node is known to the replicas: ask one, with --server or a kubeconfig of 'edgesync-cloud \
+                "placement decisions are known to replicas only; hint: use --server, or a kubeconfig from 'edgesync-cloud \
                  kubeconfig'",
             )),
             Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
@@ -105,8 +105,8 @@ impl Afar {
             }
             Route::BrokerConfig => Err(Status::new(
                 Reason::NotFound,
-                "the files for a broker follow from the configuration of the replicas: run 'edgesync-cloud broker-config' \
-                 where one of them runs",
+                "broker files depend on the configuration of a replica; hint: run 'edgesync-cloud broker-config' on the \
+                 machine of a replica",
             )),
             _ => Err(Status::no_such_path()),
         }
@@ -154,12 +154,12 @@ impl Afar {
             Failure::NotFound(_) => Status::new(
                 Reason::NotFound,
                 format!(
-                    "the cluster does not have the kind {}: replicas write none before its \
-                     CustomResourceDefinition is applied, which comes with edgesync",
+                    "kind {} not served by the cluster; hint: apply its CustomResourceDefinition, which comes with \
+                     edgesync",
                     kind.kind
                 ),
             ),
-            failure => refusal(failure),
+            failure => cluster_status(failure),
         })?;
         // Names that are no valid label values may share one.
         objects.retain(|object| {
@@ -170,13 +170,13 @@ impl Afar {
 }
 
 /// Operations on nodes.
-impl Afar {
+impl ViaCluster {
     async fn nodes(&self) -> Result<NodeList> {
         let incarnation = self.incarnation().await?;
         let selector = mark::selector();
-        let nodes = self.cluster.list(&self.node, None, &selector).await.map_err(refusal)?;
-        let leases = self.cluster.list(&self.lease, Some(LEASES), &selector).await.map_err(refusal)?;
-        let (removed, members) = self.register.removed_and_members().await.map_err(unremembered)?;
+        let nodes = self.cluster.list(&self.node, None, &selector).await.map_err(cluster_status)?;
+        let leases = self.cluster.list(&self.lease, Some(LEASES), &selector).await.map_err(cluster_status)?;
+        let (removed, members) = self.membership.removed_and_members().await.map_err(membership_status)?;
         Ok(NodeList {
             incarnation: incarnation.to_string(),
             bad_frames: None,
@@ -189,7 +189,7 @@ impl Afar {
         self.incarnation().await?;
         let node = self.node(name).await?;
         let lease = self.lease(name).await?;
-        let (removed, member) = self.register.standing(name).await.map_err(unremembered)?;
+        let (removed, member) = self.membership.removal_and_member(name).await.map_err(membership_status)?;
         let shown = match (node, removed) {
             (Some(node), removed) => Some(nodes::show(&node, lease.as_ref(), removed)),
             (None, Some(since)) => Some(nodes::show_removed(name, since)),
@@ -202,27 +202,27 @@ impl Afar {
     async fn remove(&self, name: &NodeName) -> Result<bool> {
         self.incarnation().await?;
         let node = self.node(name).await?;
-        let (removed, member) = self.register.standing(name).await.map_err(unremembered)?;
+        let (removed, member) = self.membership.removal_and_member(name).await.map_err(membership_status)?;
         match (&node, removed, member) {
             (None, None, Some(_)) => return Err(answers::never_connected(name)),
             (None, None, None) => return Err(answers::unknown(name)),
             _ => {}
         }
         let Some(node) = node else { return Ok(false) };
-        self.register.remove_node(name, now()).await.map_err(unremembered)?;
+        self.membership.remove_node(name, now()).await.map_err(membership_status)?;
         let same = Precondition { uid: Some(node.uid()), version: None };
-        self.cluster.delete(&self.node, ("", name), same).await.map_err(refusal)?;
-        self.swept(name).await?;
+        self.cluster.delete(&self.node, ("", name), same).await.map_err(cluster_status)?;
+        self.wait_for_cleanup(name).await?;
         Ok(true)
     }
 
     /// Waits until replicas have deleted the Lease of a removed node, which they do after they have
     /// recorded the removal. The wait is bounded: without a running replica, the cluster
     /// garbage-collects the dependents of the Node.
-    async fn swept(&self, name: &NodeName) -> Result<()> {
-        let until = tokio::time::Instant::now() + PATIENCE;
+    async fn wait_for_cleanup(&self, name: &NodeName) -> Result<()> {
+        let until = tokio::time::Instant::now() + CLEANUP_TIMEOUT;
         while self.lease(name).await?.is_some() && tokio::time::Instant::now() < until {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -230,11 +230,13 @@ impl Afar {
     /// Admits a removed node again. Returns whether it was removed.
     async fn admit(&self, name: &NodeName) -> Result<bool> {
         self.incarnation().await?;
-        let register = &self.register;
-        if register.admit_node(name).await.map_err(unremembered)? {
+        let membership = &self.membership;
+        if membership.admit_node(name).await.map_err(membership_status)? {
             return Ok(true);
         }
-        if self.node(name).await?.is_none() && !register.knows_name(name).await.map_err(unremembered)? {
+        if self.node(name).await?.is_none()
+            && !membership.knows_name(name).await.map_err(membership_status)?
+        {
             return Err(answers::unknown(name));
         }
         Ok(false)
@@ -243,7 +245,7 @@ impl Afar {
     async fn revoke(&self, name: &NodeName) -> Result<RevokedCertificates> {
         let enrollment = self.enrollment().await?;
         let certificates = enrollment.revoke_node(name).await?;
-        if certificates == 0 && !enrollment.store().knows_name(name).await.map_err(unremembered)? {
+        if certificates == 0 && !enrollment.store().knows_name(name).await.map_err(membership_status)? {
             return Err(answers::unknown(name));
         }
         Ok(answers::certificates(name, certificates))
@@ -265,8 +267,8 @@ impl Afar {
         if removed == Some(true) {
             // Each replica records a removal when it observes it, possibly after this point.
             let mut free_since = tokio::time::Instant::now();
-            while free_since.elapsed() < SETTLED {
-                tokio::time::sleep(LOOK).await;
+            while free_since.elapsed() < NAME_FREE_TIME {
+                tokio::time::sleep(POLL_INTERVAL).await;
                 if self.free(&enrollment, name).await? {
                     free_since = tokio::time::Instant::now();
                 }
@@ -277,7 +279,7 @@ impl Afar {
 
     /// Frees a name. Returns whether it was in use.
     async fn free(&self, enrollment: &Enrollment, name: &NodeName) -> Result<bool> {
-        let admitted = enrollment.store().admit_node(name).await.map_err(unremembered)?;
+        let admitted = enrollment.store().admit_node(name).await.map_err(membership_status)?;
         Ok(enrollment.forget_node(name).await? || admitted)
     }
 
@@ -286,9 +288,9 @@ impl Afar {
         let incarnation = self.incarnation().await?;
         for _ in 0..ATTEMPTS {
             let node = self.node(name).await?.ok_or_else(|| answers::unknown(name))?;
-            let Some(held) = nodes::held(&node) else {
+            let Some(held) = nodes::held_back(&node) else {
                 let message = format!(
-                    "nothing is known of what node '{name}' lacks, because no replica hears of it: confirm it when it is back"
+                    "held-back removals of node '{name}' unknown: it is not connected; confirm them when it is back"
                 );
                 return Err(Status::new(Reason::Conflict, message));
             };
@@ -302,35 +304,35 @@ impl Afar {
             match self.cluster.merge(&self.node, ("", name), same, patch).await {
                 Ok(_) => return Ok(held),
                 Err(Failure::Conflict(_)) => {}
-                Err(failure) => return Err(refusal(failure)),
+                Err(failure) => return Err(cluster_status(failure)),
             }
         }
-        let message = format!("the Node '{name}' is changed by others all the time: try again");
+        let message = format!("annotate Node '{name}': too many conflicting writes; try again");
         Err(Status::unavailable(message, RETRY_SECONDS))
     }
 
     /// Returns the Node of a node, if it exists.
     async fn node(&self, name: &NodeName) -> Result<Option<Object>> {
-        let found = self.cluster.get(&self.node, "", name).await.map_err(refusal)?;
+        let found = self.cluster.get(&self.node, "", name).await.map_err(cluster_status)?;
         if found.as_ref().is_some_and(|node| !mark::is_marked(node)) {
-            let message = format!("the Node '{name}' is not one of edgesync: it is left alone");
+            let message = format!("Node '{name}' has no label {}: not managed by edgesync", mark::selector());
             return Err(Status::new(Reason::Conflict, message));
         }
         Ok(found)
     }
 
     async fn lease(&self, name: &NodeName) -> Result<Option<Object>> {
-        let found = self.cluster.get(&self.lease, LEASES, name).await.map_err(refusal)?;
+        let found = self.cluster.get(&self.lease, LEASES, name).await.map_err(cluster_status)?;
         Ok(found.filter(mark::is_marked))
     }
 
     /// Returns the incarnation that replicas use. Its absence means that no replica has run in this
     /// namespace.
     async fn incarnation(&self) -> Result<Arc<str>> {
-        let found = recorded_incarnation(&self.cluster, &self.namespace).await.map_err(refusal)?;
+        let found = recorded_incarnation(&self.cluster, &self.namespace).await.map_err(cluster_status)?;
         found.ok_or_else(|| {
             let message = format!(
-                "no replica of edgesync-cloud has ever run in the namespace '{}' of {:?}: name another namespace with -n, or \
+                "no replica of edgesync-cloud has run in namespace '{}' of {:?}; hint: name another namespace with -n, or \
                  another cluster",
                 self.namespace, self.cluster
             );
@@ -358,7 +360,7 @@ fn node_name(node: &str) -> Result<NodeName> {
 }
 
 /// Maps a failure of the cluster to an API status.
-fn refusal(failure: Failure) -> Status {
+fn cluster_status(failure: Failure) -> Status {
     match failure {
         Failure::Forbidden(why) => Status::new(Reason::Forbidden, why),
         Failure::Invalid(why) => Status::bad_request(why),
@@ -370,9 +372,9 @@ fn refusal(failure: Failure) -> Status {
 }
 
 /// Maps an error of the membership store to an API status.
-fn unremembered(error: MembershipError) -> Status {
+fn membership_status(error: MembershipError) -> Status {
     match error {
-        MembershipError::Cluster(failure) => refusal(failure),
+        MembershipError::Cluster(failure) => cluster_status(failure),
         error => error.into(),
     }
 }

@@ -19,7 +19,7 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(name, status)| ((*name).to_owned(), (*status).to_owned())).collect()
 }
 
-async fn prepare(rig: &Rig) -> (Sweep, Leases) {
+async fn prepare(rig: &Rig) -> (LeaseExpiryCheck, Leases) {
     let replica = rig.replica("a");
     for name in ["edge-1", "edge-2"].map(node_name) {
         rig.create_node(&name).await;
@@ -33,19 +33,19 @@ async fn prepare(rig: &Rig) -> (Sweep, Leases) {
         assert!(edited.await.unwrap());
     }
     replica.leases.renew(vec![renewal("edge-1", 1), renewal("edge-2", 1)]).await.unwrap();
-    (Sweep::new(&rig.requests(), &replica.leases, replica.nodes), replica.leases)
+    (LeaseExpiryCheck::new(&rig.requests(), &replica.leases, replica.nodes), replica.leases)
 }
 
 #[tokio::test]
-async fn a_node_that_has_fallen_silent_is_unknown_and_one_that_renews_is_not() {
+async fn a_node_with_an_expired_lease_becomes_unknown() {
     let rig = Rig::start().await;
-    let (mut sweep, leases) = prepare(&rig).await;
-    assert_eq!(sweep.look().await.unwrap(), 0, "whatever times the Leases have");
+    let (mut check, leases) = prepare(&rig).await;
+    assert_eq!(check.run().await.unwrap(), 0, "whatever times the Leases have");
     pass(SILENT - Duration::from_secs(5)).await;
     leases.renew(vec![renewal("edge-2", 2)]).await.unwrap();
-    assert_eq!(sweep.look().await.unwrap(), 0);
+    assert_eq!(check.run().await.unwrap(), 0);
     pass(Duration::from_secs(5)).await;
-    assert_eq!(sweep.look().await.unwrap(), 1);
+    assert_eq!(check.run().await.unwrap(), 1);
     let lost = rig.node("edge-1").await.unwrap();
     let expected = [
         ("Other", "True"),
@@ -58,18 +58,18 @@ async fn a_node_that_has_fallen_silent_is_unknown_and_one_that_renews_is_not() {
     assert_eq!(statuses(&rig.node("edge-2").await.unwrap())[1], ("Ready".into(), "True".into()));
     assert!(!has_reported(&lost));
     pass(Duration::from_secs(5)).await;
-    assert_eq!(sweep.look().await.unwrap(), 0, "it is told once");
+    assert_eq!(check.run().await.unwrap(), 0, "it is marked once");
     // Both nodes renew and expire.
     leases.renew(vec![renewal("edge-1", 50), renewal("edge-2", 50)]).await.unwrap();
-    assert_eq!(sweep.look().await.unwrap(), 0);
+    assert_eq!(check.run().await.unwrap(), 0);
     pass(SILENT).await;
-    assert_eq!(sweep.look().await.unwrap(), 2);
+    assert_eq!(check.run().await.unwrap(), 2);
 }
 
 #[tokio::test]
-async fn a_controller_manager_that_lives_sets_ready_itself() {
+async fn a_live_controller_manager_sets_ready_itself() {
     let rig = Rig::start().await;
-    let (mut sweep, _) = prepare(&rig).await;
+    let (mut check, _) = prepare(&rig).await;
     let manager = rig
         .create(json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -77,18 +77,18 @@ async fn a_controller_manager_that_lives_sets_ready_itself() {
             "spec": {"holderIdentity": "m", "leaseDurationSeconds": 15},
         }))
         .await;
-    assert_eq!(sweep.look().await.unwrap(), 0);
+    assert_eq!(check.run().await.unwrap(), 0);
     pass(SILENT).await;
     rig.patch(&manager, json!({"spec": {"leaseTransitions": 2}})).await;
-    assert_eq!(sweep.look().await.unwrap(), 2);
+    assert_eq!(check.run().await.unwrap(), 2);
     let lost = statuses(&rig.node("edge-1").await.unwrap());
     assert!(lost.contains(&("Ready".into(), "True".into())), "{lost:?}");
     assert!(lost.contains(&("edgesync.io/DiskPressure".into(), "Unknown".into())), "{lost:?}");
 
     // The controller manager has died since.
-    sweep.silences.told.clear();
+    check.unchanged.marked.clear();
     pass(SILENT).await;
-    assert_eq!(sweep.look().await.unwrap(), 2);
+    assert_eq!(check.run().await.unwrap(), 2);
     let lost = statuses(&rig.node("edge-1").await.unwrap());
     assert!(lost.contains(&("Ready".into(), "Unknown".into())), "{lost:?}");
 }

@@ -1,0 +1,127 @@
+//! Reads the objects of the cluster: their changes, their bodies, and the problems of rules.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+use super::intake::{Intake, OtherSources, Problems};
+use super::mark;
+use crate::cache::Cache;
+use crate::cluster::{Cause, Cluster, Feed, Interest, Origin, Problem};
+use edgesync_fleet::config::{Config, Kubernetes as Options};
+use edgesync_fleet::source::{Result, RuleProblem};
+use edgesync_object::{LeftOut, Target};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::Loaded;
+
+/// Reads objects by the interests of the configuration.
+pub(super) struct Reader {
+    cluster: Cluster,
+    cache: Cache,
+    interests: Vec<Interest>,
+    /// Written by [`Intake`].
+    problems: Problems,
+}
+
+impl Reader {
+    pub(super) fn new(config: &Config, cluster: Cluster, cache: Cache) -> Self {
+        Self { cluster, cache, interests: interests(config), problems: Problems::default() }
+    }
+
+    /// Starts the stream of changes.
+    pub(super) fn follow(&self, others: OtherSources) -> Intake {
+        let feed = Feed::new(self.cluster.clone(), self.interests.clone());
+        Intake::new(feed, self.cache.clone(), Arc::clone(&self.problems), others)
+    }
+
+    /// Returns the bodies of objects, without unknown ones.
+    ///
+    /// # Errors
+    /// Those of the cache.
+    pub(super) async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>> {
+        Ok(self.cache.bodies(uids, left_out).await?)
+    }
+
+    /// Returns the problems of a rule, without duplicates: several watches of a kind have the same
+    /// one.
+    pub(super) fn rule_problems(&self, rule: &Uid) -> Vec<RuleProblem> {
+        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        problems_of(&problems, rule)
+    }
+
+    /// Closes the cache.
+    pub(super) async fn close(&self) {
+        self.cache.close().await;
+    }
+}
+
+/// Returns the interests that the configuration and the fleet itself give.
+fn interests(config: &Config) -> Vec<Interest> {
+    let Options { labelled, annotated, pods, .. } = &config.kubernetes;
+    let mut interests: Vec<Interest> = Interest::fleet(mark::selector().parse().unwrap_or_default()).into();
+    let rules = config.placement.rules.iter().enumerate();
+    interests
+        .extend(rules.map(|(number, rule)| Interest::rule(Origin::Configured(number), rule.objects.clone())));
+    if !labelled.is_empty() {
+        interests.push(Interest::labelled(labelled.clone()));
+    }
+    if !annotated.is_empty() {
+        interests.push(Interest::annotated(annotated.clone()));
+    }
+    for namespace in pods {
+        interests.push(Interest::pods(namespace.clone()));
+        for target in [Target::ConfigMap, Target::Secret] {
+            interests.push(Interest::referred(target, namespace.clone()));
+        }
+    }
+    interests
+}
+
+fn problems_of(problems: &[Problem], rule: &Uid) -> Vec<RuleProblem> {
+    let is_its = |problem: &&Problem| matches!(&problem.origin, Origin::Rule(uid) if uid == rule);
+    let by_message: BTreeMap<String, RuleProblem> = problems
+        .iter()
+        .filter(is_its)
+        .map(rule_problem)
+        .map(|problem| (problem.message.clone(), problem))
+        .collect();
+    by_message.into_values().collect()
+}
+
+/// Maps a problem of a rule to a problem in its status.
+fn rule_problem(problem: &Problem) -> RuleProblem {
+    let (reason, hides) = match &problem.cause {
+        Cause::Unserved => ("KindUnknown", false),
+        Cause::Refused(_) => ("Forbidden", true),
+        Cause::TooMany => ("TooManyWatches", true),
+        Cause::Undiscovered | Cause::Broken(_) => ("Unreadable", true),
+    };
+    RuleProblem { reason, message: format!("{}: {}", problem.kind, problem.cause), hides }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_has_each_of_its_problems_once() {
+        let problem = |rule: &str, cause: Cause| Problem {
+            origin: Origin::Rule(rule.into()),
+            kind: "secrets".to_owned(),
+            cause,
+        };
+        let refused = || Cause::Refused("no".to_owned());
+        let all = [
+            problem("u1", refused()),
+            problem("u1", refused()),
+            problem("u1", Cause::TooMany),
+            problem("u2", Cause::Unserved),
+        ];
+        let reasons = |rule: &str| -> Vec<_> {
+            let problems = problems_of(&all, &rule.into());
+            problems.into_iter().map(|problem| (problem.reason, problem.hides)).collect()
+        };
+        assert_eq!(reasons("u1"), [("TooManyWatches", true), ("Forbidden", true)]);
+        assert_eq!(reasons("u2"), [("KindUnknown", false)]);
+        assert_eq!(reasons("u3"), []);
+    }
+}
