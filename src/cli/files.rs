@@ -53,10 +53,10 @@ pub(super) fn apply(rule: &str, ShowArgs { output, socket }: ShowArgs) -> anyhow
 }
 
 /// Runs the helper until it is stopped.
-pub(super) fn help(config: &Path, listen: Option<&Path>) -> anyhow::Result<u8> {
+pub(super) fn help(config: &Path, socket: Option<&Path>, owner: &str) -> anyhow::Result<u8> {
     let settings = edgesync_config::load::<edgesync_config::edge::Config>(config)?.config;
     let _log = Log::open(&settings.log)?;
-    helper::run(config, listen).map_err(|error| match error {
+    helper::run(config, socket, owner).map_err(|error| match error {
         HelperError::Config(errors) => anyhow::Error::from(errors),
         other => other.into(),
     })?;

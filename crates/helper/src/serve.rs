@@ -28,9 +28,9 @@ use edgesync_runtime::chain;
 /// Time limit for the agent to send announced frames.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Serves until idle for `idle`; without it, for ever. Errors of the configuration or the records
-/// are sent as replies: a helper that exited before it accepted the connection would be restarted
-/// for it in a loop.
+/// Serves until idle for `idle`, or until the listener is shut down. Errors of the configuration or
+/// the records are sent as replies: a helper that exited before it accepted the connection would be
+/// restarted for it in a loop.
 pub(super) fn serve(listener: &UnixListener, config: &Path, idle: Option<Duration>) -> io::Result<()> {
     socket2::SockRef::from(listener).set_read_timeout(idle)?;
     let mut records = None;
@@ -38,10 +38,13 @@ pub(super) fn serve(listener: &UnixListener, config: &Path, idle: Option<Duratio
         match listener.accept() {
             Ok((stream, _)) => {
                 if let Err(error) = answer(stream, config, &mut records) {
-                    tracing::warn!(%error, "the agent has gone in the middle of a request");
+                    tracing::warn!(%error, "agent disconnected during a request");
                 }
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            // Idle, or shut down by a signal.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::InvalidInput) => {
+                return Ok(());
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }

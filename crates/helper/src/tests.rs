@@ -447,7 +447,7 @@ fn configuration_writable_by_others_is_refused() {
     fs::write(&path, "[node]\nname = \"a\"\n[link]\nbroker = \"mqtt://localhost\"\n").unwrap();
     super::rules(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-    assert!(super::rules(&path).unwrap_err().to_string().contains("root alone"));
+    assert!(super::rules(&path).unwrap_err().to_string().contains("not owned by root"));
 }
 
 fn script(text: &str) -> Vec<String> {
