@@ -169,7 +169,7 @@ impl Files {
         if !task.rules.is_empty() || task.told.is_some() {
             let first = tokio::time::timeout(START_TIMEOUT, task.work());
             // Rules that miss the time limit stay due.
-            let _ = systemd::patiently("bringing objects into effect", first).await;
+            let _ = systemd::patiently("applying file rules", first).await;
         }
         let (config, configs) = watch::channel(None);
         tokio::spawn(task.run(asked, configs));
@@ -262,8 +262,7 @@ fn admin_only(role: Role) -> Result<()> {
     if role == Role::Admin {
         return Ok(());
     }
-    let message =
-        "files are looked at and brought into effect by root and the user of the agent on its socket";
+    let message = "file operations need root or the agent's user on the Unix socket";
     Err(Status::new(edgesync_object::status::Reason::Forbidden, message))
 }
 
@@ -583,7 +582,7 @@ impl Task {
                 let problem = error.to_string();
                 let known = self.problems.insert(rule.to_owned(), problem.clone());
                 if known.as_ref() != Some(&problem) {
-                    tracing::error!(rule, problem, "objects cannot be brought into effect");
+                    tracing::error!(rule, problem, "file rules cannot run");
                     report::emit_problem(&self.events, &problem);
                 }
                 let view = self.view.borrow().clone();

@@ -68,8 +68,9 @@ fn client(socket: SocketArgs) -> Client {
 }
 
 fn tables(answer: &FilesList, now: Timestamp) -> String {
-    let mut summary = Table::new(["rule", "in effect", "not", "conflicts", "files", "reloads", "put back"]);
-    let mut objects = Table::new(["rule", "kind", "object", "state", "version", "in effect", "since", "why"]);
+    let mut summary =
+        Table::new(["rule", "in effect", "not in effect", "conflicts", "files", "reloads", "rollbacks"]);
+    let mut objects = Table::new(["rule", "kind", "object", "state", "desired", "current", "age", "message"]);
     for rule in &answer.rules {
         let numbers =
             [rule.in_effect, rule.not_in_effect, rule.conflicts, rule.files, rule.reloads, rule.rollbacks];
@@ -91,7 +92,7 @@ fn tables(answer: &FilesList, now: Timestamp) -> String {
         }
     }
     if summary.is_empty() {
-        return "There are no rules, see docs/files.md\n".to_owned();
+        return "No rules configured; see docs/files.md\n".to_owned();
     }
     let mut out = summary.render();
     if !objects.is_empty() {
@@ -100,7 +101,7 @@ fn tables(answer: &FilesList, now: Timestamp) -> String {
     }
     for rule in answer.rules.iter().filter(|rule| rule.not_in_effect > 0 && !rule.output.is_empty()) {
         let (name, output) = (text(&rule.name), printable(&rule.output));
-        out.push_str(&format!("\nWhat was said last for {name}:\n{output}\n"));
+        out.push_str(&format!("\nLast output of rule {name}:\n{output}\n"));
     }
     out
 }
@@ -118,15 +119,15 @@ fn steps(answer: &FilesCheck) -> String {
     let mut out = String::new();
     for PlannedSteps { name, steps } in &answer.rules {
         let lines: String = steps.iter().map(|step| format!("  {}\n", text(step))).collect();
-        let what = if lines.is_empty() { "nothing to do" } else { "would" };
+        let what = if lines.is_empty() { "no changes" } else { "planned changes" };
         out.push_str(&format!("{}: {what}\n{lines}", text(name)));
     }
-    if out.is_empty() { "There are no rules, see docs/files.md\n".to_owned() } else { out }
+    if out.is_empty() { "No rules configured; see docs/files.md\n".to_owned() } else { out }
 }
 
 fn summary(rule: &FilesRule) -> String {
     let mut out = format!(
-        "{}: {} objects in effect, {} not, {} in conflict\n",
+        "{}: {} objects in effect, {} not in effect, {} in conflict\n",
         text(&rule.name),
         rule.in_effect,
         rule.not_in_effect,
@@ -147,24 +148,24 @@ mod tests {
     fn tables_show_rules_and_objects_above_program_output() {
         let now = Timestamp::from_second(1_700_000_060).unwrap();
         let expected = "\
-RULE    IN EFFECT   NOT   CONFLICTS   FILES   RELOADS   PUT BACK
-nginx   0           1     0           2       3         1
+RULE    IN EFFECT   NOT IN EFFECT   CONFLICTS   FILES   RELOADS   ROLLBACKS
+nginx   0           1               0           2       3         1
 
-RULE    KIND        OBJECT      STATE         VERSION   IN EFFECT   SINCE   WHY
-nginx   ConfigMap   plant/web   NotInEffect   8         7           60s     [emerg] no
+RULE    KIND        OBJECT      STATE         DESIRED   CURRENT   AGE   MESSAGE
+nginx   ConfigMap   plant/web   NotInEffect   8         7         60s   [emerg] no
 
-What was said last for nginx:
+Last output of rule nginx:
 [emerg] no
 ";
         assert_eq!(tables(&samples::files(), now), expected);
-        assert!(tables(&FilesList { rules: Vec::new() }, now).contains("no rules"));
+        assert!(tables(&FilesList { rules: Vec::new() }, now).contains("No rules"));
     }
 
     #[test]
     fn planned_steps_follow_their_rule() {
-        assert_eq!(steps(&samples::files_check()), "a: would\n  remove /x\nb: nothing to do\n");
+        assert_eq!(steps(&samples::files_check()), "a: planned changes\n  remove /x\nb: no changes\n");
         let mut done = samples::files().rules.remove(0);
         (done.name, done.in_effect, done.not_in_effect) = ("a".to_owned(), 1, 0);
-        assert_eq!(summary(&done), "a: 1 objects in effect, 0 not, 0 in conflict\n");
+        assert_eq!(summary(&done), "a: 1 objects in effect, 0 not in effect, 0 in conflict\n");
     }
 }

@@ -179,7 +179,7 @@ async fn backups_are_complete_and_support_bundles_hide_secrets() {
 
     let files = edgesync(&agent, &["files"]).await;
     assert_eq!(files.status.code(), Some(0), "{}", said(&files));
-    assert!(said(&files).contains("There are no rules, see docs/files.md"), "{}", said(&files));
+    assert!(said(&files).contains("No rules configured; see docs/files.md"), "{}", said(&files));
 
     let bytes = zstd::decode_all(std::fs::File::open(&bundle).unwrap()).unwrap();
     let text = String::from_utf8_lossy(&bytes);

@@ -25,13 +25,15 @@ const PAGE: usize = 100;
 /// Failure of a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
-    #[error("the helper cannot be asked at {path}: {source} (is edgesync-files.socket enabled?)")]
+    #[error(
+        "request to the files helper at {path}: {source}; hint: 'systemctl enable --now edgesync-files.socket'"
+    )]
     Helper { path: String, source: io::Error },
-    #[error("the helper refuses: {0}")]
+    #[error("request refused by the files helper: {0}")]
     Refused(String),
-    #[error("the database cannot be read: {0}")]
+    #[error("read database: {0}")]
     Store(String),
-    #[error("there is no rule {0:?}")]
+    #[error("rule {0:?} not found")]
     NoRule(String),
 }
 
@@ -74,7 +76,7 @@ impl<'a> HelperClient<'a> {
         loop {
             let page = self.store.inventory(BucketSet::ALL, after, PAGE).await?;
             if page.totals.epoch.to_string() != epoch {
-                return Err(RequestError::Store("it was replaced while its objects were listed".to_owned()));
+                return Err(RequestError::Store("replaced while its objects were listed".to_owned()));
             }
             let mut list = Vec::new();
             for Entry { uid, version, object, .. } in &page.entries {
@@ -207,7 +209,8 @@ pub(super) fn show(outcome: &Outcome, role: Role) -> FilesList {
         for rule in &mut rules {
             let mut secrets = rule.objects.iter_mut().filter(|object| object.sealed).peekable();
             if secrets.peek().is_some() {
-                rule.output = "it may quote Secrets: ask as root".to_owned();
+                rule.output =
+                    "output hidden: it may quote Secrets; hint: 'edgesync files' as root".to_owned();
             }
             secrets.for_each(|object| object.message.clear());
         }

@@ -44,7 +44,7 @@ pub(super) async fn post(store: &EdgeStore, news: &[News], kept: &Kept, at: Cloc
         let rest = postings.split_off(postings.len().min(MAX_BATCH));
         if let Err(error) = store.post(postings).await {
             // The helper repeats it with the next outcome.
-            tracing::warn!(%error, "what is in effect could not be kept for the cloud");
+            tracing::warn!(%error, "queue effect states for the cloud");
             return false;
         }
         postings = rest;
@@ -87,7 +87,7 @@ pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], said: u
     let news: Vec<&News> = news.iter().filter(|news| news.status.seq > said).collect();
     let in_effect = news.iter().filter(|news| news.status.state == State::InEffect).count();
     if in_effect > MAX_SINGLE_EVENTS {
-        let note = format!("{in_effect} objects are in effect");
+        let note = format!("{in_effect} objects in effect");
         events.emit(EventReason::InEffect, Regarding::Node, note);
     }
     for News { uid, rule, status } in news {
@@ -105,18 +105,16 @@ pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], said: u
         let said = match status.state {
             State::InEffect => String::new(),
             // Log and Events have more readers than the object.
-            _ if kinds.is_sealed(&object.key()) => {
-                ": its kind is sealed, see 'edgesync files' as root".to_owned()
-            }
+            _ if kinds.is_sealed(&object.key()) => ": sealed kind; hint: 'edgesync files' as root".to_owned(),
             _ => format!(": {}", status.message),
         };
         let note = match status.state {
-            State::InEffect => format!("version {wanted} is in effect by the rule {rule}"),
-            State::Gone => format!("it has gone, and not all of its files by the rule {rule}{said}"),
+            State::InEffect => format!("version {wanted} in effect (rule {rule})"),
+            State::Gone => format!("object deleted, files of others kept (rule {rule}){said}"),
             _ if status.rolled_back => {
-                format!("version {wanted} was put back by the rule {rule}, {there} is in effect{said}")
+                format!("rolled back from version {wanted} to {there} (rule {rule}){said}")
             }
-            _ => format!("version {wanted} is not in effect by the rule {rule}, {there} is{said}"),
+            _ => format!("version {wanted} not in effect (rule {rule}), current {there}{said}"),
         };
         if status.state != State::InEffect {
             tracing::warn!(
@@ -133,9 +131,5 @@ pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], said: u
 
 /// Emits an Event for a failure that blocks all objects.
 pub(super) fn emit_problem(events: &Events, problem: &str) {
-    events.emit(
-        EventReason::NotInEffect,
-        Regarding::Node,
-        format!("objects cannot be brought into effect: {problem}"),
-    );
+    events.emit(EventReason::NotInEffect, Regarding::Node, format!("file rules cannot run: {problem}"));
 }
