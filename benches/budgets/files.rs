@@ -33,7 +33,7 @@ fn number(n: usize) -> usize {
 fn helper(site: &Site) -> anyhow::Result<Process> {
     let mut command = Command::new(edge_program());
     command.arg("files-helper").arg("--config").arg(site.path("edge.toml"));
-    command.arg("--listen").arg(site.path("files.sock")).stdin(Stdio::null()).stdout(Stdio::null());
+    command.arg("--socket").arg(site.path("files.sock")).stdin(Stdio::null()).stdout(Stdio::null());
     command.stderr(File::create(site.path("helper.log"))?);
     let helper = Process::start(command)?;
     until("the helper listens", || std::os::unix::net::UnixStream::connect(site.path("files.sock")).ok())?;

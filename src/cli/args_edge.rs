@@ -80,14 +80,25 @@ pub enum EdgeCommand {
         #[command(flatten)]
         show: ShowArgs,
     },
-    /// Write files and reload programs for the agent; systemd starts it
-    #[command(hide = true)]
+    /// Write files and reload programs for the agent
+    ///
+    /// Listens on the socket that systemd passes (LISTEN_FDS, or standard input), and exits after a
+    /// minute without a request. With --socket it needs no systemd, and runs until SIGTERM.
     FilesHelper {
         #[command(flatten)]
         config: ConfigArgs,
-        /// Listen here, instead of on the socket that is standard input
+        /// Create this socket, with mode 0600, and listen on it; the agent's key is helper.socket
         #[arg(long, value_name = "PATH", value_parser = args::path)]
-        listen: Option<PathBuf>,
+        socket: Option<PathBuf>,
+        /// Owner of that socket: the user of the agent
+        #[arg(
+            long,
+            value_name = "USER[:GROUP]",
+            default_value = "",
+            hide_default_value = true,
+            requires = "socket"
+        )]
+        socket_owner: String,
     },
     /// Manage the keys of sealed objects
     #[command(subcommand)]

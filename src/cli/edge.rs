@@ -58,7 +58,9 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
         EdgeCommand::Files { command: Some(FilesCommand::Apply { rule, show }), .. } => {
             files::apply(&rule, show)
         }
-        EdgeCommand::FilesHelper { config, listen } => files::help(&config.path, listen.as_deref()),
+        EdgeCommand::FilesHelper { config, socket, socket_owner } => {
+            files::help(&config.path, socket.as_deref(), &socket_owner)
+        }
         EdgeCommand::Seal(SealCommand::Rotate(socket)) => {
             program::ask(async |terminal| seal::rotate(&client(socket), terminal).await)
         }

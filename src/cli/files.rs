@@ -53,10 +53,10 @@ pub(super) fn apply(rule: &str, ShowArgs { output, socket }: ShowArgs) -> anyhow
 }
 
 /// Runs the helper until it is stopped.
-pub(super) fn help(config: &Path, listen: Option<&Path>) -> anyhow::Result<u8> {
+pub(super) fn help(config: &Path, socket: Option<&Path>, owner: &str) -> anyhow::Result<u8> {
     let settings = edgesync_config::load::<edgesync_config::edge::Config>(config)?.config;
     let _log = Log::open(&settings.log)?;
-    helper::run(config, listen).map_err(|error| match error {
+    helper::run(config, socket, owner).map_err(|error| match error {
         HelperError::Config(errors) => anyhow::Error::from(errors),
         other => other.into(),
     })?;
@@ -101,7 +101,7 @@ fn tables(answer: &FilesList, now: Timestamp) -> String {
     }
     for rule in answer.rules.iter().filter(|rule| rule.not_in_effect > 0 && !rule.output.is_empty()) {
         let (name, output) = (text(&rule.name), printable(&rule.output));
-        out.push_str(&format!("\nLast output of {name}:\n{output}\n"));
+        out.push_str(&format!("\nLast output of rule {name}:\n{output}\n"));
     }
     out
 }
@@ -119,8 +119,8 @@ fn steps(answer: &FilesCheck) -> String {
     let mut out = String::new();
     for RulePlan { name, steps } in &answer.rules {
         let lines: String = steps.iter().map(|step| format!("  {}\n", text(step))).collect();
-        let plan = if lines.is_empty() { "no changes" } else { "plan" };
-        out.push_str(&format!("{}: {plan}\n{lines}", text(name)));
+        let what = if lines.is_empty() { "no changes" } else { "planned changes" };
+        out.push_str(&format!("{}: {what}\n{lines}", text(name)));
     }
     if out.is_empty() { "No rules configured; see docs/files.md\n".to_owned() } else { out }
 }
@@ -154,7 +154,7 @@ nginx   0           1               0           2       3         1
 RULE    KIND        OBJECT      STATE         DESIRED   CURRENT   AGE   MESSAGE
 nginx   ConfigMap   plant/web   NotInEffect   8         7         60s   [emerg] no
 
-Last output of nginx:
+Last output of rule nginx:
 [emerg] no
 ";
         assert_eq!(tables(&samples::files(), now), expected);
@@ -163,7 +163,7 @@ Last output of nginx:
 
     #[test]
     fn planned_steps_follow_their_rule() {
-        assert_eq!(steps(&samples::files_check()), "a: plan\n  remove /x\nb: no changes\n");
+        assert_eq!(steps(&samples::files_check()), "a: planned changes\n  remove /x\nb: no changes\n");
         let mut done = samples::files().rules.remove(0);
         (done.name, done.in_effect, done.not_in_effect) = ("a".to_owned(), 1, 0);
         assert_eq!(summary(&done), "a: 1 objects in effect, 0 not in effect, 0 in conflict\n");

@@ -28,7 +28,7 @@ impl Device {
             "files-helper".into(),
             "--config".into(),
             agent.config().into(),
-            "--listen".into(),
+            "--socket".into(),
             socket.clone().into(),
         ];
         let helper =

@@ -6,3 +6,4 @@
 mod device;
 mod effect;
 mod nginx;
+mod sockets;

@@ -32,11 +32,10 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigErrors> {
         .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))
         .map_err(|error| failed(format!("cannot be read: {error}")))?;
     if bytes.len() as u64 > MAX_FILE {
-        return Err(failed(format!("is larger than {MAX_FILE} bytes, which no configuration needs")));
+        return Err(failed(format!("exceeds {MAX_FILE} bytes")));
     }
-    String::from_utf8(bytes).map_err(|error| {
-        failed(format!("is not UTF-8 text: the byte at offset {} is wrong", error.utf8_error().valid_up_to()))
-    })
+    String::from_utf8(bytes)
+        .map_err(|error| failed(format!("invalid UTF-8 at byte offset {}", error.utf8_error().valid_up_to())))
 }
 
 impl<'t> Document<'t> {
@@ -159,7 +158,7 @@ impl<'a> Reader<'a> {
                 .flat_map(|(section, keys)| keys.iter().map(|key| self.name_of(section, key)));
             let hint = nearest(name, known.collect::<Vec<_>>().iter().map(String::as_str))
                 .map_or(String::new(), |near| format!("; did you mean {near}?"));
-            warnings.push(format!("environment variable {name} is ignored: it names no key{hint}"));
+            warnings.push(format!("environment variable {name} ignored: no such key{hint}"));
         }
         let order = |problem: &Problem| match problem.place {
             Place::Whole => (0, 0),

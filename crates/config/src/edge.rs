@@ -184,8 +184,8 @@ section! {
 
 const JOIN_SERVICE: &str = "the address of a join service such as \"https://cloud.example:10002\", or \"\"";
 const KINDS: &str = "a list of kinds such as [\"secrets\", \"widgets.example.com\"]";
-const WHY_LOOPBACK: &str = "the local API is without TLS, so what is sent over a network could be read there; use a \
-                            tunnel such as ssh -L";
+const WHY_LOOPBACK: &str =
+    "the local API has no TLS and listens on loopback only; use a tunnel such as ssh -L";
 
 impl Node {
     /// Falls back to the host name.
@@ -201,7 +201,7 @@ impl Node {
             }
             Err(problem) => review.conflict(
                 &["node.name"],
-                format!("node.name must be set, because the host name is no node name: it {problem}"),
+                format!("node.name must be set: the host name is not a valid node name: it {problem}"),
             ),
         }
     }
@@ -305,10 +305,8 @@ impl Config {
     fn check_mqtt(&self, review: &mut Review<'_>) {
         self.link.check(review);
         if self.link.broker.tls && self.link.ca_file.is_none() && self.identity.directory.is_none() {
-            let message = format!(
-                "nothing says which certificate {} may have: join with 'edgesync join', or set link.ca_file",
-                self.link.broker
-            );
+            let message =
+                format!("no trusted CA for {}; hint: 'edgesync join', or set link.ca_file", self.link.broker);
             review.conflict(&["link.broker"], message);
         }
         if review.is_set("kubeedge.url") {
@@ -320,7 +318,7 @@ impl Config {
 /// Checks a kind as in `kubectl`: plural, with the group after a dot.
 fn check_kind(text: &str) -> Result<(), String> {
     name::check_subdomain(text)
-        .map_err(|problem| format!("{text:?} is no kind such as \"secrets\": it {problem}"))
+        .map_err(|problem| format!("{text:?} is not a kind such as \"secrets\": it {problem}"))
 }
 
 fn parse_join_url(text: &str) -> Result<JoinUrl, String> {

@@ -50,11 +50,8 @@ impl Slot for Rules<'_> {
             let rule = rule(value)
                 .map_err(|refusal| Refusal { span: refusal.span.or(Some(value.span())), ..refusal })?;
             if let Some(other) = rules.iter().find(|other| other.name == rule.name || other.to == rule.to) {
-                let what = if other.name == rule.name { "name" } else { "place" };
-                return Err(at(format!(
-                    "the rules {:?} and {:?} have the same {what}",
-                    other.name, rule.name
-                )));
+                let what = if other.name == rule.name { "name" } else { "to" };
+                return Err(at(format!("rules {:?} and {:?} have the same {what}", other.name, rule.name)));
             }
             rules.push(rule);
         }
@@ -110,7 +107,7 @@ fn rule(value: &Value<'_>) -> Result<Rule, Refusal> {
             "plain_text_on_disk" => units::flag(&mut rule.plain_text_on_disk).set(raw),
             "max_files" => units::count(&mut rule.max_files, 1..=1_000_000).set(raw),
             "max_size" => units::size(&mut rule.max_size, 1..=GIB).set(raw),
-            other => Err(format!("has {}, which is not {KEYS}", quote(other)).into()),
+            other => Err(format!("unknown key {}; must be {KEYS}", quote(other)).into()),
         };
         read.map_err(|refusal| {
             let message = match key.get_ref().as_ref() {
@@ -134,10 +131,10 @@ fn rule(value: &Value<'_>) -> Result<Rule, Refusal> {
         }
     };
     if !rule.keys.is_empty() && rule.write != Write::Keys {
-        return Err(format!("{}: keys are written with write = \"keys\" only", rule.name).into());
+        return Err(format!("{}: keys requires write = \"keys\"", rule.name).into());
     }
     if rule.gather && rule.to.has_name() {
-        let message = "what is gathered goes into one directory: there is no {metadata.name} in to";
+        let message = "gather requires one directory: to must not contain {metadata.name}";
         return Err(format!("{}: {message}", rule.name).into());
     }
     Ok(rule)
@@ -156,7 +153,7 @@ fn word(raw: Raw<'_>, into: &mut String) -> Result<(), Refusal> {
 }
 
 fn check_rule(word: &str) -> Result<(), String> {
-    name::check_label(word).map_err(|problem| format!("{} is no name of a rule: it {problem}", quote(word)))
+    name::check_label(word).map_err(|problem| format!("{} is not a rule name: it {problem}", quote(word)))
 }
 
 fn table<'v, 't>(value: &'v Value<'t>, what: &str) -> Result<&'v toml::de::DeTable<'t>, Refusal> {
@@ -179,7 +176,7 @@ fn objects(value: &Value<'_>, rule: &mut Rule) -> Result<(), Refusal> {
             }),
             other => {
                 let known = "kinds, namespaces, names and selector";
-                Err(format!("are selected by {known}, not by {}", quote(other)).into())
+                Err(format!("must have {known} only, not {}", quote(other)).into())
             }
         };
         read.map_err(|refusal| Refusal {
@@ -197,8 +194,7 @@ fn parse<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
 fn keys(value: &Value<'_>, keys: &mut BTreeMap<String, String>) -> Result<(), Refusal> {
     for (key, value) in table(value, "a table such as { \"nginx.conf\" = \"default.conf\" }")? {
         let file = text(Raw::Toml(value.get_ref()), "the name of a file")?;
-        check_name(&file)
-            .map_err(|why| format!("{} cannot be the name of a file: it {why}", quote(&file)))?;
+        check_name(&file).map_err(|why| format!("invalid file name {}: {why}", quote(&file)))?;
         keys.insert(key.get_ref().to_string(), file);
     }
     Ok(())
@@ -295,9 +291,9 @@ mod tests {
         let rule =
             |line: &str| rules(&format!("[[files]]\nname = \"a\"\nto = \"/x/y\"\n{line}\n")).unwrap_err();
         for (line, expected) in [
-            ("too = 1", "x.toml:4:7: files: has \"too\", which is not name"),
+            ("too = 1", "x.toml:4:7: files: unknown key \"too\"; must be name"),
             ("objects.kinds = [\"Event\"]", "objects of kind 'Event' cannot be placed"),
-            ("objects.kind = []", "are selected by kinds"),
+            ("objects.kind = []", "must have kinds, namespaces"),
             ("check = [\"nginx\"]", "check must name its program by an absolute path"),
             ("reload = { unit = \"nginx\" }", "reload must be { unit"),
             ("reload = { unit = \"--x.service\" }", "reload must be { unit"),
@@ -305,11 +301,11 @@ mod tests {
             ("mode = \"0999\"", "mode must be"),
             ("write = \"field\"", "write must be \"keys\""),
             ("write = \"object\"\nformat = \"xml\"", "write must be \"keys\""),
-            ("keys = { a = \"../b\" }", "has a '/'"),
-            ("after = [\"b\"]", "waits for one that is not there"),
+            ("keys = { a = \"../b\" }", "contains '/'"),
+            ("after = [\"b\"]", "names a missing rule"),
             ("settle = 3", "settle must be a duration"),
             ("[[files]]\nname = \"a\"\nto = \"/z\"", "have the same name"),
-            ("[[files]]\nname = \"b\"\nto = \"/x/y\"", "have the same place"),
+            ("[[files]]\nname = \"b\"\nto = \"/x/y\"", "have the same to"),
         ] {
             let error = rule(line);
             assert!(error.contains(expected), "{line}: {error}");

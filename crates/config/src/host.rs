@@ -54,7 +54,7 @@ pub(super) fn split(text: &str) -> Result<(String, Option<u16>), &'static str> {
     match port.map(str::parse) {
         None => Ok((host.to_owned(), None)),
         Some(Ok(port)) if port > 0 => Ok((host.to_owned(), Some(port))),
-        Some(_) => Err(": after the host may stand a port from 1 to 65535, and nothing else"),
+        Some(_) => Err(": only a port from 1 to 65535 may follow the host"),
     }
 }
 

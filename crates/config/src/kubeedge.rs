@@ -82,14 +82,14 @@ impl KubeEdge {
     pub(super) fn check(&self, has_identity: bool, review: &mut Review<'_>) {
         match &self.url {
             None => {
-                let message = "link.type is \"kubeedge\", and nothing says where CloudCore is: join with 'edgesync \
-                               join', or set kubeedge.url";
+                let message = "link.type is \"kubeedge\" and kubeedge.url is not set; hint: 'edgesync join', or set \
+                               kubeedge.url";
                 review.conflict(&["kubeedge.url", "link.type"], message);
             }
             Some(url) if url.tls && !has_identity => {
                 let message = format!(
-                    "{url} wants to see a certificate of the node, and there is none: join with 'edgesync join', or \
-                     set identity.directory"
+                    "{url} requires a certificate of the node, and there is none; hint: 'edgesync join', or set \
+                     identity.directory"
                 );
                 review.conflict(&["kubeedge.url"], message);
             }
@@ -133,12 +133,12 @@ impl CloudCoreUrl {
         let tls = match scheme {
             "wss" => true,
             "ws" => false,
-            "https" => return Err(refused(": the join service belongs into identity.cloud")),
+            "https" => return Err(refused(": the join service is identity.cloud")),
             _ => return Err(refused("")),
         };
         let (host, port) = host::split(rest.strip_suffix('/').unwrap_or(rest)).map_err(refused)?;
         if !tls && !host::is_local(&host) {
-            return Err(refused(": without TLS anybody on the way reads and writes along"));
+            return Err(refused(": without TLS on loopback only"));
         }
         Ok(Self { host, port: port.unwrap_or(CLOUD_CORE_PORT), tls })
     }

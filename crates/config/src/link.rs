@@ -92,12 +92,12 @@ impl Link {
             review.conflict(&["link.password_file"], message);
         }
         if self.ca_file.is_some() && !self.broker.tls {
-            let message = format!("link.ca_file is for TLS, and {} is without: write mqtts://", self.broker);
+            let message = format!("link.ca_file requires TLS, and {} has none: use mqtts://", self.broker);
             review.conflict(&["link.ca_file"], message);
         }
         if self.password_file.is_some() && !self.broker.tls && !self.broker.is_local() {
             review.warn(format!(
-                "the password of link.password_file travels to {} in plain text: use mqtts://",
+                "the password of link.password_file is sent to {} in plain text: use mqtts://",
                 self.broker
             ));
         }
@@ -117,14 +117,14 @@ impl BrokerUrl {
             "mqtts" | "ssl" => true,
             "wss" | "ws" => {
                 return Err(refused(
-                    ": MQTT over WebSocket is not supported; CloudCore belongs into kubeedge.url",
+                    ": MQTT over WebSocket is not supported; the address of CloudCore is kubeedge.url",
                 ));
             }
             _ => return Err(refused("")),
         };
         let authority = rest.strip_suffix('/').unwrap_or(rest);
         if authority.contains('@') {
-            return Err(refused(": the user belongs into username, the password into password_file"));
+            return Err(refused(": set username and password_file instead"));
         }
         let (host, port) = host::split(authority).map_err(refused)?;
         let port = port.unwrap_or(if tls { MQTTS_PORT } else { MQTT_PORT });

@@ -111,9 +111,7 @@ impl<'a> Raw<'a> {
                 Err(format!("must be at most {most} rules, not {}", rules.len()).into())
             }
             Self::Toml(_) => Err(self.expected(&format!("a list of rules, each written [[{section}]]"))),
-            Self::Variable(_) => {
-                Err("must be given in the file: no variable can hold rules".to_owned().into())
-            }
+            Self::Variable(_) => Err("must be set in the file, not by a variable".to_owned().into()),
         }
     }
 

@@ -194,7 +194,7 @@ fn never<T>(text: &str, parse: impl Fn(&str) -> Result<T, Refusal>) -> Result<Op
 }
 
 fn fit<T: TryFrom<u64>>(value: u64) -> Result<T, Refusal> {
-    T::try_from(value).map_err(|_| format!("{value} is more than this machine can count").into())
+    T::try_from(value).map_err(|_| format!("{value} exceeds the limit of this machine").into())
 }
 
 fn wide(value: impl TryInto<u64>) -> u64 {
@@ -499,7 +499,7 @@ impl<T: ToString, P: Fn(&str) -> Result<T, String>> Slot for List<'_, T, P> {
 /// # Errors
 /// The label is invalid, with the reason.
 pub fn read_label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| format!("{} is no KEY=VALUE", quote(text)))?;
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("{} is not KEY=VALUE", quote(text)))?;
     check_label(key, value)?;
     Ok((key.to_owned(), value.to_owned()))
 }

@@ -56,7 +56,7 @@ pub fn files(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, Stri
         }
         Write::Field(pointer) => {
             let content = match object.pointer(pointer) {
-                None | Some(Value::Null) => return Err(format!("it has no field {pointer}")),
+                None | Some(Value::Null) => return Err(format!("field {pointer} not found")),
                 Some(Value::String(text)) if is_secret && pointer.starts_with("/data/") => {
                     decoded(pointer, text)?
                 }
@@ -84,14 +84,14 @@ fn keys(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, String> {
                 None if rule.keys.is_empty() => key,
                 None => continue,
             };
-            check_name(name).map_err(|why| format!("its key {} {why}", shown(name)))?;
-            let text = value.as_str().ok_or_else(|| format!("its key {} is no text", shown(key)))?;
+            check_name(name).map_err(|why| format!("key {}: {why}", shown(name)))?;
+            let text = value.as_str().ok_or_else(|| format!("key {} is not a string", shown(key)))?;
             let content = if encoded { decoded(key, text)? } else { text.as_bytes().to_vec() };
             if files.insert(name.clone(), content).is_some() {
-                return Err(format!("two of its keys are to become the file {}", shown(name)));
+                return Err(format!("two keys map to the file {}", shown(name)));
             }
             if files.len() as u64 > rule.max_files {
-                return Err(format!("it has more keys than the {} files of the rule", rule.max_files));
+                return Err(format!("more than {} keys (max_files of the rule)", rule.max_files));
             }
         }
     }
@@ -99,7 +99,7 @@ fn keys(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, String> {
 }
 
 fn decoded(key: &str, text: &str) -> Result<Vec<u8>, String> {
-    STANDARD.decode(text).map_err(|_| format!("its key {} is not in base64", shown(key)))
+    STANDARD.decode(text).map_err(|_| format!("key {} is not valid base64", shown(key)))
 }
 
 /// Quotes a name for messages, truncated: it comes from an object.
@@ -141,8 +141,8 @@ mod tests {
             (json!({ "data": { "../x": "" } }), "'/'"),
             (json!({ "data": { "..data": "" } }), "edgesync"),
             (json!({ "data": { "a\u{0}": "" } }), "control"),
-            (json!({ "data": { "a": 1 } }), "no text"),
-            (json!({ "data": { "a": "" }, "binaryData": { "a": "" } }), "two of its keys"),
+            (json!({ "data": { "a": 1 } }), "not a string"),
+            (json!({ "data": { "a": "" }, "binaryData": { "a": "" } }), "two keys"),
             (json!({ "binaryData": { "a": "?" } }), "base64"),
         ] {
             let error = files(&rule, &object, false).unwrap_err();
@@ -150,7 +150,7 @@ mod tests {
         }
         let many: serde_json::Map<_, _> = (0..11).map(|n| (n.to_string(), json!(""))).collect();
         let few = Rule { max_files: 10, ..rule };
-        assert!(files(&few, &json!({ "data": many }), false).unwrap_err().contains("10 files"));
+        assert!(files(&few, &json!({ "data": many }), false).unwrap_err().contains("10 keys"));
     }
 
     #[test]

@@ -132,7 +132,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             }
             let first = members.first().and_then(|first| self.listed.get(*first));
             let first = first.map_or_else(String::new, |first| format!("{}/{}", first.namespace, first.name));
-            self.reject(object, &format!("its place is that of {first}"));
+            self.reject(object, &format!("same destination as {first}"));
         }
     }
 
@@ -189,8 +189,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             !matches!(object.state, State::InEffect | State::Gone) && !object.message.is_empty()
         });
         plan.extend(
-            refused
-                .map(|object| format!("keep out {}/{}: {}", object.namespace, object.name, object.message)),
+            refused.map(|object| format!("skip {}/{}: {}", object.namespace, object.name, object.message)),
         );
         plan
     }
@@ -254,7 +253,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             bytes += desired.bytes();
             if files > self.rule.max_files || bytes > self.rule.max_size {
                 let limit = format!("{} files and {} bytes", self.rule.max_files, self.rule.max_size);
-                self.keep_held(&path, &numbers, None, &format!("with it the rule has more than its {limit}"));
+                self.keep_held(&path, &numbers, None, &format!("exceeds the rule's limit of {limit}"));
                 files -= desired.files.len() as u64;
                 bytes -= desired.bytes();
                 continue;
@@ -341,7 +340,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             let (is_secret, sealed) = (is_secret(listed), is_sealed(listed));
             if sealed && !self.rule.plain_text_on_disk && !self.effects.is_memory(place, self.shape()) {
                 return Err(refused(format!(
-                    "{} is on a disk, and Secrets and other sealed kinds are written to memory only (tmpfs) unless plain_text_on_disk = true",
+                    "{} is on a disk: Secrets and other sealed kinds go to memory (tmpfs) unless the rule has plain_text_on_disk = true",
                     place.base
                 )));
             }
@@ -351,7 +350,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             for (name, content) in files {
                 if desired.files.insert(name, content).is_some() {
                     return Err(refused(
-                        "another object has a file of the same name in this place".to_owned(),
+                        "another object has a file of the same name in this directory".to_owned(),
                     ));
                 }
             }
@@ -552,7 +551,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             match culprit {
                 Some(other) if other != *number => {
                     let other = self.listed.get(other).map_or("", |listed| listed.name.as_str());
-                    let why = format!("{other}, which shares its place, keeps it out");
+                    let why = format!("blocked by {other}, which has the same destination");
                     self.state(*number, State::NotInEffect, version, &why, false);
                 }
                 _ => self.state(*number, State::NotInEffect, version, why, false),

@@ -151,9 +151,7 @@ pub fn ordered(rules: &[Rule]) -> Result<Vec<&Rule>, String> {
         let next = rules.iter().find(|rule| !is_there(&rule.name) && rule.after.iter().all(is_there));
         let Some(next) = next else {
             let stuck = rules.iter().find(|rule| !is_there(&rule.name)).map_or("", |rule| &rule.name);
-            return Err(format!(
-                "files: the rule {stuck:?} waits for one that is not there, or that waits for it"
-            ));
+            return Err(format!("files: after of rule {stuck:?} names a missing rule or forms a cycle"));
         };
         order.push(next);
     }

@@ -27,7 +27,7 @@ pub(super) fn do_step<H: Effects>(
     step: Step,
     succeeded: bool,
 ) -> Result<(), Failure> {
-    let change = |at: usize| intent.changes.get(at).ok_or_else(|| Failure::new("there is no such change"));
+    let change = |at: usize| intent.changes.get(at).ok_or_else(|| Failure::new("no such change"));
     match step {
         Step::Intend => effects.intend(intent),
         Step::Check => effects.check(&intent.changes),

@@ -31,10 +31,10 @@ impl Template {
             let bare = part.replace(NAME, "").replace(NAMESPACE, "");
             if matches!(*part, "" | "." | "..") || part.len() > MAX_NAME || part.chars().any(char::is_control)
             {
-                return Err(format!("must be a path without {part:?} in it"));
+                return Err(format!("must be a path without the component {part:?}"));
             }
             if bare.contains(['{', '}']) {
-                return Err(format!("may have {NAME} and {NAMESPACE} in braces, and nothing else"));
+                return Err(format!("may contain the placeholders {NAME} and {NAMESPACE} only"));
             }
         }
         let fixed = parts.iter().take_while(|part| !part.contains('{')).count().min(parts.len() - 1);
@@ -62,15 +62,15 @@ impl Template {
         for (word, what, holder) in [(name, "name", NAME), (namespace, "namespace", NAMESPACE)] {
             if self.rest.contains(holder) {
                 let checked = match word.starts_with('.') {
-                    true => Err("begins with a dot, as hidden files do".to_owned()),
+                    true => Err("begins with a dot (hidden file)".to_owned()),
                     false => check_name(word),
                 };
-                checked.map_err(|why| format!("its {what} cannot stand in a path: it {why}"))?;
+                checked.map_err(|why| format!("invalid {what} in a path: {why}"))?;
             }
         }
         let below = self.rest.replace(NAME, name).replace(NAMESPACE, namespace);
         for part in below.split('/') {
-            check_name(part).map_err(|why| format!("{part:?} cannot be the name of a file: it {why}"))?;
+            check_name(part).map_err(|why| format!("invalid file name {part:?}: {why}"))?;
         }
         Ok(Place { base: self.base.clone(), below })
     }
@@ -82,15 +82,13 @@ impl Template {
 /// The name is invalid, with the reason.
 pub fn check_name(name: &str) -> Result<(), String> {
     let wrong = match name {
-        "" => "is empty",
-        "." | ".." => "is a directory's",
-        _ if name.len() > MAX_NAME => "is longer than 255 bytes",
-        _ if name.contains('/') => "has a '/'",
-        _ if name.chars().any(char::is_control) => "has a control character",
+        "" => "empty",
+        "." | ".." => "reserved for directories",
+        _ if name.len() > MAX_NAME => "longer than 255 bytes",
+        _ if name.contains('/') => "contains '/'",
+        _ if name.chars().any(char::is_control) => "contains a control character",
         // Names reserved for candidates and for the layout itself.
-        _ if name.starts_with("..") || name.starts_with(".edgesync-") => {
-            "begins as those that edgesync uses itself"
-        }
+        _ if name.starts_with("..") || name.starts_with(".edgesync-") => "prefix reserved by edgesync",
         _ => return Ok(()),
     };
     Err(wrong.to_owned())

@@ -63,7 +63,7 @@ pub fn verify(
                 None => findings.missing = true,
                 Some(Entry::File(found)) if Some(found) == own || Some(found) == new => {}
                 Some(Entry::File(_)) => findings.foreign(name, own.is_some()),
-                Some(_) => findings.blocked = Some(format!("{name} is not a file")),
+                Some(_) => findings.blocked = Some(format!("{name} is not a regular file")),
             }
             // An unrecorded file may already be the desired one: then writing loses nothing.
             findings.missing |= held.is_none() || own != new;
@@ -85,7 +85,7 @@ pub fn verify(
                     false
                 }
                 (_, Some(None)) => {
-                    findings.blocked = Some("..data is there, and not of edgesync".to_owned());
+                    findings.blocked = Some("..data exists and was not created by edgesync".to_owned());
                     false
                 }
             };
@@ -108,7 +108,7 @@ pub fn verify(
                     Some(Entry::File(found)) if found == digest => findings.missing = true,
                     Some(Entry::File(_)) => findings.foreign(file, held_files.contains_key(file)),
                     Some(Entry::Other) => {
-                        findings.blocked = Some(format!("{file} is there, and is not a file"));
+                        findings.blocked = Some(format!("{file} exists and is not a regular file"));
                     }
                 }
             }
@@ -134,9 +134,9 @@ struct Findings {
 
 impl Findings {
     fn foreign(&mut self, name: &str, was_ours: bool) {
-        let what = if was_ours { "was changed" } else { "was made" };
+        let what = if was_ours { "modified" } else { "created" };
         self.foreign
-            .get_or_insert_with(|| format!("{name} {what} by somebody else; overwrite = true replaces it"));
+            .get_or_insert_with(|| format!("{name} {what} by another program; overwrite = true replaces it"));
     }
 }
 

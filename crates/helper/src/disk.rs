@@ -607,8 +607,8 @@ fn names(directory: &OwnedFd) -> Result<Vec<CString>> {
 /// Formats an error of the system about a place.
 pub(super) fn refused(what: &str, path: &str, error: Errno) -> String {
     let more = match error {
-        Errno::LOOP | Errno::XDEV => ": somebody has made a link on the way, which is not followed",
+        Errno::LOOP | Errno::XDEV => " (symbolic links on the path are not followed)",
         _ => "",
     };
-    format!("cannot {what} {path}: {}{more}", io::Error::from(error))
+    format!("{what} {path}: {}{more}", io::Error::from(error))
 }

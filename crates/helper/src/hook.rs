@@ -49,7 +49,7 @@ fn finish(
     environment: &[(&str, &str)],
     timeout: Duration,
 ) -> Result<(ExitStatus, String), Failure> {
-    let failed = |error: std::io::Error| Failure::new(format!("{program} cannot be run: {error}"));
+    let failed = |error: std::io::Error| Failure::new(format!("run {program}: {error}"));
     let (output, input) = std::io::pipe().map_err(failed)?;
     let collected = Arc::new(Mutex::new(Vec::new()));
     let (closes, closed) = mpsc::sync_channel(1);
@@ -84,7 +84,7 @@ fn finish(
     match status {
         Ok(Some(status)) => Ok((status.map_err(failed)?, text)),
         _ => {
-            let message = format!("{program} did not end within {timeout:?}: {}", text.trim());
+            let message = format!("{program}: timed out after {timeout:?}: {}", text.trim());
             Err(Failure { message, slow: true })
         }
     }
@@ -120,21 +120,23 @@ pub(super) fn reload(rule: &Rule, systemctl: &Path) -> Result<(), Failure> {
 /// Signals the process in a PID file. Unless root owns the file, the process must belong to the
 /// file's owner: a service cannot have processes of others signalled.
 fn send(signal: Signal, path: &str) -> Result<(), Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::new(format!("cannot read {path}: {error}"));
+    let failed = |error: &dyn std::fmt::Display| Failure::new(format!("read {path}: {error}"));
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(&error))?;
     let file = std::fs::File::from(file);
     let found = file.metadata().map_err(|error| failed(&error))?;
     if !found.is_file() {
-        return Err(failed(&"it is not a file"));
+        return Err(failed(&"not a regular file"));
     }
     let mut text = String::new();
     file.take(PID_FILE).read_to_string(&mut text).map_err(|error| failed(&error))?;
     let number = text.trim().parse().ok().filter(|number: &i32| *number > 1).and_then(Pid::from_raw);
-    let pid = number.ok_or_else(|| Failure::new(format!("there is no process number in {path}")))?;
+    let pid = number.ok_or_else(|| Failure::new(format!("read {path}: no process ID")))?;
     let owner = || std::fs::metadata(format!("/proc/{}", pid.as_raw_nonzero())).map(|of| of.uid()).ok();
     if found.uid() != 0 && owner() != Some(found.uid()) {
-        return Err(Failure::new(format!("the process of {path} does not belong to the owner of that file")));
+        return Err(Failure::new(format!(
+            "signal the process in {path}: process and file have different owners"
+        )));
     }
     let signal = match signal {
         Signal::Hup => rustix::process::Signal::HUP,
@@ -142,7 +144,7 @@ fn send(signal: Signal, path: &str) -> Result<(), Failure> {
         Signal::Usr2 => rustix::process::Signal::USR2,
     };
     let sent = rustix::process::kill_process(pid, signal);
-    sent.map_err(|error| Failure::new(format!("the process of {path} cannot be signalled: {error}")))
+    sent.map_err(|error| Failure::new(format!("signal the process in {path}: {error}")))
 }
 
 /// State of a unit as reported by systemd.
@@ -156,7 +158,7 @@ struct Unit {
 /// Reloads an active unit, restarts a failed one. An inactive unit reads its files when it starts;
 /// waiting for it would block for ever if it is ordered after the agent, so jobs ignore
 /// dependencies. The unit is healthy if it is still active, as the same process, some time later.
-#[allow(clippy::disallowed_methods, reason = "systemctl tells of a state when it is asked, and only then")]
+#[allow(clippy::disallowed_methods, reason = "systemctl reports a state only when queried")]
 fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure> {
     let systemctl = systemctl.display().to_string();
     let systemctl_run = |words: &[&str]| {
@@ -175,8 +177,8 @@ fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure>
                 let instance = format!("{} {}", value("NRestarts"), value("MainPID"));
                 Ok(Unit { state: value("ActiveState").to_owned(), instance })
             }
-            "not-found" => Err(Failure::new(format!("there is no unit {unit}"))),
-            _ => Err(Failure::new(format!("{systemctl} cannot tell of {unit}: {status}: {}", output.trim()))),
+            "not-found" => Err(Failure::new(format!("unit {unit} not found"))),
+            _ => Err(Failure::new(format!("{systemctl} show {unit}: {status}: {}", output.trim()))),
         }
     };
     let until = Instant::now() + rule.healthy_within;
@@ -215,7 +217,7 @@ fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure>
     }
     let lines = systemctl_run(&["status", "--no-pager", "--full", "--lines=10"]);
     let log = lines.map(|(_, text)| text).unwrap_or_default();
-    let state = if found.state == "active" { "started again" } else { &found.state };
+    let state = if found.state == "active" { "restarted" } else { &found.state };
     Err(Failure::new(format!("{unit} is {state} after {verb}: {}\n{}", output.trim(), log.trim())))
 }
 
@@ -255,7 +257,7 @@ mod tests {
         let file = directory.path().join("pid");
         let script = format!("sleep 300 & echo $! > {}; echo begun; wait", file.display());
         let failure = run(&words(&script), &[], Duration::from_millis(500)).unwrap_err();
-        assert!(failure.slow && failure.message.contains("did not end") && failure.message.contains("begun"));
+        assert!(failure.slow && failure.message.contains("timed out") && failure.message.contains("begun"));
         let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
         let until = Instant::now() + LONG;
         let runs = || {
@@ -275,7 +277,7 @@ mod tests {
         let path = file.display().to_string();
         for text in ["", "x", "0", "1", "-1", "-5"] {
             std::fs::write(&file, text).unwrap();
-            assert!(send(Signal::Hup, &path).unwrap_err().message.contains("no process number"), "{text:?}");
+            assert!(send(Signal::Hup, &path).unwrap_err().message.contains("no process ID"), "{text:?}");
         }
     }
 
@@ -286,12 +288,12 @@ mod tests {
         let pipe = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(pipe.success());
         let text = path.display().to_string();
-        assert!(send(Signal::Hup, &text).unwrap_err().message.contains("not a file"));
+        assert!(send(Signal::Hup, &text).unwrap_err().message.contains("not a regular file"));
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, std::process::id().to_string()).unwrap();
         // Only root can change the owner of a file.
         if std::os::unix::fs::chown(&path, Some(65_534), None).is_ok() {
-            assert!(send(Signal::Hup, &text).unwrap_err().message.contains("does not belong"));
+            assert!(send(Signal::Hup, &text).unwrap_err().message.contains("different owners"));
         }
     }
 
@@ -346,8 +348,8 @@ mod tests {
         let (result, asked) = reloaded(&["LoadState=loaded ActiveState=inactive NRestarts=0 MainPID=0"]);
         assert_eq!((result, asked.len()), (Ok(()), 0));
         for (says, word) in [
-            ("LoadState=not-found ActiveState=inactive", "no unit"),
-            ("Failed to connect to bus", "cannot tell"),
+            ("LoadState=not-found ActiveState=inactive", "not found"),
+            ("Failed to connect to bus", "show web.service"),
         ] {
             let (result, asked) = reloaded(&[says]);
             assert!(result.unwrap_err().message.contains(word) && asked.is_empty(), "{says}");

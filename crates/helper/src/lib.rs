@@ -11,6 +11,7 @@ pub mod disk;
 mod hook;
 #[cfg(test)]
 mod hostile;
+mod listen;
 mod owner;
 #[cfg(test)]
 mod power;
@@ -22,9 +23,7 @@ mod served;
 mod tests;
 
 use std::io;
-use std::os::fd::AsFd as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::os::unix::net::UnixListener;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,31 +42,46 @@ pub enum HelperError {
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     /// The configuration or its directory is writable by others, or belongs to another user.
-    #[error("{} can be written by others than its owner, or belongs to another user: rules are taken from root alone", .0.display())]
-    NotOurs(PathBuf),
+    #[error("read rules from {}: file or directory writable by other users, or not owned by root or this user", .0.display())]
+    Untrusted(PathBuf),
     /// Records cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The socket cannot be used.
-    #[error("the socket cannot be used")]
-    Socket(#[source] io::Error),
+    /// Neither socket activation nor a path of a socket.
+    #[error(
+        "no listening Unix socket as file descriptor 3 (LISTEN_FDS) or standard input; \
+         hint: 'edgesync files-helper --socket /run/edgesync-files.sock'"
+    )]
+    NoSocket,
+    /// Socket activation passed several sockets.
+    #[error("socket activation passed {0} sockets (LISTEN_FDS), expected 1")]
+    SocketCount(usize),
+    /// The socket cannot be created.
+    #[error("listen on {}", path.display())]
+    Listen {
+        /// Path of the socket.
+        path: PathBuf,
+        /// Cause of the failure.
+        source: io::Error,
+    },
+    /// Connections of the agent cannot be accepted.
+    #[error("accept connections of the agent")]
+    Accept(#[source] io::Error),
 }
 
-/// Serves until it is idle, or on its own socket until the process ends.
+/// Serves the agent on a socket of systemd until idle for a minute; with `socket`, on a socket of
+/// its own until SIGTERM. The user `owner`, if not empty, owns that socket.
 ///
 /// # Errors
-/// The socket cannot be used. Errors of the configuration are sent to the agent.
-pub fn run(config_path: &Path, socket: Option<&Path>) -> Result<(), HelperError> {
-    let listener = match socket {
-        Some(path) => listen(path).map_err(HelperError::Socket)?,
-        // systemd passes the listening socket as standard input.
-        None => {
-            let socket = io::stdin().as_fd().try_clone_to_owned().map_err(HelperError::Socket)?;
-            UnixListener::from(socket)
-        }
+/// There is no socket, or it cannot be used. Errors of the configuration are sent to the agent.
+pub fn run(config_path: &Path, socket: Option<&Path>, owner: &str) -> Result<(), HelperError> {
+    let Some(path) = socket else {
+        return serve::serve(&listen::activated()?, config_path, Some(IDLE)).map_err(HelperError::Accept);
     };
-    let idle = socket.is_none().then_some(IDLE);
-    serve::serve(&listener, config_path, idle).map_err(HelperError::Socket)
+    let created = listen::Created::new(path, owner)?;
+    created.stop_on_signal().map_err(HelperError::Accept)?;
+    tracing::info!(socket = %path.display(), "files helper listening");
+    serve::serve(&created.listener, config_path, None).map_err(HelperError::Accept)
 }
 
 /// Loads the configuration if its owner is root or the user of this process, and no other user can
@@ -79,19 +93,8 @@ fn rules(path: &Path) -> Result<Config, HelperError> {
         let ours = std::fs::metadata(looked_at)
             .is_ok_and(|found| (found.uid() == 0 || found.uid() == own) && found.mode() & 0o022 == 0);
         if looked_at.exists() && !ours {
-            return Err(HelperError::NotOurs(looked_at.to_owned()));
+            return Err(HelperError::Untrusted(looked_at.to_owned()));
         }
     }
     Ok(config::load::<Config>(path)?.config)
-}
-
-/// Creates a socket for the user of this process.
-fn listen(path: &Path) -> io::Result<UnixListener> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }

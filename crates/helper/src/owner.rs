@@ -13,10 +13,10 @@ pub(super) fn find(text: &str, etc: &Path) -> Result<Owner, String> {
     let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
     let read = |file: &str| std::fs::read_to_string(etc.join(file)).unwrap_or_default();
     let users = read("passwd");
-    let user = number(user, &users, 2).ok_or_else(|| format!("there is no user {user:?}"))?;
+    let user = number(user, &users, 2).ok_or_else(|| format!("user {user:?} not found"))?;
     let group = match group {
         Some(group) => {
-            Some(number(group, &read("group"), 2).ok_or_else(|| format!("there is no group {group:?}"))?)
+            Some(number(group, &read("group"), 2).ok_or_else(|| format!("group {group:?} not found"))?)
         }
         None => fields(&users)
             .find(|fields| fields.get(2) == Some(&user.to_string().as_str()))

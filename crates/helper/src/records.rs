@@ -24,7 +24,7 @@ pub(super) const MAX_GONE: usize = 10_000;
 /// The log of changes may be as long as the record, and at least this many bytes.
 const LEAST_LOG: u64 = 16 << 10;
 /// Replaces the output of programs where Secrets are concerned.
-const NOT_KEPT: &str = "it may quote a Secret: it was not kept";
+const NOT_KEPT: &str = "output not kept: it may quote a Secret";
 /// Upper bound of accepted sequence numbers; leaves enough for all future ones.
 const MAX_SEQ: u64 = 1 << 62;
 
@@ -326,7 +326,7 @@ fn append(path: &Path, line: &[u8]) -> std::io::Result<()> {
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let text = std::fs::read(path).ok()?;
     let read = serde_json::from_slice(&text);
-    read.map_err(|error| tracing::warn!(path = %path.display(), %error, "a record cannot be read")).ok()
+    read.map_err(|error| tracing::warn!(path = %path.display(), %error, "unreadable record ignored")).ok()
 }
 
 fn write(path: &Path, value: &impl Serialize) -> Result<(), FileError> {

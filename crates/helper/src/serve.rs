@@ -28,9 +28,9 @@ use edgesync_runtime::chain;
 /// Time limit for the agent to send announced frames.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Serves until idle for `idle`; without it, for ever. Errors of the configuration or the records
-/// are sent as replies: a helper that exited before it accepted the connection would be restarted
-/// for it in a loop.
+/// Serves until idle for `idle`, or until the listener is shut down. Errors of the configuration or
+/// the records are sent as replies: a helper that exited before it accepted the connection would be
+/// restarted for it in a loop.
 pub(super) fn serve(listener: &UnixListener, config: &Path, idle: Option<Duration>) -> io::Result<()> {
     socket2::SockRef::from(listener).set_read_timeout(idle)?;
     let mut records = None;
@@ -38,10 +38,13 @@ pub(super) fn serve(listener: &UnixListener, config: &Path, idle: Option<Duratio
         match listener.accept() {
             Ok((stream, _)) => {
                 if let Err(error) = answer(stream, config, &mut records) {
-                    tracing::warn!(%error, "the agent has gone in the middle of a request");
+                    tracing::warn!(%error, "agent disconnected during a request");
                 }
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            // Idle, or shut down by a signal.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::InvalidInput) => {
+                return Ok(());
+            }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -59,7 +62,7 @@ fn answer(mut stream: UnixStream, config: &Path, records: &mut Option<Records>) 
     });
     let reply = match read {
         Ok((config, read)) => execute(&mut stream, &config, records.insert(read), &request, listed)?,
-        Err(HelperError::Config(errors)) => Reply::Refused(format!("the configuration is wrong: {errors}")),
+        Err(HelperError::Config(errors)) => Reply::Refused(format!("invalid configuration: {errors}")),
         Err(error) => Reply::Refused(chain(&error)),
     };
     write_reply(&mut stream, &reply)
@@ -80,10 +83,7 @@ fn execute(
         Verb::Clear => clear(config, records, &names),
         Verb::Apply | Verb::Check => {
             let Some(rule) = config.files.rules.iter().find(|rule| rule.name == request.rule) else {
-                return Ok(Reply::Refused(format!(
-                    "there is no rule {:?} in the configuration",
-                    request.rule
-                )));
+                return Ok(Reply::Refused(format!("no rule {:?} in the configuration", request.rule)));
             };
             match apply(stream, rule, config, records, request, listed)? {
                 Ok(done) => outcome = done,
@@ -250,7 +250,7 @@ impl<'a> Executor<'a> {
         let mut record = records.all.remove(&self.rule.name).unwrap_or_default();
         self.log = records.logs.remove(&self.rule.name).unwrap_or_default();
         let (mut options, rule) = (options, self.rule);
-        let mut done = Err("what an earlier change has left cannot be put back or removed".to_owned());
+        let mut done = Err("incomplete run cannot be rolled back".to_owned());
         let begun = self.files.read_intent();
         // Places of an interrupted transaction are inspected.
         options.look |= begun.is_some();
@@ -301,7 +301,7 @@ impl Effects for Executor<'_> {
     ) -> Result<Observed, String> {
         self.disk
             .inspect(place, shape, held, desired)
-            .map_err(|error| refused("look at", &place.path(), error))
+            .map_err(|error| refused("inspect", &place.path(), error))
     }
 
     fn key(&self, place: &Place) -> (u64, u64) {
@@ -333,7 +333,7 @@ impl Effects for Executor<'_> {
             .collect();
         let path = self.files.candidates.display().to_string();
         std::fs::write(&self.files.candidates, list)
-            .map_err(|error| Failure::new(format!("cannot write {path}: {error}")))?;
+            .map_err(|error| Failure::new(format!("write {path}: {error}")))?;
         let environment = [
             ("EDGESYNC_RULE", self.rule.name.as_str()),
             ("EDGESYNC_CANDIDATE", candidates.first().map_or("", String::as_str)),
@@ -351,7 +351,7 @@ impl Effects for Executor<'_> {
 
     fn restore(&mut self, change: &Change) -> Result<(), Failure> {
         self.enter(Phase::Swapping)?;
-        self.failed_with("put back", change, self.disk.restore(change))
+        self.failed_with("roll back", change, self.disk.restore(change))
     }
 
     fn reload(&mut self) -> Result<(), Failure> {
@@ -366,7 +366,7 @@ impl Effects for Executor<'_> {
 
     fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {
         self.enter(Phase::Clearing)?;
-        self.failed_with("clear away", change, self.disk.discard(change, keep_new))
+        self.failed_with("clean up", change, self.disk.discard(change, keep_new))
     }
 
     fn forget(&mut self) -> Result<(), Failure> {
@@ -385,7 +385,7 @@ fn read_list(stream: &mut UnixStream) -> io::Result<Vec<Listed>> {
         }
         listed.extend(serde_json::from_slice::<Vec<Listed>>(&frame)?);
         if listed.len() > MAX_LISTED {
-            return Err(io::Error::other(format!("more than {MAX_LISTED} objects are listed")));
+            return Err(io::Error::other(format!("more than {MAX_LISTED} objects listed")));
         }
     }
 }

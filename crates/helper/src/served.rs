@@ -244,7 +244,7 @@ fn oversized_objects_and_frames_are_refused() {
     let outcome = served.done(&apply(), &objects);
     let state = |uid: &str| outcome.news.iter().find(|news| news.uid == uid).unwrap().status.clone();
     assert_eq!((state("m").state, state("u").state), (State::NotInEffect, State::InEffect));
-    assert!(state("m").message.contains("more keys than the 10000 files"), "{:?}", state("m"));
+    assert!(state("m").message.contains("more than 10000 keys"), "{:?}", state("m"));
     assert_eq!(served.bed.names(""), ["web"]);
     // The agent never sends a larger frame; such a peer is disconnected at once.
     let mut stream = std::os::unix::net::UnixStream::connect(&served.bed.config.helper.socket).unwrap();

@@ -27,11 +27,11 @@ const PAGE: usize = 100;
 pub(super) enum RequestError {
     #[error("helper unreachable at {path}: {source}; hint: 'systemctl enable --now edgesync-files.socket'")]
     Helper { path: String, source: io::Error },
-    #[error("helper refused the request: {0}")]
+    #[error("request refused by the helper: {0}")]
     Refused(String),
     #[error("read database: {0}")]
     Store(String),
-    #[error("unknown rule {0:?}")]
+    #[error("rule {0:?} not found")]
     NoRule(String),
 }
 
@@ -207,7 +207,8 @@ pub(super) fn show(outcome: &Outcome, role: Role) -> FilesList {
         for rule in &mut rules {
             let mut secrets = rule.objects.iter_mut().filter(|object| object.sealed).peekable();
             if secrets.peek().is_some() {
-                rule.output = "hidden, may quote Secrets; hint: run 'edgesync files' as root".to_owned();
+                rule.output =
+                    "output hidden: it may quote Secrets; hint: 'edgesync files' as root".to_owned();
             }
             secrets.for_each(|object| object.message.clear());
         }

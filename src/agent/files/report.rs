@@ -105,16 +105,14 @@ pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], said: u
         let said = match status.state {
             State::InEffect => String::new(),
             // Log and Events have more readers than the object.
-            _ if kinds.is_sealed(&object.key()) => {
-                "; hint: run 'edgesync files' as root, the kind is sealed".to_owned()
-            }
+            _ if kinds.is_sealed(&object.key()) => ": sealed kind; hint: 'edgesync files' as root".to_owned(),
             _ => format!(": {}", status.message),
         };
         let note = match status.state {
             State::InEffect => format!("version {wanted} in effect (rule {rule})"),
             State::Gone => format!("object deleted, files of others kept (rule {rule}){said}"),
             _ if status.rolled_back => {
-                format!("rolled back from version {wanted} to {there} by rule {rule}{said}")
+                format!("rolled back from version {wanted} to {there} (rule {rule}){said}")
             }
             _ => format!("version {wanted} not in effect (rule {rule}), current {there}{said}"),
         };

@@ -1,0 +1,184 @@
+//! The listening socket: passed by systemd, or created by the helper itself.
+
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use edgesync_runtime::systemd::{Request, Signals};
+use listenfd::ListenFd;
+use socket2::SockRef;
+
+use super::{HelperError, owner};
+
+/// Permissions of a created socket, as `SocketMode=` of the packaged unit: its owner may connect.
+const MODE: u32 = 0o600;
+
+/// Returns the socket of socket activation: file descriptor 3 with `LISTEN_FDS`, as
+/// sd_listen_fds(3) describes, else standard input.
+///
+/// # Errors
+/// Neither is a listening Unix socket.
+pub(super) fn activated() -> Result<UnixListener, HelperError> {
+    let mut passed = ListenFd::from_env();
+    let listener = match passed.len() {
+        0 => io::stdin().as_fd().try_clone_to_owned().ok().map(UnixListener::from),
+        1 => passed.take_unix_listener(0).ok().flatten(),
+        more => return Err(HelperError::SocketCount(more)),
+    };
+    // Standard input may be any file.
+    let is_listener = |of: &UnixListener| SockRef::from(of).is_listener().unwrap_or(false);
+    let listener = listener.filter(is_listener).ok_or(HelperError::NoSocket)?;
+    // A timeout has no effect on a non-blocking socket.
+    listener.set_nonblocking(false).map_err(HelperError::Accept)?;
+    Ok(listener)
+}
+
+/// A socket that the helper created. Its file is removed on drop.
+#[derive(Debug)]
+pub(super) struct Created {
+    pub(super) listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode: another process may have replaced the file.
+    identity: (u64, u64),
+}
+
+impl Created {
+    /// Listens on `path` for root, the user of this process, and `user` or `user:group`.
+    ///
+    /// # Errors
+    /// The path is in use or not a socket, the user does not exist, or those of the system.
+    pub(super) fn new(path: &Path, owner: &str) -> Result<Self, HelperError> {
+        let failed = |source| HelperError::Listen { path: path.to_owned(), source };
+        let (user, group) = owner::find(owner, Path::new("/etc"))
+            .map_err(|error| failed(io::Error::new(ErrorKind::InvalidInput, error)))?;
+        refuse_if_live(path).map_err(failed)?;
+        // Renamed once its permissions are set: nobody else can connect before.
+        let mut staged = path.as_os_str().to_owned();
+        staged.push(format!(".{}", std::process::id()));
+        let staged = PathBuf::from(staged);
+        remove(&staged).map_err(failed)?;
+        let listener = UnixListener::bind(&staged).map_err(failed)?;
+        let renamed = std::fs::set_permissions(&staged, std::fs::Permissions::from_mode(MODE))
+            .and_then(|()| std::os::unix::fs::chown(&staged, user, group))
+            .and_then(|()| std::fs::rename(&staged, path))
+            .and_then(|()| identity(path));
+        match renamed {
+            Ok(identity) => Ok(Self { listener, path: path.to_owned(), identity }),
+            Err(source) => {
+                let _ = std::fs::remove_file(&staged);
+                Err(failed(source))
+            }
+        }
+    }
+
+    /// Makes SIGTERM and SIGINT end the accept loop after the current request.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) fn stop_on_signal(&self) -> io::Result<()> {
+        let listener = self.listener.try_clone()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let mut signals = runtime.block_on(async { Signals::new() })?;
+        let wait = async move {
+            loop {
+                if signals.next().await == Request::Stop {
+                    // Wakes the accept loop: a listener that is shut down accepts nothing more.
+                    let _ = SockRef::from(&listener).shutdown(Shutdown::Both);
+                }
+            }
+        };
+        std::thread::Builder::new().name("signals".to_owned()).spawn(move || runtime.block_on(wait))?;
+        Ok(())
+    }
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|found| found == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Returns the device and inode of a file.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
+}
+
+/// Refuses a path on which a process listens, or that is not a socket.
+fn refuse_if_live(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(io::Error::new(ErrorKind::AlreadyExists, "the file exists and is not a socket"));
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::Error::new(ErrorKind::AddrInUse, "another process listens on it")),
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_is_for_its_owner_and_removed_on_drop() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("files.sock");
+        let created = Created::new(&path, "").unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, MODE);
+        drop(created);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn stale_socket_is_replaced_and_a_live_one_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("files.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        let created = Created::new(&path, "").unwrap();
+        let refused = edgesync_runtime::chain(&Created::new(&path, "").unwrap_err());
+        assert!(refused.contains("another process listens"), "{refused}");
+        UnixStream::connect(&path).unwrap();
+        drop(created);
+        std::fs::write(&path, "theirs").unwrap();
+        let refused = edgesync_runtime::chain(&Created::new(&path, "").unwrap_err());
+        assert!(refused.contains("not a socket"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "theirs");
+    }
+
+    #[test]
+    fn replaced_socket_stays_when_the_first_is_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("files.sock");
+        let first = Created::new(&path, "").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let second = Created::new(&path, "").unwrap();
+        drop(first);
+        UnixStream::connect(&path).unwrap();
+        drop(second);
+    }
+
+    #[test]
+    fn unknown_owner_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("files.sock");
+        let refused = edgesync_runtime::chain(&Created::new(&path, "no-such-user").unwrap_err());
+        assert!(refused.contains("no-such-user") && !path.exists(), "{refused}");
+    }
+}
