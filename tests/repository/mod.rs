@@ -12,4 +12,5 @@ mod log;
 mod manifests;
 mod protocol_examples;
 mod sources;
+mod strings;
 mod unused;
