@@ -101,8 +101,11 @@ pub(super) fn check_against_path(
     body: Value,
 ) -> Result<Object> {
     let Value::Object(mut object) = body else {
-        let message =
-            if body.is_null() { "the body is empty: an object is needed" } else { "the body is no object" };
+        let message = if body.is_null() {
+            "the body is empty: an object is needed"
+        } else {
+            "the body is not an object"
+        };
         return Err(Status::bad_request(message));
     };
     let api_version = resource.api_version();

@@ -87,7 +87,8 @@ where
     let mut connection = JoinSet::new();
     connection.spawn(driver);
     let (head, body) = sender.send_request(request).await?.into_parts();
-    let body = collect(body, most).await?.ok_or_else(|| format!("the answer is longer than {most} bytes"))?;
+    let body =
+        collect(body, most).await?.ok_or_else(|| format!("the response is longer than {most} bytes"))?;
     Ok(Reply { code: head.status.as_u16(), headers: header_pairs(&head.headers), body: body.into() })
 }
 
@@ -127,8 +128,8 @@ where
         .serve_connection(TokioIo::new(stream), service);
     match timeout(limits.patience, connection).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection ended early"),
-        Err(_) => tracing::debug!(after = ?limits.patience, "a slow connection was cut"),
+        Ok(Err(error)) => tracing::debug!(%error, "connection ended early"),
+        Err(_) => tracing::debug!(after = ?limits.patience, "slow connection closed"),
     }
 }
 
@@ -152,14 +153,14 @@ where
             let message = format!("the body is longer than {} bytes", limits.body_bytes);
             Reply::text(StatusCode::PAYLOAD_TOO_LARGE, &message)
         }
-        Err(error) => Reply::text(StatusCode::BAD_REQUEST, &format!("the body could not be read: {error}")),
+        Err(error) => Reply::text(StatusCode::BAD_REQUEST, &format!("read the body: {error}")),
     };
     let mut response = Response::builder().status(reply.code);
     for (name, value) in &reply.headers {
         response = response.header(name, value);
     }
     response.body(Full::new(Bytes::from(reply.body))).unwrap_or_else(|error| {
-        tracing::error!(%error, "an answer that HTTP cannot carry");
+        tracing::error!(%error, "invalid HTTP response");
         let mut broken = Response::new(Full::default());
         *broken.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
         broken

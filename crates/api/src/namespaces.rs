@@ -141,7 +141,7 @@ impl Namespaces {
 }
 
 fn terminating(kind: &Resource, object: &str, namespace: &str) -> Status {
-    let why = format!("nothing can be created in namespace {namespace}: it is being terminated");
+    let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
     let mut status = Status::forbidden(kind, object, &why);
     if let Some(details) = &mut status.details {
         details.causes.push(Cause {

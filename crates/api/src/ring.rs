@@ -117,7 +117,9 @@ impl<K> Ring<K> {
     pub fn check(&self) -> Result<()> {
         match self.held.borrow().closed {
             false => Ok(()),
-            true => Err(Status::unavailable("the store is closed: the program is stopping", RETRY_SECONDS)),
+            true => {
+                Err(Status::unavailable("the store is closed: the server is shutting down", RETRY_SECONDS))
+            }
         }
     }
 

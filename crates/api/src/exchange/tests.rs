@@ -70,11 +70,11 @@ async fn bodies_beyond_the_limit_are_refused_on_both_sides() {
     let bytes = format!("{chunked}3e9\r\n{}\r\n0\r\n\r\n", "x".repeat(1001));
     assert!(raw(served(), bytes.as_bytes()).await.starts_with("HTTP/1.1 413"));
     let error = exchange(served(), "h", question("POST", &[7; 900]), 899).await.unwrap_err();
-    assert_eq!(error.to_string(), "the answer is longer than 899 bytes");
+    assert_eq!(error.to_string(), "the response is longer than 899 bytes");
     // A body of unknown length.
     let endless = [b"HTTP/1.1 200 OK\r\n\r\n".as_slice(), &[b'x'; 2000]].concat();
     let error = exchange(answering(endless), "h", question("GET", b""), 1000).await.unwrap_err();
-    assert_eq!(error.to_string(), "the answer is longer than 1000 bytes");
+    assert_eq!(error.to_string(), "the response is longer than 1000 bytes");
 }
 
 #[tokio::test]

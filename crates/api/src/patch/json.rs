@@ -118,12 +118,12 @@ impl Pointer {
 
     /// Error: the pointer leads to nothing.
     fn missing(&self) -> Problem {
-        Problem::Unfit(format!("there is nothing at '{}'", self.text))
+        Problem::Unfit(format!("'{}' does not exist", self.text))
     }
 
     /// Error: the parent cannot hold a value.
     fn no_container(&self) -> Problem {
-        Problem::Unfit(format!("there is no object or list to hold '{}'", self.text))
+        Problem::Unfit(format!("the parent of '{}' does not exist", self.text))
     }
 }
 

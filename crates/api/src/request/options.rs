@@ -146,9 +146,7 @@ fn version(value: &str) -> Result<Option<u64>, Status> {
     match value.parse::<u64>() {
         Ok(version) => Ok(Some(version)),
         Err(_) if value.is_empty() => Ok(None),
-        Err(_) => {
-            Err(bad_option("resourceVersion", value, "must be a version that this server gave, or '0'"))
-        }
+        Err(_) => Err(bad_option("resourceVersion", value, "must be a version of this server, or '0'")),
     }
 }
 

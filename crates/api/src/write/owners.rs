@@ -23,10 +23,7 @@ pub(super) fn remove_duplicates(object: &mut Object) -> Option<String> {
         new
     });
     let warning = || {
-        format!(
-            ".metadata.ownerReferences contains duplicate entries, now left out: {}",
-            duplicates.join(", ")
-        )
+        format!(".metadata.ownerReferences contains duplicate entries, removed: {}", duplicates.join(", "))
     };
     (!duplicates.is_empty()).then(warning)
 }
