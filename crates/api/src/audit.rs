@@ -14,7 +14,7 @@ use edgesync_object::objectsync::is_placement;
 
 /// Log target of the entries.
 pub const AUDIT: &str = "edgesync::audit";
-/// The most bytes shown of an administrative request's body.
+/// Maximum bytes shown of an administrative request's body.
 const MAX_SHOWN: usize = 512;
 
 /// The author of a request.

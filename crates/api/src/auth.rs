@@ -20,7 +20,7 @@ use super::request::Verb;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Scope, Status};
 
-/// The longest `Authorization` header accepted, in bytes.
+/// Maximum length of an accepted `Authorization` header, in bytes.
 const MAX_HEADER: usize = 1024;
 
 /// Permissions of a caller. Operators have `View`, `Edit` or `Admin`, programs on a device `Local`
@@ -168,7 +168,7 @@ impl Access {
 
     /// Grants read access to every client.
     #[must_use]
-    pub fn anybody() -> Self {
+    pub fn anonymous() -> Self {
         Self { group: Role::View, anonymous: Some(Role::View), ..Self::tokens(Vec::new(), 0) }
     }
 
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn roles_allow_what_their_names_say() {
-        let kind = |word: &str| Kind::bare(Arc::new(kinds::by_word(word).unwrap().resource()));
+        let kind = |word: &str| Kind::without_schema(Arc::new(kinds::by_word(word).unwrap().resource()));
         let all = [Role::View, Role::Local, Role::Edit, Role::Admin];
         let who = |verb, word| all.map(|role| authorize(role, verb, &kind(word)).is_ok());
         for word in ["cm", "events", "leases", "objectsyncs", "pods", "nodes", "namespaces"] {

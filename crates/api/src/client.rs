@@ -21,7 +21,7 @@ use super::request::encode;
 use edgesync_object::{Resource, Scope, Status};
 use edgesync_transport::tls::{self, HandshakeError};
 
-/// The longest accepted response, in bytes: a page of large objects fits.
+/// Maximum length of an accepted response, in bytes: a page of large objects fits.
 pub(crate) const MAX_ANSWER: usize = 256 << 20;
 /// Time limit of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -41,7 +41,7 @@ use super::write::{self, DeleteOptions, Deleted, Part, Write, Written};
 use edgesync_object::status::Result;
 use edgesync_object::{Object, Resource, Scope, Status};
 
-/// The longest field manager taken from a user agent, in characters.
+/// Maximum length of a field manager taken from a user agent, in characters.
 const MAX_AGENT: usize = 64;
 
 /// State shared by all requests.

@@ -19,7 +19,7 @@ use edgesync_transport::tls;
 const SOCKET_MODE: u32 = 0o660;
 /// Permissions of the socket's directory, if it is created.
 const DIRECTORY_MODE: u32 = 0o755;
-/// The longest socket path, in bytes (`sun_path` without its final zero).
+/// Maximum length of a socket path, in bytes (`sun_path` without its final zero).
 const MAX_SOCKET_PATH: usize = 107;
 /// Time limit of the probe for a process behind an existing socket.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -19,7 +19,7 @@ mod text;
 
 pub use text::{MetricsWriter, Type};
 
-/// The most resources with their own label; all others share `other`.
+/// Maximum number of resources with their own label; all others share `other`.
 const MAX_RESOURCES: usize = 128;
 /// Label of unknown resources and of those beyond the limit.
 const OTHER: &str = "other";

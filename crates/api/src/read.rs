@@ -29,7 +29,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Default and longest time to read the first part of a list.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The longest time to stream a list: meanwhile its snapshot keeps the database from reusing its
+/// Maximum time to stream a list: meanwhile its snapshot keeps the database from reusing its
 /// write-ahead log.
 pub(super) const STREAM_TIMEOUT: Duration = Duration::from_secs(120);
 

@@ -119,7 +119,7 @@ mod tests {
 
     fn kind(word: &str, writable: Writable) -> Arc<Kind> {
         let resource = kinds::by_word(word).unwrap_or_else(|| panic!("{word}")).resource();
-        Arc::new(Kind { writable, ..Kind::bare(Arc::new(resource)) })
+        Arc::new(Kind { writable, ..Kind::without_schema(Arc::new(resource)) })
     }
 
     fn allowed(kinds: &[Arc<Kind>], role: Role, attributes: &Value) -> bool {

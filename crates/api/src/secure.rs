@@ -13,7 +13,7 @@ use edgesync_transport::tls::{Server, ServerStream};
 
 /// Time limit of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest life of a connection, whatever its certificate says.
+/// Maximum age of a connection, whatever its certificate says.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A connection after its handshake.

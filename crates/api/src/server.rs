@@ -51,13 +51,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first byte of a TLS handshake record; no HTTP request begins with it.
 const TLS_HANDSHAKE: u8 = 0x16;
-/// The most header fields of a request.
+/// Maximum number of header fields of a request.
 const MAX_HEADERS: usize = 64;
 
-/// The longest time a snapshot is held between two pages. An open snapshot keeps the database from
-/// reusing its write-ahead log.
+/// Maximum time for which a snapshot is held between two pages. An open snapshot keeps the database
+/// from reusing its write-ahead log.
 const SNAPSHOT_IDLE: Duration = Duration::from_secs(60);
-/// The longest life of a snapshot.
+/// Maximum age of a snapshot.
 const SNAPSHOT_AGE: Duration = Duration::from_secs(300);
 /// Interval of dropping expired snapshots.
 const SWEEP_EVERY: Duration = Duration::from_secs(15);
@@ -313,7 +313,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             Ok(caller) => caller,
             Err(_) if open => {
                 is_known = false;
-                Caller { name: "anybody".into(), role: Role::View }
+                Caller { name: "anonymous".into(), role: Role::View }
             }
             Err(status) if status.code == 401 => return response::unauthorized(&status),
             Err(status) => return response::status(&status, "", Format::Json),

@@ -76,11 +76,11 @@ impl Token {
 /// How many snapshots are held between requests, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SnapshotLimits {
-    /// The most snapshots held.
+    /// Maximum number of snapshots held.
     pub(super) count: usize,
-    /// The longest time since the last request.
+    /// Maximum time since the last request.
     pub(super) idle: Duration,
-    /// The longest time since the first request: an open snapshot keeps the database from reusing
+    /// Maximum time since the first request: an open snapshot keeps the database from reusing
     /// its write-ahead log.
     pub(super) age: Duration,
 }

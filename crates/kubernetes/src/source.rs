@@ -42,7 +42,7 @@ pub use edgesync_fleet::source::{
     LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource, Registered, Replication, Result,
     RuleProblem, RuleStatus, Source, SourceError, Standing, UploadBatch, UploadOutcome,
 };
-use edgesync_object::{LeftOut, NodeName, Resource, Target};
+use edgesync_object::{NodeName, OmittedFields, Resource, Target};
 use edgesync_placement::{DELETIONS_CONFIRMED_ANNOTATION, KindMatch};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -260,7 +260,7 @@ impl ObjectSource for Kubernetes {
         Intake::new(feed, cache.clone(), Arc::clone(problems), beside)
     }
 
-    async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>> {
+    async fn bodies(&self, uids: Vec<Uid>, left_out: OmittedFields) -> Result<Vec<Loaded>> {
         Ok(self.0.cache.bodies(uids, left_out).await?)
     }
 

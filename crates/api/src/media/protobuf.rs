@@ -29,7 +29,7 @@ pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 const MAGIC: &[u8] = b"k8s\0";
 /// Content types supported inside the envelope.
 const CONTENT_TYPES: [&str; 3] = ["", MEDIA_TYPE, "application/json"];
-/// The most characters of a kind echoed in an error.
+/// Maximum number of characters of a kind echoed in an error.
 const MAX_SHOWN: usize = 64;
 const TOO_DEEP: &str = "it is nested too deeply";
 

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use edgesync_object::{FieldSelector, Selector, Status};
 
-/// The longest field manager, in bytes.
+/// Maximum length of a field manager, in bytes.
 const MAX_MANAGER: usize = 128;
 
 /// The query options that this API knows. Others are ignored, as in Kubernetes.
@@ -14,7 +14,7 @@ pub(crate) struct Options {
     pub(crate) labels: Selector,
     /// `fieldSelector`: empty selects all objects.
     pub(crate) fields: FieldSelector,
-    /// The most items of a page; `None` for all.
+    /// Maximum number of items of a page; `None` for all.
     pub(crate) limit: Option<u64>,
     /// `continue`: the token of the page before.
     pub(crate) continue_token: String,

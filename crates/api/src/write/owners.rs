@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use edgesync_object::Object;
 
-/// The most owners listed in a warning.
+/// Maximum number of owners listed in a warning.
 const MAX_NAMED: usize = 16;
 
 /// Removes duplicate owner references and returns a warning that lists them.
