@@ -1,5 +1,5 @@
 //! Lists the texts that users read, and checks their words: log lines, errors, help, tables, metric
-//! descriptions, and the page. `tests/strings` prints the list.
+//! descriptions, fields of built-in kinds, and the page. `tests/strings` prints the list.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -13,6 +13,10 @@ use super::sources::{File, is_test, product};
 
 /// The directory of the page's files.
 const PAGE: &str = "crates/fleet/src/page/site";
+/// The directory of the built-in kinds, whose fields `kubectl explain` describes.
+const KINDS: &str = "crates/schema/src/builtin";
+/// Files whose remedies are values of their own, shown apart from the problem.
+const REMEDIES: [&str; 3] = ["src/check", "crates/cloud/src/check", "crates/join/src/command/advice.rs"];
 
 /// Words of no field, as patterns between word boundaries, each with what to write instead.
 const PRIVATE_WORDS: &[(&str, &str)] = &[
@@ -72,7 +76,8 @@ impl Text {
             (!allowed(word)).then(|| format!("{at}: '{word}' (write: {instead}): {shown}"))
         });
         let mut found: Vec<String> = found.collect();
-        if !hint_is_marked(&self.text) {
+        let is_remedy = REMEDIES.iter().any(|path| self.file.starts_with(path));
+        if !is_remedy && !hint_is_marked(&self.text) {
             found.push(format!("{at}: a remedy comes after 'hint: ': {}", self.text.replace('\n', "\\n")));
         }
         found
@@ -369,10 +374,36 @@ fn page() -> Vec<Text> {
     found
 }
 
+/// Collects the descriptions of a file of built-in kinds: `@v1 Node: A machine.` and
+/// `spec:2 NodeSpec # Desired state.`
+fn descriptions(path: &str, text: &str) -> Vec<Text> {
+    let lines = text.lines().zip(1..);
+    let found = lines.filter_map(|(line, number)| {
+        let field = line.starts_with(' ').then(|| line.split_once(" # ")).flatten();
+        let kind =
+            || line.split_once(": ").filter(|_| line.starts_with(|c: char| c == '@' || c.is_uppercase()));
+        Some(Text::new(path, number, field.or_else(kind)?.1))
+    });
+    found.collect()
+}
+
+/// Collects the descriptions of all built-in kinds.
+fn kinds() -> Vec<Text> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(edgesync_testkit::programs::root().join(KINDS)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "txt") {
+            let name = format!("{KINDS}/{}", path.file_name().unwrap().to_str().unwrap());
+            found.extend(descriptions(&name, &fs::read_to_string(path).unwrap()));
+        }
+    }
+    found
+}
+
 /// Returns all texts of the programs and the page, sorted by file and line.
 fn all() -> Vec<Text> {
     let files = product().into_iter().filter(|(path, _)| !is_test(path));
-    let mut found: Vec<Text> = files.flat_map(|file| rust(&file)).chain(page()).collect();
+    let mut found: Vec<Text> = files.flat_map(|file| rust(&file)).chain(page()).chain(kinds()).collect();
     found.sort();
     found.dedup();
     found
@@ -449,6 +480,13 @@ fn strings_of_the_page_are_found() {
     assert_eq!(found, expected);
     let found = html("a.html", "<p class=\"a b\">Two words</p>\n<img alt=\"A node\"><b></b>");
     assert_eq!(found, [Text::new("a.html", 1, "Two words"), Text::new("a.html", 2, "A node")]);
+}
+
+#[test]
+fn descriptions_of_kinds_are_found() {
+    let text = "# A comment.\n@v1 Node: A machine.\n spec:2 NodeSpec # Desired state.\n name:1 str";
+    let expected = [Text::new("a.txt", 2, "A machine."), Text::new("a.txt", 3, "Desired state.")];
+    assert_eq!(descriptions("a.txt", text), expected);
 }
 
 #[test]
