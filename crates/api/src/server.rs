@@ -313,7 +313,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             Ok(caller) => caller,
             Err(_) if open => {
                 is_known = false;
-                Caller { name: "anonymous".into(), role: Role::View }
+                Caller { name: "system:anonymous".into(), role: Role::View }
             }
             Err(status) if status.code == 401 => return response::unauthorized(&status),
             Err(status) => return response::status(&status, "", Format::Json),
