@@ -163,7 +163,7 @@ impl KindRegistry {
 
 impl RegistryState {
     fn make(&self, resource: &Arc<Resource>) -> Kind {
-        let mut kind = Kind::bare(resource.clone());
+        let mut kind = Kind::without_schema(resource.clone());
         if let Some(known) = kinds::by_kind(&resource.api_version(), &resource.kind) {
             kind.singular = known.singular.to_owned();
             kind.short_names = known.short.iter().map(ToString::to_string).collect();

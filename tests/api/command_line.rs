@@ -237,7 +237,7 @@ async fn custom_kinds_are_applied_and_listed_by_name() {
     storage.set_custom(&[Arc::new(Kind {
         custom: true,
         writable: Writable::Everything,
-        ..Kind::bare(resource)
+        ..Kind::without_schema(resource)
     })]);
     let running = Running::start(Arc::new(storage), Limits::cloud()).await;
     let client = running.client();

@@ -529,7 +529,7 @@ impl Storage for ReadOnly {
 
     fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Kind>> {
         let known = kinds::by_plural(group, version, plural)?;
-        Some(Arc::new(Kind::bare(Arc::new(known.resource()))))
+        Some(Arc::new(Kind::without_schema(Arc::new(known.resource()))))
     }
 
     fn kinds(&self) -> Vec<Arc<Kind>> {

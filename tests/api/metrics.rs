@@ -1,5 +1,4 @@
-//! Checks the metrics against their documentation, the conventions of Prometheus, the dashboard and
-//! the alerts.
+//! Checks the metrics against the conventions of Prometheus, the dashboard and the alerts.
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -221,7 +220,7 @@ fn agent_numbers() -> AgentNumbers {
     }
 }
 
-fn agent_text() -> String {
+pub(crate) fn agent_text() -> String {
     let mut text = String::new();
     agent::write(&agent_numbers(), &mut MetricsWriter::new(&mut text));
     text
@@ -314,14 +313,14 @@ fn cloud_numbers() -> CloudNumbers {
     numbers
 }
 
-fn cloud_text() -> String {
+pub(crate) fn cloud_text() -> String {
     let mut text = String::new();
     cloud::write(&cloud_numbers(), &mut MetricsWriter::new(&mut text));
     text
 }
 
 /// Returns the metrics of a server after some requests: its API and the process.
-async fn api_text() -> String {
+pub(crate) async fn api_text() -> String {
     let running = Running::cloud(Limits::cloud()).await;
     let path = "/api/v1/namespaces/default/configmaps";
     let created = send(&running.tcp, "POST", path, "", &config_map("a", "1")).await;
@@ -341,28 +340,6 @@ async fn written() -> Families {
         }
     }
     all
-}
-
-/// Returns the rows of the tables: name, type, labels, unit, meaning.
-fn rows(document: &str) -> Vec<Vec<&str>> {
-    let rows = document
-        .lines()
-        .filter(|line| line.starts_with("| `"))
-        .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect::<Vec<_>>());
-    rows.filter(|cells| cells.len() == 5).collect()
-}
-
-fn documented(document: &str) -> Families {
-    let mut found = Families::new();
-    for cells in rows(document) {
-        let words = |cell: &str| -> BTreeSet<String> {
-            cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
-        };
-        let name = words(cells[0]).pop_first().unwrap();
-        let family = Family { kind: cells[1].to_owned(), labels: words(cells[2]) };
-        assert!(found.insert(name.clone(), family).is_none(), "{name} is documented twice");
-    }
-    found
 }
 
 /// Returns the metrics that a PromQL expression or any text names; parts of histograms count as
@@ -405,17 +382,6 @@ fn families_without_a_value_have_no_sample() {
     let numbers = CloudNumbers { link: Some(Default::default()), ..CloudNumbers::default() };
     cloud::write(&numbers, &mut MetricsWriter::new(&mut text));
     same("tests/fixtures/metrics/cloud_unknown.txt", &text);
-}
-
-#[tokio::test]
-async fn documented_metrics_equal_the_written_ones() {
-    let (written, documented) = (written().await, documented(&read("docs/metrics.md")));
-    for (name, family) in &written {
-        let entry = documented.get(name).unwrap_or_else(|| panic!("{name} is written and not documented"));
-        assert_eq!(entry, family, "{name}: documented, written");
-    }
-    let unwritten: Vec<&String> = documented.keys().filter(|name| !written.contains_key(*name)).collect();
-    assert!(unwritten.is_empty(), "documented and not written: {unwritten:?}");
 }
 
 #[tokio::test]

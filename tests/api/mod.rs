@@ -5,6 +5,6 @@ mod command_line;
 mod fuzz;
 mod http;
 mod kube_client;
-mod metrics;
+pub(crate) mod metrics;
 mod tls;
 mod typed;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use edgesync_kubernetes::cache::{Cache, CacheChange, CacheOptions};
 use edgesync_kubernetes::cluster::{Cluster, Feed, Interest, Item, ObservedObject, Origin};
-use edgesync_object::{LeftOut, Selector};
+use edgesync_object::{OmittedFields, Selector};
 use edgesync_placement::ObjectMatch;
 use serde_json::Value;
 
@@ -80,7 +80,7 @@ async fn cache_of_a_replica_equals_the_cluster<K: ApiServer>() {
         next = part.next;
     }
     let bodies = cache
-        .bodies(told.iter().map(|summary| Arc::clone(&summary.uid)).collect(), LeftOut::default())
+        .bodies(told.iter().map(|summary| Arc::clone(&summary.uid)).collect(), OmittedFields::default())
         .await
         .unwrap();
     let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();

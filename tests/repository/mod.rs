@@ -2,14 +2,18 @@
 
 mod advice;
 mod cli;
+mod comments;
 mod config;
 mod crates;
 mod documents;
 mod figures;
 mod frames;
+mod generated;
 mod limits;
 mod log;
 mod manifests;
+mod metrics;
 mod protocol_examples;
 mod sources;
+mod strings;
 mod unused;

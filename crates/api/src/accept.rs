@@ -1,6 +1,6 @@
 //! Content negotiation: media types and encodings. Pure.
 
-/// The most ranges of a header that are considered.
+/// Maximum number of ranges of a header that are considered.
 const MAX_RANGES: usize = 32;
 
 /// Parses an `Accept` or `Accept-Encoding` header and returns the offer for the range with the

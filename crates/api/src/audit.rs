@@ -14,7 +14,7 @@ use edgesync_object::objectsync::is_placement;
 
 /// Log target of the entries.
 pub const AUDIT: &str = "edgesync::audit";
-/// The most bytes shown of one value of an administrative request.
+/// Maximum bytes shown of one value of an administrative request.
 const MAX_SHOWN: usize = 512;
 
 /// The author of a request.

@@ -20,7 +20,7 @@ use super::request::Verb;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Scope, Status};
 
-/// The longest `Authorization` header accepted, in bytes.
+/// Maximum length of an accepted `Authorization` header, in bytes.
 const MAX_HEADER: usize = 1024;
 
 /// Permissions of a caller. Operators have `View`, `Edit` or `Admin`, programs on a device `Local`
@@ -168,7 +168,7 @@ impl Access {
 
     /// Grants read access to every client.
     #[must_use]
-    pub fn anybody() -> Self {
+    pub fn anonymous() -> Self {
         Self { group: Role::View, anonymous: Some(Role::View), ..Self::tokens(Vec::new(), 0) }
     }
 
@@ -246,13 +246,11 @@ pub(super) fn authorize(role: Role, verb: Verb, kind: &Kind) -> Result<()> {
     let requirement = match role {
         Role::Admin => return Ok(()),
         Role::Local if !kind.secret => return Ok(()),
-        Role::Local => {
-            "use the file `kubeconfig-secrets`, which lies beside `kubeconfig` and which the administrator can read"
-        }
+        Role::Local => "hint: use the file `kubeconfig-secrets` beside `kubeconfig`, which root can read",
         Role::Edit if !changes_the_cluster(verb, kind) => return Ok(()),
-        Role::Edit => "what is in no namespace is changed with the role 'admin'",
+        Role::Edit => "writes of cluster-scoped objects need the role 'admin'",
         Role::View if !verb.writes() && !kind.secret => return Ok(()),
-        Role::View => "Secrets are read, and objects written, with the role 'edit' or 'admin'",
+        Role::View => "writes, and reads of Secrets, need the role 'edit' or 'admin'",
     };
     let why = format!("cannot {} {} with the role '{role}'; {requirement}", verb.as_str(), resource.plural);
     Err(Status::forbidden(resource, "", &why))
@@ -268,8 +266,8 @@ fn unauthorized() -> Status {
 }
 
 fn no_operator() -> Status {
-    let message = "the certificate shown is no operator's here: it is a node's, was revoked, or was made before operators \
-                   were recorded; 'edgesync-cloud kubeconfig' makes one";
+    let message = "the client certificate is not one of an operator: it is a node's, was revoked, or was issued before operators \
+                   were recorded; hint: edgesync-cloud kubeconfig";
     Status::new(Reason::Forbidden, message)
 }
 
@@ -393,7 +391,7 @@ mod tests {
 
     #[test]
     fn roles_allow_what_their_names_say() {
-        let kind = |word: &str| Kind::bare(Arc::new(kinds::by_word(word).unwrap().resource()));
+        let kind = |word: &str| Kind::without_schema(Arc::new(kinds::by_word(word).unwrap().resource()));
         let all = [Role::View, Role::Local, Role::Edit, Role::Admin];
         let who = |verb, word| all.map(|role| authorize(role, verb, &kind(word)).is_ok());
         for word in ["cm", "events", "leases", "objectsyncs", "pods", "nodes", "namespaces"] {

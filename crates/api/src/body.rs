@@ -53,7 +53,7 @@ impl<'a> HttpBody<'a> {
         let read = Limited::new(self.body, limit).collect().await;
         let read = read.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
             Some(_) => Status::too_large(limit),
-            None => Status::bad_request(format!("the body could not be read: {error}")),
+            None => Status::bad_request(format!("read the body: {error}")),
         })?;
         self.unread.store(false, Ordering::Relaxed);
         Ok(RawBody { bytes: read.to_bytes(), _reservation: reservation })
@@ -78,7 +78,7 @@ impl ReadBody for HttpBody<'_> {
         };
         match tokio::time::timeout(timeout, reading).await {
             Ok(read) => read,
-            Err(_) => Err(Status::too_many_requests("the body did not arrive in time", 1)),
+            Err(_) => Err(Status::too_many_requests("timed out reading the body", 1)),
         }
     }
 }

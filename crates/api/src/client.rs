@@ -21,7 +21,7 @@ use super::request::encode;
 use edgesync_object::{Resource, Scope, Status};
 use edgesync_transport::tls::{self, HandshakeError};
 
-/// The longest accepted response, in bytes: a page of large objects fits.
+/// Maximum length of an accepted response, in bytes: a page of large objects fits.
 pub(crate) const MAX_ANSWER: usize = 256 << 20;
 /// Time limit of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The connection cannot be opened.
-    #[error("cannot connect to {address}")]
+    #[error("connect to {address}")]
     Connect {
         /// Address of the API server.
         address: Address,
@@ -45,7 +45,7 @@ pub enum ClientError {
         source: io::Error,
     },
     /// TLS fails, or a certificate is refused.
-    #[error("no TLS with {address}")]
+    #[error("TLS handshake with {address} failed")]
     Tls {
         /// Address of the API server.
         address: Address,
@@ -53,9 +53,7 @@ pub enum ClientError {
         source: HandshakeError,
     },
     /// The address needs TLS, and the client has no certificate.
-    #[error(
-        "{address} needs TLS: say which authority is believed and which certificate of an operator is shown"
-    )]
+    #[error("{address} needs TLS, and no CA and client certificate are given")]
     NoCertificate {
         /// Address of the API server.
         address: Address,
@@ -73,9 +71,7 @@ pub enum ClientError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The peer does not speak HTTP.
-    #[error(
-        "what answers at {address} does not speak HTTP: if it is an API with TLS, its address begins with https://"
-    )]
+    #[error("{address} does not speak HTTP; hint: the address of an API with TLS begins with https://")]
     NoHttp {
         /// Address of the API server.
         address: Address,
@@ -83,7 +79,7 @@ pub enum ClientError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The response was not complete in time.
-    #[error("{method} {path} at {address} was not answered within {} s", REQUEST_TIMEOUT.as_secs())]
+    #[error("{method} {path} at {address} timed out after {} s", REQUEST_TIMEOUT.as_secs())]
     TimedOut {
         /// Address of the API server.
         address: Address,
@@ -94,7 +90,7 @@ pub enum ClientError {
     },
     /// The response is longer than [`MAX_ANSWER`].
     #[error(
-        "the answer to {method} {path} is longer than {MAX_ANSWER} bytes; ask for less with a selector or a namespace"
+        "the response to {method} {path} is longer than {MAX_ANSWER} bytes; hint: limit it with a selector or a namespace"
     )]
     TooLarge {
         /// HTTP method of the request.
@@ -103,7 +99,7 @@ pub enum ClientError {
         path: String,
     },
     /// The response is not one of the API.
-    #[error("{address} answered {method} {path} with code {code} and something unexpected: {problem}")]
+    #[error("{address} answered {method} {path} with an invalid response, code {code}: {problem}")]
     Unexpected {
         /// Address of the API server.
         address: Address,
@@ -497,6 +493,6 @@ mod tests {
         let path = dir.path().join("none.sock");
         let client = Client::new(Address::Unix(path.clone()));
         let error = client.get::<Value>("/version").await.unwrap_err();
-        assert_eq!(error.to_string(), format!("cannot connect to unix:{}", path.display()));
+        assert_eq!(error.to_string(), format!("connect to unix:{}", path.display()));
     }
 }

@@ -29,7 +29,7 @@ where
     let (sender, connection) = limits.handshake(TokioIo::new(stream)).await?;
     let driver = async move {
         if let Err(error) = connection.await {
-            tracing::debug!(%error, "the HTTP connection ended");
+            tracing::debug!(%error, "HTTP connection ended");
         }
     };
     Ok((sender, driver))

@@ -10,7 +10,7 @@ use edgesync_object::status::{Cause, Result};
 use edgesync_object::{Head, Object, Resource, Scope, Status};
 use edgesync_schema as schema;
 
-/// The most bytes of defaults added to an object that is read, beyond the length of its text: a
+/// Maximum bytes of defaults added to an object that is read, beyond the length of its text: a
 /// page has many objects.
 const MAX_SHOWN_DEFAULTS: usize = 64 * 1024;
 
@@ -101,8 +101,11 @@ pub(super) fn check_against_path(
     body: Value,
 ) -> Result<Object> {
     let Value::Object(mut object) = body else {
-        let message =
-            if body.is_null() { "the body is empty: an object is needed" } else { "the body is no object" };
+        let message = if body.is_null() {
+            "the body is empty: an object is needed"
+        } else {
+            "the body is not an object"
+        };
         return Err(Status::bad_request(message));
     };
     let api_version = resource.api_version();
@@ -208,7 +211,7 @@ mod tests {
     /// Texts of a custom kind with this schema.
     fn custom(schema: &Value) -> Texts {
         let schema = Some(Arc::new(schema::read(schema, "schema").unwrap()));
-        Texts::new(&Arc::new(Kind { schema, custom: true, ..Kind::bare(Arc::new(deployments())) }))
+        Texts::new(&Arc::new(Kind { schema, custom: true, ..Kind::without_schema(Arc::new(deployments())) }))
     }
 
     #[test]
@@ -237,7 +240,7 @@ mod tests {
 
     #[test]
     fn other_version_differs_in_api_version_only() {
-        let mut kind = Kind::bare(Arc::new(Resource { version: "v2".into(), ..deployments() }));
+        let mut kind = Kind::without_schema(Arc::new(Resource { version: "v2".into(), ..deployments() }));
         kind.stored_as = Arc::new(deployments());
         let object: Object = serde_json::from_str(r#"{"apiVersion":"apps/v1","kind":"Deployment"}"#).unwrap();
         let shown = served(&kind, object.clone());

@@ -41,7 +41,7 @@ use super::write::{self, DeleteOptions, Deleted, Part, Write, Written};
 use edgesync_object::status::Result;
 use edgesync_object::{Object, Resource, Scope, Status};
 
-/// The longest field manager taken from a user agent, in characters.
+/// Maximum length of a field manager taken from a user agent, in characters.
 const MAX_AGENT: usize = 64;
 
 /// State shared by all requests.
@@ -425,7 +425,7 @@ impl<K: Storage, E: Extension> Call<'_, K, E> {
             match PatchType::of(self.head.content_type, true)? {
                 PatchType::Json => patch::json(before, &patch, self.api.object_bytes)?,
                 PatchType::Apply => {
-                    return Err(Status::bad_request("a Scale cannot be applied: patch or put it"));
+                    return Err(Status::bad_request("a Scale cannot be applied; hint: use PATCH or PUT"));
                 }
                 PatchType::Merge | PatchType::Strategic => patch::merge(before, &patch),
             }

@@ -7,7 +7,7 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::field_path::FieldPath;
 
-/// The most duplicates reported.
+/// Maximum number of duplicates reported.
 const MAX_FOUND: usize = 16;
 
 /// Returns the paths of duplicate object fields, at most 16. The text must be well-formed and of

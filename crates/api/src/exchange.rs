@@ -20,14 +20,14 @@ use tokio::time::timeout;
 
 use super::connection::{Failure, collect, open};
 
-/// The longest head of a request or a response, in bytes: several times one with a token.
+/// Maximum length of the head of a request or a response, in bytes: several times one with a token.
 const HEAD_BYTES: usize = 16 << 10;
-/// The most header fields.
+/// Maximum number of header fields.
 const MAX_HEADERS: usize = 64;
 
 /// A request with its whole body.
 #[derive(Clone, Debug, Default)]
-pub struct Question {
+pub struct HttpRequest {
     /// HTTP method, such as `GET`.
     pub method: String,
     /// Request path, with its query.
@@ -40,7 +40,7 @@ pub struct Question {
 
 /// A response with its whole body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reply {
+pub struct HttpResponse {
     /// HTTP status code of the response.
     pub code: u16,
     /// Header fields, names in lower case.
@@ -49,7 +49,7 @@ pub struct Reply {
     pub body: Vec<u8>,
 }
 
-impl Question {
+impl HttpRequest {
     /// Returns the value of a header field; `name` in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -57,7 +57,7 @@ impl Question {
     }
 }
 
-impl Reply {
+impl HttpResponse {
     fn text(code: StatusCode, message: &str) -> Self {
         let headers = vec![("content-type".to_owned(), "text/plain; charset=utf-8".to_owned())];
         Self { code: code.as_u16(), headers, body: format!("{message}\n").into_bytes() }
@@ -70,16 +70,21 @@ impl Reply {
 /// # Errors
 /// An error of the connection, or an invalid response. A failure of the stream keeps its
 /// `std::io::Error` as a source.
-pub async fn exchange<S>(stream: S, host: &str, question: Question, most: usize) -> Result<Reply, Failure>
+pub async fn exchange<S>(
+    stream: S,
+    host: &str,
+    request: HttpRequest,
+    most: usize,
+) -> Result<HttpResponse, Failure>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let mut request = Request::builder().method(question.method.as_str()).uri(question.path.as_str());
-    request = request.header(HOST, host).header(CONNECTION, "close");
-    for (name, value) in &question.headers {
-        request = request.header(name, value);
+    let mut builder = Request::builder().method(request.method.as_str()).uri(request.path.as_str());
+    builder = builder.header(HOST, host).header(CONNECTION, "close");
+    for (name, value) in &request.headers {
+        builder = builder.header(name, value);
     }
-    let request = request.body(Full::new(Bytes::from(question.body)))?;
+    let request = builder.body(Full::new(Bytes::from(request.body)))?;
     let mut limits = client::Builder::new();
     limits.max_buf_size(HEAD_BYTES).max_headers(MAX_HEADERS);
     let (mut sender, driver) = open(stream, &limits).await?;
@@ -87,8 +92,9 @@ where
     let mut connection = JoinSet::new();
     connection.spawn(driver);
     let (head, body) = sender.send_request(request).await?.into_parts();
-    let body = collect(body, most).await?.ok_or_else(|| format!("the answer is longer than {most} bytes"))?;
-    Ok(Reply { code: head.status.as_u16(), headers: header_pairs(&head.headers), body: body.into() })
+    let body =
+        collect(body, most).await?.ok_or_else(|| format!("the response is longer than {most} bytes"))?;
+    Ok(HttpResponse { code: head.status.as_u16(), headers: header_pairs(&head.headers), body: body.into() })
 }
 
 /// Returns the header fields whose values are text.
@@ -100,7 +106,7 @@ fn header_pairs(headers: &HeaderMap) -> Vec<(String, String)> {
 /// Limits of a small server.
 #[derive(Clone, Copy, Debug)]
 pub struct ExchangeLimits {
-    /// The longest body of a request, in bytes.
+    /// Maximum length of the body of a request, in bytes.
     pub body_bytes: usize,
     /// Time limit of a connection, for its request and its response; then it is cut.
     pub patience: Duration,
@@ -111,8 +117,8 @@ pub struct ExchangeLimits {
 pub async fn serve_connection<S, F, R>(stream: S, limits: ExchangeLimits, answer: Arc<F>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    F: Fn(Question) -> R + Send + Sync + 'static,
-    R: Future<Output = Reply> + Send,
+    F: Fn(HttpRequest) -> R + Send + Sync + 'static,
+    R: Future<Output = HttpResponse> + Send,
 {
     let service = service_fn(move |request| {
         let answer = Arc::clone(&answer);
@@ -127,8 +133,8 @@ where
         .serve_connection(TokioIo::new(stream), service);
     match timeout(limits.patience, connection).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection ended early"),
-        Err(_) => tracing::debug!(after = ?limits.patience, "a slow connection was cut"),
+        Ok(Err(error)) => tracing::debug!(%error, "connection ended early"),
+        Err(_) => tracing::debug!(after = ?limits.patience, "slow connection closed"),
     }
 }
 
@@ -138,28 +144,28 @@ async fn respond<F, R>(
     answer: &F,
 ) -> Response<Full<Bytes>>
 where
-    F: Fn(Question) -> R,
-    R: Future<Output = Reply>,
+    F: Fn(HttpRequest) -> R,
+    R: Future<Output = HttpResponse>,
 {
     let (head, body) = request.into_parts();
-    let reply = match collect(body, limits.body_bytes).await {
+    let answered = match collect(body, limits.body_bytes).await {
         Ok(Some(body)) => {
             let path = head.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string);
             let headers = header_pairs(&head.headers);
-            answer(Question { method: head.method.to_string(), path, headers, body: body.into() }).await
+            answer(HttpRequest { method: head.method.to_string(), path, headers, body: body.into() }).await
         }
         Ok(None) => {
             let message = format!("the body is longer than {} bytes", limits.body_bytes);
-            Reply::text(StatusCode::PAYLOAD_TOO_LARGE, &message)
+            HttpResponse::text(StatusCode::PAYLOAD_TOO_LARGE, &message)
         }
-        Err(error) => Reply::text(StatusCode::BAD_REQUEST, &format!("the body could not be read: {error}")),
+        Err(error) => HttpResponse::text(StatusCode::BAD_REQUEST, &format!("read the body: {error}")),
     };
-    let mut response = Response::builder().status(reply.code);
-    for (name, value) in &reply.headers {
+    let mut response = Response::builder().status(answered.code);
+    for (name, value) in &answered.headers {
         response = response.header(name, value);
     }
-    response.body(Full::new(Bytes::from(reply.body))).unwrap_or_else(|error| {
-        tracing::error!(%error, "an answer that HTTP cannot carry");
+    response.body(Full::new(Bytes::from(answered.body))).unwrap_or_else(|error| {
+        tracing::error!(%error, "invalid HTTP response");
         let mut broken = Response::new(Full::default());
         *broken.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
         broken

@@ -28,7 +28,7 @@ pub trait Extension: Send + Sync + 'static {
         &self,
         call: &ExtensionCall,
         stopping: watch::Receiver<bool>,
-    ) -> impl Future<Output = Result<Option<Ready>>> + Send {
+    ) -> impl Future<Output = Result<Option<Prebuilt>>> + Send {
         let _ = (call, stopping);
         std::future::ready(Ok(None))
     }
@@ -49,7 +49,7 @@ pub trait Extension: Send + Sync + 'static {
 
 /// JSON that exists before the request.
 #[derive(Debug)]
-pub enum Ready {
+pub enum Prebuilt {
     /// A body sent at once.
     Whole(Bytes),
     /// Lines as they become available.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::cost_meter;
 
-/// The most characters shown of one segment.
+/// Maximum number of characters shown of one segment.
 const MAX_SHOWN: usize = 128;
 
 /// A path from the root of a body, as a linked list from its last segment.

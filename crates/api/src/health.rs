@@ -7,7 +7,7 @@ use edgesync_object::status::Result;
 
 /// The minor Kubernetes version whose rules the API follows; clients compare it with theirs.
 const KUBERNETES_MINOR: &str = "36";
-/// The most checks that a client may exclude.
+/// Maximum number of checks that a client may exclude.
 const MAX_EXCLUDED: usize = 64;
 
 /// A response in plain text.

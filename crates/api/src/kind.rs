@@ -90,7 +90,7 @@ pub struct PrinterColumn {
 impl Kind {
     /// Creates a read-only kind without schema: every field is kept unchecked.
     #[must_use]
-    pub fn bare(resource: Arc<Resource>) -> Self {
+    pub fn without_schema(resource: Arc<Resource>) -> Self {
         Self {
             stored_as: Arc::clone(&resource),
             singular: resource.kind.to_ascii_lowercase(),

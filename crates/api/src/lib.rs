@@ -13,7 +13,7 @@
 //! - effect of a write on an object (pure): `write/prepare`, `patch`, `apply`, `rules`,
 //!   `duplicates`;
 //! - representation for the client (pure): `convert`, `select`, `table`, `listing`, `response`;
-//! - storage: `storage`, and `ring`, the watch cache.
+//! - storage: `storage`, and `watch_cache`.
 //!
 //! Every error is answered as a `Status` object.
 
@@ -55,7 +55,6 @@ mod read;
 mod request;
 mod response;
 mod reviews;
-mod ring;
 mod rules;
 mod scale;
 mod secure;
@@ -65,6 +64,7 @@ mod snapshots;
 mod storage;
 mod table;
 mod watch;
+mod watch_cache;
 mod weight;
 mod write;
 mod write_timeout;
@@ -76,7 +76,7 @@ pub use auth::{Access, Caller, Operators, Peer, Role};
 pub use client::{Client, ClientError, collection_path, object_path};
 pub use events::check_event;
 pub use extension::{Extension, ExtensionCall};
-pub use extension::{PageFile, Ready};
+pub use extension::{PageFile, Prebuilt};
 pub use kind::{Kind, PrinterColumn, ScalePaths, Writable};
 pub use kubeconfig::Kubeconfig;
 pub use limits::Limits;
@@ -84,13 +84,13 @@ pub use listen::{ListenError, Listener, own_uid};
 pub use listing::ListWriter;
 pub use media::Format;
 pub use metrics::{MetricsWriter, Type as MetricsType};
-pub use namespaces::{Missing, Namespaces, SYSTEM_NAMESPACES};
+pub use namespaces::{MissingNamespace, Namespaces, SYSTEM_NAMESPACES};
 pub use request::encode;
-pub use ring::{MAX_BATCH, Ring};
 pub use server::Server;
 pub use storage::{
     Batch, Change, ChangeType, Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Storage, Stored,
 };
+pub use watch_cache::{MAX_BATCH, WatchCache};
 
 /// Validates an object by the rules of its kind, as a create or as an update of `old`. For tests of
 /// components that write past the API.

@@ -5,31 +5,32 @@ use std::time::Duration;
 /// Resource limits of an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest body of a request, in bytes.
+    /// Maximum size of a request body, in bytes.
     pub body_bytes: usize,
-    /// All request bodies in flight, in bytes; at least one body of the longest length fits.
+    /// Total size of request bodies in flight, in bytes; at least one body of the maximum size
+    /// fits.
     pub bodies_bytes: usize,
-    /// Memory of parsed bodies, over all requests in progress, in bytes; at least eight times the
-    /// longest body. A body that would take more alone is refused.
+    /// Memory of the parsed bodies of all requests in progress, in bytes; at least eight times the
+    /// maximum body. A body that needs more alone is refused.
     pub values_bytes: usize,
-    /// The longest request head, in bytes; at least 8 KiB.
+    /// Maximum size of a request head, in bytes; at least 8 KiB.
     pub head_bytes: usize,
     /// Connections per listener, watches excluded. Beyond it idle connections are closed.
     pub connections: usize,
-    /// Watches per listener. One address, or one user of a Unix socket, gets half of these and of
-    /// the connections.
+    /// Watches per listener. One address, or one user of a Unix socket, gets at most half of these
+    /// and of the connections.
     pub watches: usize,
-    /// How long a client may take to begin its first request, TLS handshake excluded.
+    /// Time limit for the start of the first request, TLS handshake excluded.
     pub first_timeout: Duration,
-    /// How long a client may take for the head of a request, and idle between two requests.
+    /// Time limit for the head of a request, and between two requests.
     pub head_timeout: Duration,
-    /// How long a client may take for a request body, including the wait for memory.
+    /// Time limit for a request body, including the wait for memory.
     pub body_timeout: Duration,
-    /// How long a client may leave its response unread.
+    /// Time for which a client may leave its response unread.
     pub write_timeout: Duration,
-    /// How long requests may continue after the shutdown has begun.
+    /// Time limit for requests in progress at shutdown.
     pub drain_timeout: Duration,
-    /// Paged lists whose snapshot is held for the next page.
+    /// Maximum number of paged lists whose snapshot is held for the next page.
     pub snapshots: usize,
 }
 

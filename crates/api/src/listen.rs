@@ -19,7 +19,7 @@ use edgesync_transport::tls;
 const SOCKET_MODE: u32 = 0o660;
 /// Permissions of the socket's directory, if it is created.
 const DIRECTORY_MODE: u32 = 0o755;
-/// The longest socket path, in bytes (`sun_path` without its final zero).
+/// Maximum length of a socket path, in bytes (`sun_path` without its final zero).
 const MAX_SOCKET_PATH: usize = 107;
 /// Time limit of the probe for a process behind an existing socket.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -29,22 +29,20 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 pub enum ListenError {
     /// Without TLS any host that reaches the address could read and write.
     #[error(
-        "cannot listen on {address}: without TLS the API answers on loopback only, use 127.0.0.1, ::1 or a Unix socket"
+        "listen on {address}: without TLS only loopback is allowed; hint: use 127.0.0.1, ::1 or a Unix socket"
     )]
     NotLoopback {
         /// The address to listen on.
         address: SocketAddr,
     },
     /// The client form of an address.
-    #[error(
-        "cannot listen on {address}: this is how clients write it, listening needs IP:PORT and a certificate"
-    )]
+    #[error("listen on {address}: this is the form for clients; hint: use IP:PORT and a certificate")]
     ForClients {
         /// The address to listen on.
         address: Address,
     },
     /// The system refuses the TCP address.
-    #[error("cannot listen on {address}")]
+    #[error("listen on {address}")]
     Tcp {
         /// The address to listen on.
         address: SocketAddr,
@@ -52,7 +50,7 @@ pub enum ListenError {
         source: io::Error,
     },
     /// The system refuses the socket.
-    #[error("cannot make the socket {}", path.display())]
+    #[error("create socket {}", path.display())]
     Unix {
         /// The path of the socket.
         path: PathBuf,
@@ -60,13 +58,13 @@ pub enum ListenError {
         source: io::Error,
     },
     /// Another process answers on the socket.
-    #[error("the socket {} is in use by another running process; stop that one or choose another path", path.display())]
+    #[error("the socket {} is in use by another process; hint: stop it, or choose another path", path.display())]
     InUse {
         /// The path of the socket.
         path: PathBuf,
     },
     /// The path is occupied by a file that is not a socket.
-    #[error("{} exists and is not a socket; it is left alone", path.display())]
+    #[error("{} exists and is not a socket", path.display())]
     NotASocket {
         /// The path of the socket.
         path: PathBuf,

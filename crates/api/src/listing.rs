@@ -177,7 +177,7 @@ mod tests {
     /// Writes the lists in a view and every format, and compares them with the items that
     /// `expected` returns.
     fn check(view: &View, expected: impl Fn(Vec<Value>) -> Value) {
-        let kind = Kind::bare(kinds::by_word("configmaps").unwrap().resource().into());
+        let kind = Kind::without_schema(kinds::by_word("configmaps").unwrap().resource().into());
         let now = "2024-01-02T00:00:00Z".parse().unwrap();
         for pages in pages() {
             let item = |item: &&str| view.item(serde_json::from_str(item).unwrap(), now);
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn table_has_its_definitions_before_the_rows() {
-        let kind = Kind::bare(kinds::by_word("configmaps").unwrap().resource().into());
+        let kind = Kind::without_schema(kinds::by_word("configmaps").unwrap().resource().into());
         for include in [Include::Nothing, Include::Metadata, Include::Object] {
             let table = TableView::new(&kind, include, META_V1);
             check(&View::Table(table.clone()), |rows| {

@@ -130,7 +130,7 @@ impl ObjectBudget {
             }
             drop((stored, reading));
             let reservation = tokio::time::timeout(self.wait_timeout, self.memory.reserve(needed)).await;
-            let busy = |_| Status::too_many_requests("too many large objects are worked on", 1);
+            let busy = |_| Status::too_many_requests("too many large objects are being processed", 1);
             reserved = Some((needed, reservation.map_err(busy)??));
         }
     }

@@ -19,7 +19,7 @@ mod text;
 
 pub use text::{MetricsWriter, Type};
 
-/// The most resources with their own label; all others share `other`.
+/// Maximum number of resources with their own label; all others share `other`.
 const MAX_RESOURCES: usize = 128;
 /// Label of unknown resources and of those beyond the limit.
 const OTHER: &str = "other";
@@ -140,12 +140,12 @@ impl ApiMetrics {
         let cuts = self.cuts.iter().map(|counter| counter.load(Relaxed));
         families! { out;
             Counter edgesync_api_response_bytes_total[verb] = VERBS.iter().zip(bytes),
-                "Bytes of the bodies of answers, but for long lists and watches.";
-            Gauge edgesync_api_watches = self.watches.load(Relaxed), "Watches that are open.";
+                "Bytes of response bodies, without watches and without lists that are sent in parts.";
+            Gauge edgesync_api_watches = self.watches.load(Relaxed), "Open watches.";
             Counter edgesync_api_watch_events_total = self.watch_events.load(Relaxed),
-                "Events sent to watches.";
+                "Changes sent to watches, without initial events and bookmarks.";
             Counter edgesync_api_watches_cut_total[cause] = Cut::ALL.map(Cut::label).into_iter().zip(cuts),
-                "Watches that the server ended, by cause.";
+                "Watches that the server ended, by cause: expired (too far behind), closed (the program stopped).";
         }
         process::write(out);
     }
@@ -160,12 +160,12 @@ impl ApiMetrics {
         });
         families! { out;
             Counter edgesync_api_requests_total[code, group, resource, verb] = rows,
-                "Answered requests by verb, resource and code.";
+                "Answered requests by code, resource and verb; resources beyond the first 128, and paths without a kind, are other.";
         }
     }
 
     fn write_durations(&self, out: &mut MetricsWriter<'_>) {
-        let help = "Seconds until a request was answered; for lists and watches until the answer began.";
+        let help = "Time until a request was answered; for lists and watches, until the response began.";
         out.family("edgesync_api_request_duration_seconds", Type::Histogram, help);
         for (verb, counted) in VERBS.iter().zip(&self.verbs) {
             let counts = counted.buckets.iter().map(|bucket| bucket.load(Relaxed));

@@ -20,18 +20,18 @@ use edgesync_object::{Object, Resource, Scope, Status};
 /// Namespaces that every cluster has and that cannot be deleted: node Leases are renewed there
 /// every few seconds.
 pub const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
-/// The most names cached; beyond it the cache is cleared.
+/// Maximum number of names cached; beyond it the cache is cleared.
 const MAX_REMEMBERED: usize = 4096;
 
 /// Handling of a create in a namespace that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingNamespace {
     /// The namespace is created.
-    Made,
+    Create,
     /// The namespace would be created: dry run.
-    Passed,
+    DryRun,
     /// The create is refused: the caller may not create namespaces.
-    Refused,
+    Refuse,
 }
 
 /// Cache of the existing namespaces. Callers that observe a Namespace change or deletion call
@@ -74,7 +74,7 @@ impl Namespaces {
         kind: &Resource,
         object: &str,
         namespace: &str,
-        missing: Missing,
+        missing: MissingNamespace,
     ) -> Result<()> {
         if self.active.read().unwrap_or_else(PoisonError::into_inner).contains(namespace) {
             return Ok(());
@@ -82,9 +82,9 @@ impl Namespaces {
         check_label(namespace).map_err(|problem| Status::bad_request(format!("the namespace {problem}")))?;
         let found = match storage.get(&self.resource, "", namespace).await? {
             None => match missing {
-                Missing::Passed => return Ok(()),
-                Missing::Made => self.create(storage, namespace).await?,
-                Missing::Refused => return Err(Status::not_found(&self.resource, namespace)),
+                MissingNamespace::DryRun => return Ok(()),
+                MissingNamespace::Create => self.create(storage, namespace).await?,
+                MissingNamespace::Refuse => return Err(Status::not_found(&self.resource, namespace)),
             },
             Some(stored) => Object::parse(&stored.json).map_err(Status::internal)?,
         };
@@ -141,7 +141,7 @@ impl Namespaces {
 }
 
 fn terminating(kind: &Resource, object: &str, namespace: &str) -> Status {
-    let why = format!("nothing can be created in namespace {namespace}: it is being terminated");
+    let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
     let mut status = Status::forbidden(kind, object, &why);
     if let Some(details) = &mut status.details {
         details.causes.push(Cause {

@@ -50,7 +50,7 @@ impl ConnectionPermit {
             return Ok(RequestPermit::Short(self.permit.busy()));
         }
         let watch = self.watches.try_acquire(self.permit.origin());
-        let watch = watch.ok_or_else(|| Status::too_many_requests("there are too many watches", 5))?;
+        let watch = watch.ok_or_else(|| Status::too_many_requests("too many watches", 5))?;
         Ok(RequestPermit::Watch(self.permit.suspend(), Arc::new(watch).busy()))
     }
 

@@ -29,7 +29,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Default and longest time to read the first part of a list.
 const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The longest time to stream a list: meanwhile its snapshot keeps the database from reusing its
+/// Maximum time to stream a list: meanwhile its snapshot keeps the database from reusing its
 /// write-ahead log.
 pub(super) const STREAM_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -112,7 +112,7 @@ pub(super) async fn list<K: Storage>(
         }
     };
     let Ok(first) = tokio::time::timeout(timeout, first).await else {
-        return Err(Status::timeout("the list could not be read in time"));
+        return Err(Status::timeout("timed out reading the list"));
     };
     let (lister, page) = first?;
     let format = lister.show.format;
@@ -130,7 +130,7 @@ pub(super) async fn list<K: Storage>(
     tokio::spawn(async move {
         let streamed = stream(lister, &mut writer, page, &sender);
         let streamed = tokio::time::timeout(STREAM_TIMEOUT, streamed).await;
-        let too_slow = || Err(Status::timeout("the list was not taken in time"));
+        let too_slow = || Err(Status::timeout("timed out sending the list"));
         if let Err(status) = streamed.unwrap_or_else(|_| too_slow()) {
             failure.send(Err(status));
         }
@@ -220,7 +220,7 @@ impl<S: Snapshot> Lister<S> {
         {
             let (requested, now) = (options.resource_version.unwrap_or_default(), open.snapshot.version());
             return Err(Status::expired(format!(
-                "The resourceVersion {requested} is not the newest one ({now}), and older states are not kept"
+                "The provided resource version {requested} is not the newest one ({now}), and older states are unavailable"
             )));
         }
         Ok(Self {

@@ -16,7 +16,7 @@ pub(super) use review::Review;
 pub use uri::encode;
 use uri::{parse_query, split_path};
 
-/// The longest path with its query, in bytes.
+/// Maximum length of a path with its query, in bytes.
 pub(super) const MAX_URI: usize = 8 << 10;
 
 #[derive(Clone, Debug, PartialEq)]

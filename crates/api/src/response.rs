@@ -14,9 +14,9 @@ use super::media::Format;
 use edgesync_object::Status;
 use edgesync_object::status::Result;
 
-/// The most warnings of a response.
+/// Maximum number of warnings of a response.
 const MAX_WARNINGS: usize = 16;
-/// The longest warning, in characters.
+/// Maximum length of a warning, in characters.
 const MAX_WARNING: usize = 256;
 
 /// The body of a response.
@@ -93,11 +93,11 @@ pub(super) fn stream(media_type: &'static str, body: ResponseBody) -> Response<R
 }
 
 /// Builds a response from JSON that the extension has ready.
-pub(super) fn ready(ready: super::extension::Ready) -> Response<ResponseBody> {
-    use super::extension::Ready;
+pub(super) fn ready(ready: super::extension::Prebuilt) -> Response<ResponseBody> {
+    use super::extension::Prebuilt;
     let body = match ready {
-        Ready::Whole(bytes) => ResponseBody::Whole(Some(bytes)),
-        Ready::Lines(lines) => ResponseBody::Lines(lines),
+        Prebuilt::Whole(bytes) => ResponseBody::Whole(Some(bytes)),
+        Prebuilt::Lines(lines) => ResponseBody::Lines(lines),
     };
     stream(Format::Json.media_type(), body)
 }

@@ -65,7 +65,7 @@ fn access(kinds: &[Arc<Kind>], role: Role, sent: &Value) -> Value {
 /// Checks that a verb is allowed on a kind or a subresource; returns the reason if not.
 fn check(kind: &Kind, part: &str, role: Role, verb: &str) -> Result<(), String> {
     let Some(verb) = Verb::ALL.into_iter().find(|candidate| candidate.as_str() == verb) else {
-        return Err(format!("nothing here knows the verb '{verb}'"));
+        return Err(format!("unknown verb '{verb}'"));
     };
     let served = match part {
         "" => true,
@@ -83,7 +83,7 @@ fn check(kind: &Kind, part: &str, role: Role, verb: &str) -> Result<(), String> 
         Writable::Nothing => false,
     };
     if verb.writes() && !writable {
-        let hint = kind.read_only_hint.as_deref().unwrap_or("it can only be read here");
+        let hint = kind.read_only_hint.as_deref().unwrap_or("it is read-only here");
         return Err(hint.to_owned());
     }
     Ok(())
@@ -119,7 +119,7 @@ mod tests {
 
     fn kind(word: &str, writable: Writable) -> Arc<Kind> {
         let resource = kinds::by_word(word).unwrap_or_else(|| panic!("{word}")).resource();
-        Arc::new(Kind { writable, ..Kind::bare(Arc::new(resource)) })
+        Arc::new(Kind { writable, ..Kind::without_schema(Arc::new(resource)) })
     }
 
     fn allowed(kinds: &[Arc<Kind>], role: Role, attributes: &Value) -> bool {

@@ -35,7 +35,7 @@ pub(super) fn of(paths: &ScalePaths, object: &Object) -> Value {
 /// 400 for a body that is no Scale, 422 for an invalid count.
 pub(super) fn change(kind: &Kind, paths: &ScalePaths, name: &str, scale: &Value) -> Result<Value> {
     if scale.get("kind").is_some_and(|kind| kind != "Scale") {
-        return Err(Status::bad_request("the body is no Scale of autoscaling/v1"));
+        return Err(Status::bad_request("the body is not a Scale of autoscaling/v1"));
     }
     let replicas = match scale.pointer("/spec/replicas") {
         None | Some(Value::Null) => 0,

@@ -13,7 +13,7 @@ use edgesync_transport::tls::{Server, ServerStream};
 
 /// Time limit of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest life of a connection, whatever its certificate says.
+/// Maximum age of a connection, whatever its certificate says.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A connection after its handshake.
@@ -33,7 +33,7 @@ pub(super) async fn accept(
 ) -> Option<Secured> {
     let failed = |why: &dyn std::fmt::Display| {
         if let Some(left_out) = log_throttle.line() {
-            tracing::info!(peer = %from, %why, left_out, "no TLS with a client of the API");
+            tracing::info!(peer = %from, %why, left_out, "TLS handshake with an API client failed");
         }
     };
     let (stream, certificate) = match timeout(HANDSHAKE_TIMEOUT, Box::pin(tls.accept(stream))).await {
@@ -43,14 +43,14 @@ pub(super) async fn accept(
             return None;
         }
         Err(_) => {
-            failed(&format_args!("no handshake within {HANDSHAKE_TIMEOUT:?}"));
+            failed(&format_args!("timed out after {HANDSHAKE_TIMEOUT:?}"));
             return None;
         }
     };
     let Some(certificate) = certificate else {
         return Some(Secured { stream, peer: Peer::Tls(from), valid_for: MAX_CONNECTION_AGE });
     };
-    tracing::debug!(peer = %from, name = ?certificate.subject().common_name, "a client of the API showed a certificate");
+    tracing::debug!(peer = %from, name = ?certificate.subject().common_name, "API client presented a certificate");
     let valid_for = Duration::try_from(certificate.ends().duration_since(Timestamp::now()));
     // A certificate in its grace period after expiry gives no access here.
     let valid_for = valid_for.unwrap_or_default().min(MAX_CONNECTION_AGE);

@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn labels_fields_and_namespace_must_all_match() {
-        let kind = Kind::bare(Arc::new(kinds::by_word("pod").unwrap().resource()));
+        let kind = Kind::without_schema(Arc::new(kinds::by_word("pod").unwrap().resource()));
         let labels = "a in (b,c)".parse().unwrap();
         let fields = "spec.nodeName=n1".parse().unwrap();
         let selection = Selection::new(&kind, Some("x"), &labels, &fields).unwrap();
@@ -107,14 +107,14 @@ mod tests {
 
     #[test]
     fn field_of_another_kind_is_refused() {
-        let kind = Kind::bare(Arc::new(kinds::by_word("configmap").unwrap().resource()));
+        let kind = Kind::without_schema(Arc::new(kinds::by_word("configmap").unwrap().resource()));
         let fields = "spec.nodeName=n1".parse().unwrap();
         assert_eq!(Selection::new(&kind, None, &Selector::default(), &fields).unwrap_err().code, 400);
     }
 
     #[test]
     fn page_query_has_the_name_and_labels() {
-        let kind = Kind::bare(Arc::new(kinds::by_word("configmap").unwrap().resource()));
+        let kind = Kind::without_schema(Arc::new(kinds::by_word("configmap").unwrap().resource()));
         let selection = |namespace, labels: &str, fields: &str| {
             let (labels, fields) = (labels.parse().unwrap(), fields.parse().unwrap());
             Arc::new(Selection::new(&kind, namespace, &labels, &fields).unwrap())

@@ -51,13 +51,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first byte of a TLS handshake record; no HTTP request begins with it.
 const TLS_HANDSHAKE: u8 = 0x16;
-/// The most header fields of a request.
+/// Maximum number of header fields of a request.
 const MAX_HEADERS: usize = 64;
 
-/// The longest time a snapshot is held between two pages. An open snapshot keeps the database from
-/// reusing its write-ahead log.
+/// Maximum time for which a snapshot is held between two pages. An open snapshot keeps the database
+/// from reusing its write-ahead log.
 const SNAPSHOT_IDLE: Duration = Duration::from_secs(60);
-/// The longest life of a snapshot.
+/// Maximum age of a snapshot.
 const SNAPSHOT_AGE: Duration = Duration::from_secs(300);
 /// Interval of dropping expired snapshots.
 const SWEEP_EVERY: Duration = Duration::from_secs(15);
@@ -121,7 +121,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             let Some(admitted) = admitted else {
                 if let Some(left_out) = limit_log.line() {
                     let origin = accepted.origin();
-                    tracing::warn!(?origin, left_out, "too many connections to the API: closed");
+                    tracing::warn!(?origin, left_out, "too many API connections, closing the new one");
                 }
                 continue;
             };
@@ -155,7 +155,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
         self.api.stopping.send_replace(true);
         let drained = async { while tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(self.limits.drain_timeout, drained).await.is_err() {
-            tracing::warn!(%address, connections = tasks.len(), "cutting connections that are still busy");
+            tracing::warn!(%address, connections = tasks.len(), "closing busy connections");
         }
         tasks.shutdown().await;
     }
@@ -183,10 +183,10 @@ impl<K: Storage, E: Extension> Server<K, E> {
         let ended = tokio::time::sleep(accepted.valid_for);
         let reason = tokio::select! {
             () = served => return,
-            () = ended => "has ended",
+            () = ended => "expired",
             () = refused => "was revoked",
         };
-        tracing::info!(peer = %from, "the certificate of a client of the API {reason}: its connection is cut");
+        tracing::info!(peer = %from, "certificate of an API client {reason}, closing its connection");
     }
 
     /// Serves a connection of this machine, with or without TLS.
@@ -239,7 +239,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(%error, "a connection to the API ended early");
+            tracing::debug!(%error, "API connection ended early");
         }
     }
 
@@ -313,7 +313,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             Ok(caller) => caller,
             Err(_) if open => {
                 is_known = false;
-                Caller { name: "anybody".into(), role: Role::View }
+                Caller { name: "system:anonymous".into(), role: Role::View }
             }
             Err(status) if status.code == 401 => return response::unauthorized(&status),
             Err(status) => return response::status(&status, "", Format::Json),
@@ -370,7 +370,7 @@ async fn accept_local(stream: TcpStream, tls: &edgesync_transport::tls::Local) -
         match tls.accept(stream).await {
             Ok(stream) => Some(Box::new(stream) as Box<dyn Wire>),
             Err(error) => {
-                tracing::debug!(%error, "no TLS with a client of the API");
+                tracing::debug!(%error, "TLS handshake with an API client failed");
                 None
             }
         }
@@ -411,7 +411,7 @@ async fn accept(listener: &Listener) -> (Origin, Accepted) {
         match listener.accept().await {
             Ok(accepted) => return (accepted.origin(), accepted),
             Err(error) => {
-                tracing::warn!(address = %listener.address(), %error, "cannot accept a connection");
+                tracing::warn!(address = %listener.address(), %error, "accept failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

@@ -44,10 +44,10 @@ impl Token {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok();
         let token = bytes.and_then(|bytes| serde_json::from_slice::<Self>(&bytes).ok());
         let token = token.ok_or_else(|| {
-            Status::bad_request("continue key is not valid: it is not one that this server gave")
+            Status::bad_request("continue key is not valid: it was not issued by this server")
         })?;
         if token.list_id != list_id {
-            return Err(Status::bad_request("continue key is not valid: it was given for another list"));
+            return Err(Status::bad_request("continue key is not valid: it was issued for another list"));
         }
         Ok(token)
     }
@@ -64,9 +64,10 @@ impl Token {
     /// Returns the 410 for an expired snapshot, with a token that continues in the newest state.
     pub(super) fn expired(&self) -> Status {
         let fresh = Self { snapshot: None, ..self.clone() };
-        let message = "The provided continue parameter is too old to display a consistent list result. Start a new list \
-            without it, or use the token in this answer: what was created, changed or deleted since the first part may \
-            then be seen or missed.";
+        let message = "The provided continue parameter is too old to display a consistent list result. You can start a new \
+            list without the continue parameter, or use the continue token in this response to retrieve the remainder of \
+            the results. Continuing with the provided token results in an inconsistent list - objects that were created, \
+            modified, or deleted between the time the first chunk was returned and now may show up in the list.";
         let details = Details { continue_token: fresh.encode(), ..Details::default() };
         Status::new(Reason::Expired, message).with(details)
     }
@@ -75,11 +76,11 @@ impl Token {
 /// How many snapshots are held between requests, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SnapshotLimits {
-    /// The most snapshots held.
+    /// Maximum number of snapshots held.
     pub(super) count: usize,
-    /// The longest time since the last request.
+    /// Maximum time since the last request.
     pub(super) idle: Duration,
-    /// The longest time since the first request: an open snapshot keeps the database from reusing
+    /// Maximum time since the first request: an open snapshot keeps the database from reusing
     /// its write-ahead log.
     pub(super) age: Duration,
 }

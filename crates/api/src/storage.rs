@@ -14,8 +14,8 @@ use super::kind::Kind;
 use edgesync_object::status::Result;
 use edgesync_object::{Object, Resource, Selector};
 
-/// The most rows requested per call of [`Snapshot::page`]; bounds the memory of a list of any
-/// length.
+/// Maximum number of rows requested per call of [`Snapshot::page`]; bounds the memory of a list of
+/// any length.
 pub const PAGE_ROWS: usize = 500;
 
 /// Storage of the objects behind the API. Resources are those of [`Kind::stored_as`] unless
@@ -129,7 +129,7 @@ pub trait Storage: Send + Sync + 'static {
 
     /// Returns whether a garbage collector deletes dependents and removes the finalizers
     /// `foregroundDeletion` and `orphan`. Without one a delete never waits for dependents.
-    fn collects(&self) -> bool {
+    fn has_garbage_collector(&self) -> bool {
         false
     }
 
@@ -173,8 +173,8 @@ pub struct PageQuery {
     pub namespace: Option<String>,
     /// After this position; from the start if `None`.
     pub after: Option<Cursor>,
-    /// The most objects, from 1 to [`PAGE_ROWS`]. A page may end earlier once enough bytes are
-    /// read.
+    /// Maximum number of objects, from 1 to [`PAGE_ROWS`]. A page may end earlier once enough bytes
+    /// are read.
     pub limit: usize,
     /// Only objects of this name, which a storage finds without reading others.
     pub name: Option<String>,

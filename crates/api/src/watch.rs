@@ -143,12 +143,13 @@ impl<K: Storage> Watch<K> {
             // version: some clients would retry the same version for ever if the watch itself were
             // refused.
             Start::Unknown(version) => {
-                let message = format!("The resourceVersion {version} is not one that this server gave");
+                let message =
+                    format!("The provided resource version {version} was not issued by this server");
                 return Err(Status::expired(message).into());
             }
             Start::Everything { bookmark } => {
                 let sent = tokio::time::timeout(STREAM_TIMEOUT, self.send_everything(bookmark, sender)).await;
-                sent.unwrap_or_else(|_| Err(Status::timeout("the objects were not taken in time").into()))?
+                sent.unwrap_or_else(|_| Err(Status::timeout("timed out sending the objects").into()))?
             }
         };
         let mut bookmark_at = Instant::now() + BOOKMARK_EVERY;

@@ -330,7 +330,7 @@ fn operator(name: Operator, left: &Type, right: &Type) -> Option<Type> {
 }
 
 fn too_costly(at: usize) -> Fault {
-    Fault::at(at, "the expression is too costly to check")
+    Fault::at(at, "the expression is too complex to check")
 }
 
 fn undeclared(at: usize, name: &str) -> Fault {

@@ -256,7 +256,7 @@ impl Parser {
             } else if matches!(self.peek(), Token::Sign("{"))
                 && matches!(node.expr, Expr::Name(_) | Expr::Field { .. })
             {
-                return Err(Fault::at(at, "undeclared reference: messages cannot be made here"));
+                return Err(Fault::at(at, "undeclared reference: message construction is not supported"));
             } else {
                 return Ok(node);
             }

@@ -7,7 +7,7 @@ use crate::quantity_text::{ParsedQuantity, read};
 const BILLION: i128 = 1_000_000_000;
 /// Digits beyond which a text is not a quantity.
 const MAX_DIGITS: usize = 30;
-/// The largest amount; larger ones saturate, as in Kubernetes.
+/// Maximum amount; larger ones saturate, as in Kubernetes.
 const MAX_AMOUNT: i128 = i64::MAX as i128 * BILLION;
 
 /// An amount in billionths.

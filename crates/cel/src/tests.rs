@@ -148,7 +148,7 @@ fn type_errors_are_found_at_compile_time() {
         ("self.items.all(1, true)", "argument must be a simple name"),
         ("has(self)", "invalid argument to has() macro"),
         ("self.count >", "Syntax error: mismatched input '<EOF>' expecting an expression"),
-        ("self.name == 'a", "Syntax error: a text without an end"),
+        ("self.name == 'a", "Syntax error: unterminated string literal"),
         (
             "1 == 1\n  && self.foo",
             "ERROR: <input>:2:10: undefined field 'foo'\n |   && self.foo\n | .........^",

@@ -187,7 +187,7 @@ fn format(text: &str, values: &[Val<'_>], meter: &mut Meter) -> Outcome<String> 
             continue;
         }
         if !precision.is_empty() && !precision.starts_with('.') {
-            return failed("could not parse formatting clause: there are no widths");
+            return failed("could not parse formatting clause: widths are not supported");
         }
         let Some(value) = values.next() else {
             return failed("index out of range: too few values to format");

@@ -167,8 +167,8 @@ impl<'a> Reader<'a> {
                 break;
             }
             match self.next() {
-                None => return Err("a text without an end".to_owned()),
-                Some('\n' | '\r') if end.len() == 1 => return Err("a text without an end".to_owned()),
+                None => return Err("unterminated string literal".to_owned()),
+                Some('\n' | '\r') if end.len() == 1 => return Err("unterminated string literal".to_owned()),
                 Some('\\') if !raw => self.escaped(bytes, &mut content)?,
                 Some(letter) => content.extend(letter.to_string().bytes()),
             }
@@ -178,7 +178,7 @@ impl<'a> Reader<'a> {
         }
         String::from_utf8(content)
             .map(|text| Token::Text(text.into()))
-            .map_err(|_| "a text that is not UTF-8".to_owned())
+            .map_err(|_| "string literal is not UTF-8".to_owned())
     }
 
     fn escaped(&mut self, bytes: bool, content: &mut Vec<u8>) -> Result<(), String> {
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
                 self.at -= 1;
                 return self.coded(3, 8, bytes, content);
             }
-            _ => return Err(format!("an escape that is not known: '\\{letter}'")),
+            _ => return Err(format!("unknown escape: '\\{letter}'")),
         };
         content.push(plain);
         Ok(())
@@ -210,7 +210,7 @@ impl<'a> Reader<'a> {
             self.rest().get(..length).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
         let code = digits.and_then(|digits| u32::from_str_radix(digits, base).ok());
         self.at += length;
-        let wrong = || "an escape without its digits".to_owned();
+        let wrong = || "escape without its digits".to_owned();
         let code = code.ok_or_else(wrong)?;
         if byte {
             content.push(u8::try_from(code).map_err(|_| wrong())?);

@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(
             text,
             format!(
-                "error: cannot connect to unix:/run/edgesync/agent.sock: entity not found\n\
+                "error: connect to unix:/run/edgesync/agent.sock: entity not found\n\
                  hint: is the agent running?{}\n",
                 if systemd::manages() { " see: systemctl status edgesync.service" } else { "" }
             )

@@ -11,7 +11,7 @@ use rusqlite::{OptionalExtension, Row};
 
 use super::objects::{Tx, find, parse, resource_id};
 use super::{CloudError, CloudStore, check_node, leases};
-use edgesync_object::node_labels::give_labels;
+use edgesync_object::node_labels::assign_labels;
 use edgesync_object::{Labels, NodeName, Resource};
 use edgesync_store::StoreError;
 
@@ -176,7 +176,7 @@ impl Tx<'_> {
         let Some(kind) = resource_id(self.conn, &nodes.group, &nodes.kind)? else { return Ok(()) };
         let Some(row) = find(self.conn, kind, "", node)? else { return Ok(()) };
         let mut object = parse(&row.stored)?;
-        give_labels(&mut object, before, &self.member_labels(node)?.unwrap_or_default());
+        assign_labels(&mut object, before, &self.member_labels(node)?.unwrap_or_default());
         if row.stored.body != object.to_json() {
             self.change(nodes, row, object)?;
         }

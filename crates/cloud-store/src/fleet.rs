@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 
 use super::objects::{Tx, find, parse, resource_id};
 use super::{CloudError, CloudStore, LeaseRenewal, leases, node_of_row};
-use edgesync_object::node_labels::{give_missing_labels, has_reported, labels_by_name};
+use edgesync_object::node_labels::{assign_missing_labels, has_reported, labels_by_name};
 use edgesync_object::{NodeName, Resource};
 use edgesync_protocol::node::{self, Condition, NodeReport};
 use edgesync_store::StoreError;
@@ -135,7 +135,7 @@ impl Tx<'_> {
             if !has_reported(&object) {
                 given.extend(self.member_labels(&change.node)?.unwrap_or_default());
             }
-            give_missing_labels(&mut object, &given);
+            assign_missing_labels(&mut object, &given);
         }
         if let Some(report) = &change.report {
             node::merge_report(&mut object, report, self.now);

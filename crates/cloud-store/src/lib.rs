@@ -51,7 +51,9 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use edgesync_object::{LeftOut, NodeName, Object, ObjectKey, Problems, Resource, SERVER_METADATA, kinds};
+use edgesync_object::{
+    NodeName, Object, ObjectKey, OmittedFields, Problems, Resource, SERVER_METADATA, kinds,
+};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_store::StoreError;
@@ -200,7 +202,7 @@ impl CloudStore {
     ///
     /// # Errors
     /// The store's.
-    pub async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>, CloudError> {
+    pub async fn bodies(&self, uids: Vec<Uid>, left_out: OmittedFields) -> Result<Vec<Loaded>, CloudError> {
         self.readers.run(move |conn| read::bodies(conn, &uids, left_out)).await
     }
 

@@ -11,7 +11,7 @@ use super::nodes::record_before;
 use super::objects::resource_id;
 use super::observer::KindName;
 use super::{CloudError, WatchChange};
-use edgesync_object::{LeftOut, Resource, Scope};
+use edgesync_object::{OmittedFields, Resource, Scope};
 use edgesync_protocol::cloud::Loaded;
 use edgesync_protocol::message::Body;
 use edgesync_store::StoreError;
@@ -62,7 +62,7 @@ pub(super) fn resource_map(conn: &Connection) -> Result<BTreeMap<i64, Resource>,
 pub(super) fn bodies(
     conn: &Connection,
     uids: &[Arc<str>],
-    left_out: LeftOut,
+    left_out: OmittedFields,
 ) -> Result<Vec<Loaded>, CloudError> {
     let mut statement =
         conn.prepare_cached("SELECT version, body FROM objects WHERE uid = ?1 AND sync_node IS NULL")?;

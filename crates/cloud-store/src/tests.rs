@@ -2,7 +2,7 @@
 
 use super::*;
 use edgesync_object::objectsync::OBJECT_SYNC;
-use edgesync_object::{LAST_APPLIED, LeftOut, ObjectRef, ObjectSync, Scope, kinds};
+use edgesync_object::{LAST_APPLIED, ObjectRef, ObjectSync, OmittedFields, Scope, kinds};
 use edgesync_placement::Summary;
 use edgesync_protocol::digest::Epoch;
 use serde_json::{Value, json};
@@ -468,7 +468,7 @@ async fn bodies_are_read_without_the_notes_of_writers_unless_asked_for() {
     object.set_metadata("annotations", json!({LAST_APPLIED: "{}", "of": "others"}));
     let stored = store.create(&kind("cm"), object).await.unwrap();
     let uids = vec!["unknown".into(), Arc::clone(&stored.uid)];
-    let all = LeftOut { managed_fields: true, last_applied: true };
+    let all = OmittedFields { managed_fields: true, last_applied: true };
     let bodies = store.bodies(uids.clone(), all).await.unwrap();
     let [body] = &bodies[..] else { panic!("{bodies:?}") };
     assert_eq!((&body.uid, body.version.as_str()), (&stored.uid, &*stored.version.to_string()));
@@ -477,7 +477,7 @@ async fn bodies_are_read_without_the_notes_of_writers_unless_asked_for() {
         !text.contains("managedFields") && !text.contains(LAST_APPLIED) && text.contains("others"),
         "{text}"
     );
-    assert_eq!(store.bodies(uids, LeftOut::default()).await.unwrap()[0].body.as_str(), stored.body);
+    assert_eq!(store.bodies(uids, OmittedFields::default()).await.unwrap()[0].body.as_str(), stored.body);
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{EnrollmentService, now};
-use edgesync_api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
+use edgesync_api::exchange::{ExchangeLimits, HttpRequest, HttpResponse, serve_connection};
 use edgesync_join::Membership;
 use edgesync_join::calls::MEMBERSHIP;
 use edgesync_object::status::{Reason, Result, Status};
@@ -112,7 +112,7 @@ async fn connection(service: EnrollmentService, stream: TcpStream, peer: SocketA
     let _busy = presented.as_ref().map(|_| permit.busy());
     let presented = presented.map(Arc::new);
     let limits = ExchangeLimits { body_bytes: MAX_BODY, patience: CONNECTION_TIMEOUT };
-    let answer = move |question: Question| {
+    let answer = move |question: HttpRequest| {
         let (service, presented) = (service.clone(), presented.clone());
         // A device makes this call before it joins, to find out whether this is a CloudCore, which
         // does not know it.
@@ -137,7 +137,7 @@ struct Answer {
 async fn answer(
     service: &EnrollmentService,
     presented: Option<&Certificate>,
-    question: &Question,
+    question: &HttpRequest,
 ) -> Result<Answer> {
     let path = question.path.split('?').next().unwrap_or_default();
     let der = |certificate: &Certificate| Answer {
@@ -161,7 +161,7 @@ async fn answer(
 async fn certificate(
     service: &EnrollmentService,
     presented: Option<&Certificate>,
-    question: &Question,
+    question: &HttpRequest,
 ) -> Result<Certificate> {
     let named = question.header("nodename");
     if let Some(bearer) = bearer(question) {
@@ -182,7 +182,7 @@ async fn certificate(
 }
 
 /// The token of the header `Authorization`; `None` for an empty one.
-fn bearer(question: &Question) -> Option<&str> {
+fn bearer(question: &HttpRequest) -> Option<&str> {
     let (scheme, token) = question.header("authorization")?.trim().split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
@@ -214,7 +214,7 @@ async fn membership(service: &EnrollmentService, presented: Option<&Certificate>
 }
 
 /// Converts an answer to HTTP. Internal errors go to the log, not to the client.
-fn reply(answer: Result<Answer>, peer: SocketAddr, is_probe: bool, refusals: &LogThrottle) -> Reply {
+fn reply(answer: Result<Answer>, peer: SocketAddr, is_probe: bool, refusals: &LogThrottle) -> HttpResponse {
     let (code, media, body) = match answer {
         Ok(answer) => (200, answer.media, answer.body),
         Err(status) if status.code >= 500 => {
@@ -239,5 +239,5 @@ fn reply(answer: Result<Answer>, peer: SocketAddr, is_probe: bool, refusals: &Lo
         429 => headers.push(("retry-after".to_owned(), "3600".to_owned())),
         _ => {}
     }
-    Reply { code, headers, body }
+    HttpResponse { code, headers, body }
 }

@@ -20,7 +20,7 @@ use edgesync_admin::cloud::{
     RevokedCertificates, RevokedOperators, RuleList,
 };
 use edgesync_admin::{Method, NodeAction, RolloutSubject, Route};
-use edgesync_api::{Extension, ExtensionCall, MetricsWriter, PageFile, Ready, Role};
+use edgesync_api::{Extension, ExtensionCall, MetricsWriter, PageFile, Prebuilt, Role};
 use edgesync_broker::Downlink;
 use edgesync_cloud_store::{CloudError, CloudStore};
 use edgesync_enrollment::EnrollmentService;
@@ -431,16 +431,16 @@ impl Extension for Admin {
         self.change(route.ok_or_else(Status::no_such_path)?, &call.body).await
     }
 
-    async fn ready(&self, call: &ExtensionCall, stopping: watch::Receiver<bool>) -> Result<Option<Ready>> {
+    async fn ready(&self, call: &ExtensionCall, stopping: watch::Receiver<bool>) -> Result<Option<Prebuilt>> {
         let board = &self.parts.board;
         Ok(match Route::parse(&call.method, &call.path) {
             Some(Route::Summary) if matches!(call.parameter("watch"), "1" | "true") => {
                 let revision = call.parameter("revision").parse().ok();
                 let from = revision.map(|revision| (call.parameter("start"), revision));
-                Some(Ready::Lines(board.watch(from, stopping)))
+                Some(Prebuilt::Lines(board.watch(from, stopping)))
             }
-            Some(Route::Summary) => Some(Ready::Whole(board.snapshot())),
-            Some(Route::SummaryHistory) => Some(Ready::Whole(board.history())),
+            Some(Route::Summary) => Some(Prebuilt::Whole(board.snapshot())),
+            Some(Route::SummaryHistory) => Some(Prebuilt::Whole(board.history())),
             _ => None,
         })
     }

@@ -45,7 +45,8 @@ fn key(resource: &Resource, namespace: &str, name: &str) -> Key {
 
 impl Memory {
     pub(super) fn new() -> Arc<Self> {
-        let built_in = kinds::KINDS.iter().map(|known| Arc::new(Kind::bare(Arc::new(known.resource()))));
+        let built_in =
+            kinds::KINDS.iter().map(|known| Arc::new(Kind::without_schema(Arc::new(known.resource()))));
         Arc::new(Self {
             state: Mutex::default(),
             progress: watch::Sender::new(0),

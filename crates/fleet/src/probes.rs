@@ -44,7 +44,7 @@ impl Probes {
                 let own = checks.get().map(|checks| checks()).unwrap_or_default();
                 std::iter::once(waits.check()).chain(own).collect()
             };
-            let server = Server::new(Bare::new(all), started.clone(), Access::anybody(), Limits::edge());
+            let server = Server::new(Bare::new(all), started.clone(), Access::anonymous(), Limits::edge());
             serving.spawn(async move { server.serve(listener, std::future::pending()).await });
         }
         Ok(Self { readiness, started, _serving: serving })

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::metrics::ClusterNumbers;
 use crate::config::ObjectSyncs;
-use edgesync_object::{LeftOut, NodeName, Resource, ResourceVersion};
+use edgesync_object::{NodeName, OmittedFields, Resource, ResourceVersion};
 use edgesync_placement::{KindMatch, Summary, Unread};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -110,7 +110,11 @@ pub trait ObjectSource: Clone + Send + Sync + 'static {
     fn follow(&self) -> Self::Changes;
 
     /// Returns the newest bodies of objects, at most [`MAX_BODIES`], without deleted ones.
-    fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> impl Future<Output = Result<Vec<Loaded>>> + Send;
+    fn bodies(
+        &self,
+        uids: Vec<Uid>,
+        left_out: OmittedFields,
+    ) -> impl Future<Output = Result<Vec<Loaded>>> + Send;
 
     /// Returns the schema of a kind, to validate statuses that nodes send.
     fn schema(&self, resource: &Resource) -> Option<Arc<Schema>>;

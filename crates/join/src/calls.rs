@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::Membership;
 use super::token::Token;
-use edgesync_api::exchange::{Question, Reply, exchange};
+use edgesync_api::exchange::{HttpRequest, HttpResponse, exchange};
 use edgesync_config::JoinUrl;
 use edgesync_transport::tls::{Certificate, Client, HandshakeError, TlsError, Trust};
 
@@ -94,7 +94,7 @@ impl CallError {
 }
 
 /// Makes one call over its own connection.
-async fn call(url: &JoinUrl, tls: &Client, question: Question) -> Result<Reply, CallError> {
+async fn call(url: &JoinUrl, tls: &Client, question: HttpRequest) -> Result<HttpResponse, CallError> {
     let call = async {
         let stream = dial(url).await?;
         let stream = tls.connect(&url.host, stream).await?;
@@ -162,7 +162,7 @@ fn printable(text: &str) -> String {
 }
 
 /// Returns the message in the body: that of a Status, or plain text.
-fn message(reply: &Reply) -> String {
+fn message(reply: &HttpResponse) -> String {
     let status = serde_json::from_slice::<serde_json::Value>(&reply.body).ok();
     let message = status.as_ref().and_then(|status| status.get("message")?.as_str());
     let text = String::from_utf8_lossy(&reply.body);
@@ -171,19 +171,19 @@ fn message(reply: &Reply) -> String {
 }
 
 /// Converts an unsuccessful answer.
-fn refusal(url: &JoinUrl, reply: &Reply) -> CallError {
+fn refusal(url: &JoinUrl, reply: &HttpResponse) -> CallError {
     match reply.code {
         400..=403 | 405..=499 => CallError::Refused { code: reply.code, message: message(reply) },
         _ => unexpected(url, reply, message(reply)),
     }
 }
 
-fn unexpected(url: &JoinUrl, reply: &Reply, problem: impl Into<String>) -> CallError {
+fn unexpected(url: &JoinUrl, reply: &HttpResponse, problem: impl Into<String>) -> CallError {
     CallError::Unexpected { url: url.clone(), code: reply.code, problem: problem.into() }
 }
 
-fn get(path: &str) -> Question {
-    Question { method: "GET".into(), path: path.into(), ..Question::default() }
+fn get(path: &str) -> HttpRequest {
+    HttpRequest { method: "GET".into(), path: path.into(), ..HttpRequest::default() }
 }
 
 /// Fetches the CA and verifies it against the token. Also returns the service's time, which is
@@ -213,7 +213,7 @@ pub(crate) async fn fetch_ca(
 }
 
 /// Parses the time in the header `Date` (RFC 9110, section 5.6.7).
-fn date(reply: &Reply) -> Option<Timestamp> {
+fn date(reply: &HttpResponse) -> Option<Timestamp> {
     let (_, text) = reply.headers.iter().find(|(name, _)| name == "date")?;
     jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()
 }

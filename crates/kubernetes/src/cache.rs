@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, Row};
 
 use edgesync_cloud_store::summary;
-use edgesync_object::{LeftOut, Resource, ResourceVersion, Scope};
+use edgesync_object::{OmittedFields, Resource, ResourceVersion, Scope};
 use edgesync_placement::Summary;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
@@ -141,7 +141,7 @@ impl Cache {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>, StoreError> {
+    pub async fn bodies(&self, uids: Vec<Uid>, left_out: OmittedFields) -> Result<Vec<Loaded>, StoreError> {
         self.readers.run(move |conn| bodies(conn, &uids, left_out)).await
     }
 
@@ -217,7 +217,7 @@ fn kind_id(
     Ok(id)
 }
 
-fn bodies(conn: &Connection, uids: &[Uid], left_out: LeftOut) -> Result<Vec<Loaded>, StoreError> {
+fn bodies(conn: &Connection, uids: &[Uid], left_out: OmittedFields) -> Result<Vec<Loaded>, StoreError> {
     let mut statement = conn.prepare_cached("SELECT version, body FROM objects WHERE uid = ?1")?;
     let mut bodies = Vec::with_capacity(uids.len().min(MAX_BODIES));
     for uid in uids.iter().take(MAX_BODIES) {
@@ -316,12 +316,12 @@ mod tests {
         cache.apply(vec![new.clone(), CacheChange::Remove("none".into())]).await.unwrap();
         assert_eq!(all(&cache).await, [summary_of(&new).clone(), summary_of(&secret).clone()]);
         let uids = || vec!["b".into(), "none".into(), "a".into()];
-        let bodies = cache.bodies(uids(), LeftOut::default()).await.unwrap();
+        let bodies = cache.bodies(uids(), OmittedFields::default()).await.unwrap();
         let found: Vec<_> = bodies.iter().map(|body| (&*body.uid, body.version.as_str())).collect();
         assert_eq!(found, [("b", "3"), ("a", "2")]);
         assert!(bodies[1].body.as_str().contains("new"));
         cache.apply(vec![CacheChange::Remove("a".into())]).await.unwrap();
-        assert_eq!(cache.bodies(uids(), LeftOut::default()).await.unwrap().len(), 1);
+        assert_eq!(cache.bodies(uids(), OmittedFields::default()).await.unwrap().len(), 1);
     }
 
     #[tokio::test]

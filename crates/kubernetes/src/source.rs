@@ -41,7 +41,7 @@ pub use edgesync_fleet::source::{
     LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource, Registered, Replication, Result,
     RuleProblem, RuleStatus, Source, SourceError, Standing, UploadBatch, UploadOutcome,
 };
-use edgesync_object::{LeftOut, NodeName, Resource};
+use edgesync_object::{NodeName, OmittedFields, Resource};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -125,7 +125,7 @@ impl ObjectSource for Kubernetes {
         self.0.reader.follow(self.0.nodes.other_sources(&self.0.incarnation))
     }
 
-    async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>> {
+    async fn bodies(&self, uids: Vec<Uid>, left_out: OmittedFields) -> Result<Vec<Loaded>> {
         self.0.reader.bodies(uids, left_out).await
     }
 

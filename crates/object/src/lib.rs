@@ -28,8 +28,8 @@ pub use budget::{Budget, Exceeded};
 pub use fields::{FieldSelector, FieldSelectorError};
 pub use kinds::pluralize;
 pub use meta::{
-    Head, HeadMeta, LAST_APPLIED, LeftOut, MAX_DEPTH, member, too_deep, with_field, with_managed_fields,
-    with_resource_version, with_status, without_managed_fields,
+    Head, HeadMeta, LAST_APPLIED, MAX_DEPTH, OmittedFields, member, too_deep, with_field,
+    with_managed_fields, with_resource_version, with_status, without_managed_fields,
 };
 pub use node_name::NodeName;
 pub use objectsync::{ObjectRef, ObjectSync, check_reference};

@@ -150,14 +150,14 @@ pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration
 
 /// Parts of an object that are not transmitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct OmittedFields {
     /// Omits `metadata.managedFields` if set.
     pub managed_fields: bool,
     /// Omits the annotation [`LAST_APPLIED`] if set.
     pub last_applied: bool,
 }
 
-impl LeftOut {
+impl OmittedFields {
     /// Removes these parts from the text of an object.
     #[must_use]
     pub fn of(self, json: String) -> String {

@@ -3,7 +3,6 @@
 //!
 //! [`NODE_LABELS_ANNOTATION`] records the labels set by the node, with their values. All others are
 //! assigned, including a recorded one whose value on the Node differs.
-//! the annotation that has another value on the Node.
 
 use std::collections::BTreeMap;
 
@@ -26,9 +25,9 @@ const RESTRICTED: &str = "node-restriction.kubernetes.io";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeLabels {
     /// Labels assigned by trusted parties.
-    pub given: Labels,
+    pub assigned: Labels,
     /// Labels set by the node itself.
-    pub claimed: Labels,
+    pub reported: Labels,
 }
 
 impl NodeLabels {
@@ -37,9 +36,9 @@ impl NodeLabels {
     pub fn of(node: &Object) -> Self {
         let recorded = recorded(node);
         let is_recorded = |key: &String, value: &mut String| recorded.get(key) == Some(&*value);
-        let mut given = node.labels();
-        let claimed = given.extract_if(.., is_recorded).collect();
-        Self { given, claimed }
+        let mut assigned = node.labels();
+        let reported = assigned.extract_if(.., is_recorded).collect();
+        Self { assigned, reported }
     }
 }
 
@@ -58,40 +57,40 @@ pub fn labels_by_name(name: &str) -> Labels {
 }
 
 /// Replaces the labels set by the node. Assigned labels stay, also where the node uses their keys.
-pub fn claim_labels(node: &mut Object, reported: &BTreeMap<String, String>) {
-    let NodeLabels { given, .. } = NodeLabels::of(node);
-    let may_claim = |(key, value): &(&String, &String)| may_set(key, value) && !given.contains_key(*key);
-    let claimed = reported.iter().filter(may_claim).take(MAX_NODE_LABELS);
-    let claimed = claimed.map(|(key, value)| (key.clone(), value.clone())).collect();
-    let labels = NodeLabels { given, claimed };
+pub fn set_reported_labels(node: &mut Object, labels: &BTreeMap<String, String>) {
+    let NodeLabels { assigned, .. } = NodeLabels::of(node);
+    let is_allowed = |(key, value): &(&String, &String)| may_set(key, value) && !assigned.contains_key(*key);
+    let reported = labels.iter().filter(is_allowed).take(MAX_NODE_LABELS);
+    let reported = reported.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let labels = NodeLabels { assigned, reported };
     write(node, &labels);
-    note(node, &labels.claimed);
+    note(node, &labels.reported);
 }
 
 /// Assigns labels to a node, overriding other owners, and removes those of `before` that were
 /// assigned in the same way.
-pub fn give_labels(node: &mut Object, before: &Labels, labels: &Labels) {
-    let NodeLabels { mut given, mut claimed } = NodeLabels::of(node);
-    given.retain(|key, value| before.get(key) != Some(value));
-    claimed.retain(|key, _| !labels.contains_key(key));
-    given.extend(labels.clone());
-    write(node, &NodeLabels { given, claimed });
+pub fn assign_labels(node: &mut Object, before: &Labels, labels: &Labels) {
+    let NodeLabels { mut assigned, mut reported } = NodeLabels::of(node);
+    assigned.retain(|key, value| before.get(key) != Some(value));
+    reported.retain(|key, _| !labels.contains_key(key));
+    assigned.extend(labels.clone());
+    write(node, &NodeLabels { assigned, reported });
 }
 
 /// Assigns labels to a node, except those that are already assigned.
-pub fn give_missing_labels(node: &mut Object, labels: &Labels) {
-    let given = NodeLabels::of(node).given;
-    let missing = labels.iter().filter(|(key, _)| !given.contains_key(*key));
+pub fn assign_missing_labels(node: &mut Object, labels: &Labels) {
+    let assigned = NodeLabels::of(node).assigned;
+    let missing = labels.iter().filter(|(key, _)| !assigned.contains_key(*key));
     let missing = missing.map(|(key, value)| (key.clone(), value.clone())).collect();
-    give_labels(node, &Labels::new(), &missing);
+    assign_labels(node, &Labels::new(), &missing);
 }
 
-/// Updates the annotation after another party has changed or removed labels of the node: what it
-/// sets later is assigned, even with the same value.
+/// Updates the annotation after another party has changed or removed labels of the node: values
+/// that it sets later are assigned, even if they are the same.
 pub fn note_changed_labels(node: &mut Object) {
     if has_reported(node) {
-        let claimed = NodeLabels::of(node).claimed;
-        note(node, &claimed);
+        let reported = NodeLabels::of(node).reported;
+        note(node, &reported);
     }
 }
 
@@ -109,7 +108,7 @@ fn may_set(key: &str, value: &str) -> bool {
 }
 
 fn write(node: &mut Object, labels: &NodeLabels) {
-    let all = labels.given.iter().chain(&labels.claimed);
+    let all = labels.assigned.iter().chain(&labels.reported);
     let all: Map<String, Value> = all.map(|(key, value)| (key.clone(), value.as_str().into())).collect();
     if all.is_empty() {
         node.remove_metadata("labels");
@@ -117,16 +116,16 @@ fn write(node: &mut Object, labels: &NodeLabels) {
         node.set_metadata("labels", all);
     }
     if has_reported(node) {
-        note(node, &labels.claimed);
+        note(node, &labels.reported);
     }
 }
 
-fn note(node: &mut Object, claimed: &Labels) {
+fn note(node: &mut Object, reported: &Labels) {
     let mut annotations = match node.remove_metadata("annotations") {
         Some(Value::Object(annotations)) => annotations,
         _ => Map::new(),
     };
-    let pairs: Vec<String> = claimed.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let pairs: Vec<String> = reported.iter().map(|(key, value)| format!("{key}={value}")).collect();
     annotations.insert(NODE_LABELS_ANNOTATION.to_owned(), pairs.join(",").into());
     node.set_metadata("annotations", annotations);
 }

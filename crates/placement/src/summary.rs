@@ -112,8 +112,8 @@ impl Summary {
         }
         let (labels, notes) = match is_node(&resource) {
             true => {
-                let NodeLabels { given, claimed } = NodeLabels::of(object);
-                let claimed = has_reported(object).then_some(claimed);
+                let NodeLabels { assigned, reported } = NodeLabels::of(object);
+                let claimed = has_reported(object).then_some(reported);
                 let confirmed = object.annotations().remove(DELETIONS_CONFIRMED_ANNOTATION);
                 let confirmed = confirmed.unwrap_or_default().into();
                 let silent = condition(object, "Ready") == Some("Unknown");
@@ -122,7 +122,7 @@ impl Summary {
                 let in_effect = files.map(|status| status == "True" && in_sync);
                 let in_sync = in_sync && !silent;
                 let notes = NodeNotes { claimed, confirmed, silent, in_sync, in_effect };
-                (given, Some(Box::new(notes)))
+                (assigned, Some(Box::new(notes)))
             }
             false => (labels, None),
         };

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use edgesync_object::name::{Problem, check_label_key};
-use edgesync_object::node_labels::claim_labels;
+use edgesync_object::node_labels::set_reported_labels;
 use edgesync_object::status::Cause;
 use edgesync_object::time::rfc3339;
 use edgesync_object::{FieldProblem, Object, Problems};
@@ -284,7 +284,7 @@ pub fn agent_ready() -> Condition {
 /// conditions and status fields that the report does not mention. Exception: only nodes with file
 /// rules report [`FILES_IN_EFFECT`], so a report without that condition removes it.
 pub fn merge_report(node: &mut Object, report: &NodeReport, now: Timestamp) {
-    claim_labels(node, &report.labels);
+    set_reported_labels(node, &report.labels);
     let mut status = take_map(node.fields_mut(), "status");
     status.retain(|field, _| !REPORTED_STATUS.contains(&field.as_str()));
     let content_of = report.status.iter().filter(|(field, _)| *field != "conditions");

@@ -281,7 +281,7 @@ impl Reader {
 
     /// Skips rules of `apiVersion`, `kind`, `metadata` and its fields, whose schemas are replaced.
     fn skip_object_field_rules(&mut self, field: &Value) {
-        let why = "rules of what every object has; those of the whole object can look at it";
+        let why = "rules of `metadata`; hint: use rules of the whole object";
         self.skip_rules(field, why);
         for (name, field) in field.get("properties").and_then(Value::as_object).into_iter().flatten() {
             self.within("properties", |reader| reader.at(name, |reader| reader.skip_rules(field, why)));

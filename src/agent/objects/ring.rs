@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use edgesync_api::{Batch, Change, Ring};
+use edgesync_api::{Batch, Change, WatchCache};
 use edgesync_object::Resource;
 use edgesync_object::status::Result;
 
@@ -16,7 +16,7 @@ pub(super) type Entry = (Arc<Resource>, Change);
 /// A ring, and the time of the last request for its changes.
 #[derive(Debug)]
 pub(super) struct LazyRing {
-    ring: Ring<Arc<Resource>>,
+    ring: WatchCache<Arc<Resource>>,
     /// Time for which changes are recorded after a request.
     keep: Duration,
     asked: Mutex<Option<Instant>>,
@@ -25,7 +25,7 @@ pub(super) struct LazyRing {
 impl LazyRing {
     /// Creates a ring of at most `limit` bytes.
     pub(super) fn new(limit: usize, keep: Duration, version: u64) -> Self {
-        Self { ring: Ring::new(limit, version), keep, asked: Mutex::default() }
+        Self { ring: WatchCache::new(limit, version), keep, asked: Mutex::default() }
     }
 
     fn is_wanted(&self) -> bool {

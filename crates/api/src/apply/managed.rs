@@ -11,7 +11,7 @@ use super::{Manager, Operation};
 use crate::cost_meter;
 use edgesync_object::Object;
 
-/// The most entries of updates kept separate; the oldest beyond are merged.
+/// Maximum number of entries of updates kept separate; the oldest beyond are merged.
 pub(super) const MAX_UPDATERS: usize = 10;
 /// Manager of the merged entries.
 const ANCIENT: &str = "ancient-changes";

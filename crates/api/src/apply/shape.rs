@@ -174,9 +174,9 @@ fn unidentified(path: &FieldPath<'_>, schema: Option<&Schema>) -> Cause {
     let message = match schema.map(|schema| &schema.list) {
         Some(ListType::Map(keys)) => {
             let keys: Vec<String> = keys.iter().map(|key| format!("`{key}`")).collect();
-            format!("must be an object with {}, which tells the items of the list apart", keys.join(", "))
+            format!("must be an object with {}, the merge key of the list", keys.join(", "))
         }
-        _ => "must be a string, a number or a boolean, which tells the items of the list apart".to_owned(),
+        _ => "must be a string, a number or a boolean, as in all sets".to_owned(),
     };
     Cause::required(&path.to_string(), &message)
 }

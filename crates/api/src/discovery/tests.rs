@@ -4,7 +4,7 @@ use edgesync_object::Resource;
 fn kind(group: &str, version: &str, name: &str, plural: &str, scope: Scope) -> Kind {
     let text = str::to_owned;
     let (group, version, kind, plural) = (text(group), text(version), text(name), text(plural));
-    Kind::bare(Arc::new(Resource { group, version, kind, plural, scope }))
+    Kind::without_schema(Arc::new(Resource { group, version, kind, plural, scope }))
 }
 
 fn kinds() -> Vec<Arc<Kind>> {

@@ -29,9 +29,9 @@ pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 const MAGIC: &[u8] = b"k8s\0";
 /// Content types supported inside the envelope.
 const CONTENT_TYPES: [&str; 3] = ["", MEDIA_TYPE, "application/json"];
-/// The most characters of a kind echoed in an error.
+/// Maximum number of characters of a kind echoed in an error.
 const MAX_SHOWN: usize = 64;
-const TOO_DEEP: &str = "it nests too deep";
+const TOO_DEEP: &str = "it is nested too deeply";
 
 /// Decodes a body: the object with its `apiVersion` and `kind`.
 ///
@@ -83,7 +83,7 @@ struct Envelope<'a> {
 
 impl<'a> Envelope<'a> {
     fn read(body: &'a [u8]) -> Decoded<Self> {
-        let bytes = body.strip_prefix(MAGIC).ok_or("it does not begin as one")?;
+        let bytes = body.strip_prefix(MAGIC).ok_or("its first bytes are not those of an envelope")?;
         let mut envelope = Self::default();
         for part in Parts(bytes) {
             match part? {
@@ -95,7 +95,7 @@ impl<'a> Envelope<'a> {
             }
         }
         if envelope.api_version.is_empty() || envelope.kind.is_empty() {
-            return Err("it does not say its apiVersion and kind");
+            return Err("apiVersion or kind is missing");
         }
         Ok(envelope)
     }

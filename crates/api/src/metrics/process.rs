@@ -14,7 +14,7 @@ pub(super) fn write(out: &mut MetricsWriter<'_>) {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     if let Some(bytes) = resident_bytes(&read("/proc/self/status")) {
         families! { out;
-            Gauge process_resident_memory_bytes = bytes, "Memory of the process that is resident.";
+            Gauge process_resident_memory_bytes = bytes, "Resident memory.";
         }
     }
     if let Ok(files) = fs::read_dir("/proc/self/fd") {
@@ -23,11 +23,11 @@ pub(super) fn write(out: &mut MetricsWriter<'_>) {
         families! { out; Gauge process_open_fds = files, "Open file descriptors."; }
     }
     let Some((cpu, started)) = times(&read("/proc/self/stat")) else { return };
-    families! { out; Counter process_cpu_seconds_total = cpu, "Time on a processor, user and system."; }
+    families! { out; Counter process_cpu_seconds_total = cpu, "CPU time, user and system."; }
     if let Some(boot) = boot_time(&read("/proc/stat")) {
         let start = boot + started;
         families! { out;
-            Gauge process_start_time_seconds = start, "Start of the process, in seconds since 1970.";
+            Gauge process_start_time_seconds = start, "Start of the process, as Unix time.";
         }
     }
 }

@@ -65,7 +65,7 @@ mod tests {
         let (group, version, kind) = (group.to_owned(), version.to_owned(), kind.to_owned());
         let plural = edgesync_object::pluralize(&kind);
         let resource = Resource { group, version, kind, plural, scope: Scope::Namespaced };
-        Kind { custom, ..Kind::bare(Arc::new(resource)) }
+        Kind { custom, ..Kind::without_schema(Arc::new(resource)) }
     }
 
     #[test]

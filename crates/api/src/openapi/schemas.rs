@@ -122,10 +122,7 @@ pub(super) fn shared(dialect: Dialect) -> Map<String, Value> {
         ("DeleteOptions", delete_options()),
         ("ListMeta", list_meta()),
         ("ObjectMeta", converted(&schema::object_meta(), dialect)),
-        (
-            "Patch",
-            json!({ "description": "A patch, in the form that its media type says.", "type": "object" }),
-        ),
+        ("Patch", json!({ "description": "A patch, in the form of its media type.", "type": "object" })),
         ("Status", status()),
     ];
     let mut shared: Map<String, Value> =
@@ -152,12 +149,12 @@ fn flag(description: &str) -> Value {
 
 fn list_meta() -> Value {
     json!({
-        "description": "What every list has.",
+        "description": "Metadata of a list.",
         "type": "object",
         "properties": {
             "continue": text("The token for the next page; empty on the last."),
-            "remainingItemCount": number("How many objects follow, if it is known.", "int64"),
-            "resourceVersion": text("The version that the list shows; to watch from."),
+            "remainingItemCount": number("Number of remaining objects, if known.", "int64"),
+            "resourceVersion": text("Version of the list, from which to watch."),
             "selfLink": text("Deprecated: always empty."),
         },
     })
@@ -165,53 +162,53 @@ fn list_meta() -> Value {
 
 fn delete_options() -> Value {
     json!({
-        "description": "How to delete.",
+        "description": "Options of a deletion.",
         "type": "object",
         "properties": {
             "apiVersion": text("Group and version of these options."),
             "dryRun": {
-                "description": "With 'All' everything is checked and nothing is removed.",
+                "description": "With 'All' the request is validated and nothing is deleted.",
                 "type": "array",
                 "items": { "type": "string" },
                 "x-kubernetes-list-type": "atomic",
             },
-            "gracePeriodSeconds": number("Seconds until the object is to be gone.", "int64"),
+            "gracePeriodSeconds": number("Seconds before the object is deleted.", "int64"),
             "kind": text("DeleteOptions."),
             "orphanDependents": flag("Deprecated: use propagationPolicy."),
             "preconditions": {
-                "description": "What must hold of the object.",
+                "description": "Preconditions of the deletion.",
                 "type": "object",
                 "properties": {
-                    "resourceVersion": text("The version that it must have."),
-                    "uid": text("The UID that it must have."),
+                    "resourceVersion": text("Required version of the object."),
+                    "uid": text("Required UID of the object."),
                 },
             },
-            "propagationPolicy": text("What becomes of objects that it owns: 'Orphan', 'Background' or 'Foreground'."),
+            "propagationPolicy": text("Treatment of the dependents of the object: 'Orphan', 'Background' or 'Foreground'."),
         },
     })
 }
 
 fn status() -> Value {
     json!({
-        "description": "How a request ended.",
+        "description": "Result of a request.",
         "type": "object",
         "properties": {
             "apiVersion": text("v1."),
             "code": number("The HTTP code.", "int32"),
             "details": {
-                "description": "What the reason is about.",
+                "description": "Details of the reason.",
                 "type": "object",
                 "properties": {
                     "causes": {
-                        "description": "The fields that are wrong.",
+                        "description": "The invalid fields.",
                         "type": "array",
                         "x-kubernetes-list-type": "atomic",
                         "items": {
                             "type": "object",
                             "properties": {
                                 "field": text("The field."),
-                                "message": text("What is wrong, for humans."),
-                                "reason": text("What is wrong, for programs."),
+                                "message": text("Human-readable description of the cause."),
+                                "reason": text("Machine-readable cause."),
                             },
                         },
                     },
@@ -223,8 +220,8 @@ fn status() -> Value {
                 },
             },
             "kind": text("Status."),
-            "message": text("What happened, for humans."),
-            "reason": text("Why it failed, for programs."),
+            "message": text("Human-readable result."),
+            "reason": text("Machine-readable reason of the failure."),
             "status": text("'Success' or 'Failure'."),
         },
     })

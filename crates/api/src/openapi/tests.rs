@@ -8,7 +8,7 @@ fn kind(group: &str, name: &str, scope: Scope) -> Kind {
     let plural = edgesync_object::pluralize(name);
     Kind {
         writable: Writable::Everything,
-        ..Kind::bare(Arc::new(Resource { group, version, kind, plural, scope }))
+        ..Kind::without_schema(Arc::new(Resource { group, version, kind, plural, scope }))
     }
 }
 

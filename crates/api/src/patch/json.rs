@@ -9,10 +9,10 @@ use serde_json::Value;
 use edgesync_object::status::{Cause, Details, Reason, Result};
 use edgesync_object::{MAX_DEPTH, Status};
 
-/// The most operations of one patch.
+/// Maximum number of operations of one patch.
 const MAX_OPERATIONS: usize = 10_000;
-/// The most bytes that moves may touch; a shifted list item counts as [`ITEM_BYTES`]. Well under a
-/// second of work.
+/// Maximum number of bytes that moves may touch; a shifted list item counts as [`ITEM_BYTES`]. Well
+/// under a second of work.
 const MAX_MOVED: usize = 256 << 20;
 /// Cost of a shifted list item.
 const ITEM_BYTES: usize = 8;
@@ -118,12 +118,12 @@ impl Pointer {
 
     /// Error: the pointer leads to nothing.
     fn missing(&self) -> Problem {
-        Problem::Unfit(format!("there is nothing at '{}'", self.text))
+        Problem::Unfit(format!("'{}' does not exist", self.text))
     }
 
     /// Error: the parent cannot hold a value.
     fn no_container(&self) -> Problem {
-        Problem::Unfit(format!("there is no object or list to hold '{}'", self.text))
+        Problem::Unfit(format!("the parent of '{}' does not exist", self.text))
     }
 }
 

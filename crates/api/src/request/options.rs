@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use edgesync_object::{FieldSelector, Selector, Status};
 
-/// The longest field manager, in bytes.
+/// Maximum length of a field manager, in bytes.
 const MAX_MANAGER: usize = 128;
 
 /// The query options that this API knows. Others are ignored, as in Kubernetes.
@@ -14,7 +14,7 @@ pub(crate) struct Options {
     pub(crate) labels: Selector,
     /// `fieldSelector`: empty selects all objects.
     pub(crate) fields: FieldSelector,
-    /// The most items of a page; `None` for all.
+    /// Maximum number of items of a page; `None` for all.
     pub(crate) limit: Option<u64>,
     /// `continue`: the token of the page before.
     pub(crate) continue_token: String,
@@ -146,9 +146,7 @@ fn version(value: &str) -> Result<Option<u64>, Status> {
     match value.parse::<u64>() {
         Ok(version) => Ok(Some(version)),
         Err(_) if value.is_empty() => Ok(None),
-        Err(_) => {
-            Err(bad_option("resourceVersion", value, "must be a version that this server gave, or '0'"))
-        }
+        Err(_) => Err(bad_option("resourceVersion", value, "must be a version of this server, or '0'")),
     }
 }
 

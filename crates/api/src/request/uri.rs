@@ -6,7 +6,7 @@ use edgesync_object::Status;
 
 /// Everything but unreserved characters (RFC 3986, section 2.3).
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// The most pairs in a query.
+/// Maximum number of pairs in a query.
 const MAX_QUERY_PAIRS: usize = 64;
 
 /// Splits a path at its slashes and decodes each segment. A trailing slash is ignored for reads;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use edgesync_object::name::Problem;
 use edgesync_object::status::Cause;
 
-/// The most causes collected per object.
+/// Maximum number of causes collected per object.
 const MAX_COLLECTED: usize = 64;
 
 /// A path such as `spec.containers[0].name`.

@@ -9,7 +9,7 @@ use super::causes::{Causes, Path};
 use super::{map, text};
 use edgesync_object::Object;
 
-/// The longest key, in bytes.
+/// Maximum length of a key, in bytes.
 const MAX_KEY: usize = 253;
 
 pub(super) fn check_config_map(fields: &Map<String, Value>, causes: &mut Causes) {

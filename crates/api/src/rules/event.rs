@@ -8,9 +8,9 @@ use edgesync_object::event::PAIRS;
 use edgesync_object::name::check_label_key;
 use edgesync_object::{Object, Resource};
 
-/// The longest reason, action and instance, in characters.
+/// Maximum length of a reason, action and instance, in characters.
 const MAX_WORD: usize = 128;
-/// The longest note, in bytes.
+/// Maximum length of a note, in bytes.
 const MAX_NOTE: usize = 1024;
 
 /// The write of an Event.

@@ -9,7 +9,7 @@ use super::service::{PROTOCOLS, check_port_name};
 use super::{items, length, map, text, volume};
 use edgesync_object::name::{Problem, check_label, check_label_key, check_label_value, check_subdomain};
 
-/// The longest sysctl name.
+/// Maximum length of a sysctl name.
 const MAX_SYSCTL: usize = 253;
 /// Restart policies of Pods.
 pub(super) const ANY_RESTART: &[&str] = &["Always", "OnFailure", "Never"];

@@ -11,7 +11,7 @@ use edgesync_object::name::{Problem, check_label, check_subdomain};
 
 /// The protocols of ports.
 pub(super) const PROTOCOLS: &[&str] = &["TCP", "UDP", "SCTP"];
-/// The longest name of a container port, in bytes.
+/// Maximum length of the name of a container port, in bytes.
 const MAX_PORT_NAME: usize = 15;
 
 pub(super) fn check(object: &Object, causes: &mut Causes) {

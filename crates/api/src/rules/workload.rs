@@ -10,7 +10,7 @@ use super::pod::{ALWAYS, UNTIL_DONE, check_template, check_template_with};
 use super::{items, map, text};
 use edgesync_object::{LabelSelector, Labels, Object, Selector};
 
-/// The longest name of a CronJob, in bytes: its Jobs append eleven.
+/// Maximum length of the name of a CronJob, in bytes: its Jobs append eleven.
 const MAX_CRON_JOB_NAME: usize = 52;
 
 /// Checks a Deployment, ReplicaSet, DaemonSet or StatefulSet.

@@ -14,7 +14,7 @@ use edgesync_object::{objectsync, split_api_version};
 
 /// Prefix of labels that name a node's role.
 const ROLE_PREFIX: &str = "node-role.kubernetes.io/";
-/// The most metrics of an autoscaler shown.
+/// Maximum number of metrics of an autoscaler shown.
 const METRICS: usize = 2;
 
 /// Returns the readiness of a node, and whether it accepts Pods.

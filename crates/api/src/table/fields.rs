@@ -10,7 +10,7 @@ pub(super) const NONE: &str = "<none>";
 pub(super) const UNKNOWN: &str = "<unknown>";
 /// Placeholder of an unset setting.
 pub(super) const UNSET: &str = "<unset>";
-/// The most items listed in a cell before the rest is counted.
+/// Maximum number of items listed in a cell before the rest is counted.
 const FEW: usize = 3;
 
 /// Returns the value at a path.

@@ -7,13 +7,12 @@ use super::columns::{Column, NAME, column, wide};
 use super::fields::{NONE, UNKNOWN, UNSET};
 use super::{cells, pod};
 
-const AGE: Column =
-    column("Age", "Time since it was created.", Age(&["metadata.creationTimestamp"], UNKNOWN));
+const AGE: Column = column("Age", "Time since the creation.", Age(&["metadata.creationTimestamp"], UNKNOWN));
 const CREATED_AT: Column =
-    column("Created At", "When it was created.", Text(&["metadata.creationTimestamp"], ""));
+    column("Created At", "Time of the creation.", Text(&["metadata.creationTimestamp"], ""));
 const CONTAINERS: &str = "Names of the containers.";
 const IMAGES: &str = "Images of the containers.";
-const PODS: &str = "Which pods belong to it.";
+const PODS: &str = "Selector of its pods.";
 
 /// Columns of workloads with a Pod template.
 const NAMES: Column = wide("Containers", CONTAINERS, Join("spec.template.spec.containers", "name"));
@@ -21,7 +20,7 @@ const IMAGE: Column = wide("Images", IMAGES, Join("spec.template.spec.containers
 const PODS_OF: Column = wide("Selector", PODS, Selector("spec.selector"));
 
 /// The columns of kinds without specific ones.
-pub(super) static DEFAULT: [Column; 2] = [NAME, column("Age", "Time since it was created.", Created)];
+pub(super) static DEFAULT: [Column; 2] = [NAME, column("Age", "Time since the creation.", Created)];
 
 /// Returns the columns of a kind.
 pub(super) fn columns(group: &str, kind: &str) -> &'static [Column] {
@@ -76,13 +75,13 @@ static CONFIG_MAP: [Column; 3] =
 
 static SECRET: [Column; 4] = [
     NAME,
-    column("Type", "What the secret is for.", Text(&["type"], "")),
+    column("Type", "Type of the secret.", Text(&["type"], "")),
     column("Data", "Number of entries.", Count(&["data"])),
     AGE,
 ];
 
 static NAMESPACE: [Column; 3] =
-    [NAME, column("Status", "Phase of its life.", Text(&["status.phase"], "")), AGE];
+    [NAME, column("Status", "Phase of the object.", Text(&["status.phase"], "")), AGE];
 
 static SERVICE_ACCOUNT: [Column; 3] =
     [NAME, column("Secrets", "Number of secrets.", Count(&["secrets"])), AGE];
@@ -90,12 +89,16 @@ static SERVICE_ACCOUNT: [Column; 3] =
 static POD: [Column; 9] = [
     NAME,
     column("Ready", "Containers that are ready, of all.", Computed(pod::ready)),
-    column("Status", "What the pod does, or what keeps it from that.", Computed(pod::status)),
+    column("Status", "Phase of the pod, or the reason why it is not running.", Computed(pod::status)),
     column("Restarts", "Restarts of its containers, and the last one.", Timed(pod::restarts)),
     AGE,
     wide("IP", "Address of the pod.", Text(&["status.podIPs.0.ip", "status.podIP"], NONE)),
     wide("Node", "Node of the pod.", Text(&["spec.nodeName"], NONE)),
-    wide("Nominated Node", "Node on which room is made for it.", Text(&["status.nominatedNodeName"], NONE)),
+    wide(
+        "Nominated Node",
+        "Node on which pods are preempted for it.",
+        Text(&["status.nominatedNodeName"], NONE),
+    ),
     wide("Readiness Gates", "Further conditions that are true, of all.", Computed(pod::readiness_gates)),
 ];
 
@@ -108,33 +111,33 @@ static POD_TEMPLATE: [Column; 4] = [
 
 static NODE: [Column; 10] = [
     NAME,
-    column("Status", "Whether it is ready and takes pods.", Computed(cells::node_status)),
+    column("Status", "Whether the node is ready and schedulable.", Computed(cells::node_status)),
     column("Roles", "Its roles, from its labels.", Computed(cells::node_roles)),
     AGE,
     column("Version", "Version of its agent.", Text(&["status.nodeInfo.kubeletVersion"], "")),
     wide("Internal-IP", "Address within the cluster.", Computed(cells::node_internal_ip)),
-    wide("External-IP", "Address from outside.", Computed(cells::node_external_ip)),
+    wide("External-IP", "External address.", Computed(cells::node_external_ip)),
     wide("OS-Image", "Its operating system.", Text(&["status.nodeInfo.osImage"], UNKNOWN)),
     wide("Kernel-Version", "Its kernel.", Text(&["status.nodeInfo.kernelVersion"], UNKNOWN)),
     wide(
         "Container-Runtime",
-        "What runs its containers.",
+        "Container runtime of the node.",
         Text(&["status.nodeInfo.containerRuntimeVersion"], UNKNOWN),
     ),
 ];
 
 static SERVICE: [Column; 7] = [
     NAME,
-    column("Type", "How it is reached.", Text(&["spec.type"], "ClusterIP")),
+    column("Type", "Type of the service.", Text(&["spec.type"], "ClusterIP")),
     column("Cluster-IP", "Address within the cluster.", Text(&["spec.clusterIPs.0", "spec.clusterIP"], NONE)),
-    column("External-IP", "Addresses from outside.", Computed(cells::service_external_ip)),
+    column("External-IP", "External addresses.", Computed(cells::service_external_ip)),
     column("Port(s)", "Its ports, with those on the nodes.", Computed(cells::service_ports)),
     AGE,
     wide("Selector", PODS, Pairs("spec.selector")),
 ];
 
 static ENDPOINTS: [Column; 3] =
-    [NAME, column("Endpoints", "Addresses behind it.", Computed(cells::endpoints)), AGE];
+    [NAME, column("Endpoints", "Addresses of the endpoints.", Computed(cells::endpoints)), AGE];
 
 static ENDPOINT_SLICE: [Column; 5] = [
     NAME,
@@ -146,51 +149,51 @@ static ENDPOINT_SLICE: [Column; 5] = [
 
 static INGRESS: [Column; 6] = [
     NAME,
-    column("Class", "Class that serves it.", Text(&["spec.ingressClassName"], NONE)),
-    column("Hosts", "Hosts that it is for.", Computed(cells::ingress_hosts)),
-    column("Address", "Where it is reached.", Computed(cells::ingress_address)),
+    column("Class", "Class of the ingress.", Text(&["spec.ingressClassName"], NONE)),
+    column("Hosts", "Hosts of the ingress.", Computed(cells::ingress_hosts)),
+    column("Address", "Addresses of the ingress.", Computed(cells::ingress_address)),
     column("Ports", "Ports that it opens.", Computed(cells::ingress_ports)),
     AGE,
 ];
 
 static INGRESS_CLASS: [Column; 4] = [
     NAME,
-    column("Controller", "Who serves ingresses of the class.", Text(&["spec.controller"], "")),
+    column("Controller", "Controller of ingresses of the class.", Text(&["spec.controller"], "")),
     column("Parameters", "Object with further settings.", Computed(cells::class_parameters)),
     AGE,
 ];
 
 static NETWORK_POLICY: [Column; 3] =
-    [NAME, column("Pod-Selector", "Which pods it is for.", Selector("spec.podSelector")), AGE];
+    [NAME, column("Pod-Selector", "Selector of its pods.", Selector("spec.podSelector")), AGE];
 
 static PERSISTENT_VOLUME: [Column; 11] = [
     NAME,
     column("Capacity", "Its size.", Text(&["spec.capacity.storage"], "")),
-    column("Access Modes", "How it can be mounted.", Computed(cells::volume_modes)),
+    column("Access Modes", "Ways in which it can be mounted.", Computed(cells::volume_modes)),
     column(
         "Reclaim Policy",
-        "What happens to it after its claim.",
+        "Treatment after the deletion of its claim.",
         Text(&["spec.persistentVolumeReclaimPolicy"], ""),
     ),
-    column("Status", "Phase of its life.", Computed(cells::volume_phase)),
-    column("Claim", "Claim that has it.", Computed(cells::volume_claim)),
+    column("Status", "Phase of the object.", Computed(cells::volume_phase)),
+    column("Claim", "Claim that is bound to it.", Computed(cells::volume_claim)),
     column("StorageClass", "Class of its storage.", Text(&["spec.storageClassName"], "")),
     column(
         "VolumeAttributesClass",
         "Class of its attributes.",
         Text(&["spec.volumeAttributesClassName"], UNSET),
     ),
-    column("Reason", "Why it is in this phase.", Text(&["status.reason"], "")),
+    column("Reason", "Reason of the phase.", Text(&["status.reason"], "")),
     AGE,
     wide("VolumeMode", "File system or block device.", Text(&["spec.volumeMode"], UNSET)),
 ];
 
 static PERSISTENT_VOLUME_CLAIM: [Column; 9] = [
     NAME,
-    column("Status", "Phase of its life.", Computed(cells::volume_phase)),
-    column("Volume", "Volume that it has.", Text(&["spec.volumeName"], "")),
+    column("Status", "Phase of the object.", Computed(cells::volume_phase)),
+    column("Volume", "Volume that is bound to it.", Text(&["spec.volumeName"], "")),
     column("Capacity", "Size of its volume.", Text(&["status.capacity.storage"], "")),
-    column("Access Modes", "How its volume can be mounted.", Computed(cells::claim_modes)),
+    column("Access Modes", "Ways in which the volume can be mounted.", Computed(cells::claim_modes)),
     column("StorageClass", "Class of its storage.", Text(&["spec.storageClassName"], "")),
     column(
         "VolumeAttributesClass",
@@ -224,8 +227,8 @@ static STATEFUL_SET: [Column; 5] = [
 const fn replicas(selector: Column) -> [Column; 8] {
     [
         NAME,
-        column("Desired", "Pods that there should be.", Int(&["spec.replicas"], 0)),
-        column("Current", "Pods that there are.", Int(&["status.replicas"], 0)),
+        column("Desired", "Desired number of pods.", Int(&["spec.replicas"], 0)),
+        column("Current", "Current number of pods.", Int(&["status.replicas"], 0)),
         column("Ready", "Pods that are ready.", Int(&["status.readyReplicas"], 0)),
         AGE,
         NAMES,
@@ -239,8 +242,8 @@ static REPLICATION_CONTROLLER: [Column; 8] = replicas(wide("Selector", PODS, Pai
 
 static DAEMON_SET: [Column; 11] = [
     NAME,
-    column("Desired", "Nodes that should have a pod.", Int(&["status.desiredNumberScheduled"], 0)),
-    column("Current", "Nodes that have a pod.", Int(&["status.currentNumberScheduled"], 0)),
+    column("Desired", "Desired number of nodes with a pod.", Int(&["status.desiredNumberScheduled"], 0)),
+    column("Current", "Current number of nodes with a pod.", Int(&["status.currentNumberScheduled"], 0)),
     column("Ready", "Nodes with a pod that is ready.", Int(&["status.numberReady"], 0)),
     column(
         "Up-to-date",
@@ -248,7 +251,7 @@ static DAEMON_SET: [Column; 11] = [
         Int(&["status.updatedNumberScheduled"], 0),
     ),
     column("Available", "Nodes with a pod ready for long enough.", Int(&["status.numberAvailable"], 0)),
-    column("Node Selector", "Which nodes it is for.", Pairs("spec.template.spec.nodeSelector")),
+    column("Node Selector", "Selector of its nodes.", Pairs("spec.template.spec.nodeSelector")),
     AGE,
     NAMES,
     IMAGE,
@@ -257,16 +260,16 @@ static DAEMON_SET: [Column; 11] = [
 
 static CONTROLLER_REVISION: [Column; 4] = [
     NAME,
-    column("Controller", "Object whose state it keeps.", Computed(cells::controller)),
-    column("Revision", "Its number.", Int(&["revision"], 0)),
+    column("Controller", "Controller that owns the revision.", Computed(cells::controller)),
+    column("Revision", "Number of the revision.", Int(&["revision"], 0)),
     AGE,
 ];
 
 static JOB: [Column; 8] = [
     NAME,
-    column("Status", "How far it is.", Computed(cells::job_status)),
+    column("Status", "Status of the job.", Computed(cells::job_status)),
     column("Completions", "Pods that have succeeded, of all.", Computed(cells::job_completions)),
-    column("Duration", "Time that it has taken.", Timed(cells::job_duration)),
+    column("Duration", "Duration of the job.", Timed(cells::job_duration)),
     AGE,
     NAMES,
     IMAGE,
@@ -275,11 +278,11 @@ static JOB: [Column; 8] = [
 
 static CRON_JOB: [Column; 10] = [
     NAME,
-    column("Schedule", "When it runs.", Text(&["spec.schedule"], "")),
+    column("Schedule", "Schedule in cron format.", Text(&["spec.schedule"], "")),
     column("Timezone", "Time zone of the schedule.", Text(&["spec.timeZone"], NONE)),
     column("Suspend", "Whether it is suspended.", Computed(cells::cron_suspended)),
-    column("Active", "Jobs that run now.", Count(&["status.active"])),
-    column("Last Schedule", "Time since it ran last.", Age(&["status.lastScheduleTime"], NONE)),
+    column("Active", "Running jobs.", Count(&["status.active"])),
+    column("Last Schedule", "Time since the last schedule.", Age(&["status.lastScheduleTime"], NONE)),
     AGE,
     wide("Containers", CONTAINERS, Join("spec.jobTemplate.spec.template.spec.containers", "name")),
     wide("Images", IMAGES, Join("spec.jobTemplate.spec.template.spec.containers", "image")),
@@ -288,49 +291,61 @@ static CRON_JOB: [Column; 10] = [
 
 static AUTOSCALER: [Column; 7] = [
     NAME,
-    column("Reference", "What it scales.", Computed(cells::scaler_reference)),
-    column("Targets", "What is measured, and what is aimed at.", Computed(cells::scaler_targets)),
-    column("MinPods", "Fewest pods.", Text(&["spec.minReplicas"], UNSET)),
-    column("MaxPods", "Most pods.", Int(&["spec.maxReplicas"], 0)),
-    column("Replicas", "Pods that there are.", Int(&["status.currentReplicas"], 0)),
+    column("Reference", "Object that is scaled.", Computed(cells::scaler_reference)),
+    column("Targets", "Current and target values of the metrics.", Computed(cells::scaler_targets)),
+    column("MinPods", "Minimum number of pods.", Text(&["spec.minReplicas"], UNSET)),
+    column("MaxPods", "Maximum number of pods.", Int(&["spec.maxReplicas"], 0)),
+    column("Replicas", "Current number of pods.", Int(&["status.currentReplicas"], 0)),
     AGE,
 ];
 
 static DISRUPTION_BUDGET: [Column; 5] = [
     NAME,
-    column("Min Available", "Fewest pods that must stay.", Text(&["spec.minAvailable"], "N/A")),
-    column("Max Unavailable", "Most pods that may be missing.", Text(&["spec.maxUnavailable"], "N/A")),
-    column("Allowed Disruptions", "Pods that may be taken away now.", Int(&["status.disruptionsAllowed"], 0)),
+    column("Min Available", "Minimum number of available pods.", Text(&["spec.minAvailable"], "N/A")),
+    column("Max Unavailable", "Maximum number of unavailable pods.", Text(&["spec.maxUnavailable"], "N/A")),
+    column(
+        "Allowed Disruptions",
+        "Pods that may currently be disrupted.",
+        Int(&["status.disruptionsAllowed"], 0),
+    ),
     AGE,
 ];
 
 static ROLE_BINDING: [Column; 6] = [
     NAME,
-    column("Role", "Role that is given.", Computed(cells::binding_role)),
+    column("Role", "Role that is granted.", Computed(cells::binding_role)),
     AGE,
-    wide("Users", "Users that have it.", Computed(cells::binding_users)),
-    wide("Groups", "Groups that have it.", Computed(cells::binding_groups)),
-    wide("ServiceAccounts", "Service accounts that have it.", Computed(cells::binding_accounts)),
+    wide("Users", "Users that are bound to the role.", Computed(cells::binding_users)),
+    wide("Groups", "Groups that are bound to the role.", Computed(cells::binding_groups)),
+    wide(
+        "ServiceAccounts",
+        "Service accounts that are bound to the role.",
+        Computed(cells::binding_accounts),
+    ),
 ];
 
 static STORAGE_CLASS: [Column; 6] = [
     column("Name", "Name of the object.", DefaultName),
-    column("Provisioner", "Who makes the volumes.", Text(&["provisioner"], "")),
+    column("Provisioner", "Provisioner of the volumes.", Text(&["provisioner"], "")),
     column(
         "ReclaimPolicy",
-        "What happens to volumes after their claims.",
+        "Treatment of volumes after the deletion of their claims.",
         Text(&["reclaimPolicy"], "Delete"),
     ),
-    column("VolumeBindingMode", "When volumes are made.", Text(&["volumeBindingMode"], "Immediate")),
-    column("AllowVolumeExpansion", "Whether volumes can grow.", Flag("allowVolumeExpansion", false)),
+    column(
+        "VolumeBindingMode",
+        "Time at which volumes are bound and provisioned.",
+        Text(&["volumeBindingMode"], "Immediate"),
+    ),
+    column("AllowVolumeExpansion", "Whether volumes can be expanded.", Flag("allowVolumeExpansion", false)),
     AGE,
 ];
 
 static VOLUME_ATTACHMENT: [Column; 6] = [
     NAME,
-    column("Attacher", "Who attaches the volume.", Text(&["spec.attacher"], "")),
+    column("Attacher", "Driver that attaches the volume.", Text(&["spec.attacher"], "")),
     column("PV", "The volume.", Text(&["spec.source.persistentVolumeName"], "")),
-    column("Node", "Node that gets the volume.", Text(&["spec.nodeName"], "")),
+    column("Node", "Node to which the volume is attached.", Text(&["spec.nodeName"], "")),
     column("Attached", "Whether it is attached.", Flag("status.attached", false)),
     AGE,
 ];
@@ -338,30 +353,38 @@ static VOLUME_ATTACHMENT: [Column; 6] = [
 static PRIORITY_CLASS: [Column; 5] = [
     NAME,
     column("Value", "The priority.", Int(&["value"], 0)),
-    column("Global-Default", "Whether pods without a class have it.", Flag("globalDefault", false)),
+    column(
+        "Global-Default",
+        "Whether it is the default of pods without a class.",
+        Flag("globalDefault", false),
+    ),
     AGE,
-    wide("PreemptionPolicy", "Whether others make room.", Text(&["preemptionPolicy"], "")),
+    wide(
+        "PreemptionPolicy",
+        "Whether pods of lower priority are preempted.",
+        Text(&["preemptionPolicy"], ""),
+    ),
 ];
 
 static RUNTIME_CLASS: [Column; 3] =
-    [NAME, column("Handler", "What runs the containers.", Text(&["handler"], "")), AGE];
+    [NAME, column("Handler", "Handler of the container runtime.", Text(&["handler"], "")), AGE];
 
 static WEBHOOKS: [Column; 3] = [NAME, column("Webhooks", "Number of webhooks.", Count(&["webhooks"])), AGE];
 
 static LEASE: [Column; 6] = [
     NAME,
-    column("Holder", "Who holds it.", Text(&["spec.holderIdentity"], "")),
+    column("Holder", "Holder of the lease.", Text(&["spec.holderIdentity"], "")),
     AGE,
-    wide("Renewed", "Time since it was renewed.", Age(&["spec.renewTime"], UNKNOWN)),
-    wide("Duration", "How long it is valid after that.", Computed(cells::lease_duration)),
-    wide("Transitions", "How often the holder has changed.", Int(&["spec.leaseTransitions"], 0)),
+    wide("Renewed", "Time since the last renewal.", Age(&["spec.renewTime"], UNKNOWN)),
+    wide("Duration", "Duration for which it is valid after a renewal.", Computed(cells::lease_duration)),
+    wide("Transitions", "Number of changes of the holder.", Int(&["spec.leaseTransitions"], 0)),
 ];
 
 /// Columns of both kinds of Events: each path exists in one of them.
 static EVENT: [Column; 10] = [
     column(
         "Last Seen",
-        "Time since it happened last.",
+        "Time since the last occurrence.",
         Age(
             &[
                 "series.lastObservedTime",
@@ -375,17 +398,17 @@ static EVENT: [Column; 10] = [
         ),
     ),
     column("Type", "Normal or Warning.", Text(&["type"], "")),
-    column("Reason", "Why it happened, in a word.", Text(&["reason"], "")),
-    column("Object", "What it is about.", Computed(cells::event_object)),
+    column("Reason", "Machine-readable reason.", Text(&["reason"], "")),
+    column("Object", "Object that the event is about.", Computed(cells::event_object)),
     wide("Subobject", "Part of the object.", Text(&["involvedObject.fieldPath", "regarding.fieldPath"], "")),
-    wide("Source", "Who has reported it.", Computed(cells::event_source)),
-    column("Message", "What happened.", Text(&["message", "note"], "")),
+    wide("Source", "Component that reported the event.", Computed(cells::event_source)),
+    column("Message", "Human-readable description.", Text(&["message", "note"], "")),
     wide(
         "First Seen",
-        "Time since it happened first.",
+        "Time since the first occurrence.",
         Age(&["firstTimestamp", "deprecatedFirstTimestamp", "eventTime"], UNKNOWN),
     ),
-    wide("Count", "How often it happened.", Int(&["series.count", "count", "deprecatedCount"], 1)),
+    wide("Count", "Number of occurrences.", Int(&["series.count", "count", "deprecatedCount"], 1)),
     wide("Name", "Name of the object.", super::columns::Cell::Name),
 ];
 

@@ -14,7 +14,7 @@ fn now() -> Timestamp {
 }
 
 fn kind(known: &known::KnownKind) -> Kind {
-    Kind::bare(Arc::new(known.resource()))
+    Kind::without_schema(Arc::new(known.resource()))
 }
 
 /// `Name=cell …` of an object, with an asterisk at wide columns.

@@ -157,7 +157,7 @@ async fn delete_as_read<K: Storage>(
         return Err(Status::forbidden(stored_as, old.object.name(), "this namespace may not be deleted"));
     }
     let written = |object| Written { code: 200, object, warnings: Vec::new(), reservation: None };
-    let policy = options.propagation.filter(|_| write.storage.collects());
+    let policy = options.propagation.filter(|_| write.storage.has_garbage_collector());
     let marked = prepare::mark_deleted(write, &old.object, policy);
     let is_held = marked.is_held();
     if options.dry_run || write.options.dry_run {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use edgesync_object::Object;
 
-/// The most owners listed in a warning.
+/// Maximum number of owners listed in a warning.
 const MAX_NAMED: usize = 16;
 
 /// Removes duplicate owner references and returns a warning that lists them.
@@ -23,10 +23,7 @@ pub(super) fn remove_duplicates(object: &mut Object) -> Option<String> {
         new
     });
     let warning = || {
-        format!(
-            ".metadata.ownerReferences contains duplicate entries, now left out: {}",
-            duplicates.join(", ")
-        )
+        format!(".metadata.ownerReferences contains duplicate entries, removed: {}", duplicates.join(", "))
     };
     (!duplicates.is_empty()).then(warning)
 }

@@ -18,9 +18,10 @@ use edgesync_object::time::rfc3339;
 use edgesync_object::{Object, Problems, Resource, SERVER_METADATA, Status};
 use edgesync_schema as schema;
 
-/// The longest prefix of a generated name: with five random characters it is still a DNS label.
+/// Maximum length of a prefix of a generated name: with five random characters it is still a DNS
+/// label.
 const MAX_PREFIX: usize = 58;
-/// The most fields listed in one warning or refusal.
+/// Maximum number of fields listed in one warning or refusal.
 const MAX_UNKNOWN: usize = 16;
 
 /// The part of an object that is written.
@@ -559,7 +560,7 @@ mod tests {
 
         /// A version of a kind with these fields.
         fn kind(version: &str, fields: Value) -> Kind {
-            let mut kind = Kind::bare(Arc::new(Resource {
+            let mut kind = Kind::without_schema(Arc::new(Resource {
                 group: "lab.io".to_owned(),
                 version: version.to_owned(),
                 kind: "Lab".to_owned(),

@@ -62,7 +62,7 @@ async fn the_labels_of_a_member_are_those_of_its_node_from_the_same_commit_on() 
     };
     let given = async |store: &CloudStore| {
         let node = object(&store.get(kind("nodes").key("", "a")).await.unwrap());
-        let mut given = NodeLabels::of(&node).given;
+        let mut given = NodeLabels::of(&node).assigned;
         given.remove("kubernetes.io/hostname");
         given
     };

@@ -113,7 +113,7 @@ async fn labels_of_a_token_stay_on_the_node_that_joined_with_it() {
     let known = |site: &str| {
         let mut given = labels(site);
         given.insert("kubernetes.io/hostname".to_owned(), "a".to_owned());
-        NodeLabels { given, claimed: Labels::from([("rack".to_owned(), "7".to_owned())]) }
+        NodeLabels { assigned: given, reported: Labels::from([("rack".to_owned(), "7".to_owned())]) }
     };
     // The node joins before its Node exists, and reports other labels.
     fixture.spend("t", "1", "a").await.unwrap();

@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 
 use super::Collector;
 use crate::memory::{Memory, kind};
-use edgesync_api::{Missing, Namespaces, SYSTEM_NAMESPACES, Storage};
+use edgesync_api::{MissingNamespace, Namespaces, SYSTEM_NAMESPACES, Storage};
 use edgesync_object::Object;
 
 fn owner(word: &str, name: &str, blocks: bool) -> Value {
@@ -185,8 +185,8 @@ async fn namespace_is_deleted_after_its_contents() {
     let storage = Memory::new();
     let namespaces = Arc::new(Namespaces::default());
     let cm = kind("cm");
-    namespaces.ensure(&*storage, &cm, "a", "n", Missing::Made).await.unwrap();
-    namespaces.ensure(&*storage, &cm, "a", "other", Missing::Made).await.unwrap();
+    namespaces.ensure(&*storage, &cm, "a", "n", MissingNamespace::Create).await.unwrap();
+    namespaces.ensure(&*storage, &cm, "a", "other", MissingNamespace::Create).await.unwrap();
     for number in 0..10 {
         put(&storage, "cm", &format!("c{number}"), vec![]).await;
     }
@@ -201,7 +201,7 @@ async fn namespace_is_deleted_after_its_contents() {
         .await;
     storage.until("the end of the maps", |names| names.len() == 3).await;
     assert_eq!(storage.names(), ["Namespace n", "Namespace other", "Pod held"]);
-    let refused = namespaces.ensure(&*storage, &cm, "late", "n", Missing::Made).await.unwrap_err();
+    let refused = namespaces.ensure(&*storage, &cm, "late", "n", MissingNamespace::Create).await.unwrap_err();
     assert_eq!((refused.code, &*refused.details.unwrap().causes[0].reason), (403, "NamespaceTerminating"));
     delete(&storage, "pod", "held").await;
     storage.until("the end of the namespace", |names| names == ["Namespace other"]).await;
@@ -215,15 +215,18 @@ async fn namespaces_are_created_with_their_first_object() {
     namespaces.ensure_system(&*storage).await.unwrap();
     assert_eq!(storage.names().len(), SYSTEM_NAMESPACES.len());
     let cm = kind("cm");
-    namespaces.ensure(&*storage, &cm, "a", "lab", Missing::Passed).await.unwrap();
+    namespaces.ensure(&*storage, &cm, "a", "lab", MissingNamespace::DryRun).await.unwrap();
     assert_eq!(storage.find("ns", "", "lab").await, None);
-    let refused = namespaces.ensure(&*storage, &cm, "a", "lab", Missing::Refused).await.unwrap_err();
+    let refused = namespaces.ensure(&*storage, &cm, "a", "lab", MissingNamespace::Refuse).await.unwrap_err();
     assert_eq!((refused.code, storage.find("ns", "", "lab").await), (404, None));
-    namespaces.ensure(&*storage, &cm, "a", "lab", Missing::Made).await.unwrap();
-    namespaces.ensure(&*storage, &cm, "a", "lab", Missing::Refused).await.unwrap();
+    namespaces.ensure(&*storage, &cm, "a", "lab", MissingNamespace::Create).await.unwrap();
+    namespaces.ensure(&*storage, &cm, "a", "lab", MissingNamespace::Refuse).await.unwrap();
     let lab = storage.find("ns", "", "lab").await.unwrap();
     assert_eq!(lab.labels()["kubernetes.io/metadata.name"], "lab");
     assert_eq!(lab.fields()["spec"]["finalizers"], json!(["kubernetes"]));
     assert!(!lab.uid().is_empty() && !lab.creation_timestamp().is_empty());
-    assert_eq!(namespaces.ensure(&*storage, &cm, "a", "A/b", Missing::Made).await.unwrap_err().code, 400);
+    assert_eq!(
+        namespaces.ensure(&*storage, &cm, "a", "A/b", MissingNamespace::Create).await.unwrap_err().code,
+        400
+    );
 }

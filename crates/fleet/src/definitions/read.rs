@@ -177,7 +177,7 @@ impl Definition {
             custom: true,
             writable: Writable::Everything,
             warning: warning(version, &resource),
-            ..Kind::bare(resource)
+            ..Kind::without_schema(resource)
         })
     }
 }

@@ -21,7 +21,7 @@ fn definition(plural: &str, kind: &str) -> Value {
 
 fn admitted(value: Value) -> Object {
     let mut given = object(value);
-    admit(&Kind::bare(kind("crd")), None, &mut given).unwrap();
+    admit(&Kind::without_schema(kind("crd")), None, &mut given).unwrap();
     given
 }
 
@@ -29,7 +29,7 @@ fn admitted(value: Value) -> Object {
 fn wrong(change: impl Fn(&mut Value)) -> Vec<String> {
     let mut value = definition("widgets", "Widget");
     change(&mut value);
-    let status = admit(&Kind::bare(kind("crd")), None, &mut object(value)).err();
+    let status = admit(&Kind::without_schema(kind("crd")), None, &mut object(value)).err();
     let causes = status.and_then(|status| status.details).map(|details| details.causes);
     causes.into_iter().flatten().map(|cause| cause.field).collect()
 }
@@ -41,10 +41,10 @@ fn definition_is_completed_with_names_and_a_finalizer() {
     assert_eq!((&names["singular"], &names["listKind"]), (&json!("widget"), &json!("WidgetList")));
     assert_eq!(complete.metadata().unwrap()["finalizers"], json!([CLEANUP]));
     let mut again = complete.clone();
-    admit(&Kind::bare(kind("crd")), Some(&complete), &mut again).unwrap();
+    admit(&Kind::without_schema(kind("crd")), Some(&complete), &mut again).unwrap();
     assert_eq!(again, complete);
     let mut map = object(json!({"metadata": {}}));
-    admit(&Kind::bare(kind("cm")), None, &mut map).unwrap();
+    admit(&Kind::without_schema(kind("cm")), None, &mut map).unwrap();
     assert_eq!(map, object(json!({"metadata": {}})));
 }
 
@@ -100,7 +100,7 @@ fn invalid_rules_are_refused_and_unevaluated_ones_reported() {
             "properties": {"spec": {"type": "object", "x-kubernetes-validations": [{"rule": rule}]}}});
         object(value)
     };
-    let crd = Kind::bare(kind("crd"));
+    let crd = Kind::without_schema(kind("crd"));
     let at = "spec.versions[1].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule";
     let refused = admit(&crd, None, &mut with_rule("self.x == 1")).unwrap_err();
     assert_eq!(refused.details.unwrap().causes[0].field, at);
@@ -150,7 +150,7 @@ fn fields_that_stored_objects_need_are_immutable() {
     let mut new = old.clone();
     new.fields_mut()["spec"]["scope"] = json!("Cluster");
     new.fields_mut()["spec"]["versions"][1]["name"] = json!("v2");
-    let status = admit(&Kind::bare(kind("crd")), Some(&old), &mut new).unwrap_err();
+    let status = admit(&Kind::without_schema(kind("crd")), Some(&old), &mut new).unwrap_err();
     let fields: Vec<String> = status.details.unwrap().causes.into_iter().map(|cause| cause.field).collect();
     assert_eq!(fields, ["spec.scope", "spec.versions"]);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::config::Config;
 use crate::source::MAX_BODIES;
-use edgesync_object::LeftOut;
+use edgesync_object::OmittedFields;
 use edgesync_protocol::cloud::CloudConfig;
 
 /// Settings of the loop; see the module. Limits are in bytes.
@@ -13,7 +13,7 @@ pub(super) struct Settings {
     /// The configuration of each node's machine.
     pub(super) machine: Arc<CloudConfig>,
     /// Parts of objects that are not sent to nodes.
-    pub(super) left_out: LeftOut,
+    pub(super) left_out: OmittedFields,
     /// Frames larger than this are compressed.
     pub(super) compress_above: usize,
     pub(super) max_frame: usize,
@@ -27,7 +27,7 @@ impl Settings {
     pub(super) fn new(config: &Config) -> Self {
         Self {
             machine: Arc::new(cloud_config(config)),
-            left_out: LeftOut {
+            left_out: OmittedFields {
                 managed_fields: config.sync.strip_managed_fields,
                 last_applied: config.sync.strip_last_applied,
             },

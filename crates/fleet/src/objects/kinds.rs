@@ -119,7 +119,7 @@ fn is_served(known: &KnownKind) -> bool {
 }
 
 fn learnt(resource: Resource) -> Kind {
-    Kind { writable: Writable::Everything, ..Kind::bare(Arc::new(resource)) }
+    Kind { writable: Writable::Everything, ..Kind::without_schema(Arc::new(resource)) }
 }
 
 fn built_in(known: &KnownKind) -> Arc<Kind> {
@@ -136,7 +136,7 @@ fn built_in(known: &KnownKind) -> Arc<Kind> {
         scale: scale(known),
         writable: if is_record { Writable::Nothing } else { Writable::Everything },
         read_only_hint: is_record.then(|| RECORDS_HINT.into()),
-        ..Kind::bare(resource)
+        ..Kind::without_schema(resource)
     };
     Arc::new(kind)
 }
@@ -190,7 +190,7 @@ mod tests {
 
     fn custom(kind: &str, version: &str) -> Arc<Kind> {
         let resource = Arc::new(guess(&format!("lab.io/{version}"), kind, true));
-        Arc::new(Kind { custom: true, writable: Writable::Everything, ..Kind::bare(resource) })
+        Arc::new(Kind { custom: true, writable: Writable::Everything, ..Kind::without_schema(resource) })
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
         let kinds = Kinds::new(Vec::new());
         let resource = |group: &str, kind: &str| {
             let resource = Arc::new(guess(&format!("{group}/v1"), kind, true));
-            Arc::new(Kind { custom: true, ..Kind::bare(resource) })
+            Arc::new(Kind { custom: true, ..Kind::without_schema(resource) })
         };
         kinds.set_custom(&[resource("b.io", "Y"), resource("a.io", "Z"), resource("b.io", "X")]);
         let all = kinds.all();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use edgesync_api::{
-    Batch, Cursor, Kind, MAX_BATCH, Missing, PAGE_ROWS, Page, PageQuery, Snapshot, Storage, Stored,
+    Batch, Cursor, Kind, MAX_BATCH, MissingNamespace, PAGE_ROWS, Page, PageQuery, Snapshot, Storage, Stored,
 };
 use edgesync_cloud_store as cloud;
 use edgesync_cloud_store::{CloudError, CloudSnapshot, HistoryQuery, KindName, Listed, Scan};
@@ -106,11 +106,11 @@ impl Storage for CloudObjects {
         name: &str,
         dry_run: bool,
     ) -> Result<()> {
-        let missing = if dry_run { Missing::Passed } else { Missing::Made };
+        let missing = if dry_run { MissingNamespace::DryRun } else { MissingNamespace::Create };
         self.namespaces.ensure(self, kind, name, namespace, missing).await
     }
 
-    fn collects(&self) -> bool {
+    fn has_garbage_collector(&self) -> bool {
         true
     }
 

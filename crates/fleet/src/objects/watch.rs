@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use edgesync_api::{Batch, Change, ChangeType, Ring, Stored};
+use edgesync_api::{Batch, Change, ChangeType, Stored, WatchCache};
 use edgesync_cloud_store::{ChangeKind, KindName, Observer, WatchChange};
 
 /// Bytes of changes kept in memory; older ones are read from the history.
@@ -13,14 +13,14 @@ pub(super) const RING_BYTES: usize = 16 << 20;
 /// Ring of the newest changes with their kinds. The store's writer fills it after each commit;
 /// watches read it.
 pub(super) struct Watches {
-    pub(super) ring: Ring<Arc<KindName>>,
+    pub(super) ring: WatchCache<Arc<KindName>>,
     /// Requested kinds, with the version from which their changes are kept; `None` until then.
     kinds: RwLock<HashMap<KindName, Option<u64>>>,
 }
 
 impl Watches {
     pub(super) fn new(bytes: usize) -> Self {
-        Self { ring: Ring::new(bytes, 0), kinds: RwLock::default() }
+        Self { ring: WatchCache::new(bytes, 0), kinds: RwLock::default() }
     }
 
     /// Returns the changes of a kind after a version; `None` if the ring lacks some of them. A

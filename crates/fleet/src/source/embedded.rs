@@ -14,11 +14,11 @@ use crate::CloudObjects;
 use crate::config::ObjectSyncs;
 use crate::metrics::ClusterNumbers;
 use crate::uploads::clip;
-use edgesync_api::{Missing, Storage as _};
+use edgesync_api::{MissingNamespace, Storage as _};
 use edgesync_cloud_store::{ChangeKind, CloudStore, Feed, FeedItem};
 use edgesync_enrollment::membership::MembershipStore;
 use edgesync_enrollment::now;
-use edgesync_object::{LeftOut, NodeName, Resource, kinds};
+use edgesync_object::{NodeName, OmittedFields, Resource, kinds};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -50,8 +50,11 @@ impl Embedded {
         let names: Vec<String> = batch.event_namespaces().into_iter().map(str::to_owned).collect();
         let mut closed = BTreeMap::new();
         for name in names {
-            if let Err(status) =
-                self.objects.namespaces().ensure(&*self.objects, &kind, "", &name, Missing::Refused).await
+            if let Err(status) = self
+                .objects
+                .namespaces()
+                .ensure(&*self.objects, &kind, "", &name, MissingNamespace::Refuse)
+                .await
             {
                 if !(400..500).contains(&status.code) || status.code == 429 {
                     return Err(SourceError::Namespace { namespace: name, message: status.message });
@@ -99,7 +102,7 @@ impl ObjectSource for Embedded {
         self.store().follow()
     }
 
-    async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>> {
+    async fn bodies(&self, uids: Vec<Uid>, left_out: OmittedFields) -> Result<Vec<Loaded>> {
         Ok(self.store().bodies(uids, left_out).await?)
     }
 

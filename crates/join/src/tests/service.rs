@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use super::authority::{Authority, time};
 use crate::Membership;
 use crate::token::Token;
-use edgesync_api::exchange::{ExchangeLimits, Question, Reply, serve_connection};
+use edgesync_api::exchange::{ExchangeLimits, HttpRequest, HttpResponse, serve_connection};
 use edgesync_config::JoinUrl;
 use edgesync_transport::tls::{ClientRule, Clock, Identity, Server, Trust};
 
@@ -19,7 +19,7 @@ pub(crate) const CLOUD_TIME: &str = "2026-11-21T12:00:00Z";
 /// A received request, and the node whose certificate was presented.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    pub(crate) question: Question,
+    pub(crate) question: HttpRequest,
     pub(crate) shown: Option<String>,
 }
 
@@ -36,8 +36,8 @@ impl Drop for Service {
     }
 }
 
-pub(crate) fn reply(code: u16, body: impl Into<Vec<u8>>) -> Reply {
-    Reply { code, headers: Vec::new(), body: body.into() }
+pub(crate) fn reply(code: u16, body: impl Into<Vec<u8>>) -> HttpResponse {
+    HttpResponse { code, headers: Vec::new(), body: body.into() }
 }
 
 /// Returns the time of a correct server clock.
@@ -50,7 +50,7 @@ impl Service {
     pub(crate) async fn start(
         authority: &Authority,
         identity: &Identity,
-        answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+        answer: impl Fn(&Asked) -> HttpResponse + Send + Sync + 'static,
     ) -> Self {
         let rule = ClientRule {
             trust: Trust::new(vec![authority.ca.clone()]),
@@ -70,7 +70,7 @@ impl Service {
                     let Ok((stream, shown)) = server.accept(stream).await else { return };
                     let shown =
                         shown.as_ref().and_then(|shown| shown.subject().requested_node()).map(str::to_owned);
-                    let answer = move |question: Question| {
+                    let answer = move |question: HttpRequest| {
                         let asked = Asked { question, shown: shown.clone() };
                         let reply = answer(&asked);
                         kept.lock().unwrap().push(asked);
@@ -119,7 +119,7 @@ pub(crate) fn token(authority: &Authority) -> Token {
 
 /// Answers like a CloudCore: a presented certificate takes precedence over a token and must be that
 /// of the node in the header; the subject of the request is taken over.
-pub(crate) fn cloud_core(authority: &Authority, asked: &Asked) -> Reply {
+pub(crate) fn cloud_core(authority: &Authority, asked: &Asked) -> HttpResponse {
     let question = &asked.question;
     match question.path.as_str() {
         "/ca.crt" => reply(200, authority.ca.der()),
@@ -143,7 +143,7 @@ pub(crate) fn cloud_core(authority: &Authority, asked: &Asked) -> Reply {
 }
 
 /// Answers like a cloud that lets every node join.
-pub(crate) fn cloud(authority: &Authority, broker: &str, asked: &Asked) -> Reply {
+pub(crate) fn cloud(authority: &Authority, broker: &str, asked: &Asked) -> HttpResponse {
     let question = &asked.question;
     match question.path.as_str() {
         "/ca.crt" => reply(200, authority.ca.der()),

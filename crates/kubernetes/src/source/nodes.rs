@@ -14,7 +14,7 @@ use super::records::Records;
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
 pub(super) use edgesync_fleet::source::{NodeChange, Result, SourceError};
-use edgesync_object::node_labels::{give_missing_labels, has_reported, labels_by_name};
+use edgesync_object::node_labels::{assign_missing_labels, has_reported, labels_by_name};
 use edgesync_object::{Labels, NodeName, Object, Resource, kinds};
 use edgesync_protocol::node::{merge_report, new_node, set_node_condition};
 use edgesync_store::checksum::checksum64;
@@ -333,7 +333,7 @@ fn changed(old: Option<Object>, change: &NodeChange, member_labels: Labels, now:
         if is_new {
             labels.insert(ROLE.to_owned(), String::new());
         }
-        give_missing_labels(&mut node, &labels);
+        assign_missing_labels(&mut node, &labels);
         taint(&mut node);
     }
     if let Some(report) = &change.report {

@@ -25,57 +25,60 @@ fn label(node: &mut Object, key: &str, value: Option<&str>) {
 fn labels_of_the_node_differ_from_assigned_ones() {
     let mut node = node();
     label(&mut node, "site", Some("south"));
-    claim_labels(&mut node, &labels(&[("site", "north"), ("rack", "7")]));
-    let expected = NodeLabels { given: labels(&[("site", "south")]), claimed: labels(&[("rack", "7")]) };
+    set_reported_labels(&mut node, &labels(&[("site", "north"), ("rack", "7")]));
+    let expected = NodeLabels { assigned: labels(&[("site", "south")]), reported: labels(&[("rack", "7")]) };
     assert_eq!(NodeLabels::of(&node), expected);
     // The same if the node later reports a label of the operator.
-    claim_labels(&mut node, &labels(&[("site", "south"), ("rack", "7")]));
+    set_reported_labels(&mut node, &labels(&[("site", "south"), ("rack", "7")]));
     assert_eq!(NodeLabels::of(&node), expected);
 }
 
 #[test]
 fn label_set_again_by_an_operator_is_assigned() {
     let mut node = node();
-    claim_labels(&mut node, &labels(&[("site", "north")]));
+    set_reported_labels(&mut node, &labels(&[("site", "north")]));
     label(&mut node, "site", None);
     assert_eq!(NodeLabels::of(&node), NodeLabels::default());
     label(&mut node, "site", Some("north"));
-    assert_eq!(NodeLabels::of(&node).given, labels(&[("site", "north")]));
+    assert_eq!(NodeLabels::of(&node).assigned, labels(&[("site", "north")]));
     // Changing the value and back gives the same result.
-    claim_labels(&mut node, &labels(&[("rack", "1")]));
+    set_reported_labels(&mut node, &labels(&[("rack", "1")]));
     label(&mut node, "rack", Some("2"));
     label(&mut node, "rack", Some("1"));
-    assert_eq!(NodeLabels::of(&node).given, labels(&[("rack", "1"), ("site", "north")]));
+    assert_eq!(NodeLabels::of(&node).assigned, labels(&[("rack", "1"), ("site", "north")]));
 }
 
 #[test]
 fn removing_the_annotation_assigns_all_labels() {
     let mut node = node();
-    claim_labels(&mut node, &labels(&[("site", "north")]));
+    set_reported_labels(&mut node, &labels(&[("site", "north")]));
     node.remove_metadata("annotations");
     note_changed_labels(&mut node);
     assert!(!has_reported(&node));
-    claim_labels(&mut node, &labels(&[("site", "north"), ("rack", "7")]));
-    let expected = NodeLabels { given: labels(&[("site", "north")]), claimed: labels(&[("rack", "7")]) };
+    set_reported_labels(&mut node, &labels(&[("site", "north"), ("rack", "7")]));
+    let expected = NodeLabels { assigned: labels(&[("site", "north")]), reported: labels(&[("rack", "7")]) };
     assert_eq!(NodeLabels::of(&node), expected);
 }
 
 #[test]
 fn labels_of_a_new_token_replace_those_of_the_old() {
     let mut node = node();
-    claim_labels(&mut node, &labels(&[("site", "north"), ("rack", "7")]));
+    set_reported_labels(&mut node, &labels(&[("site", "north"), ("rack", "7")]));
     let (first, second) = (labels(&[("site", "south"), ("tier", "a")]), labels(&[("site", "west")]));
-    give_labels(&mut node, &Labels::new(), &first);
-    assert_eq!(NodeLabels::of(&node), NodeLabels { given: first.clone(), claimed: labels(&[("rack", "7")]) });
-    give_labels(&mut node, &first, &second);
-    assert_eq!(NodeLabels::of(&node).given, second);
+    assign_labels(&mut node, &Labels::new(), &first);
+    assert_eq!(
+        NodeLabels::of(&node),
+        NodeLabels { assigned: first.clone(), reported: labels(&[("rack", "7")]) }
+    );
+    assign_labels(&mut node, &first, &second);
+    assert_eq!(NodeLabels::of(&node).assigned, second);
     // Labels of an operator stay when the node is created again, and are removed when it joins
     // again.
     label(&mut node, "site", Some("mine"));
-    give_missing_labels(&mut node, &second);
-    assert_eq!(NodeLabels::of(&node).given, labels(&[("site", "mine")]));
-    give_labels(&mut node, &second, &second);
-    assert_eq!(NodeLabels::of(&node).given, second);
+    assign_missing_labels(&mut node, &second);
+    assert_eq!(NodeLabels::of(&node).assigned, labels(&[("site", "mine")]));
+    assign_labels(&mut node, &second, &second);
+    assert_eq!(NodeLabels::of(&node).assigned, second);
 }
 
 proptest! {
@@ -87,8 +90,8 @@ proptest! {
         let (mut node, mut given) = (node(), Labels::new());
         for (who, key, value) in steps {
             match who {
-                0 => claim_labels(&mut node, &labels(&[(&key, &value)])),
-                1 if NodeLabels::of(&node).claimed.get(&key) != Some(&value) => {
+                0 => set_reported_labels(&mut node, &labels(&[(&key, &value)])),
+                1 if NodeLabels::of(&node).reported.get(&key) != Some(&value) => {
                     label(&mut node, &key, Some(&value));
                     given.insert(key, value);
                 }
@@ -98,7 +101,7 @@ proptest! {
                     given.remove(&key);
                 }
             }
-            prop_assert_eq!(&NodeLabels::of(&node).given, &given);
+            prop_assert_eq!(&NodeLabels::of(&node).assigned, &given);
         }
     }
 
@@ -106,9 +109,9 @@ proptest! {
     fn arbitrary_annotations_never_panic(annotation in ".{0,60}", key in ".{0,10}", value in ".{0,10}") {
         let mut odd: Object = serde_json::from_value(json!({"metadata": {
             "labels": {&key: &value}, "annotations": {NODE_LABELS_ANNOTATION: annotation}}})).unwrap();
-        claim_labels(&mut odd, &labels(&[(&key, &value)]));
+        set_reported_labels(&mut odd, &labels(&[(&key, &value)]));
         note_changed_labels(&mut odd);
-        give_missing_labels(&mut odd, &labels(&[(&key, &value)]));
-        prop_assert!(NodeLabels::of(&odd).given.get(&key) == Some(&value));
+        assign_missing_labels(&mut odd, &labels(&[(&key, &value)]));
+        prop_assert!(NodeLabels::of(&odd).assigned.get(&key) == Some(&value));
     }
 }

@@ -126,7 +126,7 @@ impl<'a> Composer<'a> {
         let cost = anchored.cost;
         self.repeated += cost.nodes;
         if self.aliases > MAX_ALIASES || self.repeated > MAX_REPEATED {
-            return Err("aliases repeat too much".to_owned());
+            return Err("aliases expand to too much".to_owned());
         }
         self.spend(cost)?;
         self.anchors.get(&anchor).map(|anchored| anchored.value.clone()).ok_or_else(String::new)
@@ -169,10 +169,10 @@ impl<'a> Composer<'a> {
                 merge(value, &mut fields, &mut merged)?;
                 continue;
             }
-            let key = scalar::key(key).ok_or("a key is no text, number or boolean")?;
+            let key = scalar::key(key).ok_or("a key is not a string, number or boolean")?;
             if fields.contains_key(&key) && !merged.remove(&key) {
                 self.line = line;
-                return Err(format!("the key {key:?} is there twice"));
+                return Err(format!("duplicate key {key:?}"));
             }
             fields.insert(key, value);
         }
@@ -180,7 +180,7 @@ impl<'a> Composer<'a> {
 }
 
 fn deeper(levels: usize) -> Composed<usize> {
-    levels.checked_sub(1).ok_or_else(|| format!("it nests deeper than {MAX_DEPTH} levels"))
+    levels.checked_sub(1).ok_or_else(|| format!("it is nested deeper than {MAX_DEPTH} levels"))
 }
 
 /// Returns whether a key is `<<`, which merges the fields of other mappings.

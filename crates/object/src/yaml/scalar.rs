@@ -31,11 +31,11 @@ pub(super) fn scalar(text: &str, plain: bool, tag: Option<&str>) -> Result<Value
         _ => true,
     };
     if !fits {
-        return Err(format!("{text:?} is no !!{}", tag.unwrap_or_default()));
+        return Err(format!("{text:?} is not a valid !!{}", tag.unwrap_or_default()));
     }
     match text.trim_start_matches(['+', '-']) {
         ".inf" | ".Inf" | ".INF" | ".nan" | ".NaN" | ".NAN" if value.is_string() => {
-            Err(format!("{text} is no number of JSON"))
+            Err(format!("{text} is not a JSON number"))
         }
         _ => Ok(value),
     }

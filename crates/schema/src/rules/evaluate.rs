@@ -184,7 +184,7 @@ impl Evaluator {
                 });
                 self.report(kind, &rule.reason, &rule.path, &message);
             }
-            Ok(_) => self.fail(kind, &format!("the rule has not come to true or false: {named}")),
+            Ok(_) => self.fail(kind, &format!("the rule did not evaluate to a bool: {named}")),
             Err(Failure::Failed(error)) if error.starts_with("no such overload") => {
                 let problem =
                     "call arguments did not match a supported operator, function or macro signature for rule";

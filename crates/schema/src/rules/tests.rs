@@ -448,7 +448,7 @@ fn rules_at_unevaluated_positions_are_reported() {
     let name = "properties[metadata].properties[name].x-kubernetes-validations[0].rule: \"self != 'a'\"";
     let any = "properties[spec].allOf[0].x-kubernetes-validations[0].rule: \"has(self.a)\"";
     let field = "properties[spec].allOf[1].properties[a].x-kubernetes-validations[0].rule: \"self != ''\"";
-    let why = "rules of what every object has; those of the whole object can look at it";
+    let why = "rules of `metadata`; hint: use rules of the whole object";
     assert_eq!(
         problems.lacking,
         [(name, why), (any, "rules within `allOf`"), (field, "rules within `allOf`")]

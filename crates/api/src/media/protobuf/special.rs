@@ -58,7 +58,7 @@ pub(super) fn int_or_string(bytes: &[u8]) -> Decoded<Value> {
     match kind {
         0 => Ok(number.into()),
         1 => Ok(text.into()),
-        _ => Err("a value is neither a number nor a text"),
+        _ => Err("a value is neither a number nor a string"),
     }
 }
 
@@ -88,7 +88,7 @@ pub(super) fn json(bytes: &[u8], levels: usize) -> Decoded<Option<Value>> {
     if text.is_empty() {
         return Ok(None);
     }
-    let value = serde_json::from_slice(text).map_err(|_| "what should be JSON is not")?;
+    let value = serde_json::from_slice(text).map_err(|_| "a field with JSON is invalid")?;
     if nests_deeper(&value, levels) { Err(super::TOO_DEEP) } else { Ok(Some(value)) }
 }
 

@@ -327,16 +327,16 @@ fn invalid_bodies_are_refused() {
     let not_text = body("v1", "ConfigMap", field(2, field(1, [0xff_u8])));
     let no_kind = [MAGIC, &field(1, field(1, "v1"))].concat();
     for (bytes, why) in [
-        (b"{}".to_vec(), "begin"),
+        (b"{}".to_vec(), "first bytes"),
         (MAGIC.to_vec(), "apiVersion"),
         (no_kind, "apiVersion"),
-        (body("v1", "ConfigMap", [0x0a_u8, 5, 1]), "cut short"),
+        (body("v1", "ConfigMap", [0x0a_u8, 5, 1]), "truncated"),
         (
             body("v1", "ConfigMap", [0x0a_u8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]),
-            "cut short",
+            "truncated",
         ),
         (body("v1", "ConfigMap", [0xff_u8; 11]), "too long"),
-        (body("v1", "ConfigMap", [0x02_u8, 0]), "impossible number"),
+        (body("v1", "ConfigMap", [0x02_u8, 0]), "invalid number"),
         (body("v1", "ConfigMap", [0x0b_u8, 0x0c]), "unknown type"),
         (body("v1", "ConfigMap", number(1, 1)), "wrong type"),
         (not_text, "UTF-8"),

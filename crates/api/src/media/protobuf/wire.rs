@@ -3,7 +3,7 @@
 /// Result of decoding; the error is a reason for people.
 pub(super) type Decoded<T> = std::result::Result<T, &'static str>;
 
-const CUT_SHORT: &str = "it is cut short";
+const CUT_SHORT: &str = "it is truncated";
 const WRONG_TYPE: &str = "a field has the wrong type";
 
 /// An undecoded part of a message.
@@ -40,7 +40,7 @@ impl<'a> Part<'a> {
     }
 
     pub(super) fn text(self) -> Decoded<&'a str> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| "a text is not UTF-8")
+        std::str::from_utf8(self.bytes()?).map_err(|_| "a string is not UTF-8")
     }
 }
 
@@ -71,7 +71,7 @@ impl<'a> Parts<'a> {
     fn part(&mut self) -> Decoded<(u32, Part<'a>)> {
         let tag = self.varint()?;
         let number = u32::try_from(tag >> 3).ok().filter(|&number| number > 0);
-        let number = number.ok_or("a field has an impossible number")?;
+        let number = number.ok_or("a field has an invalid number")?;
         let part = match tag & 7 {
             0 => Part::Varint(self.varint()?),
             1 => Part::Fixed64(self.fixed()?),

@@ -116,7 +116,7 @@ fn failing_cases_of_the_rfc_name_operation_and_path() {
     assert_eq!(cause(&value!({"baz": "qux"}), &test), "patch[0]: the test failed: '/baz' has another value");
     // A.12: a missing parent
     let nowhere = value!([{"op": "add", "path": "/a/b", "value": 1}]);
-    let expected = "patch[0]: there is no object or list to hold '/a/b'";
+    let expected = "patch[0]: the parent of '/a/b' does not exist";
     assert_eq!(cause(&value!({"q": 1}), &nowhere), expected);
     // A.15: a number is not a string
     let text = value!([{"op": "test", "path": "/~01", "value": "10"}]);
@@ -154,7 +154,7 @@ fn value_cannot_move_into_itself() {
 #[test]
 fn failed_operation_is_named_by_its_index() {
     let patch = value!([{"op": "add", "path": "/a", "value": 1}, {"op": "remove", "path": "/b"}]);
-    assert_eq!(cause(&value!({}), &patch), "patch[1]: there is nothing at '/b'");
+    assert_eq!(cause(&value!({}), &patch), "patch[1]: '/b' does not exist");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::source::{
 };
 use crate::work::MAX_TURN;
 use edgesync_broker::Channel;
-use edgesync_object::{LeftOut, NodeName};
+use edgesync_object::{NodeName, OmittedFields};
 use edgesync_placement::{KindMatch, Summary, Unread};
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_protocol::digest::Epoch;
@@ -76,7 +76,7 @@ impl<const SHARED: bool> ObjectSource for Store<SHARED> {
         self.0.lock().unwrap().changes.take().unwrap()
     }
 
-    async fn bodies(&self, uids: Vec<Uid>, _: LeftOut) -> Result<Vec<Loaded>> {
+    async fn bodies(&self, uids: Vec<Uid>, _: OmittedFields) -> Result<Vec<Loaded>> {
         let state = self.0.lock().unwrap();
         let found = uids.into_iter().filter_map(|uid| {
             let object = state.objects.get(&uid)?;

@@ -11,16 +11,16 @@ use super::storage::{Batch, Change};
 use edgesync_object::Status;
 use edgesync_object::status::Result;
 
-/// The most changes in one batch.
+/// Maximum number of changes in one batch.
 pub const MAX_BATCH: usize = 500;
 /// Estimated overhead of a change beside its texts, in bytes.
 const CHANGE_BYTES: usize = 256;
-/// Seconds after which a client may retry once the ring is closed.
+/// Seconds after which a client may retry once the cache is closed.
 const RETRY_SECONDS: u32 = 5;
 
-/// A ring of changes, each with its kind `K`, and a notification for watches.
+/// Cache of changes, each with its kind `K`, and a notification for watches.
 #[derive(Debug)]
-pub struct Ring<K> {
+pub struct WatchCache<K> {
     /// Limit of the cached texts in bytes, the encoded watch line of each included.
     limit: usize,
     held: watch::Sender<Held<K>>,
@@ -48,8 +48,8 @@ fn bytes(change: &Change) -> usize {
     CHANGE_BYTES + 2 * change.object.json.len() + change.previous.as_ref().map_or(0, String::len)
 }
 
-impl<K> Ring<K> {
-    /// Creates an empty ring of at most `limit` bytes at `version`.
+impl<K> WatchCache<K> {
+    /// Creates an empty cache of at most `limit` bytes at `version`.
     #[must_use]
     pub fn new(limit: usize, version: u64) -> Self {
         let held = Held { start: version, version, bytes: 0, entries: VecDeque::new(), closed: false };
@@ -105,19 +105,21 @@ impl<K> Ring<K> {
         !dropped.is_empty()
     }
 
-    /// Closes the ring and wakes all waiting watches.
+    /// Closes the cache and wakes all waiting watches.
     pub fn close(&self) {
         self.held.send_modify(|held| held.closed = true);
     }
 
-    /// Checks that the ring is open.
+    /// Checks that the cache is open.
     ///
     /// # Errors
     /// 503 once it is closed.
     pub fn check(&self) -> Result<()> {
         match self.held.borrow().closed {
             false => Ok(()),
-            true => Err(Status::unavailable("the store is closed: the program is stopping", RETRY_SECONDS)),
+            true => {
+                Err(Status::unavailable("the store is closed: the server is shutting down", RETRY_SECONDS))
+            }
         }
     }
 
@@ -133,7 +135,7 @@ impl<K> Ring<K> {
     /// 503 once it is closed.
     pub async fn wait(&self, after: u64) -> Result<()> {
         let mut receiver = self.held.subscribe();
-        // The sender lives in the ring, so it cannot be gone.
+        // The sender lives in the cache, so it cannot be gone.
         let _ = receiver.wait_for(|held| held.closed || held.version > after).await;
         self.check()
     }
@@ -167,69 +169,69 @@ mod tests {
         (kind, Change { kind: ChangeType::Added, object, previous: None, line: OnceLock::new() })
     }
 
-    fn ring(limit: usize) -> Ring<&'static str> {
-        Ring::new(limit, 100)
+    fn cache(limit: usize) -> WatchCache<&'static str> {
+        WatchCache::new(limit, 100)
     }
 
     /// Returns the versions in the batch after a version, and the batch's own version.
-    fn after(ring: &Ring<&'static str>, kind: &str, version: u64) -> Option<(Vec<u64>, u64)> {
-        let batch = ring.after(version, |of| *of == kind)?;
+    fn after(cache: &WatchCache<&'static str>, kind: &str, version: u64) -> Option<(Vec<u64>, u64)> {
+        let batch = cache.after(version, |of| *of == kind)?;
         Some((batch.changes.iter().map(|change| change.object.version).collect(), batch.version))
     }
 
     #[test]
     fn batch_has_its_kind_and_moves_on_past_the_others() {
-        let ring = ring(1 << 20);
-        ring.push([change("A", 101, 5), change("B", 102, 5), change("A", 103, 5)], 103);
-        assert_eq!(after(&ring, "A", 100), Some((vec![101, 103], 103)));
-        assert_eq!(after(&ring, "A", 101), Some((vec![103], 103)));
-        assert_eq!(after(&ring, "B", 100), Some((vec![102], 103)));
-        assert_eq!(after(&ring, "C", 100), Some((vec![], 103)));
+        let cache = cache(1 << 20);
+        cache.push([change("A", 101, 5), change("B", 102, 5), change("A", 103, 5)], 103);
+        assert_eq!(after(&cache, "A", 100), Some((vec![101, 103], 103)));
+        assert_eq!(after(&cache, "A", 101), Some((vec![103], 103)));
+        assert_eq!(after(&cache, "B", 100), Some((vec![102], 103)));
+        assert_eq!(after(&cache, "C", 100), Some((vec![], 103)));
     }
 
     #[test]
     fn watches_share_one_copy_of_a_change() {
-        let ring = ring(1 << 20);
-        ring.push([change("A", 101, 5)], 101);
-        let all = || ring.after(100, |_| true).unwrap().changes;
+        let cache = cache(1 << 20);
+        cache.push([change("A", 101, 5)], 101);
+        let all = || cache.after(100, |_| true).unwrap().changes;
         assert!(Arc::ptr_eq(&all()[0], &all()[0]));
     }
 
     #[test]
     fn evicted_or_earlier_changes_give_no_batch() {
-        let ring = ring(2000);
-        assert!(after(&ring, "A", 99).is_none() && after(&ring, "A", 100).is_some());
+        let cache = cache(2000);
+        assert!(after(&cache, "A", 99).is_none() && after(&cache, "A", 100).is_some());
         for version in 101..=120 {
-            ring.push([change("A", version, 200)], version);
-            assert!(ring.held.borrow().bytes <= 2000);
+            cache.push([change("A", version, 200)], version);
+            assert!(cache.held.borrow().bytes <= 2000);
         }
-        assert_eq!(after(&ring, "A", 116), None);
-        assert_eq!(after(&ring, "A", 117), Some((vec![118, 119, 120], 120)));
-        // One change larger than the whole ring.
-        ring.push([change("A", 121, 5000)], 121);
-        assert_eq!(after(&ring, "A", 120), None);
-        assert_eq!(after(&ring, "A", 121), Some((vec![], 121)));
+        assert_eq!(after(&cache, "A", 116), None);
+        assert_eq!(after(&cache, "A", 117), Some((vec![118, 119, 120], 120)));
+        // One change larger than the whole cache.
+        cache.push([change("A", 121, 5000)], 121);
+        assert_eq!(after(&cache, "A", 120), None);
+        assert_eq!(after(&cache, "A", 121), Some((vec![], 121)));
     }
 
     #[test]
     fn skip_drops_all_changes() {
-        let ring = ring(1 << 20);
-        assert!(!ring.skip(105), "nothing was there");
-        ring.push([change("A", 106, 5)], 106);
-        assert!(ring.skip(0));
-        assert_eq!((after(&ring, "A", 105), after(&ring, "A", 106)), (None, Some((vec![], 106))));
-        assert!(!ring.skip(130));
-        assert_eq!((after(&ring, "A", 129), after(&ring, "A", 130)), (None, Some((vec![], 130))));
+        let cache = cache(1 << 20);
+        assert!(!cache.skip(105), "nothing was there");
+        cache.push([change("A", 106, 5)], 106);
+        assert!(cache.skip(0));
+        assert_eq!((after(&cache, "A", 105), after(&cache, "A", 106)), (None, Some((vec![], 106))));
+        assert!(!cache.skip(130));
+        assert_eq!((after(&cache, "A", 129), after(&cache, "A", 130)), (None, Some((vec![], 130))));
     }
 
     #[test]
     fn long_catch_up_is_returned_in_batches() {
-        let ring = ring(16 << 20);
+        let cache = cache(16 << 20);
         let last = 100 + 3 * MAX_BATCH as u64;
-        ring.push((101..=last).map(|version| change("A", version, 2)), last);
+        cache.push((101..=last).map(|version| change("A", version, 2)), last);
         let (mut at, mut seen) = (100, 0);
         while at < last {
-            let (versions, version) = after(&ring, "A", at).unwrap();
+            let (versions, version) = after(&cache, "A", at).unwrap();
             assert!(versions.len() <= MAX_BATCH && version > at);
             seen += versions.len();
             at = version;
@@ -239,17 +241,17 @@ mod tests {
 
     #[tokio::test]
     async fn wait_ends_at_a_newer_version_or_when_closed() {
-        let ring = ring(1 << 20);
-        ring.wait(99).await.unwrap();
+        let cache = cache(1 << 20);
+        cache.wait(99).await.unwrap();
         let pushed = async {
-            assert!(ring.is_awaited());
-            ring.push([], 101);
+            assert!(cache.is_awaited());
+            cache.push([], 101);
         };
-        let (waited, ()) = tokio::join!(ring.wait(100), pushed);
+        let (waited, ()) = tokio::join!(cache.wait(100), pushed);
         waited.unwrap();
-        assert!(!ring.is_awaited());
-        let (waited, ()) = tokio::join!(ring.wait(500), async { ring.close() });
+        assert!(!cache.is_awaited());
+        let (waited, ()) = tokio::join!(cache.wait(500), async { cache.close() });
         assert_eq!(waited.unwrap_err().code, 503);
-        assert_eq!(ring.check().unwrap_err().code, 503);
+        assert_eq!(cache.check().unwrap_err().code, 503);
     }
 }
