@@ -9,7 +9,7 @@ use crate::cache::Cache;
 use crate::cluster::{Cause, Cluster, Feed, Interest, Origin, Problem};
 use edgesync_fleet::config::{Config, Kubernetes as Options};
 use edgesync_fleet::source::{Result, RuleProblem};
-use edgesync_object::{LeftOut, Target};
+use edgesync_object::{OmittedFields, Target};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
 
@@ -37,7 +37,7 @@ impl Reader {
     ///
     /// # Errors
     /// Those of the cache.
-    pub(super) async fn bodies(&self, uids: Vec<Uid>, left_out: LeftOut) -> Result<Vec<Loaded>> {
+    pub(super) async fn bodies(&self, uids: Vec<Uid>, left_out: OmittedFields) -> Result<Vec<Loaded>> {
         Ok(self.cache.bodies(uids, left_out).await?)
     }
 
