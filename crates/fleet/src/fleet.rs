@@ -10,8 +10,8 @@
 //! - `rules`, `removals`, `replicas`, `requests`, `writes`, `numbers`;
 //! - `views` with `queries`, `overview`, `rollouts`, `search`, `explain`: for operators and pages.
 //!
-//! [`Fleet`] composes them: `events`, `changes`, `effects` and `departures` hold its methods, grouped
-//! by their cause.
+//! [`Fleet`] composes them: `events`, `changes`, `effects` and `departures` hold its methods,
+//! grouped by their cause.
 
 mod bodies;
 mod broadcasts;

@@ -48,8 +48,8 @@ pub(super) struct Reported {
 }
 
 impl Reported {
-    /// Updates the objects in effect before records of the node are stored. Objects that it no longer
-    /// holds, and effects reported by another database file of it, are not in effect there.
+    /// Updates the objects in effect before records of the node are stored. Objects that it no
+    /// longer holds, and effects reported by another database file of it, are not in effect there.
     pub(super) fn record(&mut self, batch: &RecordBatch) {
         self.standing.follow(batch.epoch);
         batch.remove.iter().for_each(|uid| self.standing.forget(uid));

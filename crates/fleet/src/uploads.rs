@@ -63,7 +63,8 @@ pub(super) fn placements(
 }
 
 /// Validates an upload from a node with this database file, and returns the batch to store.
-/// `placements` is the result of [`placements`]; `schema` returns the schema of a kind, if there is one.
+/// `placements` is the result of [`placements`]; `schema` returns the schema of a kind, if there is
+/// one.
 pub(super) fn prepare(
     (node, epoch): (&NodeName, Epoch),
     upload: &Upload,

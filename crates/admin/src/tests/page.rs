@@ -124,7 +124,7 @@ fn properties_read_by_scripts_are_found() {
     let text = "const { desired, curve: points } = seen; x(seen.object?.kind, ...seen.rows, unseen.a, b.seen.c);\n\
                 const { items, more } = await seen(`objects`);";
     let read: Vec<String> = read_of("seen", text).into_iter().collect();
-    assert_eq!(read, ["curve", "items", "more", "object", "rows", "desired"]);
+    assert_eq!(read, ["curve", "desired", "items", "more", "object", "rows"]);
 }
 
 #[test]

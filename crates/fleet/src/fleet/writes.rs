@@ -1,5 +1,5 @@
-//! Periodic writes to the store: Leases and conditions in batches, and the expiry of Events. At most
-//! one write of each kind is in flight.
+//! Periodic writes to the store: Leases and conditions in batches, and the expiry of Events. At
+//! most one write of each kind is in flight.
 
 use std::time::Duration;
 
