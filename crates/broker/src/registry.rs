@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn revocation_refuses_handshakes_begun_before_it() {
         let registry = registry();
-        assert!(!registry.revoke(&name("a")), "nobody is there");
+        assert!(!registry.revoke(&name("a")), "no session");
         let before = registry.revocations();
         let (session, _) = register(&registry, "a");
         assert!(registry.revoke(&name("a")));

@@ -25,7 +25,7 @@ use edgesync_store::writer::WriterHooks;
 
 /// Limit of the bytes of changes that one transaction buffers for the observer. Beyond it the
 /// observer receives only the version.
-const MAX_UNTOLD_BYTES: usize = 32 << 20;
+const MAX_UNPUBLISHED_BYTES: usize = 32 << 20;
 
 /// State of the writer's thread.
 pub(super) struct CloudState {
@@ -37,8 +37,8 @@ pub(super) struct CloudState {
     /// Slot in which the observer is registered.
     observers: Arc<OnceLock<Arc<dyn Observer>>>,
     observer: Option<Arc<dyn Observer>>,
-    untold: Vec<WatchChange>,
-    untold_bytes: usize,
+    unpublished: Vec<WatchChange>,
+    unpublished_bytes: usize,
     /// Kinds used in the open transaction, by id.
     kinds: HashMap<i64, Known>,
     /// The last committed version, shared with all handles.
@@ -59,7 +59,7 @@ type Known = (Partition, Option<Arc<KindName>>);
 pub(super) struct Mark {
     counters: Counters,
     pending: usize,
-    untold: usize,
+    unpublished: usize,
 }
 
 /// A change to enter into the history.
@@ -127,8 +127,8 @@ impl CloudState {
             feed,
             observers,
             observer: None,
-            untold: Vec::new(),
-            untold_bytes: 0,
+            unpublished: Vec::new(),
+            unpublished_bytes: 0,
             kinds: HashMap::new(),
             last_version,
             limits,
@@ -144,14 +144,14 @@ impl CloudState {
     }
 
     pub(super) fn mark(&self) -> Mark {
-        Mark { counters: self.now, pending: self.pending.len(), untold: self.untold.len() }
+        Mark { counters: self.now, pending: self.pending.len(), unpublished: self.unpublished.len() }
     }
 
     /// Rolls back the state of a failed job to the mark.
     pub(super) fn reset(&mut self, mark: &Mark) {
         self.now = mark.counters;
         self.pending.truncate(mark.pending);
-        self.untold.truncate(mark.untold);
+        self.unpublished.truncate(mark.unpublished);
     }
 
     /// Returns the next version. Part of the transaction: versions of a failed job were never
@@ -183,14 +183,14 @@ impl CloudState {
         self.now.history.enter(conn, partition, change, event.before.columns())?;
         let Some(of) = wanted else { return Ok(()) };
         let Event { kind, object, before, .. } = event;
-        self.untold_bytes += object.body.len() + before.len();
-        if self.untold_bytes > MAX_UNTOLD_BYTES {
-            self.untold.clear();
+        self.unpublished_bytes += object.body.len() + before.len();
+        if self.unpublished_bytes > MAX_UNPUBLISHED_BYTES {
+            self.unpublished.clear();
             return Ok(());
         }
         let Stored { version, namespace, name, body, .. } = object;
         let previous = before.into_body();
-        self.untold.push(WatchChange { kind, of, version, namespace, name, body, previous });
+        self.unpublished.push(WatchChange { kind, of, version, namespace, name, body, previous });
         Ok(())
     }
 
@@ -211,8 +211,8 @@ impl CloudState {
 
     /// Notifies the observer of the commit.
     fn tell(&mut self) {
-        let changes = std::mem::take(&mut self.untold);
-        let too_many = std::mem::take(&mut self.untold_bytes) > MAX_UNTOLD_BYTES;
+        let changes = std::mem::take(&mut self.unpublished);
+        let too_many = std::mem::take(&mut self.unpublished_bytes) > MAX_UNPUBLISHED_BYTES;
         match &self.observer {
             Some(observer) if too_many => observer.begin(self.now.last),
             Some(observer) if self.now.last != self.committed.last => {
@@ -272,8 +272,8 @@ impl WriterHooks for CloudState {
         if conn.is_autocommit() {
             self.now = self.committed;
             self.pending.clear();
-            self.untold.clear();
-            self.untold_bytes = 0;
+            self.unpublished.clear();
+            self.unpublished_bytes = 0;
         }
     }
 

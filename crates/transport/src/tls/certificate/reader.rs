@@ -28,19 +28,19 @@ const IP_ADDRESS: u64 = 7;
 pub(super) fn read(der: &[u8]) -> Result<Certificate, String> {
     let read = yasna::parse_der(der, |reader| {
         reader.read_sequence(|fields| {
-            let said = fields.next().read_sequence(said)?;
+            let content = fields.next().read_sequence(tbs_certificate)?;
             // Algorithm and signature.
             fields.next().read_der()?;
             fields.next().read_der()?;
-            Ok(said)
+            Ok(content)
         })
     });
-    let said = read.map_err(|error| format!("invalid X.509 (RFC 5280): {error}"))?;
-    Ok(Certificate { der: der.into(), ..said })
+    let content = read.map_err(|error| format!("invalid X.509 (RFC 5280): {error}"))?;
+    Ok(Certificate { der: der.into(), ..content })
 }
 
 /// Parses `TBSCertificate`.
-fn said(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate> {
+fn tbs_certificate(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate> {
     fields.read_optional(|reader| reader.read_tagged(Tag::context(0), |reader| reader.read_u8()))?;
     let (serial, _) = fields.next().read_bigint_bytes()?;
     // Algorithm and issuer.
