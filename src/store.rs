@@ -2,7 +2,7 @@
 //! both.
 //!
 //! Rows, revision, count and digest change in one transaction, by the rules of
-//! [`edgesync_protocol::replica`]. Losses never stop the store: a damaged or missing file is
+//! [`edgesync_protocol::apply`]. Losses never stop the store: a damaged or missing file is
 //! replaced by its readable rows under a new epoch, and [`Health`] reports it.
 //! `docs/decisions/0004-store-layout.md` explains the layout.
 
@@ -36,24 +36,24 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use edgesync_object::{Resource, ResourceVersion};
+use edgesync_protocol::apply::{Applied, Totals};
 use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::compression;
 use edgesync_protocol::digest::{BucketSet, Buckets, Epoch};
-use edgesync_protocol::replica::{Applied, Totals};
 use edgesync_store::StoreError;
 use edgesync_store::engine::EngineOptions;
 use edgesync_store::reader::{Generation, ReaderLimits, Readers};
 use edgesync_store::writer::{Writer, WriterLimits, WriterStats};
 
 pub use check::CheckReport;
-pub use commit_listener::{LocalTransition, Observer, Part, Told, Transition, Versions};
+pub use commit_listener::{CommitListener, CommittedChanges, LocalTransition, Part, Transition, Versions};
 pub(crate) use local::MAX_LOCAL_BYTES;
 pub use local::{
     EVENT_SECONDS, LocalOutcome, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES, MAX_LEASES,
 };
 pub use outbox::{
-    Clocked, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut, OutboxState, Posting, TIME_CORRECTED, effect_key,
-    event_key, status_key,
+    MAX_UPLOAD_BYTES, MonotonicTime, OutboxLimits, OutboxPut, OutboxState, OutboxWrite, TIME_CORRECTED,
+    effect_key, event_key, status_key,
 };
 pub use rotation::{Rotated, SealFacts};
 pub(crate) use shared::MAX_SNAPSHOTS;
@@ -349,7 +349,7 @@ impl EdgeStore {
         self.inner.shared.watch_health()
     }
 
-    /// Applies changes by the rules of [`edgesync_protocol::replica`] in one transaction, and
+    /// Applies changes by the rules of [`edgesync_protocol::apply`] in one transaction, and
     /// returns after its commit.
     ///
     /// # Errors

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use edgesync_object::{ObjectKey, ResourceVersion, kinds};
+use edgesync_protocol::apply::Totals;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::{Epoch, Tally};
-use edgesync_protocol::replica::Totals;
 use tokio::sync::watch;
 
 use crate::objects::object;

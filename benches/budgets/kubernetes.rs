@@ -12,8 +12,8 @@ use anyhow::{Context as _, bail};
 use edgesync_api::{Address, Client};
 use edgesync_kubernetes::cluster::{Cluster, Precondition};
 use edgesync_object::{Object, Resource, kinds, yaml};
+use edgesync_protocol::apply::Totals;
 use edgesync_protocol::digest::Epoch;
-use edgesync_protocol::replica::Totals;
 use serde_json::{Value, json};
 
 use crate::fleet::storm;

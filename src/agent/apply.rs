@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::store as edge;
 use crate::store::EdgeStore;
+use edgesync_protocol::apply::Applied;
 use edgesync_protocol::change::{Change, RejectReason, Rejected};
 use edgesync_protocol::edge::Commit;
-use edgesync_protocol::replica::Applied;
 use edgesync_store::StoreError;
 
 /// Applies all changes in one transaction. If the store is full, applies them one by one and
@@ -114,9 +114,9 @@ fn rejection(change: &Change, reason: RejectReason, error: &StoreError) -> Rejec
 #[cfg(test)]
 mod tests {
     use super::*;
+    use edgesync_protocol::apply::{Observed, Totals};
     use edgesync_protocol::change::Delete;
     use edgesync_protocol::digest::{Digest, Epoch};
-    use edgesync_protocol::replica::{Observed, Totals};
 
     fn changes(count: u32) -> Vec<Change> {
         let uid = |number| format!("u-{number}").into();

@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use siphasher::sip128::SipHasher24;
 use uuid::Uuid;
 
-use crate::store::Clocked;
+use crate::store::MonotonicTime;
 
 /// Lower bound of the current time: 2026-01-01. A clock before it is wrong.
 pub(super) const RELEASE: Timestamp = Timestamp::constant(1_767_225_600, 0);
@@ -38,7 +38,7 @@ pub(super) enum ClockChange {
     /// The clock was set, by a number of milliseconds (negative: back).
     Jumped {
         /// Times before this point are off.
-        at: Clocked,
+        at: MonotonicTime,
         by: i64,
         /// Whether the clock could never be right before. Then its times of this boot are off by as
         /// much.
@@ -64,14 +64,14 @@ impl Clock {
     }
 
     /// Returns a function equal to [`Clock::clocked`], for other tasks.
-    pub(super) fn reader(&self) -> Arc<dyn Fn() -> Clocked + Send + Sync> {
+    pub(super) fn reader(&self) -> Arc<dyn Fn() -> MonotonicTime + Send + Sync> {
         let boot = self.boot;
-        Arc::new(move || Clocked { boot, since_boot: since_boot() })
+        Arc::new(move || MonotonicTime { boot, since_boot: since_boot() })
     }
 
     /// Returns the monotonic time.
-    pub(super) fn clocked(&self) -> Clocked {
-        Clocked { boot: self.boot, since_boot: since_boot() }
+    pub(super) fn clocked(&self) -> MonotonicTime {
+        MonotonicTime { boot: self.boot, since_boot: since_boot() }
     }
 
     /// Returns whether the wall clock can be right, as of the last comparison. One that reaches the
@@ -85,7 +85,7 @@ impl Clock {
     /// and its detection.
     pub(super) fn detect_jump(&mut self) -> Option<ClockChange> {
         let reading = Reading::now();
-        let at = Clocked { boot: self.boot, since_boot: reading.boot };
+        let at = MonotonicTime { boot: self.boot, since_boot: reading.boot };
         let Jump { by, doubtful, became_known } = self.tracker.compare(reading)?;
         Some(ClockChange::Jumped { at, by, doubtful, became_known })
     }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::store::{Clocked, EdgeStore};
+use crate::store::{EdgeStore, MonotonicTime};
 use correlate::{Occurrence, Stamp};
 use edgesync_object::ObjectRef;
 use edgesync_protocol::change::Uid;
@@ -131,7 +131,7 @@ impl Events {
         store: EdgeStore,
         node: &str,
         limits: EventLimits,
-        clocked: impl Fn() -> Clocked + Send + Sync + 'static,
+        clocked: impl Fn() -> MonotonicTime + Send + Sync + 'static,
     ) -> Self {
         let clock = move || Stamp { wall: Timestamp::now(), at: clocked() };
         Self::with_sink(store, node, limits, Box::new(clock))
@@ -183,7 +183,7 @@ impl Events {
     /// Corrects the times of earlier pending Events, here and in the outbox: the wall clock was
     /// wrong until `before` and was then set forward by so many milliseconds. Call it once the
     /// clock is right.
-    pub(super) fn clock_set(&self, before: Clocked, forward_ms: i64) {
+    pub(super) fn clock_set(&self, before: MonotonicTime, forward_ms: i64) {
         let set = ClockSet { before, forward_ms, now: self.shared.now() };
         if self.commands.try_send(Command::ClockSet(set)).is_err() {
             tracing::warn!(forward_ms, "clock set too often: times of Events not corrected");

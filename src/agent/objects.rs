@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use crate::store as edge;
 use crate::store::{
-    Clocked, EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_LEASES,
-    MAX_LOCAL_BYTES, MAX_SNAPSHOTS, OutboxPut, Posting, Writing,
+    EdgeStore, LocalKind, LocalObject, LocalOutcome, LocalRefusal, LocalWrite, MAX_LEASES, MAX_LOCAL_BYTES,
+    MAX_SNAPSHOTS, MonotonicTime, OutboxPut, OutboxWrite, Writing,
 };
 use edgesync_api::{Batch, Kind, Storage, Stored};
 use edgesync_object::status::{Reason, Result};
@@ -58,7 +58,7 @@ pub(super) async fn release_memory(store: &EdgeStore) {
 }
 
 /// Returns the monotonic time.
-pub(super) type ReadClock = Arc<dyn Fn() -> Clocked + Send + Sync>;
+pub(super) type ReadClock = Arc<dyn Fn() -> MonotonicTime + Send + Sync>;
 
 /// The objects of the edge's store: synced ones read-only except for their status, local ones
 /// read-write.
@@ -245,7 +245,7 @@ impl EdgeObjects {
             let (lane, key, at) = (Lane::Status, edge::status_key(&synced.uid), (self.clock)());
             self.statuses.forget(&synced.uid);
             let put = OutboxPut { lane, key, at, content: content.clone() };
-            self.store.post(vec![Posting::Upload(put)]).await.map_err(|error| unavailable(&error))?;
+            self.store.post(vec![OutboxWrite::Upload(put)]).await.map_err(|error| unavailable(&error))?;
             synced.waiting = Some(content);
         }
         if change.is_changed || change.managers.is_some() {

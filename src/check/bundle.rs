@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use edgesync_admin::Route;
 use edgesync_api::Client;
-use edgesync_cli::bundle::{Beside, Bundle, Redactor, answered, journal, list, system};
+use edgesync_cli::bundle::{BlockingJob, Bundle, Redactor, answered, journal, list, system};
 use edgesync_config as config;
 use edgesync_config::edge::Config;
 use edgesync_object::time::rfc3339;
@@ -58,7 +58,7 @@ pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bu
     bundle.metrics(client).await;
     bundle.text("syncs.txt", &syncs(client).await);
     let own = config.clone();
-    let beside: [(&str, Beside); 3] = [
+    let beside: [(&str, BlockingJob); 3] = [
         ("directories.txt", Box::new(move || directories(&own))),
         ("system.txt", Box::new(move || system(&config.store.path))),
         ("journal.txt", Box::new(|| journal("edgesync.service"))),

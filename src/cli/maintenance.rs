@@ -17,7 +17,7 @@ use crate::store::{EdgeOptions, EdgeStore, Reset};
 use edgesync_admin::agent::{Verification, VerifiedStore};
 use edgesync_admin::{Route, read};
 use edgesync_api::Client;
-use edgesync_cli::maintenance::{Owner, Sheet, refused, write_bundle};
+use edgesync_cli::maintenance::{KeyValueSheet, Owner, refused, write_bundle};
 use edgesync_cli::output::size;
 use edgesync_cli::progress::Progress;
 use edgesync_cli::{CliError, EXIT_FAILED, program};
@@ -42,7 +42,7 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     };
     let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
     let mut out = io::stdout();
-    let mut sheet = Sheet(&mut out);
+    let mut sheet = KeyValueSheet(&mut out);
     sheet.line("copy", format!("{}, {}", file.display(), size(bytes)))?;
     contents(&mut sheet, &copied)?;
     let sealed: u64 = copied.sealed.values().sum();
@@ -59,7 +59,7 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
 pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8> {
     let path = load(config)?.store.path;
     let mut out = io::stdout();
-    let mut sheet = Sheet(&mut out);
+    let mut sheet = KeyValueSheet(&mut out);
     sheet.line("database", path.display())?;
     let progress = Progress::start("verifying the database");
     let mut rows = 0;
@@ -119,7 +119,7 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
         Err(error) => return refused(&format!("repair {}: {}", path.display(), chain(&error))),
     };
     let mut out = io::stdout();
-    let mut sheet = Sheet(&mut out);
+    let mut sheet = KeyValueSheet(&mut out);
     sheet.line("database", path.display())?;
     repaired.show(&mut sheet)
 }
@@ -145,7 +145,7 @@ fn default_name(config: &Path) -> PathBuf {
     format!("edgesync-support-{node}-{}.tar.zst", Timestamp::now().strftime("%Y%m%dT%H%M%SZ")).into()
 }
 
-fn contents(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<()> {
+fn contents(sheet: &mut KeyValueSheet<'_>, found: &Inspection) -> anyhow::Result<()> {
     let totals = &found.totals;
     sheet.line("objects", format!("{} read, {} recorded", found.rows, totals.count))?;
     sheet.line("revision", format!("{}, confirmed by the cloud: {}", totals.revision, found.confirmed))?;
@@ -153,7 +153,7 @@ fn contents(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<()> {
     sheet.line("digest", totals.digest)
 }
 
-fn verdict(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<u8> {
+fn verdict(sheet: &mut KeyValueSheet<'_>, found: &Inspection) -> anyhow::Result<u8> {
     let problems = found.problems();
     for problem in &problems {
         sheet.line("damage", problem)?;
@@ -170,7 +170,7 @@ fn verdict(sheet: &mut Sheet<'_>, found: &Inspection) -> anyhow::Result<u8> {
 }
 
 /// Prints the results of agent and cloud.
-fn online(sheet: &mut Sheet<'_>, answer: &Verification) -> anyhow::Result<u8> {
+fn online(sheet: &mut KeyValueSheet<'_>, answer: &Verification) -> anyhow::Result<u8> {
     match &answer.store {
         VerifiedStore::Damaged { problem } => {
             sheet.line("agent", format!("{problem}; readable rows are salvaged into a new database"))?;
@@ -245,7 +245,7 @@ async fn repair_database(config: &Config) -> Result<Repaired, StoreError> {
 }
 
 impl Repaired {
-    fn show(&self, sheet: &mut Sheet<'_>) -> anyhow::Result<u8> {
+    fn show(&self, sheet: &mut KeyValueSheet<'_>) -> anyhow::Result<u8> {
         for reset in &self.resets {
             sheet.line("damage", &reset.cause)?;
             sheet.line("kept", format!("{} objects", reset.kept))?;

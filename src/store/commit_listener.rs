@@ -20,12 +20,12 @@ pub struct Versions {
 
 /// A listener for commits. The writer's thread calls it in the order of commits, so it must not
 /// block.
-pub trait Observer: Send + Sync + fmt::Debug {
+pub trait CommitListener: Send + Sync + fmt::Debug {
     /// Returns how many bytes of changes it wants of the next commit; zero without watches.
     fn appetite(&self) -> usize;
 
     /// Receives a commit, or a loss.
-    fn committed(&self, commit: Told);
+    fn committed(&self, commit: CommittedChanges);
 
     /// Called when the store has closed.
     fn closed(&self);
@@ -33,7 +33,7 @@ pub trait Observer: Send + Sync + fmt::Debug {
 
 /// A commit. Dropping it costs nothing.
 #[derive(Debug)]
-pub struct Told {
+pub struct CommittedChanges {
     /// Versions after the commit.
     pub versions: Versions,
     /// Changes of synced objects.
@@ -136,9 +136,9 @@ impl Recorder {
     }
 
     /// Returns the commit between two pairs of versions, for the listener.
-    pub(super) fn finish(&mut self, before: Versions, versions: Versions) -> Told {
+    pub(super) fn finish(&mut self, before: Versions, versions: Versions) -> CommittedChanges {
         let Self { remaining, objects, local } = std::mem::take(self);
-        Told {
+        CommittedChanges {
             versions,
             objects: part(before.objects != versions.objects, remaining.map(|_| objects)),
             local: part(before.local != versions.local, remaining.map(|_| local)),

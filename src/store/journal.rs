@@ -13,9 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use edgesync_object::{ObjectKey, ResourceVersion};
+use edgesync_protocol::apply::Totals;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::{Digest, Epoch};
-use edgesync_protocol::replica::Totals;
 use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 use edgesync_store::engine::integer;

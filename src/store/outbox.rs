@@ -84,7 +84,7 @@ impl Default for OutboxLimits {
 
 /// A time by the monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Clocked {
+pub struct MonotonicTime {
     /// Number of the device's boot: each boot has its own clock.
     pub boot: u64,
     /// Milliseconds since that boot, including suspended time.
@@ -98,14 +98,14 @@ pub struct OutboxPut {
     /// Its subject: at most one item of a key is pending.
     pub key: String,
     /// Time of the occurrence.
-    pub at: Clocked,
+    pub at: MonotonicTime,
     /// A [`edgesync_protocol::upload::Content`] as JSON text, at most [`MAX_UPLOAD_BYTES`].
     pub content: String,
 }
 
 /// An entry of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Posting {
+pub enum OutboxWrite {
     /// An Event of this node, created or replaced, and put into the outbox. A refused one is
     /// skipped: the others are written.
     Event {
@@ -113,14 +113,14 @@ pub enum Posting {
         /// Key of the item: [`event_key`], or one shared with other Events.
         key: String,
         /// Time of the occurrence.
-        at: Clocked,
+        at: MonotonicTime,
         object: LocalObject,
     },
     /// An item for the outbox.
     Upload(OutboxPut),
     /// Metadata of the agent under its own key, such as whether the last run ended cleanly: durable
     /// with the other entries. See [`EdgeStore::keep_note`] for values that may be lost.
-    Note(&'static str, String),
+    Metadata(&'static str, String),
 }
 
 /// State of the outbox after the last commit.
@@ -137,7 +137,7 @@ pub struct OutboxState {
 
 impl OutboxPut {
     /// Returns the item of an Event that the node stores, too.
-    pub(super) fn event(lane: Lane, key: String, at: Clocked, event: &LocalObject) -> Self {
+    pub(super) fn event(lane: Lane, key: String, at: MonotonicTime, event: &LocalObject) -> Self {
         let body = without_managed_fields(event.body.clone());
         Self { lane, key, at, content: format!(r#"{{"event":{body}}}"#) }
     }
@@ -145,21 +145,21 @@ impl OutboxPut {
     /// Returns the item of an object's effect, which replaces the pending one. `None` if it exceeds
     /// its limits.
     #[must_use]
-    pub fn effect(at: Clocked, effect: EffectContent) -> Option<Self> {
+    pub fn effect(at: MonotonicTime, effect: EffectContent) -> Option<Self> {
         let key = effect_key(&effect.uid);
         let content = effect.is_sane().then(|| serde_json::to_string(&Content::Effect(effect)).ok())??;
         Some(Self { lane: Lane::Status, key, at, content })
     }
 }
 
-impl Posting {
+impl OutboxWrite {
     /// Returns the approximate bytes in memory.
     pub(super) fn weight(&self) -> usize {
         const ROW: usize = 256;
         ROW + match self {
             Self::Event { object, .. } => 2 * object.body.len(),
             Self::Upload(put) => put.content.len(),
-            Self::Note(_, text) => text.len().min(MAX_METADATA_BYTES),
+            Self::Metadata(_, text) => text.len().min(MAX_METADATA_BYTES),
         }
     }
 }

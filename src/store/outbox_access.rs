@@ -3,7 +3,7 @@
 use tokio::sync::watch;
 
 use super::EdgeStore;
-use super::outbox::{Clocked, OutboxLimits, OutboxState, Posting, row};
+use super::outbox::{MonotonicTime, OutboxLimits, OutboxState, OutboxWrite, row};
 use super::state::State;
 use edgesync_protocol::upload::{Lane, UploadItem};
 use edgesync_store::StoreError;
@@ -13,8 +13,8 @@ impl EdgeStore {
     ///
     /// # Errors
     /// Fails if the store cannot be written; then it holds none of them.
-    pub async fn post(&self, postings: Vec<Posting>) -> Result<(), StoreError> {
-        let bytes = postings.iter().map(Posting::weight).sum();
+    pub async fn post(&self, postings: Vec<OutboxWrite>) -> Result<(), StoreError> {
+        let bytes = postings.iter().map(OutboxWrite::weight).sum();
         self.inner.writer.run(bytes, move |conn, state| state.post(conn, &postings)).await
     }
 
@@ -94,7 +94,7 @@ impl EdgeStore {
     ///
     /// # Errors
     /// Fails if the store cannot be written; some may have been corrected by then.
-    pub async fn correct_times(&self, before: Clocked, forward_ms: i64) -> Result<u64, StoreError> {
+    pub async fn correct_times(&self, before: MonotonicTime, forward_ms: i64) -> Result<u64, StoreError> {
         let last = self.inner.shared.outbox.last();
         let mut corrected = 0;
         for lane in Lane::ALL {

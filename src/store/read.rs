@@ -10,9 +10,9 @@ use super::seals::Seals;
 
 use super::{Changes, Entry, Inventory, InventoryCursor, List, ListCursor, ObjectRef, Stored};
 use edgesync_object::{Resource, ResourceVersion};
+use edgesync_protocol::apply::Totals;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::{BucketSet, Buckets};
-use edgesync_protocol::replica::Totals;
 use edgesync_store::StoreError;
 use edgesync_store::engine::integer;
 

@@ -43,7 +43,7 @@ impl EdgeStore {
     /// Returns whether a key has reached its usage limit and requires [`EdgeStore::rotate_seal`].
     #[must_use]
     pub(crate) fn is_seal_worn(&self) -> bool {
-        self.inner.seals.0.as_ref().is_some_and(|active| active.keys.is_worn())
+        self.inner.seals.0.as_ref().is_some_and(|active| active.keys.needs_rotation())
     }
 
     /// Creates a new key, seals all rows with it and deletes the old one, during normal operation:

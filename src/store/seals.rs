@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use super::rows::{self, Interned, OBJECT_COLUMNS, ObjectRow, Resources};
 use edgesync_object::{ObjectKey, Resource};
 use edgesync_store::StoreError;
-use edgesync_store::seal::{Binding, Keyring, SealOptions, Unopened, is_sealed};
+use edgesync_store::seal::{Binding, Keyring, SealOptions, UnsealError, is_sealed};
 
 pub(super) use clean::{clean, needs_cleaning, record_kinds, recorded_kinds};
 
@@ -82,11 +82,11 @@ impl Seals {
         &self,
         binding: Binding<'_>,
         body: &'a str,
-    ) -> Result<Cow<'a, str>, Unopened> {
+    ) -> Result<Cow<'a, str>, UnsealError> {
         if !is_sealed(body) {
             return Ok(Cow::Borrowed(body));
         }
-        let active = self.0.as_ref().ok_or(Unopened::KeyLost)?;
+        let active = self.0.as_ref().ok_or(UnsealError::KeyLost)?;
         active.keys.open_body(binding, body).map(Cow::Owned)
     }
 

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::EdgeStore;
-use super::commit_listener::{Observer, Versions};
+use super::commit_listener::{CommitListener, Versions};
 use super::local::{self, LocalOutcome, LocalWrite};
-use super::outbox::Clocked;
+use super::outbox::MonotonicTime;
 use super::types::{LocalKind, LocalObject};
 use edgesync_store::StoreError;
 
@@ -19,7 +19,7 @@ impl EdgeStore {
 
     /// Sets the listener for commits, from the next one on. There is one; later calls have no
     /// effect.
-    pub fn observe(&self, observer: Arc<dyn Observer>) {
+    pub fn observe(&self, observer: Arc<dyn CommitListener>) {
         // The first one stays.
         let _ = self.inner.shared.observer.set(observer);
     }
@@ -51,7 +51,11 @@ impl EdgeStore {
     ///
     /// # Errors
     /// Fails if the store cannot be written; a refusal is part of the outcome.
-    pub async fn write_local(&self, write: LocalWrite, at: Clocked) -> Result<LocalOutcome, StoreError> {
+    pub async fn write_local(
+        &self,
+        write: LocalWrite,
+        at: MonotonicTime,
+    ) -> Result<LocalOutcome, StoreError> {
         let bytes = 2 * write.object().body.len();
         self.inner.writer.run(bytes, move |conn, state| state.write_local(conn, &write, at)).await
     }

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 
-use super::commit_listener::{Observer, Versions};
+use super::commit_listener::{CommitListener, Versions};
 use super::journal::Recent;
 use super::metadata::Pending;
 use super::outbox::OutboxShared;
 use super::{Facts, Health, READER_CACHE_KIB};
-use edgesync_protocol::replica::Totals;
+use edgesync_protocol::apply::Totals;
 use edgesync_store::engine::EngineOptions;
 use edgesync_store::reader::Generation;
 use edgesync_store::snapshots::{SnapshotLimits, Snapshots, Threads};
@@ -38,7 +38,7 @@ pub(super) struct Shared {
     /// The last in-place changes.
     pub(super) recent: Arc<Recent>,
     /// The listener for commits.
-    pub(super) observer: OnceLock<Arc<dyn Observer>>,
+    pub(super) observer: OnceLock<Arc<dyn CommitListener>>,
     pub(super) versions: Mutex<Versions>,
     /// Events dropped before they expired.
     pub(super) events_dropped: AtomicU64,

@@ -28,9 +28,9 @@ use super::seals::{self, Seals};
 use super::shared::{self, Shared};
 use super::tables::Tables;
 use super::{Commit, EdgeOptions, Health, Reset, Writing};
+use edgesync_protocol::apply::{self, Applied, Totals};
 use edgesync_protocol::change::Change;
 use edgesync_protocol::digest::Epoch;
-use edgesync_protocol::replica::{self, Applied, Totals};
 use edgesync_protocol::upload::Lanes;
 use edgesync_store::StoreError;
 use edgesync_store::engine::{self, Checkpoint, EngineOptions, PAGE_BYTES, open_writer};
@@ -246,7 +246,7 @@ impl State {
         let Stored { resources, base, .. } = &mut self.stored;
         let mut tables = Tables::new(conn, resources, &mut self.recorder, &self.seals, *base);
         for change in changes {
-            replica::apply(&mut tables, &mut totals, change, &mut applied)?;
+            apply::apply(&mut tables, &mut totals, change, &mut applied)?;
         }
         let confirmed = self.shared.confirmed.load(Ordering::Acquire).min(before);
         let entries = tables.into_entries();
@@ -483,7 +483,7 @@ impl State {
 
 impl WriterHooks for State {
     fn log_too_long(&mut self) {
-        let lists = self.shared.snapshots.give_up();
+        let lists = self.shared.snapshots.end_all();
         if lists > 0 {
             tracing::info!(lists, "write-ahead log too large: open lists closed");
         }

@@ -1,4 +1,4 @@
-//! The rows of an open transaction, as [`edgesync_protocol::replica`] requires them.
+//! The rows of an open transaction, as [`edgesync_protocol::apply`] requires them.
 
 use rusqlite::{Connection, Row};
 
@@ -8,8 +8,8 @@ use super::rows::{ObjectRow, Resources, insert, uid_key};
 use super::seals::Seals;
 use super::{ObjectRef, Stored, read};
 use edgesync_object::{ObjectKey, ResourceVersion};
+use edgesync_protocol::apply::{Held, Rows};
 use edgesync_protocol::change::{Change, Put};
-use edgesync_protocol::replica::{Held, Rows};
 use edgesync_store::StoreError;
 use edgesync_store::engine::integer;
 

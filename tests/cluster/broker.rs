@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::setup::{EVERYWHERE, Setup, arrived, config_map};
 use edgesync_testkit::mosquitto::{Mosquitto, free_address};
 use edgesync_testkit::site::Site;
-use edgesync_testkit::site::fleet::{Fleet, in_sync, mosquitto_files, said};
+use edgesync_testkit::site::fleet::{Fleet, in_sync, mosquitto_files, output_text};
 
 /// Maximum time without a serving replica, plus slack for a busy machine.
 const TAKEOVER: Duration = Duration::from_secs(15 + 10);
@@ -44,7 +44,7 @@ async fn external_broker_nodes_join_anywhere_and_fail_over() {
         let token = setup.says(&["token", "create", "--node", node]).await;
         let mut agent = fleet.new_device(&setup.site, node);
         let output = fleet.join(&agent, &token, &[]).await;
-        assert!(output.status.success(), "{node}: {}", said(&output));
+        assert!(output.status.success(), "{node}: {}", output_text(&output));
         agent.run_as_configured().await;
         setup.holds(&agent, "cm").await;
         in_sync(&agent).await;

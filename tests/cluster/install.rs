@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::kubernetes::Kubernetes;
 use crate::setup::{ANYTHING, define};
 use edgesync_testkit::kubectl::Kubectl;
-use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, said};
+use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, output_text};
 use edgesync_testkit::site::{Agent, Cloud, Settings, Site, eventually};
 
 /// Maximum duration of each step. A refused kind is retried within half a minute.
@@ -202,8 +202,12 @@ async fn manifests_are_accepted_by_the_api_server() {
         let mut check = Command::new(edgesync_testkit::programs::cloud());
         check.args(["check-config", "--config"]).arg(&config);
         let output = ended(check).await;
-        assert!(output.status.success() && !said(&output).contains("warning"), "{name}: {}", said(&output));
-        assert!(said(&output).contains("0.0.0.0:8080"), "{name}: {}", said(&output));
+        assert!(
+            output.status.success() && !output_text(&output).contains("warning"),
+            "{name}: {}",
+            output_text(&output)
+        );
+        assert!(output_text(&output).contains("0.0.0.0:8080"), "{name}: {}", output_text(&output));
     }
     let deployment = setup.get(&["deployment", "edgesync-cloud", "-n", "edgesync"]);
     let pod = &deployment["spec"]["template"]["spec"];
@@ -354,10 +358,10 @@ async fn installed_rights_are_sufficient() {
 
     // Operator commands need rights too; finally the granted rights are removed.
     let output = replica.fleet.command(&["token", "list"]).await;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     for what in ["revoke", "remove"] {
         let output = replica.fleet.command(&["node", what, "edge-1"]).await;
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
     }
     let left = "nodes,leases.coordination.k8s.io,objectsyncs";
     eventually("nothing of the node is left", PATIENCE, async || {

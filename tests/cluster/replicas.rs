@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::api::{ApiServer, over_each};
 use crate::setup::{ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, bare, config_map, define};
 use edgesync_testkit::proxy::{Mode, Proxy};
-use edgesync_testkit::site::fleet::{ended, said};
+use edgesync_testkit::site::fleet::{ended, output_text};
 use edgesync_testkit::site::{Agent, Site, eventually, held, path_of};
 
 over_each!(
@@ -54,7 +54,7 @@ async fn objects_reach_the_node_and_its_reports_the_cluster<K: ApiServer>() {
     ] {
         let mut command = Command::new(edgesync_testkit::programs::cloud());
         command.args(["explain-placement", "edge-1", object, "-n", "shop", "--server"]).arg(&cloud.socket);
-        let text = said(&ended(command).await);
+        let text = output_text(&ended(command).await);
         assert!(expected.iter().all(|words| text.contains(words)), "{expected:?}: {text}");
     }
     eventually("the Node is ready", PATIENCE, async || {
@@ -301,7 +301,7 @@ async fn rejected_object_is_named_in_cluster_and_replica<K: ApiServer>() {
 
     let mut command = Command::new(edgesync_testkit::programs::cloud());
     command.args(["nodes", "edge-1", "--server"]).arg(&cloud.socket);
-    let shown = said(&ended(command).await);
+    let shown = output_text(&ended(command).await);
     for word in ["ConfigMap", "shop", "too-large", "TooLarge"] {
         assert!(shown.contains(word), "{word}: {shown}");
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::setup::{EVERYWHERE, PATIENCE, Setup, config_map};
-use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, said};
+use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, output_text};
 use edgesync_testkit::site::{Agent, Site, eventually, held};
 
 /// Maximum time until a revocation is in force everywhere.
@@ -33,7 +33,7 @@ impl Setup {
     /// Returns the standard output of a command that must succeed.
     pub(crate) async fn says(&self, words: &[&str]) -> String {
         let output = self.via_cluster(words).await;
-        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        assert!(output.status.success(), "{words:?}: {}", output_text(&output));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
@@ -70,15 +70,15 @@ impl Setup {
 }
 
 fn fails_with(output: &Output, code: i32, expected: &str) {
-    assert_eq!(output.status.code(), Some(code), "{}", said(output));
-    assert!(said(output).contains(expected), "{expected}: {}", said(output));
+    assert_eq!(output.status.code(), Some(code), "{}", output_text(output));
+    assert!(output_text(output).contains(expected), "{expected}: {}", output_text(output));
 }
 
 /// Joins a device with this token and starts its agent.
 async fn joined(fleet: &Fleet, site: &Site, node: &str, token: &str) -> Agent {
     let mut agent = fleet.new_device(site, node);
     let output = fleet.join(&agent, token, &[]).await;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     agent.run_as_configured().await;
     in_sync(&agent).await;
     agent
@@ -245,7 +245,7 @@ async fn kubeconfig_type_is_detected_and_refusals_say_what_to_do() {
     let revoked = setup.says(&["operator", "revoke", "ada"]).await;
     assert_eq!(revoked, "operator 'ada': 1 certificates revoked");
     eventually("the replica refuses the operator", SOON, async || {
-        said(&ask(&path, &["nodes"]).await).contains("was revoked").then_some(())
+        output_text(&ask(&path, &["nodes"]).await).contains("was revoked").then_some(())
     })
     .await;
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use site::fleet::{Fleet, ended, identity_of, in_sync, said};
+use site::fleet::{Fleet, ended, identity_of, in_sync, output_text};
 use site::{Agent, Site, edge_rows, objects, same_on_both_sides, secret};
 
 /// Runs `edgesync` with these arguments against the node of an agent.
@@ -22,7 +22,7 @@ async fn edgesync(agent: &Agent, words: &[&str]) -> Output {
 async fn check(agent: &Agent) -> (Value, Option<i32>) {
     let output = edgesync(agent, &["check", "-o", "json"]).await;
     let report: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", output_text(&output)));
     let checks = report["checks"].as_array().unwrap();
     let found = checks.iter().map(|check| (check["id"].as_str().unwrap().to_owned(), check.clone()));
     (found.collect::<serde_json::Map<_, _>>().into(), output.status.code())
@@ -121,10 +121,10 @@ async fn flipped_bit_is_found_by_verify_and_fixed_by_repair() {
     let site = Site::new();
     let (fleet, mut agent) = joined(&site).await;
     let whole = edgesync(&agent, &["verify", "--online"]).await;
-    assert_eq!(whole.status.code(), Some(0), "{}", said(&whole));
+    assert_eq!(whole.status.code(), Some(0), "{}", output_text(&whole));
     let running = edgesync(&agent, &["repair"]).await;
-    assert_eq!(running.status.code(), Some(1), "{}", said(&running));
-    assert!(said(&running).contains("the agent is running; hint: "), "{}", said(&running));
+    assert_eq!(running.status.code(), Some(1), "{}", output_text(&running));
+    assert!(output_text(&running).contains("the agent is running; hint: "), "{}", output_text(&running));
     agent.stop().await;
 
     let mut bytes = std::fs::read(&agent.database).unwrap();
@@ -133,13 +133,13 @@ async fn flipped_bit_is_found_by_verify_and_fixed_by_repair() {
     bytes[at + 2] ^= 1;
     std::fs::write(&agent.database, bytes).unwrap();
     let damaged = edgesync(&agent, &["verify"]).await;
-    assert_eq!(damaged.status.code(), Some(1), "{}", said(&damaged));
+    assert_eq!(damaged.status.code(), Some(1), "{}", output_text(&damaged));
     failed(&check(&agent).await, "database-integrity", "", "repair");
 
     let repaired = edgesync(&agent, &["repair"]).await;
-    assert_eq!(repaired.status.code(), Some(0), "{}", said(&repaired));
+    assert_eq!(repaired.status.code(), Some(0), "{}", output_text(&repaired));
     let whole = edgesync(&agent, &["verify"]).await;
-    assert_eq!(whole.status.code(), Some(0), "{}", said(&whole));
+    assert_eq!(whole.status.code(), Some(0), "{}", output_text(&whole));
     agent.run_as_configured().await;
     in_sync(&agent).await;
     same_on_both_sides(&fleet.cloud, &agent).await;
@@ -151,17 +151,17 @@ async fn backups_are_complete_and_support_bundles_hide_secrets() {
     let (fleet, agent) = joined(&site).await;
     let copy = site.path("copy.db");
     let backup = edgesync(&agent, &["backup", copy.to_str().unwrap()]).await;
-    assert_eq!(backup.status.code(), Some(0), "{}", said(&backup));
+    assert_eq!(backup.status.code(), Some(0), "{}", output_text(&backup));
     assert_eq!(std::fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(edge_rows(&copy), edge_rows(&agent.database));
     let again = edgesync(&agent, &["backup", copy.to_str().unwrap()]).await;
-    assert_eq!(again.status.code(), Some(1), "{}", said(&again));
+    assert_eq!(again.status.code(), Some(1), "{}", output_text(&again));
 
     let secret = fleet.cloud.get(&secret(1_000)).await;
     let word = secret["data"]["password"].as_str().unwrap().to_owned();
     let bundle = site.path("bundle.tar.zst");
     let output = edgesync(&agent, &["support-bundle", bundle.to_str().unwrap()]).await;
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
     // A bundle that runs out of space leaves nothing behind that would block the next.
     let mut limited = Command::new("sh");
     limited.args([
@@ -174,12 +174,16 @@ async fn backups_are_complete_and_support_bundles_hide_secrets() {
     let short = site.path("short.tar.zst");
     limited.arg(&short).env("EDGESYNC_CONFIG", agent.config()).env("EDGESYNC_SOCKET", &agent.socket);
     let limited = ended(limited).await;
-    assert_eq!(limited.status.code(), Some(1), "{}", said(&limited));
-    assert!(said(&limited).contains("File too large") && !short.exists(), "{}", said(&limited));
+    assert_eq!(limited.status.code(), Some(1), "{}", output_text(&limited));
+    assert!(output_text(&limited).contains("File too large") && !short.exists(), "{}", output_text(&limited));
 
     let files = edgesync(&agent, &["files"]).await;
-    assert_eq!(files.status.code(), Some(0), "{}", said(&files));
-    assert!(said(&files).contains("No rules configured; see docs/files.md"), "{}", said(&files));
+    assert_eq!(files.status.code(), Some(0), "{}", output_text(&files));
+    assert!(
+        output_text(&files).contains("No rules configured; see docs/files.md"),
+        "{}",
+        output_text(&files)
+    );
 
     let bytes = zstd::decode_all(std::fs::File::open(&bundle).unwrap()).unwrap();
     let text = String::from_utf8_lossy(&bytes);

@@ -131,7 +131,7 @@ async fn assert_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
     let removed = |uid: &str| json!({ "session": "s", "from": 0, "to": 1, "removed": [uid] });
     bad.extend(["../..", "", &"x".repeat(1000)].map(|uid| ("invalid", frame("Report", removed(uid)))));
     for (_, payload) in &bad {
-        forger.say(&up(ROGUE), payload).await;
+        forger.send(&up(ROGUE), payload).await;
     }
     let expected = json!(tally(&bad));
     eventually("every bad frame is counted", PATIENCE, async || {
@@ -148,8 +148,8 @@ async fn assert_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
     later["type"] = "Hello".into();
     later["protocol"] = 2.into();
     later["digest"] = json!({ "algorithm": "later" });
-    forger.say(&up(ROGUE), later.to_string().as_bytes()).await;
-    let answer: Value = serde_json::from_slice(&forger.hears().await).unwrap();
+    forger.send(&up(ROGUE), later.to_string().as_bytes()).await;
+    let answer: Value = serde_json::from_slice(&forger.receive().await).unwrap();
     let reason = "the node speaks protocol 2, the cloud side 1: update the cloud side";
     let expected_answer = json!({
         "type": "HelloRequest", "protocol": 1, "session": "5e552000", "reason": reason,
@@ -187,19 +187,19 @@ async fn send_nonsensical_frames(cloud: &Cloud, forger: &mut Forger) {
     let topic = up(ROGUE);
     // Without a session, with extreme numbers.
     let absurd = json!({ "session": "00000000", "from": u64::MAX, "to": u64::MAX, "removed": ["u"] });
-    forger.say(&topic, &frame("Report", absurd)).await;
+    forger.send(&topic, &frame("Report", absurd)).await;
     assert_eq!(heard_type(forger).await, "HelloRequest");
     // A frame limit that no object fits into.
     let tiny = Hello { max_frame: 1, ..hello(ROGUE, "5e551001", 0) };
-    forger.say(&topic, &Up::Hello(tiny).encode(1024).unwrap()).await;
+    forger.send(&topic, &Up::Hello(tiny).encode(1024).unwrap()).await;
     assert_eq!(heard_type(forger).await, "HelloRequest");
     // An unrequested inventory of 100,000 objects.
     for page in 0..40 {
-        forger.say(&topic, &inventory("5e551002", page, page * 2500)).await;
+        forger.send(&topic, &inventory("5e551002", page, page * 2500)).await;
     }
     assert_eq!(heard_type(forger).await, "HelloRequest");
     // A requested inventory that exceeds the count in the Hello and never ends.
-    forger.say(&topic, &Up::Hello(hello(ROGUE, "5e551003", 3000)).encode(1024).unwrap()).await;
+    forger.send(&topic, &Up::Hello(hello(ROGUE, "5e551003", 3000)).encode(1024).unwrap()).await;
     loop {
         match heard_type(forger).await.as_str() {
             "InventoryRequest" => break,
@@ -208,7 +208,7 @@ async fn send_nonsensical_frames(cloud: &Cloud, forger: &mut Forger) {
         }
     }
     for page in 0..40 {
-        forger.say(&topic, &inventory("5e551003", page, page * 2500)).await;
+        forger.send(&topic, &inventory("5e551003", page, page * 2500)).await;
     }
     eventually("the cloud has taken them", PATIENCE, async || {
         let refused = cloud.node(ROGUE).await["counters"]["foreignSession"].as_u64();
@@ -234,7 +234,7 @@ fn inventory(session: &str, page: u64, first: u64) -> Vec<u8> {
 }
 
 async fn heard_type(forger: &mut Forger) -> String {
-    let payload = forger.hears().await;
+    let payload = forger.receive().await;
     let payload = if payload.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
         zstd::bulk::decompress(&payload, MAX_FRAME).unwrap()
     } else {
@@ -256,23 +256,23 @@ async fn agent_refuses_bad_frames_and_stays_in_sync() {
     let before = agent.process.resident();
 
     let mut bad = malformed("Objects");
-    let session = agent.says("/cloud/session").await;
+    let session = agent.status_text("/cloud/session").await;
     let buckets = json!({ "session": &session, "buckets": "AAAA" });
     bad.push(("json", frame("InventoryRequest", buckets)));
     bad.push(("json", frame("Objects", json!({ "session": &session, "objects": [{ "route": 1 }] }))));
     bad.push(("type", frame("Hello", json!({ "session": &session }))));
     for (_, payload) in &bad {
-        forger.say(&down(NODE), payload).await;
+        forger.send(&down(NODE), payload).await;
     }
     // mosquitto accepts packets that are larger than the agent's limit.
-    forger.say(&down(NODE), &[b' '; 600_000]).await;
+    forger.send(&down(NODE), &[b' '; 600_000]).await;
     let expected = json!(tally(&bad));
     agent.until("every bad frame is counted", |status| status["counters"]["badFrames"] == expected).await;
     agent.process.logged("invalid frame", 0).await;
     assert!(agent.is_in_sync().await);
 
     for payload in misleading(&session) {
-        forger.say(&down(NODE), &payload).await;
+        forger.send(&down(NODE), &payload).await;
     }
     let rejected = |status: &Value| status["counters"]["rejected"].as_u64() >= Some(2005);
     agent.until("what was readable is rejected", rejected).await;
@@ -347,14 +347,14 @@ async fn agent_keeps_valid_objects_of_a_frame_and_rejects_others() {
     let Up::Hello(hello) = reported(&mut cloud).await else { panic!("no Hello") };
     let session = hello.session;
     let welcome = json!({ "session": &session, "incarnation": "scripted", "confirmed": 0, "pending": 4 });
-    cloud.say(&down(NODE), &frame("Welcome", welcome)).await;
+    cloud.send(&down(NODE), &frame("Welcome", welcome)).await;
     let objects = [
         message("one", "uid-1"),
         message("..", "uid-2"),
         message("a/../b", "uid-3"),
         message("two", "uid-4"),
     ];
-    cloud.say(&down(NODE), &frame("Objects", json!({ "session": &session, "objects": objects }))).await;
+    cloud.send(&down(NODE), &frame("Objects", json!({ "session": &session, "objects": objects }))).await;
     let mut rejected = BTreeMap::new();
     let Report { objects, rejected: refused, .. } = next_report(&mut cloud).await;
     let held: Vec<String> = objects.iter().map(|item| item.uid.to_string()).collect();
@@ -365,7 +365,7 @@ async fn agent_keeps_valid_objects_of_a_frame_and_rejects_others() {
         "session": &session, "uid": "uid-5", "resourceVersion": "8", "offset": 0, "total": 20 << 20,
         "data": "x".repeat(100_000),
     });
-    cloud.say(&down(NODE), &compressed(&frame("Part", big))).await;
+    cloud.send(&down(NODE), &compressed(&frame("Part", big))).await;
     let Report { rejected: refused, .. } = next_report(&mut cloud).await;
     rejected.extend(refused.into_iter().map(|refused| (refused.uid.to_string(), refused.reason)));
     assert_eq!(json!(rejected), json!({ "uid-2": "Invalid", "uid-3": "Invalid", "uid-5": "TooLarge" }));
@@ -383,18 +383,18 @@ async fn agent_reports_why_a_cloud_of_another_protocol_refuses_it() {
     let agent = Agent::start(&site, NODE, broker.address()).await;
     let Up::Hello(hello) = reported(&mut cloud).await else { panic!("no Hello") };
     let says = |status: &Value, words: &str| status["cloud"]["state"].as_str().unwrap().contains(words);
-    cloud.say(&down(NODE), br#"{"type":"Welcome","protocol":2,"session":{"id":"later"}}"#).await;
+    cloud.send(&down(NODE), br#"{"type":"Welcome","protocol":2,"session":{"id":"later"}}"#).await;
     let words = "the cloud side speaks protocol 2, this agent 1: update the agent";
     agent.until("the protocol is said", |status| says(status, words)).await;
     let reason = "the node speaks protocol 1, the cloud side 2: update the agent";
     let request = json!({ "session": hello.session, "reason": reason, "retryAfterSeconds": 3600 });
-    cloud.say(&down(NODE), &frame("HelloRequest", request)).await;
+    cloud.send(&down(NODE), &frame("HelloRequest", request)).await;
     agent.until("the reason is said", |status| says(status, reason)).await;
     assert_eq!(agent.status().await["counters"]["badFrames"], json!({ "protocol": 1 }));
 }
 
 async fn reported(cloud: &mut Forger) -> Up {
-    Up::decode(&cloud.hears().await, &mut Budget::of(MAX_FRAME)).unwrap()
+    Up::decode(&cloud.receive().await, &mut Budget::of(MAX_FRAME)).unwrap()
 }
 
 /// Returns the next report with new contents; the agent repeats unconfirmed ones.

@@ -7,7 +7,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use edgesync::store::{Clocked, EdgeOptions, EdgeStore, OutboxPut, Posting};
+use edgesync::store::{EdgeOptions, EdgeStore, MonotonicTime, OutboxPut, OutboxWrite};
 use edgesync_object::{ObjectRef, ResourceVersion};
 use edgesync_protocol::upload::{EffectContent, EffectState};
 use serde_json::{Value, json};
@@ -51,8 +51,9 @@ fn effect(object: &Value, version: Option<&str>, wanted: &str, state: EffectStat
 async fn put(agent: &mut Agent, effects: impl IntoIterator<Item = EffectContent>) {
     agent.stop().await;
     let store = EdgeStore::open(&agent.database, EdgeOptions::default()).unwrap();
-    let posting =
-        |effect| Posting::Upload(OutboxPut::effect(Clocked::default(), effect).expect("within its limits"));
+    let posting = |effect| {
+        OutboxWrite::Upload(OutboxPut::effect(MonotonicTime::default(), effect).expect("within its limits"))
+    };
     store.post(effects.into_iter().map(posting).collect()).await.unwrap();
     store.close().await;
     agent.run().await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use edgesync_transport::link::{Cause, LinkEvent, LinkHandle};
 use edgesync_transport::tls::{Certificate, Identity, Key, Trust};
 use mosquitto::Mosquitto;
-use site::fleet::{Caller, Fleet, in_sync, mosquitto_files, said, stored};
+use site::fleet::{Caller, Fleet, in_sync, mosquitto_files, output_text, stored};
 use site::{Agent, PATIENCE, Site, config_map, eventually, steadily};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
@@ -85,7 +85,7 @@ impl Scene {
 
     /// Checks that the victim stays connected and receives objects.
     async fn unharmed(&self, what: &str) {
-        let connections = self.victim.counts("/link/connections").await;
+        let connections = self.victim.status_number("/link/connections").await;
         assert_eq!(connections, 1, "{what}: the victim was disconnected");
         let object = config_map(self.objects.fetch_add(1, Ordering::Relaxed));
         self.fleet.cloud.apply([object.clone()]).await;
@@ -232,7 +232,11 @@ async fn assert_foreign_frames_are_counted(scene: &Scene) {
 async fn assert_revoked_node_is_refused(scene: &mut Scene) {
     let (link, mut events) = scene.attacker().await;
     let output = scene.fleet.command(&["node", "revoke", "edge-a"]).await;
-    assert!(output.status.success() && said(&output).contains("1 certificates revoked"), "{}", said(&output));
+    assert!(
+        output.status.success() && output_text(&output).contains("1 certificates revoked"),
+        "{}",
+        output_text(&output)
+    );
     if let Some(mosquitto) = &mut scene.mosquitto {
         link.try_publish(&topic("edge-a", "up"), b"{}".to_vec(), false).unwrap();
         eventually("it is not listened to", PATIENCE, async || {
@@ -265,7 +269,7 @@ async fn assert_revoked_node_is_refused(scene: &mut Scene) {
     let device = scene.fleet.new_device(&scene.site, "edge-a");
     let token = scene.fleet.token(&["--node", "edge-a"]).await;
     let output = scene.fleet.join(&device, &token, &["--force"]).await;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
 }
 
 /// Issues a node certificate from an unknown authority.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
-use site::fleet::{Fleet, ended, identity_of, in_sync, said, stored};
+use site::fleet::{Fleet, ended, identity_of, in_sync, output_text, stored};
 use site::{PATIENCE, Site, config_map, eventually, same_on_both_sides};
 
 fn mode(path: &Path) -> u32 {
@@ -46,7 +46,7 @@ async fn device_joins_with_a_token_and_syncs_over_tls() {
     // A second join changes nothing and does not use the token.
     let before = std::fs::read(identity.join("node.pem")).unwrap();
     let output = fleet.join(&agent, &fleet.token(&["--node", "edge-1"]).await, &[]).await;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     assert_eq!(std::fs::read(identity_of(agent.config()).join("node.pem")).unwrap(), before);
 
     // The log has no refusals for a device that joined.
@@ -64,9 +64,12 @@ async fn refused_joins_say_what_to_do() {
     let first = fleet.new_device(&site, "edge-1");
     let refused = async |agent: &site::Agent, token: &str, expected: &str| {
         let output = fleet.join(agent, token, &[]).await;
-        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-        assert!(said(&output).contains(expected), "{expected}: {}", said(&output));
-        assert!(!said(&output).contains(token.split('.').next_back().unwrap()), "the token is not shown");
+        assert_eq!(output.status.code(), Some(1), "{}", output_text(&output));
+        assert!(output_text(&output).contains(expected), "{expected}: {}", output_text(&output));
+        assert!(
+            !output_text(&output).contains(token.split('.').next_back().unwrap()),
+            "the token is not shown"
+        );
     };
 
     let token = fleet.token(&[]).await;
@@ -83,7 +86,7 @@ async fn refused_joins_say_what_to_do() {
     let token = fleet.token(&[]).await;
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(2).unwrap()).unwrap();
     let id = serde_json::from_slice::<Value>(&claims).unwrap()["jti"].as_str().unwrap().to_owned();
-    let listed = said(&fleet.command(&["token", "list"]).await);
+    let listed = output_text(&fleet.command(&["token", "list"]).await);
     assert!(listed.contains(&id) && !listed.contains(&token[70..]), "{listed}");
     assert!(fleet.command(&["token", "revoke", &id]).await.status.success());
     refused(&second, &token, "revoked").await;
@@ -112,10 +115,10 @@ async fn certificates_are_renewed_without_an_interruption() {
     agent.run_as_configured().await;
     in_sync(&agent).await;
     eventually("the certificate is renewed", Duration::from_secs(90), async || {
-        (agent.counts("/identity/renewals").await > 0).then_some(())
+        (agent.status_number("/identity/renewals").await > 0).then_some(())
     })
     .await;
-    assert_eq!(agent.counts("/link/connections").await, 1, "the connection was not interrupted");
+    assert_eq!(agent.status_number("/link/connections").await, 1, "the connection was not interrupted");
     let renewed = stored(&agent);
     assert_ne!(renewed.identity.certificate().serial(), joined.certificate().serial());
     assert_eq!(
@@ -164,7 +167,7 @@ async fn operators_authenticate_by_certificate_until_revoked() {
     let kubeconfig = async |user: &str, role: &str| {
         let words = ["kubeconfig", "--user", user, "--role", role, "--api", &address, "--server", &socket];
         let output = ask(&words).await;
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         let path = site.path(&format!("{user}.kubeconfig"));
         std::fs::write(&path, &output.stdout).unwrap();
         path.to_str().unwrap().to_owned()
@@ -173,9 +176,9 @@ async fn operators_authenticate_by_certificate_until_revoked() {
     // The kubeconfig contains the address of the API.
     for (file, role) in [(&ada, "admin"), (&eve, "view")] {
         let nodes = ask(&["nodes", "--kubeconfig", file]).await;
-        assert!(nodes.status.success(), "{role}: {}", said(&nodes));
+        assert!(nodes.status.success(), "{role}: {}", output_text(&nodes));
         let token = ask(&["token", "create", "--kubeconfig", file]).await;
-        assert_eq!(token.status.success(), role == "admin", "{}", said(&token));
+        assert_eq!(token.status.success(), role == "admin", "{}", output_text(&token));
     }
     // kubectl accepts the same files.
     let kubectl = async |file: &str, words: &[&str]| {
@@ -185,37 +188,49 @@ async fn operators_authenticate_by_certificate_until_revoked() {
         ended(kubectl).await
     };
     let made = kubectl(&ada, &["create", "secret", "generic", "by-ada", "--from-literal=a=b"]).await;
-    assert!(said(&made).contains("secret/by-ada created"), "{}", said(&made));
+    assert!(output_text(&made).contains("secret/by-ada created"), "{}", output_text(&made));
     let rule = site.path("rule.yaml");
     let spec = "spec: {objects: {kinds: [secrets]}, nodes: {}}";
     let head = "apiVersion: edgesync.io/v1alpha1\nkind: Placement\nmetadata: {name: everywhere, namespace: default}\n";
     std::fs::write(&rule, format!("{head}{spec}\n")).unwrap();
     let placed = kubectl(&ada, &["create", "-f", rule.to_str().unwrap()]).await;
-    assert!(said(&placed).contains("everywhere created"), "{}", said(&placed));
+    assert!(output_text(&placed).contains("everywhere created"), "{}", output_text(&placed));
     let refused = kubectl(&eve, &["get", "secret", "by-ada"]).await;
-    assert!(said(&refused).contains("cannot get secrets with the role 'view'"), "{}", said(&refused));
+    assert!(
+        output_text(&refused).contains("cannot get secrets with the role 'view'"),
+        "{}",
+        output_text(&refused)
+    );
 
     // A kubeconfig overrides the default address of this machine.
     let mut elsewhere = Command::new(edgesync_testkit::programs::cloud());
     elsewhere.args(["nodes", "--kubeconfig", &eve]).env("EDGESYNC_CLOUD_SERVER", site.path("nowhere.sock"));
     let asked = ended(elsewhere).await;
-    assert!(asked.status.success(), "{}", said(&asked));
+    assert!(asked.status.success(), "{}", output_text(&asked));
 
     // TCP clients need a certificate, also those of this machine.
     let without = ask(&["nodes", "--server", &address]).await;
-    assert_eq!(without.status.code(), Some(64), "{}", said(&without));
+    assert_eq!(without.status.code(), Some(64), "{}", output_text(&without));
     let plain = ask(&["nodes", "--server", &format!("http://{}", cloud.api)]).await;
-    assert!(!plain.status.success(), "{}", said(&plain));
+    assert!(!plain.status.success(), "{}", output_text(&plain));
 
     let listed = ask(&["operator", "list", "--server", &socket]).await;
-    let lines = said(&listed);
+    let lines = output_text(&listed);
     for (user, role) in [("ada", "admin"), ("eve", "view"), ("local", "admin")] {
         assert!(lines.lines().any(|line| line.starts_with(user) && line.contains(role)), "{lines}");
     }
     let revoked = ask(&["operator", "revoke", "ada", "--server", &socket]).await;
-    assert!(said(&revoked).contains("operator 'ada': 1 certificates revoked"), "{}", said(&revoked));
+    assert!(
+        output_text(&revoked).contains("operator 'ada': 1 certificates revoked"),
+        "{}",
+        output_text(&revoked)
+    );
     let refused = ask(&["nodes", "--kubeconfig", &ada]).await;
-    assert!(!refused.status.success() && said(&refused).contains("was revoked"), "{}", said(&refused));
+    assert!(
+        !refused.status.success() && output_text(&refused).contains("was revoked"),
+        "{}",
+        output_text(&refused)
+    );
     assert!(ask(&["nodes", "--kubeconfig", &eve]).await.status.success());
 
     // The audit log has their requests, without secrets.
@@ -258,8 +273,8 @@ async fn revoked_removed_and_absent_nodes_show_on_both_sides() {
     let shown = nodes(&fleet).await;
     assert!(shown.iter().any(asleep) && shown[0]["certificateEnds"].is_string(), "{shown:#?}");
     let refused = fleet.command(&["node", "remove", "edge-0"]).await;
-    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
-    assert!(said(&refused).contains("node forget edge-0"), "{}", said(&refused));
+    assert_eq!(refused.status.code(), Some(1), "{}", output_text(&refused));
+    assert!(output_text(&refused).contains("node forget edge-0"), "{}", output_text(&refused));
     assert!(fleet.command(&["node", "forget", "edge-0"]).await.status.success());
     assert_eq!(nodes(&fleet).await, Vec::<Value>::new());
 
@@ -268,8 +283,8 @@ async fn revoked_removed_and_absent_nodes_show_on_both_sides() {
     first.run_as_configured().await;
     in_sync(&first).await;
     let typo = fleet.command(&["node", "revoke", "edge-l"]).await;
-    assert_eq!(typo.status.code(), Some(1), "{}", said(&typo));
-    assert!(said(&typo).contains("node 'edge-l' not found"), "{}", said(&typo));
+    assert_eq!(typo.status.code(), Some(1), "{}", output_text(&typo));
+    assert!(output_text(&typo).contains("node 'edge-l' not found"), "{}", output_text(&typo));
     assert!(fleet.command(&["node", "revoke", "edge-1"]).await.status.success());
     let revoked = fleet.cloud.node("edge-1").await;
     assert_eq!((&revoked["state"], &revoked["ready"]), (&"revoked".into(), &false.into()), "{revoked:#}");
@@ -279,11 +294,15 @@ async fn revoked_removed_and_absent_nodes_show_on_both_sides() {
             first.stop().await;
         }
         let again = fleet.join(&first, &token, &[]).await;
-        assert_eq!(again.status.code(), Some(1), "{}", said(&again));
-        assert!(said(&again).contains("revoked") && said(&again).contains("--force"), "{}", said(&again));
+        assert_eq!(again.status.code(), Some(1), "{}", output_text(&again));
+        assert!(
+            output_text(&again).contains("revoked") && output_text(&again).contains("--force"),
+            "{}",
+            output_text(&again)
+        );
     }
     let anew = fleet.join(&first, &token, &["--force"]).await;
-    assert!(anew.status.success(), "{}", said(&anew));
+    assert!(anew.status.success(), "{}", output_text(&anew));
 
     // A node that is removed.
     let token = fleet.token(&["--node", "edge-2"]).await;
@@ -296,8 +315,8 @@ async fn revoked_removed_and_absent_nodes_show_on_both_sides() {
             second.stop().await;
         }
         let again = fleet.join(&second, &token, &[]).await;
-        assert_eq!(again.status.code(), Some(1), "{}", said(&again));
-        assert!(said(&again).contains("node admit edge-2"), "{}", said(&again));
+        assert_eq!(again.status.code(), Some(1), "{}", output_text(&again));
+        assert!(output_text(&again).contains("node admit edge-2"), "{}", output_text(&again));
     }
 }
 
@@ -309,7 +328,7 @@ async fn agent_waits_for_the_join_and_then_starts() {
     agent.process.start();
     agent.process.logged("not joined, waiting; hint: 'edgesync join", 0).await;
     let joined = fleet.join(&agent, &fleet.token(&["--node", "edge-1"]).await, &[]).await;
-    assert!(joined.status.success(), "{}", said(&joined));
+    assert!(joined.status.success(), "{}", output_text(&joined));
     agent.process.logged("joined, starting", 0).await;
     eventually("it is in sync", PATIENCE, async || {
         let status = agent.client().get::<Value>("/edgesync/v1/status").await.ok()?;
@@ -341,7 +360,7 @@ async fn second_agent_of_the_same_name_does_not_start() {
     let expected = format!("another agent on this machine (process {}) is node 'edge-1'", first.process.id());
     assert!(log.contains(&expected), "{log}");
     assert!(!second.database.exists(), "it has not begun");
-    assert_eq!(first.counts("/link/connections").await, 1, "the first was left alone");
+    assert_eq!(first.status_number("/link/connections").await, 1, "the first was left alone");
     // The name is free as soon as the first agent ends, even by a crash.
     first.crash().await;
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cloudcore::{Fault, Options, Scripted};
 use serde_json::{Value, json};
-use site::fleet::{ended, identity_of, said};
+use site::fleet::{ended, identity_of, output_text};
 use site::{Agent, PATIENCE, Random, Site, Snapshot, edge_rows, eventually};
 
 const NODE: &str = "edge-1";
@@ -48,7 +48,7 @@ fn new_device(site: &Site, rules: &str) -> Agent {
 async fn device(site: &Site, cloud: &Scripted, rules: &str) -> Agent {
     let mut agent = new_device(site, rules);
     let output = join(cloud, &agent, &cloud.token()).await;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     agent.run_as_configured().await;
     agent
 }
@@ -377,7 +377,7 @@ async fn failed_attempts_to_cloudcore_log_one_line_each() {
     agent.settings.text("link.backoff_min", "300ms").text("link.backoff_max", "1s");
     agent.write_config();
     let output = join(&cloud, &agent, &cloud.token()).await;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     cloud.refuse(true);
     let url = cloud.url();
     agent.run_as_configured().await;
@@ -390,12 +390,12 @@ async fn join_service_refusals_say_what_to_do() {
     let agent = new_device(&site, "");
     let output = join(&cloud, &agent, &cloud.expired_token()).await;
     assert!(!output.status.success());
-    assert!(said(&output).contains("expired"), "{}", said(&output));
+    assert!(output_text(&output).contains("expired"), "{}", output_text(&output));
     assert!(!std::fs::read_to_string(agent.config()).unwrap().contains("kubeedge\""), "nothing has changed");
 
     let output = join(&cloud, &agent, &cloud.token()).await;
-    assert!(output.status.success(), "{}", said(&output));
-    let text = said(&output);
+    assert!(output.status.success(), "{}", output_text(&output));
+    let text = output_text(&output);
     assert!(text.contains("CloudCore"), "{text}");
     let pem = std::fs::read_to_string(identity_of(agent.config()).join("node.pem")).unwrap();
     let identity = edgesync_transport::tls::Identity::from_pem("node.pem", &pem).unwrap();

@@ -153,13 +153,13 @@ async fn start_transfer(cloud: &Cloud, agent: &Agent) {
 async fn settled(agent: &Agent) -> u64 {
     let (mut last, mut still) = (u64::MAX, 0);
     eventually("commits end", PATIENCE, async || {
-        let now = agent.counts("/store/revision").await;
+        let now = agent.status_number("/store/revision").await;
         still = if now == last { still + 1 } else { 0 };
         last = now;
         (still >= 10).then_some(())
     })
     .await;
-    agent.counts("/objects/total").await
+    agent.status_number("/objects/total").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,9 +199,9 @@ async fn half_open_link_is_detected_within_the_keepalive() {
     same(&cloud, &agent).await;
     proxy.set(Mode::Stall);
     until_disconnected(&agent, KEEPALIVE + SLACK).await;
-    let cause = agent.says("/link/cause").await;
+    let cause = agent.status_text("/link/cause").await;
     assert!(cause.contains("silent") || cause.contains("timed out"), "{cause}");
-    assert!(agent.says("/cloud/state").await.starts_with("unknown"));
+    assert!(agent.status_text("/cloud/state").await.starts_with("unknown"));
     assert!(!agent.is_in_sync().await);
     cloud.apply(edition(0..10, "second")).await;
     cloud.apply(objects(100..150)).await;
@@ -246,7 +246,7 @@ async fn long_round_trips_converge() {
     cloud.apply(edition(0..20, "second")).await;
     delete(&cloud, 20..30).await;
     assert_eq!(same(&cloud, &agent).await, 390);
-    assert_eq!(agent.counts("/link/connections").await, 1);
+    assert_eq!(agent.status_number("/link/connections").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -259,7 +259,7 @@ async fn dead_cloud_behind_a_broker_is_reported_and_recovers() {
     cloud.apply(objects(0..50)).await;
     same(&cloud, &agent).await;
     let is_gone = async || {
-        let state = agent.says("/cloud/state").await;
+        let state = agent.status_text("/cloud/state").await;
         let gone = state.contains("offline") || state.contains("unreachable");
         (gone && !agent.is_in_sync().await).then_some(())
     };
@@ -278,7 +278,7 @@ async fn dead_cloud_behind_a_broker_is_reported_and_recovers() {
     cloud.run().await;
     cloud.apply(edition(0..10, "second")).await;
     same(&cloud, &agent).await;
-    assert_eq!(agent.counts("/link/connections").await, 1);
+    assert_eq!(agent.status_number("/link/connections").await, 1);
 }
 
 /// A broker and a cloud that welcomes each session and answers nothing else. Reports the names of
@@ -414,9 +414,9 @@ async fn assert_agents_sharing_a_name_are_detected(site: &Site, cloud: &Cloud) {
     drop(one);
     assert_eq!(same(cloud, &two).await, 190);
     // The remaining agent keeps its link.
-    let connections = two.counts("/link/connections").await;
+    let connections = two.status_number("/link/connections").await;
     steadily("the link stays", Duration::from_secs(3), async || {
-        two.counts("/link/connections").await == connections
+        two.status_number("/link/connections").await == connections
     })
     .await;
 }
@@ -534,7 +534,8 @@ async fn assert_idle_link_carries_only_pings(site: &Site, cloud: &Cloud) {
     .await;
     cloud.apply(objects(0..20)).await;
     same(cloud, &agent).await;
-    let traffic = async || (agent.counts("/link/bytesIn").await, agent.counts("/link/bytesOut").await);
+    let traffic =
+        async || (agent.status_number("/link/bytesIn").await, agent.status_number("/link/bytesOut").await);
     let (mut before, mut quiet) = ((0, 0), 0);
     eventually("the last confirmation is through", PATIENCE, async || {
         let now = traffic().await;

@@ -40,7 +40,7 @@ impl Scripted {
 
     async fn say(&self, frame: Up) {
         let topic = format!("edgesync/v1/nodes/{NODE}/up");
-        self.forger.say(&topic, &frame.encode(usize::MAX).unwrap()).await;
+        self.forger.send(&topic, &frame.encode(usize::MAX).unwrap()).await;
     }
 
     async fn hello(&mut self) {
@@ -73,7 +73,7 @@ impl Scripted {
     }
 
     async fn hears(&mut self) -> Received {
-        Received::decode(&self.forger.hears().await, &mut Budget::of(MAX_FRAME), MAX_FRAME).unwrap()
+        Received::decode(&self.forger.receive().await, &mut Budget::of(MAX_FRAME), MAX_FRAME).unwrap()
     }
 
     async fn requested(&mut self) -> HelloRequest {

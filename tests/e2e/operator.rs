@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use edgesync_testkit::kubectl::{Cluster, Edge, Kubectl};
-use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, said, stored};
+use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, output_text, stored};
 use edgesync_testkit::site::{
     Agent, PATIENCE, Site, eventually, object, objects, same_on_both_sides, secret,
 };
@@ -23,8 +23,8 @@ async fn on_its_machine(site: &Site, words: &[&str]) -> Output {
 
 #[track_caller]
 fn ends_with(code: i32, output: &Output) -> String {
-    assert_eq!(output.status.code(), Some(code), "{}", said(output));
-    said(output)
+    assert_eq!(output.status.code(), Some(code), "{}", output_text(output));
+    output_text(output)
 }
 
 fn text(path: &Path) -> &str {
@@ -118,7 +118,7 @@ async fn node_commands_accept_several_nodes() {
     states("in sync").await;
     // An unknown node is reported and does not stop the command for the others.
     let output = fleet.command(&["node", "revoke", "edge-1", "nobody", "edge-2"]).await;
-    assert!(ends_with(1, &output).contains("nobody"), "{}", said(&output));
+    assert!(ends_with(1, &output).contains("nobody"), "{}", output_text(&output));
     states("revoked").await;
     ends_with(0, &fleet.command(&both("forget")).await);
     states("").await;
@@ -134,7 +134,7 @@ async fn cloud_side_without_a_tls_api_serves_its_socket() {
     ends_with(0, &fleet.command(&["nodes"]).await);
     assert!(ends_with(0, &fleet.command(&["page"]).await).contains("/page/#key="));
     let refused = fleet.command(&["kubeconfig", "--api", "https://cloud.example:10551"]).await;
-    assert!(ends_with(1, &refused).contains("hint: set api.listen"), "{}", said(&refused));
+    assert!(ends_with(1, &refused).contains("hint: set api.listen"), "{}", output_text(&refused));
     assert!(!fleet.cloud.kubeconfig.exists(), "no kubeconfig without an address");
 }
 

@@ -4,7 +4,7 @@
 
 use edgesync_testkit::site;
 use serde_json::{Value, json};
-use site::fleet::{ended, said};
+use site::fleet::{ended, output_text};
 use site::{Agent, Cloud, PATIENCE, Site, config_map, eventually, sized};
 use std::process::Command;
 
@@ -158,7 +158,7 @@ async fn explain_placement_says_why_an_object_is_on_a_node() {
         let mut command = Command::new(edgesync_testkit::programs::cloud());
         command.args(["explain-placement", "edge-1", object, "-n", "plant-0"]);
         command.env("EDGESYNC_CLOUD_SERVER", &cloud.socket);
-        said(&ended(command).await)
+        output_text(&ended(command).await)
     };
     let small = config_map(0)["metadata"]["name"].as_str().unwrap().to_owned();
     let held = eventually("what is held is said", PATIENCE, async || {

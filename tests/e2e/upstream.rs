@@ -186,10 +186,10 @@ async fn lease_renewals_are_not_written_to_the_nodes_disk() {
             ["status", "events", "bulk"].into_iter().all(|lane| waiting(lane) == Some(0))
         })
         .await;
-    let commits = agent.counts("/store/commits").await;
-    let leases = agent.counts("/counters/leases").await;
+    let commits = agent.status_number("/store/commits").await;
+    let leases = agent.status_number("/counters/leases").await;
     agent.until("three renewals", |status| status["counters"]["leases"].as_u64() >= Some(leases + 3)).await;
-    assert_eq!(agent.counts("/store/commits").await, commits);
+    assert_eq!(agent.status_number("/store/commits").await, commits);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -249,7 +249,7 @@ async fn full_outbox_drops_the_oldest_items_and_reports_it() {
     for number in 0..EVENTS {
         report(&agent, &format!("door-{number:04}"), "open").await;
     }
-    let dropped = agent.counts("/outbox/bulk/dropped").await;
+    let dropped = agent.status_number("/outbox/bulk/dropped").await;
     assert!(dropped >= (EVENTS - ROOM) as u64, "{dropped}");
     cloud.run().await;
     let overflow = until_event(&cloud, "OutboxOverflow").await;
@@ -293,7 +293,7 @@ async fn local_programs_set_only_the_status_of_an_object() {
         assert_eq!(agent.get(&pod).await.unwrap()["status"]["phase"], phase, "what waits is shown");
         assert_eq!(shown["spec"], before["spec"]);
     }
-    assert_eq!(agent.counts("/outbox/status/waiting").await, 1, "one for each object");
+    assert_eq!(agent.status_number("/outbox/status/waiting").await, 1, "one for each object");
     cloud.run().await;
     eventually("the status arrives", PATIENCE, async || {
         (status_of(&cloud, &pod).await["phase"] == "Running").then_some(())

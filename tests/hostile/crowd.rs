@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use edgesync_api::Client;
+use edgesync_protocol::apply::Totals;
 use edgesync_protocol::digest::Epoch;
-use edgesync_protocol::replica::Totals;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -141,14 +141,14 @@ async fn node_supplied_text_forges_no_log_lines() {
         max_frame: DEFAULT_MAX_FRAME,
         max_object: DEFAULT_MAX_OBJECT,
     };
-    forger.say(&up, &Up::Hello(hello).encode(1024).unwrap()).await;
-    forger.hears().await;
+    forger.send(&up, &Up::Hello(hello).encode(1024).unwrap()).await;
+    forger.receive().await;
     let rejected = json!([{ "uid": placed["uid"], "resourceVersion": placed["resourceVersion"], "reason": "Invalid", "message": forged }]);
     let mut report = serde_json::to_value(Report { session: "s".into(), ..Report::default() }).unwrap();
     report["type"] = "Report".into();
     report["protocol"] = 1.into();
     report["rejected"] = rejected;
-    forger.say(&up, report.to_string().as_bytes()).await;
+    forger.send(&up, report.to_string().as_bytes()).await;
     let line = cloud.process.logged("all is well", 0).await;
     assert!(line.contains("rejected an object") && !line.contains('\u{1b}'), "{line}");
     assert!(!cloud.process.log().iter().any(|line| line.starts_with("2026-11-22T00:00:00.000000Z")));

@@ -5,7 +5,7 @@ use edgesync_testkit::site;
 use std::time::Duration;
 
 use serde_json::Value;
-use site::fleet::{Fleet, in_sync, mosquitto_files, said};
+use site::fleet::{Fleet, in_sync, mosquitto_files, output_text};
 use site::{Agent, PATIENCE, Site, eventually, secret, steadily};
 
 /// Secrets are placed on nodes in the north.
@@ -26,7 +26,7 @@ async fn device(fleet: &Fleet, site: &Site, node: &str, token: &[&str]) -> Agent
     agent.write_config();
     let token = fleet.token(&[&["--node", node], token].concat()).await;
     let output = fleet.join(&agent, &token, &[]).await;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     agent.run_as_configured().await;
     eventually("the node has reported", PATIENCE, async || {
         labels(fleet, node).await["kubernetes.io/os"].is_string().then_some(())
@@ -91,27 +91,28 @@ async fn tokens_for_any_device_cannot_take_a_revoked_or_removed_name() {
     fleet.cloud.in_sync("edge-gone", 0).await;
     for act in ["revoke", "remove"] {
         let output = fleet.command(&["node", act, "edge-gone"]).await;
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         let image = fleet.token(&["--uses", "500"]).await;
         let output = fleet.join(&fleet.new_device(&Site::new(), "edge-gone"), &image, &[]).await;
         assert!(
-            !output.status.success() && said(&output).contains("node forget edge-gone"),
+            !output.status.success() && output_text(&output).contains("node forget edge-gone"),
             "{}",
-            said(&output)
+            output_text(&output)
         );
     }
     gone.process.kill();
     let output = fleet.command(&["node", "forget", "edge-gone"]).await;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     assert!(
-        said(&fleet.command(&["node", "forget", "edge-gone"]).await).contains("node 'edge-gone' not found")
+        output_text(&fleet.command(&["node", "forget", "edge-gone"]).await)
+            .contains("node 'edge-gone' not found")
     );
     assert_eq!(fleet.cloud.state("edge-gone").await, "");
     let other = Site::new();
     let image = fleet.token(&["--uses", "500"]).await;
     let mut fresh = fleet.new_device(&other, "edge-gone");
     let output = fleet.join(&fresh, &image, &[]).await;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     fresh.run_as_configured().await;
     fleet.cloud.in_sync("edge-gone", 0).await;
 }
@@ -128,12 +129,12 @@ async fn revoked_device_behind_mosquitto_stays_ignored_after_a_rejoin() {
     in_sync(&stolen).await;
     let mistyped = fleet.command(&["node", "revoke", "edge-l"]).await;
     assert!(
-        !mistyped.status.success() && said(&mistyped).contains("node 'edge-l' not found"),
+        !mistyped.status.success() && output_text(&mistyped).contains("node 'edge-l' not found"),
         "{}",
-        said(&mistyped)
+        output_text(&mistyped)
     );
     let output = fleet.command(&["node", "revoke", "edge-1"]).await;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     let elsewhere = Site::new();
     let mut fresh = fleet.device(&elsewhere, "edge-1").await;
     // The broker has the old list: it accepts the thief, who sends Hello and waits for Secrets.
@@ -152,7 +153,7 @@ async fn revoked_device_behind_mosquitto_stays_ignored_after_a_rejoin() {
     std::fs::copy(renewed.join("revoked.crl"), site.path("mosquitto/revoked.crl")).unwrap();
     running.restart();
     let output = fleet.command(&["node", "admit", "edge-1", "--broker-updated"]).await;
-    assert!(said(&output).contains("1 revoked certificates"), "{}", said(&output));
+    assert!(output_text(&output).contains("1 revoked certificates"), "{}", output_text(&output));
     assert!(stolen.get(&secret(1)).await.is_none());
     // Simulates another machine: on one machine only one agent of a name runs for an address.
     stolen.stop().await;
@@ -182,7 +183,7 @@ async fn revocation_takes_effect_even_if_the_crl_cannot_be_written() {
     std::fs::remove_file(&list).unwrap();
     std::fs::create_dir(&list).unwrap();
     let output = fleet.command(&["node", "revoke", "edge-1"]).await;
-    assert!(!output.status.success() && said(&output).contains("brokers"), "{}", said(&output));
+    assert!(!output.status.success() && output_text(&output).contains("brokers"), "{}", output_text(&output));
     eventually("its connection is cut", PATIENCE, async || {
         (!stolen.is_connected().await && fleet.cloud.state("edge-1").await == "revoked").then_some(())
     })

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use edgesync_object::Budget;
 use edgesync_protocol::digest::Digest;
 use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Received, Up};
-use edgesync_protocol::upload::{Content, RefusedReason, Taken};
+use edgesync_protocol::upload::{Content, IngestCursor, RefusedReason};
 
 const LIMIT: usize = DEFAULT_MAX_FRAME as usize;
 const MAX_OBJECT: usize = DEFAULT_MAX_OBJECT as usize;
@@ -201,7 +201,7 @@ fn example_confirm_answers_an_example_upload() {
     let Received::UploadConfirm(confirm) = decode_down(&confirm) else { panic!("must be a confirm") };
     let answered = frames().filter(|example| example.r#type == "Upload").any(|example| {
         let Up::Upload(upload) = decode_up(&example) else { panic!("must be an upload") };
-        let mut taken = Taken { outbox: confirm.outbox.clone(), last: confirm.last };
+        let mut taken = IngestCursor { outbox: confirm.outbox.clone(), last: confirm.last };
         taken.begin(&upload.outbox, upload.lane, upload.confirmed);
         let refused = |seq| confirm.refused.iter().any(|refused| refused.seq == seq);
         !upload.items.is_empty()

@@ -8,7 +8,7 @@ use crate::store::support;
 use std::collections::BTreeMap;
 
 use edgesync::store::{EdgeOptions, EdgeStore, LocalKind, OutboxLimits, Writing};
-use edgesync_protocol::replica::Totals;
+use edgesync_protocol::apply::Totals;
 use edgesync_protocol::upload::Lane;
 use edgesync_store::StoreError;
 use rusqlite::ffi;

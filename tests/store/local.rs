@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use edgesync::store::{
-    Clocked, EVENT_SECONDS, EdgeStore, LocalKind, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES,
-    MAX_LEASES, Scan,
+    EVENT_SECONDS, EdgeStore, LocalKind, LocalRefusal, LocalWrite, MAX_EVENTS, MAX_EVENTS_BYTES, MAX_LEASES,
+    MonotonicTime, Scan,
 };
 use edgesync_store::StoreError;
 use support::*;
@@ -18,8 +18,10 @@ use support::*;
 use LocalKind::{Event, Lease};
 
 async fn create(store: &EdgeStore, kind: LocalKind, name: &str, text: &str) -> u64 {
-    let outcome =
-        store.write_local(LocalWrite::Create(local(kind, name, text)), Clocked::default()).await.unwrap();
+    let outcome = store
+        .write_local(LocalWrite::Create(local(kind, name, text)), MonotonicTime::default())
+        .await
+        .unwrap();
     outcome.unwrap().version
 }
 
@@ -37,7 +39,7 @@ async fn local_versions_grow_across_restarts_and_crashes() {
         last = lease.version;
         if round % 5 == 0 {
             let gone = store
-                .write_local(LocalWrite::Remove(lease, last), Clocked::default())
+                .write_local(LocalWrite::Remove(lease, last), MonotonicTime::default())
                 .await
                 .unwrap()
                 .unwrap();
@@ -64,7 +66,8 @@ async fn local_versions_grow_across_restarts_and_crashes() {
 async fn local_writes_are_refused_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
-    let refused = async |write| store.write_local(write, Clocked::default()).await.unwrap().unwrap_err();
+    let refused =
+        async |write| store.write_local(write, MonotonicTime::default()).await.unwrap().unwrap_err();
     let version = create(&store, Lease, "a", "1").await;
     assert_eq!(refused(LocalWrite::Create(local(Lease, "a", "2"))).await, LocalRefusal::Exists);
     assert_eq!(
@@ -84,7 +87,7 @@ async fn local_writes_are_refused_with_a_reason() {
     // Existing Leases can still be updated, and a removal frees a slot.
     let held = write_local(&store, local(Lease, "a", "2")).await.unwrap();
     store
-        .write_local(LocalWrite::Remove(held.clone(), held.version), Clocked::default())
+        .write_local(LocalWrite::Remove(held.clone(), held.version), MonotonicTime::default())
         .await
         .unwrap()
         .unwrap();

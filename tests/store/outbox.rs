@@ -12,8 +12,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use edgesync::store::{
-    Clocked, EdgeStore, LocalKind, LocalRefusal, LocalWrite, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut,
-    OutboxState, Posting, TIME_CORRECTED, event_key,
+    EdgeStore, LocalKind, LocalRefusal, LocalWrite, MAX_UPLOAD_BYTES, MonotonicTime, OutboxLimits, OutboxPut,
+    OutboxState, OutboxWrite, TIME_CORRECTED, event_key,
 };
 use edgesync_protocol::upload::{Lane, Lanes};
 use support::*;
@@ -195,8 +195,8 @@ async fn item_that_cannot_fit_drops_only_itself() {
     assert!(store.outbox_item(Bulk, "b".into()).await.unwrap().unwrap().contains("xxx"));
     // Neither oversized items nor invalid JSON can ever be sent.
     put(&store, Status, "s2", &"x".repeat(MAX_UPLOAD_BYTES)).await;
-    let put = OutboxPut { lane: Status, key: "k".into(), at: Clocked::default(), content: "{".into() };
-    store.post(vec![Posting::Upload(put)]).await.unwrap();
+    let put = OutboxPut { lane: Status, key: "k".into(), at: MonotonicTime::default(), content: "{".into() };
+    store.post(vec![OutboxWrite::Upload(put)]).await.unwrap();
     assert_eq!((state(&store).marks.rows, state(&store).dropped), (lanes(1, 0, 1), lanes(2, 1, 2)));
     let bytes = state(&store).bytes;
     assert!(bytes.status > 2000 && bytes.bulk > 1000 && bytes.status + bytes.bulk <= 4000, "{bytes:?}");
@@ -291,14 +291,14 @@ async fn postings_of_one_call_are_committed_atomically() {
     let event = local(LocalKind::Event, "started", "1");
     let postings = || {
         vec![
-            Posting::Event {
+            OutboxWrite::Event {
                 lane: Events,
                 key: event_key(&event.namespace, &event.name),
-                at: Clocked::default(),
+                at: MonotonicTime::default(),
                 object: event.clone(),
             },
             upload(Status, "node", "1"),
-            Posting::Note("run", "clean".into()),
+            OutboxWrite::Metadata("run", "clean".into()),
         ]
     };
     store.post(postings()).await.unwrap();
@@ -320,7 +320,8 @@ async fn postings_of_one_call_are_committed_atomically() {
 async fn local_events_enter_the_outbox_and_leases_do_not() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
-    let write = async |write| store.write_local(write, Clocked { boot: 1, since_boot: 2 }).await.unwrap();
+    let write =
+        async |write| store.write_local(write, MonotonicTime { boot: 1, since_boot: 2 }).await.unwrap();
     let event = |text| local(LocalKind::Event, "e", text);
     let held = write(LocalWrite::Create(event("1"))).await.unwrap();
     write(LocalWrite::Put(local(LocalKind::Lease, "l", "1"))).await.unwrap();
@@ -396,14 +397,14 @@ async fn event_times_from_before_the_clock_was_set_are_corrected() {
         event.body = event.body.replacen('{', times, 1);
         event
     };
-    let clocked = |since_boot| Clocked { boot: 7, since_boot };
+    let clocked = |since_boot| MonotonicTime { boot: 7, since_boot };
     for number in 0..400 {
         store.write_local(LocalWrite::Create(event(number)), clocked(number)).await.unwrap().unwrap();
     }
     let object = event(999);
     let key = event_key(&object.namespace, &object.name);
-    store.post(vec![Posting::Event { lane: Events, key, at: clocked(5), object }]).await.unwrap();
-    let other_boot = Clocked { boot: 6, since_boot: 0 };
+    store.post(vec![OutboxWrite::Event { lane: Events, key, at: clocked(5), object }]).await.unwrap();
+    let other_boot = MonotonicTime { boot: 6, since_boot: 0 };
     store.write_local(LocalWrite::Create(event(500)), other_boot).await.unwrap().unwrap();
     put(&store, Status, "node", "1970-01-01T00:00:10.000000Z").await;
     let forward = 86_400_000 * 365;

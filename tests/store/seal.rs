@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use edgesync::store::{EdgeOptions, EdgeStore, Observer, Part, Scan, ScanRow, Told};
+use edgesync::store::{CommitListener, CommittedChanges, EdgeOptions, EdgeStore, Part, Scan, ScanRow};
 use edgesync_object::{Resource, Scope};
 use edgesync_protocol::change::{Change, Delete, Put};
 use edgesync_protocol::upload::Lane;
@@ -140,13 +140,13 @@ fn keys_in_file(directory: &Path) -> Vec<u32> {
 
 /// Records the commits that the store reports.
 #[derive(Default)]
-struct Notes(Mutex<Vec<Told>>);
+struct Notes(Mutex<Vec<CommittedChanges>>);
 
-impl Observer for Notes {
+impl CommitListener for Notes {
     fn appetite(&self) -> usize {
         1 << 20
     }
-    fn committed(&self, told: Told) {
+    fn committed(&self, told: CommittedChanges) {
         self.0.lock().unwrap().push(told);
     }
     fn closed(&self) {}

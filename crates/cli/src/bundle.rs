@@ -40,7 +40,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 const JOB_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A blocking job that runs on its own thread.
-pub type Beside = Box<dyn FnOnce() -> String + Send>;
+pub type BlockingJob = Box<dyn FnOnce() -> String + Send>;
 
 /// Named files of a bundle.
 #[derive(Default)]
@@ -63,7 +63,7 @@ impl Bundle {
     }
 
     /// Adds the output of blocking jobs, with a note for each that times out.
-    pub async fn beside(&mut self, works: [(&str, Beside); 3]) {
+    pub async fn beside(&mut self, works: [(&str, BlockingJob); 3]) {
         for (name, work) in works {
             let done = timeout(JOB_TIMEOUT, tokio::task::spawn_blocking(work)).await;
             let text = done.ok().and_then(Result::ok);

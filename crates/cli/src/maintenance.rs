@@ -22,7 +22,7 @@ pub fn write_bundle(bundle: &Bundle, file: &Path) -> anyhow::Result<u8> {
         return refused(&format!("{error}{}", if exists { "; hint: name a new file" } else { "" }));
     }
     let mut out = io::stdout();
-    let mut sheet = Sheet(&mut out);
+    let mut sheet = KeyValueSheet(&mut out);
     sheet.line("archive", format!("{}, {}", file.display(), size(packed.len() as u64)))?;
     for (name, content) in bundle.files() {
         sheet.line("", format!("{name}, {}", size(content.len() as u64)))?;
@@ -38,9 +38,9 @@ pub fn refused(why: &str) -> anyhow::Result<u8> {
 }
 
 /// Prints lines of a name and a value.
-pub struct Sheet<'a>(pub &'a mut dyn Write);
+pub struct KeyValueSheet<'a>(pub &'a mut dyn Write);
 
-impl Sheet<'_> {
+impl KeyValueSheet<'_> {
     pub fn line(&mut self, name: &str, value: impl Display) -> anyhow::Result<()> {
         writeln!(self.0, "{name:<10} {value}").map_err(CliError::Output)?;
         Ok(())

@@ -27,7 +27,7 @@ pub async fn syncs(
 }
 
 /// Source of ObjectSyncs and ClusterObjectSyncs.
-pub trait Lists {
+pub trait RecordSource {
     /// Returns one page of the records of a kind, starting at `from`, and the token of the next
     /// page, if there is one. The page contains at least the records of `node`, if that is given.
     fn page(
@@ -38,7 +38,7 @@ pub trait Lists {
     ) -> impl Future<Output = Result<(Vec<Box<RawValue>>, Option<String>), CliError>>;
 }
 
-impl Lists for Client {
+impl RecordSource for Client {
     async fn page(
         &self,
         kind: &Resource,
@@ -53,7 +53,7 @@ impl Lists for Client {
 
 /// Prints the records like [`syncs`], from any source.
 pub async fn syncs_of(
-    lists: &impl Lists,
+    lists: &impl RecordSource,
     node: Option<&str>,
     output: Output,
     now: Timestamp,

@@ -5,7 +5,7 @@
 use rusqlite::Connection;
 
 use super::change::ChangeKind;
-use super::observer::KindName;
+use super::commit_listener::KindName;
 use super::stored::Stored;
 use edgesync_object::objectsync;
 

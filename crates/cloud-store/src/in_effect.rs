@@ -17,7 +17,7 @@ use edgesync_object::objectsync::{EFFECT_STATE_LABEL, IN_EFFECT_LABEL};
 use edgesync_object::{NodeName, Object, Resource, ResourceVersion, kinds, name};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::Epoch;
-use edgesync_protocol::upload::{EffectContent, EffectState, Lane, Taken};
+use edgesync_protocol::upload::{EffectContent, EffectState, IngestCursor, Lane};
 use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 
@@ -75,7 +75,7 @@ pub struct Standing {
     /// The [`key_of`] the version in effect, and the state; by the [`key_of`] the UID.
     objects: HashMap<u64, (u64, EffectState)>,
     counts: StandingCounts,
-    taken: Taken,
+    taken: IngestCursor,
 }
 
 /// Returns the hash that represents a UID or a version.

@@ -7,7 +7,7 @@
 //!   the transaction of the change. Callers are answered after the commit.
 //! - No version is issued twice, even if the file is replaced by an older copy (`versions`).
 //! - A [`Feed`] yields every committed change of an object that can be placed, in order and once.
-//!   An [`Observer`] receives every change of every kind, with the previous state. Exceptions:
+//!   An [`CommitListener`] receives every change of every kind, with the previous state. Exceptions:
 //!   renewals of node Leases ([`CloudStore::renew_leases`]) and documents get versions, but no
 //!   notification.
 //! - A [`CloudSnapshot`] shows one commit for as long as it is open.
@@ -19,6 +19,7 @@
 
 mod change;
 mod check;
+mod commit_listener;
 mod documents;
 mod error;
 mod expiry;
@@ -32,7 +33,6 @@ mod leases;
 mod namespaces;
 mod nodes;
 mod objects;
-mod observer;
 mod open;
 mod read;
 mod rules;
@@ -65,6 +65,7 @@ use state::CloudState;
 
 pub use change::{ChangeKind, FeedChange};
 pub use check::CheckReport;
+pub use commit_listener::{CommitListener, KindName, WatchChange};
 pub use documents::{Document, NodeEffect};
 pub use error::{CloudError, OpenError};
 pub use feed::{Feed, FeedItem};
@@ -73,7 +74,6 @@ pub use history::{HistoryBound, HistoryLimits};
 pub use in_effect::{InEffect, Standing, StandingCounts, effect_labels, key_of};
 pub use leases::LeaseRenewal;
 pub use nodes::{NodeFacts, Recorded};
-pub use observer::{KindName, Observer, WatchChange};
 pub use open::CloudOptions;
 pub use read::{Cursor, HistoryPage, HistoryQuery, MAX_BODIES};
 pub use rules::RuleStatus;
@@ -97,7 +97,7 @@ pub struct CloudStore {
 
 struct Shared {
     feed: broadcast::WeakSender<FeedChange>,
-    observer: Arc<OnceLock<Arc<dyn Observer>>>,
+    observer: Arc<OnceLock<Arc<dyn CommitListener>>>,
     last_version: Arc<AtomicU64>,
     issued: Mutex<Arc<Issued>>,
     incarnation: Mutex<Arc<str>>,
@@ -231,7 +231,7 @@ impl CloudStore {
     ///
     /// # Errors
     /// [`StoreError::Internal`] if one is registered already, or the store's.
-    pub async fn observe(&self, observer: Arc<dyn Observer>) -> Result<(), CloudError> {
+    pub async fn observe(&self, observer: Arc<dyn CommitListener>) -> Result<(), CloudError> {
         self.shared
             .observer
             .set(observer)

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use rusqlite::{Connection, Row};
 
 use super::change::ChangeKind;
+use super::commit_listener::KindName;
 use super::history::Partition;
 use super::nodes::record_before;
 use super::objects::resource_id;
-use super::observer::KindName;
 use super::{CloudError, WatchChange};
 use edgesync_object::{OmittedFields, Resource, Scope};
 use edgesync_protocol::cloud::Loaded;

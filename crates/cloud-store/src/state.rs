@@ -12,9 +12,9 @@ use tokio::sync::broadcast;
 
 use super::CloudError;
 use super::change::{ChangeKind, FeedChange};
+use super::commit_listener::{CommitListener, KindName, WatchChange};
 use super::gone::Gone;
 use super::history::{HistoryLimits, Partition};
-use super::observer::{KindName, Observer, WatchChange};
 use super::stored::Stored;
 use super::versions::{Counters, micros};
 use edgesync_placement::{Summary, concerns};
@@ -35,8 +35,8 @@ pub(super) struct CloudState {
     pending: Vec<FeedChange>,
     feed: broadcast::Sender<FeedChange>,
     /// Slot in which the observer is registered.
-    observers: Arc<OnceLock<Arc<dyn Observer>>>,
-    observer: Option<Arc<dyn Observer>>,
+    observers: Arc<OnceLock<Arc<dyn CommitListener>>>,
+    observer: Option<Arc<dyn CommitListener>>,
     unpublished: Vec<WatchChange>,
     unpublished_bytes: usize,
     /// Kinds used in the open transaction, by id.
@@ -114,7 +114,7 @@ impl CloudState {
     pub(super) fn new(
         counters: Counters,
         feed: broadcast::Sender<FeedChange>,
-        observers: Arc<OnceLock<Arc<dyn Observer>>>,
+        observers: Arc<OnceLock<Arc<dyn CommitListener>>>,
         last_version: Arc<AtomicU64>,
         limits: HistoryLimits,
         lock: File,
@@ -278,7 +278,7 @@ impl WriterHooks for CloudState {
     }
 
     fn log_too_long(&mut self) {
-        let lists = self.snapshots.as_ref().map_or(0, Snapshots::give_up);
+        let lists = self.snapshots.as_ref().map_or(0, Snapshots::end_all);
         if lists > 0 {
             tracing::info!(lists, "write-ahead log too large: open lists closed");
         }

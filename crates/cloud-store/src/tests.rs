@@ -88,9 +88,9 @@ async fn put_member(
 
 /// Records all notifications of an observer: the changes, and the newest version after each commit.
 #[derive(Default)]
-pub(super) struct Told(std::sync::Mutex<(Vec<(ChangeKind, String)>, u64)>);
+pub(super) struct ObservedCommits(std::sync::Mutex<(Vec<(ChangeKind, String)>, u64)>);
 
-impl Told {
+impl ObservedCommits {
     pub(super) fn changes(&self) -> Vec<(ChangeKind, String)> {
         self.0.lock().unwrap().0.clone()
     }
@@ -100,7 +100,7 @@ impl Told {
     }
 }
 
-impl Observer for Told {
+impl CommitListener for ObservedCommits {
     fn begin(&self, version: u64) {
         self.0.lock().unwrap().1 = version;
     }

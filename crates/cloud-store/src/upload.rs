@@ -1,5 +1,5 @@
 //! Ingests items of node outboxes exactly once: effect and sequence number are stored in one
-//! transaction, by the rule of [`edgesync_protocol::upload::Taken`].
+//! transaction, by the rule of [`edgesync_protocol::upload::IngestCursor`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use edgesync_object::{NodeName, Object, ObjectKey, Problems, Resource, Scope};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::node::NodeReport;
-use edgesync_protocol::upload::{EffectContent, Lane, Lanes, Refused, RefusedReason, Taken};
+use edgesync_protocol::upload::{EffectContent, IngestCursor, Lane, Lanes, Refused, RefusedReason};
 use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 use edgesync_store::writer::WriterHooks;
@@ -79,7 +79,7 @@ pub enum Effect {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadOutcome {
     /// Sequence numbers after the batch.
-    pub taken: Taken,
+    pub taken: IngestCursor,
     /// Refusals among the new items.
     pub refused: Vec<Refused>,
     /// Events of the node that were deleted to make room for its newer ones.
@@ -377,20 +377,20 @@ impl Tx<'_> {
         Ok((free.ok_or_else(taken)?, None))
     }
 
-    fn taken(&self, node: &NodeName) -> rusqlite::Result<Taken> {
+    fn taken(&self, node: &NodeName) -> rusqlite::Result<IngestCursor> {
         let found = self
             .conn
             .prepare_cached("SELECT outbox, status, events, bulk FROM node_outboxes WHERE node = ?1")?
             .query_row([node.as_str()], |row| {
                 let number = |index| row.get(index).map(i64::cast_unsigned);
                 let last = Lanes { status: number(1)?, events: number(2)?, bulk: number(3)? };
-                Ok(Taken { outbox: row.get(0)?, last })
+                Ok(IngestCursor { outbox: row.get(0)?, last })
             })
             .optional()?;
         Ok(found.unwrap_or_default())
     }
 
-    fn save_taken(&self, node: &NodeName, taken: &Taken) -> rusqlite::Result<()> {
+    fn save_taken(&self, node: &NodeName, taken: &IngestCursor) -> rusqlite::Result<()> {
         let Lanes { status, events, bulk } = taken.last;
         self.conn
             .prepare_cached(

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::history::Lengths;
 use edgesync_protocol::cloud::Issued;
-use edgesync_protocol::timing::Lead;
+use edgesync_protocol::timing::ClockJumpDetector;
 use edgesync_store::StoreError;
 
 /// Limit of the recorded openings. Versions before the oldest recorded one count as issued.
@@ -21,7 +21,7 @@ pub(super) struct Counters {
     /// Extents of the history.
     pub(super) history: Lengths,
     /// Lead of the wall clock over the boot-time clock at the last check.
-    pub(super) lead: Lead,
+    pub(super) lead: ClockJumpDetector,
 }
 
 /// State found and recorded by opening a file.
@@ -119,7 +119,7 @@ pub(super) fn open(conn: &mut Connection, now: jiff::Timestamp, fresh: &str) -> 
     let history = Lengths::open(&tx, base)?;
     let issued = issued(&tx)?;
     tx.commit()?;
-    let counters = Counters { last: base, history, lead: Lead::default() };
+    let counters = Counters { last: base, history, lead: ClockJumpDetector::default() };
     Ok(Opened { counters, issued, incarnation })
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use edgesync_api::Client;
-use edgesync_cli::bundle::{Beside, Bundle, Redactor, answered, journal, list, system};
+use edgesync_cli::bundle::{BlockingJob, Bundle, Redactor, answered, journal, list, system};
 use edgesync_cli::check::Report;
 use edgesync_cloud_store::inspect;
 use edgesync_config as config;
@@ -49,7 +49,7 @@ pub(crate) async fn collect(config_path: &Path, report: &Report) -> Bundle {
     bundle.json("nodes.json", &nodes.unwrap_or_else(|problem| json!({ "error": problem })));
     bundle.metrics(&client).await;
     let (own, store) = (config.clone(), config.store.path.clone());
-    let beside: [(&str, Beside); 3] = [
+    let beside: [(&str, BlockingJob); 3] = [
         ("directories.txt", Box::new(move || directories(&own))),
         ("system.txt", Box::new(move || system(&store))),
         ("journal.txt", Box::new(|| journal("edgesync-cloud.service"))),

@@ -14,9 +14,9 @@ use super::message::{self, Incoming};
 use super::outbound::Outbound;
 use super::types::BridgeEffect;
 use edgesync_object::time::rfc3339_micros;
+use edgesync_protocol::apply::Totals;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::frame::Lease;
-use edgesync_protocol::replica::Totals;
 use edgesync_protocol::timing::{Now, backoff, earlier};
 
 /// The namespace of node Leases.

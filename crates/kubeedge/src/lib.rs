@@ -52,9 +52,9 @@ mod tests;
 mod types;
 mod upload;
 
+use edgesync_protocol::apply::Totals;
 use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::frame::{Confirm, Hello, Received, Report, Up, Welcome};
-use edgesync_protocol::replica::Totals;
 use edgesync_protocol::timing::Now;
 
 pub(crate) use lease::Marker;

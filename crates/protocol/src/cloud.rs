@@ -43,12 +43,12 @@ use super::digest::{Epoch, Tally};
 use super::fault;
 use super::frame::{Confirm, Down, Up};
 use super::timing::{Now, earlier};
-use super::upload::{Lane, Lease, Refused, Taken, Upload};
+use super::upload::{IngestCursor, Lane, Lease, Refused, Upload};
 pub use desired::{Desired, DesiredState};
 pub use ledger::{LedgerFacts, Records};
 pub use types::{
-    CloudConfig, CloudCounters, CloudEffect, CloudNotice, CloudPhase, Issued, Loaded, Record, RecordBatch,
-    Refusal, Stands,
+    CloudConfig, CloudCounters, CloudEffect, CloudNotice, CloudPhase, Issued, Loaded, ObjectState, Record,
+    RecordBatch, Refusal,
 };
 pub use witness::Witnesses;
 
@@ -198,7 +198,7 @@ struct Settings {
 /// cloud.received(now, Up::Hello(hello), &Nothing);
 /// while let Some(effect) = cloud.poll_effect(&Nothing) {
 ///     match effect {
-///         CloudEffect::Open => cloud.opened(now, Some(Vec::new()), &Nothing),
+///         CloudEffect::ReadRecords => cloud.opened(now, Some(Vec::new()), &Nothing),
 ///         CloudEffect::Record(batch) => cloud.recorded(now, batch.token, true, 0, &Nothing),
 ///         _ => {}
 ///     }
@@ -333,7 +333,7 @@ impl CloudMachine {
 
     /// Handles the store's answer to an upload: the resulting numbers and the refused items. `None`
     /// means a failure: nothing is confirmed and the node sends the upload again.
-    pub fn taken(&mut self, _now: Now, token: u64, result: Option<(Taken, Vec<Refused>)>) {
+    pub fn taken(&mut self, _now: Now, token: u64, result: Option<(IngestCursor, Vec<Refused>)>) {
         let confirm = self.ingest.finish(token, result, self.phase.live(), &mut self.counters);
         if let Some(confirm) = confirm {
             self.output.confirm_upload(confirm);
@@ -468,9 +468,9 @@ impl CloudMachine {
 
     /// Returns the state of one desired object on the node; `None` while it is unknown.
     #[must_use]
-    pub fn stands_with(&self, uid: &str) -> Option<Stands<'_>> {
+    pub fn stands_with(&self, uid: &str) -> Option<ObjectState<'_>> {
         let difference = self.ledger.difference(uid).filter(|_| !self.ledger.is_behind())?;
-        Some(Stands { other: difference, refusal: self.deliveries.refusal(uid) })
+        Some(ObjectState { other: difference, refusal: self.deliveries.refusal(uid) })
     }
 
     /// Returns the objects that differ between node and desired state; `None` while they are

@@ -13,9 +13,9 @@ mod wait;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::apply::Totals;
 use super::frame::{Confirm, Hello, HelloRequest, Received, Report, Up, Welcome};
 use super::parts::Assembler;
-use super::replica::Totals;
 use super::timing::{Now, backoff, earlier};
 use super::upload::Lease;
 use super::wait::Wait;
@@ -94,7 +94,7 @@ enum Phase {
 ///
 /// use edgesync_protocol::edge::{EdgeConfig, EdgeMachine, EdgePhase};
 /// use edgesync_protocol::frame::Up;
-/// use edgesync_protocol::replica::Totals;
+/// use edgesync_protocol::apply::Totals;
 ///
 /// let config = EdgeConfig {
 ///     node: "station-17".into(),

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
+use super::apply::{Applied, Observed};
 use super::change::Change;
-use super::replica::{Applied, Observed};
 
 /// A deliberately injected bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

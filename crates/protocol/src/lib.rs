@@ -14,6 +14,7 @@
 
 #![warn(missing_docs)]
 
+pub mod apply;
 pub mod change;
 pub mod cloud;
 pub mod compression;
@@ -25,7 +26,6 @@ pub mod frame;
 pub mod message;
 pub mod node;
 mod parts;
-pub mod replica;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 pub mod timing;

@@ -13,9 +13,9 @@ const JUMP: Duration = Duration::from_secs(2);
 /// A machine restored from a snapshot resumes at the monotonic time of the snapshot. Once its wall
 /// clock is corrected, the wall clock is further ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lead(Option<u64>);
+pub struct ClockJumpDetector(Option<u64>);
 
-impl Lead {
+impl ClockJumpDetector {
     /// Samples both clocks, the wall clock in microseconds since 1970, and returns whether the wall
     /// clock has jumped ahead.
     pub fn has_jumped(&mut self, wall: u64, running: Duration) -> bool {
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_wall_clock_that_jumps_ahead_is_noticed_once() {
-        let mut lead = Lead::default();
+        let mut lead = ClockJumpDetector::default();
         let mut look = |wall: u64, running| lead.has_jumped(wall * 1_000_000, Duration::from_secs(running));
         assert!(!look(1_000_000, 50), "there is nothing to compare with");
         assert!(!look(1_000_060, 110) && !look(1_000_063, 111), "it is set by two seconds at most");

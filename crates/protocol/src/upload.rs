@@ -3,7 +3,7 @@
 //! An outbox has three lanes. The items of a lane are numbered, sent in that order, one frame at a
 //! time, and confirmed up to a number. For each node, the cloud stores the last number whose effect
 //! is stored, in the transaction of the effect. An item therefore takes effect once, however often
-//! it is sent, and each lane keeps its order. [`Taken::accept`] is that rule; the cloud's store and
+//! it is sent, and each lane keeps its order. [`IngestCursor::accept`] is that rule; the cloud's store and
 //! the simulation both run it.
 
 use serde::de::Error as _;
@@ -100,16 +100,16 @@ impl Lanes {
 
 /// The cloud's cursor into the outbox of a node: the last numbers that have taken effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct IngestCursor {
     /// The outbox that the numbers belong to; empty before the first upload.
     pub outbox: String,
     /// The last numbers that have taken effect or were refused.
     pub last: Lanes,
 }
 
-impl Taken {
+impl IngestCursor {
     /// Returns whether an item takes effect now, and advances the cursor. Callers call it once for
-    /// each item of an [`Upload`], in order, after [`Taken::begin`].
+    /// each item of an [`Upload`], in order, after [`IngestCursor::begin`].
     pub fn accept(&mut self, lane: Lane, seq: u64) -> bool {
         let is_new = seq > self.last.get(lane);
         if is_new {
@@ -351,13 +351,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn last(taken: &Taken) -> [u64; 3] {
+    fn last(taken: &IngestCursor) -> [u64; 3] {
         Lane::ALL.map(|lane| taken.last.get(lane))
     }
 
     #[test]
     fn an_item_takes_effect_once_and_numbers_may_be_left_out() {
-        let mut taken = Taken::default();
+        let mut taken = IngestCursor::default();
         taken.begin("a", Lane::Events, 0);
         let accepted = [1, 2, 5, 5, 3, 6].map(|seq| taken.accept(Lane::Events, seq));
         assert_eq!(accepted, [true, true, true, false, false, true]);
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn numbers_of_another_outbox_mean_nothing() {
-        let mut taken = Taken { outbox: "a".into(), last: Lanes { status: 7, events: 8, bulk: 9 } };
+        let mut taken = IngestCursor { outbox: "a".into(), last: Lanes { status: 7, events: 8, bulk: 9 } };
         taken.begin("b", Lane::Events, 3);
         assert_eq!((taken.outbox.as_str(), last(&taken)), ("b", [0, 3, 0]));
         taken.begin("b", Lane::Status, 1);
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn the_nodes_confirmed_numbers_survive_an_older_store() {
-        let mut taken = Taken { outbox: "a".into(), last: Lanes { status: 3, events: 8, bulk: 0 } };
+        let mut taken = IngestCursor { outbox: "a".into(), last: Lanes { status: 3, events: 8, bulk: 0 } };
         taken.begin("a", Lane::Status, 5);
         taken.begin("a", Lane::Events, 5);
         assert_eq!(last(&taken), [5, 8, 0]);
@@ -495,7 +495,7 @@ mod tests {
         fn repeated_and_overlapping_frames_have_each_effect_once(
             frames in prop::collection::vec((0u64..20, 1u64..10), 1..30),
         ) {
-            let (mut taken, mut effects, mut sent) = (Taken::default(), Vec::new(), 0);
+            let (mut taken, mut effects, mut sent) = (IngestCursor::default(), Vec::new(), 0);
             for (start, length) in frames {
                 // A node resumes at most after its last sent item.
                 let start = start.min(sent);

@@ -5,7 +5,7 @@
 //! brace, so the two cannot be confused. The cipher is AES-256-GCM (ring) with a random 96-bit
 //! nonce for each write. The row's UID, version and name are authenticated with it, so that one
 //! sealed body cannot replace another. At most 2^32 bodies may be sealed under one key (NIST SP
-//! 800-38D); [`Keyring::is_worn`] requests a rotation long before.
+//! 800-38D); [`Keyring::needs_rotation`] requests a rotation long before.
 //!
 //! Data keys are in a file beside the database with mode 0600, raw or wrapped with a key from a
 //! systemd credential ([`KeySource`]). A rotation creates a new data key, reseals every row, and
@@ -92,7 +92,7 @@ pub struct Binding<'a> {
 
 /// The error for a sealed body that cannot be opened. Contains no content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unopened {
+pub enum UnsealError {
     /// The key is not in the ring: lost, or of another database.
     #[error("seal key lost")]
     KeyLost,

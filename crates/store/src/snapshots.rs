@@ -150,7 +150,7 @@ impl Snapshots {
 
     /// Ends all snapshots, those being read after the read: later reads fail with
     /// [`StoreError::GivenUp`]. Returns their number.
-    pub fn give_up(&self) -> usize {
+    pub fn end_all(&self) -> usize {
         let open = std::mem::take(&mut self.pool.state().open);
         let slots: Vec<_> = open.iter().filter_map(Weak::upgrade).collect();
         for slot in &slots {
@@ -251,7 +251,7 @@ impl Pool {
         }
     }
 
-    /// Registers a connection, so that [`Snapshots::give_up`] and [`Snapshots::close`] can end it.
+    /// Registers a connection, so that [`Snapshots::end_all`] and [`Snapshots::close`] can end it.
     fn register(self: &Arc<Self>, open: Open, permit: OwnedSemaphorePermit) -> Result<Arc<Slot>, StoreError> {
         let mut state = self.state();
         if state.closed {
@@ -366,8 +366,8 @@ mod tests {
         writer.busy_timeout(std::time::Duration::ZERO).unwrap();
         let log = || checkpoint(writer, Checkpoint::Truncate).unwrap().pages;
         assert!(log() > 0, "the snapshot is in the way");
-        assert_eq!(snapshots.give_up(), 1);
-        assert_eq!((log(), snapshots.give_up()), (0, 0));
+        assert_eq!(snapshots.end_all(), 1);
+        assert_eq!((log(), snapshots.end_all()), (0, 0));
         assert!(matches!(old.read(count).await, Err(StoreError::GivenUp)));
         let (_new, seen) = snapshots.open(count).await.unwrap();
         assert_eq!(seen, 3);

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use edgesync_object::{Budget, ObjectKey, ResourceVersion};
+use edgesync_protocol::apply::{self, Applied, Held, Rows, Totals};
 use edgesync_protocol::change::{Put, Uid};
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
 use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Received};
-use edgesync_protocol::replica::{self, Applied, Held, Rows, Totals};
 use edgesync_transport::link::LinkOptions;
 use edgesync_transport::link::retry::{Retry, RetryOptions};
 use tokio::sync::watch;
@@ -127,7 +127,7 @@ pub async fn session(
                     EdgeEffect::Apply { token, changes } => {
                         let (mut totals, mut applied) = (memory.totals, Applied::default());
                         for change in &changes {
-                            replica::apply(memory, &mut totals, change, &mut applied)?;
+                            apply::apply(memory, &mut totals, change, &mut applied)?;
                         }
                         let before = std::mem::replace(&mut memory.totals, totals).revision;
                         machine.applied(

@@ -5,10 +5,10 @@ use tokio::task::JoinHandle;
 use super::Driver;
 use crate::store as edge;
 use crate::store::{EdgeStore, InventoryCursor};
+use edgesync_protocol::apply::Totals;
 use edgesync_protocol::change::ObjectRef;
 use edgesync_protocol::digest::Buckets;
 use edgesync_protocol::edge::{ChangesPage, EdgeEffect, Entry, InventoryPage};
-use edgesync_protocol::replica::Totals;
 use edgesync_store::StoreError;
 
 /// Result of a read that the machine requested.

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use super::reason::EventReason;
 use super::{EventLimits, Regarding};
-use crate::store::Clocked;
+use crate::store::MonotonicTime;
 
 /// Time after the last occurrence for which an Event continues, in milliseconds.
 pub(super) const WINDOW: u64 = 6 * 60 * 1000;
@@ -28,7 +28,7 @@ pub(super) const REASON_FACTOR: u32 = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) wall: Timestamp,
-    pub(super) at: Clocked,
+    pub(super) at: MonotonicTime,
 }
 
 /// A condition that an operator must know.

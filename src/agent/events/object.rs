@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::Regarding;
 use super::correlate::{EventState, Stamp};
 use super::reason::EventReason;
-use crate::store::{Clocked, TIME_CORRECTED, event_key};
+use crate::store::{MonotonicTime, TIME_CORRECTED, event_key};
 use edgesync_object::ObjectRef;
 use edgesync_object::name::{MAX_SUBDOMAIN, check_label, check_path_segment, check_uid};
 use edgesync_object::time::{rfc3339, rfc3339_micros, signed_seconds};
@@ -44,7 +44,7 @@ pub(super) struct Record {
     /// Key of the outbox item.
     pub(super) key: String,
     /// Time of the first occurrence.
-    pub(super) at: Clocked,
+    pub(super) at: MonotonicTime,
 }
 
 /// Names derived from the node's name.
@@ -117,7 +117,7 @@ fn is_valid(object: &ObjectRef) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockSet {
     /// Times of this boot before that are off.
-    pub(super) before: Clocked,
+    pub(super) before: MonotonicTime,
     pub(super) forward_ms: i64,
     /// A later time, which is right.
     pub(super) now: Stamp,

@@ -66,10 +66,10 @@ mod tests {
     use crate::agent::events::Regarding;
     use crate::agent::events::correlate::{Occurrence, Stamp};
     use crate::agent::events::reason::EventReason;
-    use crate::store::Clocked;
+    use crate::store::MonotonicTime;
 
     fn state(id: u128, count: u32) -> EventState {
-        let stamp = Stamp { wall: Timestamp::UNIX_EPOCH, at: Clocked::default() };
+        let stamp = Stamp { wall: Timestamp::UNIX_EPOCH, at: MonotonicTime::default() };
         let reason = EventReason::LimitHit;
         let occurrence = Occurrence { reason, regarding: Regarding::Node, note: Arc::from("n"), stamp };
         EventState { count, ..EventState::new(id, occurrence) }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::correlate::{EventState, Occurrence, Stamp, WINDOW};
 use super::reason::EventReason;
 use super::{LastRun, Regarding};
-use crate::store::Clocked;
+use crate::store::MonotonicTime;
 use edgesync_object::time::{rfc3339, rfc3339_micros};
 
 const RUNNING: &str = "running";
@@ -61,7 +61,7 @@ impl<'a> Series<'a> {
         let wall: Timestamp = words.next()?.parse().ok()?;
         let since_boot = words.next()?.parse().ok()?;
         let last_since_boot = words.next()?.parse().ok()?;
-        let first = Stamp { wall, at: Clocked { boot, since_boot } };
+        let first = Stamp { wall, at: MonotonicTime { boot, since_boot } };
         Some(Self { id, count, first, last_since_boot, note: words.next()? })
     }
 
@@ -150,7 +150,7 @@ mod tests {
 
     fn at(boot: u64, second: u64) -> Stamp {
         let wall = Timestamp::from_second(1_800_000_000 + i64::try_from(second).unwrap()).unwrap();
-        Stamp { wall, at: Clocked { boot, since_boot: second * 1000 } }
+        Stamp { wall, at: MonotonicTime { boot, since_boot: second * 1000 } }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use super::object::Record;
-use crate::store::{Clocked, EdgeStore, LocalKind, LocalObject, Posting};
+use crate::store::{EdgeStore, LocalKind, LocalObject, MonotonicTime, OutboxWrite};
 use edgesync_store::StoreError;
 
 /// Metadata key of the record about the run.
@@ -28,7 +28,7 @@ pub(super) trait Sink: Send + Sync + 'static {
     /// Corrects the times of pending Events from before the clock was set.
     fn correct_times(
         &self,
-        before: Clocked,
+        before: MonotonicTime,
         forward_ms: i64,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 }
@@ -37,7 +37,7 @@ impl Sink for EdgeStore {
     async fn post(&self, entries: Vec<Entry>) -> Result<(), StoreError> {
         let posting = |entry| match entry {
             Entry::Event(record) => posting_of(record),
-            Entry::Run(text) => Posting::Note(RUN_KEY, text),
+            Entry::Run(text) => OutboxWrite::Metadata(RUN_KEY, text),
         };
         EdgeStore::post(self, entries.into_iter().map(posting).collect()).await
     }
@@ -46,14 +46,14 @@ impl Sink for EdgeStore {
         self.note(RUN_KEY).await
     }
 
-    async fn correct_times(&self, before: Clocked, forward_ms: i64) -> Result<u64, StoreError> {
+    async fn correct_times(&self, before: MonotonicTime, forward_ms: i64) -> Result<u64, StoreError> {
         EdgeStore::correct_times(self, before, forward_ms).await
     }
 }
 
 /// Returns the object, which replaces its older state, and the outbox item.
-fn posting_of(record: Record) -> Posting {
+fn posting_of(record: Record) -> OutboxWrite {
     let Record { namespace, name, body, lane, key, at } = record;
     let object = LocalObject { kind: LocalKind::Event, namespace, name, version: 0, body };
-    Posting::Event { lane, key, at, object }
+    OutboxWrite::Event { lane, key, at, object }
 }

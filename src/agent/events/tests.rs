@@ -19,7 +19,7 @@ struct Table {
     posts: Vec<Vec<Entry>>,
     run: Option<String>,
     /// Corrections, with the number of posts before them.
-    corrected: Vec<(Clocked, i64, usize)>,
+    corrected: Vec<(MonotonicTime, i64, usize)>,
     /// Failed attempts, in milliseconds since the start.
     failures: Vec<u64>,
     fails: bool,
@@ -67,7 +67,7 @@ impl Fake {
         let clock = move || {
             let since_boot = u64::try_from(start.elapsed().as_millis()).unwrap();
             let wall = Timestamp::from_second(1_800_000_000).unwrap() + start.elapsed();
-            Stamp { wall, at: Clocked { boot: 7, since_boot } }
+            Stamp { wall, at: MonotonicTime { boot: 7, since_boot } }
         };
         Events::with_sink(self.clone(), "press-1", limits, Box::new(clock))
     }
@@ -114,7 +114,7 @@ impl Sink for Fake {
         Ok(self.with(|table| table.run.clone()))
     }
 
-    async fn correct_times(&self, before: Clocked, forward_ms: i64) -> Result<u64, StoreError> {
+    async fn correct_times(&self, before: MonotonicTime, forward_ms: i64) -> Result<u64, StoreError> {
         self.check(&[])?;
         self.with(|table| table.corrected.push((before, forward_ms, table.posts.len())));
         Ok(0)
@@ -305,7 +305,7 @@ async fn times_are_corrected_in_the_store_and_then_in_memory() {
     emit(&events, 0..1);
     pass(10_000).await;
     // This test's clock is not set: it shows the time as after the correction.
-    let before = Clocked { boot: 7, since_boot: 5_000 };
+    let before = MonotonicTime { boot: 7, since_boot: 5_000 };
     let hour = 3_600_000;
     let mut now = events.shared.now();
     now.wall += Duration::from_secs(3600);
@@ -322,7 +322,7 @@ async fn times_are_corrected_in_the_store_and_then_in_memory() {
     let said = written.values().filter(|event| event["metadata"]["annotations"][TIME_CORRECTED].is_string());
     assert_eq!(said.count(), 1);
     assert_eq!(fake.with(|table| table.corrected.clone()), [(before, hour, 0)], "or it would be done twice");
-    events.clock_set(Clocked { boot: 7, since_boot: 90_000 }, 5_000);
+    events.clock_set(MonotonicTime { boot: 7, since_boot: 90_000 }, 5_000);
     pass(1).await;
     assert_eq!(fake.with(|table| table.corrected.len()), 2, "also while nothing waits here");
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::events::{EventReason, Events, Regarding};
 use crate::agent::kinds::KindRegistry;
-use crate::store::{Clocked, EdgeStore, OutboxPut, Posting};
+use crate::store::{EdgeStore, MonotonicTime, OutboxPut, OutboxWrite};
 use edgesync_files::wire::{News, Told};
 use edgesync_files::{State, Status};
 use edgesync_object::{ObjectRef, ResourceVersion};
@@ -35,11 +35,11 @@ pub(super) async fn read(store: &EdgeStore) -> Option<Kept> {
 }
 
 /// Puts new results into the outbox, together with the position. Returns whether they were stored.
-pub(super) async fn post(store: &EdgeStore, news: &[News], kept: &Kept, at: Clocked) -> bool {
+pub(super) async fn post(store: &EdgeStore, news: &[News], kept: &Kept, at: MonotonicTime) -> bool {
     let puts = news.iter().filter_map(|news| OutboxPut::effect(at, content(news)));
-    let mut postings: Vec<Posting> = puts.map(Posting::Upload).collect();
+    let mut postings: Vec<OutboxWrite> = puts.map(OutboxWrite::Upload).collect();
     let Ok(note) = serde_json::to_string(kept) else { return false };
-    postings.push(Posting::Note(METADATA_KEY, note));
+    postings.push(OutboxWrite::Metadata(METADATA_KEY, note));
     while !postings.is_empty() {
         let rest = postings.split_off(postings.len().min(MAX_BATCH));
         if let Err(error) = store.post(postings).await {

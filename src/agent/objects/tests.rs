@@ -67,8 +67,8 @@ async fn open_storage_with(path: &Path, options: EdgeOptions, bytes: usize, keep
 }
 
 /// The time of the test's clock.
-fn clocked() -> Clocked {
-    Clocked { boot: 7, since_boot: 5000 }
+fn clocked() -> MonotonicTime {
+    MonotonicTime { boot: 7, since_boot: 5000 }
 }
 
 fn put(resource: Arc<Resource>, uid: u64, name: u64, version: u64) -> Change {
@@ -508,7 +508,7 @@ async fn a_list_during_commits_can_continue_as_a_watch() {
 async fn the_watch_cache_is_empty_without_clients() {
     let dir = tempfile::tempdir().unwrap();
     let storage = open_storage(&dir.path().join("edge.db"), 1 << 20, LONG).await;
-    use crate::store::Observer as _;
+    use crate::store::CommitListener as _;
     let cm = resource("cm");
     let before = storage.version(&cm);
     storage.store.apply(vec![put(cm.clone(), 1, 1, 5)]).await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::store as edge;
-use crate::store::{LocalTransition, Observer, Part, Told, Transition, Versions};
+use crate::store::{CommitListener, CommittedChanges, LocalTransition, Part, Transition, Versions};
 use edgesync_api::{Change, ChangeType, Stored};
 use edgesync_object::{Resource, Scope, with_resource_version};
 
@@ -15,7 +15,7 @@ use super::{ObjectSource, SynthesizedKind, kinds, record, shown, shown_local};
 /// Bytes of changes kept for watches of the Node, or of the namespaces.
 const SYNTHESIZED_BYTES: usize = 32 << 10;
 
-/// The rings, updated as a commit listener: see [`Observer`].
+/// The rings, updated as a commit listener: see [`CommitListener`].
 #[derive(Debug)]
 pub(super) struct Watches {
     node: Arc<str>,
@@ -138,13 +138,13 @@ fn local(transition: LocalTransition) -> Option<Entry> {
     })
 }
 
-impl Observer for Watches {
+impl CommitListener for Watches {
     fn appetite(&self) -> usize {
         self.stored().into_iter().map(LazyRing::wanted_bytes).sum()
     }
 
-    fn committed(&self, commit: Told) {
-        let Told { versions, objects: synced, local: made } = commit;
+    fn committed(&self, commit: CommittedChanges) {
+        let CommittedChanges { versions, objects: synced, local: made } = commit;
         match synced {
             Part::Same => {}
             Part::Unknown => {

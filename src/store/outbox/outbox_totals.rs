@@ -5,7 +5,7 @@ use rusqlite::Connection;
 
 use super::row::{self, Found, MAX_NUMBER, OutboxRow};
 use super::times;
-use super::{Clocked, EVENT_PREFIX, MAX_UPLOAD_BYTES, OutboxLimits, OutboxPut};
+use super::{EVENT_PREFIX, MAX_UPLOAD_BYTES, MonotonicTime, OutboxLimits, OutboxPut};
 use crate::store::metadata;
 use crate::store::rows::Resources;
 use crate::store::seals::Seals;
@@ -363,7 +363,7 @@ impl Outbox {
         conn: &Connection,
         rules: Rules,
         (lane, after, upto): (Lane, u64, u64),
-        (before, forward_ms): (Clocked, i64),
+        (before, forward_ms): (MonotonicTime, i64),
         mut corrected: impl FnMut(&str) -> Result<(), StoreError>,
     ) -> Result<Option<u64>, StoreError> {
         let range = (after, upto);

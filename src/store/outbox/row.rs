@@ -9,14 +9,14 @@ use rusqlite::{Connection, OptionalExtension as _, Row};
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::{Clocked, EFFECT_PREFIX, OutboxPut, STATUS_PREFIX};
+use super::{EFFECT_PREFIX, MonotonicTime, OutboxPut, STATUS_PREFIX};
 use crate::store::rows::Resources;
 use crate::store::seals::{BATCH_BYTES, BATCH_ROWS, SealAction, Seals};
 use edgesync_protocol::upload::{Content, Lane, Lanes, UploadItem};
 use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 use edgesync_store::engine::integer;
-use edgesync_store::seal::{Binding, Unopened};
+use edgesync_store::seal::{Binding, UnsealError};
 
 /// Maximum number of a lane; the bits above it in a row's id are the lane.
 pub(super) const MAX_NUMBER: u64 = (1 << 56) - 1;
@@ -55,7 +55,7 @@ fn hash_of(lane: Lane, key: &str) -> i64 {
 pub(super) struct OutboxRow<'a> {
     pub(super) lane: Lane,
     pub(super) number: u64,
-    pub(super) at: Clocked,
+    pub(super) at: MonotonicTime,
     pub(super) key: &'a str,
     pub(super) body: &'a str,
 }
@@ -70,7 +70,7 @@ impl<'a> OutboxRow<'a> {
         let (key, body) = (text(5)?, text(6)?);
         let read = || {
             let (lane, number) = lane_and_number(id)?;
-            let at = Clocked { boot: boot?.cast_unsigned(), since_boot: made?.cast_unsigned() };
+            let at = MonotonicTime { boot: boot?.cast_unsigned(), since_boot: made?.cast_unsigned() };
             let read = Self { lane, number, at, key: key?, body: body? };
             ((hash, checksum) == (Some(read.hash()), Some(read.checksum()))).then_some(read)
         };
@@ -125,7 +125,7 @@ impl<'a> OutboxRow<'a> {
     }
 
     /// Returns the opened content.
-    fn content(&self, seals: &Seals) -> Result<Cow<'a, str>, Unopened> {
+    fn content(&self, seals: &Seals) -> Result<Cow<'a, str>, UnsealError> {
         self.bound(|binding| seals.open_body(binding, self.body))
     }
 
@@ -356,7 +356,7 @@ pub(super) fn written_before(
     lane: Lane,
     (after, upto): (u64, u64),
     prefix: &str,
-    before: Clocked,
+    before: MonotonicTime,
     bytes: usize,
 ) -> Result<Vec<(u64, OutboxPut)>, StoreError> {
     let (mut found, mut taken): (Vec<(u64, OutboxPut)>, usize) = (Vec::new(), 0);

@@ -8,7 +8,7 @@ use super::State;
 use crate::store::LocalKind;
 use crate::store::local::{self, LocalOutcome, LocalWrite};
 use crate::store::metadata::{MetadataWriter, Occasion};
-use crate::store::outbox::{self, Clocked, EVENT_PREFIX, OutboxPut, Posting};
+use crate::store::outbox::{self, EVENT_PREFIX, MonotonicTime, OutboxPut, OutboxWrite};
 use edgesync_protocol::upload::Lane;
 use edgesync_store::StoreError;
 
@@ -22,7 +22,7 @@ impl State {
         &mut self,
         conn: &Connection,
         write: &LocalWrite,
-        at: Clocked,
+        at: MonotonicTime,
     ) -> Result<LocalOutcome, StoreError> {
         let object = write.object();
         let key = outbox::event_key(&object.namespace, &object.name);
@@ -33,19 +33,19 @@ impl State {
     pub(in crate::store) fn post(
         &mut self,
         conn: &Connection,
-        postings: &[Posting],
+        postings: &[OutboxWrite],
     ) -> Result<(), StoreError> {
         self.with_rollback(|state| postings.iter().try_for_each(|posting| state.post_one(conn, posting)))
     }
 
-    fn post_one(&mut self, conn: &Connection, posting: &Posting) -> Result<(), StoreError> {
+    fn post_one(&mut self, conn: &Connection, posting: &OutboxWrite) -> Result<(), StoreError> {
         match posting {
-            Posting::Upload(put) => {
+            OutboxWrite::Upload(put) => {
                 let sealed = outbox::seal(&self.seals, &self.stored.resources, put)?;
                 self.stored.outbox.put(conn, self.shared.outbox.rules(), put, sealed.as_deref())
             }
-            Posting::Note(key, text) => MetadataWriter::post(conn, &self.shared.metadata, key, text),
-            Posting::Event { lane, key, at, object } => {
+            OutboxWrite::Metadata(key, text) => MetadataWriter::post(conn, &self.shared.metadata, key, text),
+            OutboxWrite::Event { lane, key, at, object } => {
                 let write = LocalWrite::Put(object.clone());
                 if let Err(refusal) = self.write_and_upload(conn, &write, Some((*lane, key.clone(), *at)))? {
                     tracing::debug!(?refusal, "Event of the agent refused");
@@ -60,7 +60,7 @@ impl State {
         &mut self,
         conn: &Connection,
         write: &LocalWrite,
-        upload: Option<(Lane, String, Clocked)>,
+        upload: Option<(Lane, String, MonotonicTime)>,
     ) -> Result<LocalOutcome, StoreError> {
         let mut dropped = 0;
         let outcome = self.stored.local.write(conn, &mut self.recorder, write, &mut dropped)?;
@@ -116,7 +116,7 @@ impl State {
         &mut self,
         conn: &Connection,
         range: (Lane, u64, u64),
-        before: Clocked,
+        before: MonotonicTime,
         forward_ms: i64,
     ) -> Result<(u64, Option<u64>), StoreError> {
         let rules = self.shared.outbox.rules();

@@ -79,7 +79,7 @@ async fn readable_items_of_a_damaged_file_keep_their_numbers() {
     let store = open(&path);
     store.apply(batch(0..50, 1)).await.unwrap();
     store.post((0..600).map(|n| upload(Events, &format!("k{n}"), &"x".repeat(200))).collect()).await.unwrap();
-    store.post(vec![Posting::Note("run", "clean".into())]).await.unwrap();
+    store.post(vec![OutboxWrite::Metadata("run", "clean".into())]).await.unwrap();
     let before = state(&store).marks;
     store.close().await;
     // A page in the middle of the outbox.

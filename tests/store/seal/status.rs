@@ -1,7 +1,7 @@
 //! The pending status of an object of a sealed kind: unreadable on disk, opened by every read,
 //! sealed again with a new key, and dropped with a lost one.
 
-use edgesync::store::{Clocked, OutboxPut, Posting, effect_key, status_key};
+use edgesync::store::{MonotonicTime, OutboxPut, OutboxWrite, effect_key, status_key};
 use edgesync_object::ObjectRef;
 use edgesync_protocol::upload::{EffectContent, EffectState, MAX_EFFECT_MESSAGE};
 use edgesync_store::checksum::checksum64;
@@ -10,16 +10,16 @@ use edgesync_store::seal::Keyring;
 use super::*;
 
 /// A status that contains the marker.
-fn status_of(kind: &str, number: u64, text: &str) -> Posting {
+fn status_of(kind: &str, number: u64, text: &str) -> OutboxWrite {
     let (uid, name) = (uid(1_000_000 + number), secret_name(number));
     let content = format!(
         r#"{{"status":{{"uid":"{uid}","object":{{"apiVersion":"v1","kind":"{kind}","namespace":"plant","name":"{name}"}},"status":{{"text":"{MARKER}-{text}"}}}}}}"#
     );
-    let at = Clocked { boot: 1, since_boot: number };
-    Posting::Upload(OutboxPut { lane: Lane::Status, key: status_key(&uid), at, content })
+    let at = MonotonicTime { boot: 1, since_boot: number };
+    OutboxWrite::Upload(OutboxPut { lane: Lane::Status, key: status_key(&uid), at, content })
 }
 
-pub(super) fn status(number: u64, text: &str) -> Posting {
+pub(super) fn status(number: u64, text: &str) -> OutboxWrite {
     status_of("Secret", number, text)
 }
 
@@ -120,10 +120,10 @@ async fn effects_are_pending_once_per_object_and_sealed_with_it() {
         message,
         since: 1,
     };
-    let put = |effect| OutboxPut::effect(Clocked::default(), effect);
+    let put = |effect| OutboxPut::effect(MonotonicTime::default(), effect);
     let quoting = |number, version, text: &str| {
         // A program may quote a value that it refuses.
-        Posting::Upload(put(effect(number, version, format!("{MARKER}-{text}"))).unwrap())
+        OutboxWrite::Upload(put(effect(number, version, format!("{MARKER}-{text}"))).unwrap())
     };
     let dir = tempfile::tempdir().unwrap();
     let store = open_sealed(dir.path());

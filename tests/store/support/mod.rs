@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgesync::store::{
-    Clocked, EdgeOptions, EdgeStore, Entry, LocalKind, LocalObject, LocalOutcome, LocalWrite, OutboxPut,
-    Posting, Scan, ScanRow,
+    EdgeOptions, EdgeStore, Entry, LocalKind, LocalObject, LocalOutcome, LocalWrite, MonotonicTime,
+    OutboxPut, OutboxWrite, Scan, ScanRow,
 };
 use edgesync_object::{Resource, ResourceVersion, Scope};
 use edgesync_protocol::change::{Change, Delete, Put, Uid};
@@ -120,7 +120,7 @@ pub async fn write_local(store: &EdgeStore, object: LocalObject) -> LocalOutcome
         None => LocalWrite::Create(object),
         Some(held) => LocalWrite::Update(object, held.version),
     };
-    store.write_local(write, Clocked::default()).await.unwrap()
+    store.write_local(write, MonotonicTime::default()).await.unwrap()
 }
 
 /// Returns all local objects of a kind by name.
@@ -136,9 +136,14 @@ pub async fn all_local(store: &EdgeStore, kind: LocalKind) -> BTreeMap<String, L
 }
 
 /// An outbox item with the key in its content.
-pub fn upload(lane: Lane, key: &str, text: &str) -> Posting {
+pub fn upload(lane: Lane, key: &str, text: &str) -> OutboxWrite {
     let content = format!(r#"{{"node":{{"key":"{key}","text":"{text}"}}}}"#);
-    Posting::Upload(OutboxPut { lane, key: key.to_owned(), at: Clocked { boot: 1, since_boot: 5 }, content })
+    OutboxWrite::Upload(OutboxPut {
+        lane,
+        key: key.to_owned(),
+        at: MonotonicTime { boot: 1, since_boot: 5 },
+        content,
+    })
 }
 
 /// Returns all pending items of a lane: numbers and contents.

@@ -78,7 +78,7 @@ async fn the_oldest_go_first_and_no_more_than_are_asked_for() {
 async fn who_watches_events_sees_them_go() {
     clock!(NOW, options);
     let Fixture { store, .. } = &fixture_with(&options);
-    let told = Arc::new(Told::default());
+    let told = Arc::new(ObservedCommits::default());
     store.observe(Arc::clone(&told) as Arc<_>).await.unwrap();
     add(store, "e").await;
     NOW.fetch_add(7200, Ordering::Relaxed);

@@ -12,9 +12,9 @@ pub(super) async fn lease(store: &CloudStore, node: &str) -> Result<Stored, Clou
     store.get(kind("leases").key("kube-node-lease", node)).await
 }
 
-async fn observed() -> (Fixture, Arc<Told>) {
+async fn observed() -> (Fixture, Arc<ObservedCommits>) {
     let fixture = fixture();
-    let told = Arc::new(Told::default());
+    let told = Arc::new(ObservedCommits::default());
     fixture.store.observe(Arc::clone(&told) as Arc<_>).await.unwrap();
     (fixture, told)
 }

@@ -210,7 +210,7 @@ async fn a_record_made_through_the_api_counts_and_a_malformed_one_is_refused() {
 #[derive(Default)]
 struct Newest(Mutex<std::collections::VecDeque<WatchChange>>);
 
-impl Observer for Newest {
+impl CommitListener for Newest {
     fn begin(&self, _: u64) {}
 
     fn attend(&self, _: u64) {}
@@ -234,7 +234,7 @@ async fn an_observer_is_told_of_what_it_wants_and_of_nothing_that_was_refused() 
     let Fixture { store, .. } = &fixture();
     create(store, "before").await;
     let newest = Arc::new(Newest::default());
-    store.observe(Arc::clone(&newest) as Arc<dyn Observer>).await.unwrap();
+    store.observe(Arc::clone(&newest) as Arc<dyn CommitListener>).await.unwrap();
     let created = create(store, "a").await;
     store.create(&kind("cm"), config_map("a", &json!({}))).await.unwrap_err();
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "lab"}});

@@ -2,7 +2,7 @@
 
 use super::*;
 use edgesync_protocol::node::NodeReport;
-use edgesync_protocol::upload::{Lane, Lanes, Refused, RefusedReason, Taken};
+use edgesync_protocol::upload::{IngestCursor, Lane, Lanes, Refused, RefusedReason};
 
 fn batch(outbox: &str, lane: Lane, items: Vec<(u64, Effect)>) -> UploadBatch {
     let items = items.into_iter().map(|(seq, effect)| UploadEffect { seq, effect: Ok(effect) }).collect();
@@ -122,7 +122,7 @@ async fn numbers_of_another_outbox_mean_nothing() {
     take(store, batch("one", Lane::Events, vec![(900, event_named("a", "x"))])).await;
     let UploadOutcome { taken, .. } =
         store.take(batch("two", Lane::Bulk, vec![(1, event_named("b", "x"))])).await.unwrap();
-    assert_eq!(taken, Taken { outbox: "two".into(), last: lanes(0, 0, 1) });
+    assert_eq!(taken, IngestCursor { outbox: "two".into(), last: lanes(0, 0, 1) });
     take(store, batch("two", Lane::Events, vec![(1, event_named("c", "x"))])).await;
     assert_eq!(notes(store).await, ["a=x", "b=x", "c=x"]);
 }
@@ -251,7 +251,7 @@ async fn what_cannot_take_effect_is_refused_with_its_reason_and_the_others_go_on
 #[tokio::test]
 async fn a_refusal_leaves_no_version_no_history_and_nothing_to_be_told() {
     let Fixture { store, .. } = &fixture();
-    let told = Arc::new(Told::default());
+    let told = Arc::new(ObservedCommits::default());
     store.observe(Arc::clone(&told) as Arc<_>).await.unwrap();
     let stored = pod(store, "p").await;
     let gone = status_of(&Stored { name: "gone".into(), ..stored.clone() }, json!({}));

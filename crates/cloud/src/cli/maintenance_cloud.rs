@@ -11,7 +11,7 @@ use crate::bundle;
 use crate::check as cloud_side;
 use edgesync_cli::EXIT_FAILED;
 use edgesync_cli::check;
-use edgesync_cli::maintenance::{Owner, Sheet, refused, write_bundle};
+use edgesync_cli::maintenance::{KeyValueSheet, Owner, refused, write_bundle};
 use edgesync_cli::output::size;
 use edgesync_cli::progress::Progress;
 use edgesync_cloud_store::CheckReport;
@@ -44,7 +44,7 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
         Err(error) => return refused(&format!("copy {}: {}", path.display(), chain(&error))),
     };
     let mut out = io::stdout();
-    let mut sheet = Sheet(&mut out);
+    let mut sheet = KeyValueSheet(&mut out);
     let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
     sheet.line("copy", format!("{}, {}", file.display(), size(bytes)))?;
     sound(&mut sheet, copied)?;
@@ -71,7 +71,7 @@ pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
     };
     owner.give(&path)?;
     let mut out = io::stdout();
-    let mut sheet = Sheet(&mut out);
+    let mut sheet = KeyValueSheet(&mut out);
     sheet.line("database", path.display())?;
     if let Some(aside) = aside {
         sheet.line("set aside", format!("{}: the previous database", aside.display()))?;
@@ -85,7 +85,7 @@ pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
 pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
     let Some(path) = database(config)? else { return refused(NO_DATABASE) };
     let mut out = io::stdout();
-    let mut sheet = Sheet(&mut out);
+    let mut sheet = KeyValueSheet(&mut out);
     sheet.line("database", path.display())?;
     let progress = Progress::start("verifying the database");
     let result = inspect::inspect(&path);
@@ -118,7 +118,7 @@ pub(super) fn support_bundle(config: &Path, file: Option<&Path>) -> anyhow::Resu
     write_bundle(&bundle, &file.map_or_else(|| name().into(), Path::to_owned))
 }
 
-fn sound(sheet: &mut Sheet<'_>, report: CheckReport) -> anyhow::Result<()> {
+fn sound(sheet: &mut KeyValueSheet<'_>, report: CheckReport) -> anyhow::Result<()> {
     sheet.line("rows", format!("{} objects, {} changes in the history", report.objects, report.changes))?;
     sheet.line("result", "check passed: rows, indexes and structure match")
 }

@@ -11,7 +11,7 @@ use super::args_cloud::{FleetArgs, SERVER_VARIABLE, SOCKET, ServerArgs};
 use edgesync_admin::{Method, Route};
 use edgesync_api::{Address, Client, Kubeconfig};
 use edgesync_cli::CliError;
-use edgesync_cli::records::Lists;
+use edgesync_cli::records::RecordSource;
 use edgesync_object::Resource;
 
 /// Marks the version of our own API, in contrast to that of a cluster.
@@ -80,7 +80,7 @@ impl Fleet {
     }
 }
 
-impl Lists for Fleet {
+impl RecordSource for Fleet {
     async fn page(
         &self,
         kind: &Resource,

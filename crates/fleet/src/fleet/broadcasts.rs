@@ -155,7 +155,7 @@ impl Reconciler {
             self.disconnected(&name);
         }
         if known < self.broadcasts.restored {
-            self.prove_anew(id);
+            self.restart_after_rollback(id);
         }
         if known < self.broadcasts.read {
             self.recheck(id);

@@ -117,7 +117,7 @@ impl<S: Source> Fleet<S> {
         self.release();
         let Some(name) = self.reconciler.nodes.name(id) else { return };
         match effect {
-            CloudEffect::Open => self.reconciler.ledgers.wait(id),
+            CloudEffect::ReadRecords => self.reconciler.ledgers.wait(id),
             CloudEffect::CatchUp { token } => {
                 self.replicas.await_catch_up(self.feed.changes.catch_up(), id, token);
             }
@@ -144,7 +144,7 @@ impl<S: Source> Fleet<S> {
                     Response::Recorded(name, token, recorded)
                 });
             }
-            CloudEffect::StoreWentBack => {
+            CloudEffect::RollbackClaimed => {
                 let nodes = self.reconciler.nodes.len();
                 if self.reconciler.timeline.add_witness(&name, nodes) {
                     self.requests
@@ -155,7 +155,7 @@ impl<S: Source> Fleet<S> {
                 let now = self.reconciler.now();
                 self.reconciler.nodes.lifecycle.renewed(now, Timestamp::now(), &name, &lease);
             }
-            CloudEffect::Take { token, upload } => {
+            CloudEffect::Ingest { token, upload } => {
                 self.intake.take(&mut self.reconciler, &self.requests, id, (token, upload));
             }
             CloudEffect::Notice(notice) => {
@@ -286,7 +286,7 @@ fn log_notice(node: &NodeName, notice: &CloudNotice) {
         CloudNotice::EpochChanged { from, to } => {
             tracing::warn!(node = node.as_str(), %from, %to, "node has a new database");
         }
-        CloudNotice::NodeWentBack { recorded, revision } => {
+        CloudNotice::NodeRolledBack { recorded, revision } => {
             tracing::warn!(
                 node = node.as_str(),
                 recorded,

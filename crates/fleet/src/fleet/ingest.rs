@@ -13,7 +13,7 @@ use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::node::Condition;
-use edgesync_protocol::upload::{EffectContent, Refused, Taken, Upload};
+use edgesync_protocol::upload::{EffectContent, IngestCursor, Refused, Upload};
 
 /// Maximum number of uploads ingested concurrently.
 const MAX_TAKES: usize = 32;
@@ -48,7 +48,7 @@ struct QueuedUpload {
 /// Outcome of an ingested upload.
 #[derive(Debug)]
 pub(super) struct Stored {
-    taken: Taken,
+    taken: IngestCursor,
     refused: Vec<Refused>,
     events_dropped: u64,
     /// Conditions of the node's report, if the upload had one that was accepted.

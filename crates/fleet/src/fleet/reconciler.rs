@@ -181,9 +181,9 @@ impl Reconciler {
     }
 
     /// Discards the proof of a node's state: it belongs to a timeline of the source that is lost.
-    pub(super) fn prove_anew(&mut self, id: NodeId) {
+    pub(super) fn restart_after_rollback(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get_mut(id) {
-            node.machine.prove_anew();
+            node.machine.restart_after_rollback();
             self.nodes.touch(id);
         }
     }

@@ -100,7 +100,7 @@ pub(super) fn node_missing(reconciler: &mut Reconciler, name: &NodeName) {
     if let Some(node) = reconciler.node(id) {
         node.machine.set_registered(false);
     }
-    reconciler.prove_anew(id);
+    reconciler.restart_after_rollback(id);
 }
 
 /// Handles a Node that exists or has changed, of a node that is not removed. Every replica that may

@@ -19,11 +19,11 @@ use edgesync_broker::{Broker, BrokerOptions};
 use edgesync_cloud_store::{CloudOptions, CloudStore, Stored};
 use edgesync_enrollment::EnrollmentOptions;
 use edgesync_object::{Object, ObjectKey, Resource, ResourceVersion, kinds};
+use edgesync_protocol::apply::{self, Applied, Held, Rows, Totals};
 use edgesync_protocol::change::Put;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
 use edgesync_protocol::frame::Received;
-use edgesync_protocol::replica::{self, Applied, Held, Rows, Totals};
 use edgesync_transport::link::{Link, LinkEvent, LinkOptions, SessionIntro, Topics};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -102,7 +102,7 @@ impl Device {
             let EdgeEffect::Apply { token, changes } = effect else { continue };
             let (before, mut applied) = (totals.revision, Applied::default());
             for change in &changes {
-                replica::apply(rows, totals, change, &mut applied).unwrap();
+                apply::apply(rows, totals, change, &mut applied).unwrap();
             }
             let commit = Commit { before, totals: *totals, applied };
             machine.applied(origin.elapsed(), token, Ok(commit), random());

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use edgesync_api::{Batch, Change, ChangeType, Stored, WatchCache};
-use edgesync_cloud_store::{ChangeKind, KindName, Observer, WatchChange};
+use edgesync_cloud_store::{ChangeKind, CommitListener, KindName, WatchChange};
 
 /// Bytes of changes kept in memory; older ones are read from the history.
 pub(super) const RING_BYTES: usize = 16 << 20;
@@ -45,7 +45,7 @@ impl Watches {
     }
 }
 
-impl Observer for Watches {
+impl CommitListener for Watches {
     fn begin(&self, version: u64) {
         self.ring.skip(version);
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::{HeldEntry, HeldPage, Name, references};
 use edgesync_object::{ObjectKey, ResourceVersion};
+use edgesync_protocol::apply::{self, Applied, Held, Rows, Totals};
 use edgesync_protocol::change::{Change, ObjectRef, Put, RejectReason, Uid};
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::edge::Commit;
-use edgesync_protocol::replica::{self, Applied, Held, Rows, Totals};
 
 #[derive(Clone)]
 pub(super) struct Row {
@@ -79,7 +79,7 @@ impl Store {
         }
         let (mut totals, mut applied) = (self.totals, Applied::default());
         for change in changes {
-            replica::apply(self, &mut totals, change, &mut applied).unwrap();
+            apply::apply(self, &mut totals, change, &mut applied).unwrap();
         }
         let before = std::mem::replace(&mut self.totals, totals).revision;
         Ok(Commit { before, totals, applied })

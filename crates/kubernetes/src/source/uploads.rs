@@ -2,7 +2,7 @@
 //!
 //! # Idempotence
 //! No transaction covers an effect and its sequence number. The numbers are kept in memory
-//! ([`Taken`]) and start at those that the node calls confirmed, so a replica that takes over a
+//! ([`IngestCursor`]) and start at those that the node calls confirmed, so a replica that takes over a
 //! node may repeat unconfirmed effects of its predecessor. That is harmless, because each effect
 //! states the desired result, not a delta: the Node's report, a status, what is in effect and an
 //! Event replace what exists, and unchanged objects are not written. Repeated in order, the items
@@ -40,7 +40,7 @@ pub(super) use edgesync_fleet::source::{
 };
 use edgesync_object::{NodeName, Object, ObjectKey, Resource, SERVER_METADATA, kinds};
 use edgesync_protocol::node::NodeReport;
-use edgesync_protocol::upload::{Lane, Refused, RefusedReason, Taken};
+use edgesync_protocol::upload::{IngestCursor, Lane, Refused, RefusedReason};
 pub(super) use in_effect::EffectRecords;
 
 /// Maximum length of a refusal's message, in bytes.
@@ -65,7 +65,7 @@ pub(super) struct Uploads {
 /// Ingest state of a node.
 #[derive(Debug, Default)]
 struct IngestState {
-    taken: Taken,
+    taken: IngestCursor,
     /// Refusals of a batch that failed later, returned with the next batch.
     pending_refusals: Vec<(Lane, Refused)>,
 }

@@ -83,7 +83,7 @@ impl CloudMachine {
                 self.output.notice(CloudNotice::EpochChanged { from, to: hello.epoch });
             }
             Some(_) if hello.revision < recorded => {
-                self.output.notice(CloudNotice::NodeWentBack { recorded, revision: hello.revision });
+                self.output.notice(CloudNotice::NodeRolledBack { recorded, revision: hello.revision });
             }
             _ => {}
         }
@@ -158,7 +158,7 @@ impl CloudMachine {
 
     /// Restarts the session because the store was replaced by an older copy: earlier proofs are
     /// void.
-    pub fn prove_anew(&mut self) {
+    pub fn restart_after_rollback(&mut self) {
         self.end_with_reason("store restored from a copy");
     }
 
@@ -181,7 +181,7 @@ impl CloudMachine {
     /// Requests the records, once earlier pending changes are among them.
     pub(super) fn request_records(&mut self) {
         if self.ledger.request() {
-            self.output.effect(CloudEffect::Open);
+            self.output.effect(CloudEffect::ReadRecords);
         }
     }
 

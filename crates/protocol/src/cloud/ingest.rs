@@ -1,6 +1,6 @@
 //! Passes uploads of a node's outbox to the store, one at a time and only of the current session.
 
-use crate::upload::{Lane, Lanes, Refused, RefusedReason, Taken, Upload, UploadConfirm, UploadItem};
+use crate::upload::{IngestCursor, Lane, Lanes, Refused, RefusedReason, Upload, UploadConfirm, UploadItem};
 
 use super::types::CloudEffect;
 use super::{CloudCounters, PeerLimits};
@@ -48,7 +48,7 @@ impl Ingest {
         let range = upload.items.first().zip(upload.items.last()).map(|(first, last)| (first.seq, last.seq));
         let (session, lane) = (upload.session.clone(), upload.lane);
         self.ingesting = Some(Ingesting { token, session, lane, range });
-        Some(CloudEffect::Take { token, upload })
+        Some(CloudEffect::Ingest { token, upload })
     }
 
     pub(super) fn is_busy(&self) -> bool {
@@ -60,12 +60,12 @@ impl Ingest {
     pub(super) fn finish(
         &mut self,
         token: u64,
-        result: Option<(Taken, Vec<Refused>)>,
+        result: Option<(IngestCursor, Vec<Refused>)>,
         live: Option<(&str, PeerLimits)>,
         counters: &mut CloudCounters,
     ) -> Option<UploadConfirm> {
         let ingesting = self.ingesting.take_if(|ingesting| ingesting.token == token)?;
-        let (Taken { outbox, last }, refused) = result?;
+        let (IngestCursor { outbox, last }, refused) = result?;
         counters.uploads_refused += refused.len() as u64;
         let (_, limits) = live.filter(|(session, _)| *session == ingesting.session)?;
         let room = limits.max_frame.saturating_sub(FRAME_OVERHEAD);

@@ -30,7 +30,7 @@ impl Output {
     /// Begins an incarnation: a loss reported in the last one is resolved.
     pub(super) fn begin_incarnation(&mut self) {
         self.has_reported_loss = false;
-        self.effects.retain(|effect| !matches!(effect, CloudEffect::StoreWentBack));
+        self.effects.retain(|effect| !matches!(effect, CloudEffect::RollbackClaimed));
     }
 
     pub(super) fn next_effect(&mut self) -> Option<CloudEffect> {
@@ -52,7 +52,7 @@ impl Output {
     /// Reports the loss of the cloud's store, once per incarnation.
     pub(super) fn report_loss(&mut self) {
         if !std::mem::replace(&mut self.has_reported_loss, true) {
-            self.effect(CloudEffect::StoreWentBack);
+            self.effect(CloudEffect::RollbackClaimed);
         }
     }
 

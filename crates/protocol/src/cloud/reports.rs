@@ -127,7 +127,7 @@ impl CloudMachine {
         self.suspect_rollback();
         #[cfg(any(test, feature = "simulation"))]
         if planted(Fault::ClaimsAreNews) {
-            return self.output.effect(CloudEffect::StoreWentBack);
+            return self.output.effect(CloudEffect::RollbackClaimed);
         }
         if self.settings.issued.is_news(version) {
             self.output.report_loss();

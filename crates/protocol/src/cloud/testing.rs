@@ -117,7 +117,7 @@ pub(super) fn welcome(cloud: &mut CloudMachine, hello: Up, wishes: &DesiredObjec
     cloud.received(Now::ZERO, hello, wishes);
     while let Some(effect) = cloud.output.next_effect() {
         match effect {
-            CloudEffect::Open => cloud.opened(Now::ZERO, Some(Vec::new()), wishes),
+            CloudEffect::ReadRecords => cloud.opened(Now::ZERO, Some(Vec::new()), wishes),
             CloudEffect::Record(batch) => cloud.recorded(Now::ZERO, batch.token, true, 0, wishes),
             _ => {}
         }

@@ -42,7 +42,7 @@ pub struct CloudConfig {
 
 /// The state of one object on a node.
 #[derive(Clone, Copy, Debug)]
-pub struct Stands<'a> {
+pub struct ObjectState<'a> {
     /// `None` if the node holds the desired version; else its record of another version, if any.
     pub other: Option<Option<&'a Record>>,
     /// The refusal of the object by the node.
@@ -129,7 +129,7 @@ pub enum CloudEffect {
     /// Read the records of the node, which differs from the desired state; answer with
     /// [`super::CloudMachine::opened`]. With [`super::Records::Proven`] there are none: answer with
     /// an empty list once memory for the differences is available.
-    Open,
+    ReadRecords,
     /// Let this replica catch up: answer with [`super::CloudMachine::caught_up`] once
     /// [`super::CloudMachine::desire`] has received every change that the store had when this was
     /// polled, however long that takes. Until then the node receives only newer versions of objects
@@ -150,12 +150,12 @@ pub enum CloudEffect {
     Record(RecordBatch),
     /// The node claims a version that a lost store issued: the store was replaced by an older copy.
     /// The fleet begins a new incarnation if [`super::Witnesses`] agree.
-    StoreWentBack,
+    RollbackClaimed,
     /// Renew the Lease of the node, sent within the current session.
     Renew(Lease),
-    /// Apply items of the node's outbox by the rule of [`crate::upload::Taken`]; answer with
+    /// Apply items of the node's outbox by the rule of [`crate::upload::IngestCursor`]; answer with
     /// [`super::CloudMachine::taken`]. One upload at a time.
-    Take {
+    Ingest {
         /// The token that the answer repeats.
         token: u64,
         /// The upload with its items.
@@ -183,7 +183,7 @@ pub enum CloudNotice {
         to: Epoch,
     },
     /// The node reconnected with an older copy of its database.
-    NodeWentBack {
+    NodeRolledBack {
         /// The newest recorded revision of the node.
         recorded: u64,
         /// The newest revision that the node has now.

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
+use crate::apply::Applied;
 use crate::change::{Change, RejectReason, Rejected, Uid};
 use crate::frame::{Objects, Part, Report};
 use crate::message::{Interner, Message};
 use crate::parts::Assembled;
-use crate::replica::Applied;
 use crate::timing::Now;
 use edgesync_object::ResourceVersion;
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::apply::{Applied, Totals};
 use crate::change::{Change, ObjectRef, Rejected, Uid};
 use crate::digest::BucketSet;
-use crate::replica::{Applied, Totals};
 use crate::upload::{Lane, Lanes, RefusedReason};
 use edgesync_object::ResourceVersion;
 

@@ -11,11 +11,11 @@ mod outbox;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::apply::{self, Applied, Held, Rows, Totals};
 use crate::change::{Change, ObjectRef, Put, Uid};
 use crate::digest::{BucketSet, Buckets, Digest, Epoch};
 use crate::edge::{ChangesPage, Commit, Entry, InventoryPage};
 use crate::fault::{Fault, planted};
-use crate::replica::{self, Applied, Held, Rows, Totals};
 use edgesync_object::{ObjectKey, Resource, ResourceVersion, Scope};
 
 #[cfg(test)]
@@ -170,7 +170,7 @@ impl EdgeDb {
         let mut applied = Applied::default();
         let mut transaction = Transaction { db: self, truth };
         for change in changes {
-            replica::apply(&mut transaction, &mut totals, change, &mut applied)?;
+            apply::apply(&mut transaction, &mut totals, change, &mut applied)?;
         }
         if planted(Fault::DigestOutsideTransaction) {
             self.unsaved = Some(totals);

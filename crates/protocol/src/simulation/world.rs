@@ -534,7 +534,7 @@ impl World {
             let has_room = self.has_room(DOWN);
             let Some(cloud) = &mut self.cloud else { return };
             match cloud.poll_effect(&self.wishes) {
-                Some(CloudEffect::Open) => {
+                Some(CloudEffect::ReadRecords) => {
                     self.reads += 1;
                     self.at_the_store(5, Event::Opened { life });
                 }
@@ -543,7 +543,7 @@ impl World {
                     self.at_the_store(self.load_ms, Event::Loaded { life, token, objects });
                 }
                 Some(CloudEffect::Record(batch)) => self.at_the_store(10, Event::Record { life, batch }),
-                Some(CloudEffect::StoreWentBack) => {
+                Some(CloudEffect::RollbackClaimed) => {
                     self.renewals += 1;
                     let restores = self.history.restores();
                     // Without agreement the claim is repeated after each restart of the cloud.

@@ -13,7 +13,7 @@ use ring::hkdf::{self, HKDF_SHA256};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::file::{self, Line};
-use super::{Binding, KeySource, SealError, Unopened};
+use super::{Binding, KeySource, SealError, UnsealError};
 use crate::durable::{self, FileError, with_suffix};
 use edgesync_protocol::compression;
 
@@ -189,14 +189,15 @@ impl Keyring {
     /// Opens a sealed body.
     ///
     /// # Errors
-    /// See [`Unopened`].
-    pub fn open_body(&self, binding: Binding<'_>, sealed: &str) -> Result<String, Unopened> {
-        let (number, text) = split(sealed).ok_or(Unopened::Damaged)?;
+    /// See [`UnsealError`].
+    pub fn open_body(&self, binding: Binding<'_>, sealed: &str) -> Result<String, UnsealError> {
+        let (number, text) = split(sealed).ok_or(UnsealError::Damaged)?;
         let keys = self.keys();
-        let key = keys.find(number).ok_or(Unopened::KeyLost)?;
-        let sealed = BASE64.decode(text).map_err(|_| Unopened::Damaged)?;
-        let packed = decrypt(&key.cipher, &associated(number, binding), sealed).ok_or(Unopened::Damaged)?;
-        unpack(&packed).ok_or(Unopened::Damaged)
+        let key = keys.find(number).ok_or(UnsealError::KeyLost)?;
+        let sealed = BASE64.decode(text).map_err(|_| UnsealError::Damaged)?;
+        let packed =
+            decrypt(&key.cipher, &associated(number, binding), sealed).ok_or(UnsealError::Damaged)?;
+        unpack(&packed).ok_or(UnsealError::Damaged)
     }
 
     /// Returns whether a body was sealed with the newest key.
@@ -240,7 +241,7 @@ impl Keyring {
 
     /// Returns whether the newest key should be replaced (after 2^30 bodies in this run).
     #[must_use]
-    pub fn is_worn(&self) -> bool {
+    pub fn needs_rotation(&self) -> bool {
         self.inner.sealed.load(Ordering::Relaxed) >= WORN
     }
 

@@ -113,18 +113,18 @@ impl Agent {
     }
 
     /// Returns a text in the status, by JSON pointer; empty without one.
-    pub async fn says(&self, pointer: &str) -> String {
+    pub async fn status_text(&self, pointer: &str) -> String {
         self.status().await.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
     /// Returns a number in the status, by JSON pointer; 0 without one.
-    pub async fn counts(&self, pointer: &str) -> u64 {
+    pub async fn status_number(&self, pointer: &str) -> u64 {
         self.status().await.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
     }
 
     /// Returns whether the broker is connected.
     pub async fn is_connected(&self) -> bool {
-        self.says("/link/state").await == "connected"
+        self.status_text("/link/state").await == "connected"
     }
 
     /// Returns whether the agent reports that it is in sync.

@@ -54,7 +54,7 @@ impl Fleet {
     /// Creates a token with further arguments.
     pub async fn token(&self, words: &[&str]) -> String {
         let output = self.command(&[&["token", "create"], words].concat()).await;
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
@@ -63,7 +63,7 @@ impl Fleet {
         let agent = self.new_device(site, node);
         let token = self.token(&["--node", node]).await;
         let output = self.join(&agent, &token, &[]).await;
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         agent
     }
 
@@ -91,7 +91,7 @@ pub async fn ended(mut command: Command) -> Output {
 }
 
 /// Formats output and errors of a program.
-pub fn said(output: &Output) -> String {
+pub fn output_text(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!("{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
 }
@@ -147,7 +147,7 @@ pub async fn mosquitto_files(fleet: &Fleet, directory: &Path, broker: SocketAddr
     let directory = directory.to_str().unwrap();
     let words = ["broker-config", "mosquitto", "--output", directory, "--name", &name, "--port", &port];
     let output = fleet.command(&words).await;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
 }
 
 /// Returns the API's answer to a POST without a body.

@@ -26,7 +26,7 @@ impl Forger {
     }
 
     /// Publishes a message, and waits for its acknowledgement.
-    pub async fn say(&self, topic: &str, payload: &[u8]) {
+    pub async fn send(&self, topic: &str, payload: &[u8]) {
         while let Err(error) = self.link.try_publish(topic, payload.to_vec(), false) {
             assert_eq!(error, PublishError::Full, "{topic}");
             self.link.ready().await.unwrap();
@@ -40,7 +40,7 @@ impl Forger {
     }
 
     /// Returns the payload of the next message.
-    pub async fn hears(&mut self) -> Vec<u8> {
+    pub async fn receive(&mut self) -> Vec<u8> {
         loop {
             if let LinkEvent::Message { payload, .. } = self.next("a message").await {
                 return payload;

@@ -14,7 +14,7 @@ use crate::agent::events::{EventReason, Events, Regarding};
 use crate::agent::identity::NodeIdentity;
 use crate::agent::node_report;
 use crate::agent::objects::SharedNode;
-use crate::store::{EdgeStats, EdgeStore, OutboxPut, Posting};
+use crate::store::{EdgeStats, EdgeStore, OutboxPut, OutboxWrite};
 use edgesync_config::edge::Config;
 use edgesync_object::time::rfc3339;
 use edgesync_protocol::node::{Condition, ConditionStatus, DISK_PRESSURE, NodeReport, merge_report};
@@ -115,7 +115,8 @@ impl NodeReporter {
         let put = OutboxPut { lane: Lane::Status, key: "node".into(), at: clock.clocked(), content };
         let queued = Arc::clone(&self.queued);
         tokio::spawn(async move {
-            let postings = vec![Posting::Upload(put), Posting::Note(METADATA_KEY, hash.to_string())];
+            let postings =
+                vec![OutboxWrite::Upload(put), OutboxWrite::Metadata(METADATA_KEY, hash.to_string())];
             if let Err(error) = store.post(postings).await {
                 tracing::warn!(%error, "node report not queued");
                 // The next check retries it.

@@ -12,7 +12,7 @@ use crate::agent::driver::Driver;
 use crate::agent::driver::reading::object_ref;
 use crate::agent::events::{EventReason, Regarding};
 use crate::agent::traffic::Direction;
-use crate::store::{EdgeStore, InventoryCursor, Posting};
+use crate::store::{EdgeStore, InventoryCursor, OutboxWrite};
 use edgesync_config::edge::Config;
 use edgesync_kubeedge::link::{PING, PONG, TEXT};
 use edgesync_kubeedge::{
@@ -218,7 +218,7 @@ impl Driver {
             BridgeEffect::SaveState(text) => {
                 let store = self.store.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = store.post(vec![Posting::Note(METADATA_KEY, text)]).await {
+                    if let Err(error) = store.post(vec![OutboxWrite::Metadata(METADATA_KEY, text)]).await {
                         tracing::warn!(%error, "progress of the comparison not stored");
                     }
                 });

@@ -20,7 +20,7 @@ impl Bench {
 
     fn stamp(&self) -> Stamp {
         let wall = Timestamp::from_millisecond(i64::try_from(self.now).unwrap()).unwrap();
-        Stamp { wall, at: Clocked { boot: 1, since_boot: self.now } }
+        Stamp { wall, at: MonotonicTime { boot: 1, since_boot: self.now } }
     }
 
     fn occurs(&mut self, reason: EventReason, regarding: Regarding, note: &str) -> Option<Suppression> {
@@ -309,7 +309,7 @@ proptest! {
     fn a_clock_set_back_or_at_its_end_is_harmless(times in prop::collection::vec(any::<u64>(), 1..50)) {
         let mut core = Correlator::new(LIMITS);
         for (id, since_boot) in (1..).zip(times) {
-            let stamp = Stamp { wall: Timestamp::MAX, at: Clocked { boot: 1, since_boot } };
+            let stamp = Stamp { wall: Timestamp::MAX, at: MonotonicTime { boot: 1, since_boot } };
             let (reason, regarding) = (EventReason::ClockJumped, Regarding::Node);
             core.occurred(Occurrence { reason, regarding, note: Arc::from(""), stamp }, || id);
             core.tick(since_boot);

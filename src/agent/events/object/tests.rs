@@ -10,7 +10,7 @@ const ID: u128 = 0x0123_4567_89ab_4def_8123_4567_89ab_cdef;
 
 fn stamp(second: i64) -> Stamp {
     let wall = Timestamp::from_second(1_800_000_000 + second).unwrap();
-    Stamp { wall, at: Clocked { boot: 7, since_boot: second.unsigned_abs() * 1000 } }
+    Stamp { wall, at: MonotonicTime { boot: 7, since_boot: second.unsigned_abs() * 1000 } }
 }
 
 fn state(reason: EventReason, regarding: Regarding, note: &str) -> EventState {
@@ -52,7 +52,7 @@ fn an_event_about_the_node_is_in_the_default_namespace() {
     assert_eq!(body, expected);
     assert_eq!(record.lane, Lane::Events);
     assert_eq!(record.key, "event/default/press-1.8123456789abcdef");
-    assert_eq!(record.at, Clocked { boot: 7, since_boot: 10_000 });
+    assert_eq!(record.at, MonotonicTime { boot: 7, since_boot: 10_000 });
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn times_before_a_correction_are_corrected_and_annotated() {
         let wall = stamp(second).wall.checked_add(SignedDuration::from_hours(1)).unwrap();
         Stamp { wall, ..stamp(second) }
     };
-    let before = Clocked { boot: 7, since_boot: 15_000 };
+    let before = MonotonicTime { boot: 7, since_boot: 15_000 };
     let mut corrections = Corrections::default();
     corrections.add(ClockSet { before, forward_ms: hour, now: right(15) });
     let mut state = state(EventReason::LimitHit, Regarding::Node, "n");
@@ -145,13 +145,13 @@ fn times_before_a_correction_are_corrected_and_annotated() {
     assert_eq!(body["series"]["lastObservedTime"], "2027-01-15T09:00:20.000000Z");
     assert_eq!(body["metadata"]["annotations"], json!({TIME_CORRECTED: "+3600s"}));
     assert_eq!(corrections.corrected(right(14)), (right(14).wall, 0), "set, and not yet noticed");
-    let elsewhere = Clocked { boot: 8, since_boot: 10_000 };
+    let elsewhere = MonotonicTime { boot: 8, since_boot: 10_000 };
     let other = Stamp { at: elsewhere, ..stamp(10) };
     assert_eq!(corrections.corrected(other), (other.wall, 0), "another boot has another clock");
     corrections.add(ClockSet {
-        before: Clocked { boot: 7, since_boot: 60_000 },
+        before: MonotonicTime { boot: 7, since_boot: 60_000 },
         forward_ms: -1000,
-        now: Stamp { wall: right(59).wall, at: Clocked { boot: 7, since_boot: 60_000 } },
+        now: Stamp { wall: right(59).wall, at: MonotonicTime { boot: 7, since_boot: 60_000 } },
     });
     assert_eq!(corrections.corrected(stamp(10)), (right(9).wall, hour - 1000), "set twice");
 }

@@ -277,7 +277,7 @@ fn welcome(wish: &Wish) -> CloudMachine {
             return cloud;
         }
         match cloud.poll_effect(wish).unwrap() {
-            CloudEffect::Open => cloud.opened(Now::ZERO, Some(Vec::new()), wish),
+            CloudEffect::ReadRecords => cloud.opened(Now::ZERO, Some(Vec::new()), wish),
             CloudEffect::Record(batch) => cloud.recorded(Now::ZERO, batch.token, true, 0, wish),
             _ => {}
         }

@@ -34,13 +34,13 @@ fn upload(session: &str, numbers: std::ops::RangeInclusive<u64>) -> Up {
 
 fn take(cloud: &mut CloudMachine) -> Option<u64> {
     match cloud.poll_effect(&nothing())? {
-        CloudEffect::Take { token, .. } => Some(token),
+        CloudEffect::Ingest { token, .. } => Some(token),
         other => panic!("must be a take: {other:?}"),
     }
 }
 
-fn taken(events: u64) -> Taken {
-    Taken { outbox: "box".into(), last: Lanes { events, ..Lanes::default() } }
+fn taken(events: u64) -> IngestCursor {
+    IngestCursor { outbox: "box".into(), last: Lanes { events, ..Lanes::default() } }
 }
 
 fn refused(seq: u64) -> Refused {

@@ -45,7 +45,7 @@ fn stored(cloud: &mut CloudMachine) -> (usize, usize) {
     let (mut largest, mut sum) = (0, 0);
     while let Some(effect) = cloud.poll_effect(&nothing()) {
         match effect {
-            CloudEffect::Open => cloud.opened(Now::ZERO, Some(Vec::new()), &nothing()),
+            CloudEffect::ReadRecords => cloud.opened(Now::ZERO, Some(Vec::new()), &nothing()),
             CloudEffect::Record(batch) => {
                 let entries = batch.put.len() + batch.remove.len();
                 (largest, sum) = (largest.max(entries), sum + batch.put.len());

@@ -245,7 +245,7 @@ fn repeated_lost_versions_begin_one_incarnation() {
             Report { from: n, to: n + 1, objects: vec![item], ..Report::default() },
         );
         let effects = std::iter::from_fn(|| cloud.poll_effect(&wishes));
-        effects.filter(|effect| matches!(effect, CloudEffect::StoreWentBack)).count()
+        effects.filter(|effect| matches!(effect, CloudEffect::RollbackClaimed)).count()
     };
     assert_eq!([lost(&mut cloud, 0), lost(&mut cloud, 1)], [1, 0]);
     let issued = Arc::new(cloud.settings.issued.renewed());

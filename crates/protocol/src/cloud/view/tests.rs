@@ -85,7 +85,7 @@ impl Rig {
 
     fn perform(&mut self, effect: CloudEffect) {
         match effect {
-            CloudEffect::Open => {
+            CloudEffect::ReadRecords => {
                 self.opened += 1;
                 self.cloud.opened(Now::ZERO, Some(Vec::new()), &self.wishes);
             }
@@ -99,7 +99,7 @@ impl Rig {
                 self.cloud.loaded(Now::ZERO, token, bodies, &self.wishes);
             }
             CloudEffect::CatchUp { token } => self.asked.push(token),
-            CloudEffect::StoreWentBack => self.went_back += 1,
+            CloudEffect::RollbackClaimed => self.went_back += 1,
             _ => {}
         }
     }

@@ -1,10 +1,10 @@
 use std::time::Duration;
 
 use super::*;
+use crate::apply::Totals;
 use crate::digest::Epoch;
 use crate::edge::{EdgeConfig, EdgePhase};
 use crate::frame::{Confirm, Received, Up, Welcome};
-use crate::replica::Totals;
 
 const NOW: Now = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -2,9 +2,9 @@ use serde_json::value::RawValue;
 
 use super::super::{EdgeConfig, EdgeCounters};
 use super::*;
+use crate::apply::Totals;
 use crate::digest::Epoch;
 use crate::frame::{Confirm, Received, Welcome};
-use crate::replica::Totals;
 use crate::upload::{Lanes, Lease};
 
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -8,7 +8,7 @@ use crate::change::Uid;
 use crate::cloud::testing::DesiredObject;
 use crate::cloud::{Issued, LedgerFacts, Loaded, Record, RecordBatch};
 use crate::message::Body;
-use crate::timing::Lead;
+use crate::timing::ClockJumpDetector;
 use edgesync_object::ResourceVersion;
 
 use super::super::timeline::Random;
@@ -36,7 +36,7 @@ pub struct CloudDb {
     last_version: u64,
     issued: Issued,
     uids: Random,
-    lead: Lead,
+    lead: ClockJumpDetector,
 }
 
 impl CloudDb {
@@ -50,7 +50,7 @@ impl CloudDb {
             last_version: 100,
             issued: Issued::default(),
             uids: Random(random.next()),
-            lead: Lead::default(),
+            lead: ClockJumpDetector::default(),
         }
     }
 
@@ -60,7 +60,7 @@ impl CloudDb {
         self.issued.gaps.push((self.last_version, base));
         self.last_version = base;
         self.uids = Random(self.uids.next() ^ base);
-        self.lead = Lead::default();
+        self.lead = ClockJumpDetector::default();
     }
 
     pub fn issued(&self) -> Arc<Issued> {

@@ -7,7 +7,9 @@ use serde_json::value::RawValue;
 use crate::change::ObjectRef;
 use crate::fault::{Fault, planted};
 use crate::simulation::numbered::{Numbered, Waits};
-use crate::upload::{Content, EffectContent, EffectState, Lane, Refused, RefusedReason, Taken, Upload};
+use crate::upload::{
+    Content, EffectContent, EffectState, IngestCursor, Lane, Refused, RefusedReason, Upload,
+};
 
 /// The most pending items: few enough that some are dropped.
 const MAX_ROWS: usize = 30;
@@ -162,9 +164,9 @@ impl Thing {
 /// The cursor of the cloud's store into the node's outbox, and the effects of its items.
 #[derive(Clone, Default)]
 pub struct Effects {
-    taken: Taken,
+    taken: IngestCursor,
     /// Numbers not stored yet, if the injected bug stores them apart from the effects.
-    unsaved: Option<Taken>,
+    unsaved: Option<IngestCursor>,
     pub log: Vec<Thing>,
     newest: BTreeMap<String, u64>,
 }
@@ -172,7 +174,7 @@ pub struct Effects {
 impl Effects {
     /// Ingests an upload in one transaction: the effects and the numbers. Every seventh item is
     /// refused, which is an effect as well.
-    pub fn take(&mut self, upload: &Upload) -> Result<(Taken, Vec<Refused>), String> {
+    pub fn take(&mut self, upload: &Upload) -> Result<(IngestCursor, Vec<Refused>), String> {
         let mut taken = self.unsaved.clone().unwrap_or_else(|| self.taken.clone());
         let mut refused = Vec::new();
         taken.begin(&upload.outbox, upload.lane, upload.confirmed);

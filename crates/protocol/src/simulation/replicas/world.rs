@@ -442,7 +442,7 @@ impl World {
         if self.cluster.ends_between(view.changes, changes)
             && let Some(machine) = machine
         {
-            machine.prove_anew();
+            machine.restart_after_rollback();
         }
         while view.changes < changes {
             let next = view.changes + 1;

@@ -6,7 +6,7 @@ use crate::edge::{Commit, EdgeEffect};
 use crate::frame::{Received, Up};
 use crate::simulation::timeline::{Simulated, Timeline};
 use crate::timing::Now;
-use crate::upload::{Lane, Refused, Taken, Upload};
+use crate::upload::{IngestCursor, Lane, Refused, Upload};
 use edgesync_object::{Budget, ResourceVersion};
 use std::time::Duration;
 
@@ -95,10 +95,10 @@ pub(in crate::simulation) enum Event {
         token: u64,
         upload: Upload,
     },
-    Taken {
+    IngestCursor {
         life: u64,
         token: u64,
-        result: (Taken, Vec<Refused>),
+        result: (IngestCursor, Vec<Refused>),
     },
     SaveNumbers {
         life: u64,
@@ -118,7 +118,7 @@ impl Event {
                 | Self::Opened { .. }
                 | Self::Loaded { .. }
                 | Self::Recorded { .. }
-                | Self::Taken { .. }
+                | Self::IngestCursor { .. }
                 | Self::Desire { .. }
                 | Self::Gone { .. }
         )

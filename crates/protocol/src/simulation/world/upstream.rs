@@ -119,10 +119,10 @@ impl World {
                 if !self.chaos_has_twins {
                     effects.check(start, &self.upstream.excused)?;
                 }
-                self.time.after(5, Event::Taken { life, token, result });
+                self.time.after(5, Event::IngestCursor { life, token, result });
                 self.time.after(40, Event::SaveNumbers { life });
             }
-            Event::Taken { life, token, result } if self.cloud_life == life => {
+            Event::IngestCursor { life, token, result } if self.cloud_life == life => {
                 if let Some(cloud) = &mut self.cloud {
                     cloud.taken(now, token, Some(result));
                 }
@@ -137,7 +137,9 @@ impl World {
         let life = self.cloud_life;
         match effect {
             CloudEffect::Renew(_) => self.upstream.renewed = Some(self.time.now),
-            CloudEffect::Take { token, upload } => self.at_the_store(10, Event::Take { life, token, upload }),
+            CloudEffect::Ingest { token, upload } => {
+                self.at_the_store(10, Event::Take { life, token, upload })
+            }
             _ => {}
         }
     }

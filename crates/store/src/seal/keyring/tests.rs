@@ -73,7 +73,7 @@ fn no_byte_of_a_sealed_body_can_be_changed() {
     // Another number of the same length names a missing key.
     let (number, _) = split(&sealed).unwrap();
     let other = sealed.replacen(&number.to_string(), &(number ^ 1).to_string(), 1);
-    assert_eq!(ring.open_body(BINDING, &other), Err(Unopened::KeyLost));
+    assert_eq!(ring.open_body(BINDING, &other), Err(UnsealError::KeyLost));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_body_opens_in_its_own_row_only() {
         Binding { name: "web2", ..BINDING },
     ];
     for other in others {
-        assert_eq!(ring.open_body(other, &sealed), Err(Unopened::Damaged), "{other:?}");
+        assert_eq!(ring.open_body(other, &sealed), Err(UnsealError::Damaged), "{other:?}");
     }
 }
 
@@ -106,7 +106,7 @@ fn a_damaged_file_is_renamed_and_its_bodies_count_as_lost() {
         let (ring, opened) = open(&place.source());
         assert_eq!(opened, Opened::Lost, "byte {at}");
         assert_eq!(fs::read(with_suffix(&file, ".lost")).unwrap(), damaged);
-        assert_eq!(ring.open_body(BINDING, &sealed), Err(Unopened::KeyLost), "byte {at}");
+        assert_eq!(ring.open_body(BINDING, &sealed), Err(UnsealError::KeyLost), "byte {at}");
         assert_eq!(open(&place.source()).1, Opened::Kept);
     }
     fs::write(&file, &sound).unwrap();
@@ -152,7 +152,7 @@ fn keys_are_rewrapped_when_the_credential_changes() {
     // Neither credential fits.
     let (ring, opened) = open(&place.with(Some("three"), Some("one")));
     assert_eq!(opened, Opened::Lost);
-    assert_eq!(ring.open_body(BINDING, &sealed), Err(Unopened::KeyLost));
+    assert_eq!(ring.open_body(BINDING, &sealed), Err(UnsealError::KeyLost));
     let (_, opened) = open(&place.source());
     assert_eq!(opened, Opened::Lost, "the credential is not there");
 }
@@ -193,13 +193,13 @@ fn a_rotation_keeps_both_keys_until_the_old_one_is_forgotten() {
         assert_eq!(ring.open_body(BINDING, &old).unwrap(), BODY, "for reads that began before");
         let (other, opened) = open(&source);
         assert_eq!(opened, Opened::Kept);
-        assert_eq!(other.open_body(BINDING, &old), Err(Unopened::KeyLost));
+        assert_eq!(other.open_body(BINDING, &old), Err(UnsealError::KeyLost));
         assert_eq!(other.open_body(BINDING, &new).unwrap(), BODY);
         ring.forget_old().unwrap();
         assert_eq!(ring.open_body(BINDING, &old).unwrap(), BODY);
         ring.add_key().unwrap();
         ring.forget_old().unwrap();
-        assert_eq!(ring.open_body(BINDING, &old), Err(Unopened::KeyLost));
+        assert_eq!(ring.open_body(BINDING, &old), Err(UnsealError::KeyLost));
     }
 }
 

@@ -61,7 +61,7 @@ impl World {
             };
             let (life, serves) = (*life, *serves);
             match machine.poll_effect(wishes) {
-                Some(CloudEffect::Open) => self.time.after(5, Event::Opened { replica, life }),
+                Some(CloudEffect::ReadRecords) => self.time.after(5, Event::Opened { replica, life }),
                 Some(CloudEffect::Load { token, objects }) => {
                     self.time.after(20, Event::Loaded { replica, life, token, objects });
                 }
@@ -72,7 +72,7 @@ impl World {
                     let changes = self.cluster.view.changes;
                     self.time.after(50, Event::CaughtUp { replica, life, token, changes });
                 }
-                Some(CloudEffect::StoreWentBack) => {
+                Some(CloudEffect::RollbackClaimed) => {
                     if !self.cluster.was_restored() {
                         self.time.violation = Some("the store went back, it is said; it did not".into());
                     }

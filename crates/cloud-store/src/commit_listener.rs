@@ -1,4 +1,4 @@
-//! Observer of every committed change of every kind, with the previous state. The watch cache is
+//! CommitListener of every committed change of every kind, with the previous state. The watch cache is
 //! built on it.
 
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct WatchChange {
 
 /// Receives every commit in order, with those of its changes that the observer wants. Runs on the
 /// writer's thread: each method must return quickly and must not block.
-pub trait Observer: Send + Sync {
+pub trait CommitListener: Send + Sync {
     /// Starts the sequence: every wanted change after this version follows, none before it.
     fn begin(&self, version: u64);
 
