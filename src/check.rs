@@ -42,6 +42,7 @@ use edgesync_transport::tls::{Clock, Trust};
 
 use edgesync_cli::check::{AS_ROOT, size};
 pub use edgesync_cli::check::{Finding, Report, render};
+use edgesync_object::time::rounded;
 use edgesync_runtime::chain;
 
 /// Time limit of all checks together.
@@ -275,7 +276,7 @@ impl Check {
                 finding
             }
             Err(_) => Finding::failed(
-                format!("no result within {} s", limit.as_secs()),
+                format!("no result within {}", rounded(limit)),
                 "check for a hanging disk or network, and run the check again",
             ),
         }

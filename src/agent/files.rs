@@ -739,6 +739,6 @@ mod tests {
         failures.clear("");
         failures.show(&mut view);
         assert_eq!((view.summary.blocked, view.summary.failed), (None, 1));
-        assert_eq!(view.problem.as_deref(), Some("helper refused the request: unknown rule"));
+        assert_eq!(view.problem.as_deref(), Some("request refused by the helper: unknown rule"));
     }
 }

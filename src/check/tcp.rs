@@ -83,7 +83,7 @@ mod tests {
         let testbed = Testbed::new(&format!("[link]\nbroker = \"mqtt://{address}\"\n"));
         let mut examined = testbed.examined();
         examined.addresses = vec![closed, address];
-        ok(examine(&examined).await, "answers");
+        ok(examine(&examined).await, "reachable");
         testbed.configure(&format!(
             "[link]\nbroker = \"mqtt://{address}\"\n[identity]\ncloud = \"https://{closed}\"\n"
         ));

@@ -157,7 +157,7 @@ async fn a_hanging_check_ends_at_its_limit_and_the_others_continue() {
         Check { id: "x", title: "X", needs: &[], limit: DEFAULT_TIMEOUT, examine: CheckFn::Wire(hang) };
     let mut examined = Examined::new(Path::new("/etc/x.toml"));
     let finding = check.within(Duration::from_millis(1), &mut examined).await;
-    failed(finding, "no result within", "hangs");
+    failed(finding, "no result within 1ms", "hanging");
     assert_eq!(examined.config_path, Path::new("/etc/x.toml"));
 }
 

@@ -114,7 +114,7 @@ Today: 2026-11-21 (UTC). Total since 2026-11-01T00:00:00Z.
             ),
         ] {
             let error = read::<Traffic>(&odd).unwrap_err().to_string();
-            assert!(error.starts_with("the agent's traffic ") && error.contains(problem), "{error}");
+            assert!(error.starts_with("parse agent traffic: ") && error.contains(problem), "{error}");
         }
         let mut odd = samples::traffic();
         odd.today.frames.clear();

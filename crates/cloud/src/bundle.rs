@@ -112,6 +112,6 @@ mod tests {
         }
         assert_eq!(text("journal.txt"), "the key is <redacted>\n");
         assert!(text("config.toml").contains("cloud.db") && text("directories.txt").contains("token.key"));
-        assert!(text("nodes.json").contains("cannot connect"));
+        assert!(text("nodes.json").contains("connect to"));
     }
 }

@@ -95,7 +95,7 @@ fn program(name: &str, own: &Path, workspace: &Workspace) -> Result<PathBuf, Dem
     }
     let link = workspace.file(name);
     std::os::unix::fs::symlink(own, &link)
-        .map_err(|source| DemoError::io(format!("linking {}", link.display()), source))?;
+        .map_err(|source| DemoError::io(format!("link {}", link.display()), source))?;
     Ok(link)
 }
 
@@ -256,6 +256,6 @@ mod tests {
         let error = started.unwrap_err().to_string();
         assert!(error.starts_with("cloud ended"), "{error}");
         let started = Process::start("agent", Path::new("/nowhere"), Path::new("x"), &workspace).await;
-        assert!(started.unwrap_err().to_string().contains("starting agent (/nowhere)"));
+        assert!(started.unwrap_err().to_string().contains("start agent (/nowhere)"));
     }
 }

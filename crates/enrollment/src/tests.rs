@@ -113,7 +113,7 @@ async fn header_token_and_request_must_name_the_same_node() {
         let (service, bearer) = (service.clone(), bearer.to_owned());
         async move { service.join(&bearer, node, &request).await }
     };
-    assert_eq!(refused(join(&bound, "b", request("b")).await, "for node 'a' only"), 403);
+    assert_eq!(refused(join(&bound, "b", request("b")).await, "token bound to node 'a'"), 403);
     assert_eq!(refused(join(&bound, "a", request("b")).await, "CN=system:node:a"), 403);
     assert_eq!(refused(join(&free, "a", request("b")).await, "CN=system:node:a"), 403);
     assert_eq!(refused(join(&free, "A b", request("a")).await, "DNS-1123"), 422);

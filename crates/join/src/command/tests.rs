@@ -221,7 +221,10 @@ async fn other_identity_is_replaced_only_by_force() {
         join(&JoinOptions { force: true, ..first.clone() }).await.0.unwrap();
         let text = device.text();
         let error = join(&options).await.0.unwrap_err().to_string();
-        assert!(error.contains("'a' already") && error.contains("--force"), "{error}");
+        assert!(
+            error.contains("already joined") && error.contains("'a'") && error.contains("--force"),
+            "{error}"
+        );
         assert_eq!(device.text(), text);
         join(&JoinOptions { force: true, ..options.clone() }).await.0.unwrap();
         assert_eq!(Some(device.loaded().node.name), options.node);
