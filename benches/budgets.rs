@@ -2,8 +2,8 @@
 //!
 //! `cargo bench` runs all sections; `cargo bench -- NAME…` only those whose name contains a NAME.
 //! With `--document` the results are written to docs/figures.md. The exit code is 1 if a budget was
-//! missed. Requires mosquitto on the PATH. `EDGESYNC_TEST_DEVICE` names another agent to measure, for
-//! example one built with another profile.
+//! missed. Requires mosquitto on the PATH. `EDGESYNC_TEST_DEVICE` names another agent to measure,
+//! for example one built with another profile.
 //!
 //! Sections run one after another; those that wait for a slow line, or for minutes without traffic,
 //! run at the end, concurrently.

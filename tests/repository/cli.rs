@@ -114,7 +114,7 @@ mod cloud_side {
         let (_directory, path) = config("[broker]\nlisten = \"0.0.0.0:1883\"\ntls = \"off\"\n");
         let output = run(edgesync_testkit::programs::cloud(), &["run", "--config", &path]);
         assert_eq!(output.status.code(), Some(78));
-        assert!(err(&output).contains("demands a certificate"), "{}", err(&output));
+        assert!(err(&output).contains("requires a certificate"), "{}", err(&output));
     }
 
     #[test]

@@ -205,7 +205,8 @@ impl Run<'_, '_> {
         Ok(self.progress.above(|| writeln!(self.terminal.err, "error: {message}"))?)
     }
 
-    /// Prints a result. With a progress line, which may be on the same terminal, it appears at once.
+    /// Prints a result. With a progress line, which may be on the same terminal, it appears at
+    /// once.
     fn print(&mut self, line: &str) -> Result<(), CliError> {
         let (out, is_at_once) = (&mut *self.terminal.out, self.progress.is_on());
         Ok(self.progress.above(|| {

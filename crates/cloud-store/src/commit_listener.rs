@@ -1,4 +1,4 @@
-//! CommitListener of every committed change of every kind, with the previous state. The watch cache is
+//! Listeners of every committed change of every kind, with the previous state. The watch cache is
 //! built on it.
 
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //! certificates of operators.
 //!
 //! They are not objects: the API does not serve them, they have no history, and the
-//! [`super::CommitListener`] is not notified of them. The store reads two fields of a member, `labels`
-//! and `removed`: its Node and its Lease must agree with them.
+//! [`super::CommitListener`] is not notified of them. The store reads two fields of a member,
+//! `labels` and `removed`: its Node and its Lease must agree with them.
 
 use std::sync::Arc;
 

@@ -65,9 +65,9 @@ impl CloudStore {
     /// node counts. A removed node gets no Lease.
     ///
     /// A renewal gives the Lease its next version, so that a write based on an older one conflicts,
-    /// but it does not enter the history or notify the [`super::CommitListener`]. It drops fields of
-    /// `spec` that a renewal does not have. Creating a Lease, or setting its Node as its owner, is
-    /// an ordinary change.
+    /// but it does not enter the history or notify the [`super::CommitListener`]. It drops fields
+    /// of `spec` that a renewal does not have. Creating a Lease, or setting its Node as its owner,
+    /// is an ordinary change.
     ///
     /// # Errors
     /// The store's.

@@ -6,8 +6,8 @@
 //! - Every change gets the next `resourceVersion` of one counter and an entry in the history, in
 //!   the transaction of the change. Callers are answered after the commit.
 //! - No version is issued twice, even if the file is replaced by an older copy (`versions`).
-//! - A [`Feed`] yields every committed change of an object that can be placed, in order and once.
-//!   An [`CommitListener`] receives every change of every kind, with the previous state. Exceptions:
+//! - A [`Feed`] yields every committed change of an object that can be placed, in order and once. A
+//!   [`CommitListener`] receives every change of every kind, with the previous state. Exceptions:
 //!   renewals of node Leases ([`CloudStore::renew_leases`]) and documents get versions, but no
 //!   notification.
 //! - A [`CloudSnapshot`] shows one commit for as long as it is open.

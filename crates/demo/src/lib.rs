@@ -45,10 +45,10 @@ const LOG_LINES: usize = 12;
 
 /// Explanation of the table's columns.
 const LEGEND: &str = "\
-Reported: persisted by the node and told to the cloud; a restart repeats what was
-not confirmed. Skipped: not sent, the node held it already. Down, up: bytes of TCP
-payload to and from the node, compressed, MQTT included. Time: until the kill; then
-from the node's connection until both sides are in sync.
+Reported: persisted by the node and confirmed by the cloud; a restart repeats the
+rest. Skipped: not sent, the node held it already. Down, up: bytes of TCP payload to
+and from the node, compressed, MQTT included. Time: until the kill; then from the
+node's connection until both sides are in sync.
 ";
 
 /// Options of the demo.

@@ -3,8 +3,8 @@
 //! An outbox has three lanes. The items of a lane are numbered, sent in that order, one frame at a
 //! time, and confirmed up to a number. For each node, the cloud stores the last number whose effect
 //! is stored, in the transaction of the effect. An item therefore takes effect once, however often
-//! it is sent, and each lane keeps its order. [`IngestCursor::accept`] is that rule; the cloud's store and
-//! the simulation both run it.
+//! it is sent, and each lane keeps its order. [`IngestCursor::accept`] is that rule; the cloud's
+//! store and the simulation both run it.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};

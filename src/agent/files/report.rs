@@ -102,7 +102,7 @@ pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], said: u
         let object = object_of(status);
         let version = |version: &Option<String>| version.clone().unwrap_or_else(|| "none".to_owned());
         let (wanted, there) = (version(&status.wanted), version(&status.version));
-        let said = match status.state {
+        let cause = match status.state {
             State::InEffect => String::new(),
             // Log and Events have more readers than the object.
             _ if kinds.is_sealed(&object.key()) => ": sealed kind; hint: 'edgesync files' as root".to_owned(),
@@ -110,11 +110,11 @@ pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], said: u
         };
         let note = match status.state {
             State::InEffect => format!("version {wanted} in effect (rule {rule})"),
-            State::Gone => format!("object deleted, files of others kept (rule {rule}){said}"),
+            State::Gone => format!("object deleted, files of others kept (rule {rule}){cause}"),
             _ if status.rolled_back => {
-                format!("rolled back from version {wanted} to {there} (rule {rule}){said}")
+                format!("rolled back from version {wanted} to {there} (rule {rule}){cause}")
             }
-            _ => format!("version {wanted} not in effect (rule {rule}), current {there}{said}"),
+            _ => format!("version {wanted} not in effect (rule {rule}), current {there}{cause}"),
         };
         if status.state != State::InEffect {
             tracing::warn!(

@@ -62,7 +62,7 @@ impl Feed {
     }
     /// Accepts older versions as changes from now on, because the cluster turned out to be restored
     /// from a backup. The caller also requests a catch-up.
-    pub fn accept_older_versions(&self) {
+    pub(crate) fn accept_older_versions(&self) {
         self.restore_suspected.notify_one();
     }
 }

@@ -137,7 +137,7 @@ pub struct Kinds {
 
 impl Kinds {
     /// Keeps the previous kinds of groups whose discovery failed.
-    pub fn keep_undiscovered(&mut self, before: &Self) {
+    pub(crate) fn keep_undiscovered(&mut self, before: &Self) {
         let kept = before.served.iter().filter(|resource| self.undiscovered.contains(&resource.group));
         let kept: Vec<_> = kept.cloned().collect();
         self.served.extend(kept);

@@ -75,7 +75,8 @@ impl Bucket {
             self.full = full;
             return Ok(());
         }
-        // `capacity` is at least one interval, so a bucket that is full by `now` always has a token.
+        // `capacity` is at least one interval, so a bucket that is full by `now` always has a
+        // token.
         Err(full - capacity)
     }
 

@@ -1,5 +1,5 @@
-//! Background tasks of a replica: the writer of ObjectSyncs, leader election with the leader's work,
-//! and the check of the incarnation.
+//! Background tasks of a replica: the writer of ObjectSyncs, leader election with the leader's
+//! work, and the check of the incarnation.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
