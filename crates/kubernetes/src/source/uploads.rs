@@ -3,10 +3,10 @@
 //! # Idempotence
 //! No transaction covers an effect and its sequence number. The numbers are kept in memory
 //! ([`IngestCursor`]) and start at those that the node calls confirmed, so a replica that takes
-//! over a node may repeat unconfirmed effects of its predecessor. That is harmless, because each effect
-//! states the desired result, not a delta: the Node's report, a status, what is in effect and an
-//! Event replace what exists, and unchanged objects are not written. Repeated in order, the items
-//! of a lane end in the same state. Until then a reader may observe an older state again.
+//! over a node may repeat unconfirmed effects of its predecessor. That is harmless, because each
+//! effect states the desired result, not a delta: the Node's report, a status, what is in effect
+//! and an Event replace what exists, and unchanged objects are not written. Repeated in order, the
+//! items of a lane end in the same state. Until then a reader may observe an older state again.
 //!
 //! # Fencing
 //! A replica with a dead connection to a node may still process an upload that the node has sent
