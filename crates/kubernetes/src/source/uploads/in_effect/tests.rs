@@ -130,7 +130,7 @@ async fn a_fenced_replica_labels_no_record_and_foreign_records_stay() {
     take(&b, batch(2, &[(3, true, newer)])).await;
     let late = batch(1, &[(2, true, effect(Some(41), 42, EffectState::NotInEffect))]);
     let error = a.uploads.ingest(late).await.unwrap_err().to_string();
-    assert!(error.contains("another replica"), "{error}");
+    assert!(error.contains("now served by replica b"), "{error}");
     assert_eq!(shown(&rig).await, [json!("42"), json!("InEffect"), json!("41")]);
 
     let foreign = json!({"apiVersion": RECORDS, "kind": "ObjectSync",
