@@ -89,7 +89,7 @@ fn explain(error: &HandshakeError, key: &str) -> Finding {
         HandshakeError::OutsideItsTime { .. } => {
             "set the clock if it is wrong here, else renew the certificate there".to_owned()
         }
-        HandshakeError::Refused { reason, .. } if reason == "none was shown" => {
+        HandshakeError::Refused { reason, .. } if reason == "no certificate presented" => {
             "join the cloud with 'edgesync join'".to_owned()
         }
         HandshakeError::Refused { .. } => {
@@ -123,7 +123,7 @@ mod tests {
             ),
             (HandshakeError::Refused { host: host(), reason: "revoked".into() }, "join --force"),
             (
-                HandshakeError::Refused { host: host(), reason: "none was shown".into() },
+                HandshakeError::Refused { host: host(), reason: "no certificate presented".into() },
                 "join the cloud with 'edgesync join'",
             ),
             (HandshakeError::NotTls { host: host(), problem: "x".into() }, "8883"),

@@ -237,7 +237,7 @@ impl Tx<'_> {
                 if self.put_in_effect(node, *epoch, effect, *placed)? {
                     return Ok(());
                 }
-                let message = format!("{} does not belong on this node", effect.object.key());
+                let message = format!("{} is not placed on this node", effect.object.key());
                 Err(Failure::Refused(RefusedReason::NotPlaced, message))
             }
             Effect::Event(event) => self.apply_event(node, event, shared),
@@ -266,7 +266,7 @@ impl Tx<'_> {
         let Some(status) = status else {
             return Err(Failure::Refused(
                 RefusedReason::NotPlaced,
-                format!("{key} does not belong on this node"),
+                format!("{key} is not placed on this node"),
             ));
         };
         if !matches!(status, Value::Null | Value::Object(_)) {

@@ -82,7 +82,7 @@ fn of_handshake(error: &HandshakeError) -> Option<String> {
             "check that the port is that of the join service (10002 by default), and proxies on the way"
         }
         // The join service requires no certificate.
-        HandshakeError::Refused { reason, .. } if reason == "none was shown" => {
+        HandshakeError::Refused { reason, .. } if reason == "no certificate presented" => {
             "this port requires a client certificate, as MQTT does: use the port of the join service for --cloud, 10002 \
              by default"
         }
@@ -183,7 +183,7 @@ mod tests {
         let refused_by = |reason: &str| {
             CallError::Tls(HandshakeError::Refused { host: host.clone(), reason: reason.to_owned() })
         };
-        let (mqtt, revoked) = (refused_by("none was shown"), refused_by("revoked"));
+        let (mqtt, revoked) = (refused_by("no certificate presented"), refused_by("revoked"));
         let silent = CallError::Unreachable { url, problem: "check it".into() };
         for (error, words, unreachable) in [
             (refused(401), &["keadm gettoken"][..], false),

@@ -162,7 +162,7 @@ fn refusal(alert: AlertDescription) -> Option<&'static str> {
         AlertDescription::CertificateExpired => "expired",
         AlertDescription::CertificateRevoked => "revoked",
         AlertDescription::UnknownCA => "unknown authority",
-        AlertDescription::CertificateRequired | AlertDescription::NoCertificate => "none was shown",
+        AlertDescription::CertificateRequired | AlertDescription::NoCertificate => "no certificate presented",
         AlertDescription::BadCertificate => "bad certificate",
         AlertDescription::UnsupportedCertificate => "not a client certificate",
         AlertDescription::CertificateUnknown => "not acceptable",

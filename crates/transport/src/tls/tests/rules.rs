@@ -48,7 +48,7 @@ async fn missing_certificate_is_refused_where_required() {
     let (error, log) = refused(&nobody, &cloud(&authority, &authority.demanded())).await;
     assert_eq!(
         error.to_string(),
-        "certificate of this node refused by cloud.example: none was shown",
+        "certificate of this node refused by cloud.example: no certificate presented",
         "log: {log}"
     );
     let optional = ClientRule { required: false, ..authority.demanded() };

@@ -96,7 +96,7 @@ async fn tls_12_server_refuses_within_the_handshake() {
         .unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let foreign = Authority::new("Elsewhere").node();
-    for (identity, reason) in [(Some(&foreign), "unknown authority"), (None, "none was shown")] {
+    for (identity, reason) in [(Some(&foreign), "unknown authority"), (None, "no certificate presented")] {
         let client = Client::new(&authority.trust, identity, clock()).unwrap();
         let (near, far) = duplex(64 << 10);
         let (near, _) = tokio::join!(client.connect(HOST, near), acceptor.accept(far));
