@@ -103,7 +103,8 @@ pub struct Options {
 ///     ..Rule::default()
 /// };
 /// let object = json!({ "data": { "index.html": "hi" } });
-/// let listed = [Listed { uid: "1".into(), name: "page".into(), version: "7".into(), ..Listed::default() }];
+/// let (uid, name, version) = ("1".to_owned(), "page".to_owned(), "7".to_owned());
+/// let listed = [Listed { uid, name, version, ..Listed::default() }];
 /// let mut contents = |_| Some(object.clone());
 ///
 /// // The plan changes nothing: the record is a copy.
