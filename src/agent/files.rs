@@ -25,7 +25,7 @@ use edgesync_api::Role;
 use edgesync_config::edge::Config;
 use edgesync_files::Rule;
 use edgesync_files::rule::ordered;
-use edgesync_files::wire::{MAX_CHANGED, Outcome, Request, Told, Verb};
+use edgesync_files::wire::{MAX_CHANGED, Outcome, ReportPosition, Request, Verb};
 use edgesync_object::Status;
 use edgesync_object::status::Result;
 use edgesync_protocol::change::{Change, Uid};
@@ -374,9 +374,9 @@ struct Task {
     /// In the order of their execution.
     rules: Vec<ScheduledRule>,
     /// Position up to which the cloud has received reports; `None` if there never were any.
-    told: Option<Told>,
+    told: Option<ReportPosition>,
     /// Position up to which Events were emitted.
-    emitted: Option<Told>,
+    emitted: Option<ReportPosition>,
     /// Epoch of the database that the reports stem from.
     epoch: String,
     /// Whether this database has ever held all desired objects. Before that, nothing is removed
@@ -483,7 +483,7 @@ impl Task {
         }
     }
 
-    fn kept(&self, told: Told) -> Kept {
+    fn kept(&self, told: ReportPosition) -> Kept {
         Kept { told, store: self.epoch.clone(), whole: self.whole }
     }
 

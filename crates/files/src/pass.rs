@@ -8,18 +8,18 @@ use serde_json::Value;
 use super::contents::{self, Desired};
 use super::record::{Change, Digest, Held, Intent, Member, Place, Record, Shape, State, Status, Wait};
 use super::rule::{Rule, Write};
-use super::steps::{do_step, shown};
+use super::steps::{describe, execute};
 use super::transaction::{Ended, Step, Transaction};
 use super::verify::{Verdict, verify};
 use super::wire::Listed;
 use super::{Effects, Failure, Observed};
 
 /// Delay after the first failure of a place, in microseconds; doubled with each further one.
-const FIRST_WAIT: i64 = 10_000_000;
+const FIRST_BACKOFF: i64 = 10_000_000;
 /// Longest delay after failures, in microseconds.
-const LONGEST_WAIT: i64 = 600_000_000;
+const MAX_BACKOFF: i64 = 600_000_000;
 /// Maximum number of transactions that isolate the cause of a failure.
-const MAX_RUNS: usize = 32;
+const MAX_TRANSACTIONS: usize = 32;
 /// Maximum length of a message about an object, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
@@ -36,7 +36,91 @@ pub struct Options {
     pub now: i64,
 }
 
-/// A pass whose objects are known without their contents.
+/// A pass over the objects of a rule, which are known without their contents at first.
+///
+/// Order of calls: [`Pass::begin`] compares the list with the record, [`Pass::needed`] names the
+/// objects whose contents the pass needs, and [`Pass::plan`] describes or [`Pass::apply`] executes
+/// the changes. After a crash, [`recover`](super::steps::recover) comes first.
+///
+/// ```
+/// use std::collections::BTreeMap;
+///
+/// use edgesync_files::contents::Desired;
+/// use edgesync_files::pass::{Options, Pass};
+/// use edgesync_files::rule::Reload;
+/// use edgesync_files::template::Template;
+/// use edgesync_files::wire::Listed;
+/// use edgesync_files::{
+///     Change, Digest, Effects, Failure, Held, Intent, Observed, Place, Record, Rule, Shape, State,
+/// };
+/// use serde_json::json;
+///
+/// /// An empty device that records its steps.
+/// #[derive(Default)]
+/// struct Device(Vec<&'static str>);
+///
+/// impl Device {
+///     fn step(&mut self, step: &'static str) -> Result<(), Failure> {
+///         self.0.push(step);
+///         Ok(())
+///     }
+/// }
+///
+/// impl Effects for Device {
+///     fn stage(&mut self, change: &Change, desired: &Desired) -> Result<(), Failure> {
+///         assert_eq!(change.place.path(), "/etc/web/page");
+///         assert_eq!(desired.files["index.html"], b"hi");
+///         self.step("stage")
+///     }
+///     fn swap(&mut self, _: &Change) -> Result<(), Failure> {
+///         self.step("swap")
+///     }
+///     fn reload(&mut self) -> Result<(), Failure> {
+///         self.step("reload")
+///     }
+///     fn commit(&mut self, _: &Record) -> Result<(), Failure> {
+///         self.step("commit")
+///     }
+///     // … and the others.
+/// #   fn inspect(
+/// #       &mut self, _: &Place, _: Shape, _: Option<&Held>, _: Option<&BTreeMap<String, Digest>>,
+/// #   ) -> Result<Observed, String> {
+/// #       Ok(Observed::default())
+/// #   }
+/// #   fn key(&self, _: &Place) -> (u64, u64) { (1, 2) }
+/// #   fn is_memory(&mut self, _: &Place, _: Shape) -> bool { false }
+/// #   fn intend(&mut self, _: &Intent) -> Result<(), Failure> { self.step("intend") }
+/// #   fn check(&mut self, _: &[Change]) -> Result<(), Failure> { self.step("check") }
+/// #   fn restore(&mut self, _: &Change) -> Result<(), Failure> { self.step("restore") }
+/// #   fn discard(&mut self, _: &Change, _: bool) -> Result<(), Failure> { self.step("discard") }
+/// #   fn forget(&mut self) -> Result<(), Failure> { self.step("forget") }
+/// }
+///
+/// // A rule, as `[[files]]` configures it, and an object that it selects.
+/// let rule = Rule {
+///     to: Template::parse("/etc/web/{metadata.name}")?,
+///     reload: Reload::Unit("web.service".to_owned()),
+///     ..Rule::default()
+/// };
+/// let object = json!({ "data": { "index.html": "hi" } });
+/// let (uid, name, version) = ("1".to_owned(), "page".to_owned(), "7".to_owned());
+/// let listed = [Listed { uid, name, version, ..Listed::default() }];
+/// let mut contents = |_| Some(object.clone());
+///
+/// // The plan changes nothing: the record is a copy.
+/// let (mut device, mut record, mut seq) = (Device::default(), Record::default(), 0);
+/// let (mut copy, options) = (record.clone(), Options::default());
+/// let pass = Pass::begin(&mut device, &rule, &mut copy, &mut seq, &listed, options);
+/// assert_eq!(pass.needed(), [0]);
+/// assert_eq!(pass.plan(&mut contents), ["write /etc/web/page: index.html, 1 files, 2 bytes"]);
+///
+/// // The steps of the transaction.
+/// let pass = Pass::begin(&mut device, &rule, &mut record, &mut seq, &listed, options);
+/// assert_eq!(pass.apply(&mut contents), None);
+/// assert_eq!(device.0, ["intend", "stage", "swap", "reload", "commit", "discard", "forget"]);
+/// assert_eq!(record.objects["1"].state, State::InEffect);
+/// # Ok::<(), String>(())
+/// ```
 pub struct Pass<'a, H> {
     effects: &'a mut H,
     rule: &'a Rule,
@@ -167,7 +251,7 @@ impl<'a, H: Effects> Pass<'a, H> {
     fn waits(&self, wait: &Wait) -> bool {
         // A clock that was set back must not prolong a wait.
         let left = wait.until.saturating_sub(self.options.now);
-        !self.options.force && (1..=LONGEST_WAIT).contains(&left)
+        !self.options.force && (1..=MAX_BACKOFF).contains(&left)
     }
 
     fn is_intact(&mut self, place: &Place, held: Option<Held>) -> bool {
@@ -184,7 +268,7 @@ impl<'a, H: Effects> Pass<'a, H> {
     /// Describes the changes without applying them. The caller must discard the record.
     pub fn plan(mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Vec<String> {
         let tasks = self.tasks(bodies);
-        let mut plan: Vec<String> = tasks.iter().map(|(change, desired)| shown(change, desired)).collect();
+        let mut plan: Vec<String> = tasks.iter().map(|(change, desired)| describe(change, desired)).collect();
         let refused = self.record.objects.values().filter(|object| {
             !matches!(object.state, State::InEffect | State::Gone) && !object.message.is_empty()
         });
@@ -196,11 +280,11 @@ impl<'a, H: Effects> Pass<'a, H> {
 
     /// Applies all changes. Returns the delay in microseconds until the next attempt, if something
     /// failed.
-    pub fn carry_out(mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Option<i64> {
+    pub fn apply(mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Option<i64> {
         let tasks = self.tasks(bodies);
         if tasks.is_empty() {
             if self.record.owes_reload && !self.record.waits.get("").is_some_and(|wait| self.waits(wait)) {
-                self.reload_alone();
+                self.reload_only();
             }
         } else {
             self.run(tasks);
@@ -225,7 +309,7 @@ impl<'a, H: Effects> Pass<'a, H> {
         }
         let now = self.options.now;
         let next = self.record.waits.values().map(|wait| wait.until.saturating_sub(now)).min();
-        next.map(|left| left.clamp(FIRST_WAIT / 10, LONGEST_WAIT))
+        next.map(|left| left.clamp(FIRST_BACKOFF / 10, MAX_BACKOFF))
     }
 
     /// Returns the required writes and removals.
@@ -393,7 +477,7 @@ impl<'a, H: Effects> Pass<'a, H> {
                 None
             }
             _ => {
-                let held = there(held, &place, shape, &observed);
+                let held = current_held(held, &place, shape, &observed);
                 // A version of a lost record may exist: its stamp must not be used again.
                 self.record.stamp = self.record.stamp.max(observed.data.flatten().unwrap_or(0));
                 let (stamp, exists) = (self.stamp(), observed.entries.contains_key(name));
@@ -415,7 +499,7 @@ impl<'a, H: Effects> Pass<'a, H> {
         let ended = self.run_once(&mut tasks);
         let Some(failure) = &ended.failure else { return ended.unfinished };
         self.record.output.clone_from(&failure.message);
-        if ended.divisible && !ended.unfinished && tasks.len() > 1 && self.runs < MAX_RUNS {
+        if ended.divisible && !ended.unfinished && tasks.len() > 1 && self.runs < MAX_TRANSACTIONS {
             let rest = tasks.split_off(tasks.len() / 2);
             return self.run(tasks) || self.run(rest);
         }
@@ -429,7 +513,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             };
             self.wait(&path, &numbers);
             for number in numbers {
-                let version = if ended.unfinished { None } else { self.version_there(&path, number) };
+                let version = if ended.unfinished { None } else { self.held_version(&path, number) };
                 self.state(number, State::NotInEffect, version, &failure.message, ended.rolled_back);
             }
         }
@@ -451,7 +535,7 @@ impl<'a, H: Effects> Pass<'a, H> {
                     Some((change, desired)) if change.new.is_some() => self.effects.stage(change, desired),
                     _ => Ok(()),
                 },
-                _ => do_step(self.effects, &intent, step, transaction.succeeded()),
+                _ => execute(self.effects, &intent, step, transaction.succeeded()),
             };
             self.record.reloads += u64::from(step == Step::Reload && result.is_ok());
             transaction.completed(result);
@@ -508,7 +592,7 @@ impl<'a, H: Effects> Pass<'a, H> {
     }
 
     /// Reloads the program alone, because it may not have read the current files.
-    fn reload_alone(&mut self) {
+    fn reload_only(&mut self) {
         let ended = self.run_once(&mut []);
         match ended.failure {
             Some(failure) => {
@@ -528,7 +612,7 @@ impl<'a, H: Effects> Pass<'a, H> {
     }
 
     /// Returns the version of an object whose files are held.
-    fn version_there(&self, path: &str, number: usize) -> Option<String> {
+    fn held_version(&self, path: &str, number: usize) -> Option<String> {
         let listed = self.listed.get(number)?;
         let held = self.record.places.get(path)?;
         held.members.iter().find(|member| member.uid == listed.uid).map(|member| member.version.clone())
@@ -547,7 +631,7 @@ impl<'a, H: Effects> Pass<'a, H> {
     fn keep_held(&mut self, path: &str, numbers: &[usize], culprit: Option<usize>, why: &str) {
         self.wait(path, numbers);
         for number in numbers {
-            let version = self.version_there(path, *number);
+            let version = self.held_version(path, *number);
             match culprit {
                 Some(other) if other != *number => {
                     let other = self.listed.get(other).map_or("", |listed| listed.name.as_str());
@@ -570,7 +654,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             *wait = Wait { members, rule: self.text, ..Wait::default() };
         }
         wait.tries = wait.tries.saturating_add(1);
-        let pause = FIRST_WAIT.saturating_mul(1 << (wait.tries - 1).min(10)).min(LONGEST_WAIT);
+        let pause = FIRST_BACKOFF.saturating_mul(1 << (wait.tries - 1).min(10)).min(MAX_BACKOFF);
         wait.until = self.options.now.saturating_add(pause);
         self.dirty = true;
     }
@@ -593,7 +677,7 @@ impl<'a, H: Effects> Pass<'a, H> {
         for Member { uid, .. } in members.iter().filter(|member| !here.contains(member.uid.as_str())) {
             let Some(before) = self.record.objects.get(uid) else { continue };
             let status =
-                Status { state: State::Conflict, version: None, message: end_of(why), ..before.clone() };
+                Status { state: State::Conflict, version: None, message: tail(why), ..before.clone() };
             self.set(uid, status);
             self.conflicted.push(uid.clone());
         }
@@ -611,7 +695,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             let Some(before) = before.filter(|_| !self.conflicted.contains(&member.uid)) else { continue };
             let mut status =
                 Status { state: State::NotInEffect, wanted: before.version.clone(), ..before.clone() };
-            status.message = end_of(why);
+            status.message = tail(why);
             self.set(&member.uid, status);
         }
     }
@@ -657,7 +741,7 @@ impl<'a, H: Effects> Pass<'a, H> {
 
 /// Returns the held version of a place: the recorded one, unless another version of edgesync
 /// exists.
-fn there(held: Option<Held>, place: &Place, shape: Shape, observed: &Observed) -> Option<Held> {
+fn current_held(held: Option<Held>, place: &Place, shape: Shape, observed: &Observed) -> Option<Held> {
     let Some(stamp) = observed.data.flatten() else { return held };
     if held.as_ref().is_some_and(|held| held.stamp == stamp) {
         return held;
@@ -685,14 +769,14 @@ fn status_of(object: &Listed, state: State, version: Option<String>, why: &str, 
         version,
         wanted: Some(object.version.clone()),
         state,
-        message: end_of(why),
+        message: tail(why),
         rolled_back,
         ..Status::default()
     }
 }
 
 /// Returns the end of a text, where programs put their errors.
-fn end_of(text: &str) -> String {
+fn tail(text: &str) -> String {
     let mut from = text.len().saturating_sub(MAX_MESSAGE);
     while !text.is_char_boundary(from) {
         from += 1;

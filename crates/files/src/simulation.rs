@@ -264,7 +264,7 @@ impl World {
         assert_eq!(model.shape, shape);
         let pass = Pass::begin(&mut model, rule, &mut record, &mut seq, &listed, options);
         let needed = pass.needed();
-        pass.carry_out(&mut |number| {
+        pass.apply(&mut |number| {
             assert!(needed.contains(&number));
             let object = objects.iter().find(|object| object.listed() == listed[number]);
             object.map(Object::body)
@@ -399,7 +399,7 @@ fn check_claims(world: &World, rule: &Rule, record: &Record, history: &BTreeMap<
         assert_eq!(
             there.as_ref(),
             Some(&files),
-            "{uid} is said to be in effect in version {version}: {status:?}"
+            "{uid} is reported in effect in version {version}: {status:?}"
         );
         if rule.reloads() && status.state == State::InEffect && !record.owes_reload {
             let read = world.read.as_ref().and_then(|read| read.get(&path));
@@ -462,7 +462,7 @@ proptest! {
                     let foreign = world.foreign();
                     let record = world.pass(&rule, &current, &faults, now);
                     for file in foreign {
-                        prop_assert!(world.foreign().contains(&file), "{:?} was somebody else's", file);
+                        prop_assert!(world.foreign().contains(&file), "{:?} is foreign", file);
                     }
                     if faults.cut.is_none() && !faults.full && world.intent.is_none() {
                         // A skipped stamp may be assigned again.
@@ -508,7 +508,7 @@ proptest! {
         let options = Options { look: true, now, ..Options::default() };
         let pass = Pass::begin(&mut model, &trusting, &mut record, &mut seq, &listed, options);
         prop_assert!(pass.needed().is_empty());
-        prop_assert_eq!(pass.carry_out(&mut |_| None), None);
+        prop_assert_eq!(pass.apply(&mut |_| None), None);
         prop_assert_eq!(seq, u64::MAX / 2);
     }
 }

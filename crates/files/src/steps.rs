@@ -13,7 +13,7 @@ pub fn recover<H: Effects>(effects: &mut H, rule: &Rule, record: &mut Record, in
     record.stamp = record.stamp.max(newest.unwrap_or(0));
     let mut transaction = Transaction::recovering(intent.changes.len(), rule.reloads(), committed);
     while let Some(step) = transaction.step() {
-        transaction.completed(do_step(effects, intent, step, committed));
+        transaction.completed(execute(effects, intent, step, committed));
     }
     let ended = transaction.ended();
     record.owes_reload |= ended.owes_reload;
@@ -21,7 +21,7 @@ pub fn recover<H: Effects>(effects: &mut H, rule: &Rule, record: &mut Record, in
 }
 
 /// Executes a step. Staging and committing are left to the pass.
-pub(super) fn do_step<H: Effects>(
+pub(super) fn execute<H: Effects>(
     effects: &mut H,
     intent: &Intent,
     step: Step,
@@ -41,7 +41,7 @@ pub(super) fn do_step<H: Effects>(
 }
 
 /// Describes a change for the plan.
-pub(super) fn shown(change: &Change, desired: &Desired) -> String {
+pub(super) fn describe(change: &Change, desired: &Desired) -> String {
     let path = change.place.path();
     match (&change.new, change.shape) {
         (None, _) => format!("remove {path}"),

@@ -29,7 +29,7 @@ pub struct Request {
     /// Whether files of unlisted objects are kept: the database was lost and is not filled yet.
     pub keep: bool,
     /// Status changes that the agent has already received.
-    pub told: Told,
+    pub told: ReportPosition,
     /// Checksum of the list since which the named objects have changed; those without a version are
     /// deleted. None to list all objects.
     pub since: Option<u64>,
@@ -71,7 +71,7 @@ pub struct Listed {
 
 /// Position up to which status changes were received. In another epoch it is meaningless.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct ReportPosition {
     /// Identifies the records: changes when they are lost.
     pub epoch: u64,
     /// Sequence number of the last received status.
@@ -99,9 +99,9 @@ pub struct Outcome {
     /// Statuses, over all rules, that [`Request::told`] does not cover.
     pub news: Vec<News>,
     /// Position for the next request.
-    pub told: Told,
+    pub told: ReportPosition,
     /// Statistics of the rules.
-    pub rules: Vec<RuleShown>,
+    pub rules: Vec<RuleStatistics>,
     /// Description of the planned changes.
     pub plan: Vec<String>,
     /// Milliseconds until the rule must be retried.
@@ -124,7 +124,7 @@ pub struct News {
 /// Statistics of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RuleShown {
+pub struct RuleStatistics {
     /// Name of the rule.
     pub name: String,
     /// Number of objects in effect.

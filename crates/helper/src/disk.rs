@@ -28,11 +28,11 @@ const DATA: &str = "..data";
 /// Upper bound of stamps; a larger one is foreign.
 const MAX_STAMP: u64 = 1 << 62;
 /// Maximum depth of foreign directories inside one of ours, for its removal.
-const DEEPEST: u32 = 8;
+const MAX_DEPTH: u32 = 8;
 /// Maximum number of files kept open before they are flushed.
-const OPEN_AT_ONCE: usize = 64;
+const MAX_OPEN: usize = 64;
 /// Memory file systems (tmpfs, ramfs), by their `statfs` number.
-const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// Returns whether a directory is in memory only, or will be once it is created.
 pub(super) fn is_in_memory(base: &str) -> bool {
@@ -42,7 +42,7 @@ pub(super) fn is_in_memory(base: &str) -> bool {
 
 fn is_memory(found: &StatFs) -> bool {
     // The number has 32 bits; some systems store it in a signed word.
-    IN_MEMORY.contains(&((found.f_type as u64) & 0xffff_ffff))
+    MEMORY_FILE_SYSTEMS.contains(&((found.f_type as u64) & 0xffff_ffff))
 }
 
 /// File access of one rule.
@@ -57,7 +57,7 @@ pub(super) struct Disk {
     /// The most bytes of a file that can be one of the rule.
     pub(super) max_size: u64,
     /// Whether what is written is flushed all at once, by [`Disk::flush`].
-    pub(super) at_once: bool,
+    pub(super) batch_flush: bool,
     /// A file or directory of each file system on which something was written since, by the number
     /// of its device.
     pub(super) unflushed: RefCell<BTreeMap<u64, OwnedFd>>,
@@ -86,7 +86,7 @@ impl Disk {
 
     /// Flushes a file or directory, or marks its file system for [`Disk::flush`].
     pub(super) fn fsync(&self, file: &OwnedFd) -> Result<()> {
-        if self.at_once {
+        if self.batch_flush {
             if let btree_map::Entry::Vacant(place) = self.unflushed.borrow_mut().entry(fstat(file)?.st_dev) {
                 place.insert(fcntl_dupfd_cloexec(file, 0)?);
             }
@@ -155,7 +155,7 @@ impl Disk {
         Ok(at)
     }
 
-    fn is_there(&self, place: &Place, shape: Shape) -> Result<Option<OwnedFd>> {
+    fn open_existing(&self, place: &Place, shape: Shape) -> Result<Option<OwnedFd>> {
         match self.directory(place, shape, false) {
             Ok(directory) => Ok(Some(directory)),
             Err(Errno::NOENT) => Ok(None),
@@ -171,7 +171,7 @@ impl Disk {
         held: Option<&Held>,
         desired: Option<&BTreeMap<String, Digest>>,
     ) -> Result<Observed> {
-        let Some(directory) = self.is_there(place, shape)? else { return Ok(Observed::default()) };
+        let Some(directory) = self.open_existing(place, shape)? else { return Ok(Observed::default()) };
         let (mut observed, key) = (Observed { directory: true, ..Observed::default() }, self.key(place));
         if shape == Shape::File {
             let name = place.name();
@@ -237,7 +237,8 @@ impl Disk {
 
     /// See [`edgesync_files::Effects::is_memory`].
     pub(super) fn is_memory(&self, place: &Place, shape: Shape) -> bool {
-        let beneath = self.is_there(place, shape).ok().flatten().and_then(|at| rustix::fs::fstatfs(at).ok());
+        let beneath =
+            self.open_existing(place, shape).ok().flatten().and_then(|at| rustix::fs::fstatfs(at).ok());
         beneath.map_or_else(|| is_in_memory(&place.base), |found| is_memory(&found))
     }
 
@@ -248,13 +249,13 @@ impl Disk {
             Shape::Directory => format!("{path}/{}", version(change.stamp)),
             Shape::File => {
                 let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-                format!("{parent}/{}", self.beside(change))
+                format!("{parent}/{}", self.candidate_name(change))
             }
         }
     }
 
     /// Returns the name of a file's candidate, beside the file.
-    fn beside(&self, change: &Change) -> String {
+    fn candidate_name(&self, change: &Change) -> String {
         format!(".edgesync-{}-{}", self.rule, change.stamp)
     }
 
@@ -263,7 +264,7 @@ impl Disk {
         let (file_mode, directory_mode) = self.modes[usize::from(desired.is_secret)];
         let directory = self.directory(&change.place, change.shape, true)?;
         if change.shape == Shape::File {
-            let name = self.beside(change);
+            let name = self.candidate_name(change);
             self.remove(&directory, &name)?;
             for content in desired.files.values().take(1) {
                 self.fsync(&self.write(&directory, &name, content, file_mode)?)?;
@@ -272,7 +273,7 @@ impl Disk {
             return Ok(());
         }
         if change.makes {
-            self.own(&directory, directory_mode)?;
+            self.set_owner_and_mode(&directory, directory_mode)?;
         }
         let name = version(change.stamp);
         self.remove_directory(&directory, &name)?;
@@ -284,12 +285,12 @@ impl Disk {
         let mut written = Vec::new();
         for (name, content) in &desired.files {
             written.push(self.write(&beneath, name, content, file_mode)?);
-            if written.len() == OPEN_AT_ONCE {
+            if written.len() == MAX_OPEN {
                 self.fsync_all(&written)?;
                 written.clear();
             }
         }
-        self.own(&beneath, directory_mode)?;
+        self.set_owner_and_mode(&beneath, directory_mode)?;
         self.fsync_all(&written)?;
         self.fsync(&beneath)?;
         self.fsync(&directory)
@@ -303,11 +304,11 @@ impl Disk {
         self.step()?;
         file.write_all(content).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let file = OwnedFd::from(file);
-        self.own(&file, mode)?;
+        self.set_owner_and_mode(&file, mode)?;
         Ok(file)
     }
 
-    fn own(&self, file: &OwnedFd, mode: u32) -> Result<()> {
+    fn set_owner_and_mode(&self, file: &OwnedFd, mode: u32) -> Result<()> {
         self.step()?;
         let (user, group) = self.owner;
         if user.is_some() || group.is_some() {
@@ -318,7 +319,7 @@ impl Disk {
 
     /// See [`edgesync_files::Effects::swap`].
     pub(super) fn swap(&self, change: &Change) -> Result<()> {
-        let Some(directory) = self.is_there(&change.place, change.shape)? else {
+        let Some(directory) = self.open_existing(&change.place, change.shape)? else {
             // A removal is complete without the place; a candidate has been lost.
             return if change.new.is_some() { Err(Errno::NOENT) } else { Ok(()) };
         };
@@ -326,26 +327,26 @@ impl Disk {
         match (change.shape, &change.new) {
             (Shape::File, new) => {
                 if exists(&directory, name)? {
-                    self.keep(&directory, name, &self.kept(change))?;
+                    self.back_up(&directory, name, &self.backup_name(change))?;
                 }
                 self.step()?;
                 match new {
-                    Some(_) => renameat(&directory, self.beside(change), &directory, name)?,
+                    Some(_) => renameat(&directory, self.candidate_name(change), &directory, name)?,
                     None => self.remove(&directory, name)?,
                 }
             }
             (Shape::Directory, Some(new)) => {
                 for file in new.keys() {
                     if exists(&directory, file)? && !is_our_link(&directory, file)? {
-                        self.move_away(&directory, change, file)?;
+                        self.set_foreign_aside(&directory, change, file)?;
                     }
                 }
-                self.lead(&directory, change.stamp)?;
+                self.point_data_at(&directory, change.stamp)?;
                 self.links(&directory, new.keys())?;
                 self.unlink(&directory, old_files(change).filter(|file| !new.contains_key(*file)))?;
             }
             (Shape::Directory, None) => {
-                self.set_free(&directory, change)?;
+                self.release_foreign(&directory, change)?;
                 self.remove(&directory, DATA)?;
                 self.unlink(&directory, old_files(change))?;
             }
@@ -354,7 +355,7 @@ impl Disk {
     }
 
     /// Moves foreign files of a version over their links before the version is removed: they stay.
-    fn set_free(&self, directory: &OwnedFd, change: &Change) -> Result<()> {
+    fn release_foreign(&self, directory: &OwnedFd, change: &Change) -> Result<()> {
         let Some(old) = &change.old else { return Ok(()) };
         let Some(beneath) = open_directory(directory, version(old.stamp))? else { return Ok(()) };
         let key = self.key(&change.place);
@@ -374,12 +375,12 @@ impl Disk {
     }
 
     /// Returns the name of the backup of a file, beside the file.
-    fn kept(&self, change: &Change) -> String {
-        format!("{}-old", self.beside(change))
+    fn backup_name(&self, change: &Change) -> String {
+        format!("{}-old", self.candidate_name(change))
     }
 
     /// Keeps a file under a second name: a hard link if possible, otherwise a copy.
-    fn keep(&self, directory: &OwnedFd, name: &str, kept: &str) -> Result<()> {
+    fn back_up(&self, directory: &OwnedFd, name: &str, kept: &str) -> Result<()> {
         self.remove(directory, kept)?;
         self.step()?;
         match linkat(directory, name, directory, kept, AtFlags::empty()) {
@@ -397,7 +398,7 @@ impl Disk {
     }
 
     /// Makes `..data` lead to a version.
-    fn lead(&self, directory: &OwnedFd, stamp: u64) -> Result<()> {
+    fn point_data_at(&self, directory: &OwnedFd, stamp: u64) -> Result<()> {
         let new = format!("{DATA}-{stamp}");
         self.remove(directory, &new)?;
         self.step()?;
@@ -426,7 +427,7 @@ impl Disk {
     }
 
     /// Moves a foreign file aside until the change is committed.
-    fn move_away(&self, directory: &OwnedFd, change: &Change, name: &str) -> Result<()> {
+    fn set_foreign_aside(&self, directory: &OwnedFd, change: &Change, name: &str) -> Result<()> {
         let aside = aside(change);
         self.step()?;
         match mkdirat(directory, &aside, Mode::RWXU) {
@@ -441,7 +442,7 @@ impl Disk {
 
     /// See [`edgesync_files::Effects::restore`].
     pub(super) fn restore(&self, change: &Change) -> Result<()> {
-        let Some(directory) = self.is_there(&change.place, change.shape)? else { return Ok(()) };
+        let Some(directory) = self.open_existing(&change.place, change.shape)? else { return Ok(()) };
         if change.shape == Shape::File {
             self.restore_file(&directory, change)?;
             return self.fsync(&directory);
@@ -451,7 +452,7 @@ impl Disk {
         let leads_to = link(&directory, DATA)?;
         match old {
             Some(held) if leads_to.as_deref() != Some(version(held.stamp).as_str()) => {
-                self.lead(&directory, held.stamp)?;
+                self.point_data_at(&directory, held.stamp)?;
             }
             None if leads_to.as_deref() == Some(version(change.stamp).as_str()) => {
                 self.remove(&directory, DATA)?;
@@ -472,7 +473,7 @@ impl Disk {
     }
 
     fn restore_file(&self, directory: &OwnedFd, change: &Change) -> Result<()> {
-        let (name, kept) = (change.place.name(), self.kept(change));
+        let (name, kept) = (change.place.name(), self.backup_name(change));
         if exists(directory, &kept)? {
             self.step()?;
             // Renaming between two links of the same file has no effect.
@@ -483,7 +484,7 @@ impl Disk {
             Ok(new.is_some()
                 && self.entry(self.key(&change.place), directory, name)? == new.map(|new| Entry::File(*new)))
         };
-        if !change.exists && !exists(directory, &self.beside(change))? && is_new()? {
+        if !change.exists && !exists(directory, &self.candidate_name(change))? && is_new()? {
             self.remove(directory, name)?;
         }
         Ok(())
@@ -491,10 +492,10 @@ impl Disk {
 
     /// See [`edgesync_files::Effects::discard`].
     pub(super) fn discard(&self, change: &Change, keep_new: bool) -> Result<()> {
-        let Some(directory) = self.is_there(&change.place, change.shape)? else { return Ok(()) };
+        let Some(directory) = self.open_existing(&change.place, change.shape)? else { return Ok(()) };
         if change.shape == Shape::File {
-            self.remove(&directory, &self.beside(change))?;
-            self.remove(&directory, &self.kept(change))?;
+            self.remove(&directory, &self.candidate_name(change))?;
+            self.remove(&directory, &self.backup_name(change))?;
             return self.fsync(&directory);
         }
         self.remove(&directory, &format!("{DATA}-{}", change.stamp))?;
@@ -508,11 +509,11 @@ impl Disk {
         }
         self.fsync(&directory)?;
         drop(directory);
-        let goes = match (&change.old, keep_new) {
+        let removes_directory = match (&change.old, keep_new) {
             (Some(old), true) => old.made && change.new.is_none(),
             (old, _) => old.is_none() && change.makes && !keep_new,
         };
-        if goes {
+        if removes_directory {
             let parent = self.directory(&change.place, Shape::File, false)?;
             self.step()?;
             // Fails if another party has put files there.
@@ -532,7 +533,7 @@ impl Disk {
     /// Removes a directory with all its contents.
     fn remove_directory(&self, directory: &OwnedFd, name: &str) -> Result<()> {
         let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-        self.remove_all(directory, &name, DEEPEST)
+        self.remove_all(directory, &name, MAX_DEPTH)
     }
 
     fn remove_all(&self, directory: &OwnedFd, name: &CStr, deepest: u32) -> Result<()> {
@@ -605,7 +606,7 @@ fn names(directory: &OwnedFd) -> Result<Vec<CString>> {
 }
 
 /// Formats an error of the system about a place.
-pub(super) fn refused(what: &str, path: &str, error: Errno) -> String {
+pub(super) fn system_error(what: &str, path: &str, error: Errno) -> String {
     let more = match error {
         Errno::LOOP | Errno::XDEV => " (symbolic links on the path are not followed)",
         _ => "",

@@ -16,7 +16,7 @@ use edgesync_files::Failure;
 use edgesync_files::rule::{Reload, Rule, Signal};
 
 /// Limit for the kept end of a program's output, in bytes.
-const KEPT: usize = 4 << 10;
+const MAX_OUTPUT: usize = 4 << 10;
 /// Polling interval for a unit's state.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for which a unit must stay active after a reload.
@@ -24,9 +24,9 @@ const STEADY_TIME: Duration = Duration::from_secs(1);
 /// Minimum number of polls in which it must stay active, however delayed on a busy device.
 const STEADY_POLLS: u32 = 3;
 /// Limit for reading a PID file, in bytes.
-const PID_FILE: u64 = 32;
+const MAX_PID_FILE: u64 = 32;
 /// Time for which output of leftover processes is awaited.
-const LINGER: Duration = Duration::from_millis(200);
+const OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Runs a program to its end; returns its output.
@@ -36,14 +36,14 @@ pub(super) fn run(
     timeout: Duration,
 ) -> Result<String, Failure> {
     let Some((program, arguments)) = words.split_first() else { return Ok(String::new()) };
-    let (status, output) = finish(program, arguments, environment, timeout)?;
+    let (status, output) = run_to_end(program, arguments, environment, timeout)?;
     if status.success() {
         return Ok(output);
     }
     Err(Failure::new(format!("{program}: {status}: {}", output.trim())))
 }
 
-fn finish(
+fn run_to_end(
     program: &str,
     arguments: &[String],
     environment: &[(&str, &str)],
@@ -56,7 +56,7 @@ fn finish(
     let kept = Arc::clone(&collected);
     // Started before the program, which would otherwise block on a full pipe.
     let reader = move || {
-        keep(output, &kept);
+        collect_tail(output, &kept);
         closes.send(())
     };
     std::thread::Builder::new().spawn(reader).map_err(failed)?;
@@ -79,7 +79,7 @@ fn finish(
     let status = ended.recv_timeout(timeout);
     // Kills all descendants that have not left the group.
     let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    let _ = closed.recv_timeout(LINGER);
+    let _ = closed.recv_timeout(OUTPUT_TIMEOUT);
     let text = printable(&collected.lock().unwrap_or_else(PoisonError::into_inner));
     match status {
         Ok(Some(status)) => Ok((status.map_err(failed)?, text)),
@@ -91,12 +91,12 @@ fn finish(
 }
 
 /// Keeps the end of the output.
-fn keep(mut output: PipeReader, kept: &Mutex<Vec<u8>>) {
+fn collect_tail(mut output: PipeReader, kept: &Mutex<Vec<u8>>) {
     let mut buffer = [0; 1024];
     while let Ok(read @ 1..) = output.read(&mut buffer) {
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.extend_from_slice(buffer.get(..read).unwrap_or_default());
-        let more = kept.len().saturating_sub(KEPT);
+        let more = kept.len().saturating_sub(MAX_OUTPUT);
         kept.drain(..more);
     }
 }
@@ -112,14 +112,14 @@ pub(super) fn reload(rule: &Rule, systemctl: &Path) -> Result<(), Failure> {
     match &rule.reload {
         Reload::Nothing => Ok(()),
         Reload::Run(words) => run(words, &[("EDGESYNC_RULE", &rule.name)], rule.timeout).map(|_| ()),
-        Reload::Signal(signal, file) => send(*signal, file),
+        Reload::Signal(signal, file) => send_signal(*signal, file),
         Reload::Unit(unit) => reload_unit(rule, unit, systemctl),
     }
 }
 
 /// Signals the process in a PID file. Unless root owns the file, the process must belong to the
 /// file's owner: a service cannot have processes of others signalled.
-fn send(signal: Signal, path: &str) -> Result<(), Failure> {
+fn send_signal(signal: Signal, path: &str) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::new(format!("read {path}: {error}"));
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(&error))?;
@@ -129,7 +129,7 @@ fn send(signal: Signal, path: &str) -> Result<(), Failure> {
         return Err(failed(&"not a regular file"));
     }
     let mut text = String::new();
-    file.take(PID_FILE).read_to_string(&mut text).map_err(|error| failed(&error))?;
+    file.take(MAX_PID_FILE).read_to_string(&mut text).map_err(|error| failed(&error))?;
     let number = text.trim().parse().ok().filter(|number: &i32| *number > 1).and_then(Pid::from_raw);
     let pid = number.ok_or_else(|| Failure::new(format!("read {path}: no process ID")))?;
     let owner = || std::fs::metadata(format!("/proc/{}", pid.as_raw_nonzero())).map(|of| of.uid()).ok();
@@ -164,7 +164,7 @@ fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure>
     let systemctl_run = |words: &[&str]| {
         let arguments: Vec<String> =
             words.iter().chain(&["--", unit]).map(|word| (*word).to_owned()).collect();
-        finish(&systemctl, &arguments, &[], rule.timeout)
+        run_to_end(&systemctl, &arguments, &[], rule.timeout)
     };
     let poll = || {
         let (status, output) =
@@ -237,7 +237,7 @@ mod tests {
         let failure = run(&words("echo why; exit 3"), &[], LONG).unwrap_err();
         assert!(failure.message.contains("exit status: 3: why") && !failure.slow, "{failure:?}");
         let long = run(&words("yes 0123456 | head -n 100000; echo end"), &[], LONG).unwrap();
-        assert!(long.len() <= KEPT && long.ends_with("\nend\n"));
+        assert!(long.len() <= MAX_OUTPUT && long.ends_with("\nend\n"));
         assert!(run(&["/no/such".to_owned()], &[], LONG).unwrap_err().message.contains("/no/such"));
     }
 
@@ -277,7 +277,10 @@ mod tests {
         let path = file.display().to_string();
         for text in ["", "x", "0", "1", "-1", "-5"] {
             std::fs::write(&file, text).unwrap();
-            assert!(send(Signal::Hup, &path).unwrap_err().message.contains("no process ID"), "{text:?}");
+            assert!(
+                send_signal(Signal::Hup, &path).unwrap_err().message.contains("no process ID"),
+                "{text:?}"
+            );
         }
     }
 
@@ -288,12 +291,12 @@ mod tests {
         let pipe = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(pipe.success());
         let text = path.display().to_string();
-        assert!(send(Signal::Hup, &text).unwrap_err().message.contains("not a regular file"));
+        assert!(send_signal(Signal::Hup, &text).unwrap_err().message.contains("not a regular file"));
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, std::process::id().to_string()).unwrap();
         // Only root can change the owner of a file.
         if std::os::unix::fs::chown(&path, Some(65_534), None).is_ok() {
-            assert!(send(Signal::Hup, &text).unwrap_err().message.contains("different owners"));
+            assert!(send_signal(Signal::Hup, &text).unwrap_err().message.contains("different owners"));
         }
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{HelperError, disk};
 use edgesync_config::edge::Config;
-use edgesync_files::wire::{News, RuleShown, Told};
+use edgesync_files::wire::{News, ReportPosition, RuleStatistics};
 use edgesync_files::{Delta, Intent, Record, State};
 use edgesync_runtime::random;
 use edgesync_store::durable::{self, FileError};
@@ -22,9 +22,9 @@ const LOG: &str = "log";
 /// Maximum number of deleted objects that a rule remembers until they are reported.
 pub(super) const MAX_GONE: usize = 10_000;
 /// The log of changes may be as long as the record, and at least this many bytes.
-const LEAST_LOG: u64 = 16 << 10;
+const MIN_LOG: u64 = 16 << 10;
 /// Replaces the output of programs where Secrets are concerned.
-const NOT_KEPT: &str = "output not kept: it may quote a Secret";
+const REDACTED: &str = "output not kept: it may quote a Secret";
 /// Upper bound of accepted sequence numbers; leaves enough for all future ones.
 const MAX_SEQ: u64 = 1 << 62;
 
@@ -59,9 +59,9 @@ impl Records {
     /// Loads the records; an unreadable one counts as lost.
     pub(super) fn open(config: &Config) -> Result<Self, HelperError> {
         let directory = &config.helper.state;
-        std::fs::create_dir_all(directory).map_err(FileError::tried("make", directory))?;
+        std::fs::create_dir_all(directory).map_err(FileError::tried("create", directory))?;
         let set = std::fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o700));
-        set.map_err(FileError::tried("protect", directory))?;
+        set.map_err(FileError::tried("set the mode of", directory))?;
         let (mut all, mut logs, mut lost) = (BTreeMap::new(), BTreeMap::new(), false);
         let entries = std::fs::read_dir(directory).map_err(FileError::tried("read", directory))?;
         for path in entries.flatten().map(|entry| entry.path()) {
@@ -114,7 +114,7 @@ impl Records {
 
     /// Continues sequence numbers after those already reported: the record with them may be lost or
     /// was never persisted.
-    pub(super) fn continue_after(&mut self, reported: &Told) {
+    pub(super) fn continue_after(&mut self, reported: &ReportPosition) {
         self.seq = self.seq.max(self.reported_seq(reported).unwrap_or(0).min(MAX_SEQ));
     }
 
@@ -126,7 +126,7 @@ impl Records {
 
     /// Drops deleted objects that were reported or exceed the limit, and empty records of rules no
     /// longer configured.
-    pub(super) fn prune(&mut self, reported: &Told, rules: &BTreeSet<&str>) {
+    pub(super) fn prune(&mut self, reported: &ReportPosition, rules: &BTreeSet<&str>) {
         let seq = self.reported_seq(reported).unwrap_or(0);
         for record in self.all.values_mut() {
             let gone = record.objects.values().filter(|status| status.state == State::Gone);
@@ -147,13 +147,13 @@ impl Records {
         }
     }
 
-    fn reported_seq(&self, reported: &Told) -> Option<u64> {
+    fn reported_seq(&self, reported: &ReportPosition) -> Option<u64> {
         (reported.epoch == self.epoch).then_some(reported.seq)
     }
 
     /// Returns the statuses that were not reported yet, over all rules: per object the worst
     /// status, and among equal ones the oldest. An object is in effect if it is by every rule.
-    pub(super) fn news(&self, reported: &Told) -> Vec<News> {
+    pub(super) fn news(&self, reported: &ReportPosition) -> Vec<News> {
         let seq = self.reported_seq(reported).unwrap_or(0);
         let states = self.all.values().flat_map(|record| &record.objects);
         let new: BTreeSet<&String> =
@@ -168,17 +168,17 @@ impl Records {
     }
 
     /// Returns the current position, reached once all statuses are received.
-    pub(super) fn reported(&self) -> Told {
-        Told { epoch: self.epoch, seq: self.seq }
+    pub(super) fn reported(&self) -> ReportPosition {
+        ReportPosition { epoch: self.epoch, seq: self.seq }
     }
 
     /// Returns the statistics of all rules.
-    pub(super) fn show(&self, with_objects: bool) -> Vec<RuleShown> {
+    pub(super) fn show(&self, with_objects: bool) -> Vec<RuleStatistics> {
         let shown = |(name, record): (&String, &Record)| {
             let [in_effect, not_in_effect, conflicts] = record.counts();
             let objects =
                 record.objects.values().filter(|status| with_objects && status.state != State::Gone);
-            RuleShown {
+            RuleStatistics {
                 name: name.clone(),
                 in_effect,
                 not_in_effect,
@@ -209,12 +209,12 @@ impl RuleFiles {
         let mut kept = Cow::Borrowed(record);
         if record.objects.values().any(|status| status.sealed) {
             let kept = kept.to_mut();
-            let said = kept.objects.values_mut().map(|status| &mut status.message);
-            for said in said.chain([&mut kept.output]).filter(|said| !said.is_empty()) {
-                NOT_KEPT.clone_into(said);
+            let messages = kept.objects.values_mut().map(|status| &mut status.message);
+            for text in messages.chain([&mut kept.output]).filter(|text| !text.is_empty()) {
+                REDACTED.clone_into(text);
             }
         }
-        log.keep(&self.record, &kept)
+        log.persist(&self.record, &kept)
     }
 
     /// Persists an intent. A partial one, left by a power cut, is unreadable and ignored: then
@@ -253,7 +253,7 @@ pub(super) struct Log {
 
 /// The snapshot file.
 #[derive(Serialize, Deserialize)]
-struct Whole<R> {
+struct Snapshot<R> {
     generation: u64,
     record: R,
 }
@@ -262,7 +262,7 @@ impl Log {
     /// Loads a record; none if it is unreadable. A partial last line, left by a power cut, was
     /// never committed.
     fn read(path: &Path) -> Option<(Record, Self)> {
-        let Whole { generation, record } = read::<Whole<Record>>(path)?;
+        let Snapshot { generation, record } = read::<Snapshot<Record>>(path)?;
         let whole = std::fs::metadata(path).map_or(0, |found| found.len());
         let mut log = Self { kept: record, generation: Some(generation), whole, changes: 0 };
         let text = std::fs::read(path.with_extension(LOG)).unwrap_or_default();
@@ -283,17 +283,17 @@ impl Log {
         Some((log.kept.clone(), log))
     }
 
-    fn keep(&mut self, path: &Path, record: &Record) -> Result<(), FileError> {
+    fn persist(&mut self, path: &Path, record: &Record) -> Result<(), FileError> {
         let delta = record.since(&self.kept);
         let mut line = to_text(path, &delta)?;
         line.push(b'\n');
         // Set again after success.
         let known = self.generation.take();
-        let known = known.filter(|_| self.changes + line.len() as u64 <= self.whole.max(LEAST_LOG));
+        let known = known.filter(|_| self.changes + line.len() as u64 <= self.whole.max(MIN_LOG));
         let generation = match known {
             None => {
                 let generation = random() >> 11;
-                write(path, &Whole { generation, record })?;
+                write(path, &Snapshot { generation, record })?;
                 self.whole = std::fs::metadata(path).map_or(0, |found| found.len());
                 self.changes = 0;
                 generation

@@ -3,14 +3,16 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::mem::MaybeUninit;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
+use socket2::SockRef;
 
-use super::disk::{Disk, refused};
+use super::disk::{Disk, system_error};
 use super::records::{Log, Records, RuleFiles};
 use super::{HelperError, hook, owner, rules};
 use edgesync_config::edge::Config;
@@ -26,18 +28,18 @@ use edgesync_files::{
 use edgesync_runtime::chain;
 
 /// Time limit for the agent to send announced frames.
-const PATIENCE: Duration = Duration::from_secs(30);
+const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves until idle for `idle`, or until the listener is shut down. Errors of the configuration or
 /// the records are sent as replies: a helper that exited before it accepted the connection would be
 /// restarted for it in a loop.
 pub(super) fn serve(listener: &UnixListener, config: &Path, idle: Option<Duration>) -> io::Result<()> {
-    socket2::SockRef::from(listener).set_read_timeout(idle)?;
+    SockRef::from(listener).set_read_timeout(idle)?;
     let mut records = None;
     loop {
         match listener.accept() {
             Ok((stream, _)) => {
-                if let Err(error) = answer(stream, config, &mut records) {
+                if let Err(error) = serve_request(stream, config, &mut records) {
                     tracing::warn!(%error, "agent disconnected during a request");
                 }
             }
@@ -51,9 +53,13 @@ pub(super) fn serve(listener: &UnixListener, config: &Path, idle: Option<Duratio
     }
 }
 
-fn answer(mut stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn serve_request(mut stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
+    stream.set_read_timeout(Some(FRAME_TIMEOUT))?;
+    stream.set_write_timeout(Some(FRAME_TIMEOUT))?;
+    // A connection without a request only probes whether the helper runs.
+    if SockRef::from(&stream).peek(&mut [MaybeUninit::uninit()])? == 0 {
+        return Ok(());
+    }
     let listed = read_list(&mut stream)?;
     let request: Request = serde_json::from_slice(&read_frame(&mut stream)?)?;
     let read = rules(config).and_then(|config| match records.take() {
@@ -107,12 +113,12 @@ fn clear(config: &Config, records: &mut Records, names: &BTreeSet<&str>) {
         let options = Options { look: true, force: true, keep: false, now: now() };
         // A failure is retried with the next request of this kind.
         let _ = Executor::new(&rule, config, records).and_then(|mut executor| {
-            executor.run_pass(records, &[], options, false, |pass| pass.carry_out(&mut |_| None))
+            executor.run_pass(records, &[], options, false, |pass| pass.apply(&mut |_| None))
         });
     }
 }
 
-type Answered = Result<Outcome, String>;
+type ApplyResult = Result<Outcome, String>;
 
 fn apply(
     stream: &mut UnixStream,
@@ -121,7 +127,7 @@ fn apply(
     records: &mut Records,
     request: &Request,
     listed: Vec<Listed>,
-) -> io::Result<Answered> {
+) -> io::Result<ApplyResult> {
     let mut executor = match Executor::new(rule, config, records) {
         Ok(executor) => executor,
         Err(why) => return Ok(Err(why)),
@@ -146,16 +152,16 @@ fn apply(
         let requested =
             requested.map(|of| Member { uid: of.uid.clone(), version: of.version.clone() }).collect();
         write_reply(stream, &Reply::Want(requested))?;
-        let mut frames = Frames { stream, coming: needed.into_iter(), gone: None };
+        let mut frames = Frames { stream, expected: needed.into_iter(), error: None };
         let mut take = |number: usize| frames.take(number);
         if is_check {
             outcome.plan = pass.plan(&mut take);
         } else {
-            let retry = pass.carry_out(&mut take);
+            let retry = pass.apply(&mut take);
             outcome.retry = retry.map(|micros| u64::try_from(micros / 1000).unwrap_or(0));
         }
         frames.take(usize::MAX);
-        frames.gone.map_or(Ok(outcome), Err)
+        frames.error.map_or(Ok(outcome), Err)
     });
     let mut outcome = match worked {
         Ok(done) => done?,
@@ -170,21 +176,21 @@ fn apply(
 /// Objects in the order of arrival: only one of them is in memory at a time.
 struct Frames<'a> {
     stream: &'a mut UnixStream,
-    coming: std::vec::IntoIter<usize>,
+    expected: std::vec::IntoIter<usize>,
     /// Error that ended the transfer.
-    gone: Option<io::Error>,
+    error: Option<io::Error>,
 }
 
 impl Frames<'_> {
     /// Returns the object with an index, which must increase with each call; none if it has changed
     /// meanwhile.
     fn take(&mut self, number: usize) -> Option<Value> {
-        while self.gone.is_none() {
-            let coming = self.coming.next()?;
+        while self.error.is_none() {
+            let expected = self.expected.next()?;
             match read_frame(self.stream) {
-                Ok(frame) if coming == number => return serde_json::from_slice(&frame).ok(),
+                Ok(frame) if expected == number => return serde_json::from_slice(&frame).ok(),
                 Ok(_) => {}
-                Err(error) => self.gone = Some(error),
+                Err(error) => self.error = Some(error),
             }
         }
         None
@@ -208,15 +214,15 @@ pub(super) struct Executor<'a> {
 /// Phases of a transaction: everything written in one phase is flushed before the next begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Noting,
+    Recording,
     Staging,
     Swapping,
     Reloading,
-    Clearing,
+    CleaningUp,
 }
 
 /// Number of changes above which file systems are flushed as a whole.
-const FEW: usize = 16;
+const MAX_SINGLE_FLUSHES: usize = 16;
 
 impl<'a> Executor<'a> {
     pub(super) fn new(rule: &'a Rule, config: &Config, records: &mut Records) -> Result<Self, String> {
@@ -227,7 +233,7 @@ impl<'a> Executor<'a> {
             owner,
             modes: [rule.modes(false), rule.modes(true)],
             max_size: rule.max_size,
-            at_once: false,
+            batch_flush: false,
             unflushed: RefCell::default(),
             #[cfg(test)]
             fuse: std::rc::Rc::default(),
@@ -235,7 +241,7 @@ impl<'a> Executor<'a> {
             flushed: None,
         };
         let (files, systemctl) = (records.files(&rule.name), config.helper.systemctl.clone());
-        Ok(Self { rule, disk, files, log: Log::default(), systemctl, phase: Phase::Noting })
+        Ok(Self { rule, disk, files, log: Log::default(), systemctl, phase: Phase::Recording })
     }
 
     /// Recovers from a crash, and runs a pass; discards the state of a dry run.
@@ -244,7 +250,7 @@ impl<'a> Executor<'a> {
         records: &mut Records,
         listed: &[Listed],
         options: Options,
-        is_trial: bool,
+        is_dry_run: bool,
         pass: impl FnOnce(Pass<'_, Self>) -> T,
     ) -> Result<T, String> {
         let mut record = records.all.remove(&self.rule.name).unwrap_or_default();
@@ -255,7 +261,7 @@ impl<'a> Executor<'a> {
         // Places of an interrupted transaction are inspected.
         options.look |= begun.is_some();
         if begun.is_none_or(|intent| recover(self, rule, &mut record, &intent)) {
-            let before = is_trial.then(|| (record.clone(), records.seq));
+            let before = is_dry_run.then(|| (record.clone(), records.seq));
             done = Ok(pass(Pass::begin(self, rule, &mut record, &mut records.seq, listed, options)));
             if let Some((before, seq)) = before {
                 (record, records.seq) = (before, seq);
@@ -269,7 +275,7 @@ impl<'a> Executor<'a> {
     /// Enters a phase, and flushes the writes of the previous one.
     fn enter(&mut self, phase: Phase) -> Result<(), Failure> {
         if self.phase != phase {
-            self.disk.flush().map_err(|error| Failure::new(refused("flush", "files", error)))?;
+            self.disk.flush().map_err(|error| Failure::new(system_error("flush", "files", error)))?;
         }
         self.phase = phase;
         Ok(())
@@ -277,7 +283,7 @@ impl<'a> Executor<'a> {
 
     /// Prepares for a write to the record or the intent.
     fn begin_record(&mut self) -> Result<(), Failure> {
-        self.enter(Phase::Noting)?;
+        self.enter(Phase::Recording)?;
         self.disk.step().map_err(|error| Failure::new(std::io::Error::from(error).to_string()))
     }
 
@@ -287,7 +293,7 @@ impl<'a> Executor<'a> {
         change: &Change,
         result: Result<(), rustix::io::Errno>,
     ) -> Result<(), Failure> {
-        result.map_err(|error| Failure::new(refused(what, &change.place.path(), error)))
+        result.map_err(|error| Failure::new(system_error(what, &change.place.path(), error)))
     }
 }
 
@@ -301,7 +307,7 @@ impl Effects for Executor<'_> {
     ) -> Result<Observed, String> {
         self.disk
             .inspect(place, shape, held, desired)
-            .map_err(|error| refused("inspect", &place.path(), error))
+            .map_err(|error| system_error("inspect", &place.path(), error))
     }
 
     fn key(&self, place: &Place) -> (u64, u64) {
@@ -314,7 +320,7 @@ impl Effects for Executor<'_> {
 
     fn intend(&mut self, intent: &Intent) -> Result<(), Failure> {
         self.begin_record()?;
-        self.disk.at_once = intent.changes.len() > FEW;
+        self.disk.batch_flush = intent.changes.len() > MAX_SINGLE_FLUSHES;
         self.files.write_intent(intent).map_err(|error| Failure::new(chain(&error)))
     }
 
@@ -365,7 +371,7 @@ impl Effects for Executor<'_> {
     }
 
     fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {
-        self.enter(Phase::Clearing)?;
+        self.enter(Phase::CleaningUp)?;
         self.failed_with("clean up", change, self.disk.discard(change, keep_new))
     }
 

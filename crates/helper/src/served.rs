@@ -10,7 +10,7 @@ use super::serve::Executor;
 use super::tests::{Bed, config_map, listed};
 use edgesync_files::pass::Options;
 use edgesync_files::rule::Write;
-use edgesync_files::wire::{Listed, MAX_CHANGED, MAX_FRAME, Outcome, Reply, Request, Told, Verb};
+use edgesync_files::wire::{Listed, MAX_CHANGED, MAX_FRAME, Outcome, Reply, ReportPosition, Request, Verb};
 use edgesync_files::{Member, State};
 
 /// A helper that serves in a thread, and its client.
@@ -160,8 +160,9 @@ fn removed_rules_are_cleared_on_request_and_reported_again() {
     let first = served.done(&apply(), &objects);
     served.configure("");
     let file = served.bed.base().join("web/a");
-    let send_request =
-        |verb, told: &Told| served.done(&Request { verb, told: told.clone(), ..Request::default() }, &[]);
+    let send_request = |verb, told: &ReportPosition| {
+        served.done(&Request { verb, told: told.clone(), ..Request::default() }, &[])
+    };
     send_request(Verb::Show, &first.told);
     assert!(file.exists());
     let cleared = send_request(Verb::Clear, &first.told);
@@ -177,7 +178,7 @@ fn removed_rules_are_cleared_on_request_and_reported_again() {
     let mut executor = Executor::new(&rule, &bed.config, &mut records).unwrap();
     let listed: Vec<Listed> = objects.iter().map(listed).collect();
     let result = executor.run_pass(&mut records, &listed, Options::default(), false, |pass| {
-        pass.carry_out(&mut |number| objects.get(number).cloned())
+        pass.apply(&mut |number| objects.get(number).cloned())
     });
     assert_eq!(result, Ok(None));
     assert_eq!(records.news(&cleared.told).len(), 1);

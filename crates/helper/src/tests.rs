@@ -15,7 +15,7 @@ use edgesync_config::edge::Config;
 use edgesync_files::pass::Options;
 use edgesync_files::rule::{Format, Reload, Rule, Write};
 use edgesync_files::template::Template;
-use edgesync_files::wire::{Listed, Told};
+use edgesync_files::wire::{Listed, ReportPosition};
 use edgesync_files::{Record, State, Status};
 
 /// A directory for files and one for records.
@@ -76,7 +76,7 @@ impl Bed {
         let listed: Vec<Listed> = objects.iter().map(listed).collect();
         let options = Options { look: true, force: true, keep: false, now: 1 };
         let _ = executor.run_pass(&mut records, &listed, options, false, |pass| {
-            pass.carry_out(&mut |number| objects.get(number).cloned())
+            pass.apply(&mut |number| objects.get(number).cloned())
         });
         (records.all.remove(&rule.name).unwrap(), fuse.get() == Some(0))
     }
@@ -283,7 +283,7 @@ fn bulk_flush_covers_every_file_system() {
     let rule = bed.rule("{metadata.name}", Write::Keys);
     let mut records = Records::open(&bed.config).unwrap();
     let mut disk = Executor::new(&rule, &bed.config, &mut records).unwrap().disk;
-    disk.at_once = true;
+    disk.batch_flush = true;
     for path in [bed.base(), bed.base(), PathBuf::from("/proc")] {
         disk.fsync(&fs::File::open(path).unwrap().into()).unwrap();
     }
@@ -299,7 +299,7 @@ fn newest_unreported_deletions_are_remembered() {
     let gone = |seq: u64| (format!("u{seq}"), Status { seq, ..Status::default() });
     let objects = (1..=MAX_GONE as u64 + 5).map(gone).collect();
     records.all.insert("r".into(), Record { objects, ..Record::default() });
-    records.prune(&Told::default(), &["r"].into());
+    records.prune(&ReportPosition::default(), &["r"].into());
     let left = &records.all["r"].objects;
     assert_eq!(left.len(), MAX_GONE);
     assert!(!left.contains_key("u5") && left.contains_key("u6"));
@@ -317,7 +317,7 @@ fn conflict_in_the_old_place_does_not_affect_the_new() {
     let options = Options { look: true, force: true, keep: true, now: 1 };
     let listed: Vec<Listed> = objects.iter().map(listed).collect();
     let kept = executor.run_pass(&mut records, &listed, options, false, |pass| {
-        pass.carry_out(&mut |number| objects.get(number).cloned())
+        pass.apply(&mut |number| objects.get(number).cloned())
     });
     assert_eq!(kept, Ok(None));
     drop((executor, records));
@@ -555,7 +555,7 @@ fn link_in_place_of_a_directory_backs_the_rule_off() {
     let listed: Vec<Listed> = objects.iter().map(listed).collect();
     let options = Options { now: 1, ..Options::default() };
     let again = executor.run_pass(&mut records, &listed, options, false, |pass| {
-        pass.carry_out(&mut |number| objects.get(number).cloned())
+        pass.apply(&mut |number| objects.get(number).cloned())
     });
     assert!(again.unwrap().is_some_and(|after| after > 0));
     assert_eq!(state(&records.all["r"]), (State::NotInEffect, Some("1")));
@@ -571,7 +571,7 @@ fn object_is_in_effect_if_it_is_by_every_rule() {
         let objects = [("u".to_owned(), status)].into();
         records.all.insert(rule.into(), Record { objects, ..Record::default() });
     }
-    let news = records.news(&Told::default());
+    let news = records.news(&ReportPosition::default());
     assert_eq!(news.iter().map(|news| news.rule.as_str()).collect::<Vec<_>>(), ["a"]);
 }
 

@@ -11,7 +11,7 @@ use crate::agent::kinds::KindRegistry;
 use crate::store::{EdgeStore, Entry, ObjectRef};
 use edgesync_admin::agent::{FilesList, FilesObject, FilesRule, FilesState};
 use edgesync_api::Role;
-use edgesync_files::wire::{Listed, MAX_FRAME, Outcome, Reply, Request, RuleShown};
+use edgesync_files::wire::{Listed, MAX_FRAME, Outcome, Reply, Request, RuleStatistics};
 use edgesync_files::{Member, Rule, State, Status as ObjectState};
 use edgesync_object::ResourceVersion;
 use edgesync_protocol::change::Uid;
@@ -217,7 +217,7 @@ pub(super) fn show(outcome: &Outcome, role: Role) -> FilesList {
 }
 
 /// Converts a rule for display.
-pub(super) fn show_rule(rule: &RuleShown) -> FilesRule {
+pub(super) fn show_rule(rule: &RuleStatistics) -> FilesRule {
     FilesRule {
         name: rule.name.clone(),
         in_effect: rule.in_effect,

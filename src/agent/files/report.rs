@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::events::{EventReason, Events, Regarding};
 use crate::agent::kinds::KindRegistry;
 use crate::store::{EdgeStore, MonotonicTime, OutboxPut, OutboxWrite};
-use edgesync_files::wire::{News, Told};
+use edgesync_files::wire::{News, ReportPosition};
 use edgesync_files::{State, Status};
 use edgesync_object::{ObjectRef, ResourceVersion};
 use edgesync_protocol::upload::{EffectContent, EffectState};
@@ -21,7 +21,7 @@ const MAX_SINGLE_EVENTS: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Kept {
     /// Position up to which the cloud has received reports.
-    pub(super) told: Told,
+    pub(super) told: ReportPosition,
     /// Epoch of the database that the reports stem from.
     pub(super) store: String,
     /// Whether this database has ever held all desired objects.
@@ -83,8 +83,8 @@ fn object_of(status: &Status) -> ObjectRef {
 }
 
 /// Emits Events for new results, except those already emitted.
-pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], said: u64) {
-    let news: Vec<&News> = news.iter().filter(|news| news.status.seq > said).collect();
+pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], emitted: u64) {
+    let news: Vec<&News> = news.iter().filter(|news| news.status.seq > emitted).collect();
     let in_effect = news.iter().filter(|news| news.status.state == State::InEffect).count();
     if in_effect > MAX_SINGLE_EVENTS {
         let note = format!("{in_effect} objects in effect");
@@ -102,7 +102,7 @@ pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], said: u
         let object = object_of(status);
         let version = |version: &Option<String>| version.clone().unwrap_or_else(|| "none".to_owned());
         let (wanted, there) = (version(&status.wanted), version(&status.version));
-        let cause = match status.state {
+        let detail = match status.state {
             State::InEffect => String::new(),
             // Log and Events have more readers than the object.
             _ if kinds.is_sealed(&object.key()) => ": sealed kind; hint: 'edgesync files' as root".to_owned(),
@@ -110,11 +110,11 @@ pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], said: u
         };
         let note = match status.state {
             State::InEffect => format!("version {wanted} in effect (rule {rule})"),
-            State::Gone => format!("object deleted, files of others kept (rule {rule}){cause}"),
+            State::Gone => format!("object deleted, files of others kept (rule {rule}){detail}"),
             _ if status.rolled_back => {
-                format!("rolled back from version {wanted} to {there} (rule {rule}){cause}")
+                format!("rolled back from version {wanted} to {there} (rule {rule}){detail}")
             }
-            _ => format!("version {wanted} not in effect (rule {rule}), current {there}{cause}"),
+            _ => format!("version {wanted} not in effect (rule {rule}), current {there}{detail}"),
         };
         if status.state != State::InEffect {
             tracing::warn!(
