@@ -1,12 +1,13 @@
 //! The state beside the write connection: totals, kinds, confirmations, and the decisions about the
 //! health of the file. Runs in the writer's thread.
 
+mod deferral;
+mod file;
 mod jobs;
 mod opening;
 mod sealing;
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use rusqlite::config::DbConfig;
 use tokio::sync::watch;
 
 use super::commit_listener::{Recorder, Versions};
-use super::files::{self, Aside, Identity};
+use super::files::{self, Aside};
 use super::journal::{self, Recent, Written};
 use super::local::Local;
 use super::metadata::{MetadataWriter, Occasion, Pending};
@@ -28,6 +29,7 @@ use super::seals::{self, Seals};
 use super::shared::{self, Shared};
 use super::tables::Tables;
 use super::{Commit, EdgeOptions, Health, Reset, Writing};
+use deferral::{Additions, FlushTimer};
 use edgesync_protocol::apply::{self, Applied, Totals};
 use edgesync_protocol::change::Change;
 use edgesync_protocol::digest::Epoch;
@@ -36,14 +38,12 @@ use edgesync_store::StoreError;
 use edgesync_store::engine::{self, Checkpoint, EngineOptions, PAGE_BYTES, open_writer};
 use edgesync_store::reader::Generation;
 use edgesync_store::writer::WriterHooks;
+use file::DatabaseFile;
 use opening::{Opened, open_sealed};
 
 /// Space beyond the limit of the database that deletes may use: a tombstone is written before the
 /// object's own space is free.
 const RESERVE_BYTES: u64 = 64 * PAGE_BYTES;
-
-/// Interval of the checks whether the file still has its path.
-const PATH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval at which expired Events are dropped without other writes: each time costs a commit.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(5 * 60);
@@ -51,23 +51,16 @@ const EXPIRE_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// The state beside the connection.
 #[derive(Debug)]
 pub(super) struct State {
-    path: PathBuf,
-    engine: EngineOptions,
-    flush_after: Duration,
+    file: DatabaseFile,
     shared: Arc<Shared>,
     generation: Generation,
     stored: Stored,
-    identity: Identity,
-    path_checked_at: Instant,
-    /// Whether the file had lost its path at the last check and could not be replaced.
-    misplaced: bool,
     /// Whether the in-memory state may differ from the database: then the next group rereads it
     /// first.
     stale: bool,
     /// A loss to announce once its transaction is committed.
     pending: Option<(String, Salvaged)>,
-    /// When the oldest unwritten confirmation was first seen.
-    unwritten_since: Option<Instant>,
+    flush_timer: FlushTimer,
     /// The changes of the running group.
     recorder: Recorder,
     /// Versions after the last commit.
@@ -76,13 +69,8 @@ pub(super) struct State {
     expired_at: Instant,
     /// Writes frequently changing metadata.
     metadata_writer: MetadataWriter,
-    /// Whether the running transaction includes more than its jobs.
-    has_additions: bool,
-    /// When such a transaction last failed.
-    additions_failed_at: Option<Instant>,
+    additions: Additions,
     seals: Seals,
-    /// Excludes other processes; released after the connection.
-    _lock: File,
 }
 
 /// The in-memory copy of the database's state.
@@ -172,26 +160,19 @@ impl State {
         };
         let published = stored.versions();
         let state = Self {
-            path: path.to_owned(),
-            engine: options.engine.clone(),
-            flush_after: options.flush_after,
+            file: DatabaseFile::new(path, options.engine.clone(), lock)?,
             shared: Arc::new(shared),
             generation,
             stored,
-            identity: Identity::of(path)?,
-            path_checked_at: Instant::now(),
-            misplaced: false,
             stale: false,
             pending: None,
-            unwritten_since: None,
+            flush_timer: FlushTimer::new(options.flush_after),
             recorder: Recorder::default(),
             published,
             expired_at: Instant::now(),
             metadata_writer: MetadataWriter::new(),
-            has_additions: false,
-            additions_failed_at: None,
+            additions: Additions::default(),
             seals,
-            _lock: lock,
         };
         Ok((conn, state))
     }
@@ -219,7 +200,7 @@ impl State {
 
     /// Opens another connection to the file.
     pub(super) fn open_reader(&self) -> Result<Connection, StoreError> {
-        engine::open_reader(&self.path, &self.engine)
+        engine::open_reader(&self.file.path, &self.file.engine)
     }
 
     /// Makes the readers reopen the file.
@@ -230,7 +211,7 @@ impl State {
     /// Runs the job of [`super::EdgeStore::apply`].
     pub(super) fn apply(&mut self, conn: &Connection, changes: &[Change]) -> Result<Commit, StoreError> {
         let deletes_only = changes.iter().all(|change| matches!(change, Change::Delete(_)));
-        let Some(limit) = self.engine.max_file_bytes().filter(|_| deletes_only) else {
+        let Some(limit) = self.file.engine.max_file_bytes().filter(|_| deletes_only) else {
             return self.apply_within(conn, changes);
         };
         engine::set_max_bytes(conn, Some(limit.saturating_add(RESERVE_BYTES)))?;
@@ -392,8 +373,9 @@ impl State {
             versions: self.published,
             numbering: Some(self.stored.outbox.numbering()),
         };
-        let salvaged = salvage::rebuild(&self.path, &self.engine, Some(conn), &floor, Aside::Corrupt)?;
-        let opened = open_sealed(&self.path, &self.engine, &self.shared.recent, &self.seals)?;
+        let DatabaseFile { path, engine, .. } = &self.file;
+        let salvaged = salvage::rebuild(path, engine, Some(conn), &floor, Aside::Corrupt)?;
+        let opened = open_sealed(path, engine, &self.shared.recent, &self.seals)?;
         let Opened { conn: fresh, mut stored, settled, lost, .. } = opened;
         let with_lost = salvage::with_lost(Some((cause, salvaged)), lost, stored.totals.count);
         files::close_detached(std::mem::replace(conn, fresh));
@@ -402,7 +384,7 @@ impl State {
         self.stored = stored;
         self.shared.outbox.publish(&self.stored.outbox);
         self.stale = false;
-        self.identity = Identity::of(&self.path)?;
+        self.file.reopened()?;
         self.generation.advance();
         if let Some((cause, salvaged)) = with_lost {
             self.announce_loss(cause, salvaged);
@@ -412,26 +394,14 @@ impl State {
 
     /// Checks whether the file still has its path; replaces it if not.
     fn check_path(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
-        let result = self.ensure_in_place(conn);
+        let result = self.file.check().map_or(Ok(()), |cause| self.recover(conn, cause.to_owned()));
+        let is_back = self.file.set_in_place(result.is_ok());
         match &result {
-            Ok(()) if std::mem::take(&mut self.misplaced) => self.set_writing(Writing::Works),
+            Ok(()) if is_back => self.set_writing(Writing::Works),
             Ok(()) => {}
-            Err(error) => {
-                self.misplaced = true;
-                self.set_writing(Writing::Fails { reason: describe(error) });
-            }
+            Err(error) => self.set_writing(Writing::Fails { reason: describe(error) }),
         }
         result
-    }
-
-    fn ensure_in_place(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
-        self.path_checked_at = Instant::now();
-        // A path that cannot be read proves nothing about the file.
-        let Ok(now) = Identity::of(&self.path) else { return Ok(()) };
-        match self.identity.compare(now) {
-            None => Ok(()),
-            Some(cause) => self.recover(conn, cause.to_owned()),
-        }
     }
 
     /// Rereads the database's state after a rollback.
@@ -463,21 +433,17 @@ impl State {
 
     fn flush_if_due(&mut self, conn: &Connection) -> Duration {
         let nothing_confirmed = self.shared.facts().confirmed <= self.stored.written.confirmed;
-        if nothing_confirmed && !self.has_confirmed_uploads() {
-            self.unwritten_since = None;
-            return self.flush_after;
-        }
-        let waited = self.unwritten_since.get_or_insert_with(Instant::now).elapsed();
-        if waited < self.flush_after {
-            return self.flush_after - waited;
+        let has_unwritten = !nothing_confirmed || self.has_confirmed_uploads();
+        let remaining = self.flush_timer.remaining(has_unwritten);
+        if !remaining.is_zero() {
+            return remaining;
         }
         let done = self.flush(conn).and_then(|()| self.flush_deferred(conn, Occasion::Quiet));
         if let Err(error) = done {
             // Only a repeated report depends on it.
             tracing::warn!(%error, "confirmed revision not written");
         }
-        self.unwritten_since = None;
-        self.flush_after
+        self.flush_timer.restart()
     }
 }
 
@@ -490,8 +456,7 @@ impl WriterHooks for State {
     }
 
     fn before_group(&mut self, conn: &mut Connection) -> Result<(), StoreError> {
-        // A file known to be gone must not accept writes that would be reported as held.
-        if self.misplaced || self.path_checked_at.elapsed() >= PATH_CHECK_INTERVAL {
+        if self.file.is_check_due() {
             self.check_path(conn)?;
         }
         if self.stale {
@@ -528,7 +493,7 @@ impl WriterHooks for State {
     }
 
     fn failed(&mut self, conn: &mut Connection, error: &StoreError) {
-        self.suspend_additions();
+        self.additions.rolled_back();
         match error {
             StoreError::Full(_) => self.set_writing(Writing::Full),
             StoreError::Corrupt(_) => {

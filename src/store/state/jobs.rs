@@ -1,7 +1,5 @@
 //! The writer's jobs for local objects, outbox and metadata.
 
-use std::time::{Duration, Instant};
-
 use rusqlite::Connection;
 
 use super::State;
@@ -11,10 +9,6 @@ use crate::store::metadata::{MetadataWriter, Occasion};
 use crate::store::outbox::{self, EVENT_PREFIX, MonotonicTime, OutboxPut, OutboxWrite};
 use edgesync_protocol::upload::Lane;
 use edgesync_store::StoreError;
-
-/// Time after a failed transaction for which transactions include only their jobs: confirmations
-/// and metadata that may be lost must not be why an object does not fit.
-const ADDITIONS_BACKOFF: Duration = Duration::from_secs(30);
 
 impl State {
     /// Runs the job of [`crate::store::EdgeStore::write_local`].
@@ -159,26 +153,20 @@ impl State {
 
     /// Adds confirmations and metadata to a transaction, at its end.
     pub(super) fn add_deferred(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        if self.additions_failed_at.is_none_or(|since| since.elapsed() >= ADDITIONS_BACKOFF) {
+        if self.additions.are_allowed() {
             let settled = self.shared.outbox.settled();
-            self.has_additions = self.stored.outbox.has_confirmed(settled)
+            let has_additions = self.stored.outbox.has_confirmed(settled)
                 || self.metadata_writer.is_due(&self.shared.metadata, Occasion::Commit);
+            self.additions.set_included(has_additions);
             self.stored.outbox.clear(conn, settled)?;
             self.metadata_writer.write(conn, &self.shared.metadata, Occasion::Commit)?;
         }
         self.stored.outbox.write_last_if_bare(conn)
     }
 
-    /// Stops adding them for a while after a failed transaction that included some.
-    pub(super) fn suspend_additions(&mut self) {
-        if std::mem::take(&mut self.has_additions) {
-            self.additions_failed_at = Some(Instant::now());
-        }
-    }
-
     /// Marks the additions as durable.
     pub(super) fn commit_deferred(&mut self) {
-        self.has_additions = false;
+        self.additions.set_included(false);
         self.stored.outbox.commit();
         self.metadata_writer.committed(&self.shared.metadata);
         self.shared.outbox.publish(&self.stored.outbox);

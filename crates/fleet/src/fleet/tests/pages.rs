@@ -56,8 +56,12 @@ impl Shown {
     }
 
     async fn ask<T>(&mut self, request: impl FnOnce(oneshot::Sender<T>) -> AdminRequest) -> T {
-        let (answer, mut answered) = oneshot::channel();
+        let (answer, answered) = oneshot::channel();
         self.site.fleet.administer(request(answer));
+        self.until_answered(answered).await
+    }
+
+    async fn until_answered<T>(&mut self, mut answered: oneshot::Receiver<T>) -> T {
         loop {
             match answered.try_recv() {
                 Ok(answer) => return answer,
@@ -92,6 +96,24 @@ async fn overview_follows_nodes_that_connect_and_leave() {
     let removed = shown.ask(|answer| AdminRequest::Remove(node_name("node-0"), answer)).await;
     assert!(removed.unwrap());
     shown.until_shown(|view| view["counts"] == json!([2, 0, 0, 0, 0, 0, 0, 1])).await;
+    shown.nodes.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn rollout_requests_before_the_first_count_wait_for_it() {
+    let mut shown = Shown::start().await;
+    let of = RolloutOf::Object(shown.object.uid.as_ref().into());
+    let requests = [(); 2].map(|()| {
+        let (answer, answered) = oneshot::channel();
+        shown.site.fleet.administer(AdminRequest::Rollout(of.clone(), answer));
+        answered
+    });
+    let [first, mut second] = requests;
+    assert!(second.try_recv().is_err(), "not counted yet");
+    for answered in [first, second] {
+        let rollout = shown.until_answered(answered).await.unwrap();
+        assert_eq!((rollout.holding, rollout.desired), (NODES, NODES));
+    }
     shown.nodes.iter().for_each(tokio::task::JoinHandle::abort);
 }
 

@@ -1,0 +1,92 @@
+//! The database file of the write connection: its options, its lock, and whether it still has its
+//! path.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use edgesync_store::StoreError;
+use edgesync_store::engine::EngineOptions;
+
+use crate::store::files::Identity;
+
+/// Interval of the checks whether the file still has its path.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The open database file.
+#[derive(Debug)]
+pub(super) struct DatabaseFile {
+    pub(super) path: PathBuf,
+    pub(super) engine: EngineOptions,
+    identity: Identity,
+    checked_at: Instant,
+    /// Whether the file had lost its path at the last check and could not be replaced.
+    misplaced: bool,
+    /// Excludes other processes; released after the connection.
+    _lock: File,
+}
+
+impl DatabaseFile {
+    /// Reads the identity of the file that was opened at this path under this lock.
+    pub(super) fn new(path: &Path, engine: EngineOptions, lock: File) -> Result<Self, StoreError> {
+        Ok(Self {
+            path: path.to_owned(),
+            engine,
+            identity: Identity::of(path)?,
+            checked_at: Instant::now(),
+            misplaced: false,
+            _lock: lock,
+        })
+    }
+
+    /// Accepts the file that is now at the path: the connection was reopened.
+    pub(super) fn reopened(&mut self) -> Result<(), StoreError> {
+        self.identity = Identity::of(&self.path)?;
+        Ok(())
+    }
+
+    /// Returns whether the path has to be checked before the next group of writes. A file known to
+    /// be gone must not accept writes that would be reported as held.
+    pub(super) fn is_check_due(&self) -> bool {
+        self.misplaced || self.checked_at.elapsed() >= CHECK_INTERVAL
+    }
+
+    /// Returns how the file at the path differs from the open one; `None` if it is in place. A path
+    /// that cannot be read proves nothing about the file.
+    pub(super) fn check(&mut self) -> Option<&'static str> {
+        self.checked_at = Instant::now();
+        self.identity.compare(Identity::of(&self.path).ok()?)
+    }
+
+    /// Records whether the file has its path after a check. Returns whether it has it back.
+    pub(super) fn set_in_place(&mut self, in_place: bool) -> bool {
+        std::mem::replace(&mut self.misplaced, !in_place) && in_place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replaced_file_is_found_and_checked_until_it_is_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("edgesync.db");
+        std::fs::write(&path, "a").unwrap();
+        let lock = File::open(&path).unwrap();
+        let mut file = DatabaseFile::new(&path, EngineOptions::default(), lock).unwrap();
+        assert_eq!((file.check(), file.is_check_due()), (None, false));
+
+        std::fs::rename(&path, directory.path().join("aside")).unwrap();
+        assert_eq!(file.check(), Some("database file deleted"));
+        assert!(!file.set_in_place(false));
+        assert!(file.is_check_due(), "before each group of writes");
+        std::fs::write(&path, "b").unwrap();
+        assert_eq!(file.check(), Some("database file replaced"));
+
+        file.reopened().unwrap();
+        assert_eq!(file.check(), None);
+        assert!(file.set_in_place(true) && !file.set_in_place(true));
+        assert!(!file.is_check_due());
+    }
+}
