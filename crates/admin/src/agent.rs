@@ -30,7 +30,7 @@ pub struct AgentStatus {
     pub identity: Option<IdentityStatus>,
     pub cloud: CloudStatus,
     pub sync: SyncStatus,
-    /// Outbox by lane.
+    /// Outbox by lane: `status`, `events` and `bulk`.
     pub outbox: BTreeMap<String, LaneStatus>,
     pub conditions: Vec<Condition>,
     pub traffic: TrafficToday,
@@ -86,7 +86,7 @@ pub enum LinkState {
 #[serde(rename_all = "camelCase")]
 pub struct LinkStatus {
     pub state: LinkState,
-    /// `mqtt` or `kubeedge`.
+    /// `mqtt`, or `kubeedge` for the link to a CloudCore.
     #[serde(rename = "type")]
     pub link_type: String,
     /// URL of the broker or CloudCore.
@@ -112,7 +112,7 @@ impl LinkStatus {
     }
 }
 
-/// The node's certificate.
+/// The node's certificate and its renewal, with times in RFC 3339.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IdentityStatus {
@@ -201,7 +201,7 @@ pub struct TrafficToday {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectCounts {
     pub total: u64,
-    /// By `apiVersion/kind`.
+    /// Numbers by `apiVersion/kind`, such as `v1/ConfigMap`.
     pub kinds: BTreeMap<String, u64>,
 }
 
@@ -297,9 +297,9 @@ pub struct AgentCounters {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum ListenStatus {
-    /// Not configured.
+    /// No address is configured: `api.listen` is `off`.
     Off,
-    /// Accepting connections.
+    /// The API accepts connections at this address.
     Open { address: String },
     /// The address is in use; binding is retried.
     Waiting { address: String, why: String },
@@ -350,7 +350,7 @@ pub struct CheckedRows {
     pub outbox_removed: u64,
     /// Whether the store got a new epoch as a result.
     pub renewed: bool,
-    /// Always `null`.
+    /// Always `null`, so that both variants of [`VerifiedStore`] have the field.
     #[serde(deserialize_with = "nullable")]
     pub problem: Option<()>,
 }

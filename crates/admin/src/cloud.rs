@@ -44,7 +44,7 @@ impl Answer for NodeHistory {
 #[serde(rename_all = "camelCase")]
 pub struct FleetHistory {
     pub states: Vec<String>,
-    /// Seconds since 1970.
+    /// Time of each sample, in seconds since 1970.
     pub at: Vec<i64>,
     /// Node counts, by index of the state in `states`, then by sample.
     pub counts: Vec<Vec<u64>>,
@@ -65,9 +65,9 @@ pub enum SummaryLine {
     Snapshot(SummaryRows),
     /// New and changed nodes, and deleted ones.
     Changed(SummaryRows),
-    /// Keepalive without changes.
+    /// Keepalive, sent after ten seconds without changes.
     Alive {
-        /// Milliseconds since 1970.
+        /// Time of the last pass over all nodes, in milliseconds since 1970.
         at: i64,
     },
 }
@@ -81,7 +81,7 @@ pub struct SummaryRows {
     /// Identifies the process run that `revision` belongs to.
     pub start: String,
     pub revision: u64,
-    /// Milliseconds since 1970.
+    /// Time of the pass that found the changes, in milliseconds since 1970.
     pub at: i64,
     pub states: Vec<String>,
     /// Node counts by index of the state in `states`.
@@ -167,7 +167,7 @@ pub struct Rejection {
 pub enum LabelAnswer {
     /// Without a key in the query.
     Keys(LabelKeys),
-    /// With a key.
+    /// With a key in the query: its values.
     Values(LabelValues),
 }
 
@@ -251,7 +251,7 @@ pub struct ObjectVerdict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectFacts {
     pub uid: String,
-    /// The newest version.
+    /// The newest version, whether or not any node holds it.
     pub version: String,
     pub labels: Labels,
     /// Rules that place the object on the node.

@@ -26,7 +26,7 @@ impl Method {
 /// A change of a node by an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeAction {
-    /// Releases held-back removals.
+    /// Releases the removals held back on the node.
     ConfirmDeletions,
     /// Removes the node from the fleet.
     Remove,
@@ -77,7 +77,7 @@ pub enum RolloutSubject<'a> {
 pub enum Route<'a> {
     /// Agent and cloud: the served kinds.
     Resources,
-    /// Agent: its status.
+    /// Agent: its status, conditions and counters in one document.
     Status,
     /// Agent: bytes and messages of its link.
     Traffic,
@@ -95,7 +95,7 @@ pub enum Route<'a> {
     Summary,
     /// Cloud: the last hour of the fleet.
     SummaryHistory,
-    /// Cloud: all nodes.
+    /// Cloud: all nodes, also those that only joined or were removed.
     Nodes,
     /// Cloud: one node in full.
     Node(&'a str),
@@ -115,7 +115,7 @@ pub enum Route<'a> {
     Rollouts,
     /// Cloud: progress of an object or a rule.
     Rollout(RolloutSubject<'a>),
-    /// Cloud: all tokens.
+    /// Cloud: usable tokens, and those that ended within the last week.
     Tokens,
     /// Cloud: creates a token.
     CreateToken,

@@ -20,7 +20,7 @@ pub(super) enum FieldPath<'a> {
     Element(&'a FieldPath<'a>, &'a dyn fmt::Display),
 }
 
-/// Formats as `spec.list[0].name`.
+/// Formats as `spec.list[0].name`, each segment truncated to [`MAX_SHOWN`].
 impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         cost_meter::count(MAX_SHOWN);

@@ -61,7 +61,7 @@ pub enum Writable {
 /// Dotted paths of the values shown by `/scale`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScalePaths {
-    /// Desired replicas: `spec.replicas`.
+    /// Desired replicas, such as `spec.replicas`; a write of the scale sets it.
     pub replicas: String,
     /// Current replicas, such as `status.replicas`.
     pub status: String,

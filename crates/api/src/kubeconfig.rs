@@ -10,7 +10,7 @@ use edgesync_transport::tls::{self, Certificate, Clock, Identity, TlsError, Trus
 /// The server's address and authority, and the user's identity.
 #[derive(Debug)]
 pub struct Kubeconfig {
-    /// Server address, `https://HOST:PORT`.
+    /// Server address, `https://HOST:PORT`; `clusters[0].cluster.server` in the YAML.
     pub server: String,
     /// CA certificates that the server's is verified against.
     pub authority: Vec<Certificate>,

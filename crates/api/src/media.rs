@@ -15,15 +15,15 @@ pub(super) const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml
 /// Media types of request bodies.
 const READ_TYPES: [&str; 3] = [MEDIA_TYPES[0], MEDIA_TYPES[1], protobuf::MEDIA_TYPE];
 
-/// A response format.
+/// A response format, negotiated by the `Accept` header and the `pretty` parameter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// JSON in one line.
     #[default]
     Json,
-    /// JSON, indented.
+    /// JSON indented by two spaces, if the client sets `pretty`.
     PrettyJson,
-    /// YAML.
+    /// YAML, if the client accepts `application/yaml`.
     Yaml,
 }
 
@@ -157,9 +157,9 @@ pub(super) fn read_body(content_type: Option<&str>, body: &[u8]) -> Result<Value
 pub(super) enum Syntax {
     /// JSON, also where YAML is announced.
     Json,
-    /// YAML.
+    /// YAML: `application/yaml`, `application/x-yaml` or `text/yaml`.
     Yaml,
-    /// Kubernetes' protobuf encoding.
+    /// Kubernetes' protobuf encoding: [`protobuf::MEDIA_TYPE`].
     Protobuf,
 }
 

@@ -29,7 +29,7 @@ pub(super) enum Request {
     Metrics,
     /// `/`, `/api`, `/apis` and below.
     Discovery(Discovery),
-    /// `/openapi/v2` and `/openapi/v3`.
+    /// `/openapi/v2` and `/openapi/v3`: the schemas of the served kinds.
     OpenApi(OpenApi),
     /// `/edgesync/v1/resources`: every known kind.
     Resources,
@@ -93,7 +93,7 @@ pub(super) enum OpenApi {
     V2,
     /// `/openapi/v3`: the index of documents.
     V3Index,
-    /// `/openapi/v3/api/VERSION`, `/openapi/v3/apis/GROUP/VERSION`.
+    /// `/openapi/v3/api/VERSION` and `/openapi/v3/apis/GROUP/VERSION`: one group and version.
     V3 {
         /// Empty for the core group.
         group: String,

@@ -204,7 +204,7 @@ pub struct Stored {
     pub namespace: String,
     /// Name, unique within the namespace.
     pub name: String,
-    /// Equal to `metadata.resourceVersion`.
+    /// Version of its last change, equal to `metadata.resourceVersion`.
     pub version: u64,
     /// The object as JSON text.
     pub json: String,

@@ -11,7 +11,7 @@ pub(super) enum Verdict {
     Granted,
     /// Well formed, but covers topics of others.
     Forbidden,
-    /// No valid filter.
+    /// Empty, too long, or with a misplaced wildcard (MQTT v5, section 4.7.1).
     Invalid,
     /// `$share/…`: shared subscriptions are not supported.
     Shared,

@@ -10,9 +10,9 @@ counters! {
         /// Connected nodes, from the registry.
         pub open: u64,
     }
-    /// TCP connections accepted.
+    /// TCP connections accepted, including those in `over_limit`.
     accepted,
-    /// MQTT connections established.
+    /// MQTT connections established, each reported as [`crate::FleetEvent::NodeConnected`].
     connected,
     /// TCP connections closed at once, because the limit was reached.
     over_limit,

@@ -18,7 +18,7 @@ use edgesync_object::NodeName;
 /// costs nothing. It is announced because some clients rely on the default of 65,535.
 const RECEIVE_MAXIMUM: u16 = 1024;
 
-/// An accepted CONNECT.
+/// An accepted CONNECT with the negotiated limits and its CONNACK.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) node: NodeName,
@@ -40,7 +40,7 @@ pub(super) struct Will {
     pub(super) retain: bool,
 }
 
-/// A refused CONNECT.
+/// A refused CONNECT: reason code and reason string of its CONNACK (MQTT v5, section 3.2.2).
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) code: ConnectReturnCode,

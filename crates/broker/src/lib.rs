@@ -122,7 +122,7 @@ pub fn is_loopback(address: &SocketAddr) -> bool {
 /// The topic of a node that a message was published to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
-    /// `up`: the protocol.
+    /// `up`: frames of the sync protocol.
     Up,
     /// `presence`: online or offline.
     Presence,

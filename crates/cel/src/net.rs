@@ -9,7 +9,7 @@ pub(super) fn ip(text: &str) -> Option<IpAddr> {
     (!mapped).then_some(address)
 }
 
-/// Parses a CIDR.
+/// Parses a CIDR; the length has no leading zero, host bits may be set.
 pub(super) fn cidr(text: &str) -> Option<(IpAddr, u8)> {
     let (address, bits) = text.split_once('/')?;
     let address = ip(address)?;
@@ -69,7 +69,7 @@ pub(crate) struct Url {
     pub(super) scheme: String,
     pub(super) host: String,
     pub(super) path: String,
-    /// Query parameters, decoded.
+    /// Decoded query parameters in order; a name may occur more than once.
     pub(super) query: Vec<(String, String)>,
 }
 

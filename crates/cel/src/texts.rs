@@ -154,7 +154,7 @@ fn split<'a>(text: &str, by: &str, most: usize, meter: &mut Meter) -> Outcome<Op
     Ok(Some(Val::list(parts)))
 }
 
-/// Joins strings.
+/// Joins strings with `by` between them; an item of another type is an error.
 pub(super) fn join<'a>(items: &[Val<'a>], by: &str, meter: &mut Meter) -> Outcome<Val<'a>> {
     let mut joined = String::new();
     for (place, item) in items.iter().enumerate() {

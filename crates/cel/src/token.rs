@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::Fault;
 use super::meter::truncated;
 
-/// A token.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
     /// An identifier or a keyword such as `in`.

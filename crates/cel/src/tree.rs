@@ -22,7 +22,7 @@ pub(super) enum Expr {
     Double(f64),
     Text(Arc<str>),
     Bytes(Arc<[u8]>),
-    /// A variable.
+    /// A variable, or a name that a macro binds.
     Name(Arc<str>),
     /// A field selection; `.?x` gives an empty optional for an absent field.
     Field {
@@ -30,7 +30,7 @@ pub(super) enum Expr {
         name: Arc<str>,
         optional: bool,
     },
-    /// `has(a.b)`
+    /// The macro `has(a.b)`: whether `a` has the field `b`.
     Has {
         of: Box<Node>,
         name: Arc<str>,
@@ -48,7 +48,7 @@ pub(super) enum Expr {
     Any(Vec<Node>),
     /// `a ? b : c`
     Choice(Box<[Node; 3]>),
-    /// A binary operator.
+    /// A binary operator except `&&` and `||`, which are [`Expr::All`] and [`Expr::Any`].
     Operator {
         name: Operator,
         sides: Box<[Node; 2]>,
@@ -98,7 +98,6 @@ pub(super) enum How {
     Map,
 }
 
-/// The binary operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operator {
     Add,

@@ -17,7 +17,7 @@ pub enum Type {
     Dyn,
     /// The type of `null` alone. Null fits any other type too, because fields may be nullable.
     Null,
-    /// `true` or `false`.
+    /// `true` or `false`: the result of comparisons, macros such as `all`, and validation rules.
     Bool,
     /// A signed integer of 64 bits; arithmetic that overflows fails.
     Int,

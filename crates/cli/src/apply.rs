@@ -33,13 +33,13 @@ const MAX_WITHOUT_SUMMARY: u64 = 20;
 /// Counts of the results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Created objects.
+    /// Objects that did not exist before.
     pub created: usize,
-    /// Updated objects.
+    /// Objects that existed and were changed.
     pub configured: usize,
     /// Objects that were already equal.
     pub unchanged: usize,
-    /// Deleted objects.
+    /// Objects whose deletion the server has accepted.
     pub deleted: usize,
     /// Objects to delete that did not exist, if that is no error.
     pub absent: usize,

@@ -29,7 +29,6 @@ pub struct Query {
     pub selector: String,
     /// Whether changes are shown too, until the server ends the watch.
     pub watch: bool,
-    /// The output format.
     pub output: Output,
 }
 

@@ -31,14 +31,14 @@ use edgesync_object::Status;
 use edgesync_runtime::{chain, systemd};
 use edgesync_store::durable::FileError;
 
-/// Usage error (`EX_USAGE`).
+/// Exit code for invalid arguments (`EX_USAGE` of `sysexits.h`).
 pub const EXIT_USAGE: u8 = 64;
 /// The process is unreachable (`EX_UNAVAILABLE`).
 pub const EXIT_UNAVAILABLE: u8 = 69;
 /// Exit codes that scripts can rely on, as shown by `--help`.
 pub const EXIT_CODES: &str = "Exit codes: 0 success, 1 refused or failed, 64 usage error, 69 unreachable, \
                               70 internal error, 78 invalid configuration.";
-/// Failed or refused.
+/// Exit code for a refused or failed request, and for any error without a code of its own.
 pub const EXIT_FAILED: u8 = 1;
 
 /// The standard streams of a command.
@@ -54,7 +54,7 @@ pub struct Terminal<'a> {
 /// Error of a command.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// Invalid arguments.
+    /// Invalid arguments; the program exits with [`EXIT_USAGE`].
     #[error("{0}")]
     Usage(String),
     /// The kind is neither built in nor known to the server.
@@ -63,7 +63,7 @@ pub enum CliError {
         /// The word that was typed.
         word: String,
     },
-    /// The request failed.
+    /// The request failed; without a connection the program exits with [`EXIT_UNAVAILABLE`].
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The response belongs to another version.
@@ -91,7 +91,7 @@ pub enum CliError {
 pub struct Peer {
     /// Name for people, such as `the agent`.
     pub name: &'static str,
-    /// Its systemd unit.
+    /// Its systemd unit, for the hint with `systemctl status`.
     pub unit: &'static str,
 }
 

@@ -46,7 +46,7 @@ pub struct Manifest {
     /// `metadata.namespace`; empty if absent.
     pub namespace: String,
     pub name: String,
-    /// The whole object.
+    /// The whole object, which also contains the fields above.
     pub object: Map<String, Value>,
 }
 

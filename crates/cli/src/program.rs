@@ -17,9 +17,9 @@ use edgesync_config as config;
 use edgesync_config::{ConfigErrors, Settings};
 use edgesync_runtime::{Service, StartError};
 
-/// Internal error (`EX_SOFTWARE`).
+/// Exit code for errors other than [`CliError`] and invalid configurations (`EX_SOFTWARE`).
 pub const EXIT_INTERNAL: u8 = 70;
-/// Invalid configuration (`EX_CONFIG`).
+/// Exit code for an invalid configuration (`EX_CONFIG` of `sysexits.h`).
 pub const EXIT_CONFIG: u8 = 78;
 /// How long the shutdown waits for blocking work.
 const LINGER: Duration = Duration::from_secs(5);
@@ -124,7 +124,7 @@ pub fn wait<T>(work: impl Future<Output = T>) -> io::Result<T> {
 pub enum Threads {
     /// The calling thread only: uses the least memory.
     One,
-    /// Two worker threads.
+    /// Two worker threads, for the cloud side with its many nodes.
     Two,
 }
 

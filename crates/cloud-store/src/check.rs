@@ -12,7 +12,7 @@ use super::{CloudError, CloudStore};
 use edgesync_object::Head;
 use edgesync_store::StoreError;
 
-/// Rows per piece.
+/// Maximum number of rows of one piece, between two pauses.
 const PIECE_ROWS: i64 = 512;
 /// Minimum pause between two pieces; otherwise as long as the last piece took.
 const PAUSE: Duration = Duration::from_millis(1);

@@ -10,7 +10,7 @@ use super::change::ChangeKind;
 pub struct KindName {
     /// API group, empty for the core group.
     pub group: String,
-    /// Kind in CamelCase.
+    /// Kind in CamelCase, such as `ConfigMap`.
     pub kind: String,
 }
 

@@ -33,7 +33,7 @@ pub struct Document {
     /// Version from the store's counter. In a write: the version to replace; 0 to create the
     /// document.
     pub version: u64,
-    /// JSON text.
+    /// JSON text; the store itself reads only `labels` and `removed` of members.
     pub text: String,
 }
 

@@ -15,7 +15,7 @@ pub enum CloudError {
         /// The name in use.
         key: ObjectKey,
     },
-    /// No such object.
+    /// No object has this key, or the node was removed from the fleet.
     #[error("{key} not found")]
     NotFound {
         /// Key of the requested object.
@@ -52,7 +52,7 @@ pub enum CloudError {
         key: ObjectKey,
         /// Size as JSON text, in bytes.
         size: usize,
-        /// Limit in bytes.
+        /// Maximum size in bytes: [`super::CloudOptions::max_object_bytes`].
         limit: usize,
     },
     /// The namespace is being deleted, or was. The caller must check the namespace again.
@@ -75,7 +75,7 @@ pub enum CloudError {
         /// The oldest version that the history can continue from.
         oldest: u64,
     },
-    /// The database failed.
+    /// The database failed, or the store is closed ([`StoreError::Closed`]).
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -121,7 +121,7 @@ pub enum OpenError {
     /// names the file already.
     #[error(transparent)]
     Named(StoreError),
-    /// Anything else.
+    /// Any other failure, with the path that the error lacks.
     #[error("open database '{}'", path.display())]
     Store {
         path: PathBuf,

@@ -16,7 +16,7 @@ use edgesync_store::StoreError;
 
 /// Limit of the objects in one part of a listing.
 const PART_ROWS: usize = 512;
-/// Parts read concurrently.
+/// Maximum number of parts of a listing read concurrently.
 const READS: usize = 2;
 /// Backoff after a failed listing.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ pub enum FeedItem {
     Complete,
     /// The relist that [`Feed::again`] requested is complete.
     Again,
-    /// The next change.
+    /// A change, in the order of commits; also between the parts of a listing.
     Change(FeedChange),
     /// The listing failed. The next call backs off and restarts it.
     Failed(CloudError),

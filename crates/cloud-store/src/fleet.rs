@@ -167,7 +167,7 @@ struct NodeMetadata {
 
 #[derive(Default, Deserialize)]
 struct NodeAnnotations {
-    /// [`node_labels::NODE_LABELS_ANNOTATION`].
+    /// Present, even if empty, once the node has reported.
     #[serde(rename = "edgesync.io/node-labels")]
     node_labels: Option<IgnoredAny>,
 }

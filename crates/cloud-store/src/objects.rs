@@ -16,7 +16,7 @@ use edgesync_object::{Object, ObjectKey, ObjectSync, Problems, Resource, Resourc
 use edgesync_placement::Summary;
 use edgesync_store::StoreError;
 
-/// An open transaction.
+/// A job in the writer's transaction, with the state in memory that it updates.
 pub(super) struct Tx<'a> {
     pub(super) conn: &'a Connection,
     pub(super) state: &'a mut CloudState,

@@ -50,7 +50,7 @@ pub struct CloudOptions {
     /// All objects get new UIDs then, and the incarnation changes, so nodes delete nothing
     /// unconfirmed.
     pub set_aside_corrupt: bool,
-    /// The wall clock.
+    /// Wall clock, for timestamps and versions; compared with `running` to detect jumps.
     pub clock: fn() -> jiff::Timestamp,
     /// Clock since boot, which includes suspend.
     pub running: fn() -> Duration,

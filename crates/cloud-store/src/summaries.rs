@@ -93,15 +93,13 @@ struct Metadata<'a> {
     annotations: Option<Annotations<'a>>,
 }
 
+/// [`NODES_ANNOTATION`], [`NODE_LABELS_ANNOTATION`] and [`DELETIONS_CONFIRMED_ANNOTATION`].
 #[derive(Deserialize)]
 struct Annotations<'a> {
-    /// [`NODES_ANNOTATION`].
     #[serde(rename = "edgesync.io/nodes", borrow)]
     nodes: Option<Cow<'a, str>>,
-    /// [`NODE_LABELS_ANNOTATION`].
     #[serde(rename = "edgesync.io/node-labels", borrow)]
     node_labels: Option<Cow<'a, str>>,
-    /// [`DELETIONS_CONFIRMED_ANNOTATION`].
     #[serde(rename = "edgesync.io/deletions-confirmed", borrow)]
     confirmed: Option<Cow<'a, str>>,
 }

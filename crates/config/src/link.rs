@@ -21,7 +21,7 @@ section! {
     /// Prefix of all topics, without a slash at either end.
     prefix: String = "edgesync/v1".into(),
         fixed units::text(prefix, "topic segments such as \"edgesync/v1\"", parse_prefix, String::clone);
-    /// MQTT client identifier.
+    /// MQTT client identifier; if empty, the node name or, on the cloud side, `edgesync-cloud`.
     client_id: String = String::new(),
         fixed units::text(client_id, "a client identifier", parse_client_id, String::clone);
     /// User name, if the broker requires one.

@@ -12,7 +12,7 @@ section! {
     /// Default level, and levels of single modules.
     level: Targets = Targets::new().with_default(LevelFilter::INFO),
         live units::text(level, LEVELS, parse_level, show_level);
-    /// Format and destination.
+    /// Format and destination; [`Format::Auto`] decides by the type of standard error.
     format: Format = Format::Auto, fixed units::choice(format, FORMATS);
 }
 

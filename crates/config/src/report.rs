@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use super::document::dotted;
 use super::{Change, Keys, Loaded, Raw, Settings, Slot, Source};
 
-/// One effective setting.
+/// A key of a configuration with its effective value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// Name of the section, empty for the top level.
     pub section: &'static str,
     /// Key within the section.
     pub key: &'static str,
-    /// Value as TOML.
+    /// Effective value as TOML, from [`Slot::show`].
     pub value: String,
     /// Whether a reload applies changes of it.
     pub change: Change,

@@ -10,11 +10,11 @@ use toml::de::{DeArray, DeValue};
 pub enum Change {
     /// On a reload (SIGHUP).
     Live,
-    /// After a restart.
+    /// After a restart; a reload logs the change and keeps the old value.
     Restart,
 }
 
-/// An unparsed value.
+/// A value as given, before a [`Slot`] parses it.
 #[derive(Clone, Copy, Debug)]
 pub enum Raw<'a> {
     /// Value in the file.

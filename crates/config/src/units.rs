@@ -15,13 +15,13 @@ use toml::de::DeValue;
 use super::slot::{Raw, Refusal, Slot, quote, toml_string};
 use edgesync_object::name;
 
-/// 1024 bytes.
+/// A kibibyte (IEC 80000-13), in bytes.
 pub const KIB: u64 = 1 << 10;
-/// 1024 KiB.
+/// A mebibyte: 1024 KiB, in bytes.
 pub const MIB: u64 = 1 << 20;
-/// 1024 MiB.
+/// A gibibyte: 1024 MiB, in bytes.
 pub const GIB: u64 = 1 << 30;
-/// 1024 GiB.
+/// A tebibyte: 1024 GiB, in bytes.
 pub(crate) const TIB: u64 = 1 << 40;
 
 const DURATION_UNITS: [(&str, u64); 5] =

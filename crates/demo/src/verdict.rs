@@ -14,12 +14,12 @@ pub(super) struct Check {
     pub(super) claim: String,
     /// Whether the claim is true.
     pub(super) holds: bool,
-    /// The observed values.
+    /// Observed numbers, printed after the claim if it does not hold.
     pub(super) found: String,
 }
 
 impl Outcome {
-    /// Returns all checks.
+    /// Checks every claim; the demo succeeds if all hold.
     pub(super) fn verdict(&self) -> Vec<Check> {
         vec![self.kill(), self.quiet_reconnect(), self.exact_changes(), self.agreement(), self.equality()]
     }

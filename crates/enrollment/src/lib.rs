@@ -107,7 +107,7 @@ struct Shared {
     api: tls::Server,
     joining: tls::Server,
     operators: Arc<operators::Table>,
-    /// Wakes [`EnrollmentService::nodes_to_disconnect`].
+    /// Wakes [`EnrollmentService::nodes_to_disconnect`] after a revocation.
     disconnect_notify: Notify,
     /// The subscription to changes of the membership. The task that follows them holds the lock.
     changes: tokio::sync::Mutex<Changes>,
@@ -155,7 +155,7 @@ struct RevocationList {
 /// A new token. Its secret part is shown this one time.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NewToken {
-    /// `<fingerprint>.<JWT>`.
+    /// The text for the device: `<fingerprint of the CA>.<JWT>`.
     pub token: String,
     /// The stored record, without the signature.
     pub record: TokenRecord,

@@ -103,7 +103,7 @@ pub enum Reload {
     Nothing,
     /// Reloads this systemd unit, or restarts it if it cannot reload.
     Unit(String),
-    /// Runs this command.
+    /// Runs this program with its arguments, and the rule's name in `EDGESYNC_RULE`.
     Run(Vec<String>),
     /// Sends the signal to the process whose number is in a file.
     Signal(Signal, String),
@@ -112,11 +112,11 @@ pub enum Reload {
 /// Signals that programs use to reload their files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGHUP.
+    /// SIGHUP, `HUP` in the configuration.
     Hup,
-    /// SIGUSR1.
+    /// SIGUSR1, `USR1` in the configuration.
     Usr1,
-    /// SIGUSR2.
+    /// SIGUSR2, `USR2` in the configuration.
     Usr2,
 }
 

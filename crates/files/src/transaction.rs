@@ -7,11 +7,11 @@
 /// A step of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Record all changes.
+    /// Record all changes durably before the first of them.
     Intend,
     /// Write the files of a change beside the existing ones.
     Stage(usize),
-    /// Check all candidates.
+    /// Check all candidates with the program of the rule.
     Check,
     /// Replace the files of a change.
     Swap(usize),
@@ -105,7 +105,7 @@ impl Transaction {
         self.step
     }
 
-    /// Returns the outcome.
+    /// Returns the outcome; final once [`Transaction::step`] returns none.
     #[must_use]
     pub fn ended(self) -> Ended {
         self.ended

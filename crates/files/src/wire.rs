@@ -18,7 +18,7 @@ pub const MAX_FRAME: u32 = 64 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Request {
-    /// Operation to execute.
+    /// Operation to execute; `Show` and `Clear` ignore `rule`.
     pub verb: Verb,
     /// Name of the rule.
     pub rule: String,
@@ -43,7 +43,7 @@ pub enum Verb {
     Show,
     /// Remove files of rules that are no longer configured.
     Clear,
-    /// Apply the objects.
+    /// Bring the files in line with the listed objects.
     Apply,
     /// Describe what `Apply` would change.
     Check,

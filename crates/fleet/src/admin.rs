@@ -40,7 +40,7 @@ const METRICS_PATIENCE: Duration = Duration::from_secs(5);
 /// A request to the fleet.
 #[derive(Debug)]
 pub enum AdminRequest {
-    /// Lists all nodes.
+    /// Lists all nodes, also those that were removed.
     Nodes(oneshot::Sender<NodeList>),
     /// Returns one node, with its rejected objects and held-back removals.
     Node(NodeName, oneshot::Sender<Option<NodeInfo>>),
@@ -382,9 +382,9 @@ impl Admin {
 /// Parts of a broker's configuration derived from that of the cloud side.
 #[derive(Clone, Debug)]
 pub struct BrokerDefaults {
-    /// `pairing.names`.
+    /// Host names of the broker, if a request has none: `pairing.names`.
     pub names: Vec<String>,
-    /// `link.prefix`.
+    /// Prefix of all topics: `link.prefix`.
     pub prefix: String,
     /// The largest packet, in bytes.
     pub max_packet: u32,

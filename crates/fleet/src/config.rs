@@ -33,15 +33,15 @@ pub struct Config {
     pub link: Link,
     /// Windows, times and guards of the sync protocol.
     pub sync: Sync,
-    /// Enrollment of nodes.
+    /// Join service, and the certificates of nodes.
     pub pairing: Pairing,
     /// Retention of the state of nodes.
     pub nodes: Nodes,
-    /// API for operators.
+    /// API for operators: socket, addresses and kubeconfig.
     pub api: Api,
-    /// Page for browsers.
+    /// Page for browsers, and its address on this machine.
     pub page: Page,
-    /// Log output.
+    /// Level, format and destination of the log.
     pub log: Log,
 }
 
@@ -51,7 +51,7 @@ section! {
     pub struct Store in "store";
     /// Type of the store.
     r#type: StoreType = StoreType::Sqlite, fixed units::choice(r#type, STORES);
-    /// The database file.
+    /// SQLite database file; its write-ahead log is beside it.
     path: PathBuf = "/var/lib/edgesync-cloud/cloud.db".into(), fixed units::path(path);
     /// Number of past changes kept for watches that resume, of the kinds not in `history_fleet`.
     history: u64 = 10_000, fixed units::count(history, 100..=10_000_000);
@@ -109,7 +109,7 @@ pub enum Tls {
     /// Required unless the address is loopback.
     #[default]
     Auto,
-    /// Always.
+    /// Always, also on a loopback address.
     On,
     /// Never; only on a loopback address.
     Off,
@@ -175,7 +175,7 @@ section! {
 }
 
 section! {
-    /// Enrollment of nodes.
+    /// Join service, and the certificates of nodes.
     #[derive(Eq)]
     pub struct Pairing in "pairing";
     /// Address of the join service; `None` to disable it.
@@ -214,7 +214,7 @@ section! {
 }
 
 section! {
-    /// API for operators.
+    /// API for operators: socket, addresses and kubeconfig.
     #[derive(Eq)]
     pub struct Api in "api";
     /// Unix socket for the administrators of this machine.
@@ -231,7 +231,7 @@ section! {
 }
 
 section! {
-    /// Page for browsers.
+    /// Page for browsers, and its address on this machine.
     #[derive(Eq)]
     pub struct Page in "page";
     /// Whether the page is served.

@@ -27,7 +27,6 @@ use read::Definition;
 
 /// API group of definitions.
 const GROUP: &str = "apiextensions.k8s.io";
-/// Kind of definitions.
 const KIND: &str = "CustomResourceDefinition";
 /// Finalizer that keeps a definition until the objects of its kind are deleted.
 const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";

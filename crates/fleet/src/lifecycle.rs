@@ -95,7 +95,7 @@ enum Life {
     Unknown,
     /// Welcomed, but without a renewal yet.
     Welcomed,
-    /// Renews its Lease.
+    /// Has renewed its Lease, which is valid: the node is ready.
     Renewed,
     /// Its Lease has expired.
     Lost,

@@ -56,7 +56,7 @@ pub struct CloudNumbers {
 pub struct BodyNumbers {
     /// Number of bodies in memory.
     pub count: u64,
-    /// Their bytes.
+    /// Their size in bytes, which `sync.bodies` limits.
     pub bytes: u64,
     /// Bodies read from the store.
     pub read: u64,
@@ -86,7 +86,7 @@ pub struct ClusterNumbers {
 pub struct Totals {
     /// Nodes by the state that `edgesync-cloud nodes` shows.
     pub states: BTreeMap<&'static str, u64>,
-    /// Connected nodes.
+    /// Nodes with a connection to this replica.
     pub connected: u64,
     /// Nodes with a valid Lease.
     pub ready: u64,
@@ -102,7 +102,7 @@ pub struct Totals {
     pub pending: u64,
     /// Objects that nodes currently reject.
     pub rejected: u64,
-    /// Removals held back.
+    /// Removals held back until an operator confirms them.
     pub held_back: u64,
     /// Objects under rules for files, by their state of effect.
     pub files: StandingCounts,
@@ -124,15 +124,15 @@ pub struct NodeNumbers {
     pub in_sync: bool,
     /// Time for which it has not been in sync; zero if it is.
     pub lag: Duration,
-    /// Held objects.
+    /// ObjectSync records of the node: the objects that it holds.
     pub records: u64,
-    /// Desired objects.
+    /// Objects that are placed on the node.
     pub desired: u64,
     /// Objects still to be sent or removed.
     pub pending: u64,
     /// Objects that it currently rejects.
     pub rejected: u64,
-    /// Removals held back.
+    /// Removals held back until an operator confirms them.
     pub held_back: u64,
     /// Objects under rules for files, by their state of effect.
     pub files: StandingCounts,

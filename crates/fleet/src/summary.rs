@@ -63,7 +63,7 @@ struct Published {
 pub(super) struct Found {
     /// Rows of nodes that are new or have changed.
     pub(super) rows: Vec<(NodeName, Row)>,
-    /// Removed nodes.
+    /// Nodes that no longer exist, whose rows are deleted.
     pub(super) gone: Vec<NodeName>,
 }
 
@@ -122,7 +122,7 @@ impl Board {
         self.published().rows.len()
     }
 
-    /// Returns all rows.
+    /// Returns all rows as one line of JSON, cached until a row changes.
     pub(super) fn snapshot(&self) -> Bytes {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.published().snapshot(&self.start)

@@ -24,7 +24,7 @@ const FRAME: u64 = 4;
 /// Bytes of a frame per further unit.
 const FRAME_BYTES: usize = 1024;
 
-/// Counter of units.
+/// Units of work since the start; only grows.
 #[derive(Debug, Default)]
 pub(super) struct Work(Cell<u64>);
 

@@ -163,7 +163,7 @@ impl Disk {
         }
     }
 
-    /// See [`edgesync_files::Effects::inspect`].
+    /// Implements [`edgesync_files::Effects::inspect`]; a missing place is empty.
     pub(super) fn inspect(
         &self,
         place: &Place,
@@ -230,12 +230,12 @@ impl Disk {
         }))
     }
 
-    /// See [`edgesync_files::Effects::key`].
+    /// Returns the digest key of a place: files in memory have a key of their own.
     pub(super) fn key(&self, place: &Place) -> (u64, u64) {
         self.keys[usize::from(is_in_memory(&place.base))]
     }
 
-    /// See [`edgesync_files::Effects::is_memory`].
+    /// Returns whether the place, or its base while it is missing, is on a memory file system.
     pub(super) fn is_memory(&self, place: &Place, shape: Shape) -> bool {
         let beneath =
             self.open_existing(place, shape).ok().flatten().and_then(|at| rustix::fs::fstatfs(at).ok());
@@ -259,7 +259,7 @@ impl Disk {
         format!(".edgesync-{}-{}", self.rule, change.stamp)
     }
 
-    /// See [`edgesync_files::Effects::stage`].
+    /// Writes the candidate of a change, see [`edgesync_files::Effects::stage`].
     pub(super) fn stage(&self, change: &Change, desired: &Desired) -> Result<()> {
         let (file_mode, directory_mode) = self.modes[usize::from(desired.is_secret)];
         let directory = self.directory(&change.place, change.shape, true)?;
@@ -317,7 +317,7 @@ impl Disk {
         fchmod(file, Mode::from_raw_mode(mode as RawMode))
     }
 
-    /// See [`edgesync_files::Effects::swap`].
+    /// Replaces the files by the candidate, see [`edgesync_files::Effects::swap`].
     pub(super) fn swap(&self, change: &Change) -> Result<()> {
         let Some(directory) = self.open_existing(&change.place, change.shape)? else {
             // A removal is complete without the place; a candidate has been lost.
@@ -440,7 +440,7 @@ impl Disk {
         self.fsync(&kept)
     }
 
-    /// See [`edgesync_files::Effects::restore`].
+    /// Undoes a swap, also a partial one, see [`edgesync_files::Effects::restore`].
     pub(super) fn restore(&self, change: &Change) -> Result<()> {
         let Some(directory) = self.open_existing(&change.place, change.shape)? else { return Ok(()) };
         if change.shape == Shape::File {
@@ -490,7 +490,7 @@ impl Disk {
         Ok(())
     }
 
-    /// See [`edgesync_files::Effects::discard`].
+    /// Removes leftovers and the version not kept, see [`edgesync_files::Effects::discard`].
     pub(super) fn discard(&self, change: &Change, keep_new: bool) -> Result<()> {
         let Some(directory) = self.open_existing(&change.place, change.shape)? else { return Ok(()) };
         if change.shape == Shape::File {

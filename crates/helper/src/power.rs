@@ -26,7 +26,7 @@ enum Entry {
     Link(PathBuf),
 }
 
-/// Flushed state.
+/// Contents and names as last flushed, which survive a power cut.
 #[derive(Debug, Default)]
 pub(super) struct Flushed {
     /// Root of the modelled tree.

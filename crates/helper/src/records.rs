@@ -32,7 +32,7 @@ const MAX_SEQ: u64 = 1 << 62;
 #[derive(Debug)]
 pub(super) struct Records {
     directory: PathBuf,
-    /// Records by rule.
+    /// Current record of each rule, by the rule's name.
     pub(super) all: BTreeMap<String, Record>,
     /// Persisted state of each record, by rule.
     pub(super) logs: BTreeMap<String, Log>,
@@ -251,7 +251,7 @@ pub(super) struct Log {
     changes: u64,
 }
 
-/// The snapshot file.
+/// Content of the snapshot file; `generation` links the log to it.
 #[derive(Serialize, Deserialize)]
 struct Snapshot<R> {
     generation: u64,

@@ -30,7 +30,7 @@ impl Served {
         served
     }
 
-    /// Restarts the helper.
+    /// Starts another helper with these rules on the records of the first.
     fn restarted(self, rules: &str) -> Self {
         fs::remove_file(&self.bed.config.helper.socket).unwrap();
         Self::new(self.bed, rules)

@@ -65,7 +65,7 @@ pub enum CallError {
     /// The service refuses (4xx), with its message.
     #[error("refused by the cloud: {message}")]
     Refused {
-        /// HTTP status code.
+        /// HTTP status code: 4xx except 404.
         code: u16,
         /// Message of the service, without control characters.
         message: String,
@@ -75,7 +75,7 @@ pub enum CallError {
     Unexpected {
         /// Address of the service.
         url: JoinUrl,
-        /// HTTP status code.
+        /// HTTP status code; 200 if only the content is unexpected.
         code: u16,
         /// Problem of the answer.
         problem: String,
@@ -221,7 +221,7 @@ fn date(reply: &HttpResponse) -> Option<Timestamp> {
 /// Credential of a request for a certificate.
 #[derive(Clone, Copy, Debug)]
 pub enum Credential<'a> {
-    /// A token.
+    /// A token that permits a join, sent as a bearer token (RFC 6750, section 2.1).
     Token(&'a Token),
     /// The certificate that `tls` presents, for its renewal; it may be expired.
     Certificate,

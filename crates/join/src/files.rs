@@ -98,7 +98,7 @@ pub enum FilesError {
     Settings {
         /// Path of the configuration.
         path: PathBuf,
-        /// Problem and remedy.
+        /// Problem and remedy, shown after the path.
         problem: String,
     },
 }

@@ -72,14 +72,14 @@ pub struct FilesObject {
     /// Version that is in effect.
     #[serde(deserialize_with = "nullable")]
     pub version: Option<String>,
-    /// Version tried last.
+    /// Version tried last; differs from `version` while it is not in effect.
     #[serde(deserialize_with = "nullable")]
     pub desired: Option<String>,
     pub state: FilesState,
     /// The reason why the object is not in effect.
     pub message: String,
     pub rolled_back: bool,
-    /// Microseconds since 1970.
+    /// Time of the last change of state, in microseconds since 1970.
     pub since: i64,
     /// Increases with each change of state.
     pub seq: u64,

@@ -59,7 +59,6 @@ pub struct Round {
     pub compared: u64,
 }
 
-/// A completed comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifiedRound {
     pub at: String,

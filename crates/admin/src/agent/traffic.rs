@@ -77,6 +77,6 @@ pub struct KindTraffic {
     /// Kind with its group: `ConfigMap`, `Deployment.apps`.
     pub kind: String,
     pub objects: u64,
-    /// Bytes of JSON.
+    /// Length of their JSON in bytes, without the framing.
     pub bytes: u64,
 }

@@ -84,7 +84,7 @@ pub struct OperatorCertificate<R> {
     pub lifetime_seconds: u64,
 }
 
-/// An operator certificate.
+/// An operator's certificate, without its key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operator {
     pub serial: String,
@@ -134,7 +134,7 @@ impl Answer for RevokedOperators {
 /// Request for broker configuration files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerConfigRequest {
-    /// `mosquitto` or `emqx`.
+    /// Broker software: `mosquitto` or `emqx`; any other is refused (400).
     pub broker: String,
     /// Directory that the files will be installed in.
     pub directory: String,

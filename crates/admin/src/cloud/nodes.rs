@@ -163,7 +163,7 @@ pub struct RecordedNode {
 #[serde(rename_all = "camelCase")]
 pub struct RemovedNode {
     pub name: String,
-    /// [`state::REMOVED`].
+    /// Always [`state::REMOVED`], also while its removal is in progress.
     pub state: String,
     /// Time of the removal.
     pub removed: String,
@@ -179,7 +179,7 @@ pub struct RemovedNode {
 #[serde(rename_all = "camelCase")]
 pub struct JoinedNode {
     pub name: String,
-    /// [`state::NEVER_CONNECTED`] or [`state::REVOKED`].
+    /// [`state::NEVER_CONNECTED`], or [`state::REVOKED`] if all its certificates are revoked.
     pub state: String,
     #[serde(flatten)]
     pub membership: Membership,
@@ -236,7 +236,7 @@ pub struct ObjectNotInEffect {
     /// Version that is in effect.
     #[serde(deserialize_with = "nullable")]
     pub in_effect: Option<String>,
-    /// Version tried last.
+    /// Version tried last; `message` says why it is not in effect.
     pub desired: String,
     pub state: String,
     pub rule: String,

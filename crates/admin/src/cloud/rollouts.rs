@@ -83,7 +83,7 @@ pub enum RolloutTarget {
 /// Node counts over time, one list per number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Curve {
-    /// Milliseconds since 1970.
+    /// Times of the points, in milliseconds since 1970.
     pub at: Vec<i64>,
     pub holding: Vec<usize>,
     pub desired: Vec<usize>,

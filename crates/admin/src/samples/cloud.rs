@@ -227,7 +227,7 @@ pub fn node_objects() -> NodeObjects {
     }
 }
 
-/// One label key.
+/// Returns one label key, which two nodes have with the same value.
 #[must_use]
 pub fn label_keys() -> LabelKeys {
     LabelKeys { keys: vec![LabelKey { key: "site".to_owned(), nodes: 2, values: 1 }] }

@@ -10,7 +10,7 @@ pub enum Type {
     Counter,
     /// A number that goes up and down.
     Gauge,
-    /// Counts by bucket.
+    /// Cumulative counts of observations by bucket, with their sum and number.
     Histogram,
 }
 

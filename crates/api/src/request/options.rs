@@ -47,7 +47,7 @@ pub(crate) struct Options {
 /// How a list interprets `resourceVersion`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VersionMatch {
-    /// Exactly this state.
+    /// Exactly this state; refused (422) for version 0.
     Exact,
     /// This state or a newer one.
     NotOlderThan,

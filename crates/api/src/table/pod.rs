@@ -18,7 +18,7 @@ struct Summary {
     restarted: Option<Timestamp>,
 }
 
-/// Returns `ready/all` containers.
+/// Returns the READY column: the ready containers and all, as `1/2`.
 pub(super) fn ready(pod: &Value) -> String {
     let summary = Summary::of(pod);
     format!("{}/{}", summary.ready, summary.containers)

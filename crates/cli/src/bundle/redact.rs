@@ -17,7 +17,7 @@ const MIN_SECRET: usize = 6;
 pub struct Redactor {
     /// Values redacted wherever they occur.
     values: Vec<String>,
-    /// Names of Secrets.
+    /// Names of Secrets, redacted as whole words or between `/`, `:` and `@`.
     names: BTreeSet<String>,
 }
 
@@ -30,7 +30,7 @@ impl Redactor {
         Self { values, names: names.into_iter().collect() }
     }
 
-    /// Redacts a text.
+    /// Redacts known values, private keys in PEM, and values of keys such as `password`.
     pub(super) fn text(&self, text: &str) -> String {
         let mut plain = text.to_owned();
         for value in &self.values {

@@ -85,7 +85,7 @@ struct Entry {
 /// Result of looking up an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// The owner exists.
+    /// An object with this UID exists at the referenced place.
     Present,
     /// No object with this UID exists at the referenced place.
     Absent,
@@ -109,7 +109,7 @@ pub(super) enum Action {
     Delete { foreground: bool },
     /// Remove its references to these owners.
     Strip(Vec<Uid>),
-    /// Remove this finalizer.
+    /// Remove this finalizer, [`FOREGROUND`] or [`ORPHAN`]: the wait is over.
     Release(&'static str),
 }
 

@@ -41,7 +41,7 @@ pub enum ObjectSyncs {
     All,
     /// Only for objects that a node holds in another state than desired.
     Differences,
-    /// No ObjectSyncs.
+    /// None; see `docs/scale.md` for when to use this.
     Off,
 }
 

@@ -13,7 +13,7 @@ const MAX_RULES: usize = 1000;
 /// The rules, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The parsed rules.
+    /// The parsed rules, at most 1000.
     pub rules: Vec<PlacementRule>,
     /// The rules as they were written, on one line.
     text: String,

@@ -49,7 +49,7 @@ pub(super) struct Definition {
     /// Whether it is being deleted.
     pub(super) deleting: bool,
     pub(super) group: String,
-    /// The requested names.
+    /// Names requested in `spec.names`; in a conflict, `accepted` stays in force.
     pub(super) names: Names,
     /// The accepted names in its stored status.
     pub(super) accepted: Names,
@@ -57,7 +57,7 @@ pub(super) struct Definition {
     pub(super) established: bool,
     /// The version in which its objects are stored.
     pub(super) storage: String,
-    /// Its stored status.
+    /// Its stored status, which is written only if it changes.
     pub(super) status: Map<String, Value>,
     /// Reason why it cannot be served.
     pub(super) problem: Option<String>,

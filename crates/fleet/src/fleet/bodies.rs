@@ -29,7 +29,7 @@ const MAX_LOADS: usize = 2;
 #[derive(Clone, Debug)]
 pub(super) struct BodyRequest {
     pub(super) uid: Uid,
-    /// The desired version.
+    /// The desired version; the body read may be newer.
     pub(super) version: ResourceVersion,
     /// Approximate size of its JSON, in bytes.
     pub(super) size: usize,
@@ -54,10 +54,10 @@ pub(super) enum SizeClass {
     Large,
 }
 
-/// Live bodies.
+/// Counts of live bodies, shared with their [`Holder`]s.
 #[derive(Debug, Default)]
 struct Alive {
-    /// Bytes by [`SizeClass`].
+    /// Bytes of live bodies, by [`SizeClass`].
     bytes: [AtomicUsize; 2],
     count: AtomicUsize,
     /// Objects with a body that is no longer referenced.

@@ -14,14 +14,14 @@ use super::reconciler::Reconciler;
 use edgesync_object::{NodeName, ResourceVersion};
 use edgesync_placement::{Differences, RuleId, Summary, Unread};
 
-/// A queued change.
+/// A change of the source that waits until the one before it is spread.
 #[derive(Debug)]
 pub(super) enum QueuedChange {
     /// The start of a list.
     ListStarted,
     /// An object that exists.
     Set(Arc<Summary>),
-    /// A deleted object.
+    /// A deleted object, in its last state.
     Deleted(Arc<Summary>),
     /// The end of a list.
     ListComplete,

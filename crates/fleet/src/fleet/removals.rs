@@ -27,7 +27,7 @@ const RETRY: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Removals {
     nodes: BTreeMap<NodeName, Removed>,
-    /// Nodes in [`Stage::Draining`].
+    /// Index of the nodes in [`Stage::Draining`].
     draining: BTreeSet<NodeName>,
     /// Times at which failures are retried.
     retries: BTreeSet<(Now, NodeName)>,
@@ -315,7 +315,7 @@ pub(super) enum Reply {
     Nothing,
     /// Refuse it, see [`Removals::refusal`].
     Refuse,
-    /// Admit the node.
+    /// Admit the node: the store no longer records its removal.
     Admit,
 }
 
@@ -327,7 +327,7 @@ pub(super) enum Retry {
     Admit(NodeName),
 }
 
-/// An admitted node.
+/// A readmitted node, with its connection if there is one.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) connection: Option<String>,

@@ -17,9 +17,9 @@ pub(super) struct Settings {
     /// Frames larger than this are compressed.
     pub(super) compress_above: usize,
     pub(super) max_frame: usize,
-    /// `nodes.trusted_labels`.
+    /// `nodes.trusted_labels` as of the start; a reload keeps it.
     pub(super) trusted_labels: Vec<String>,
-    /// `nodes.metrics_per_node`.
+    /// `nodes.metrics_per_node` as of the last reload.
     pub(super) metrics_per_node: bool,
 }
 

@@ -31,7 +31,7 @@ impl Timeline {
         &self.issued
     }
 
-    /// Begins another timeline.
+    /// Begins another timeline, without witnesses yet.
     pub(super) fn begin(&mut self, incarnation: Arc<str>, issued: Arc<Issued>) {
         tracing::warn!(%incarnation, "new incarnation of the store");
         self.incarnation = incarnation;

@@ -40,7 +40,7 @@ impl Default for Session {
 }
 
 impl Session {
-    /// Replaces the connection.
+    /// Replaces the connection; the session id stays until the next Hello.
     pub(crate) fn connected(&mut self, connection: String) {
         self.connection = Some(connection);
     }

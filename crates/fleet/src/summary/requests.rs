@@ -21,7 +21,7 @@ pub enum RolloutOf {
 /// Receives the roll-out; `None` if there is no such object or rule.
 pub(crate) type RolloutAnswer = oneshot::Sender<Option<Rollout>>;
 
-/// Filter for objects.
+/// Filter for objects; all conditions must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectFilter {
     /// Kind or plural, in any case; empty for all.

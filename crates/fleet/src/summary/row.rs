@@ -15,11 +15,11 @@ pub(crate) enum State {
     Connecting,
     /// Holds all desired objects, but some are not in effect.
     NotInEffect,
-    /// Rejects objects.
+    /// Rejects at least one desired object.
     Rejecting,
     /// Waits for an operator to confirm removals.
     HeldBack,
-    /// Not connected.
+    /// Not connected to this or, as far as known, another replica.
     #[default]
     Offline,
     /// Removed from the fleet.
@@ -37,9 +37,9 @@ pub(crate) struct Row {
     /// Time of the last change of state, in seconds since 1970; at the earliest the start of the
     /// cloud side.
     pub(crate) since: i64,
-    /// Held objects.
+    /// Objects that the node holds, by its ObjectSync records.
     pub(crate) held: u64,
-    /// Desired objects.
+    /// Objects that are placed on the node.
     pub(crate) desired: u64,
     /// Objects to be sent or removed.
     pub(crate) pending: u64,

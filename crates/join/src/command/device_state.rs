@@ -25,7 +25,7 @@ pub(super) struct DeviceState {
     pub(super) named: PathBuf,
     /// Text of the file, or the template.
     pub(super) text: String,
-    /// Parsed configuration.
+    /// Configuration parsed from `text`; keys that the join adds may be missing.
     pub(super) config: Config,
     /// Directory of the identities.
     pub(super) root: PathBuf,

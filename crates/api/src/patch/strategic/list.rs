@@ -207,7 +207,7 @@ struct Changes<'p> {
     replace: bool,
     /// Identities of the items to remove.
     deleted: HashSet<String>,
-    /// Identities of `changes`.
+    /// Identities of `changes`, in the same order.
     named: Vec<String>,
     /// Items to merge or to add, with their index in the patch.
     changes: Vec<(usize, &'p Fields)>,

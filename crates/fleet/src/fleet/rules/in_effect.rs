@@ -40,7 +40,7 @@ impl Count {
         (status, reason, message)
     }
 
-    /// Visits a node.
+    /// Counts a node, if it has reported the effect of one of the objects.
     fn add(&mut self, reconciler: &Reconciler, name: &NodeName) {
         let Some(node) = reconciler.nodes.named(name) else { return };
         reconciler.work.objects(self.objects.len() / OBJECTS_A_UNIT + 1);

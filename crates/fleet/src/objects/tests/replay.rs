@@ -15,7 +15,7 @@ use edgesync_object::{Object, ObjectRef};
 use edgesync_protocol::cloud::{Record, RecordBatch};
 use serde_json::json;
 
-/// Deterministic pseudo-random numbers.
+/// Linear congruential generator: equal seeds give equal runs.
 struct Dice(u64);
 
 impl Dice {
