@@ -96,7 +96,7 @@ impl Clock {
 struct Reading {
     /// Unix time in milliseconds.
     wall: i64,
-    /// Milliseconds since boot.
+    /// Time since boot in milliseconds, suspended time included (`CLOCK_BOOTTIME`).
     boot: u64,
 }
 

@@ -1,4 +1,5 @@
-//! Reads, each within one snapshot.
+//! Reads, each within one snapshot. The functions do the work of the methods of
+//! [`EdgeStore`](super::EdgeStore) with the same names, which document them.
 
 use std::sync::Arc;
 
@@ -46,7 +47,6 @@ pub(super) fn object_ref(
     })
 }
 
-/// See [`super::EdgeStore::changes`].
 pub(super) fn changes(
     conn: &Connection,
     recent: &Recent,
@@ -124,7 +124,6 @@ fn change(row: &Row<'_>, resources: &Resources) -> Result<Option<Entry>, StoreEr
     Ok(Some(Entry { revision: unsigned(row.get(0)?), uid: uid.into(), version, object }))
 }
 
-/// See [`super::EdgeStore::buckets`].
 pub(super) fn buckets(conn: &Connection, recent: &Recent) -> Result<(Totals, Buckets), StoreError> {
     let (totals, _) = journal::totals(conn, recent)?;
     let mut buckets = Buckets::default();
@@ -136,7 +135,6 @@ pub(super) fn buckets(conn: &Connection, recent: &Recent) -> Result<(Totals, Buc
     Ok((totals, buckets))
 }
 
-/// See [`super::EdgeStore::inventory`].
 pub(super) fn inventory(
     conn: &Connection,
     recent: &Recent,
@@ -202,7 +200,7 @@ fn one(row: Option<&Row<'_>>, resources: &Resources, seals: &Seals, base: u64) -
     })
 }
 
-/// See [`super::EdgeStore::get`].
+/// Returns the object of a name, for [`super::EdgeStore::get`].
 pub(super) fn by_name(
     conn: &Connection,
     seals: &Seals,
@@ -220,7 +218,6 @@ pub(super) fn by_name(
     one(rows.next()?, &resources, seals, journal::base(conn)?)
 }
 
-/// See [`super::EdgeStore::by_uid`].
 pub(super) fn by_uid(conn: &Connection, seals: &Seals, uid: &Uid) -> Result<Found, StoreError> {
     let resources = Resources::load(conn)?;
     let sql = format!("SELECT {OBJECT_COLUMNS} FROM objects WHERE uid_key = ?1 AND uid = ?2");
@@ -243,7 +240,6 @@ pub(super) fn by_id(
     Ok(one(rows.next()?, resources, seals, base)?.0)
 }
 
-/// See [`super::EdgeStore::list`].
 pub(super) fn list(
     conn: &Connection,
     recent: &Recent,
@@ -290,7 +286,6 @@ pub(super) fn list(
     Ok((list, damaged))
 }
 
-/// See [`super::EdgeStore::held_kinds`].
 pub(super) fn held_kinds(conn: &Connection) -> Result<Vec<Arc<Resource>>, StoreError> {
     let resources = Resources::load(conn)?;
     let mut is_held = conn.prepare_cached("SELECT EXISTS (SELECT 1 FROM objects WHERE resource_id = ?1)")?;
@@ -303,7 +298,6 @@ pub(super) fn held_kinds(conn: &Connection) -> Result<Vec<Arc<Resource>>, StoreE
     Ok(held)
 }
 
-/// See [`super::EdgeStore::kinds`].
 pub(super) fn kinds(conn: &Connection) -> Result<Vec<(Arc<Resource>, u64)>, StoreError> {
     let resources = Resources::load(conn)?;
     let mut statement =

@@ -22,7 +22,7 @@ pub enum Scan {
     /// Synced objects of a kind, sorted by namespace and name.
     Objects {
         resource: Arc<Resource>,
-        /// Only this namespace.
+        /// Namespace to scan; `None` for all.
         namespace: Option<String>,
         /// Only objects of this name.
         name: Option<String>,
@@ -33,7 +33,7 @@ pub enum Scan {
     Records {
         /// Cluster-scoped objects, or namespaced ones.
         cluster: bool,
-        /// Only this namespace.
+        /// Namespace to scan; `None` for all.
         namespace: Option<String>,
         /// Only the object of this UID.
         uid: Option<Uid>,
@@ -43,7 +43,7 @@ pub enum Scan {
     /// Local objects, sorted by namespace and name.
     Local {
         kind: LocalKind,
-        /// Only this namespace.
+        /// Namespace to scan; `None` for all.
         namespace: Option<String>,
         /// Only objects of this name.
         name: Option<String>,
@@ -57,9 +57,9 @@ pub enum Scan {
 pub enum ScanRow {
     /// Of [`Scan::Objects`], with the content of the pending status in the outbox, if there is one.
     Object(Stored, Option<String>),
-    /// Of [`Scan::Records`].
+    /// Of [`Scan::Records`], without the body.
     Record(RecordRow),
-    /// Of [`Scan::Local`].
+    /// Of [`Scan::Local`], with the body.
     Local(LocalObject),
 }
 

@@ -3,9 +3,9 @@
 /// The kinds of local objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LocalKind {
-    /// `coordination.k8s.io/v1` Lease.
+    /// Lease of `coordination.k8s.io/v1`; code 1 in the database.
     Lease,
-    /// `events.k8s.io/v1` Event.
+    /// Event of `events.k8s.io/v1`; code 2 in the database.
     Event,
 }
 

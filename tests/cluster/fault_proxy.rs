@@ -24,7 +24,7 @@ const BUSY: &str = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-
 /// How the proxy responds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ProxyMode {
-    /// Forwards the request.
+    /// Forwards the request without a delay.
     Pass,
     /// Responds that the server is overloaded.
     Busy,

@@ -203,7 +203,7 @@ fn rows(program: &str, line: &str) -> Vec<Row> {
     words.map(row).collect()
 }
 
-/// Returns the page.
+/// Generates the page from [`MANIFEST`].
 fn page() -> String {
     let mut page = INTRODUCTION.to_owned();
     let mut program = "";

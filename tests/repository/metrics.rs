@@ -17,7 +17,7 @@ const PAGE: &str = "docs/metrics.md";
 const MARK: &str = "<!-- metrics: ";
 const HEAD: &str = "| name | type | labels | help |\n|---|---|---|---|\n";
 
-/// A metric family.
+/// A metric family of the Prometheus text format.
 #[derive(Debug, PartialEq, Eq)]
 struct Family {
     name: String,

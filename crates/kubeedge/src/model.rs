@@ -112,7 +112,7 @@ pub struct CloudCore {
     received_texts: VecDeque<String>,
 }
 
-/// SplitMix64, for ids.
+/// SplitMix64 generator of ids: equal seeds give equal ids, so that runs are reproducible.
 pub struct Ids(u64);
 
 impl Ids {

@@ -93,7 +93,7 @@ pub struct Cache {
 struct State {
     /// Row ids of the kinds in the file.
     kinds: HashMap<Arc<Resource>, i64>,
-    /// Excludes other processes.
+    /// Held while the cache is open: another process gets [`StoreError::InUse`].
     _lock: File,
 }
 

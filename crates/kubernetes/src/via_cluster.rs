@@ -169,7 +169,6 @@ impl ViaCluster {
     }
 }
 
-/// Operations on nodes.
 impl ViaCluster {
     async fn nodes(&self) -> Result<NodeList> {
         let incarnation = self.incarnation().await?;

@@ -30,7 +30,7 @@ struct Requirement {
 /// Reason why a field selector was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldSelectorError {
-    /// Longer than [`MAX_FIELD_SELECTOR`].
+    /// Longer than [`MAX_FIELD_SELECTOR`] bytes; the text is not parsed.
     #[error("the field selector must be less than or equal to {MAX_FIELD_SELECTOR} bytes")]
     TooLong,
     /// A part without an operator, or with an operator in its value.

@@ -12,7 +12,7 @@ pub struct KnownKind {
     pub group: &'static str,
     /// API version within the group.
     pub version: &'static str,
-    /// Kind in CamelCase.
+    /// Kind in CamelCase, such as `ConfigMap`.
     pub kind: &'static str,
     /// Lower-case plural of the path.
     pub plural: &'static str,

@@ -144,7 +144,7 @@ pub enum KindMatch {
     Known {
         /// API group, empty for the core group.
         group: String,
-        /// Kind in CamelCase.
+        /// Kind in CamelCase, also if users write the plural or a short name.
         kind: String,
     },
     /// Any other kind, by kind or plural.

@@ -13,7 +13,7 @@ pub struct Head<'a> {
     /// Group and version, as `apiVersion`.
     #[serde(borrow, default)]
     pub api_version: Cow<'a, str>,
-    /// Kind in CamelCase.
+    /// Kind in CamelCase, such as `ConfigMap`; empty if absent.
     #[serde(borrow, default)]
     pub kind: Cow<'a, str>,
     /// Identifying part of the metadata.

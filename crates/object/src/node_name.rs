@@ -34,7 +34,7 @@ impl NodeName {
         Ok(Self(name.into()))
     }
 
-    /// Returns the text.
+    /// Returns the name, a valid DNS-1123 subdomain.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -43,7 +43,7 @@ pub struct ObjectSync<'a> {
     /// API version of the record, [`API_VERSION`].
     #[serde(borrow)]
     pub api_version: Text<'a>,
-    /// [`OBJECT_SYNC`] or [`CLUSTER_OBJECT_SYNC`].
+    /// [`OBJECT_SYNC`] for a namespaced object, [`CLUSTER_OBJECT_SYNC`] for a cluster-scoped one.
     #[serde(borrow)]
     pub kind: Text<'a>,
     /// Metadata of the record itself.
@@ -114,9 +114,9 @@ pub struct SyncStatus<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectRef {
-    /// Group and version.
+    /// `apiVersion` of the object: `group/version`, or only the version in the core group.
     pub api_version: Arc<str>,
-    /// Kind in CamelCase.
+    /// Kind in CamelCase, such as `ConfigMap`.
     pub kind: Arc<str>,
     /// Namespace, empty for cluster-scoped objects.
     #[serde(default = "empty", skip_serializing_if = "str::is_empty")]

@@ -30,7 +30,7 @@ const MAX_PROBLEMS: usize = 16;
 #[serde(transparent)]
 pub struct Object(Map<String, Value>);
 
-/// An owner reference.
+/// Required fields of an entry of `metadata.ownerReferences`; none of them may be empty.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OwnerReference {

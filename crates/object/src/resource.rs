@@ -36,7 +36,7 @@ pub struct Resource {
 pub struct ObjectKey {
     /// API group, empty for the core group.
     pub group: Arc<str>,
-    /// Kind in CamelCase.
+    /// Kind in CamelCase, such as `Pod`; unique only within `group`.
     pub kind: Arc<str>,
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: Arc<str>,

@@ -46,7 +46,7 @@ enum Rule {
 /// Reason why a selector was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// Longer than [`MAX_SELECTOR`].
+    /// Longer than [`MAX_SELECTOR`] bytes; the text is not parsed.
     #[error("the selector must be less than or equal to {MAX_SELECTOR} bytes")]
     TooLong,
     /// The text does not follow the grammar.

@@ -25,7 +25,7 @@ pub struct Status {
     /// Whether the request failed; `Success` only after a delete.
     #[serde(rename = "status", deserialize_with = "failure")]
     pub failure: bool,
-    /// Message for humans.
+    /// Message for humans; empty after a delete. Programs decide by `reason`.
     #[serde(default)]
     pub message: String,
     /// Machine-readable reason; absent if unknown.
@@ -34,7 +34,7 @@ pub struct Status {
     /// Subject of the reason.
     #[serde(default)]
     pub details: Option<Box<Details>>,
-    /// HTTP status code.
+    /// HTTP status code: that of the reason, 200 after a delete; 0 if a parsed Status has none.
     #[serde(default)]
     pub code: u16,
 }
@@ -46,7 +46,7 @@ pub struct Details {
     /// Name of the object, or the operation.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// API group.
+    /// API group of `kind`; empty for the core group.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub group: String,
     /// Plural of the resource, or the kind.
@@ -246,7 +246,7 @@ impl Status {
         Self::timeout(format!("Too large resource version: {given}, current: {current}")).with(details)
     }
 
-    /// Adds the details.
+    /// Replaces the details; the message and the code stay.
     #[must_use]
     pub fn with(mut self, details: Details) -> Self {
         self.details = Some(Box::new(details));

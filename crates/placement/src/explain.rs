@@ -8,7 +8,7 @@ use edgesync_object::{Labels, NodeName, Target};
 /// Verdict of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The rule's number.
+    /// The rule, which is in force; [`RuleId::number`] gives its index.
     pub rule: RuleId,
     /// The clause that excludes the node; `None` if the rule selects it.
     pub node: Option<String>,

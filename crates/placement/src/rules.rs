@@ -14,9 +14,9 @@ pub use edgesync_object::matching::{Glob, GlobError, KindError, KindMatch, Objec
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PlacementRule {
-    /// Selection of nodes.
+    /// Nodes that receive the objects; all nodes if omitted.
     pub nodes: NodeMatch,
-    /// Selection of objects.
+    /// Objects that the nodes receive; all placeable objects if omitted.
     pub objects: ObjectMatch,
 }
 

@@ -19,7 +19,7 @@ use edgesync_object::{ObjectRef, Resource, ResourceVersion, Target};
 pub struct Placed {
     /// UID of the object.
     pub uid: Uid,
-    /// The object's `resourceVersion`.
+    /// `metadata.resourceVersion` of the object as last upserted.
     pub version: ResourceVersion,
     /// API version, kind, namespace and name.
     pub object: Arc<ObjectRef>,

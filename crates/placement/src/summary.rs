@@ -27,7 +27,7 @@ pub(crate) const MAX_NAMED_NODES: usize = 1024;
 pub struct Summary {
     /// UID of the object.
     pub uid: Arc<str>,
-    /// The object's `resourceVersion`.
+    /// `metadata.resourceVersion` of the summarized state.
     pub version: ResourceVersion,
     /// Kind of the object, with group, plural and scope.
     pub resource: Arc<Resource>,

@@ -84,7 +84,7 @@ const OWN: &str = "edgesync";
 /// Libraries that are too verbose at any level.
 const LIBRARIES: [&str; 2] = ["kube_client", "kube_runtime"];
 
-/// Timestamps with milliseconds.
+/// Timestamps in UTC, RFC 3339 with three fractional digits.
 struct Milliseconds;
 
 impl FormatTime for Milliseconds {
@@ -148,7 +148,7 @@ impl<W: io::Write> io::Write for OneLine<W> {
     }
 }
 
-/// Resolves `auto`.
+/// Resolves `auto`: journald if standard error goes to the journal, else text.
 fn resolve(format: Format, journal: bool) -> Format {
     match format {
         Format::Auto if journal => Format::Journald,

@@ -507,7 +507,7 @@ impl Reader {
         }
     }
 
-    /// Visits a keyword.
+    /// Appends a keyword to the path of reported problems while `go` runs.
     fn within<T>(&mut self, name: &str, go: impl FnOnce(&mut Self) -> T) -> T {
         let length = self.path.len();
         if length > 0 {

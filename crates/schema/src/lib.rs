@@ -32,7 +32,7 @@ pub use rules::{RuleProblems, Rules, check_defaults, check_rules, rule_problems}
 /// Type of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Type {
-    /// Any value, unchecked.
+    /// Any value, unchecked: the schema has no `type`.
     #[default]
     Any,
     /// An object with `properties` or `additional`.
@@ -123,7 +123,7 @@ pub struct Schema {
     pub patch: PatchStrategy,
     /// Limits of values; boxed, because most schemas have none.
     pub limits: Option<Box<Limits>>,
-    /// CEL rules (`x-kubernetes-validations`).
+    /// CEL rules on this value itself (`x-kubernetes-validations`).
     pub rules: Option<Arc<Rules>>,
     /// Whether this schema or one below has rules.
     pub ruled: bool,

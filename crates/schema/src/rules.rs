@@ -32,7 +32,7 @@ const MAX_SHOWN: usize = 120;
 pub struct Rules {
     /// The rules as written.
     pub(super) given: Value,
-    /// Type of `self`.
+    /// CEL type of the value, which is the variable `self`.
     of: cel::Type,
     old: cel::Type,
     list: Vec<Rule>,
@@ -77,7 +77,7 @@ struct Problem {
 /// Problems of a schema's rules.
 #[derive(Debug, Default, PartialEq)]
 pub struct RuleProblems {
-    /// Errors in rules.
+    /// Errors in rules, each with the path of the rule or of its keyword.
     pub causes: Vec<Cause>,
     /// Rules that are not evaluated, each with its path and the unsupported feature.
     pub lacking: Vec<String>,

@@ -50,7 +50,7 @@ impl Default for Options {
 /// State shared by the server's tasks.
 struct Shared {
     core: Mutex<CloudCore>,
-    /// Counter of changes.
+    /// Incremented after each access by [`Shared::with`]; waiting tests subscribe to it.
     changes: watch::Sender<u64>,
     started: Instant,
     authority: Authority,
@@ -222,7 +222,7 @@ impl Scripted {
         self.shared.core().connection_of(node).is_some()
     }
 
-    /// Sends arbitrary text.
+    /// Sends a text to a node ahead of messages that wait for acknowledgements.
     pub fn inject(&self, node: &str, text: impl Into<String>) {
         self.with(|core, _| core.inject(node, text));
     }

@@ -63,7 +63,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Connects and subscribes.
+    /// Connects and subscribes to `edgesync/v1/nodes/<node>/down`.
     pub async fn open(endpoint: &Endpoint, node: &str) -> anyhow::Result<Self> {
         let plain = TcpStream::connect(endpoint.address).await?;
         plain.set_nodelay(true)?;

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Treatment of bytes and new connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Forwards everything unchanged.
+    /// Forwards all bytes at once, and accepts new connections.
     Pass,
     /// Forwards nothing, closes nothing, accepts new connections: a half-open network.
     Stall,
@@ -23,7 +23,6 @@ pub enum Mode {
     Delay(Duration),
 }
 
-/// Direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the client to the server.

@@ -147,7 +147,7 @@ impl Peer {
 
     // Broker side.
 
-    /// Reads a CONNECT.
+    /// Reads a CONNECT; panics at any other packet.
     pub fn read_connect(&mut self) -> (Connect, Option<LastWill>) {
         match self.expect() {
             Packet::Connect(connect, will, _) => (connect, will),
@@ -155,12 +155,12 @@ impl Peer {
         }
     }
 
-    /// Answers a CONNECT.
+    /// Sends a CONNACK without a present session.
     pub fn send_connack(&mut self, code: ConnectReturnCode, properties: Option<ConnAckProperties>) {
         self.send(&Packet::ConnAck(ConnAck { session_present: false, code, properties }));
     }
 
-    /// Accepts a client.
+    /// Reads a CONNECT and answers it with success.
     pub fn accept(&mut self) -> (Connect, Option<LastWill>) {
         let connect = self.read_connect();
         self.send_connack(ConnectReturnCode::Success, None);
@@ -196,7 +196,7 @@ impl Peer {
         }
     }
 
-    /// Acknowledges a PUBLISH.
+    /// Sends a PUBACK for the PUBLISH with this packet id.
     pub fn acknowledge(&mut self, pkid: u16, reason: PubAckReason) {
         self.send(&Packet::PubAck(PubAck { pkid, reason, properties: None }));
     }

@@ -113,7 +113,7 @@ impl Running {
         }
     }
 
-    /// Starts the shutdown.
+    /// Starts the shutdown; [`Running::stopped`] waits for its end.
     pub fn stop(&self) {
         self.stop.send_replace(());
     }
@@ -147,7 +147,7 @@ pub async fn open_with(path: &Path, options: CloudOptions) -> CloudObjects {
     CloudObjects::new(store.await.unwrap().unwrap()).await.unwrap()
 }
 
-/// An unparsed response.
+/// An HTTP response as text.
 #[derive(Debug)]
 pub struct Answer {
     pub code: u16,

@@ -38,7 +38,7 @@ pub fn is_within(elapsed: Duration, limit: Duration) -> bool {
     elapsed < limit || elapsed < scaled(limit)
 }
 
-/// Asserts [`is_within`].
+/// Panics unless `elapsed` is within `limit`, scaled by the current load.
 #[track_caller]
 pub fn assert_within(elapsed: Duration, limit: Duration) {
     assert!(is_within(elapsed, limit), "{elapsed:?} instead of {limit:?}");

@@ -35,7 +35,7 @@ pub enum Origin {
     /// This machine: tests, demos, tunnels and proxies share one address, so only the total limits
     /// it.
     Loopback,
-    /// An IPv4 address.
+    /// An IPv4 address, also one mapped into IPv6; in network byte order.
     V4([u8; 4]),
     /// The network of an IPv6 address: the owner of one address of a /64 has all of them.
     V6([u16; 4]),

@@ -110,7 +110,7 @@ pub struct LinkOptions {
     pub own_topic: Option<String>,
     /// Makes will and greetings.
     pub introduce: Introduce,
-    /// Backoff between attempts.
+    /// Backoff between attempts; a connection of [`RetryOptions::good_after`] resets it.
     pub retry: RetryOptions,
     /// Maximum number of queued messages, at least 1.
     pub queue: usize,
@@ -161,7 +161,7 @@ impl LinkOptions {
 }
 
 impl fmt::Debug for LinkOptions {
-    /// Omits the password.
+    /// Omits the password, which must not get into logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LinkOptions")
             .field("peer", &self.target().peer())

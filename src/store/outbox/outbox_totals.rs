@@ -334,7 +334,7 @@ impl Outbox {
         self.write_last(conn)
     }
 
-    /// See [`super::super::EdgeStore::renumber_outbox`].
+    /// Numbers the items after `sent` from above `above`; past [`MAX_NUMBER`] / 2, changes the id.
     pub(in crate::store) fn renumber(
         &mut self,
         conn: &Connection,

@@ -27,7 +27,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::fro
 /// Source of the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credentials {
-    /// A named kubeconfig.
+    /// The kubeconfig at a path given by the operator.
     Kubeconfig(PathBuf),
     /// The kubeconfig of this user: `$KUBECONFIG`, else `~/.kube/config`.
     User,
@@ -51,7 +51,6 @@ pub enum AccessError {
     /// The kubeconfig is unreadable or invalid.
     #[error("load {credentials}: {problem}")]
     Kubeconfig {
-        /// The kubeconfig.
         credentials: Credentials,
         /// The cause, in one line.
         problem: String,
@@ -59,9 +58,7 @@ pub enum AccessError {
     /// The kubeconfig is valid but has no context of this name.
     #[error("load {credentials}: no context '{context}' ({known})")]
     NoContext {
-        /// The kubeconfig.
         credentials: Credentials,
-        /// The requested context.
         context: String,
         /// The existing contexts, as a phrase.
         known: String,
@@ -80,22 +77,20 @@ pub enum AccessError {
     /// The client library rejects the credentials.
     #[error("create a client from {credentials}")]
     Credentials {
-        /// Their source.
         credentials: Credentials,
         /// The client library's error.
         source: kube::Error,
     },
 }
 
-/// Error of the API server. Retryable: each cause can be fixed on the server.
+/// Error of the API server at the URL `server`. Retryable: each cause can be fixed on the server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unserved {
     /// The server is not reachable.
     #[error("connect to API server {server}: {cause}")]
     Unreachable {
-        /// The server's address.
         server: String,
-        /// The network error.
+        /// Innermost error of the connection.
         cause: String,
     },
     /// The server's certificate is not trusted.
@@ -103,9 +98,8 @@ pub enum Unserved {
         "verify certificate of API server {server}: {cause}: the CA of that server must be in {credentials}"
     )]
     Untrusted {
-        /// The server's address.
         server: String,
-        /// The TLS error.
+        /// Innermost TLS error, which mentions a certificate.
         cause: String,
         /// The credentials in use.
         credentials: Credentials,
@@ -115,19 +109,17 @@ pub enum Unserved {
         "authenticate to API server {server} with {credentials}: expired, revoked or of another cluster ({cause})"
     )]
     Unknown {
-        /// The server's address.
         server: String,
         /// The credentials in use.
         credentials: Credentials,
-        /// The server's message.
+        /// Message of the Status in the answer.
         cause: String,
     },
     /// The server answers with another error.
     #[error("API server {server}: {cause}")]
     Refused {
-        /// The server's address.
         server: String,
-        /// The server's message.
+        /// Message of the Status in the answer.
         cause: String,
     },
 }

@@ -12,7 +12,7 @@ use kube::api::{Api, ApiResource, DynamicObject, GetParams, ListParams, Request}
 use super::plan::Kinds;
 use edgesync_object::{Resource, ResourceVersion, Scope};
 
-/// Concurrent discovery requests.
+/// Maximum number of API groups discovered at a time.
 const CONCURRENCY: usize = 8;
 /// Group in which Kubernetes before 1.22 serves resources of other groups a second time.
 const OLD_GROUP: &str = "extensions";

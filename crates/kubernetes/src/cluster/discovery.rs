@@ -29,7 +29,6 @@ pub(super) struct Discovery {
     _definitions: Task,
 }
 
-/// A running discovery.
 struct Running {
     task: JoinHandle<Result<Discovered, Unserved>>,
     /// The newest version delivered at its start.

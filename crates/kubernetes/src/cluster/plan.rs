@@ -39,7 +39,6 @@ pub enum Origin {
 /// A set of objects to follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interest {
-    /// Its originator.
     pub origin: Origin,
     /// The kinds, namespaces and labels. Names are filtered later.
     pub objects: ObjectMatch,
@@ -160,7 +159,7 @@ impl Kinds {
 pub(crate) struct KindId {
     /// API group; empty for the core group.
     pub group: Arc<str>,
-    /// Lower-case plural.
+    /// Lower-case plural of API paths, such as `configmaps`.
     pub plural: Arc<str>,
 }
 
@@ -187,7 +186,6 @@ impl fmt::Display for KindId {
 pub enum Namespaces {
     /// All namespaces, or a cluster-scoped kind.
     All,
-    /// One namespace.
     One(Arc<str>),
 }
 
@@ -206,9 +204,7 @@ impl Namespaces {
 /// Key of a watch: kind and scope.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WatchScope {
-    /// The kind.
     pub kind: KindId,
-    /// The scope.
     pub namespaces: Namespaces,
 }
 
@@ -226,7 +222,7 @@ impl fmt::Display for WatchScope {
 pub struct Watch {
     /// The kind, in the served version.
     pub resource: Arc<Resource>,
-    /// The label selector.
+    /// Label selector, the narrowest that covers those of the interests.
     pub selector: Selector,
     /// For Pods: only those bound to a node.
     pub bound_only: bool,
@@ -261,7 +257,6 @@ pub struct Problem {
     pub origin: Origin,
     /// The kind, as named in the interest or as served.
     pub kind: String,
-    /// The cause.
     pub cause: Cause,
 }
 
@@ -277,7 +272,7 @@ pub enum Cause {
     /// The API server denies it, with its message.
     #[error("{0}")]
     Refused(String),
-    /// Several attempts failed.
+    /// Several attempts in a row failed; the text is the last error.
     #[error("not readable: {0}")]
     Broken(String),
     /// The limit on watches is exceeded.

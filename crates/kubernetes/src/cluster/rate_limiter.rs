@@ -28,11 +28,11 @@ pub(crate) struct RateLimiter {
 /// Usage of a [`RateLimiter`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Urgent requests admitted.
+    /// Number of urgent requests admitted since the start.
     pub urgent: u64,
-    /// Background requests admitted.
+    /// Number of background requests admitted since the start.
     pub background: u64,
-    /// Urgent requests waiting.
+    /// Number of urgent requests that wait for a token now.
     pub waiting: usize,
 }
 

@@ -61,7 +61,6 @@ pub(super) enum Failure {
     Refused(String),
     /// The kind is no longer served.
     Unserved,
-    /// Any other error.
     Broken(Error),
 }
 

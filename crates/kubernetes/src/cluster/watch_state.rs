@@ -11,7 +11,6 @@ use edgesync_placement::Unread;
 /// Consecutive failures after which nothing waits for a watch.
 const MAX_FAILURES: u32 = 3;
 
-/// A running watch.
 pub(super) struct RunningWatch {
     pub(super) id: WatchId,
     pub(super) run: u64,
@@ -33,14 +32,14 @@ pub(super) enum WatchState {
     Failing(u32, String),
 }
 
-/// A stopped watch.
+/// A stopped watch whose objects are still known; others may not cover them yet.
 pub(super) struct StoppedWatch {
     pub(super) id: WatchId,
     pub(super) resource: Arc<Resource>,
 }
 
 impl WatchState {
-    /// Counts another failure.
+    /// Returns the state after one more failure in a row.
     pub(super) fn after_failure(&self, why: String) -> Self {
         match self {
             Self::Failing(times, _) => Self::Failing(times.saturating_add(1), why),

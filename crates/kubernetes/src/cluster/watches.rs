@@ -37,7 +37,6 @@ pub(super) enum StateChange {
     None,
     /// The watch is now refused, or no longer refused. A refused watch does not cover others.
     Refusal,
-    /// Any other change.
     Other,
 }
 
@@ -97,7 +96,7 @@ impl Watches {
         self.running.insert(scope, RunningWatch { id, run, watch, state, is_listed: false, _task: task });
     }
 
-    /// Relists everything.
+    /// Restarts every running watch with a new list.
     pub(super) fn relist_all(&mut self) {
         self.relist(|_| true);
     }

@@ -77,7 +77,7 @@ impl Served {
         self.serving = Some((stop, serving));
     }
 
-    /// Stops serving.
+    /// Stops the server and waits for its end.
     pub(crate) async fn stop(&mut self) {
         if let Some((stop, serving)) = self.serving.take() {
             drop(stop);

@@ -112,7 +112,7 @@ impl Incarnation {
         Err(contended())
     }
 
-    /// Returns the id.
+    /// Returns the id of the current incarnation; a restored cluster gets another one.
     pub(super) fn id(&self) -> Arc<str> {
         self.state().record.id.clone()
     }

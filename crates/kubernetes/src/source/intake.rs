@@ -165,7 +165,7 @@ impl Intake {
         self.ready.push_back(Change::Restored(until));
     }
 
-    /// Schedules a retry.
+    /// Returns a failure, and delays the next attempt by [`RETRY_DELAY`].
     fn failed(&mut self, error: SourceError) -> Change {
         self.not_before = Some(Instant::now() + RETRY_DELAY);
         Change::Failed(error)

@@ -27,7 +27,7 @@ const NAME: &str = "edgesync-cloud";
 const LEASE_DURATION: Duration = Duration::from_secs(13);
 /// Time after a renewal for which a leader relies on its leadership.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Renewal interval.
+/// Interval of the leader's renewals, half of [`LEADER_TIMEOUT`].
 const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 /// Poll interval of followers, and retry delay after a failed renewal.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);

@@ -22,7 +22,7 @@ use edgesync_object::{NodeName, Object, Resource, kinds};
 
 /// The namespace of node Leases.
 pub(crate) const NAMESPACE: &str = "kube-node-lease";
-/// Leases renewed concurrently.
+/// Maximum number of Leases that one call renews at a time.
 const CONCURRENCY: usize = 16;
 /// Attempts with a Lease that changes concurrently.
 const ATTEMPTS: usize = 3;
@@ -64,9 +64,7 @@ pub(super) enum Served {
 /// The Lease of a node, as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StoredLease {
-    /// Its UID.
     pub(super) uid: Arc<str>,
-    /// Its content.
     pub(super) renewal: LeaseRenewal,
 }
 

@@ -10,7 +10,7 @@ use edgesync_store::checksum::checksum64;
 
 /// Label of edgesync's Nodes and Leases; a Node without it belongs to a kubelet.
 pub(crate) const MARK: &str = "edgesync.io/edge";
-/// Value of [`MARK`].
+/// Value of the label [`MARK`]; a Node with another value counts as foreign.
 pub(crate) const MARKED: &str = "true";
 /// Label of ObjectSyncs with the name of their node. Those of a KubeEdge in the same cluster lack
 /// it.

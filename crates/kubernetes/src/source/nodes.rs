@@ -28,7 +28,7 @@ const ROLE: &str = "node-role.kubernetes.io/edge";
 /// as those of many DaemonSets, stay pending, because the capacity for Pods is zero
 /// ([`complete_status`]).
 const TAINT: &str = "edgesync.io/edge";
-/// Nodes written concurrently.
+/// Maximum number of Nodes that one call writes at a time.
 const CONCURRENCY: usize = 8;
 /// Number of locks; Nodes that share one are written one after another.
 const LOCKS: usize = 64;
@@ -64,7 +64,7 @@ pub(super) enum NodeError {
     /// Permanent: the cluster rejects the Node.
     #[error("{0}")]
     Refused(String),
-    /// Temporary.
+    /// Temporary: a later attempt may succeed.
     #[error(transparent)]
     Failed(#[from] SourceError),
 }

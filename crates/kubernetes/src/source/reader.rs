@@ -18,7 +18,7 @@ pub(super) struct Reader {
     cluster: Cluster,
     cache: Cache,
     interests: Vec<Interest>,
-    /// Written by [`Intake`].
+    /// Problems of all interests; [`Intake`] replaces them as a whole.
     problems: Problems,
 }
 
@@ -48,7 +48,7 @@ impl Reader {
         problems_of(&problems, rule)
     }
 
-    /// Closes the cache.
+    /// Drains the queue of the cache and closes its file.
     pub(super) async fn close(&self) {
         self.cache.close().await;
     }

@@ -57,7 +57,7 @@ pub(super) enum Unwritten {
     Changed,
     /// Permanent, with a message.
     Refused(String),
-    /// Temporary.
+    /// Temporary: a later attempt may succeed.
     Failed(Failure),
 }
 

@@ -10,7 +10,7 @@ use edgesync_object::{Object, Resource, ResourceVersion};
 /// A cluster behind a rate limiter. Cheap to clone.
 ///
 /// Reads count like writes, because they cost the API server as much. A list counts once,
-/// regardless of its pages.
+/// regardless of its pages. Methods named as those of [`Cluster`] wait for a token and call them.
 #[derive(Clone)]
 pub(super) struct Requests {
     cluster: Cluster,
@@ -25,7 +25,7 @@ impl fmt::Debug for Requests {
 }
 
 impl Requests {
-    /// Returns urgent requests.
+    /// Creates requests with [`Priority::Urgent`].
     pub(super) fn new(cluster: Cluster, limiter: RateLimiter) -> Self {
         Self { cluster, limiter, priority: Priority::Urgent }
     }
@@ -45,12 +45,10 @@ impl Requests {
         self.limiter.used()
     }
 
-    /// See [`Cluster::reached`].
     pub(super) async fn reached(&self) -> Result<ResourceVersion, Failure> {
         self.cluster().await.reached().await.map_err(|error| Failure::Unserved(error.to_string()))
     }
 
-    /// See [`Cluster::get`].
     pub(super) async fn get(
         &self,
         resource: &Resource,
@@ -60,7 +58,6 @@ impl Requests {
         self.cluster().await.get(resource, namespace, name).await
     }
 
-    /// See [`Cluster::list`].
     pub(super) async fn list(
         &self,
         resource: &Resource,
@@ -70,17 +67,14 @@ impl Requests {
         self.cluster().await.list(resource, namespace, selector).await
     }
 
-    /// See [`Cluster::create`].
     pub(super) async fn create(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
         self.cluster().await.create(resource, object).await
     }
 
-    /// See [`Cluster::replace`].
     pub(super) async fn replace(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
         self.cluster().await.replace(resource, object).await
     }
 
-    /// See [`Cluster::replace_status`].
     pub(super) async fn replace_status(
         &self,
         resource: &Resource,
@@ -89,7 +83,6 @@ impl Requests {
         self.cluster().await.replace_status(resource, object).await
     }
 
-    /// See [`Cluster::merge`].
     pub(super) async fn merge(
         &self,
         resource: &Resource,
@@ -100,7 +93,6 @@ impl Requests {
         self.cluster().await.merge(resource, key, precondition, patch).await
     }
 
-    /// See [`Cluster::delete`].
     pub(super) async fn delete(
         &self,
         resource: &Resource,

@@ -25,7 +25,7 @@ pub(super) struct Serving {
     nodes: Arc<Mutex<HashMap<NodeName, Node>>>,
 }
 
-/// A connected node.
+/// Session of a connected node. Dropping it ends the attempts to claim its Lease.
 struct Node {
     /// True when its Lease is claimed.
     claimed: watch::Receiver<bool>,

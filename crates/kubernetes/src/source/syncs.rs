@@ -45,7 +45,7 @@ use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
 use queue::{Job, Outcome, Queue, QueueEntry};
 
-/// Nodes written concurrently.
+/// Maximum number of nodes whose records are written at a time.
 const CONCURRENCY: usize = 8;
 /// Nodes per list request, because the API server scans the records of all nodes.
 const NODES_PER_LIST: usize = 64;
@@ -334,7 +334,7 @@ impl Syncs {
 
 /// The Node that owns records.
 pub(super) enum Owner {
-    /// The Node's UID.
+    /// The Node exists, with this UID.
     Is(Arc<str>),
     /// The Node does not exist yet.
     Missing,

@@ -25,7 +25,7 @@ pub(super) use edgesync_fleet::source::LeaseRenewal;
 use edgesync_fleet::{CloudObjects, Upkeep};
 use edgesync_object::{Labels, NodeName, Object, Resource, Scope, kinds, yaml};
 
-/// The replicas' token.
+/// Bearer token of the replicas, with the role `Admin`.
 const TOKEN: &str = "replica";
 /// Group of ObjectSyncs in tests; the embedded API rejects writes to the regular group.
 pub(super) const RECORDS: &str = "records.example.com/v1alpha1";

@@ -73,7 +73,7 @@ struct IngestState {
 /// Reason why an item was not applied.
 #[derive(Debug)]
 enum NotApplied {
-    /// Permanent.
+    /// Permanent: the item is refused, and later items are applied.
     Refused(RefusedReason, String),
     /// Temporary: later items wait.
     Failed(SourceError),

@@ -1,8 +1,8 @@
 //! Selectable fields of each kind, beyond name and namespace. Pure.
 
-/// A selectable field.
+/// A field that field selectors of a kind may name.
 pub(super) struct Selectable {
-    /// Name in selectors.
+    /// Name in selectors, which is also the first of `places`.
     label: &'static str,
     /// Paths in an object; the first one with a value counts.
     pub(super) places: &'static [&'static str],

@@ -63,15 +63,15 @@ pub enum Many {
 /// Content of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// A UTF-8 string.
+    /// A UTF-8 string, preceded by its length.
     Text,
-    /// `true` or `false`.
+    /// A varint: `false` if 0, else `true`.
     Boolean,
-    /// A 32-bit integer.
+    /// A varint, truncated to a signed integer of 32 bits.
     Int32,
-    /// A 64-bit integer.
+    /// A varint, the two's complement of a signed integer of 64 bits.
     Int64,
-    /// A double-precision number.
+    /// Eight bytes, a double-precision number; infinities and NaN are invalid in JSON.
     Double,
     /// Bytes, Base64 in JSON.
     Bytes,

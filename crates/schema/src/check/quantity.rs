@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use edgesync_cel::quantity_text::{BINARY, DECIMAL, Form, ParsedQuantity, read};
 
-/// Smallest exponent.
+/// Smallest decimal exponent, that of the suffix `n`; digits below it are rounded up.
 const NANO: i32 = -9;
 /// Largest amount of a quantity.
 const MAX_AMOUNT: i128 = i64::MAX as i128;

@@ -48,7 +48,7 @@ impl Edge {
         self.agent.stop().await;
     }
 
-    /// Starts the agent.
+    /// Starts the agent and waits until its API answers over TCP.
     pub async fn run(&mut self) {
         self.agent.run().await;
         self.opened().await;

@@ -138,7 +138,6 @@ impl Cloud {
         }
     }
 
-    /// Deletes an object.
     pub async fn delete(&self, object: &Value) {
         self.client().delete::<Value>(&path_of(object), None).await.unwrap();
     }

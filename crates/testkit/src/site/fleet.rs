@@ -120,7 +120,7 @@ pub struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    /// Connects, with retries.
+    /// Starts a link with retry delays of about 20 ms.
     pub fn call(&self) -> (LinkHandle, Receiver<LinkEvent>) {
         let mut options = LinkOptions::new(&self.broker.ip().to_string(), self.broker.port(), self.client_id);
         options.username = self.username.map(str::to_owned);

@@ -42,7 +42,7 @@ pub enum Cause {
     Tls {
         /// Host and port of the peer.
         peer: String,
-        /// One word: [`HandshakeError::label`](crate::tls::HandshakeError::label).
+        /// Label for metrics: [`HandshakeError::label`](crate::tls::HandshakeError::label).
         kind: &'static str,
         /// Problem and remedy, in one sentence.
         message: String,

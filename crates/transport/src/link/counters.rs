@@ -124,7 +124,7 @@ impl Counters {
     }
 }
 
-/// Increments a counter.
+/// Adds to a counter, with relaxed ordering: each counter is read by itself.
 pub fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Ordering::Relaxed);
 }

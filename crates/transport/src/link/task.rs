@@ -59,7 +59,7 @@ pub enum Stop {
 pub enum End {
     /// The connection was lost or not made; the task retries after a delay.
     Failed(Cause),
-    /// The task ends.
+    /// The task ends without another attempt.
     Stop(Stop),
 }
 

@@ -18,7 +18,7 @@ const PERSIST_INTERVAL: Duration = Duration::from_secs(60);
 /// Metadata key of the counts.
 const METADATA_KEY: &str = "traffic";
 
-/// Counts and budget.
+/// Counts of the link's bytes and the daily budget; persisted every [`PERSIST_INTERVAL`].
 pub(in crate::agent) struct MeteredTraffic {
     pub(in crate::agent::driver) meter: Meter,
     budget: Budget,

@@ -225,7 +225,7 @@ impl Queue {
         None
     }
 
-    /// Completes a job.
+    /// Ends a job: queues its unwritten records again, or drops them if the Node is foreign.
     pub(super) fn finish(&mut self, job: Job, outcome: Outcome) {
         let Job { node: name, serial, desired, known, owner, entries, .. } = job;
         self.entries -= entries;

@@ -39,7 +39,7 @@ pub(super) fn read(der: &[u8]) -> Result<Certificate, String> {
     Ok(Certificate { der: der.into(), ..content })
 }
 
-/// Parses `TBSCertificate`.
+/// Parses `TBSCertificate` (RFC 5280, section 4.1); skips the fields that are not in use.
 fn tbs_certificate(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate> {
     fields.read_optional(|reader| reader.read_tagged(Tag::context(0), |reader| reader.read_u8()))?;
     let (serial, _) = fields.next().read_bigint_bytes()?;

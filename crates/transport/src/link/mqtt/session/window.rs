@@ -23,7 +23,7 @@ pub(super) struct Window {
     timed: Option<(u16, Instant)>,
 }
 
-/// An acknowledged publish.
+/// A publish that a PUBACK has removed from the window.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Acknowledged {
     pub(super) topic: Box<str>,
