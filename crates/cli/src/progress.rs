@@ -268,7 +268,8 @@ mod tests {
         let screen = Screen::default();
         let progress = Progress::on("verifying", Box::new(screen.clone()));
         progress.0.as_ref().unwrap().shared.lock().line.draw(Instant::now());
-        writeln!(progress.lines(screen.clone()), "{} {}", "one", "two").unwrap();
+        let (one, two) = ("one", "two");
+        writeln!(progress.lines(screen.clone()), "{one} {two}").unwrap();
         drop(progress);
         let (line, clear) = ("\rverifying: 0 s", format!("\r{}\r", " ".repeat(14)));
         assert_eq!(screen.text(), format!("{line}{clear}one two\n{line}{clear}"));

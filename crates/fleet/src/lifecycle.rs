@@ -213,11 +213,10 @@ impl NodeLifecycle {
         let name = name.clone();
         let Some(liveness) = self.nodes.get_mut(&name) else { return };
         let Some(sync) = &mut liveness.sync else {
-            liveness.sync = Some(Sync { published: state.to_condition(), observed: state, since: now });
+            liveness.sync = Some(Sync { published: state.condition(), observed: state, since: now });
             return self.change(now, name);
         };
-        let (published, before, after) =
-            (&sync.published, sync.observed.to_condition(), state.to_condition());
+        let (published, before, after) = (&sync.published, sync.observed.condition(), state.condition());
         // A status that stays False while its reason changes counts as steady.
         let same_status = after.status == before.status && after.status != published.status;
         let is_same = before.reason == after.reason && before.held == after.held;
@@ -403,7 +402,7 @@ impl NodeLifecycle {
             if let Some(sync) = &mut liveness.sync
                 && sync.due().is_some_and(|due| due <= now)
             {
-                sync.published = sync.observed.to_condition();
+                sync.published = sync.observed.condition();
                 changed = true;
             }
             self.reschedule(&name);
@@ -417,7 +416,7 @@ impl NodeLifecycle {
 impl Sync {
     /// Returns when the observed state is published.
     fn due(&self) -> Option<Now> {
-        self.observed.to_condition().differs_from(&self.published).then(|| self.since + STEADY)
+        self.observed.condition().differs_from(&self.published).then(|| self.since + STEADY)
     }
 }
 

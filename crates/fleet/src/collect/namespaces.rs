@@ -60,7 +60,7 @@ impl Terminating {
                 }
                 Ok(false) => {}
                 Err(status) => {
-                    tracing::warn!(namespace = name, %status, "deleting the contents of a namespace failed")
+                    tracing::warn!(namespace = name, %status, "deleting the contents of a namespace failed");
                 }
             }
             if let Some(turn) = self.0.get_mut(&name) {

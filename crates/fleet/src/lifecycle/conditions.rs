@@ -47,7 +47,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Parses a message of [`SyncState::to_condition`]. Missing numbers are zero.
+    /// Parses a message of [`SyncState::condition`]. Missing numbers are zero.
     pub fn read(message: &str) -> Self {
         let count = |what: &str| {
             let part = message.split(", ").find_map(|part| part.strip_suffix(what));
@@ -67,7 +67,7 @@ impl SyncCondition {
 
 impl SyncState {
     /// Returns the published form. Reasons that only an operator can resolve come first.
-    pub(super) fn to_condition(&self) -> SyncCondition {
+    pub(super) fn condition(&self) -> SyncCondition {
         let reason = match self {
             Self { in_sync: true, .. } => "InSync",
             Self { held: 1.., .. } => "RemovalsHeldBack",
@@ -158,7 +158,7 @@ mod tests {
         for pending in [0, 1, 20] {
             for rejected in [0, 1, 300] {
                 for held in [0, 1, 4000] {
-                    let published = SyncState { in_sync: false, pending, rejected, held }.to_condition();
+                    let published = SyncState { in_sync: false, pending, rejected, held }.condition();
                     assert_eq!(
                         Counts::read(&published.message),
                         Counts { pending, rejected, held },
@@ -168,7 +168,7 @@ mod tests {
                 }
             }
         }
-        let in_sync = SyncState { in_sync: true, pending: 0, rejected: 0, held: 0 }.to_condition();
+        let in_sync = SyncState { in_sync: true, pending: 0, rejected: 0, held: 0 }.condition();
         for message in [&*in_sync.message, NO_RENEWAL, "", "many objects rejected by the node"] {
             assert_eq!(Counts::read(message), Counts::default(), "{message}");
         }

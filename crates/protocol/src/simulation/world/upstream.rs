@@ -138,7 +138,7 @@ impl World {
         match effect {
             CloudEffect::Renew(_) => self.upstream.renewed = Some(self.time.now),
             CloudEffect::Ingest { token, upload } => {
-                self.at_the_store(10, Event::Take { life, token, upload })
+                self.at_the_store(10, Event::Take { life, token, upload });
             }
             _ => {}
         }
