@@ -119,7 +119,7 @@ pub enum OutboxWrite {
     /// An item for the outbox.
     Upload(OutboxPut),
     /// Metadata of the agent under its own key, such as whether the last run ended cleanly: durable
-    /// with the other entries. See [`EdgeStore::keep_note`] for values that may be lost.
+    /// with the other entries. See [`super::EdgeStore::keep_note`] for values that may be lost.
     Metadata(&'static str, String),
 }
 

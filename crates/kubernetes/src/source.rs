@@ -75,7 +75,7 @@ struct Shared {
 
 impl Kubernetes {
     /// Opens the shared state and starts the background writers. Reads no objects before
-    /// [`Source::follow`].
+    /// [`ObjectSource::follow`].
     ///
     /// # Errors
     /// The API server is unavailable or denies access.

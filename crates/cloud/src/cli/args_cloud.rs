@@ -142,7 +142,7 @@ pub enum CloudCommand {
     Verify(ConfigArgs),
     /// Write an archive for a problem report, without secrets
     SupportBundle {
-        /// The new file [default: edgesync-cloud-support-<time>.tar.zst]
+        /// The new file [default: edgesync-cloud-support-TIME.tar.zst]
         #[arg(value_name = "FILE", value_parser = args::path)]
         file: Option<PathBuf>,
         #[command(flatten)]

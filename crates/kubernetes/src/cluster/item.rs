@@ -22,7 +22,7 @@ pub enum Item {
     /// Objects missing from a relist; only their identity is known. They are deleted, unless the
     /// cluster was restored from a backup. A restored cluster whose versions continue above all
     /// earlier ones is not detected here: see
-    /// [`Feed::accept_older_versions`](super::Feed::accept_older_versions).
+    /// `Feed::accept_older_versions`.
     Unlisted(Vec<Arc<Summary>>),
     /// All state at the time of the request has been delivered, see
     /// [`Feed::catch_up`](super::Feed::catch_up).
