@@ -4,7 +4,7 @@
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ impl Follower {
         let cluster = Cluster::connect(Some(kubeconfig)).await.unwrap();
         let fleet = Interest::fleet(Selector::default());
         Self {
-            feed: Feed::new(cluster, fleet.into_iter().chain(interests).collect()),
+            feed: Feed::new(cluster, fleet.into_iter().chain(interests).collect(), "edgesync".into()),
             objects: BTreeMap::new(),
             log: Vec::new(),
             problems: Vec::new(),
@@ -203,6 +203,7 @@ fn config_map(name: &str, tier: &str, mode: &str) -> String {
 over_each!(
     feed_reports_changes_across_a_server_crash,
     catch_up_confirms_completeness_and_the_version,
+    objects_in_the_namespace_of_edgesync_are_not_read,
     placement_object_watches_only_what_it_selects,
     labelled_objects_are_reported_with_pod_references,
     deleted_and_recreated_kind_disturbs_no_other,
@@ -246,6 +247,32 @@ async fn feed_reports_changes_across_a_server_crash<K: ApiServer>() {
     let mut log = follower.log.clone();
     log.sort();
     assert_eq!(log, ["+configmaps/m2", "-configmaps/m3"], "nothing else is told");
+}
+
+async fn objects_in_the_namespace_of_edgesync_are_not_read<K: ApiServer>() {
+    let setup = Setup::<K>::start().await;
+    setup.admin.run(&["create", "namespace", "edgesync"]).ok();
+    for namespace in ["edgesync", "shop"] {
+        setup.admin.run(&["create", "secret", "generic", "key", "-n", namespace]).ok();
+        setup.admin.run(&["create", "configmap", "members", "-n", namespace]).ok();
+    }
+    let interests = vec![
+        rule(0, &["secrets"], &[], ""),
+        rule(1, &["cm"], &["edgesync", "shop"], ""),
+        Interest::annotated(vec!["cm".parse().unwrap()]),
+    ];
+    let mut follower = setup.follow(interests).await;
+    follower.catch_up().await;
+    let namespaces: BTreeSet<&str> =
+        follower.objects.values().map(|object| object["metadata"]["namespace"].as_str().unwrap()).collect();
+    assert!(follower.has("secrets/key") && follower.has("configmaps/members"), "{:?}", follower.log);
+    assert!(!namespaces.contains("edgesync"), "{:#?}", follower.objects);
+    assert_eq!(
+        follower.log.iter().filter(|change| *change == "+secrets/key").count(),
+        1,
+        "{:?}",
+        follower.log
+    );
 }
 
 async fn catch_up_confirms_completeness_and_the_version<K: ApiServer>() {

@@ -5,6 +5,7 @@ mod placement;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use edgesync_config::section;
@@ -307,6 +308,15 @@ fn check_host(text: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{text:?} is neither a host name in lower case nor an IP address"))
+}
+
+impl Config {
+    /// Returns the namespace in which edgesync keeps its CA, keys and members, if the store is a
+    /// cluster. Its objects are never placed. The embedded store keeps them outside of its objects.
+    #[must_use]
+    pub fn reserved_namespace(&self) -> Option<Arc<str>> {
+        (self.store.r#type == StoreType::Kubernetes).then(|| self.kubernetes.namespace.as_str().into())
+    }
 }
 
 impl Settings for Config {

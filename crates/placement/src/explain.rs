@@ -29,7 +29,10 @@ impl Placement {
                 Some(labels) => rule.rule.nodes.mismatch(node, labels),
                 None => Some("rules select only nodes that have connected".to_owned()),
             },
-            object: object.and_then(|object| mismatch(&rule.rule.objects, object)),
+            object: object.and_then(|object| match self.is_reserved(object) {
+                true => Some(format!("namespace {} is reserved for edgesync", object.namespace)),
+                false => mismatch(&rule.rule.objects, object),
+            }),
         };
         rules.map(verdict).collect()
     }
@@ -38,6 +41,9 @@ impl Placement {
     #[must_use]
     pub fn other_reasons(&self, node: &NodeName, object: &Summary) -> Vec<String> {
         let mut reasons = Vec::new();
+        if self.is_reserved(object) {
+            return reasons;
+        }
         if object.nodes.contains(node) {
             let pod = if object.resource.kind == "Pod" { " or spec.nodeName" } else { "" };
             reasons.push(format!(

@@ -69,6 +69,8 @@ pub struct Placement {
     references: HashMap<Id, Box<[Reference]>>,
     /// Cache of the number of objects that a set of rules selects; cleared by changes of objects.
     counted: HashMap<Vec<usize>, usize>,
+    /// A namespace whose objects are never placed.
+    reserved: Option<Arc<str>>,
     /// Objects desired on a node for reasons 1 and 2.
     direct: HashMap<NodeName, BTreeSet<Id>>,
     /// Referring nodes of each referenced ConfigMap and Secret, by kind, namespace and name.
@@ -124,6 +126,18 @@ impl Placement {
     #[must_use]
     pub fn new(rules: Vec<PlacementRule>) -> Self {
         Self { rules: rules.into_iter().map(Rule::new).collect(), ..Self::default() }
+    }
+
+    /// Excludes the objects of a namespace, whatever places them: rules, labels, annotations and
+    /// references of Pods.
+    #[must_use]
+    pub fn with_reserved(self, namespace: Option<Arc<str>>) -> Self {
+        Self { reserved: namespace, ..self }
+    }
+
+    /// Returns whether an object is in the reserved namespace.
+    fn is_reserved(&self, object: &Summary) -> bool {
+        self.reserved.as_ref().is_some_and(|namespace| *namespace == object.namespace)
     }
 
     /// Adds a node, or changes its labels. Returns the differences for the node.
@@ -215,7 +229,7 @@ impl Placement {
     /// last upsert.
     pub fn upsert(&mut self, object: &Summary) -> Differences {
         let mut differences = Differences::default();
-        if !is_placeable(&object.resource) {
+        if !is_placeable(&object.resource) || self.is_reserved(object) {
             return differences;
         }
         let known = self.slots.by_uid(&object.uid);

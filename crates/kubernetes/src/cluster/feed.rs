@@ -28,13 +28,14 @@ pub struct Feed {
 
 impl Feed {
     /// Follows these interests, which include [`Interest::fleet`], and those of rules stored as
-    /// objects of the cluster.
+    /// objects of the cluster. Placeable objects in the namespace `reserved` are not read: it is
+    /// that of edgesync itself.
     #[must_use]
-    pub fn new(cluster: Cluster, interests: Vec<Interest>) -> Self {
+    pub fn new(cluster: Cluster, interests: Vec<Interest>, reserved: Arc<str>) -> Self {
         let (to, items) = mpsc::channel(ITEMS);
         let (requests, requested) = watch::channel(0);
         let restore_suspected = Arc::new(Notify::new());
-        let informer = Informer::new(cluster, interests, to, Arc::clone(&restore_suspected));
+        let informer = Informer::new(cluster, interests, reserved, to, Arc::clone(&restore_suspected));
         let informer = tokio::spawn(async move {
             // An error means that the consumer was dropped.
             let _ = informer.run(requested).await;

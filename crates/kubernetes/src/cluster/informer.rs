@@ -44,12 +44,13 @@ impl Informer {
     pub(super) fn new(
         cluster: Cluster,
         interests: Vec<Interest>,
+        reserved: Arc<str>,
         items: mpsc::Sender<Item>,
         restore_suspected: Arc<Notify>,
     ) -> Self {
         Self {
             interests: Interests::new(interests),
-            planner: Planner::default(),
+            planner: Planner::new(reserved),
             watches: Watches::new((*cluster.watch_client).clone()),
             discovery: Discovery::new(cluster.clone()),
             index: ObjectIndex::default(),

@@ -226,6 +226,8 @@ pub struct Watch {
     pub selector: Selector,
     /// For Pods: only those bound to a node.
     pub bound_only: bool,
+    /// A namespace without interest, which the API server leaves out.
+    pub excluded: Option<Arc<str>>,
     /// Originators of the interests that this watch covers.
     pub origins: BTreeSet<Origin>,
 }
@@ -240,8 +242,8 @@ impl Watch {
 
     /// Returns whether both watches send the same request.
     pub(super) fn has_same_request(&self, other: &Self) -> bool {
-        (&self.resource, &self.selector, self.bound_only)
-            == (&other.resource, &other.selector, other.bound_only)
+        (&self.resource, &self.selector, self.bound_only, &self.excluded)
+            == (&other.resource, &other.selector, other.bound_only, &other.excluded)
     }
 
     /// Returns whether this watch delivers all objects of another one of the same kind.
@@ -275,6 +277,9 @@ pub enum Cause {
     /// Several attempts in a row failed; the text is the last error.
     #[error("not readable: {0}")]
     Broken(String),
+    /// The namespace is that of edgesync itself.
+    #[error("objects in the namespace of edgesync itself are never placed")]
+    Reserved,
     /// The limit on watches is exceeded.
     #[error("limit of {MAX_WATCHES} watches reached; rules that name fewer namespaces need fewer watches")]
     TooMany,
@@ -315,6 +320,23 @@ impl Plan {
         plan
     }
 
+    /// Excludes the placeable objects of a namespace from all watches. Watches of that namespace
+    /// alone become problems of their interests.
+    pub(super) fn exclude(&mut self, namespace: &Arc<str>) {
+        let placeable = |watch: &Watch| is_placeable(&watch.resource);
+        let own = |scope: &WatchScope| scope.namespaces == Namespaces::One(Arc::clone(namespace));
+        for (scope, watch) in self.watches.extract_if(.., |scope, watch| own(scope) && placeable(watch)) {
+            let kind = scope.to_string();
+            let problem = |origin| Problem { origin, kind: kind.clone(), cause: Cause::Reserved };
+            self.problems.extend(watch.origins.into_iter().map(problem));
+        }
+        let wide = self.watches.iter_mut().filter(|(scope, _)| scope.namespaces == Namespaces::All);
+        let namespaced = |watch: &&mut Watch| watch.resource.scope == Scope::Namespaced && placeable(watch);
+        for watch in wide.map(|(_, watch)| watch).filter(namespaced) {
+            watch.excluded = Some(Arc::clone(namespace));
+        }
+    }
+
     fn record_problems(&mut self, interest: &Interest, kinds: &Kinds) {
         for kind in &interest.objects.kinds {
             if !kinds.served.iter().any(|resource| interest.may_select(resource) && kind.matches(resource)) {
@@ -341,6 +363,7 @@ impl Plan {
             resource: Arc::clone(resource),
             selector: interest.objects.selector.clone(),
             bound_only: interest.bound_only,
+            excluded: None,
             origins: BTreeSet::new(),
         };
         if self.watches.len() < MAX_WATCHES || self.watches.contains_key(&scope) {
@@ -452,6 +475,37 @@ mod tests {
         assert_eq!(planned(&[rule(0, &["cm"], &many, "")]), ["configmaps for 0"]);
         assert_eq!(planned(&[rule(0, &["cm"], &many[1..], "")]).len(), MAX_NAMESPACES);
         assert_eq!(planned(&[rule(0, &["cm"], &["shop", "shop"], "")]).len(), 1);
+    }
+
+    #[test]
+    fn placeable_objects_of_the_excluded_namespace_are_not_watched() {
+        let own: Arc<str> = "edgesync".into();
+        let [nodes, rules] = Interest::fleet(Selector::default());
+        let kinds = served(&["cm", "secret", "pod", "clusterrole", "node"]);
+        let placed = [rule(0, &["cm"], &[], ""), rule(1, &["secret"], &["edgesync", "shop"], "")];
+        let unscoped = rule(2, &["clusterrole"], &[], "");
+        let pods = Interest::pods("*".parse().unwrap());
+        let interests: Vec<_> = placed.into_iter().chain([unscoped, pods, nodes, rules]).collect();
+        let mut plan = Plan::of(&interests, &kinds, &BTreeSet::new());
+        plan.problems.clear();
+        plan.exclude(&own);
+        let excluded: Vec<String> = plan
+            .watches
+            .iter()
+            .filter(|(_, watch)| watch.excluded.as_ref() == Some(&own))
+            .map(|(scope, _)| scope.to_string())
+            .collect();
+        assert_eq!(excluded, ["configmaps", "pods"]);
+        let others: Vec<String> = plan
+            .watches
+            .iter()
+            .filter(|(_, watch)| watch.excluded.is_none())
+            .map(|(scope, _)| scope.to_string())
+            .collect();
+        assert_eq!(others, ["nodes", "secrets in namespace shop", "clusterroles.rbac.authorization.k8s.io"]);
+        let [problem] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
+        assert_eq!((&problem.origin, &problem.cause), (&Origin::Configured(1), &Cause::Reserved));
+        assert_eq!(problem.kind, "secrets in namespace edgesync");
     }
 
     #[test]

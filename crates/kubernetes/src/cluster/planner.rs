@@ -1,13 +1,16 @@
 //! Plans watches for the served kinds, and keeps the plan. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::plan::{Interest, KindId, Kinds, Origin, Plan, Problem, Watch, WatchScope};
 use edgesync_placement::Unread;
 
 /// The served kinds and the current plan.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Planner {
+    /// The namespace of edgesync itself, whose objects are never placed.
+    reserved: Arc<str>,
     /// `None` before the first discovery.
     kinds: Option<Kinds>,
     /// The current plan without its watches, which the caller has.
@@ -17,6 +20,11 @@ pub(super) struct Planner {
 }
 
 impl Planner {
+    /// Creates a planner without kinds.
+    pub(super) fn new(reserved: Arc<str>) -> Self {
+        Self { reserved, kinds: None, plan: Plan::default(), is_outdated: false }
+    }
+
     /// Sets the discovered kinds. Keeps those of groups whose discovery failed.
     pub(super) fn set_kinds(&mut self, mut kinds: Kinds) {
         if let Some(before) = &self.kinds {
@@ -48,6 +56,7 @@ impl Planner {
         refused: &BTreeSet<WatchScope>,
     ) -> Option<BTreeMap<WatchScope, Watch>> {
         self.plan = Plan::of(interests, self.kinds.as_ref()?, refused);
+        self.plan.exclude(&self.reserved);
         Some(std::mem::take(&mut self.plan.watches))
     }
 
@@ -87,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_plan_is_outdated_after_a_change_of_the_kinds_only() {
-        let mut planner = Planner::default();
+        let mut planner = Planner::new("edgesync".into());
         assert!(planner.replan(&[], &BTreeSet::new()).is_none() && !planner.has_kinds());
         planner.set_kinds(served(&["cm"]));
         assert!(planner.take_outdated() && !planner.take_outdated());
@@ -103,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_fleet_is_served_once_its_kinds_are() {
-        let mut planner = Planner::default();
+        let mut planner = Planner::new("edgesync".into());
         let interests = Interest::fleet(Selector::default());
         assert!(!planner.is_fleet_served());
         planner.set_kinds(served(&["nodes"]));

@@ -102,7 +102,7 @@ pub(super) fn start(
 ) -> Task {
     let config = watcher::Config {
         label_selector: (!watch.selector.is_empty()).then(|| watch.selector.to_string()),
-        field_selector: watch.bound_only.then(|| "spec.nodeName!=".to_owned()),
+        field_selector: field_selector(watch),
         timeout: Some(WATCH_SECONDS),
         page_size: Some(PAGE),
         // Paged lists work with every version of Kubernetes.
@@ -114,6 +114,14 @@ pub(super) fn start(
             tokio::time::sleep(RESTART_DELAY).await;
         }
     }))
+}
+
+/// Returns the field selector of a watch.
+fn field_selector(watch: &Watch) -> Option<String> {
+    let bound = watch.bound_only.then(|| "spec.nodeName!=".to_owned());
+    let excluded = watch.excluded.as_ref().map(|namespace| format!("metadata.namespace!={namespace}"));
+    let terms: Vec<String> = bound.into_iter().chain(excluded).collect();
+    (!terms.is_empty()).then(|| terms.join(","))
 }
 
 /// One run of a watch.

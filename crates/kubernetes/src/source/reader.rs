@@ -18,18 +18,21 @@ pub(super) struct Reader {
     cluster: Cluster,
     cache: Cache,
     interests: Vec<Interest>,
+    /// The namespace of edgesync itself.
+    reserved: Arc<str>,
     /// Problems of all interests; [`Intake`] replaces them as a whole.
     problems: Problems,
 }
 
 impl Reader {
     pub(super) fn new(config: &Config, cluster: Cluster, cache: Cache) -> Self {
-        Self { cluster, cache, interests: interests(config), problems: Problems::default() }
+        let reserved = config.kubernetes.namespace.as_str().into();
+        Self { cluster, cache, interests: interests(config), reserved, problems: Problems::default() }
     }
 
     /// Starts the stream of changes.
     pub(super) fn follow(&self, others: OtherSources) -> Intake {
-        let feed = Feed::new(self.cluster.clone(), self.interests.clone());
+        let feed = Feed::new(self.cluster.clone(), self.interests.clone(), Arc::clone(&self.reserved));
         Intake::new(feed, self.cache.clone(), Arc::clone(&self.problems), others)
     }
 
@@ -91,6 +94,7 @@ fn problems_of(problems: &[Problem], rule: &Uid) -> Vec<RuleProblem> {
 fn rule_problem(problem: &Problem) -> RuleProblem {
     let (reason, hides) = match &problem.cause {
         Cause::Unserved => ("KindUnknown", false),
+        Cause::Reserved => ("NamespaceReserved", false),
         Cause::Refused(_) => ("Forbidden", true),
         Cause::TooMany => ("TooManyWatches", true),
         Cause::Undiscovered | Cause::Broken(_) => ("Unreadable", true),
