@@ -129,7 +129,7 @@ async fn apply_creates_leaves_unchanged_and_configures() {
     let (summary, printed) = deleted(&client, source, false).await;
     assert_eq!((summary.failed, summary.exit_code()), (4, 1));
     assert!(printed.err().contains("not found (NotFound)"), "{}", printed.err());
-    assert_eq!(deleted(&client, source, true).await.0, Summary::default());
+    assert_eq!(deleted(&client, source, true).await.0, Summary { absent: 4, ..Summary::default() });
 }
 
 /// All readers parse YAML by the rules of kubectl: octal numbers, and words for booleans.
