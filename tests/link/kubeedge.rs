@@ -83,7 +83,7 @@ async fn message_above_the_limit_closes_with_both_sizes() {
     for part in [TEXT, CONTINUATION, CONTINUATION] {
         peer.raw(&encoded(false, part, &[b'a'; 4000])).await;
     }
-    let detail = "a message of 12000 bytes or more came, the limit is 10000".to_owned();
+    let detail = "message of at least 12000 bytes exceeds the limit of 10000".to_owned();
     assert_eq!(cause(&mut events).await, Cause::PacketTooLarge { detail });
 
     let mut peer = Peer::accept(&listener).await;

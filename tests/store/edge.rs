@@ -295,7 +295,7 @@ async fn newer_database_is_set_aside_and_its_outbox_carried_over() {
 
     let store = open(&path);
     let reset = store.health().borrow().reset.clone().unwrap();
-    assert!(reset.cause.contains("schema version 77, this program knows"), "{reset:?}");
+    assert!(reset.cause.contains("schema version 77, this program supports"), "{reset:?}");
     assert_eq!((reset.kept, reset.lost), (20, 0));
     let aside = reset.set_aside.unwrap();
     assert!(aside.to_str().unwrap().contains("edge.db.newer-"), "{aside:?}");

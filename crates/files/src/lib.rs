@@ -33,8 +33,8 @@ use contents::Desired;
 /// Effects on the device, for one rule. Each is durable when it returns.
 ///
 /// Order of calls, decided by [`transaction::Transaction`]: `intend`, `stage` for each change,
-/// `check`, `swap` for each change, `reload`, `commit`, `discard` for each change, `forget`. After a
-/// failure: `restore` for each swapped change, `reload`, `discard` for each change, `forget`.
+/// `check`, `swap` for each change, `reload`, `commit`, `discard` for each change, `forget`. After
+/// a failure: `restore` for each swapped change, `reload`, `discard` for each change, `forget`.
 pub trait Effects {
     /// Inspects a place, as far as its held and desired files are concerned.
     ///

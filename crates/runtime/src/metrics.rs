@@ -37,7 +37,7 @@ pub fn write_link(prefix: &str, link: &Traffic, endings: &Endings, out: &mut Met
     counter("refused_messages", "Messages that the broker answered with an error.", link.rejected);
     for (name, help, counts) in [
         ("disconnects", "Connections lost, by cause.", endings.lost),
-        ("failed_attempts", "Attempts that led to no connection, by cause.", endings.failed),
+        ("failed_attempts", "Failed connection attempts, by cause.", endings.failed),
     ] {
         out.family(&format!("{prefix}_{name}_total"), Type::Counter, help);
         out.samples(["cause"], Cause::LABELS.map(|label| [label]).into_iter().zip(counts));
