@@ -93,7 +93,7 @@ async fn refused_joins_say_what_to_do() {
     // A token of another cloud.
     let elsewhere = Site::new();
     let other = Fleet::embedded(&elsewhere, |_| {}).await;
-    refused(&second, &other.token(&[]).await, "another cloud").await;
+    refused(&second, &other.token(&[]).await, "but the token is for").await;
     // A forged token.
     let token = fleet.token(&[]).await;
     let mut forged = token.clone();
@@ -357,8 +357,8 @@ async fn second_agent_of_the_same_name_does_not_start() {
     let ended = second.process.ended(PATIENCE).await;
     assert!(!ended.success(), "{ended}");
     let log = second.process.log().join("\n");
-    let expected = format!("another agent on this machine (process {}) is node 'edge-1'", first.process.id());
-    assert!(log.contains(&expected), "{log}");
+    let expected = format!("in use by another agent on this machine (process {})", first.process.id());
+    assert!(log.contains("node 'edge-1'") && log.contains(&expected), "{log}");
     assert!(!second.database.exists(), "it has not begun");
     assert_eq!(first.status_number("/link/connections").await, 1, "the first was left alone");
     // The name is free as soon as the first agent ends, even by a crash.
