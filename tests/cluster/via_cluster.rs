@@ -232,7 +232,7 @@ async fn kubeconfig_type_is_detected_and_refusals_say_what_to_do() {
 
     // An operator of the replicas' own API, with a kubeconfig from this command.
     let api = format!("https://{}", fleet.cloud.api);
-    setup.fails(&["kubeconfig"], 64, "--api https://HOST:PORT is needed").await;
+    setup.fails(&["kubeconfig"], 64, "--api https://HOST:PORT is required").await;
     let ours = setup.says(&["kubeconfig", "--user", "ada", "--api", &api]).await;
     let path = setup.site.path("ada.kubeconfig");
     std::fs::write(&path, ours).unwrap();
@@ -240,7 +240,7 @@ async fn kubeconfig_type_is_detected_and_refusals_say_what_to_do() {
         ask(&path, &["nodes"]).await.status.success().then_some(())
     })
     .await;
-    fails_with(&ask(&path, &["nodes", "-n", "edgesync"]).await, 64, "are for a Kubernetes cluster");
+    fails_with(&ask(&path, &["nodes", "-n", "edgesync"]).await, 64, "need that of a Kubernetes cluster");
     assert!(setup.says(&["operator", "list"]).await.lines().any(|line| line.starts_with("ada")));
     let revoked = setup.says(&["operator", "revoke", "ada"]).await;
     assert_eq!(revoked, "operator 'ada': 1 certificates revoked");
