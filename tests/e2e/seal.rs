@@ -239,7 +239,10 @@ async fn sealed_status_stays_unreadable_while_pending_and_refused() {
     })
     .await;
     assert_eq!(refused["regarding"]["name"], "arm");
-    assert!(refused["note"].as_str().unwrap().contains("Invalid (message omitted: sealed kind)"), "{refused}");
+    assert!(
+        refused["note"].as_str().unwrap().contains("Invalid (message omitted: sealed kind)"),
+        "{refused}"
+    );
     assert_unreadable(&agent, "after it was refused");
     agent.stop().await;
     assert_unreadable(&agent, "after the end");
