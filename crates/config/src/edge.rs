@@ -303,7 +303,7 @@ impl Settings for Config {
 
 impl Config {
     /// Returns whether the device has joined: a broker, a CloudCore or an identity is configured.
-    /// `is_set` tells whether a file or a variable sets a `section.key`.
+    /// `is_set` returns whether a file or a variable sets a `section.key`.
     #[must_use]
     pub fn is_joined(&self, is_set: impl Fn(&str) -> bool) -> bool {
         self.link_type != LinkType::Mqtt || self.identity.directory.is_some() || is_set("link.broker")
