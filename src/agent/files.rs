@@ -88,8 +88,8 @@ impl Failures {
         (known.as_ref() != Some(&problem)).then_some(problem)
     }
 
-    /// Records a success for a rule, or for all if its name is empty. Returns whether the helper was
-    /// unreachable until now.
+    /// Records a success for a rule, or for all if its name is empty. Returns whether the helper
+    /// was unreachable until now.
     fn clear(&mut self, rule: &str) -> bool {
         self.rules.remove(rule);
         self.all.take().is_some_and(|(failure, _)| failure == FilesFailure::HelperUnreachable)

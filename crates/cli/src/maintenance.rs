@@ -37,8 +37,8 @@ pub fn refused(why: &str) -> anyhow::Result<u8> {
     Ok(EXIT_FAILED)
 }
 
-/// Returns the refusal of a database file that does not exist. `start` is the command of the program
-/// that creates it, in quotes.
+/// Returns the refusal of a database file that does not exist. `start` is the quoted command that
+/// creates it.
 #[must_use]
 pub fn missing_database(path: &Path, start: &str) -> Option<String> {
     let error = fs::metadata(path).err()?;

@@ -70,8 +70,8 @@ impl Progress {
         }
     }
 
-    /// Writes other output to the same terminal, in place of the line. The line follows it again, at
-    /// once or with the next update.
+    /// Writes other output to the same terminal, in place of the line. The line follows it again,
+    /// at once or with the next update.
     pub fn above<T>(&self, write: impl FnOnce() -> T) -> T {
         let Some(running) = &self.0 else { return write() };
         let mut state = running.shared.lock();
