@@ -50,8 +50,11 @@ const TOTAL_TIMEOUT: Duration = Duration::from_secs(55);
 /// Default time limit of a check.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(6);
 
+/// Next step before the node has joined.
+const JOIN: &str = "join a cloud: 'edgesync join --cloud https://HOST:10002 --token TOKEN'";
 /// Next step for an unusable identity.
-const JOIN_AGAIN: &str = "join again with a new token: 'edgesync join --force'";
+const JOIN_AGAIN: &str =
+    "join again with a new token: 'edgesync join --force --cloud https://HOST:10002 --token TOKEN'";
 
 /// Why an identity or a trusted authority is unusable, and the next step.
 struct Unusable {
@@ -95,6 +98,8 @@ pub(crate) struct Examined {
     pub config_path: PathBuf,
     /// The configuration; `None` until it was read.
     pub config: Option<Config>,
+    /// Whether no cloud is configured yet, so that there is nothing to connect to.
+    pub not_joined: bool,
     /// Status of the running agent.
     pub status: Option<AgentStatus>,
     /// Whether a process has opened the database, or answers at the socket.
@@ -232,7 +237,8 @@ pub async fn run(config_path: &Path) -> Report {
     // Maps each failed or skipped check to the check that blocks its dependants.
     let mut blocked: BTreeMap<&str, &str> = BTreeMap::new();
     for check in CHECKS {
-        let by = check.needs.iter().find_map(|need| blocked.get(need).copied());
+        let mut needs = check.needs.iter().chain([&check.id]);
+        let by = needs.find_map(|need| blocked.get(need).copied());
         let finding = match by {
             Some(by) => Finding::skipped(format!("not checked because of: {by}")),
             None => {
@@ -243,6 +249,9 @@ pub async fn run(config_path: &Path) -> Report {
         let failed = matches!(finding, Finding::Failed { .. }).then_some(check.title);
         if let Some(by) = by.or(failed) {
             blocked.insert(check.id, by);
+        }
+        if check.id == certificate::CHECK.id && examined.not_joined {
+            blocked.insert(name_resolution::CHECK.id, check.title);
         }
         report.0.push((check.id, check.title, finding));
     }

@@ -88,10 +88,11 @@ impl Failures {
         (known.as_ref() != Some(&problem)).then_some(problem)
     }
 
-    /// Records a success for a rule, or for all if its name is empty.
-    fn clear(&mut self, rule: &str) {
-        self.all = None;
+    /// Records a success for a rule, or for all if its name is empty. Returns whether the helper
+    /// was unreachable until now.
+    fn clear(&mut self, rule: &str) -> bool {
         self.rules.remove(rule);
+        self.all.take().is_some_and(|(failure, _)| failure == FilesFailure::HelperUnreachable)
     }
 
     /// Adds the failures to a state.
@@ -612,11 +613,15 @@ impl Task {
     async fn record_result(&mut self, rule: &str, result: &std::result::Result<Outcome, RequestError>) {
         match result {
             Ok(outcome) => {
-                self.failures.clear(rule);
+                if self.failures.clear(rule) {
+                    tracing::info!("files helper reachable again");
+                }
                 self.publish_outcome(outcome).await;
             }
             Err(error) => {
                 if let Some(problem) = self.failures.record(rule, error) {
+                    // The name is empty if all rules are affected.
+                    let rule = Some(rule).filter(|rule| !rule.is_empty());
                     tracing::error!(rule, problem, "file rules cannot run");
                     report::emit_problem(&self.events, &problem);
                 }
@@ -722,9 +727,21 @@ mod tests {
         failures.show(&mut view);
         assert_eq!((view.summary.blocked, view.summary.failed), (Some(FilesFailure::HelperUnreachable), 0));
         assert!(view.problem.is_some());
-        failures.clear("nginx");
+        assert!(failures.clear("nginx"), "the helper is reachable again");
         failures.show(&mut view);
         assert_eq!(view, FilesView::default());
+        assert!(!failures.clear("nginx"));
+    }
+
+    #[test]
+    fn unreachable_helper_is_reported_with_one_working_command() {
+        let command = systemd::advice(
+            "'systemctl enable --now edgesync-files.socket'",
+            "'edgesync files-helper --socket /run/h.sock'",
+        );
+        let problem = unreachable().to_string();
+        assert!(problem.ends_with(&format!("; hint: {command}")), "{problem}");
+        assert_eq!(problem.matches("hint:").count(), 1, "{problem}");
     }
 
     #[test]
@@ -736,7 +753,7 @@ mod tests {
         assert!(failures.record("nginx", &refused("unknown rule")).is_some());
         failures.show(&mut view);
         assert_eq!((view.summary.blocked, view.summary.failed), (Some(FilesFailure::RequestFailed), 1));
-        failures.clear("");
+        assert!(!failures.clear(""), "the helper was reachable");
         failures.show(&mut view);
         assert_eq!((view.summary.blocked, view.summary.failed), (None, 1));
         assert_eq!(view.problem.as_deref(), Some("request refused by the helper: unknown rule"));

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use edgesync_config::LinkType;
 use edgesync_config::edge::Config;
 use edgesync_runtime::Service;
 use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
@@ -41,8 +40,6 @@ pub(super) async fn wait(service: &mut Service<Config>, signals: &mut Signals) -
     }
 }
 
-/// Returns whether a broker, a CloudCore or an identity is configured.
 fn is_joined(service: &Service<Config>) -> bool {
-    let config = service.config();
-    config.link_type != LinkType::Mqtt || config.identity.directory.is_some() || service.is_set("link.broker")
+    service.config().is_joined(|key| service.is_set(key))
 }

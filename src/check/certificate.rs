@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding, JOIN_AGAIN, format_duration};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding, JOIN, JOIN_AGAIN, format_duration};
 use edgesync_join::files::{IDENTITY_FILE, Stored};
 use edgesync_join::renewal::{Schedule, Validity};
 use edgesync_transport::tls::{Certificate, Clock};
@@ -19,6 +19,9 @@ pub(super) const CHECK: Check = Check {
 const LATEST: f64 = 0.999;
 
 fn examine(examined: &mut Examined) -> Finding {
+    if examined.not_joined {
+        return Finding::failed("not joined", JOIN);
+    }
     let config = examined.config();
     match (examined.identity(), config.peer().tls) {
         (None, false) => Finding::skipped("this node has not joined, and the link is without TLS"),

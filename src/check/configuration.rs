@@ -22,6 +22,7 @@ fn examine(examined: &mut Examined) -> Finding {
         Ok(loaded) => loaded,
         Err(errors) => return rejected(&errors),
     };
+    examined.not_joined = !loaded.config.is_joined(|key| loaded.sources.contains_key(key));
     examined.config = Some(loaded.config);
     if loaded.warnings.is_empty() {
         return Finding::ok(path);
@@ -61,6 +62,11 @@ mod tests {
         let mut examined = Examined::new(&testbed.config_path());
         ok(examine(&mut examined), "edgesync.toml");
         assert_eq!(examined.config.unwrap().node.name, "gw-1");
+        assert!(examined.not_joined);
+        testbed.configure("[link]\nbroker = \"mqtt://127.0.0.1:1883\"\n");
+        let mut examined = Examined::new(&testbed.config_path());
+        ok(examine(&mut examined), "edgesync.toml");
+        assert!(!examined.not_joined);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Checks that the files helper answers, and that the objects of rules are in effect.
 
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 use edgesync_admin::agent::FilesSummary;
@@ -20,31 +21,40 @@ fn examine(examined: &mut Examined) -> Finding {
         return Finding::skipped("no file rules configured");
     }
     if let Some(files) = examined.status.as_ref().and_then(|status| status.files.as_ref()) {
-        return evaluate(files);
+        return evaluate(files, &config.helper.socket);
     }
     let socket = config.helper.socket.display();
     match UnixStream::connect(&config.helper.socket) {
         Ok(_) => {
             Finding::ok(format!("helper reachable at {socket}; states of objects require a running agent"))
         }
-        Err(error) => Finding::failed(format!("helper unreachable at {socket}: {error}"), enable()),
+        Err(error) => Finding::failed(
+            format!("helper unreachable at {socket}: {error}"),
+            start_helper(&config.helper.socket),
+        ),
     }
 }
 
 /// Returns the next step for a missing helper.
-fn enable() -> &'static str {
-    systemd::advice(
-        "systemctl enable --now edgesync-files.socket",
-        "run 'edgesync files-helper' beside the agent, see docs/files.md",
-    )
+fn start_helper(socket: &Path) -> String {
+    let elsewhere = format!("'edgesync files-helper --socket {}' as root", socket.display());
+    systemd::advice("systemctl enable --now edgesync-files.socket", &elsewhere).to_owned()
 }
 
-fn evaluate(files: &FilesSummary) -> Finding {
+fn evaluate(files: &FilesSummary, socket: &Path) -> Finding {
     let seen = format!("{} of {} objects in effect", files.in_effect, files.objects);
     if let Some(problem) = &files.problem {
+        // The next step takes the place of the agent's hint.
+        let problem = problem.split("; hint: ").next().unwrap_or(problem);
+        let next = match problem.starts_with("helper unreachable") {
+            true => start_helper(socket),
+            false => "see 'edgesync files' for the causes".to_owned(),
+        };
         // Without objects, nothing is known before the first answer of the helper.
-        let seen = if files.objects == 0 { problem.clone() } else { format!("{seen}: {problem}") };
-        return Finding::failed(seen, enable());
+        return match files.objects {
+            0 => Finding::failed(problem, next),
+            _ => Finding::failed(format!("{problem}; before that, {seen}"), next),
+        };
     }
     match files.not_in_effect + files.conflicts {
         0 => Finding::ok(seen),
@@ -70,12 +80,18 @@ mod tests {
             problem: problem.map(str::to_owned),
             ..samples::files_summary()
         };
-        ok(evaluate(&files(3, 0, None)), "3 of 3 objects");
-        warned(evaluate(&files(2, 1, None)), "2 of 3", "edgesync files");
-        failed(
-            evaluate(&files(0, 0, Some("helper unreachable"))),
-            "helper unreachable",
-            systemd::advice("systemctl enable --now edgesync-files.socket", "'edgesync files-helper'"),
+        let evaluate = |files: FilesSummary| evaluate(&files, Path::new("/run/h.sock"));
+        ok(evaluate(files(3, 0, None)), "3 of 3 objects");
+        warned(evaluate(files(2, 1, None)), "2 of 3", "edgesync files");
+        let start = systemd::advice(
+            "systemctl enable --now edgesync-files.socket",
+            "'edgesync files-helper --socket /run/h.sock'",
         );
+        let unreachable = "helper unreachable at /run/h.sock: not found";
+        failed(evaluate(files(0, 0, Some(unreachable))), unreachable, start);
+        let with_hint = format!("{unreachable}; hint: 'x'");
+        let expected = format!("{unreachable}; before that, 2 of 2 objects in effect");
+        failed(evaluate(files(2, 0, Some(with_hint.as_str()))), &expected, start);
+        failed(evaluate(files(2, 0, Some("unknown rule"))), "unknown rule", "'edgesync files'");
     }
 }

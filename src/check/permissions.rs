@@ -131,7 +131,8 @@ impl Problems {
         let failed = !self.failures.is_empty();
         let all = if failed { &mut self.failures } else { &mut self.warnings };
         let Some((_, next)) = all.first().cloned() else {
-            return Finding::ok(format!("{seen} files, for the user {}", user.name));
+            let files = if seen == 1 { "file" } else { "files" };
+            return Finding::ok(format!("{seen} {files} readable by {}", user.name));
         };
         let text = all.iter().map(|(seen, _)| seen.as_str()).collect::<Vec<_>>().join("; ");
         if failed { Finding::failed(text, next) } else { Finding::warning(text, next) }
@@ -181,13 +182,13 @@ impl User {
 fn user(config: &Config) -> User {
     let by_owner = |path: &Path| fs::metadata(path).ok().map(|found| (found.uid(), found.gid()));
     if let Some((uid, gid)) = by_owner(&config.api.socket) {
-        return User { uid, gid, name: format!("of the agent (uid {uid})") };
+        return User { uid, gid, name: format!("uid {uid}") };
     }
     if let Some(user) = systemd_unit::user().and_then(|name| in_passwd(&passwd(), &name)) {
         return user;
     }
     let (uid, gid) = by_owner(Path::new("/proc/self")).unwrap_or((0, 0));
-    User { uid, gid, name: format!("who asks (uid {uid})") }
+    User { uid, gid, name: format!("uid {uid}") }
 }
 
 fn passwd() -> String {
@@ -221,7 +222,7 @@ mod tests {
             fs::write(path, "").unwrap();
             set_mode(path, 0o600);
         }
-        ok(examine(&mut examined), "3 files");
+        ok(examine(&mut examined), "3 files readable by uid ");
         set_mode(&config.store.path, 0o640);
         warned(examine(&mut examined), "readable by its group", "chmod 600");
         set_mode(&config.seal.key_file, 0o640);
@@ -253,6 +254,7 @@ mod tests {
         let mut problems = Problems::default();
         problems.file(&path, &metadata, Rule::Key, &other);
         failed(problems.finding(1, &other), "x cannot read", "chown");
+        ok(Problems::default().finding(1, &other), "1 file readable by x");
     }
 
     #[test]

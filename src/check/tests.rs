@@ -149,6 +149,17 @@ async fn dependants_of_a_failed_check_are_skipped_and_name_it() {
 }
 
 #[tokio::test]
+async fn a_node_that_has_not_joined_fails_one_check_of_the_link() {
+    let testbed = Testbed::new("");
+    let report = run(&testbed.config_path()).await;
+    let finding = |id| report.0.iter().find(|(other, ..)| *other == id).unwrap().2.clone();
+    failed(finding("certificate"), "not joined", "'edgesync join --cloud https://HOST:10002 --token TOKEN'");
+    for id in ["name-resolution", "tcp", "tls", "mqtt", "acl", "cloud"] {
+        assert_eq!(finding(id), Finding::skipped("not checked because of: Certificate"), "{id}");
+    }
+}
+
+#[tokio::test]
 async fn a_hanging_check_ends_at_its_limit_and_the_others_continue() {
     fn hang(_: &mut Examined) -> Answer<'_> {
         Box::pin(std::future::pending())

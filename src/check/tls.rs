@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Check, CheckFn, Examined, Finding};
+use super::{Check, CheckFn, Examined, Finding, JOIN_AGAIN};
 use edgesync_transport::tls::HandshakeError;
 
 pub(super) const CHECK: Check = Check {
@@ -79,9 +79,7 @@ async fn handshake(
 fn explain(error: &HandshakeError, key: &str) -> Finding {
     let next = match error {
         HandshakeError::OtherAuthority { .. } => {
-            format!(
-                "check {key}; if the cloud has a new authority, join again with 'edgesync join --force'"
-            )
+            format!("check {key}; if the cloud has a new CA, {JOIN_AGAIN}")
         }
         HandshakeError::OtherName { .. } => {
             format!("set {key} to one of those names, or issue the certificate for the name used here")
@@ -93,7 +91,9 @@ fn explain(error: &HandshakeError, key: &str) -> Finding {
             "join the cloud with 'edgesync join'".to_owned()
         }
         HandshakeError::Refused { .. } => {
-            "if the certificate has expired, start the agent, which renews it; if it was revoked, join again with 'edgesync join --force'".to_owned()
+            format!(
+                "if the certificate has expired, start the agent, which renews it; if it was revoked, {JOIN_AGAIN}"
+            )
         }
         HandshakeError::NotTls { .. } => {
             format!("set {key} to the TLS port (8883 of a broker, 10000 of a CloudCore)")

@@ -87,7 +87,7 @@ pub enum EdgeCommand {
     FilesHelper {
         #[command(flatten)]
         config: ConfigArgs,
-        /// Create this socket, with mode 0600, and listen on it; the agent's key is helper.socket
+        /// Create this socket, with mode 0600, and listen on it; set helper.socket to the same path
         #[arg(long, value_name = "PATH", value_parser = args::path)]
         socket: Option<PathBuf>,
         /// Owner of that socket: the user of the agent
@@ -139,7 +139,7 @@ pub enum EdgeCommand {
     Repair(ConfigArgs),
     /// Write an archive for a problem report, without secrets
     SupportBundle {
-        /// The new file [default: edgesync-support-<node>-<time>.tar.zst]
+        /// The new file [default: edgesync-support-NODE-TIME.tar.zst]
         #[arg(value_name = "FILE", value_parser = args::path)]
         file: Option<PathBuf>,
         #[command(flatten)]

@@ -17,14 +17,19 @@ use crate::store::{EdgeOptions, EdgeStore, Reset};
 use edgesync_admin::agent::{Verification, VerifiedStore};
 use edgesync_admin::{Route, read};
 use edgesync_api::Client;
-use edgesync_cli::maintenance::{KeyValueSheet, Owner, refused, write_bundle};
+use edgesync_cli::maintenance::{KeyValueSheet, Owner, missing_database, refused, write_bundle};
 use edgesync_cli::output::size;
 use edgesync_cli::progress::Progress;
-use edgesync_cli::{CliError, EXIT_FAILED, program};
+use edgesync_cli::{CliError, EXIT_FAILED, Peer, program};
 use edgesync_config as config;
 use edgesync_config::edge::Config;
 use edgesync_runtime::{chain, systemd};
 use edgesync_store::StoreError;
+
+/// Returns the command that starts the agent, in quotes.
+fn start_command() -> &'static str {
+    systemd::advice(Peer::AGENT.start, Peer::AGENT.run)
+}
 
 /// Copies the database, with or without a running agent.
 pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
@@ -33,6 +38,9 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
         return refused(&format!("{} exists; hint: name a new file", file.display()));
     }
     let path = &config.store.path;
+    if let Some(missing) = missing_database(path, start_command()) {
+        return refused(&missing);
+    }
     let progress = Progress::start("copying the database");
     let result = inspect::backup(path, file);
     drop(progress);
@@ -58,6 +66,12 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
 /// Checks the database; with a client also against the cloud.
 pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8> {
     let path = load(config)?.store.path;
+    // With --online, the agent answers for its database.
+    if agent.is_none()
+        && let Some(missing) = missing_database(&path, start_command())
+    {
+        return refused(&missing);
+    }
     let mut out = io::stdout();
     let mut sheet = KeyValueSheet(&mut out);
     sheet.line("database", path.display())?;
@@ -93,8 +107,8 @@ pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8>
 pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
     let config = load(config)?;
     let path = &config.store.path;
-    if !path.exists() {
-        return refused(&format!("{} does not exist; the agent creates it when it starts", path.display()));
+    if let Some(missing) = missing_database(path, start_command()) {
+        return refused(&missing);
     }
     // The agent would set it aside, which is no repair.
     if let Ok(Schema { found, known }) = inspect::schema(path)

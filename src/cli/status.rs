@@ -63,8 +63,11 @@ pub fn summary(status: &AgentStatus) -> String {
     lines.push(("Database", format!("{}, {}", status.store.writing, size(database))));
     if let Some(identity) = &status.identity {
         // Only the cloud knows about a revocation.
-        let judged = if connected { "" } else { " by its dates" };
-        lines.push(("Certificate", format!("{}{judged}, until {}", identity.validity, identity.not_after)));
+        let validity = match identity.validity.as_str() {
+            "valid" if !connected => "not expired (revocation not checked)",
+            validity => validity,
+        };
+        lines.push(("Certificate", format!("{validity}, until {}", identity.not_after)));
         if let Some(failure) = &identity.renewal_failure {
             problems.push(format!("certificate renewal failed: {failure}"));
         }
@@ -164,7 +167,7 @@ mod tests {
             "Healthy:       no",
             "disconnected from mqtts://b:8883: nothing listens; next attempt within 9.7 s",
             "- no connection to the cloud: nothing listens\n",
-            "Certificate:   valid by its dates, until 2027-11-21T10:00:00Z\n",
+            "Certificate:   not expired (revocation not checked), until 2027-11-21T10:00:00Z\n",
             "- ConfigMap plant/big rejected, TooLarge: must be at most 9 bytes\n",
             "- less than 256 MiB are free\n",
             "Objects:       3 held, 60 removals held back\n",

@@ -9,7 +9,7 @@ use serde::de::{Deserialize, Deserializer, Error};
 use serde::{Serialize, Serializer};
 
 /// An API address: `127.0.0.1:8080`, `http://localhost:8080`, `https://cloud.example:10551`,
-/// `/run/x.sock` or `unix:/run/x.sock`.
+/// `unix:/run/x.sock`, or a path with a slash, such as `/run/x.sock` or `other/x.sock`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// TCP; with port 0 the system chooses one when listening.
@@ -28,7 +28,7 @@ pub enum Address {
 /// Error of a text that is no [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is no address: expected the path of a socket such as /run/edgesync/agent.sock, IP:PORT such as 127.0.0.1:8080, or https://HOST:PORT"
+    "'{0}' is no address: expected the path of a socket such as /run/edgesync/edgesync.sock, IP:PORT such as 127.0.0.1:8080, or https://HOST:PORT"
 )]
 pub struct AddressError(pub String);
 
@@ -39,9 +39,11 @@ impl FromStr for Address {
         let invalid = || AddressError(text.chars().take(128).collect());
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
-            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(invalid()) };
+            return if path.contains('/') { Ok(Self::Unix(path.into())) } else { Err(invalid()) };
         }
-        if text.starts_with('/') || text.starts_with("./") {
+        // A slash at the end may follow a port, and other schemes are refused below.
+        let has_slash = text.trim_end_matches('/').contains('/');
+        if text.starts_with('/') || has_slash && !text.contains("://") {
             return Ok(Self::Unix(text.into()));
         }
         if let Some(authority) = text.strip_prefix("https://") {
@@ -104,6 +106,10 @@ mod tests {
             ("/run/a.sock", "unix:/run/a.sock"),
             ("unix:/run/a.sock", "unix:/run/a.sock"),
             ("unix:///run/a.sock", "unix:/run/a.sock"),
+            ("./a.sock", "unix:./a.sock"),
+            ("other/a.sock", "unix:other/a.sock"),
+            ("unix:other/a.sock", "unix:other/a.sock"),
+            ("127.0.0.1:80/", "http://127.0.0.1:80"),
             ("127.0.0.1:80", "http://127.0.0.1:80"),
             ("http://[::1]:80/", "http://[::1]:80"),
             ("localhost:0", "http://127.0.0.1:0"),
@@ -118,6 +124,8 @@ mod tests {
         for bad in [
             "",
             "80",
+            "80/",
+            "ftp://example.com/a",
             "example.com:80",
             "unix:a",
             "127.0.0.1",

@@ -91,13 +91,20 @@ pub enum CliError {
 pub struct Peer {
     /// Name for people, such as `the agent`.
     pub name: &'static str,
-    /// Its systemd unit, for the hint with `systemctl status`.
-    pub unit: &'static str,
+    /// Command that starts it where systemd manages the services, in quotes.
+    pub start: &'static str,
+    /// Command that runs it elsewhere, in quotes.
+    pub run: &'static str,
 }
 
 impl Peer {
-    pub const AGENT: Self = Self { name: "the agent", unit: "edgesync.service" };
-    pub const CLOUD: Self = Self { name: "the cloud side", unit: "edgesync-cloud.service" };
+    pub const AGENT: Self =
+        Self { name: "the agent", start: "'systemctl start edgesync'", run: "'edgesync run'" };
+    pub const CLOUD: Self = Self {
+        name: "the cloud side",
+        start: "'systemctl start edgesync-cloud'",
+        run: "'edgesync-cloud run'",
+    };
 }
 
 impl CliError {
@@ -143,10 +150,7 @@ pub fn report(error: &CliError, peer: Peer, err: &mut dyn Write) -> u8 {
                     "hint: run the command as root or as a member of the group that owns the socket"
                 )
             }
-            _ if systemd::manages() => {
-                writeln!(err, "hint: is {} running? see: systemctl status {}", peer.name, peer.unit)
-            }
-            _ => writeln!(err, "hint: is {} running?", peer.name),
+            _ => writeln!(err, "hint: {}", systemd::advice(peer.start, peer.run)),
         };
     }
     error.exit_code()
@@ -163,8 +167,8 @@ mod tests {
     }
 
     #[test]
-    fn stopped_agent_is_named_with_socket_and_unit() {
-        let address = Address::Unix("/run/edgesync/agent.sock".into());
+    fn stopped_agent_is_named_with_socket_and_command() {
+        let address = Address::Unix("/run/edgesync/edgesync.sock".into());
         let connect = |kind: io::ErrorKind| {
             let source = io::Error::from(kind);
             CliError::Client(ClientError::Connect { address: address.clone(), source })
@@ -174,9 +178,9 @@ mod tests {
         assert_eq!(
             text,
             format!(
-                "error: connect to unix:/run/edgesync/agent.sock: entity not found\n\
-                 hint: is the agent running?{}\n",
-                if systemd::manages() { " see: systemctl status edgesync.service" } else { "" }
+                "error: connect to unix:/run/edgesync/edgesync.sock: entity not found\n\
+                 hint: {}\n",
+                systemd::advice("'systemctl start edgesync'", "'edgesync run'")
             )
         );
         assert!(report_of(&connect(io::ErrorKind::PermissionDenied)).1.contains("group"));

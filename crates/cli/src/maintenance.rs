@@ -37,6 +37,15 @@ pub fn refused(why: &str) -> anyhow::Result<u8> {
     Ok(EXIT_FAILED)
 }
 
+/// Returns the refusal of a database file that does not exist. `start` is the quoted command that
+/// creates it.
+#[must_use]
+pub fn missing_database(path: &Path, start: &str) -> Option<String> {
+    let error = fs::metadata(path).err()?;
+    (error.kind() == io::ErrorKind::NotFound)
+        .then(|| format!("open database {}: no such file or directory; hint: {start}", path.display()))
+}
+
 /// Prints lines of a name and a value.
 pub struct KeyValueSheet<'a>(pub &'a mut dyn Write);
 
@@ -75,5 +84,20 @@ impl Owner {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_database_is_named_with_the_command_that_creates_it() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(missing_database(directory.path(), "'edgesync run'"), None);
+        let path = directory.path().join("edgesync.db");
+        let expected =
+            format!("open database {}: no such file or directory; hint: 'edgesync run'", path.display());
+        assert_eq!(missing_database(&path, "'edgesync run'"), Some(expected));
     }
 }

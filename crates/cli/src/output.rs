@@ -138,13 +138,16 @@ pub fn size(bytes: u64) -> String {
     if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
 }
 
-/// Formats a JSON value as a sheet: a line per field, names as words, nested objects indented,
-/// lists of scalars on one line.
+/// Fields that hold data by key, whose keys are shown unchanged.
+const DATA_MAPS: [&str; 2] = ["labels", "annotations"];
+
+/// Formats a JSON value as a sheet: a line per field, names as words except for the keys of data,
+/// nested objects indented, lists of scalars on one line.
 #[must_use]
 pub fn key_values(value: &Value) -> String {
     let mut out = String::new();
     match value {
-        Value::Object(_) => sheet(&mut out, value, 0),
+        Value::Object(_) => sheet(&mut out, value, 0, words),
         plain => {
             out.push_str(&cell(plain));
             out.push('\n');
@@ -153,10 +156,16 @@ pub fn key_values(value: &Value) -> String {
     out
 }
 
-fn sheet(out: &mut String, value: &Value, depth: usize) {
-    let fields: Vec<(String, &Value)> = match value {
-        Value::Object(fields) => fields.iter().map(|(name, value)| (words(name), value)).collect(),
-        Value::Array(items) => items.iter().map(|item| ("-".to_owned(), item)).collect(),
+/// Formats the name of a field.
+type Show = fn(&str) -> String;
+
+fn sheet(out: &mut String, value: &Value, depth: usize, show: Show) {
+    let fields: Vec<(String, &Value, Show)> = match value {
+        Value::Object(fields) => {
+            let shown = |name: &str| if DATA_MAPS.contains(&name) { escaped as Show } else { words };
+            fields.iter().map(|(name, value)| (show(name), value, shown(name))).collect()
+        }
+        Value::Array(items) => items.iter().map(|item| ("-".to_owned(), item, words as Show)).collect(),
         _ => return,
     };
     let indent = depth * 2;
@@ -165,15 +174,15 @@ fn sheet(out: &mut String, value: &Value, depth: usize) {
         Value::Array(items) => items.iter().all(|item| !item.is_object() && !item.is_array()),
         _ => true,
     };
-    let names = fields.iter().filter(|(_, value)| plain(value)).map(|(name, _)| name.chars().count());
+    let names = fields.iter().filter(|(_, value, _)| plain(value)).map(|(name, ..)| name.chars().count());
     let width = names.max().unwrap_or(0) + 1;
-    for (name, value) in fields {
+    for (name, value, show) in fields {
         let name = if name == "-" { name } else { format!("{name}:") };
         if plain(value) {
             let _ = writeln!(out, "{:indent$}{name:<width$}{:GAP$}{}", "", "", cell(value));
         } else {
             let _ = writeln!(out, "{:indent$}{name}", "");
-            sheet(out, value, depth + 1);
+            sheet(out, value, depth + 1, show);
         }
     }
 }
@@ -196,14 +205,15 @@ pub fn cell(value: &Value) -> String {
     }
 }
 
+/// Returns a name with escaped control characters.
+fn escaped(name: &str) -> String {
+    if name.chars().any(char::is_control) { name.escape_debug().to_string() } else { name.to_owned() }
+}
+
 /// Formats `lastReportAt` as `Last report at`. Names that are not camelCase are left unchanged.
 fn words(name: &str) -> String {
     if !name.chars().all(char::is_alphanumeric) || !name.starts_with(char::is_lowercase) {
-        return if name.chars().any(char::is_control) {
-            name.escape_debug().to_string()
-        } else {
-            name.to_owned()
-        };
+        return escaped(name);
     }
     let mut out = String::with_capacity(name.len() + 4);
     for letter in name.chars() {
@@ -318,6 +328,25 @@ Link:
 Node:      edge-1
 ";
         assert_eq!(key_values(&status), expected);
+    }
+
+    #[test]
+    fn keys_of_labels_and_annotations_are_unchanged() {
+        let node = json!({
+            "node": "edge-1",
+            "labels": {"site": "north", "rackNumber": "7"},
+            "recorded": {"annotations": {"owner": "ada"}},
+        });
+        let expected = "\
+Labels:
+  rackNumber:   7
+  site:         north
+Node:   edge-1
+Recorded:
+  Annotations:
+    owner:   ada
+";
+        assert_eq!(key_values(&node), expected);
     }
 
     #[test]

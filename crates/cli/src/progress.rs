@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 const DELAY: Duration = Duration::from_secs(1);
 /// Interval between updates of the line.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(200);
+/// Minimum interval between a drawn line and the next one after other output, which would flicker.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 /// The widest line, so that it never wraps.
 const WIDTH: usize = 78;
 
@@ -68,14 +70,15 @@ impl Progress {
         }
     }
 
-    /// Writes other output to the same terminal, in place of the line, which follows it again.
+    /// Writes other output to the same terminal, in place of the line. The line follows it again,
+    /// at once or with the next update.
     pub fn above<T>(&self, write: impl FnOnce() -> T) -> T {
         let Some(running) = &self.0 else { return write() };
         let mut state = running.shared.lock();
         let was_shown = state.line.clear();
         let result = write();
         if was_shown {
-            state.line.draw(Instant::now());
+            state.line.redraw(Instant::now());
         }
         result
     }
@@ -159,11 +162,13 @@ struct Line<W> {
     count: Option<Count>,
     /// Characters of the drawn text.
     drawn: usize,
+    /// Time of the last draw.
+    drawn_at: Option<Instant>,
 }
 
 impl<W: Write> Line<W> {
     fn new(operation: &str, out: W, started: Instant) -> Self {
-        Self { operation: operation.to_owned(), out, started, count: None, drawn: 0 }
+        Self { operation: operation.to_owned(), out, started, count: None, drawn: 0, drawn_at: None }
     }
 
     /// Formats as `applying: 480 of 10000 objects, 3 s`.
@@ -190,6 +195,15 @@ impl<W: Write> Line<W> {
         let _ = write!(self.out, "\r{text}{:rest$}", "");
         let _ = self.out.flush();
         self.drawn = width;
+        self.drawn_at = Some(now);
+    }
+
+    /// Draws the line again, unless it was drawn just before.
+    fn redraw(&mut self, now: Instant) {
+        let elapsed = self.drawn_at.map(|drawn| now.saturating_duration_since(drawn));
+        if elapsed.is_none_or(|elapsed| elapsed >= REDRAW_INTERVAL) {
+            self.draw(now);
+        }
     }
 
     /// Removes the line. Returns whether it was shown.
@@ -264,10 +278,25 @@ mod tests {
     }
 
     #[test]
+    fn line_is_redrawn_at_most_every_100_ms() {
+        let start = Instant::now();
+        let mut out = Vec::new();
+        let mut line = Line::new("applying", &mut out, start);
+        line.draw(start);
+        for milliseconds in [0, 50, 99] {
+            line.redraw(start + Duration::from_millis(milliseconds));
+        }
+        assert_eq!(String::from_utf8(line.out.clone()).unwrap(), "\rapplying: 0 s");
+        line.redraw(start + REDRAW_INTERVAL);
+        assert_eq!(String::from_utf8(out).unwrap(), "\rapplying: 0 s".repeat(2));
+    }
+
+    #[test]
     fn output_above_takes_the_place_of_the_line() {
         let screen = Screen::default();
         let progress = Progress::on("verifying", Box::new(screen.clone()));
-        progress.0.as_ref().unwrap().shared.lock().line.draw(Instant::now());
+        let before = Instant::now().checked_sub(UPDATE_INTERVAL).unwrap();
+        progress.0.as_ref().unwrap().shared.lock().line.draw(before);
         let (one, two) = ("one", "two");
         writeln!(progress.lines(screen.clone()), "{one} {two}").unwrap();
         drop(progress);

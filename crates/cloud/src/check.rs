@@ -46,7 +46,7 @@ pub(crate) async fn run(config_path: &Path) -> Report {
             return report;
         }
     };
-    report.0.push(("authority", "Authority", authority(&config)));
+    report.0.push(("authority", "CA", authority(&config)));
     report.0.push(("disk-space", "Disk space", disk_space(&config)));
     report.0.push(("database", "Database", database(&config)));
     let client = Client::new(Address::Unix(config.api.socket.clone()));

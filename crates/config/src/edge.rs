@@ -302,6 +302,13 @@ impl Settings for Config {
 }
 
 impl Config {
+    /// Returns whether the device has joined: a broker, a CloudCore or an identity is configured.
+    /// `is_set` returns whether a file or a variable sets a `section.key`.
+    #[must_use]
+    pub fn is_joined(&self, is_set: impl Fn(&str) -> bool) -> bool {
+        self.link_type != LinkType::Mqtt || self.identity.directory.is_some() || is_set("link.broker")
+    }
+
     fn check_mqtt(&self, review: &mut Review<'_>) {
         self.link.check(review);
         if self.link.broker.tls && self.link.ca_file.is_none() && self.identity.directory.is_none() {

@@ -379,7 +379,7 @@ pub fn address(value: &mut SocketAddr) -> impl Slot + '_ {
 
 /// As [`address`], or `"off"`.
 pub fn address_or_off(value: &mut Option<SocketAddr>) -> impl Slot + '_ {
-    let what = "an address with a port such as \"0.0.0.0:10002\", or \"off\"";
+    let what = "an address with a port such as \"127.0.0.1:10551\", or \"off\"";
     let parse = move |text: &str| match text.parse::<SocketAddr>() {
         _ if text.is_empty() || text == "off" => Ok(None),
         Ok(address) => Ok(Some(address)),

@@ -173,13 +173,16 @@ impl FilesSummary {
             message.push_str(&format!(", {failed} failed"));
         }
         message.push_str(match blocked {
-            Some(FilesFailure::HelperUnreachable) => "; helper unreachable, no rule runs",
-            Some(FilesFailure::RequestFailed) => "; request to the helper failed",
+            // 'edgesync files' needs the helper.
+            Some(FilesFailure::HelperUnreachable) => {
+                "; helper unreachable; hint: 'edgesync check' on the node"
+            }
+            Some(FilesFailure::RequestFailed) => {
+                "; request to the helper failed; hint: 'edgesync files' on the node"
+            }
+            None if *failed > 0 => "; hint: 'edgesync files' on the node",
             None => "",
         });
-        if *failed > 0 || blocked.is_some() {
-            message.push_str("; hint: 'edgesync files' on the node");
-        }
         message
     }
 

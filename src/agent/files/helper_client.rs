@@ -16,7 +16,7 @@ use edgesync_files::{Member, Rule, State, Status as ObjectState};
 use edgesync_object::ResourceVersion;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::BucketSet;
-use edgesync_runtime::chain;
+use edgesync_runtime::{chain, systemd};
 use edgesync_store::StoreError;
 
 /// Objects read and listed at once.
@@ -25,7 +25,7 @@ const PAGE: usize = 100;
 /// Failure of a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
-    #[error("helper unreachable at {path}: {source}; hint: 'systemctl enable --now edgesync-files.socket'")]
+    #[error("helper unreachable at {path}: {source}; hint: {}", start_command(path))]
     Helper { path: String, source: io::Error },
     #[error("request refused by the helper: {0}")]
     Refused(String),
@@ -33,6 +33,12 @@ pub(super) enum RequestError {
     Store(String),
     #[error("rule {0:?} not found")]
     NoRule(String),
+}
+
+/// Returns the command that starts the helper, in quotes.
+fn start_command(socket: &str) -> String {
+    let elsewhere = format!("'edgesync files-helper --socket {socket}'");
+    systemd::advice("'systemctl enable --now edgesync-files.socket'", &elsewhere).to_owned()
 }
 
 impl From<StoreError> for RequestError {

@@ -109,17 +109,34 @@ fn space_condition(disk: Option<Space>, within: Space, before: Option<&Condition
         let message = format!("database has less than {least} of {total} left");
         (ConditionStatus::True, DATABASE_ALMOST_FULL, message)
     } else if let Some(disk) = disk {
-        let (disk, left, total) =
-            (size(disk.minimum_free()), size(within.minimum_free()), size(within.total));
-        let message = format!(
-            "at least {disk} free on the database's disk; database has at least {left} of {total} left"
-        );
-        (ConditionStatus::False, "SufficientDisk", message)
+        (ConditionStatus::False, "SufficientDisk", sufficient_message(disk, within, before))
     } else {
         let message = "free space of the database's disk unknown".to_owned();
         (ConditionStatus::Unknown, "FreeSpaceUnknown", message)
     };
     condition(DISK_PRESSURE, status, reason, message)
+}
+
+/// Formats bounds of the free and used space: a power of two and a quarter of the limit. Keeps the
+/// previous message while its bounds hold and are at most one step too wide, so that it rarely
+/// changes.
+fn sufficient_message(disk: Space, within: Space, before: Option<&Condition>) -> String {
+    let (minimum, total) = (size(disk.minimum_free()), size(within.total));
+    let free = disk.free.checked_ilog2().map_or(0, |power| 1_u64 << power);
+    let limit = u128::from(within.total);
+    let used = limit.saturating_sub(u128::from(within.free));
+    let quarters = (used * 4 / limit.max(1) + 1).min(4);
+    let message = |free: u64, quarters: u128| {
+        let (free, used) = (size(free), size((limit * quarters / 4) as u64));
+        format!(
+            "at least {free} free on the database's disk (minimum {minimum}); database uses at most {used} of {total}"
+        )
+    };
+    let wider = (quarters + 1).min(4);
+    let kept = [(free, wider), (free / 2, quarters), (free / 2, wider)];
+    let mut kept = kept.into_iter().map(|(free, quarters)| message(free, quarters));
+    let kept = kept.find(|kept| before.is_some_and(|before| before.message == *kept));
+    kept.unwrap_or_else(|| message(free, quarters))
 }
 
 impl Space {
@@ -213,13 +230,28 @@ mod tests {
         assert_eq!(status_and_reason(&low), (ConditionStatus::True, "DiskAlmostFull"));
         assert_eq!(low.message, "less than 256 MiB free on the database's disk");
         assert_eq!(low, on(64 * GIB, 0), "the message does not change with what is free");
-        // The required minimum is never mistaken for the free space.
-        let enough = on(64 * GIB, 9 * GIB);
+    }
+
+    #[test]
+    fn message_of_sufficient_space_has_bounds_that_rarely_change() {
+        let on = |free, used, before: Option<&Condition>| {
+            let within = Space { total: GIB, free: GIB - used };
+            space_condition(Some(Space { total: 64 * GIB, free }), within, before)
+        };
+        let enough = on(9 * GIB, 5 * MIB, None);
         assert_eq!(
             enough.message,
-            "at least 256 MiB free on the database's disk; database has at least 102.3 MiB of 1 GiB left"
+            "at least 8 GiB free on the database's disk (minimum 256 MiB); database uses at most 256 MiB of 1 GiB"
         );
-        assert_eq!(enough, on(64 * GIB, 64 * GIB));
+        assert_eq!(enough, on(15 * GIB, 255 * MIB, None));
+        // Around the bounds, the message changes once.
+        let wider = on(8 * GIB - 1, 256 * MIB, Some(&enough));
+        assert_eq!(
+            wider.message,
+            "at least 4 GiB free on the database's disk (minimum 256 MiB); database uses at most 512 MiB of 1 GiB"
+        );
+        assert_eq!(on(8 * GIB, 256 * MIB - 1, Some(&wider)), wider);
+        assert_eq!(on(16 * GIB, 5 * MIB, Some(&wider)), on(16 * GIB, 5 * MIB, None));
     }
 
     #[test]

@@ -9,11 +9,11 @@ use jiff::Timestamp;
 
 use crate::bundle;
 use crate::check as cloud_side;
-use edgesync_cli::EXIT_FAILED;
 use edgesync_cli::check;
-use edgesync_cli::maintenance::{KeyValueSheet, Owner, refused, write_bundle};
+use edgesync_cli::maintenance::{KeyValueSheet, Owner, missing_database, refused, write_bundle};
 use edgesync_cli::output::size;
 use edgesync_cli::progress::Progress;
+use edgesync_cli::{EXIT_FAILED, Peer};
 use edgesync_cloud_store::CheckReport;
 use edgesync_cloud_store::CloudError;
 use edgesync_cloud_store::inspect;
@@ -30,11 +30,19 @@ fn database(config: &Path) -> anyhow::Result<Option<PathBuf>> {
 
 const NO_DATABASE: &str = "no database: store.type is \"kubernetes\"; hint: back up the cluster instead";
 
+/// Returns the command that starts the cloud side, in quotes.
+fn start_command() -> &'static str {
+    systemd::advice(Peer::CLOUD.start, Peer::CLOUD.run)
+}
+
 /// Copies the database to a new file; the cloud side may be running.
 pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let Some(path) = database(config)? else { return refused(NO_DATABASE) };
     if fs::symlink_metadata(file).is_ok() {
         return refused(&format!("{} exists; hint: name a new file", file.display()));
+    }
+    if let Some(missing) = missing_database(&path, start_command()) {
+        return refused(&missing);
     }
     let progress = Progress::start("copying the database");
     let result = inspect::backup(&path, file);
@@ -84,6 +92,9 @@ pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
 /// Verifies the whole database; the cloud side may be running.
 pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
     let Some(path) = database(config)? else { return refused(NO_DATABASE) };
+    if let Some(missing) = missing_database(&path, start_command()) {
+        return refused(&missing);
+    }
     let mut out = io::stdout();
     let mut sheet = KeyValueSheet(&mut out);
     sheet.line("database", path.display())?;

@@ -172,7 +172,8 @@ fn the_files_condition_names_an_unreachable_helper() {
     let blocked = Some(FilesFailure::HelperUnreachable);
     let fresh = FilesSummary { rules: 1, blocked, ..FilesSummary::default() }.condition().unwrap();
     assert_eq!((fresh.status, fresh.reason.as_str()), (ConditionStatus::False, "HelperUnreachable"));
-    let expected = "states of objects unknown; rules: 1; helper unreachable, no rule runs; hint: 'edgesync files' on the node";
+    let expected =
+        "states of objects unknown; rules: 1; helper unreachable; hint: 'edgesync check' on the node";
     assert_eq!(fresh.message, expected);
     assert_eq!(FilesSummary::read(&fresh.message), None);
     // Files of an earlier answer stay in effect without the helper.
@@ -180,7 +181,9 @@ fn the_files_condition_names_an_unreachable_helper() {
     let message = later.condition().unwrap().message;
     assert!(message.starts_with("3 of 3 objects") && message.contains("helper unreachable"), "{message}");
     let failed = FilesSummary { blocked: Some(FilesFailure::RequestFailed), ..later };
-    assert_eq!(failed.condition().unwrap().reason, "RuleFailed");
+    let failed = failed.condition().unwrap();
+    assert_eq!(failed.reason, "RuleFailed");
+    assert!(failed.message.ends_with("; hint: 'edgesync files' on the node"), "{}", failed.message);
 }
 
 #[test]
