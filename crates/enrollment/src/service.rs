@@ -87,8 +87,8 @@ impl JoinService {
                         });
                     }
                     Ok((Tcp(_, peer), None)) => {
-                        if let Some(left_out) = overflow_log.line() {
-                            tracing::warn!(%peer, left_out, "too many connections to the join service: connection closed");
+                        if let Some(suppressed) = overflow_log.line() {
+                            tracing::warn!(%peer, suppressed, "too many connections to the join service: connection closed");
                         }
                     }
                     Err(error) => {
@@ -225,9 +225,9 @@ fn reply(answer: Result<Answer>, peer: SocketAddr, is_probe: bool, refusals: &Lo
         Err(status) => {
             if is_probe {
                 tracing::debug!(%peer, "CloudCore probe");
-            } else if let Some(left_out) = refusals.line() {
+            } else if let Some(suppressed) = refusals.line() {
                 let code = status.code;
-                tracing::info!(%peer, code, left_out, "join or renewal refused: {}", status.message.escape_debug());
+                tracing::info!(%peer, code, suppressed, "join or renewal refused: {}", status.message.escape_debug());
             }
             (status.code, "text/plain; charset=utf-8", format!("{}\n", status.message).into_bytes())
         }
