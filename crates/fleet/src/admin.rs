@@ -326,7 +326,7 @@ impl Admin {
             Route::CreateOperator if !self.parts.has_tls_api => {
                 let message = "create operator certificate: api.listen is \"off\", so no address accepts it; hint: set api.listen \
                                and restart the cloud side";
-                Err(Status::new(Reason::NotFound, message))
+                Err(Status::new(Reason::Conflict, message))
             }
             Route::CreateOperator => {
                 let OperatorRequest { user, role, lifetime_seconds } = wanted(body)?;
@@ -425,7 +425,7 @@ impl Extension for Admin {
             return Ok(shown);
         }
         if call.method != Method::Get.as_str() && call.role != Role::Admin {
-            let message = format!("role '{}' is read-only here: requires role 'admin'", call.role);
+            let message = format!("requires role 'admin', have '{}'", call.role);
             return Err(Status::new(Reason::Forbidden, message));
         }
         self.change(route.ok_or_else(Status::no_such_path)?, &call.body).await

@@ -163,15 +163,28 @@ pub(super) async fn operator(command: OperatorCommand, terminal: &mut Terminal<'
             let answer =
                 Fleet::open(server).await?.call(Route::RevokeOperators(&which), &Value::Null).await?;
             let certificates = read::<RevokedOperators>(&answer)?.certificates;
-            writeln!(terminal.out, "operator '{which}': {certificates} certificates revoked")?;
+            writeln!(terminal.out, "operator '{which}': {} revoked", certificates_counted(certificates))?;
         }
     }
     Ok(())
 }
 
+/// Formats a number of certificates: `1 certificate`, `2 certificates`.
+pub(super) fn certificates_counted(number: usize) -> String {
+    format!("{number} certificate{}", if number == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_certificates_have_their_plural() {
+        assert_eq!(
+            [0, 1, 2].map(certificates_counted),
+            ["0 certificates", "1 certificate", "2 certificates"]
+        );
+    }
 
     #[test]
     fn an_output_file_is_made_private() {
