@@ -128,7 +128,8 @@ async fn apply_creates_leaves_unchanged_and_configures() {
     assert!(printed.out().contains("deployment.apps \"d\" deleted\n"), "{}", printed.out());
     let (summary, printed) = deleted(&client, source, false).await;
     assert_eq!((summary.failed, summary.exit_code()), (4, 1));
-    assert!(printed.err().contains("not found (NotFound)"), "{}", printed.err());
+    assert!(printed.err().contains(": configmaps \"b\" not found (NotFound)\n"), "{}", printed.err());
+    assert!(!printed.err().contains("ConfigMap"), "{}", printed.err());
     assert_eq!(deleted(&client, source, true).await.0, Summary { absent: 4, ..Summary::default() });
 }
 

@@ -177,8 +177,11 @@ impl Admin {
     /// Returns the current state of an object.
     async fn object(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Object> {
         let missing = || {
-            let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
-            Status::new(Reason::NotFound, format!("{} '{name}' not found{place}", resource.kind))
+            let mut status = Status::not_found(resource, name);
+            if !namespace.is_empty() {
+                status.message.push_str(&format!(" in namespace {namespace}"));
+            }
+            status
         };
         if let Some((cluster, _)) = self.parts.enrollment_service.enrollment().store().cluster() {
             let found = cluster.get(resource, namespace, name).await;
