@@ -6,7 +6,9 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 
 use serde_json::Value;
 
-use super::args_cloud::{BrokerArgs, KubeconfigArgs, OperatorCommand, ShowArgs, TokenCommand};
+use super::args_cloud::{
+    BrokerArgs, FleetArgs, KubeconfigArgs, OperatorCommand, ServerArgs, ShowArgs, TokenCommand,
+};
 use super::server::{Fleet, body};
 use edgesync_admin::cloud::{
     BrokerConfigRequest, BrokerFiles, NewOperator, NewToken, Operator, OperatorCertificate, OperatorList,
@@ -77,7 +79,9 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
 
 /// Prints the files for a broker, or writes them to a new directory.
 pub(super) async fn broker_config(args: BrokerArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
-    let fleet = Fleet::open(args.server).await?;
+    // A cluster's kubeconfig is refused with the reason: the files need a replica's configuration.
+    let ServerArgs { address, kubeconfig } = args.server;
+    let fleet = Fleet::open(FleetArgs { address, kubeconfig, context: None, namespace: None }).await?;
     let installed = args.installed.clone().or_else(|| args.output.as_ref()?.to_str().map(str::to_owned));
     let request = BrokerConfigRequest {
         broker: args.flavor,
