@@ -200,8 +200,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Returns the labels of the token that the node last joined with, except those that follow from
-    /// its name; `None` if the name was never used.
+    /// Returns the labels of the token that the node last joined with, except those that follow
+    /// from its name; `None` if the name was never used.
     pub(super) fn member_labels(&self, node: &str) -> Result<Option<Labels>, CloudError> {
         let sql = "SELECT text ->> '$.labels' FROM documents WHERE kind = 'member' AND id = ?1";
         let text: Option<Option<String>> =
