@@ -125,7 +125,7 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
     let repaired = match result {
         Ok(repaired) => repaired,
         Err(StoreError::InUse { .. }) => {
-            let stop = systemd::advice("'systemctl stop edgesync'", "stop it");
+            let stop = systemd::advice("'systemctl stop edgesync'", "stop the agent");
             return refused(&format!(
                 "the agent is running; hint: {stop}, or repair through the agent: 'edgesync verify --online'"
             ));

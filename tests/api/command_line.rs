@@ -128,7 +128,8 @@ async fn apply_creates_leaves_unchanged_and_configures() {
     assert!(printed.out().contains("deployment.apps \"d\" deleted\n"), "{}", printed.out());
     let (summary, printed) = deleted(&client, source, false).await;
     assert_eq!((summary.failed, summary.exit_code()), (4, 1));
-    assert!(printed.err().contains("not found (NotFound)"), "{}", printed.err());
+    assert!(printed.err().contains(": configmaps \"b\" not found (NotFound)\n"), "{}", printed.err());
+    assert!(!printed.err().contains("ConfigMap"), "{}", printed.err());
     assert_eq!(deleted(&client, source, true).await.0, Summary { absent: 4, ..Summary::default() });
 }
 
@@ -357,8 +358,8 @@ async fn syncs_are_listed_by_node_as_table_or_yaml() {
     let lines: Vec<String> =
         out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     assert_eq!(lines[0], "NODE KIND NAMESPACE OBJECT VERSION AGE");
-    assert!(lines[1].starts_with("edge-1 ConfigMap lab web 77 "), "{out}");
-    assert!(lines[2].starts_with("edge-1 ConfigMap <none> web 77 "), "{out}");
+    assert!(lines[1].starts_with("edge-1 ConfigMap <none> web 77 "), "{out}");
+    assert!(lines[2].starts_with("edge-1 ConfigMap lab web 77 "), "{out}");
     assert_eq!(lines[3..], ["In sync: yes", "Node: edge-1"]);
     assert_eq!(printed.err(), "No resources found\n", "an answer without records is an empty table");
 }

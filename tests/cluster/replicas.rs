@@ -50,7 +50,7 @@ async fn objects_reach_the_node_and_its_reports_the_cluster<K: ApiServer>() {
             "cm/c0",
             [": desired on node 'edge-1'", "placed by: Placement shop/all", "held at the newest version"],
         ),
-        ("cm/c1", ["ConfigMap 'c1' not found in shop", "", ""]),
+        ("cm/c1", ["configmaps \"c1\" not found in namespace shop", "", ""]),
     ] {
         let mut command = Command::new(edgesync_testkit::programs::cloud());
         command.args(["explain-placement", "edge-1", object, "-n", "shop", "--server"]).arg(&cloud.socket);

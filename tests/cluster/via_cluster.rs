@@ -120,7 +120,7 @@ async fn devices_join_and_are_revoked_via_the_cluster() {
     assert_eq!(setup.says(&["syncs", "-o", "name", "--node", "edge-2"]).await, "");
 
     let revoked = setup.says(&["node", "revoke", "edge-1"]).await;
-    assert!(revoked.starts_with("node 'edge-1': 1 certificates revoked"), "{revoked}");
+    assert!(revoked.starts_with("node 'edge-1': 1 certificate revoked"), "{revoked}");
     eventually("the replica has cut the node", SOON, async || {
         (fleet.cloud.state("edge-1").await == "revoked").then_some(())
     })
@@ -135,7 +135,7 @@ async fn devices_join_and_are_revoked_via_the_cluster() {
     assert_eq!(setup.says(&["token", "revoke", id]).await, format!("token '{id}' revoked"));
     let second = fleet.new_device(&setup.site, "edge-2");
     fails_with(&fleet.join(&second, &token, &[]).await, 1, "revoked");
-    setup.fails(&["token", "revoke", "nothing"], 1, "token not found").await;
+    setup.fails(&["token", "revoke", "nothing"], 1, "token 'nothing' not found").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -243,7 +243,7 @@ async fn kubeconfig_type_is_detected_and_refusals_say_what_to_do() {
     fails_with(&ask(&path, &["nodes", "-n", "edgesync"]).await, 64, "need that of a Kubernetes cluster");
     assert!(setup.says(&["operator", "list"]).await.lines().any(|line| line.starts_with("ada")));
     let revoked = setup.says(&["operator", "revoke", "ada"]).await;
-    assert_eq!(revoked, "operator 'ada': 1 certificates revoked");
+    assert_eq!(revoked, "operator 'ada': 1 certificate revoked");
     eventually("the replica refuses the operator", SOON, async || {
         output_text(&ask(&path, &["nodes"]).await).contains("was revoked").then_some(())
     })

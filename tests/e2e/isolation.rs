@@ -233,7 +233,7 @@ async fn assert_revoked_node_is_refused(scene: &mut Scene) {
     let (link, mut events) = scene.attacker().await;
     let output = scene.fleet.command(&["node", "revoke", "edge-a"]).await;
     assert!(
-        output.status.success() && output_text(&output).contains("1 certificates revoked"),
+        output.status.success() && output_text(&output).contains("1 certificate revoked"),
         "{}",
         output_text(&output)
     );

@@ -221,7 +221,7 @@ async fn operators_authenticate_by_certificate_until_revoked() {
     }
     let revoked = ask(&["operator", "revoke", "ada", "--server", &socket]).await;
     assert!(
-        output_text(&revoked).contains("operator 'ada': 1 certificates revoked"),
+        output_text(&revoked).contains("operator 'ada': 1 certificate revoked"),
         "{}",
         output_text(&revoked)
     );
@@ -241,9 +241,9 @@ async fn operators_authenticate_by_certificate_until_revoked() {
     for words in [
         &["user=\"ada\"", "role=admin", "create", "secrets", "default/by-ada", "code=201"][..],
         &["user=\"ada\"", "create", "placements", "default/everywhere", "code=201"],
-        &["user=\"ada\"", "POST", "tokens", "code=200"],
-        &["user=\"eve\"", "role=view", "POST", "tokens", "code=403"],
-        &["user=\"uid ", "POST", "operators/ada/revoke", "code=200"],
+        &["user=\"ada\"", "create", "tokens", "code=200"],
+        &["user=\"eve\"", "role=view", "create", "tokens", "code=403"],
+        &["user=\"uid ", "create", "operators/ada/revoke", "code=200"],
     ] {
         assert!(has(words), "{words:?} in {audit:#?}");
     }

@@ -185,5 +185,5 @@ async fn explain_placement_says_why_an_object_is_on_a_node() {
         not.contains("Placement plant-0/apart") && not.contains("nodes.names: edge-1 does not match gw-*"),
         "{not}"
     );
-    assert!(explain("cm/nothing").await.contains("ConfigMap 'nothing' not found in plant-0"));
+    assert!(explain("cm/nothing").await.contains("configmaps \"nothing\" not found in namespace plant-0"));
 }

@@ -100,7 +100,7 @@ ${over ? '' : '[[placement]]\nnodes = { names = ["edge-*"] }\nobjects = { namesp
       return existsSync(this.file('cloud.sock')) && this.cloud('page').catch(() => null);
     })).trim();
     const log = await this.log('cloud');
-    this.ports = { broker: /embedded on [\d.]+:(\d+)/.exec(log)[1], api: /cloud side started address=https:\/\/127.0.0.1:(\d+)/.exec(log)[1] };
+    this.ports = { broker: /embedded on [\d.]+:(\d+)/.exec(log)[1], api: /cloud side started api=https:\/\/127.0.0.1:(\d+)/.exec(log)[1] };
   }
 
   async log(name) { return existsSync(this.file(`${name}.log`)) ? readFile(this.file(`${name}.log`), 'utf8') : ''; }

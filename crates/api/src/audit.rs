@@ -60,7 +60,7 @@ impl Actor<'_> {
         let number = |field: &str| body.get(field).and_then(Value::as_u64);
         let broker_updated = body.get("brokerUpdated").and_then(Value::as_bool);
         tracing::info!(
-            target: AUDIT, user, %role, source, verb = method, path, code,
+            target: AUDIT, user, %role, source, verb = verb_of(method), path, code,
             node = text("node"),
             labels = text("labels"),
             uses = number("uses"),
@@ -75,6 +75,15 @@ impl Actor<'_> {
             port = number("port"),
             "audit"
         );
+    }
+}
+
+/// Returns the verb of a method as Kubernetes names it.
+fn verb_of(method: &str) -> String {
+    match method {
+        "POST" => "create".to_owned(),
+        "PUT" => "update".to_owned(),
+        method => method.to_ascii_lowercase(),
     }
 }
 
@@ -98,6 +107,12 @@ fn show(value: &Value) -> Option<String> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn verbs_of_administrative_requests_are_those_of_kubernetes() {
+        let verbs = ["POST", "PUT", "PATCH", "DELETE", "GET"].map(verb_of);
+        assert_eq!(verbs, ["create", "update", "patch", "delete", "get"]);
+    }
 
     #[test]
     fn request_values_are_plain_text_of_limited_length() {

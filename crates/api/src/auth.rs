@@ -87,7 +87,7 @@ impl Peer {
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Tcp(from) | Self::Tls(from) | Self::Certificate { from, .. } => from.to_string(),
-            Self::Unix { .. } => "the socket".to_owned(),
+            Self::Unix { .. } => "unix socket".to_owned(),
         }
     }
 }

@@ -58,7 +58,7 @@ pub enum ListenError {
         source: io::Error,
     },
     /// Another process answers on the socket.
-    #[error("the socket {} is in use by another process; hint: stop it, or choose another path", path.display())]
+    #[error("the socket {} is in use by another process; hint: stop that process, or choose another path", path.display())]
     InUse {
         /// The path of the socket.
         path: PathBuf,

@@ -31,9 +31,9 @@ pub(super) async fn accept(
     tls: &Server,
     log_throttle: &LogThrottle,
 ) -> Option<Secured> {
-    let failed = |why: &dyn std::fmt::Display| {
-        if let Some(left_out) = log_throttle.line() {
-            tracing::info!(peer = %from, %why, left_out, "TLS handshake with an API client failed");
+    let failed = |error: &dyn std::fmt::Display| {
+        if let Some(suppressed) = log_throttle.line() {
+            tracing::info!(peer = %from, %error, suppressed, "TLS handshake with an API client failed");
         }
     };
     let (stream, certificate) = match timeout(HANDSHAKE_TIMEOUT, Box::pin(tls.accept(stream))).await {

@@ -119,9 +119,9 @@ impl<K: Storage, E: Extension> Server<K, E> {
                 }
             };
             let Some(admitted) = admitted else {
-                if let Some(left_out) = limit_log.line() {
+                if let Some(suppressed) = limit_log.line() {
                     let origin = accepted.origin();
-                    tracing::warn!(?origin, left_out, "too many API connections, closing the new one");
+                    tracing::warn!(?origin, suppressed, "too many API connections, closing the new one");
                 }
                 continue;
             };

@@ -241,8 +241,8 @@ fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, permit: Option<adm
 /// Closes a connection without an answer.
 fn too_many(hub: &Hub, peer: SocketAddr) {
     add(&hub.counters.over_limit, 1);
-    if let Some(left_out) = hub.throttles.full.line() {
+    if let Some(suppressed) = hub.throttles.full.line() {
         let limit = hub.options.max_connections;
-        tracing::warn!(%peer, left_out, limit, "connection limit reached, connection closed");
+        tracing::warn!(%peer, suppressed, limit, "connection limit reached, connection closed");
     }
 }

@@ -123,8 +123,8 @@ pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, p
 
 fn refused(hub: &Hub, peer: SocketAddr, problem: &str) {
     add(&hub.counters.refused, 1);
-    if let Some(left_out) = hub.throttles.refused.line() {
-        tracing::info!(%peer, problem, left_out, "connection refused");
+    if let Some(suppressed) = hub.throttles.refused.line() {
+        tracing::info!(%peer, error = problem, suppressed, "connection refused");
     }
 }
 
@@ -202,8 +202,8 @@ async fn read_connect<S: AsyncRead + AsyncWrite + Unpin>(
         Err(refusal) => {
             if refusal.impostor {
                 add(&hub.counters.identity, 1);
-                if let Some(left_out) = hub.throttles.impostor.line() {
-                    tracing::warn!(%peer, reason = ?refusal.reason, left_out, "client claims another node's name");
+                if let Some(suppressed) = hub.throttles.impostor.line() {
+                    tracing::warn!(%peer, reason = ?refusal.reason, suppressed, "client claims another node's name");
                 }
             }
             answer(stream, &refusal.connack()).await;
@@ -251,9 +251,9 @@ async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) 
         hub.registry.register(&admitted.node, down.into(), admitted.max_packet, revocations)
     else {
         add(&hub.counters.refused, 1);
-        if let Some(left_out) = hub.session_lines.line() {
+        if let Some(suppressed) = hub.session_lines.line() {
             let node = &admitted.node;
-            tracing::info!(%node, %peer, left_out, "certificate revoked during handshake: client asked to retry");
+            tracing::info!(%node, %peer, suppressed, "certificate revoked during handshake: client asked to retry");
         }
         let refusal =
             Refusal::new(ConnectReturnCode::ServerBusy, "certificate revoked during handshake: retry");
@@ -265,8 +265,8 @@ async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) 
     }
     if let Some(previous) = previous {
         add(&hub.counters.taken_over, 1);
-        if let Some(left_out) = hub.session_lines.line() {
-            tracing::warn!(node = %session.node, %peer, left_out, "session taken over by a newer connection");
+        if let Some(suppressed) = hub.session_lines.line() {
+            tracing::warn!(node = %session.node, %peer, suppressed, "session taken over by a newer connection");
         }
         // The cloud must observe the end of the old connection before the start of the new one.
         previous.ended().await;
@@ -281,9 +281,9 @@ async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) 
         return;
     }
     add(&hub.counters.connected, 1);
-    if let Some(left_out) = hub.session_lines.line() {
+    if let Some(suppressed) = hub.session_lines.line() {
         let (node, connection) = (&session.node, session.connection);
-        tracing::info!(%node, %peer, connection, left_out, "node connected");
+        tracing::info!(%node, %peer, connection, suppressed, "node connected");
     }
     let mut exchange = Exchange::new(hub, &session, stream, frames, &admitted, identity.until());
     let ended = exchange.run().await;
@@ -305,9 +305,9 @@ async fn finish(hub: &Hub, session: &Arc<Session>, ended: &Ended, will: Option<W
         DisconnectReason::Protocol(_) | DisconnectReason::Limit(_) => add(&counters.malformed, 1),
         _ => {}
     }
-    if let Some(left_out) = hub.session_lines.line() {
-        let (node, connection, why) = (&session.node, session.connection, &ended.why);
-        tracing::info!(%node, connection, %why, left_out, "node disconnected");
+    if let Some(suppressed) = hub.session_lines.line() {
+        let (node, connection, reason) = (&session.node, session.connection, &ended.why);
+        tracing::info!(%node, connection, %reason, suppressed, "node disconnected");
     }
     let node = session.node.clone();
     if let Some(will) = will.filter(|_| ended.will) {

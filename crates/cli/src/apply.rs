@@ -176,7 +176,8 @@ async fn process_sources(
         }
     }
     if objects == 0 && run.summary.failed == 0 {
-        run.fail(&CliError::Manifest(ManifestError::Nothing(sources.join(", "))))?;
+        let shown: Vec<&str> = sources.iter().map(|source| manifest::shown(source)).collect();
+        run.fail(&CliError::Manifest(ManifestError::Nothing(shown.join(", "))))?;
     }
     let Run { summary, progress, terminal } = run;
     drop(progress);
@@ -241,8 +242,7 @@ impl Run<'_, '_> {
             Err(error @ CliError::Client(ClientError::Connect { .. })) => return Err(error),
             Err(error) => {
                 let (message, object) = (describe(&error), format!("{kind} \"{name}\""));
-                // The server's message may name the object already.
-                return match message.starts_with(&object) {
+                return match names_object(&message, &name) {
                     true => self.print_error(&format!("{origin}: {message}")),
                     false => self.print_error(&format!("{origin}: {object}: {message}")),
                 };
@@ -266,6 +266,12 @@ impl Run<'_, '_> {
         *count += 1;
         self.print(&line)
     }
+}
+
+/// Returns whether a server's message begins with the object: `configmaps "a" not found`.
+fn names_object(message: &str, name: &str) -> bool {
+    let rest = message.split_once(" \"").and_then(|(kind, rest)| (!kind.contains(' ')).then_some(rest));
+    rest.and_then(|rest| rest.strip_prefix(name)).is_some_and(|rest| rest.starts_with('"'))
 }
 
 /// Formats an error; the API's message already names the fields.
@@ -366,6 +372,15 @@ async fn remove(client: &Client, target: &Target, ignore_not_found: bool) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_that_begin_with_the_object_need_no_prefix() {
+        assert!(names_object("configmaps \"a\" not found (NotFound)", "a"));
+        assert!(names_object("Deployment \"a\" is invalid: spec: Required value (Invalid)", "a"));
+        assert!(!names_object("configmaps \"ab\" not found (NotFound)", "a"));
+        assert!(!names_object("Operation cannot be fulfilled on configmaps \"a\": x (Conflict)", "a"));
+        assert!(!names_object("kind not served (NotFound)", "a"));
+    }
 
     #[test]
     fn objects_are_named_as_in_kubectl() {

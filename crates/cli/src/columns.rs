@@ -89,6 +89,9 @@ const SYNC: [Column; 8] = [
     AGE,
 ];
 
+/// Order of the rows of ObjectSyncs: by node, namespace, name and kind of the synced object.
+pub(super) const SYNC_ORDER: [usize; 4] = [0, 2, 3, 1];
+
 /// Returns the columns of a kind, with the namespace if several are shown.
 pub(super) fn columns(resource: &Resource, all_namespaces: bool, is_wide: bool) -> Vec<Column> {
     let mut columns = Vec::new();

@@ -8,11 +8,11 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::apply::{DEFAULT_NAMESPACE, short_name};
-use super::columns::columns;
+use super::columns::{SYNC_ORDER, columns};
 use super::output::{Output, Table, render};
 use super::{CliError, Kinds, Terminal};
 use edgesync_api::{Client, Format, ListWriter, PAGE_ROWS, collection_path, encode, object_path};
-use edgesync_object::{Resource, Scope};
+use edgesync_object::{Resource, Scope, objectsync};
 
 /// A query for objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -270,7 +270,14 @@ impl<'a> View<'a> {
     /// Returns the rest of the output.
     pub(super) fn end(mut self) -> Result<String, CliError> {
         match &mut self.format {
-            OutputFormat::Table(table, _) if !table.is_empty() => Ok(table.render()),
+            OutputFormat::Table(table, _) if !table.is_empty() => {
+                if objectsync::is_sync_record(self.resource) {
+                    // Their own order is that of UIDs. Those that a node synthesizes have no age.
+                    table.sort_by(&SYNC_ORDER);
+                    table.remove_if_unknown("AGE");
+                }
+                Ok(table.render())
+            }
             OutputFormat::Table(..) | OutputFormat::Names => Ok(String::new()),
             OutputFormat::List(writer) => {
                 let metadata: Map<_, _> =

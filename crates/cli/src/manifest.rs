@@ -28,12 +28,17 @@ pub struct Origin {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, document {}", self.file, self.document)?;
+        write!(f, "{}, document {}", shown(&self.file), self.document)?;
         match self.item {
             Some(item) => write!(f, ", item {item}"),
             None => Ok(()),
         }
     }
+}
+
+/// Returns the name of a source for people.
+pub(super) fn shown(file: &str) -> &str {
+    if file == "-" { "standard input" } else { file }
 }
 
 /// An object of a manifest, with `apiVersion`, `kind` and `metadata.name`.
@@ -54,10 +59,10 @@ pub struct Manifest {
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// A file or directory cannot be read.
-    #[error("read {file}")]
+    #[error("read {}", shown(.file))]
     Read { file: String, source: io::Error },
     /// A file is larger than the limit.
-    #[error("{file} is larger than {MAX_FILE} bytes; hint: split it")]
+    #[error("{} is larger than {MAX_FILE} bytes; hint: split it", shown(.file))]
     TooLarge { file: String },
     /// A directory contains no manifests.
     #[error("no .yaml, .yml or .json files in {directory}")]
@@ -260,6 +265,8 @@ mod tests {
         assert_eq!(lines[3], "dir/f.yaml, document 4: document is not an object");
         assert_eq!(lines[4], "5: ConfigMap/b");
         assert_eq!(lines.len(), 5);
+        let typed = self::lines("-", "kind: ConfigMap\n");
+        assert_eq!(typed, ["standard input, document 1: apiVersion: is required"]);
     }
 
     #[test]
@@ -281,6 +288,6 @@ mod tests {
     fn non_text_file_is_refused_by_name() {
         let mut input: &[u8] = b"\xff\xfe";
         let error = read(Path::new("-"), &mut input).unwrap_err();
-        assert_eq!(error.to_string(), "read -");
+        assert_eq!(error.to_string(), "read standard input");
     }
 }

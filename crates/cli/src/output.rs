@@ -68,6 +68,25 @@ impl Table {
         self.rows.push(cells.into_iter().map(plain).take(self.headers.len()).collect());
     }
 
+    /// Sorts the rows by the cells of some columns, the first of which counts most.
+    pub(super) fn sort_by(&mut self, columns: &[usize]) {
+        self.rows.sort_by(|a, b| {
+            let others = columns.iter().map(|column| b.get(*column));
+            columns.iter().map(|column| a.get(*column)).cmp(others)
+        });
+    }
+
+    /// Removes a column of times if none of them is known.
+    pub(super) fn remove_if_unknown(&mut self, header: &str) {
+        let Some(at) = self.headers.iter().position(|other| other == header) else { return };
+        if self.rows.iter().all(|row| row.get(at).is_some_and(|cell| cell == UNKNOWN)) {
+            self.headers.remove(at);
+            for row in &mut self.rows {
+                row.remove(at);
+            }
+        }
+    }
+
     /// Returns whether the table has no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -253,6 +272,21 @@ mod tests {
         table.row(["ä".into(), "12".into(), String::new()]);
         let expected = "NAME               DATA   AGE\nkube-root-ca.crt   1      4d\nä                  12\n";
         assert_eq!(table.render(), expected);
+    }
+
+    #[test]
+    fn rows_are_sorted_by_columns_and_unknown_ages_left_out() {
+        let mut table = Table::new(["NODE", "OBJECT", "AGE"]);
+        for (node, object) in [("b", "x"), ("a", "z"), ("a", "y")] {
+            table.row([node.into(), object.into(), UNKNOWN.into()]);
+        }
+        table.sort_by(&[0, 1]);
+        let mut known = table.clone();
+        table.remove_if_unknown("AGE");
+        assert_eq!(table.render(), "NODE   OBJECT\na      y\na      z\nb      x\n");
+        known.row(["c".into(), "x".into(), "5s".into()]);
+        known.remove_if_unknown("AGE");
+        assert!(known.render().starts_with("NODE   OBJECT   AGE\n"), "{}", known.render());
     }
 
     #[test]

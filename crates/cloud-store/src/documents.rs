@@ -11,7 +11,7 @@ use rusqlite::{OptionalExtension, Row};
 
 use super::objects::{Tx, find, parse, resource_id};
 use super::{CloudError, CloudStore, check_node, leases};
-use edgesync_object::node_labels::assign_labels;
+use edgesync_object::node_labels::{assign_labels, labels_by_name};
 use edgesync_object::{Labels, NodeName, Resource};
 use edgesync_store::StoreError;
 
@@ -200,15 +200,20 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Returns the labels of the token that the node last joined with; `None` if the name was never
-    /// used.
+    /// Returns the labels of the token that the node last joined with, except those that follow
+    /// from its name; `None` if the name was never used.
     pub(super) fn member_labels(&self, node: &str) -> Result<Option<Labels>, CloudError> {
         let sql = "SELECT text ->> '$.labels' FROM documents WHERE kind = 'member' AND id = ?1";
         let text: Option<Option<String>> =
             self.conn.prepare_cached(sql)?.query_row([node], |row| row.get(0)).optional()?;
         let Some(text) = text.flatten() else { return Ok(None) };
-        let damaged = |error| StoreError::corrupt(format!("labels of the member '{node}': {error}")).into();
-        serde_json::from_str(&text).map(Some).map_err(damaged)
+        let damaged = |error: serde_json::Error| {
+            CloudError::from(StoreError::corrupt(format!("labels of the member '{node}': {error}")))
+        };
+        let mut labels: Labels = serde_json::from_str(&text).map_err(damaged)?;
+        let by_name = labels_by_name(node);
+        labels.retain(|key, _| !by_name.contains_key(key));
+        Ok(Some(labels))
     }
 
     pub(super) fn was_removed(&self, node: &str) -> rusqlite::Result<bool> {

@@ -214,7 +214,7 @@ async fn serve<S: Source, K: Storage, T>(
     }
     let joins = enrollment_tasks.address.map_or_else(|| "off".to_owned(), |address| address.to_string());
     let address = address.map_or_else(|| "off".to_owned(), |address| address.to_string());
-    tracing::info!(%address, broker, joining = joins, store = display_name, "cloud side started");
+    tracing::info!(api = %address, broker, joining = joins, store = display_name, "cloud side started");
     let running = format!("API on {address}, broker {broker}");
     let reading = "loading placement index";
     probes.readiness().set(Some(reading.to_owned()));

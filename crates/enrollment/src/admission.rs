@@ -12,6 +12,7 @@ use crate::membership::{CertificateRecord, EnrollmentRefusal, TokenRecord};
 use edgesync_object::Labels;
 use edgesync_object::name::{check_label_key, check_label_value, check_subdomain};
 use edgesync_object::status::{Reason, Result, Status};
+use edgesync_object::time::duration;
 use edgesync_transport::tls;
 
 /// Time to live of a token.
@@ -39,7 +40,8 @@ impl Enrollment {
         }
         check_labels(&labels)?;
         if !TTL.contains(&ttl) {
-            return Err(Status::bad_request("time to live of a token must be 1 minute to 10 years"));
+            let ttl = duration(i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX));
+            return Err(Status::bad_request(format!("ttl {ttl}: must be 1 minute to 10 years")));
         }
         if !USES.contains(&uses) {
             return Err(Status::bad_request("uses of a token must be 1 to 1,000,000"));
@@ -80,7 +82,7 @@ impl Enrollment {
     pub async fn revoke_token(&self, id: &str) -> Result<bool> {
         let known = self.membership.revoke_token(id, now()).await?;
         known.ok_or_else(|| {
-            let message = "token not found; hint: 'edgesync-cloud token list' lists all ids";
+            let message = format!("token '{id}' not found; hint: 'edgesync-cloud token list'");
             Status::new(Reason::NotFound, message)
         })
     }

@@ -189,7 +189,9 @@ pub(super) fn check_found(which: &str, revoked: usize) -> Result<usize> {
     if revoked > 0 {
         return Ok(revoked);
     }
-    let message = format!("no valid operator certificate with the name or serial number '{which}'");
+    let message = format!(
+        "no valid operator certificate with the name or serial number '{which}'; hint: 'edgesync-cloud operator list'"
+    );
     Err(Status::new(Reason::NotFound, message))
 }
 

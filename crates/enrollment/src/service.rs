@@ -87,8 +87,8 @@ impl JoinService {
                         });
                     }
                     Ok((Tcp(_, peer), None)) => {
-                        if let Some(left_out) = overflow_log.line() {
-                            tracing::warn!(%peer, left_out, "too many connections to the join service: connection closed");
+                        if let Some(suppressed) = overflow_log.line() {
+                            tracing::warn!(%peer, suppressed, "too many connections to the join service: connection closed");
                         }
                     }
                     Err(error) => {
@@ -218,16 +218,16 @@ fn reply(answer: Result<Answer>, peer: SocketAddr, is_probe: bool, refusals: &Lo
     let (code, media, body) = match answer {
         Ok(answer) => (200, answer.media, answer.body),
         Err(status) if status.code >= 500 => {
-            tracing::error!(%peer, "request to the join service failed: {}", status.message.escape_debug());
+            tracing::error!(%peer, "request to the join service failed: {}", printable(&status.message));
             let message = "internal error of the cloud side, see its log; try again\n";
             (status.code, "text/plain; charset=utf-8", message.into())
         }
         Err(status) => {
             if is_probe {
                 tracing::debug!(%peer, "CloudCore probe");
-            } else if let Some(left_out) = refusals.line() {
+            } else if let Some(suppressed) = refusals.line() {
                 let code = status.code;
-                tracing::info!(%peer, code, left_out, "join or renewal refused: {}", status.message.escape_debug());
+                tracing::info!(%peer, code, suppressed, "join or renewal refused: {}", printable(&status.message));
             }
             (status.code, "text/plain; charset=utf-8", format!("{}\n", status.message).into_bytes())
         }
@@ -240,4 +240,27 @@ fn reply(answer: Result<Answer>, peer: SocketAddr, is_probe: bool, refusals: &Lo
         _ => {}
     }
     HttpResponse { code, headers, body }
+}
+
+/// Returns text for one line of the log: control characters are escaped, quotes stay.
+fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c.is_control() {
+            true => shown.extend(c.escape_default()),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_logged_on_one_line_with_plain_quotes() {
+        assert_eq!(printable("hint: 'token create' \"a\""), "hint: 'token create' \"a\"");
+        assert_eq!(printable("ä\n\x1b[1m"), "ä\\n\\u{1b}[1m");
+    }
 }

@@ -136,7 +136,9 @@ async fn refused_tokens_say_what_to_do() {
     assert!(!service.enrollment().revoke_token(&revoked.record.id).await.unwrap());
     let jwt = revoked.token.split_once('.').unwrap().1;
     assert_eq!(refused(service.join(jwt, "a", &csr).await, "revoked; hint: create a new one"), 401);
-    assert_eq!(service.enrollment().revoke_token("none").await.unwrap_err().code, 404);
+    let unknown = service.enrollment().revoke_token("none").await.unwrap_err();
+    assert_eq!(unknown.code, 404);
+    assert_eq!(unknown.message, "token 'none' not found; hint: 'edgesync-cloud token list'");
     let once = fixture.token(None, 1).await;
     service.join(&once, "a", &csr).await.unwrap();
     assert_eq!(refused(service.join(&once, "b", &request("b")).await, "token used up"), 401);
@@ -313,6 +315,8 @@ async fn tokens_have_limits() {
     for (ttl, uses) in [(Duration::from_secs(59), 1), (days(3654), 1), (HOUR, 0), (HOUR, 1_000_001)] {
         assert_eq!(create(ttl, uses).await.err().unwrap().code, 400, "{ttl:?} {uses}");
     }
+    let short = create(Duration::from_secs(59), 1).await.err().unwrap();
+    assert_eq!(short.message, "ttl 59s: must be 1 minute to 10 years");
     assert_eq!(
         fixture
             .service
@@ -363,7 +367,9 @@ async fn operators_are_recorded_and_revoked_one_by_one() {
     assert_eq!(roles(service), [Some(Role::Admin), None, Some(Role::Edit)]);
     assert_eq!(service.revoke_operators("bob").await.unwrap(), 1);
     for unknown in ["bob", "eve", ""] {
-        assert_eq!(service.revoke_operators(unknown).await.unwrap_err().code, 404, "{unknown}");
+        let refused = service.revoke_operators(unknown).await.unwrap_err();
+        assert_eq!(refused.code, 404, "{unknown}");
+        assert!(refused.message.ends_with("; hint: 'edgesync-cloud operator list'"), "{refused:?}");
     }
     let fixture = fixture.reopen(|_| {}).await;
     assert_eq!(roles(&fixture.service), [Some(Role::Admin), None, None]);

@@ -177,8 +177,11 @@ impl Admin {
     /// Returns the current state of an object.
     async fn object(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Object> {
         let missing = || {
-            let place = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
-            Status::new(Reason::NotFound, format!("{} '{name}' not found{place}", resource.kind))
+            let mut status = Status::not_found(resource, name);
+            if !namespace.is_empty() {
+                status.message.push_str(&format!(" in namespace {namespace}"));
+            }
+            status
         };
         if let Some((cluster, _)) = self.parts.enrollment_service.enrollment().store().cluster() {
             let found = cluster.get(resource, namespace, name).await;
@@ -326,7 +329,7 @@ impl Admin {
             Route::CreateOperator if !self.parts.has_tls_api => {
                 let message = "create operator certificate: api.listen is \"off\", so no address accepts it; hint: set api.listen \
                                and restart the cloud side";
-                Err(Status::new(Reason::NotFound, message))
+                Err(Status::new(Reason::Conflict, message))
             }
             Route::CreateOperator => {
                 let OperatorRequest { user, role, lifetime_seconds } = wanted(body)?;
@@ -425,7 +428,7 @@ impl Extension for Admin {
             return Ok(shown);
         }
         if call.method != Method::Get.as_str() && call.role != Role::Admin {
-            let message = format!("role '{}' is read-only here: requires role 'admin'", call.role);
+            let message = format!("requires role 'admin', have '{}'", call.role);
             return Err(Status::new(Reason::Forbidden, message));
         }
         self.change(route.ok_or_else(Status::no_such_path)?, &call.body).await

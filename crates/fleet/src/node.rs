@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use super::metrics::NodeNumbers;
 use edgesync_admin::agent::RejectedObject;
 use edgesync_admin::cloud::{HeldBackObject, NodeCounters, ServedNode, state};
+use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, ObjectRef, ResourceVersion};
 use edgesync_placement::{OnNode, Placed, Unread};
 use edgesync_protocol::cloud::{CloudMachine, CloudPhase, Desired, DesiredState, RecordBatch};
@@ -141,9 +142,9 @@ impl Node {
             state: self.shown_state(is_registered).to_owned(),
             ready,
             labels: None,
-            last_renewal: renewed.map(|at| at.to_string()),
+            last_renewal: renewed.map(rfc3339),
             agent_version: self.reported.agent.clone(),
-            last_report: self.reported.last_report.map(|at| at.to_string()),
+            last_report: self.reported.last_report.map(rfc3339),
             objects: machine.recorded_tally().count,
             desired: self.progress.desired(),
             pending: machine.pending(),

@@ -231,9 +231,9 @@ impl<'a> Exchange<'a> {
         let node = &self.session.node;
         let Some(target) = access::may_publish(&self.hub.options.topics, node, topic) else {
             add(&self.hub.counters.unauthorized, 1);
-            if let Some(left_out) = self.hub.throttles.topic.line() {
+            if let Some(suppressed) = self.hub.throttles.topic.line() {
                 let topic: String = topic.chars().take(64).collect();
-                tracing::warn!(%node, ?topic, left_out, "publish to a foreign topic refused");
+                tracing::warn!(%node, ?topic, suppressed, "publish to a foreign topic refused");
             }
             return self.acknowledge(id, PubAckReason::NotAuthorized);
         };
@@ -244,8 +244,8 @@ impl<'a> Exchange<'a> {
         if publish.retain && channel == Channel::Presence {
             let kept = self.hub.registry.retain_presence(node, &publish.payload);
             if kept != Retained::Kept {
-                if let Some(left_out) = self.hub.throttles.presence.line() {
-                    tracing::warn!(%node, ?kept, left_out, "presence not retained");
+                if let Some(suppressed) = self.hub.throttles.presence.line() {
+                    tracing::warn!(%node, ?kept, suppressed, "presence not retained");
                 }
                 return self.acknowledge(id, PubAckReason::QuotaExceeded);
             }

@@ -78,3 +78,24 @@ async fn the_labels_of_a_member_are_those_of_its_node_from_the_same_commit_on() 
     let late = store.put_document(Document { kind: "member", ..late }, NodeEffect::Delete).await.unwrap();
     assert_eq!((late, given(store).await), (None, labels("west")));
 }
+
+#[tokio::test]
+async fn hostname_label_is_the_name_of_the_node_not_the_tokens() {
+    let Fixture { store, .. } = &fixture();
+    let join = async |site: &str| {
+        let member = json!({"labels": {"kubernetes.io/hostname": "evil", "site": site}});
+        assert!(put_member(store, "a", member, NodeEffect::Label).await.unwrap());
+    };
+    let shown = async || {
+        let labels = object(&store.get(kind("nodes").key("", "a")).await.unwrap()).labels();
+        (labels["kubernetes.io/hostname"].clone(), labels["site"].clone())
+    };
+    join("north").await;
+    let report = Some(serde_json::from_value(json!({})).unwrap());
+    let says = NodeChange { node: node_name("a"), report, conditions: Vec::new() };
+    store.change_nodes(vec![says]).await.unwrap();
+    assert_eq!(shown().await, ("a".to_owned(), "north".to_owned()));
+    // The node exists when it joins again.
+    join("west").await;
+    assert_eq!(shown().await, ("a".to_owned(), "west".to_owned()));
+}

@@ -337,7 +337,7 @@ pub struct BrokerArgs {
     #[arg(long, default_value_t = 8883)]
     pub port: u16,
     #[command(flatten)]
-    pub server: FleetArgs,
+    pub server: ServerArgs,
 }
 
 /// The commands of `operator`.
@@ -483,6 +483,16 @@ mod tests {
             let words = [&["edgesync-cloud", "nodes"], wrong].concat();
             assert!(CloudArgs::try_parse_from(&words).is_err(), "{words:?}");
         }
+    }
+
+    #[test]
+    fn broker_config_takes_no_context_of_a_cluster() {
+        let words = ["edgesync-cloud", "broker-config", "emqx", "--kubeconfig", "a"];
+        assert!(CloudArgs::try_parse_from(words).is_ok());
+        assert!(CloudArgs::try_parse_from([&words[..], &["--context", "c"]].concat()).is_err());
+        let mut command = CloudArgs::command();
+        let help = command.find_subcommand_mut("broker-config").unwrap().render_long_help().to_string();
+        assert!(!help.contains("Kubernetes"), "{help}");
     }
 
     #[test]

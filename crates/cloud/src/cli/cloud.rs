@@ -174,8 +174,8 @@ fn done(
         }
         NodeAction::Remove => format!("node '{node}' already removed"),
         NodeAction::Admit if request.broker_updated => format!(
-            "node '{node}': {} revoked certificates recorded as refused by the broker",
-            read::<RevokedCertificates>(answer)?.certificates
+            "node '{node}': {} recorded as refused by the broker",
+            enrollment::certificates_counted(read::<RevokedCertificates>(answer)?.certificates)
         ),
         NodeAction::Admit if read::<Admitted>(answer)?.admitted => {
             format!("node '{node}' admitted; it reconnects within an hour")
@@ -183,10 +183,11 @@ fn done(
         NodeAction::Admit => format!("node '{node}' was not removed"),
         NodeAction::Forget => format!("node '{node}' forgotten; any device may join under this name"),
         NodeAction::Revoke => format!(
-            "node '{node}': {certificates} certificates revoked; it needs a new token for its name to return\n\
+            "node '{node}': {certificates} revoked; it needs a new token for its name to return\n\
              hint: with an external broker, install the new revocation list ('edgesync-cloud broker-config'), then run \
              'edgesync-cloud node admit {node} --broker-updated'",
-            certificates = read::<RevokedCertificates>(answer)?.certificates
+            certificates =
+                enrollment::certificates_counted(read::<RevokedCertificates>(answer)?.certificates)
         ),
     })
 }

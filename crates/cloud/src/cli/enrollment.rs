@@ -6,7 +6,9 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 
 use serde_json::Value;
 
-use super::args_cloud::{BrokerArgs, KubeconfigArgs, OperatorCommand, ShowArgs, TokenCommand};
+use super::args_cloud::{
+    BrokerArgs, FleetArgs, KubeconfigArgs, OperatorCommand, ServerArgs, ShowArgs, TokenCommand,
+};
 use super::server::{Fleet, body};
 use edgesync_admin::cloud::{
     BrokerConfigRequest, BrokerFiles, NewOperator, NewToken, Operator, OperatorCertificate, OperatorList,
@@ -77,7 +79,9 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
 
 /// Prints the files for a broker, or writes them to a new directory.
 pub(super) async fn broker_config(args: BrokerArgs, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
-    let fleet = Fleet::open(args.server).await?;
+    // A cluster's kubeconfig is refused with the reason: the files need a replica's configuration.
+    let ServerArgs { address, kubeconfig } = args.server;
+    let fleet = Fleet::open(FleetArgs { address, kubeconfig, context: None, namespace: None }).await?;
     let installed = args.installed.clone().or_else(|| args.output.as_ref()?.to_str().map(str::to_owned));
     let request = BrokerConfigRequest {
         broker: args.flavor,
@@ -163,15 +167,28 @@ pub(super) async fn operator(command: OperatorCommand, terminal: &mut Terminal<'
             let answer =
                 Fleet::open(server).await?.call(Route::RevokeOperators(&which), &Value::Null).await?;
             let certificates = read::<RevokedOperators>(&answer)?.certificates;
-            writeln!(terminal.out, "operator '{which}': {certificates} certificates revoked")?;
+            writeln!(terminal.out, "operator '{which}': {} revoked", certificates_counted(certificates))?;
         }
     }
     Ok(())
 }
 
+/// Formats a number of certificates: `1 certificate`, `2 certificates`.
+pub(super) fn certificates_counted(number: usize) -> String {
+    format!("{number} certificate{}", if number == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_certificates_have_their_plural() {
+        assert_eq!(
+            [0, 1, 2].map(certificates_counted),
+            ["0 certificates", "1 certificate", "2 certificates"]
+        );
+    }
 
     #[test]
     fn an_output_file_is_made_private() {

@@ -72,7 +72,7 @@ pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let (report, aside) = match result {
         Ok(restored) => restored,
         Err(CloudError::Store(StoreError::InUse { .. })) => {
-            let stop = systemd::advice("'systemctl stop edgesync-cloud'", "stop it");
+            let stop = systemd::advice("'systemctl stop edgesync-cloud'", "stop the cloud side");
             return refused(&format!("the cloud side is running; hint: {stop}"));
         }
         Err(error) => return refused(&format!("restore {}: {}", file.display(), chain(&error))),

@@ -281,7 +281,7 @@ impl<S: Source> Fleet<S> {
 fn log_notice(node: &NodeName, notice: &CloudNotice) {
     match notice {
         CloudNotice::Welcomed { pending, held } => {
-            tracing::info!(node = node.as_str(), pending, held, "welcomed");
+            tracing::info!(node = node.as_str(), pending, held, "session established");
         }
         CloudNotice::EpochChanged { from, to } => {
             tracing::warn!(node = node.as_str(), %from, %to, "node has a new database");

@@ -325,10 +325,11 @@ fn changed(old: Option<Object>, change: &NodeChange, member_labels: Labels, now:
     let is_new = old.is_none();
     let mut node = old.unwrap_or_else(|| new_node(&change.node));
     if is_new || change.report.is_some() {
-        let mut labels = labels_by_name(&change.node);
+        let mut labels = Labels::new();
         if !has_reported(&node) {
             labels.extend(member_labels);
         }
+        labels.extend(labels_by_name(&change.node));
         labels.insert(MARK.to_owned(), MARKED.to_owned());
         if is_new {
             labels.insert(ROLE.to_owned(), String::new());

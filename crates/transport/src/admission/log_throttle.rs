@@ -1,4 +1,4 @@
-//! Limits log lines that peers can cause, and counts those left out.
+//! Limits log lines that peers can cause, and counts those suppressed.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub struct LogThrottle {
 struct State {
     since: Instant,
     written: u32,
-    left_out: u64,
+    suppressed: u64,
 }
 
 impl Default for LogThrottle {
@@ -41,20 +41,21 @@ impl LogThrottle {
         Self { most, state: Mutex::new(None) }
     }
 
-    /// Returns the number of lines left out before this one; `None` if this line is over the limit.
-    pub fn line(&self) -> Option<u64> {
+    /// Returns whether a line may be written: `None` if it is over the limit, else the number of
+    /// lines suppressed before it, if there are any, for the field `suppressed` of the line.
+    pub fn line(&self) -> Option<Option<u64>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         match &mut *state {
             Some(state) if now.duration_since(state.since) < EVERY => {
                 let is_written = state.written < self.most;
                 state.written += u32::from(is_written);
-                state.left_out += u64::from(!is_written);
-                is_written.then_some(0)
+                state.suppressed += u64::from(!is_written);
+                is_written.then_some(None)
             }
             state => {
-                let before = state.replace(State { since: now, written: 1, left_out: 0 });
-                Some(before.map_or(0, |before| before.left_out))
+                let before = state.replace(State { since: now, written: 1, suppressed: 0 });
+                Some(before.map(|before| before.suppressed).filter(|suppressed| *suppressed > 0))
             }
         }
     }
@@ -71,7 +72,9 @@ mod tests {
             let written = (0..1000).filter(|_| seldom.line().is_some()).count();
             assert_eq!(written, most as usize);
             tokio::time::advance(EVERY).await;
-            assert_eq!(seldom.line(), Some(1000 - u64::from(most)));
+            assert_eq!(seldom.line(), Some(Some(1000 - u64::from(most))));
+            tokio::time::advance(EVERY).await;
+            assert_eq!(seldom.line(), Some(None), "none was suppressed");
         }
     }
 }

@@ -76,9 +76,9 @@ impl Exchange<'_> {
             Err(WireError::TooLarge { size, limit }) => {
                 // MQTT: to this client the message does not exist.
                 self.outgoing.acknowledge(id, now);
-                if let Some(left_out) = self.hub.throttles.large.line() {
+                if let Some(suppressed) = self.hub.throttles.large.line() {
                     let node = &self.session.node;
-                    tracing::warn!(%node, size, limit, left_out, "message dropped: exceeds the packet limit of the client");
+                    tracing::warn!(%node, size, limit, suppressed, "message dropped: exceeds the packet limit of the client");
                 }
                 Ok(())
             }
@@ -109,9 +109,9 @@ impl Exchange<'_> {
             let (code, answer) = self.subscriptions.add(&self.hub.options.topics, node, filter);
             if code == SubscribeReasonCode::NotAuthorized {
                 add(&self.hub.counters.unauthorized, 1);
-                if let Some(left_out) = self.hub.throttles.filter.line() {
+                if let Some(suppressed) = self.hub.throttles.filter.line() {
                     let filter: String = path.chars().take(64).collect();
-                    tracing::warn!(%node, ?filter, left_out, "subscription to a foreign filter refused");
+                    tracing::warn!(%node, ?filter, suppressed, "subscription to a foreign filter refused");
                 }
             }
             codes.push(code);

@@ -65,6 +65,14 @@ async fn a_new_node_is_ours_and_takes_no_pods() {
     assert_eq!(at(&node, "/status/conditions/0/status"), "True");
 }
 
+#[test]
+fn hostname_label_is_the_name_of_the_node_not_the_tokens() {
+    let member = labels(&[("kubernetes.io/hostname", "evil"), ("site", "a")]);
+    let node = changed(None, &reported("edge-1", "1Gi"), member, Timestamp::now());
+    let shown = node.labels();
+    assert_eq!((&*shown["kubernetes.io/hostname"], &*shown["site"]), ("edge-1", "a"));
+}
+
 #[tokio::test]
 async fn the_node_of_a_kubelet_is_refused_and_unchanged() {
     let rig = Rig::start().await;
