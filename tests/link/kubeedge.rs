@@ -90,7 +90,7 @@ async fn message_above_the_limit_closes_with_both_sizes() {
     connected(&mut events).await;
     // Refused by the length in its header, before any payload.
     peer.raw(&encoded(true, TEXT, &[0; 70_000])[..10]).await;
-    let detail = "a message of 70000 bytes or more came, the limit is 10000".to_owned();
+    let detail = "message of at least 70000 bytes exceeds the limit of 10000".to_owned();
     assert_eq!(cause(&mut events).await, Cause::PacketTooLarge { detail });
 }
 

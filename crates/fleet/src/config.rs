@@ -314,7 +314,7 @@ impl Config {
     /// Returns the namespace in which edgesync keeps its CA, keys and members, if the store is a
     /// cluster. Its objects are never placed. The embedded store keeps them outside of its objects.
     #[must_use]
-    pub fn reserved_namespace(&self) -> Option<Arc<str>> {
+    pub(crate) fn reserved_namespace(&self) -> Option<Arc<str>> {
         (self.store.r#type == StoreType::Kubernetes).then(|| self.kubernetes.namespace.as_str().into())
     }
 }
