@@ -10,8 +10,6 @@ use crate::check;
 
 /// Runs all checks. Exit code 0 without failures (warnings are none), else 1.
 pub(super) fn run(config: &Path, output: Output) -> anyhow::Result<u8> {
-    let progress = Progress::start("running checks");
-    let report = wait(check::run(config))?;
-    drop(progress);
+    let report = Progress::during("running checks", |_| wait(check::run(config)))?;
     show(&report, output)
 }

@@ -16,10 +16,10 @@ use edgesync_object::name;
 /// unreachable.
 pub(super) fn run(args: &JoinArgs, config: &Path) -> anyhow::Result<u8> {
     let options = options(args, config, &mut io::stdin().lock())?;
-    let progress = Progress::start("joining");
-    let result = wait(command::run(&options, &mut progress.lines(io::stdout())))?;
-    drop(progress);
-    match result {
+    let joined = Progress::during("joining", |progress| {
+        wait(command::run(&options, &mut progress.lines(io::stdout())))
+    });
+    match joined? {
         Ok(()) => Ok(0),
         Err(JoinError::Config(errors)) => Err(errors.into()),
         Err(error) => {

@@ -26,11 +26,6 @@ use edgesync_config::edge::Config;
 use edgesync_runtime::{chain, systemd};
 use edgesync_store::StoreError;
 
-/// Returns the command that starts the agent, in quotes.
-fn start_command() -> &'static str {
-    systemd::advice(Peer::AGENT.start, Peer::AGENT.run)
-}
-
 /// Copies the database, with or without a running agent.
 pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let config = load(config)?;
@@ -38,13 +33,10 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
         return refused(&format!("{} exists; hint: name a new file", file.display()));
     }
     let path = &config.store.path;
-    if let Some(missing) = missing_database(path, start_command()) {
+    if let Some(missing) = missing_database(path, Peer::AGENT.start_command()) {
         return refused(&missing);
     }
-    let progress = Progress::start("copying the database");
-    let result = inspect::backup(path, file);
-    drop(progress);
-    let copied = match result {
+    let copied = match Progress::during("copying the database", |_| inspect::backup(path, file)) {
         Ok(copied) => copied,
         Err(error) => return refused(&format!("copy {}: {}", path.display(), chain(&error))),
     };
@@ -68,22 +60,22 @@ pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8>
     let path = load(config)?.store.path;
     // With --online, the agent answers for its database.
     if agent.is_none()
-        && let Some(missing) = missing_database(&path, start_command())
+        && let Some(missing) = missing_database(&path, Peer::AGENT.start_command())
     {
         return refused(&missing);
     }
     let mut out = io::stdout();
     let mut sheet = KeyValueSheet(&mut out);
     sheet.line("database", path.display())?;
-    let progress = Progress::start("verifying the database");
-    let mut rows = 0;
-    let result = inspect::inspect(&path, || {
-        rows += inspect::BATCH;
-        progress.count(rows, None, "rows");
-        true
+    let inspected = Progress::during("verifying the database", |progress| {
+        let mut rows = 0;
+        inspect::inspect(&path, || {
+            rows += inspect::BATCH;
+            progress.count(rows, None, "rows");
+            true
+        })
     });
-    drop(progress);
-    let offline = match result {
+    let offline = match inspected {
         Ok(Some(found)) => {
             contents(&mut sheet, &found)?;
             verdict(&mut sheet, &found)?
@@ -95,10 +87,10 @@ pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8>
         }
     };
     let Some(agent) = agent else { return Ok(offline) };
-    let progress = Progress::start("comparing with the cloud");
-    let answer: Value =
-        program::wait(agent.post(&Route::Verify.path(), &json!({})))?.map_err(CliError::Client)?;
-    drop(progress);
+    let verified = Progress::during("comparing with the cloud", |_| {
+        program::wait(agent.post::<Value>(&Route::Verify.path(), &json!({})))
+    });
+    let answer = verified?.map_err(CliError::Client)?;
     // Damage is repaired by now, so only the agreement of both sides counts.
     online(&mut sheet, &read(&answer).map_err(CliError::Answer)?)
 }
@@ -107,7 +99,7 @@ pub(super) fn verify(config: &Path, agent: Option<Client>) -> anyhow::Result<u8>
 pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
     let config = load(config)?;
     let path = &config.store.path;
-    if let Some(missing) = missing_database(path, start_command()) {
+    if let Some(missing) = missing_database(path, Peer::AGENT.start_command()) {
         return refused(&missing);
     }
     // The agent would set it aside, which is no repair.
@@ -118,9 +110,7 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
         return refused(&format!("{newer}; it is not damaged"));
     }
     let owner = Owner::of(path).with_context(|| format!("stat {}", path.display()))?;
-    let progress = Progress::start("repairing the database");
-    let result = program::wait(repair_database(&config))?;
-    drop(progress);
+    let result = Progress::during("repairing the database", |_| program::wait(repair_database(&config)))?;
     owner.give(path)?;
     let repaired = match result {
         Ok(repaired) => repaired,
@@ -140,12 +130,11 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
 
 /// Collects an archive for a problem report.
 pub(super) fn support_bundle(config: &Path, file: Option<&Path>, agent: &Client) -> anyhow::Result<u8> {
-    let progress = Progress::start("collecting");
-    let bundle = check::wait(async {
+    let collected = async {
         let report = doctor::run(config).await;
         bundle::collect(config, &report, agent).await
-    })?;
-    drop(progress);
+    };
+    let bundle = Progress::during("collecting", |_| check::wait(collected))?;
     let file = file.map_or_else(|| default_name(config), Path::to_owned);
     write_bundle(&bundle, &file)
 }

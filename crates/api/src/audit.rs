@@ -78,13 +78,16 @@ impl Actor<'_> {
     }
 }
 
-/// Returns the verb of a method as Kubernetes names it.
-fn verb_of(method: &str) -> String {
-    match method {
-        "POST" => "create".to_owned(),
-        "PUT" => "update".to_owned(),
-        method => method.to_ascii_lowercase(),
-    }
+/// Returns the verb of a method below `/edgesync/v1/`, as Kubernetes names it.
+fn verb_of(method: &str) -> &'static str {
+    let verb = match method {
+        "POST" => Verb::Create,
+        "PUT" => Verb::Update,
+        "PATCH" => Verb::Patch,
+        "DELETE" => Verb::Delete,
+        _ => Verb::Get,
+    };
+    verb.as_str()
 }
 
 /// Formats a value of a request's body: lists as `a,b`, maps as `key=value,…`; `None` if there is

@@ -92,9 +92,9 @@ pub struct Peer {
     /// Name for people, such as `the agent`.
     pub name: &'static str,
     /// Command that starts it where systemd manages the services, in quotes.
-    pub start: &'static str,
+    start: &'static str,
     /// Command that runs it elsewhere, in quotes.
-    pub run: &'static str,
+    run: &'static str,
 }
 
 impl Peer {
@@ -105,6 +105,12 @@ impl Peer {
         start: "'systemctl start edgesync-cloud'",
         run: "'edgesync-cloud run'",
     };
+
+    /// Returns the command that starts the process here, in quotes.
+    #[must_use]
+    pub fn start_command(self) -> &'static str {
+        systemd::advice(self.start, self.run)
+    }
 }
 
 impl CliError {
@@ -150,7 +156,7 @@ pub fn report(error: &CliError, peer: Peer, err: &mut dyn Write) -> u8 {
                     "hint: run the command as root or as a member of the group that owns the socket"
                 )
             }
-            _ => writeln!(err, "hint: {}", systemd::advice(peer.start, peer.run)),
+            _ => writeln!(err, "hint: {}", peer.start_command()),
         };
     }
     error.exit_code()

@@ -39,7 +39,7 @@ impl Progress {
     /// Starts the progress of an operation, such as `verifying`. Does nothing unless standard error
     /// is a terminal that can rewrite a line.
     #[must_use]
-    pub fn start(operation: &str) -> Self {
+    pub(crate) fn start(operation: &str) -> Self {
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         if is_dumb || !io::stderr().is_terminal() {
             return Self::off();
@@ -47,9 +47,14 @@ impl Progress {
         Self::on(operation, Box::new(io::stderr()))
     }
 
+    /// Runs an operation with its progress, which is gone from the terminal when it returns.
+    pub fn during<T>(operation: &str, run: impl FnOnce(&Self) -> T) -> T {
+        run(&Self::start(operation))
+    }
+
     /// Returns a progress that shows nothing.
     #[must_use]
-    pub fn off() -> Self {
+    pub(crate) fn off() -> Self {
         Self(None)
     }
 
@@ -72,7 +77,7 @@ impl Progress {
 
     /// Writes other output to the same terminal, in place of the line. The line follows it again,
     /// at once or with the next update.
-    pub fn above<T>(&self, write: impl FnOnce() -> T) -> T {
+    pub(crate) fn above<T>(&self, write: impl FnOnce() -> T) -> T {
         let Some(running) = &self.0 else { return write() };
         let mut state = running.shared.lock();
         let was_shown = state.line.clear();
@@ -85,7 +90,7 @@ impl Progress {
 
     /// Returns whether the line is shown, now or after a second.
     #[must_use]
-    pub fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.0.is_some()
     }
 

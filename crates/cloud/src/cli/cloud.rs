@@ -78,9 +78,8 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
             program::ask(async |terminal| enrollment::operator(command, terminal).await)
         }
         CloudCommand::Check { config, output } => {
-            let progress = Progress::start("running checks");
-            let report = check::wait(crate::check::run(&config.path))?;
-            drop(progress);
+            let report =
+                Progress::during("running checks", |_| check::wait(crate::check::run(&config.path)))?;
             check::show(&report, output.output)
         }
         CloudCommand::Backup { file, config } => maintenance_cloud::backup(&config.path, &file),

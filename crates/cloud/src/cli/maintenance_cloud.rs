@@ -30,24 +30,16 @@ fn database(config: &Path) -> anyhow::Result<Option<PathBuf>> {
 
 const NO_DATABASE: &str = "no database: store.type is \"kubernetes\"; hint: back up the cluster instead";
 
-/// Returns the command that starts the cloud side, in quotes.
-fn start_command() -> &'static str {
-    systemd::advice(Peer::CLOUD.start, Peer::CLOUD.run)
-}
-
 /// Copies the database to a new file; the cloud side may be running.
 pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let Some(path) = database(config)? else { return refused(NO_DATABASE) };
     if fs::symlink_metadata(file).is_ok() {
         return refused(&format!("{} exists; hint: name a new file", file.display()));
     }
-    if let Some(missing) = missing_database(&path, start_command()) {
+    if let Some(missing) = missing_database(&path, Peer::CLOUD.start_command()) {
         return refused(&missing);
     }
-    let progress = Progress::start("copying the database");
-    let result = inspect::backup(&path, file);
-    drop(progress);
-    let copied = match result {
+    let copied = match Progress::during("copying the database", |_| inspect::backup(&path, file)) {
         Ok(copied) => copied,
         Err(error) => return refused(&format!("copy {}: {}", path.display(), chain(&error))),
     };
@@ -66,10 +58,8 @@ pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
     // Without a database, the owner of the directory is the user of the cloud side.
     let owner = Owner::of(&path).or_else(|_| Owner::of(edgesync_store::durable::directory_of(&path)));
     let owner = owner.with_context(|| format!("stat {}", path.display()))?;
-    let progress = Progress::start("restoring the database");
-    let result = inspect::restore(file, &path);
-    drop(progress);
-    let (report, aside) = match result {
+    let restored = Progress::during("restoring the database", |_| inspect::restore(file, &path));
+    let (report, aside) = match restored {
         Ok(restored) => restored,
         Err(CloudError::Store(StoreError::InUse { .. })) => {
             let stop = systemd::advice("'systemctl stop edgesync-cloud'", "stop the cloud side");
@@ -92,16 +82,13 @@ pub(super) fn restore(config: &Path, file: &Path) -> anyhow::Result<u8> {
 /// Verifies the whole database; the cloud side may be running.
 pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
     let Some(path) = database(config)? else { return refused(NO_DATABASE) };
-    if let Some(missing) = missing_database(&path, start_command()) {
+    if let Some(missing) = missing_database(&path, Peer::CLOUD.start_command()) {
         return refused(&missing);
     }
     let mut out = io::stdout();
     let mut sheet = KeyValueSheet(&mut out);
     sheet.line("database", path.display())?;
-    let progress = Progress::start("verifying the database");
-    let result = inspect::inspect(&path);
-    drop(progress);
-    match result {
+    match Progress::during("verifying the database", |_| inspect::inspect(&path)) {
         Ok(report) => {
             sound(&mut sheet, report)?;
             Ok(0)
@@ -119,12 +106,11 @@ pub(super) fn verify(config: &Path) -> anyhow::Result<u8> {
 
 /// Writes the support bundle to a file.
 pub(super) fn support_bundle(config: &Path, file: Option<&Path>) -> anyhow::Result<u8> {
-    let progress = Progress::start("collecting");
-    let bundle = check::wait(async {
+    let collected = async {
         let report = cloud_side::run(config).await;
         bundle::collect(config, &report).await
-    })?;
-    drop(progress);
+    };
+    let bundle = Progress::during("collecting", |_| check::wait(collected))?;
     let name = || Timestamp::now().strftime("edgesync-cloud-support-%Y%m%dT%H%M%SZ.tar.zst").to_string();
     write_bundle(&bundle, &file.map_or_else(|| name().into(), Path::to_owned))
 }
