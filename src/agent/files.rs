@@ -123,6 +123,7 @@ impl FilesView {
             not_in_effect,
             conflicts,
             problem,
+            helper_unreachable: self.summary.blocked == Some(FilesFailure::HelperUnreachable),
         })
     }
 }

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 use edgesync_admin::agent::FilesSummary;
-use edgesync_runtime::systemd;
 
 pub(super) const CHECK: Check = Check {
     id: "files",
@@ -37,8 +36,7 @@ fn examine(examined: &mut Examined) -> Finding {
 
 /// Returns the next step for a missing helper.
 fn start_helper(socket: &Path) -> String {
-    let elsewhere = format!("'edgesync files-helper --socket {}' as root", socket.display());
-    systemd::advice("systemctl enable --now edgesync-files.socket", &elsewhere).to_owned()
+    format!("{} as root", edgesync_helper::start_command(socket))
 }
 
 fn evaluate(files: &FilesSummary, socket: &Path) -> Finding {
@@ -46,7 +44,7 @@ fn evaluate(files: &FilesSummary, socket: &Path) -> Finding {
     if let Some(problem) = &files.problem {
         // The next step takes the place of the agent's hint.
         let problem = problem.split("; hint: ").next().unwrap_or(problem);
-        let next = match problem.starts_with("helper unreachable") {
+        let next = match files.helper_unreachable {
             true => start_helper(socket),
             false => "see 'edgesync files' for the causes".to_owned(),
         };
@@ -70,6 +68,7 @@ mod tests {
     use super::*;
     use crate::check::tests::{failed, ok, warned};
     use edgesync_admin::samples;
+    use edgesync_runtime::systemd;
 
     #[test]
     fn objects_not_in_effect_have_a_next_step() {
@@ -78,6 +77,7 @@ mod tests {
             in_effect: good,
             not_in_effect: bad,
             problem: problem.map(str::to_owned),
+            helper_unreachable: problem.is_some_and(|problem| problem.starts_with("helper unreachable")),
             ..samples::files_summary()
         };
         let evaluate = |files: FilesSummary| evaluate(&files, Path::new("/run/h.sock"));

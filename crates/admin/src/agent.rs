@@ -317,6 +317,8 @@ pub struct FilesSummary {
     /// The reason why no rule can be applied.
     #[serde(deserialize_with = "nullable")]
     pub problem: Option<String>,
+    /// Whether that reason is a missing helper: no rule runs.
+    pub helper_unreachable: bool,
 }
 
 /// Result of a verification.

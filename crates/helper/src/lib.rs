@@ -30,6 +30,7 @@ use std::time::Duration;
 use edgesync_config as config;
 use edgesync_config::ConfigErrors;
 use edgesync_config::edge::Config;
+use edgesync_runtime::systemd;
 use edgesync_store::durable::FileError;
 
 /// Idle time after which the helper exits.
@@ -82,6 +83,13 @@ pub fn run(config_path: &Path, socket: Option<&Path>, owner: &str) -> Result<(),
     created.stop_on_signal().map_err(HelperError::Accept)?;
     tracing::info!(socket = %path.display(), "files helper listening");
     serve::serve(&created.listener, config_path, None).map_err(HelperError::Accept)
+}
+
+/// Returns the command that starts the helper at this socket, in quotes.
+#[must_use]
+pub fn start_command(socket: &Path) -> String {
+    let elsewhere = format!("'edgesync files-helper --socket {}'", socket.display());
+    systemd::advice("'systemctl enable --now edgesync-files.socket'", &elsewhere).to_owned()
 }
 
 /// Loads the configuration if its owner is root or the user of this process, and no other user can

@@ -13,10 +13,11 @@ use edgesync_admin::agent::{FilesList, FilesObject, FilesRule, FilesState};
 use edgesync_api::Role;
 use edgesync_files::wire::{Listed, MAX_FRAME, Outcome, Reply, Request, RuleStatistics};
 use edgesync_files::{Member, Rule, State, Status as ObjectState};
+use edgesync_helper::start_command;
 use edgesync_object::ResourceVersion;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::BucketSet;
-use edgesync_runtime::{chain, systemd};
+use edgesync_runtime::chain;
 use edgesync_store::StoreError;
 
 /// Objects read and listed at once.
@@ -25,7 +26,7 @@ const PAGE: usize = 100;
 /// Failure of a request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
-    #[error("helper unreachable at {path}: {source}; hint: {}", start_command(path))]
+    #[error("helper unreachable at {path}: {source}; hint: {}", start_command(Path::new(path)))]
     Helper { path: String, source: io::Error },
     #[error("request refused by the helper: {0}")]
     Refused(String),
@@ -33,12 +34,6 @@ pub(super) enum RequestError {
     Store(String),
     #[error("rule {0:?} not found")]
     NoRule(String),
-}
-
-/// Returns the command that starts the helper, in quotes.
-fn start_command(socket: &str) -> String {
-    let elsewhere = format!("'edgesync files-helper --socket {socket}'");
-    systemd::advice("'systemctl enable --now edgesync-files.socket'", &elsewhere).to_owned()
 }
 
 impl From<StoreError> for RequestError {

@@ -137,7 +137,15 @@ pub fn rejected() -> RejectedObject {
 /// Files in effect: 3 of 3 objects.
 #[must_use]
 pub fn files_summary() -> FilesSummary {
-    FilesSummary { rules: 1, objects: 3, in_effect: 3, not_in_effect: 0, conflicts: 0, problem: None }
+    FilesSummary {
+        rules: 1,
+        objects: 3,
+        in_effect: 3,
+        not_in_effect: 0,
+        conflicts: 0,
+        problem: None,
+        helper_unreachable: false,
+    }
 }
 
 fn cloud_core() -> CloudCoreStatus {
