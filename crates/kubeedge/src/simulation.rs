@@ -3,7 +3,8 @@
 //! databases, a full store, and a changing cluster.
 //!
 //! `EDGESYNC_SEED=<n> cargo test -p edgesync-kubeedge --lib simulation::one_seed -- --nocapture`
-//! shows one run step by step; `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.
+//! shows one run step by step; `EDGESYNC_SEEDS=<n>` sets how many seeds the long tests try,
+//! `EDGESYNC_MAX_SEEDS=<n>` lowers it.
 
 mod checks;
 mod convergence;

@@ -3,7 +3,8 @@
 //! convergence at the end.
 //!
 //! `EDGESYNC_SEED=<n> cargo test -p edgesync-protocol --lib simulation::seeded::one_seed -- --nocapture`
-//! shows one run step by step; `EDGESYNC_SEEDS=<n>` sets how many seeds the long test tries.
+//! shows one run step by step; `EDGESYNC_SEEDS=<n>` sets how many seeds the long tests try,
+//! `EDGESYNC_MAX_SEEDS=<n>` lowers it.
 
 #![allow(missing_docs, reason = "for tests")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a simulation fails by panicking")]

@@ -6,7 +6,7 @@ use crate::fault::{self, Fault};
 pub struct Seeds {
     /// Runs one seed and optionally traces it step by step.
     pub run: fn(seed: u64, trace: bool) -> Result<(), String>,
-    /// The number of seeds, unless `EDGESYNC_SEEDS` sets another.
+    /// The number of seeds, unless `EDGESYNC_SEEDS` sets another or `EDGESYNC_MAX_SEEDS` a lower one.
     pub count: u64,
     /// The package of the simulation.
     pub package: &'static str,
@@ -20,7 +20,8 @@ fn number(variable: &str) -> Option<u64> {
 
 impl Seeds {
     fn count(&self) -> u64 {
-        number("EDGESYNC_SEEDS").unwrap_or(self.count)
+        let count = number("EDGESYNC_SEEDS").unwrap_or(self.count);
+        number("EDGESYNC_MAX_SEEDS").map_or(count, |most| count.min(most))
     }
 
     /// Returns the first seed that fails, searched on all cores.
