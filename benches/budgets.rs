@@ -5,7 +5,7 @@
 //! missed. Requires mosquitto on the PATH. `EDGESYNC_TEST_DEVICE` names another agent to measure,
 //! for example one built with another profile.
 //!
-//! Sections run one after another; those that wait for a slow line, or for minutes without traffic,
+//! Sections run one after another; those that wait for a slow link, or for minutes without traffic,
 //! run at the end, concurrently.
 
 #[path = "budgets/api.rs"]
@@ -57,7 +57,7 @@ use table::Table;
 /// Name, title, and the function that fills it.
 type Section = (&'static str, &'static str, fn(&mut Table) -> anyhow::Result<()>);
 
-/// Sections that count bytes on a slow or idle line for minutes, with next to no load on the
+/// Sections that count bytes on a slow or idle link for minutes, with next to no load on the
 /// processor.
 const WAITING: [&str; 2] = ["idle", "slow"];
 
@@ -68,18 +68,18 @@ const SECTIONS: &[Section] = &[
     ("size", "Programs", processes::binary_size),
     ("ingest", "From frames to committed rows, inside the agent", ingest::durable),
     ("bulk", "10,000 objects of 1 KB to an empty node, through mosquitto", processes::bulk_through_mosquitto),
-    ("updates", "Updates one after another", processes::single_updates),
+    ("updates", "Single updates, one after another", processes::single_updates),
     ("reconnect", "Reconnect", processes::reconnect),
     ("latency", "From a change to the row on the device", processes::latency),
     ("files", "From objects to files", files::figures),
     ("start", "Start", processes::start),
-    ("idle", "An idle node on the line", idle::traffic),
-    ("tls", "A node that has joined, over TLS", tls::figures),
-    ("slow", "A slow line", slow::figures),
+    ("idle", "Idle traffic of a node", idle::traffic),
+    ("tls", "A joined node, over TLS", tls::figures),
+    ("slow", "A slow link", slow::figures),
     ("outbox", "A day offline", outbox::day_offline),
     ("fleet", "10,000 nodes", fleet::reconnect_storm),
-    ("fleet-shared", "10,000 nodes that hold the same", fleet::shared_objects),
-    ("fleet-tls", "10,000 nodes that hold the same, over TLS", fleet::shared_objects_over_tls),
+    ("fleet-shared", "10,000 nodes with the same objects", fleet::shared_objects),
+    ("fleet-tls", "10,000 nodes with the same objects, over TLS", fleet::shared_objects_over_tls),
     ("fleet-own", "10,000 nodes with objects of their own", fleet::own_objects),
     ("hostile", "One hostile node beside 200 good ones", hostile::figures),
     ("api", "The API of the cloud side", api::figures),
@@ -133,7 +133,7 @@ fn run((name, title, fill): &Section, bare_mosquitto: f64) -> Table {
     table.bare_mosquitto = bare_mosquitto;
     table.section(title);
     if let Err(error) = fill(&mut table) {
-        table.budget("the section came to no end", format!("{error:#}"), "", false);
+        table.budget("the section failed", format!("{error:#}"), "", false);
     }
     table
 }

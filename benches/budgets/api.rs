@@ -147,7 +147,7 @@ fn read_list(api: &Path) -> anyhow::Result<usize> {
     let mut reader = BufReader::with_capacity(64 << 10, stream);
     let mut line = String::new();
     reader.read_line(&mut line)?;
-    ensure!(line.contains("200"), "the list was answered with {line:?}");
+    ensure!(line.contains("200"), "the answer to the list was {line:?}");
     let (mut all, mut part) = (0, vec![0; 64 << 10]);
     loop {
         match reader.read(&mut part)? {
@@ -219,7 +219,7 @@ async fn watchers(site: &FleetSite, table: &mut Table) -> anyhow::Result<()> {
     let all = async { while tasks.join_next().await.is_some() {} };
     tokio::time::timeout(Duration::from_secs(120), all)
         .await
-        .context("the watchers have not seen all changes")?;
+        .context("the watchers did not receive all changes")?;
     let rate = seen.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
     ensure!(seen.load(Ordering::Relaxed) == WATCHERS * WATCHED_CHANGES, "changes were lost");
     table.figure("API: 1,000 watchers of one object, 300 changes", format!("{rate:.0} events/s"));

@@ -48,23 +48,18 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let took = started.elapsed().as_secs_f64();
     table.figure("1,000,000 objects of 1 KB written", format!("{:.0}/s", OBJECTS as f64 / took));
     let size = std::fs::metadata(directory.path().join("big.db"))?.len();
-    table.figure("  the database, for each object", format!("{:.0} bytes", size as f64 / OBJECTS as f64));
+    table.figure("  database, per object", format!("{:.0} bytes", size as f64 / OBJECTS as f64));
     let started = Instant::now();
     let site = Site::start(directory.path(), "big.db")?;
     let serving = started.elapsed();
     table.budget("start to serving", seconds(serving), "≤ 2 s", serving <= Duration::from_secs(2));
     runtime.block_on(site.complete())?;
-    table.figure("  to nodes being served", seconds(started.elapsed()));
+    table.figure("  start to serving nodes", seconds(started.elapsed()));
     let bytes = site.anonymous().saturating_sub(empty) as f64 * 1024.0 / OBJECTS as f64;
-    table.budget(
-        "memory of an object that nothing places",
-        format!("{bytes:.0} bytes"),
-        "≤ 300 bytes",
-        bytes <= 300.0,
-    );
+    table.budget("memory per unplaced object", format!("{bytes:.0} bytes"), "≤ 300 bytes", bytes <= 300.0);
     until("the database check passed", || site.has_logged("database check passed").then_some(()))?;
-    table.figure("  to the whole database being looked through", seconds(started.elapsed()));
-    table.figure("  memory that cannot be given back, then", mib(site.anonymous()));
+    table.figure("  start to the end of the database check", seconds(started.elapsed()));
+    table.figure("  memory not reclaimable, then", mib(site.anonymous()));
     runtime.block_on(finding(&site, table))?;
     watching(&site, &runtime, table)
 }
@@ -213,6 +208,6 @@ fn watching(site: &Site, runtime: &tokio::runtime::Runtime, table: &mut Table) -
         wait(&format!("watched-{n}\""))?;
         times.push(started.elapsed().as_secs_f64() * 1000.0);
     }
-    table.figure("write to the line of a watch", format!("{:.2} ms", median(times)));
+    table.figure("from a write to the event of a watch", format!("{:.2} ms", median(times)));
     Ok(())
 }

@@ -16,12 +16,11 @@ const PAGE: &str = "docs/figures.md";
 const INTRODUCTION: &str = "\
 # Figures
 
-`cargo bench -- --document` writes this page, and with names of sections those alone; do not edit it. A rate or a time means
-little without the machine, so each section says what the same machine did in the same run without edgesync: rows a second
-that a bare SQLite loop writes with 256 rows of 1 KB in a transaction, and with one; the median time to append and sync 4 KB;
-messages of 1 KB a second that mosquitto carries at QoS 1 between two bare clients. *MISSED* marks a budget that was not met.
-EdgeCore is that of KubeEdge 1.23. Its figures were measured at another time and on another machine: they show the order of
-magnitude and are not comparable to the digit.
+`cargo bench -- --document` writes this page; with names of sections it replaces only those. Do not edit it. Rates and times
+depend on the machine, so each section states what the same machine did in the same run without edgesync: rows per second of a
+bare SQLite loop, with 256 rows of 1 KB per transaction and with one; the median time to append and sync 4 KB; messages of 1 KB
+per second through mosquitto at QoS 1 between two bare clients. *MISSED* marks a budget that was not met. EdgeCore is that of
+KubeEdge 1.23. Its figures were measured at another time on another machine: compare the order of magnitude only.
 ";
 
 /// Writes the page: this run's sections, and the page's earlier version of the others. `order` has
@@ -43,8 +42,8 @@ pub(crate) fn write<'a>(table: &Table, order: impl Iterator<Item = &'a str>) -> 
     for (title, section) in order.filter_map(|title| Some((title, sections.get(title)?))) {
         write!(text, "\n## {title}\n\n{section}")?;
     }
-    let seal = format!("\n<!-- checksum {:016x} -->\n", checksum64(&[text.as_bytes()]));
-    std::fs::write(root.join(PAGE), text + &seal).with_context(|| format!("writing {PAGE}"))
+    let checksum = format!("\n<!-- checksum {:016x} -->\n", checksum64(&[text.as_bytes()]));
+    std::fs::write(root.join(PAGE), text + &checksum).with_context(|| format!("writing {PAGE}"))
 }
 
 fn commit(root: &Path) -> anyhow::Result<String> {

@@ -76,13 +76,13 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let count = (all / 10 * EACH_TEN) as u64;
     let start = Instant::now();
     agent.signal("HUP")?;
-    until("all are in effect", || (in_effect(&site)? == count).then_some(()))?;
+    until("all objects are in effect", || (in_effect(&site)? == count).then_some(()))?;
     let took = start.elapsed().as_secs_f64();
     let each = written(&helper) as f64 / count as f64 / 1e3;
     let loop_took = plain_loop(&site.path("plain"), count as usize)?;
-    let what = format!("{count} files of 650 bytes of as many objects, all new");
+    let what = format!("{count} new files of 650 bytes, of as many objects");
     let met = took <= 1.3 * loop_took;
-    let measured = format!("{took:.2} s, {each:.1} KB written for each");
+    let measured = format!("{took:.2} s, {each:.1} KB written per file");
     table.budget(&what, measured, "≤ 1.3 × the loop below", met);
     table.figure("  a loop of write, sync and rename, one after the other", format!("{loop_took:.2} s"));
 
@@ -94,7 +94,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         until_polled(CHECK_INTERVAL, "the file is replaced", replaced)?;
         times.0.push(stored * 1e3);
         times.1.push((start.elapsed().as_secs_f64() - stored) * 1e3);
-        until("it is told", || (in_effect(&site)? == count).then_some(()))?;
+        until("the condition is reported", || (in_effect(&site)? == count).then_some(()))?;
     }
     let row = median(times.0);
     times.1.sort_by(f64::total_cmp);
@@ -105,9 +105,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
 
     std::thread::park_timeout(SETTLE_TIME);
     let more = (irreclaimable(&agent) as f64 - idle as f64) / 1e3;
-    let what = format!(
-        "memory that cannot be given back, at rest, with {count} objects in effect, more than without rules"
-    );
+    let what = format!("memory not reclaimable, idle, {count} objects in effect, added by file rules");
     table.budget(&what, format!("{more:.2} MB"), "≤ 0.5 MB", more <= 0.5);
     Ok(())
 }

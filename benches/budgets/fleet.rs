@@ -97,10 +97,10 @@ pub(crate) fn reconnect_storm(table: &mut Table) -> anyhow::Result<()> {
     let megabytes = memory as f64 / 1e6;
     table.budget("  cloud memory, peak", format!("{megabytes:.0} MB"), "≤ 400 MB", megabytes <= 400.0);
     let share = spent.0.as_secs_f64() / RENEWING.as_secs_f64() * 100.0;
-    let what = "10,000 nodes renewing their Leases every 10 s: processor of the cloud";
+    let what = "10,000 nodes renewing their Leases every 10 s: CPU of the cloud side";
     table.figure(what, format!("{share:.1} % of one core"));
     let written = spent.1 as f64 / RENEWING.as_secs_f64() / 1e3;
-    table.figure("  written to its disk", format!("{written:.0} KB/s"));
+    table.figure("  written to disk", format!("{written:.0} KB/s"));
     Ok(())
 }
 
@@ -138,7 +138,7 @@ fn shared_objects_at(mut site: FleetSite, table: &mut Table) -> anyhow::Result<(
             rows.insert(field("uid").into(), (ResourceVersion::new(field("resourceVersion")), key));
         }
     }
-    anyhow::ensure!(rows.len() == SHARED, "{} objects are there", rows.len());
+    anyhow::ensure!(rows.len() == SHARED, "{} objects exist", rows.len());
     let shared = Arc::new(rows);
     let mut memories: Vec<Memory> = (0..NODES).map(|n| holding(&shared, Epoch(1 + n as u128))).collect();
     site.while_stopped(|database| record(database, &memories))?;
@@ -148,15 +148,15 @@ fn shared_objects_at(mut site: FleetSite, table: &mut Table) -> anyhow::Result<(
     let mut changed = (Duration::ZERO, 0);
     let change = async || changed = change_one(&site, object).await.unwrap_or_default();
     let again = runtime.block_on(storm(&site.endpoint()?, &mut memories, change))?;
-    let what = "10,000 nodes with 1,000 objects each, by ten rules, reconnecting at once";
+    let what = "10,000 nodes with 1,000 objects each, by ten placement rules, reconnecting at once";
     table.figure(what, format!("all in sync after {:.1} s", again.as_secs_f64()));
     let peak = site.cloud_rss_peak() as f64 / 1e6;
     table.figure("  cloud memory before, anonymous", format!("{:.0} MB", quiet as f64 / 1e6));
     table.budget("  cloud memory, peak", format!("{peak:.0} MB"), "≤ 400 MB", peak <= 400.0);
     let (time, held) = changed;
-    anyhow::ensure!(held == NODES as u64, "only {held} nodes were recorded to hold the change");
+    anyhow::ensure!(held == NODES as u64, "only {held} nodes are recorded to hold the change");
     table
-        .figure("  one of them changed, until recorded of all nodes", format!("{:.1} s", time.as_secs_f64()));
+        .figure("  one changed object, until recorded for all nodes", format!("{:.1} s", time.as_secs_f64()));
     Ok(())
 }
 

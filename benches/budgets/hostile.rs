@@ -48,7 +48,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let site = FleetSite::new()?;
     let shared = object(0, 0);
     site.create(&shared)?;
-    let shared = site.list("configmaps")?.pop().context("the object is there")?;
+    let shared = site.list("configmaps")?.pop().context("the object exists")?;
     let endpoint = site.endpoint()?;
     let attacks = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
     let sent = Arc::new(AtomicU64::new(0));
@@ -60,25 +60,25 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     runtime.spawn(idles(addresses, Arc::clone(&attacks)));
     let quiet = runtime.block_on(watch_changes(&site, &shared, &endpoint))?;
     let before = site.cloud_rss_peak();
-    show(table, "200 good nodes, nobody else", &quiet);
+    show(table, "200 good nodes alone", &quiet);
     table.figure("  cloud memory, peak", megabytes(before));
     attacks[0].store(true, Ordering::Relaxed);
     let flooded = runtime.block_on(watch_changes(&site, &shared, &endpoint))?;
     attacks[0].store(false, Ordering::Relaxed);
     let after = site.cloud_rss_peak();
     let what = format!(
-        "the same beside one that sends {:.0} MB of invented objects",
+        "beside a node that sends {:.0} MB of invented objects",
         sent.load(Ordering::Relaxed) as f64 / 1e6
     );
     show(table, &what, &flooded);
     let grown = after.saturating_sub(before);
-    table.budget("  cloud memory, peak, more than without", megabytes(grown), "≤ 64 MB", grown <= 64_000_000);
+    table.budget("  cloud memory, peak, added by it", megabytes(grown), "≤ 64 MB", grown <= 64_000_000);
     let (usual, worst) = (middle(&quiet.changes), middle(&flooded.changes));
     let met = worst <= usual * 2 + Duration::from_millis(20);
-    table.budget("  a change to all, p50", milliseconds(worst), "≤ 2 × without + 20 ms", met);
+    table.budget("  a change on all nodes, p50", milliseconds(worst), "≤ 2 × alone + 20 ms", met);
     attacks[1].store(true, Ordering::Relaxed);
     let idle = runtime.block_on(watch_changes(&site, &shared, &endpoint))?;
-    show(table, "the same beside 200 idle connections a second to each door", &idle);
+    show(table, "beside 200 idle connections a second to each port", &idle);
     let worst = idle.connects.iter().max().copied().unwrap_or_default();
     let met = worst <= Duration::from_secs(3);
     table.budget("  a node connects, slowest", milliseconds(worst), "≤ 3 s", met);
@@ -106,11 +106,11 @@ fn middle(times: &[Duration]) -> Duration {
 fn show(table: &mut Table, what: &str, measured: &Measured) {
     let slowest = |times: &[Duration]| times.iter().max().copied().unwrap_or_default();
     table.figure(
-        &format!("{what}: a change to all of them, p50, slowest"),
+        &format!("{what}: a change on all nodes, p50 / slowest"),
         format!("{}, {}", milliseconds(middle(&measured.changes)), milliseconds(slowest(&measured.changes))),
     );
     table.figure(
-        "  a node connects, p50, slowest",
+        "  a node connects, p50 / slowest",
         format!(
             "{}, {}",
             milliseconds(middle(&measured.connects)),
@@ -118,7 +118,7 @@ fn show(table: &mut Table, what: &str, measured: &Measured) {
         ),
     );
     table.figure(
-        "  a node joins, p50, slowest",
+        "  a node joins, p50 / slowest",
         format!("{}, {}", milliseconds(middle(&measured.joins)), milliseconds(slowest(&measured.joins))),
     );
 }

@@ -36,7 +36,7 @@ pub(crate) fn traffic(table: &mut Table) -> anyhow::Result<()> {
     for (number, (interval, budget, limit)) in nodes.iter().enumerate() {
         let after = bytes(&status(number)?);
         let day = (after - before[number]) / start.elapsed().as_secs_f64() * 86_400.0;
-        let what = format!("idle traffic a day (TCP payload, both ways), Lease every {interval}");
+        let what = format!("idle traffic per day (TCP payload, both directions), Lease every {interval}");
         table.budget(&what, format!("{:.0} KB", day / 1e3), budget, day <= *limit);
     }
     let traffic = site.get_from(0, "/edgesync/v1/traffic")?;

@@ -89,7 +89,7 @@ impl Peer {
 
     fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> anyhow::Result<T> {
         let (answer, answered) = oneshot::channel();
-        self.commands.send(command(answer)).ok().context("the peer has ended")?;
+        self.commands.send(command(answer)).ok().context("the peer ended")?;
         answered.blocking_recv().context("the connection broke")
     }
 }
@@ -149,7 +149,7 @@ async fn push(
         let sent = Instant::now();
         socket.send(Message::text(text)).await?;
         loop {
-            let message = socket.next().await.context("the agent has hung up")??;
+            let message = socket.next().await.context("the agent disconnected")??;
             if take(socket, carried, message).await?.is_some_and(|parent| parent == id) {
                 break;
             }
@@ -308,13 +308,12 @@ fn messages(table: &mut Table) -> anyhow::Result<()> {
     };
     in_sync(1)?;
     for (operation, version, edgecore) in
-        [("insert", 1, "145 (its rate limit lifted)"), ("update", 2, "182–186")]
+        [("insert", 1, "145 (without its rate limit)"), ("update", 2, "182–186")]
     {
         let (bytes, used) = (written(&agent), cpu(&agent));
         let round = peer.push(operation, version)?;
         let rate = OBJECTS as f64 / round.time.as_secs_f64();
-        let what =
-            format!("CloudCore that answers at once: {operation}s stored and acknowledged, one at a time");
+        let what = format!("CloudCore without delay: {operation}s stored and acknowledged, one at a time");
         table.figure(&what, format!("{rate:.0}/s (EdgeCore: {edgecore})"));
         let (p50, p95) = (round.latencies[OBJECTS / 2], round.latencies[OBJECTS * 95 / 100]);
         table.figure("  message to acknowledgement, p50 / p95", format!("{p50:.2} / {p95:.2} ms"));
@@ -333,7 +332,7 @@ fn messages(table: &mut Table) -> anyhow::Result<()> {
     in_sync(2)?;
     let (up, down) = peer.ask(Command::Carried)?;
     table.figure(
-        "reconnect to CloudCore, nothing changed: messages up + down",
+        "reconnect to CloudCore without changes: messages up + down",
         format!("{up} + {down} bytes (EdgeCore with its handshake: 720 + 129)"),
     );
     // All objects are compared by queries, because this peer has no dynamic controller.
@@ -354,7 +353,7 @@ fn messages(table: &mut Table) -> anyhow::Result<()> {
     let p99 = round.latencies[OBJECTS * 99 / 100];
     let p50 = round.latencies[OBJECTS / 2];
     table.figure(
-        "message to acknowledgement while 10,000 rows are compared as fast as may be, p50 / p99",
+        "message to acknowledgement while 10,000 rows are compared without a pause, p50 / p99",
         format!("{p50:.2} / {p99:.2} ms"),
     );
     Ok(())
@@ -384,7 +383,7 @@ fn recovery(table: &mut Table) -> anyhow::Result<()> {
     let agent = spawn("edgesync", &config, &root.join("edge.log"))?;
     until("the node is in sync", in_sync)?;
     // Initial events of the watch.
-    until("nothing waits", || cloud.with(|core, _| core.waiting("edge-1") == 0).then_some(()))?;
+    until("the outbox is empty", || cloud.with(|core, _| core.waiting("edge-1") == 0).then_some(()))?;
     drop(agent);
     for file in std::fs::read_dir(root)? {
         let file = file?.path();
@@ -394,27 +393,27 @@ fn recovery(table: &mut Table) -> anyhow::Result<()> {
     }
     let from = Instant::now();
     let _agent = spawn("edgesync", &config, &root.join("edge.log"))?;
-    until("the rows are back", has_all)?;
+    until("the rows are refilled", has_all)?;
     let back = from.elapsed().as_secs_f64();
     until("the node is in sync", in_sync)?;
     let said = from.elapsed().as_secs_f64();
     table.figure(
-        "lost database of 10,000 objects with CloudCore: rows back, in sync",
+        "lost database of 10,000 objects, with CloudCore: rows refilled, in sync",
         format!("{back:.1} s, {said:.1} s after the start (EdgeCore: never)"),
     );
-    for what in ["soon after that", "later"] {
+    for what in ["soon afterwards", "later"] {
         let before = until("the node is connected", in_sync)?;
         let connections = before["link"]["connections"].as_u64().unwrap_or(0);
         cloud.restart();
         let is_back =
             || in_sync().filter(|status| status["link"]["connections"].as_u64() > Some(connections));
-        let after = until("the node is back", is_back)?;
+        let after = until("the node is connected again", is_back)?;
         let moved = |field: &str| {
             let bytes = |status: &Value| status["link"][field].as_u64().unwrap_or(0);
             bytes(&after).saturating_sub(bytes(&before))
         };
         table.figure(
-            &format!("restart of CloudCore, nothing changed, {what}: bytes up + down until in sync"),
+            &format!("restart of CloudCore without changes, {what}: bytes up + down until in sync"),
             format!("{} + {} (EdgeCore: 720 + 129)", moved("bytesOut"), moved("bytesIn")),
         );
         std::thread::park_timeout(SETTLE);

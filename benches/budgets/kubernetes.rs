@@ -87,7 +87,7 @@ impl Server {
         let key = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=tokens", "-keyout"];
         let mut openssl = Command::new("openssl");
         openssl.args(key).args([&file("tokens.key"), "-out", &file("tokens.pem")]).stderr(Stdio::null());
-        anyhow::ensure!(openssl.status()?.success(), "openssl made no key");
+        anyhow::ensure!(openssl.status()?.success(), "openssl created no key");
         std::fs::write(file("users.csv"), "secret,admin,1,system:masters\n")?;
         let apiserver = run(
             &programs,
@@ -232,8 +232,8 @@ fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     let alone = (0..OBJECTS).map(|n| config_map("default", &format!("alone-{n}"), n));
     let alone = OBJECTS as f64 / server.create_all(alone)?.as_secs_f64();
     let of_server = each(server.spent() - begun);
-    table.figure("creates that this API server takes alone", format!("{alone:.0}/s"));
-    table.figure("  processor time of API server and etcd for each", format!("{of_server:.2} ms"));
+    table.figure("creates at the API server alone", format!("{alone:.0}/s"));
+    table.figure("  CPU of API server and etcd per create", format!("{of_server:.2} ms"));
 
     server.create(&placement("rates", "rates", "edge-1"))?;
     let site = FleetSite::over_cluster(&server.kubeconfig)?;
@@ -250,26 +250,26 @@ fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     let begun = (server.spent(), site.cloud_spent().0, cpu(&agent));
     let start = Instant::now();
     let created = OBJECTS as f64 / server.create_all(objects)?.as_secs_f64();
-    until("the node has all of them", || (total()? == OBJECTS as u64).then_some(()))?;
+    until("the node holds all of them", || (total()? == OBJECTS as u64).then_some(()))?;
     let arrived = OBJECTS as f64 / start.elapsed().as_secs_f64();
-    table.figure("the same while a replica follows, with a node behind it", format!("{created:.0}/s"));
+    table.figure("creates while a replica watches, with one node", format!("{created:.0}/s"));
     let (of_server, of_replica, of_agent) =
         (each(server.spent() - begun.0), each(site.cloud_spent().0 - begun.1), each(cpu(&agent) - begun.2));
-    let what = "  processor time of API server and etcd, replica, agent for each";
+    let what = "  CPU of API server and etcd, replica, agent per create";
     table.figure(what, format!("{of_server:.2}, {of_replica:.2}, {of_agent:.2} ms"));
     let share = 100.0 * arrived / created;
-    let what = "from the cluster to the rows of the node, beside that";
+    let what = "from the cluster to the rows of the node, at the same time";
     table.budget(what, format!("{arrived:.0}/s = {share:.0} %"), "≥ 80 %", share >= 80.0);
     // Its rate without competition for the processors.
-    until("all is in sync", || (ask("/edgesync/v1/status")?["sync"]["inSync"] == true).then_some(()))?;
+    until("all nodes are in sync", || (ask("/edgesync/v1/status")?["sync"]["inSync"] == true).then_some(()))?;
     drop((agent, site));
     std::fs::remove_file(directory.path().join("edge.db"))?;
     let site = FleetSite::over_cluster(&server.kubeconfig)?;
     let start = Instant::now();
     let agent = node(directory.path(), &site)?;
-    until("the node has all of them again", || (total()? == OBJECTS as u64).then_some(()))?;
+    until("the node holds all of them again", || (total()? == OBJECTS as u64).then_some(()))?;
     let refilled = OBJECTS as f64 / start.elapsed().as_secs_f64();
-    let what = "a new node behind a new replica, objects that are there already";
+    let what = "a new node at a new replica, existing objects";
     table.figure(what, format!("{refilled:.0}/s"));
 
     let resource = kinds::guess("v1", "ConfigMap", true);
@@ -330,7 +330,7 @@ fn failover(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     drop(one);
     nodes.sort_by_key(|node| node.totals.epoch.0);
     let time = runtime.block_on(storm(&other.endpoint()?, &mut nodes, async || ()))?;
-    let what = "5,000 nodes whose replica is killed: all in sync at another one";
+    let what = "5,000 nodes whose replica is killed: all in sync at another";
     table.figure(what, format!("{:.1} s", time.as_secs_f64()));
     let metrics = other.runtime().block_on(other.client().text("/metrics"))?;
     let count = |name: &str| {
@@ -341,6 +341,6 @@ fn failover(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     table.budget("  objects sent again", format!("{sent:.0}"), "0", sent == 0.0);
     let bytes = |way: &str| count(&format!("edgesync_cloud_endpoint_{way}_bytes_total ")) / MOVING as f64;
     let (down, up) = (bytes("sent"), bytes("received"));
-    table.figure("  bytes of TCP for each node, down and up", format!("{down:.0} and {up:.0}"));
+    table.figure("  TCP payload per node, down / up", format!("{down:.0} / {up:.0} bytes"));
     Ok(())
 }

@@ -118,15 +118,15 @@ async fn measure(table: &mut Table) -> anyhow::Result<()> {
     let median = times.get(times.len() / 2).copied().unwrap_or_default();
     let longest = times.last().copied().unwrap_or_default();
     let ms = |time: Duration| format!("{:.0} ms", time.as_secs_f64() * 1000.0);
-    table.figure("10,000 Leases every 10 s, written every 5 s: of one core", format!("{busy:.2} %"));
-    table.figure("  a transaction, median and longest", format!("{}, {}", ms(median), ms(longest)));
+    table.figure("10,000 Leases every 10 s, written every 5 s: share of one core", format!("{busy:.2} %"));
+    table.figure("  a transaction, median / longest", format!("{}, {}", ms(median), ms(longest)));
     table.figure("  written to disk", format!("{bytes:.0} kB/s"));
     let all = round(&store, ROUNDS + 1, 1).await?;
     table.figure("  all 10,000 in one transaction", ms(all.first().copied().unwrap_or_default()));
     let started = Instant::now();
     let known = store.registered().await?;
     anyhow::ensure!((known.nodes.len(), known.leases.len()) == (NODES, NODES), "not all are registered");
-    table.figure("  read at the start: 10,000 Nodes and Leases", ms(started.elapsed()));
+    table.figure("  reading 10,000 Nodes and Leases at the start", ms(started.elapsed()));
     store.close().await;
     Ok(())
 }

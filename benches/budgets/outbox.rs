@@ -22,7 +22,7 @@ fn event(number: usize) -> Value {
         "reason": "DoorOpened",
         "action": "Watching",
         "type": "Normal",
-        "note": format!("door {number} was opened while the line was dead; nobody knows by whom"),
+        "note": format!("door {number} was opened while the link was down, by an unknown person"),
         "reportingController": "example.com/doors",
         "reportingInstance": "doors-1",
         "regarding": { "apiVersion": "v1", "kind": "ConfigMap", "name": "doors", "namespace": "default" },
@@ -53,14 +53,14 @@ pub(crate) fn day_offline(table: &mut Table) -> anyhow::Result<()> {
     let start = Instant::now();
     site.block_on(make(site.socket()))?;
     let rate = EVENTS as f64 / start.elapsed().as_secs_f64();
-    table.figure("100,000 Events made offline by programs, each durable", format!("{rate:.0}/s"));
+    table.figure("100,000 Events created offline by programs, each durable", format!("{rate:.0}/s"));
     let bytes = (written(&agent) - before) as f64 / EVENTS as f64 / 1e3;
     table.figure("  written to disk per Event", format!("{bytes:.1} KB"));
     table.figure("  agent RSS, peak", format!("{:.1} MB", memory_peak(&agent) as f64 / 1e6));
     let status = site.edge_get("/edgesync/v1/status")?;
     let lane = &status["outbox"]["bulk"];
     let (waiting, dropped) = (lane["waiting"].as_u64().unwrap_or(0), lane["dropped"].as_u64().unwrap_or(0));
-    table.figure("  waiting / dropped, with outbox.max_items = 10,000", format!("{waiting} / {dropped}"));
+    table.figure("  queued / dropped, with outbox.max_items = 10,000", format!("{waiting} / {dropped}"));
     let database = status["store"]["databaseBytes"].as_f64().unwrap_or(0.0);
     table.figure("  database", format!("{:.1} MB", database / 1e6));
     let start = Instant::now();

@@ -49,7 +49,7 @@ async fn page(socket: &Path, read: Arc<AtomicU64>) -> anyhow::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let length = stream.read(&mut buffer).await?;
-        anyhow::ensure!(length > 0, "the stream has ended");
+        anyhow::ensure!(length > 0, "the stream ended");
         read.fetch_add(length as u64, Ordering::Relaxed);
     }
 }
@@ -88,7 +88,7 @@ async fn measure(site: &FleetSite, mut object: Value) -> anyhow::Result<Measured
         if rollout["version"] == before["metadata"]["resourceVersion"] && rollout["holding"] == NODES {
             break;
         }
-        anyhow::ensure!(start.elapsed() < TIMEOUT, "the roll-out came to no end: {}", rollout["holding"]);
+        anyhow::ensure!(start.elapsed() < TIMEOUT, "the roll-out did not end: {}", rollout["holding"]);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     measured.changed = start.elapsed();
@@ -116,15 +116,22 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let Measured { alone, quiet, added, first, changed, lines } = measured?;
     let pages = quiet - alone;
     table.figure(
-        "10,000 nodes in sync, no page open: processor of the cloud",
+        "10,000 nodes in sync, no page open: CPU of the cloud side",
         format!("{alone:.1} % of one core"),
     );
-    table.budget("  50 pages open: more", format!("{pages:.1} %"), "≤ 10 %", pages <= QUIET_LIMIT);
+    table.budget("  added by 50 open pages", format!("{pages:.1} %"), "≤ 10 %", pages <= QUIET_LIMIT);
     let megabytes = format!("{:.0} MB", added as f64 / 1e6);
-    table.budget("  more memory, a roll-out to all included", megabytes, "≤ 100 MB", added <= MEMORY_LIMIT);
+    table.budget(
+        "  memory added, including a roll-out to all nodes",
+        megabytes,
+        "≤ 100 MB",
+        added <= MEMORY_LIMIT,
+    );
     table.figure("  sent to a page when it opens", format!("{:.0} KB", first as f64 / 1e3));
-    table
-        .figure("A new version on all 10,000, as 50 pages see it", format!("{:.1} s", changed.as_secs_f64()));
+    table.figure(
+        "a new version on all 10,000 nodes, as 50 pages show it",
+        format!("{:.1} s", changed.as_secs_f64()),
+    );
     table.figure("  sent to each page meanwhile", format!("{:.0} KB", lines as f64 / 1e3));
     Ok(())
 }

@@ -556,7 +556,7 @@ pub(crate) fn bulk_through_mosquitto(table: &mut Table) -> anyhow::Result<()> {
     // Idle means a few seconds without activity: memory is released, the log is checkpointed.
     std::thread::park_timeout(Duration::from_secs(5));
     table.figure("agent RSS, idle", mib(proc_number(&agent, "status", "VmRSS:")));
-    table.figure("  of which cannot be given back", mib(irreclaimable(&agent)));
+    table.figure("  of it not reclaimable", mib(irreclaimable(&agent)));
     let written = proc_number(&agent, "io", "write_bytes:") as f64 / OBJECTS as f64 / 1000.0;
     let what = "written to disk per object, bulk";
     table.budget(what, format!("{written:.1} KB"), "≤ 3 KB", written <= 3.0);
@@ -617,7 +617,7 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
         let _agent = site.agent_on_the_line()?;
         site.line().up()?;
         site.wait_in_sync(objects)?;
-        until("the agent has told everything", || {
+        until("the agent has reported everything", || {
             let status = site.edge_get("/edgesync/v1/status").ok()?;
             let empty = |lane: &str| status["outbox"][lane]["waiting"] == 0;
             let reported = ["status", "events", "bulk"].into_iter().all(empty);
@@ -625,7 +625,9 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
         })?;
         for changed in [0usize, 10] {
             site.line().down();
-            until("the cloud sees the agent leave", || (site.node()?["state"] == "offline").then_some(()))?;
+            until("the cloud side sees the agent disconnect", || {
+                (site.node()?["state"] == "offline").then_some(())
+            })?;
             for n in 0..changed {
                 site.replace(n * 97, 7)?;
             }
@@ -707,7 +709,7 @@ pub(crate) fn start(table: &mut Table) -> anyhow::Result<()> {
     };
     // The file was created without keys: the first start seals its Secrets and rewrites it.
     let (agent, first) = start()?;
-    table.figure("first start, 100,000 objects, of them 30,000 to be sealed", format!("{first:.0} ms"));
+    table.figure("first start with 100,000 objects, 30,000 of them to encrypt", format!("{first:.0} ms"));
     drop(agent);
     let mut times = Vec::new();
     for _ in 0..5 {
@@ -716,7 +718,7 @@ pub(crate) fn start(table: &mut Table) -> anyhow::Result<()> {
         drop(agent);
     }
     let time = median(times);
-    let what = "start with 100,000 objects to serving, after a kill";
+    let what = "start with 100,000 objects after a kill, until serving";
     table.budget(what, format!("{time:.0} ms"), "≤ 60 ms", time <= 60.0);
     Ok(())
 }

@@ -199,7 +199,7 @@ impl Installation {
             }
             if crossing.time > TIMEOUT {
                 let kilobytes = crossing.bytes / 1000;
-                bail!("not in sync after {TIMEOUT:?}: {kilobytes} KB crossed, {} Hellos", counters["hellos"]);
+                bail!("not in sync after {TIMEOUT:?}: {kilobytes} KB sent, {} Hellos", counters["hellos"]);
             }
         }
     }
@@ -241,7 +241,11 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         let runs = cases.map(|(what, objects, with_tls)| {
             let run = scope.spawn(move || {
                 let needed = measure(with_tls, None, objects).context("without limits")?;
-                anyhow::ensure!(needed.resent == 0, "{} objects were sent twice without need", needed.resent);
+                anyhow::ensure!(
+                    needed.resent == 0,
+                    "{} objects were sent twice unnecessarily",
+                    needed.resent
+                );
                 anyhow::Ok((needed, measure(with_tls, Some(RATE), objects)?))
             });
             (what, run)

@@ -85,9 +85,9 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     peak = peak.max(irreclaimable(&agent));
     std::thread::park_timeout(SETTLE);
     let idle = irreclaimable(&agent);
-    let what = "memory that cannot be given back, idle with 10,000 objects";
+    let what = "memory not reclaimable, idle with 10,000 objects";
     table.budget(what, mib(idle), "≤ 3 MB (EdgeCore: 13–21)", idle * 1024 <= 3_000_000);
-    let what = "  while receiving them, looked at every few milliseconds";
+    let what = "  while receiving them, sampled every few milliseconds";
     table.budget(what, mib(peak), "≤ 6 MB", peak * 1024 <= 6_000_000);
     let pss = proc_number(&agent, "smaps_rollup", "Pss:");
     table.budget("  PSS, idle", mib(pss), "≤ 9 MB (EdgeCore: 107)", pss * 1024 <= 9_000_000);
@@ -95,7 +95,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     std::thread::park_timeout(WATCHED);
     let day = (line.carried() - before) as f64 / start.elapsed().as_secs_f64() * 86_400.0;
     table.budget(
-        "idle traffic a day over TLS (TCP payload, both ways), Lease every 10s",
+        "idle traffic per day over TLS (TCP payload, both directions), Lease every 10s",
         format!("{:.0} KB", day / 1e3),
         "≤ 1.8 MB",
         day <= 1.8e6,
@@ -107,7 +107,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         line.up()?;
         in_sync(connections)?;
         let bytes = line.carried() - before;
-        let what = format!("reconnect over TLS, {what}: on the line until in sync");
+        let what = format!("reconnect over TLS, {what}: TCP payload until in sync");
         table.budget(&what, format!("{bytes} bytes"), "≤ 1,500 bytes", bytes <= 1500);
     }
     Ok(())
@@ -119,7 +119,7 @@ pub(crate) fn join(config: &Path, api: &Path, joining: u16) -> anyhow::Result<Du
         .args(["token", "create", "--node", "edge-1", "--server"])
         .arg(api)
         .output()
-        .context("making a token")?;
+        .context("creating a token")?;
     let start = Instant::now();
     let joined = Command::new(edge_program())
         .args(["join", "--cloud", &format!("https://127.0.0.1:{joining}"), "--config"])

@@ -74,7 +74,7 @@ fn through_mosquitto() -> anyhow::Result<f64> {
                 Some(LinkEvent::Message { .. }) => count += 1,
                 Some(LinkEvent::Disconnected { cause, .. }) => bail!("mosquitto: {cause}"),
                 Some(_) => {}
-                None => bail!("the link has ended"),
+                None => bail!("the link ended"),
             }
         }
         let time = start.elapsed();
@@ -84,7 +84,7 @@ fn through_mosquitto() -> anyhow::Result<f64> {
 }
 
 async fn connected(events: &mut Receiver<LinkEvent>) -> anyhow::Result<()> {
-    match tokio::time::timeout(TIMEOUT, events.recv()).await?.context("the link has ended")? {
+    match tokio::time::timeout(TIMEOUT, events.recv()).await?.context("the link ended")? {
         LinkEvent::Connected { .. } => Ok(()),
         other => bail!("not connected: {other:?}"),
     }
