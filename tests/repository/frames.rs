@@ -3,7 +3,7 @@
 //! recorded frame. Today's encoder writes every field of the recorded frames with the same meaning,
 //! so that older programs read them.
 //!
-//! A release records its own: `EDGESYNC_RECORD_FRAMES=1 cargo nextest run --test parts frames`.
+//! A release records its own: `EDGESYNC_TEST_RECORD_FRAMES=1 cargo nextest run --test parts frames`.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -268,7 +268,7 @@ fn missing(old: &Value, new: &Value, at: &str) -> Option<String> {
 #[test]
 fn frames_of_this_version_are_recorded() {
     let version = directory().join(edgesync_runtime::VERSION);
-    if std::env::var_os("EDGESYNC_RECORD_FRAMES").is_some() {
+    if std::env::var_os("EDGESYNC_TEST_RECORD_FRAMES").is_some() {
         for (name, frame) in written() {
             let path = version.join(format!("{name}.json"));
             fs::create_dir_all(path.parent().unwrap()).unwrap();

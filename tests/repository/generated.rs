@@ -8,7 +8,7 @@ use std::fs;
 use edgesync_testkit::programs::root;
 
 /// Set to 1 to write the pages instead of comparing them.
-const WRITE: &str = "EDGESYNC_WRITE_DOCS";
+const WRITE: &str = "EDGESYNC_TEST_WRITE_DOCS";
 
 /// Compares a page with its file.
 #[track_caller]

@@ -16,7 +16,7 @@ const MANIFEST: &str = include_str!("limits.txt");
 const INTRODUCTION: &str = "\
 # Limits
 
-`EDGESYNC_WRITE_DOCS=1 tests/run repository::` writes this page from the constants in the code, their documentation, and
+`EDGESYNC_TEST_WRITE_DOCS=1 tests/run repository::` writes this page from the constants in the code, their documentation, and
 the defaults of the configuration keys; do not edit it. `broker/accept.rs` is `crates/broker/src/accept.rs`, `src/…` is the
 program of devices. A key can be changed by an operator, a constant only in the code.
 [architecture.md](architecture.md#back-pressure-and-bounds) describes what happens at a limit.

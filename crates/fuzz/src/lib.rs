@@ -2,10 +2,10 @@
 //! panic. A dev-dependency, independent of any decoder. Read a test `fuzz_…` of `edgesync-protocol`
 //! first.
 //!
-//! Each test `fuzz_…` runs several thousand inputs, or the number in the variable `EDGESYNC_FUZZ`:
+//! Each test `fuzz_…` runs several thousand inputs, or the number in the variable `EDGESYNC_TEST_FUZZ`:
 //!
 //! ```text
-//! EDGESYNC_FUZZ=10000000 cargo test --release --workspace --lib fuzz_ -- --nocapture --test-threads 1
+//! EDGESYNC_TEST_FUZZ=10000000 cargo test --release --workspace --lib fuzz_ -- --nocapture --test-threads 1
 //! ```
 //!
 //! Samples are files of `tests/fixtures`; `tests/fixtures/fuzz/NAME` has inputs that failed in the
@@ -88,7 +88,8 @@ pub fn fuzz(name: &str, samples: &[Vec<u8>], decode: impl Fn(&[u8])) {
     assert!(!samples.is_empty(), "{name}: no samples");
     let mut samples = samples.to_vec();
     samples.extend(files(&format!("fuzz/{name}"), ""));
-    let count = std::env::var("EDGESYNC_FUZZ").ok().and_then(|count| count.parse().ok()).unwrap_or(COUNT);
+    let count =
+        std::env::var("EDGESYNC_TEST_FUZZ").ok().and_then(|count| count.parse().ok()).unwrap_or(COUNT);
     let mut input = Vec::new();
     for number in 0..count + samples.len() as u64 {
         input.clear();

@@ -2,9 +2,9 @@
 //! against the scripted CloudCore, over a link that is cut, with crashes, lost and rolled-back
 //! databases, a full store, and a changing cluster.
 //!
-//! `EDGESYNC_SEED=<n> cargo test -p edgesync-kubeedge --lib simulation::one_seed -- --nocapture`
-//! shows one run step by step; `EDGESYNC_SEEDS=<n>` sets how many seeds the long tests try,
-//! `EDGESYNC_MAX_SEEDS=<n>` lowers it.
+//! `EDGESYNC_TEST_SEED=<n> cargo test -p edgesync-kubeedge --lib simulation::one_seed -- --nocapture`
+//! shows one run step by step; `EDGESYNC_TEST_SEEDS=<n>` sets how many seeds the long tests try,
+//! `EDGESYNC_TEST_MAX_SEEDS=<n>` lowers it.
 
 mod checks;
 mod convergence;

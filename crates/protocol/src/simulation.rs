@@ -2,9 +2,9 @@
 //! databases, in virtual time and from a seed. The guarantees are checked at every step,
 //! convergence at the end.
 //!
-//! `EDGESYNC_SEED=<n> cargo test -p edgesync-protocol --lib simulation::seeded::one_seed -- --nocapture`
-//! shows one run step by step; `EDGESYNC_SEEDS=<n>` sets how many seeds the long tests try,
-//! `EDGESYNC_MAX_SEEDS=<n>` lowers it.
+//! `EDGESYNC_TEST_SEED=<n> cargo test -p edgesync-protocol simulation::seeded::one_seed -- --nocapture`
+//! shows one run step by step; `EDGESYNC_TEST_SEEDS=<n>` sets how many seeds the long tests try,
+//! `EDGESYNC_TEST_MAX_SEEDS=<n>` lowers it.
 
 #![allow(missing_docs, reason = "for tests")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a simulation fails by panicking")]

@@ -6,11 +6,11 @@ use crate::fault::{self, Fault};
 pub struct Seeds {
     /// Runs one seed and optionally traces it step by step.
     pub run: fn(seed: u64, trace: bool) -> Result<(), String>,
-    /// The number of seeds, unless `EDGESYNC_SEEDS` sets another or `EDGESYNC_MAX_SEEDS` a lower one.
+    /// The number of seeds, unless `EDGESYNC_TEST_SEEDS` sets another or `EDGESYNC_TEST_MAX_SEEDS` a lower one.
     pub count: u64,
     /// The package of the simulation.
     pub package: &'static str,
-    /// The test that runs the seed in `EDGESYNC_SEED`.
+    /// The test that runs the seed in `EDGESYNC_TEST_SEED`.
     pub one: &'static str,
 }
 
@@ -20,8 +20,8 @@ fn number(variable: &str) -> Option<u64> {
 
 impl Seeds {
     fn count(&self) -> u64 {
-        let count = number("EDGESYNC_SEEDS").unwrap_or(self.count);
-        number("EDGESYNC_MAX_SEEDS").map_or(count, |most| count.min(most))
+        let count = number("EDGESYNC_TEST_SEEDS").unwrap_or(self.count);
+        number("EDGESYNC_TEST_MAX_SEEDS").map_or(count, |most| count.min(most))
     }
 
     /// Returns the first seed that fails, searched on all cores.
@@ -46,15 +46,15 @@ impl Seeds {
         if let Some((seed, why)) = self.first_failure(None) {
             let (package, one) = (self.package, self.one);
             panic!(
-                "seed {seed}: {why}\nreproduce: EDGESYNC_SEED={seed} cargo test -p {package} --lib {one} -- --nocapture"
+                "seed {seed}: {why}\nreproduce: EDGESYNC_TEST_SEED={seed} cargo test -p {package} --lib {one} -- --nocapture"
             );
         }
         println!("{} seeds hold", self.count());
     }
 
-    /// Asserts that the seed in `EDGESYNC_SEED` passes.
+    /// Asserts that the seed in `EDGESYNC_TEST_SEED` passes.
     pub fn one_holds(&self) {
-        let given = number("EDGESYNC_SEED");
+        let given = number("EDGESYNC_TEST_SEED");
         let seed = given.unwrap_or(0);
         if let Err(why) = (self.run)(seed, given.is_some()) {
             panic!("seed {seed}: {why}");
