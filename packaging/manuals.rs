@@ -1,5 +1,5 @@
 //! Writes the manual pages and shell completions of both programs from their command lines:
-//! `cargo run --example manuals -- DIRECTORY`. The same code gives the same bytes.
+//! `cargo run -p edgesync-tests --example manuals -- DIRECTORY`. The same code gives the same bytes.
 
 use std::fs;
 use std::io::{self, Write as _};

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 use edgesync_store::checksum::checksum64;
+use edgesync_testkit::programs;
 
 use crate::YARDSTICK;
 use crate::table::Table;
@@ -26,7 +27,7 @@ KubeEdge 1.23. Its figures were measured at another time on another machine: com
 /// Writes the page: this run's sections, and the page's earlier version of the others. `order` has
 /// the titles.
 pub(crate) fn write<'a>(table: &Table, order: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = programs::root();
     let (date, cores) = (jiff::Timestamp::now().strftime("%Y-%m-%d"), std::thread::available_parallelism()?);
     let run = format!(
         "Run on {date}, on {cores} cores, at commit {}. Without edgesync: {}.",

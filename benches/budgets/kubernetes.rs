@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use edgesync_api::{Address, Client};
-use edgesync_kubernetes::cluster::{Cluster, Precondition};
-use edgesync_object::{Object, Resource, kinds, yaml};
+use edgesync_api::{Address, Client, collection_path};
+use edgesync_object::{kinds, yaml};
 use edgesync_protocol::apply::Totals;
 use edgesync_protocol::digest::Epoch;
 use serde_json::{Value, json};
@@ -20,7 +19,9 @@ use crate::fleet::storm;
 use crate::objects::object;
 use crate::processes::{FleetSite, Process, cpu, free_port, spawn, until};
 use crate::table::Table;
+use edgesync_testkit::authority::{Authority, HOUR, subject};
 use edgesync_testkit::node::Memory;
+use edgesync_transport::tls::{self, Clock};
 
 /// Objects created to compare rates.
 const OBJECTS: usize = 4000;
@@ -46,7 +47,8 @@ struct Server {
     apiserver: Process,
     etcd: Process,
     kubeconfig: PathBuf,
-    cluster: Cluster,
+    address: Address,
+    tls: tls::Client,
     runtime: tokio::runtime::Runtime,
     _directory: tempfile::TempDir,
 }
@@ -89,6 +91,9 @@ impl Server {
         openssl.args(key).args([&file("tokens.key"), "-out", &file("tokens.pem")]).stderr(Stdio::null());
         anyhow::ensure!(openssl.status()?.success(), "openssl created no key");
         std::fs::write(file("users.csv"), "secret,admin,1,system:masters\n")?;
+        let authority = Authority::new();
+        std::fs::write(file("ca.pem"), authority.to_pem())?;
+        std::fs::write(file("server.pem"), authority.server_identity().to_pem())?;
         let apiserver = run(
             &programs,
             "kube-apiserver",
@@ -97,7 +102,9 @@ impl Server {
                 ("bind-address", "127.0.0.1".into()),
                 ("advertise-address", "127.0.0.1".into()),
                 ("secure-port", port.to_string()),
-                ("cert-dir", file("certificates")),
+                ("tls-cert-file", file("server.pem")),
+                ("tls-private-key-file", file("server.pem")),
+                ("client-ca-file", file("ca.pem")),
                 ("token-auth-file", file("users.csv")),
                 ("service-account-issuer", "https://kubernetes.default.svc".into()),
                 ("service-account-key-file", file("tokens.pem")),
@@ -116,11 +123,19 @@ impl Server {
         });
         std::fs::write(&kubeconfig, config.to_string())?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let cluster = runtime.block_on(Cluster::connect(Some(&kubeconfig)))?;
-        let server = Self { apiserver, etcd, kubeconfig, cluster, runtime, _directory: directory };
-        until("the API server is ready", || server.runtime.block_on(server.cluster.kinds()).ok())?;
+        let identity = authority.issue(&subject("admin", "system:masters"), &[], -HOUR, HOUR);
+        let tls = tls::Client::new(&authority.trust(), Some(&identity), Clock::system([]))?;
+        let address = Address::Tls { host: "127.0.0.1".into(), port };
+        let server = Self { apiserver, etcd, kubeconfig, address, tls, runtime, _directory: directory };
+        let ready = || server.runtime.block_on(server.client().text("/readyz")).ok();
+        until("the API server is ready", ready)?;
         server.create_prerequisites()?;
         Ok(server)
+    }
+
+    /// Returns a client with a connection of its own.
+    fn client(&self) -> Client {
+        Client::with_tls(self.address.clone(), self.tls.clone())
     }
 
     /// Creates the required kinds and namespaces.
@@ -132,15 +147,16 @@ impl Server {
             self.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))?;
         }
         until("the kinds are served", || {
-            let served = self.runtime.block_on(self.cluster.kinds()).ok()?.served;
-            let has = |plural: &str| served.iter().any(|resource| resource.plural == plural);
-            (has("placements") && has("clusterobjectsyncs")).then_some(())
+            let served = self.client().get::<Value>("/apis/edgesync.io/v1alpha1");
+            let served = self.runtime.block_on(served).ok()?;
+            let has =
+                |plural: &str| served["resources"].as_array()?.iter().find(|kind| kind["name"] == plural);
+            (has("placements").is_some() && has("clusterobjectsyncs").is_some()).then_some(())
         })
     }
 
-    fn create(&self, value: &Value) -> anyhow::Result<()> {
-        let object = to_object(value)?;
-        self.runtime.block_on(self.cluster.create(&kind_of(&object), &object))?;
+    fn create(&self, object: &Value) -> anyhow::Result<()> {
+        self.runtime.block_on(self.client().post::<Value>(&path_of(object), object))?;
         Ok(())
     }
 
@@ -151,16 +167,15 @@ impl Server {
 
     /// Creates objects as fast as the server accepts them. Returns the time.
     fn create_all(&self, objects: impl Iterator<Item = Value>) -> anyhow::Result<Duration> {
-        let objects: Vec<Object> = objects.map(|object| to_object(&object)).collect::<anyhow::Result<_>>()?;
-        let (objects, next) = (Arc::new(objects), Arc::new(AtomicUsize::new(0)));
+        let (objects, next) = (Arc::new(objects.collect::<Vec<_>>()), Arc::new(AtomicUsize::new(0)));
         let start = Instant::now();
         self.runtime.block_on(async {
             let mut tasks = tokio::task::JoinSet::new();
             for _ in 0..WORKERS {
-                let (cluster, objects, next) = (self.cluster.clone(), objects.clone(), next.clone());
+                let (client, objects, next) = (self.client(), objects.clone(), next.clone());
                 tasks.spawn(async move {
                     while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        cluster.create(&kind_of(object), object).await?;
+                        client.post::<Value>(&path_of(object), object).await?;
                     }
                     anyhow::Ok(())
                 });
@@ -180,12 +195,12 @@ fn run(programs: &Path, name: &str, arguments: &[(&str, String)]) -> anyhow::Res
     Process::start(command).with_context(|| format!("starting {name}"))
 }
 
-fn to_object(value: &Value) -> anyhow::Result<Object> {
-    Ok(serde_json::from_value(value.clone())?)
-}
-
-fn kind_of(object: &Object) -> Resource {
-    kinds::guess(object.api_version(), object.kind(), !object.namespace().is_empty())
+/// Returns the path of an object's collection.
+fn path_of(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let namespace = text(&object["metadata"]["namespace"]);
+    let resource = kinds::guess(&text(&object["apiVersion"]), &text(&object["kind"]), !namespace.is_empty());
+    collection_path(&resource, Some(&namespace))
 }
 
 /// Returns a ConfigMap of about 1 KB.
@@ -272,15 +287,15 @@ fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     let what = "a new node at a new replica, existing objects";
     table.figure(what, format!("{refilled:.0}/s"));
 
-    let resource = kinds::guess("v1", "ConfigMap", true);
+    let client = server.client();
     let mut times = Vec::new();
     for n in 0..CHANGES {
         let (name, value) = (format!("c-{n}"), format!("changed-{n}"));
-        let patch = json!({"data": {"endpoint": &value}});
-        let begun = Instant::now();
-        let place = ("rates", name.as_str());
-        server.runtime.block_on(server.cluster.merge(&resource, place, Precondition::default(), patch))?;
+        let mut changed = config_map("rates", &name, n);
+        changed["data"]["endpoint"] = value.as_str().into();
         let path = format!("/api/v1/namespaces/rates/configmaps/{name}");
+        let begun = Instant::now();
+        server.runtime.block_on(client.put::<Value>(&path, &changed))?;
         until("the change arrives", || (ask(&path)?["data"]["endpoint"] == value).then_some(()))?;
         times.push(begun.elapsed().as_secs_f64() * 1e3);
     }

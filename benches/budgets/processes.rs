@@ -155,8 +155,11 @@ fn cloud_program() -> &'static PathBuf {
 }
 
 fn built(build: &[&str], program: &str) -> PathBuf {
-    let status =
-        Command::new(env!("CARGO")).arg("build").args(build).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    let status = Command::new(env!("CARGO"))
+        .arg("build")
+        .args(build)
+        .current_dir(edgesync_testkit::programs::root())
+        .status();
     assert!(status.is_ok_and(|status| status.success()), "cargo build {} failed", build.join(" "));
     // target/release/deps/NAME
     let own = std::env::current_exe().unwrap_or_default();
