@@ -1,9 +1,13 @@
 //! Leases of nodes in `kube-node-lease`, which also record the replica that serves a node.
 //!
-//! A replica that renews the Lease of a node writes its own id into [`SERVED_BY`]. A node renews
-//! over its newest connection, so a replica with a stale connection stops renewing.
-//! [`Leases::served`] checks that annotation, which fences such a replica's writes, see
-//! [`super::syncs`] and [`super::uploads`].
+//! The replica with a node's newest session writes its id into [`SERVED_BY`]. [`Leases::served`]
+//! checks that annotation, which fences the writes of other replicas, see [`super::syncs`] and
+//! [`super::uploads`].
+//!
+//! Each write is a compare-and-swap on the Lease's `resourceVersion`, so a late renewal of a replica
+//! with a stale connection changes nothing. Such a replica drops it and is fenced. A node renews
+//! over its newest connection only: if a fenced replica receives another renewal, the node is back,
+//! and the replica takes over. No clock is compared, neither the nodes' nor the replicas'.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,6 +44,8 @@ pub(super) struct Leases {
 #[derive(Debug, Default)]
 struct State {
     leases: HashMap<NodeName, OwnLease>,
+    /// Nodes whose last renewal was dropped because another replica serves them.
+    fenced: HashSet<NodeName>,
     /// Nodes of others that are already logged.
     logged_foreign: HashSet<NodeName>,
 }
@@ -48,8 +54,8 @@ struct State {
 #[derive(Clone, Debug)]
 struct OwnLease {
     uid: Arc<str>,
-    /// The last renewal by this replica, as stored in the cluster.
-    renewed: Option<Timestamp>,
+    /// The `resourceVersion` that this replica wrote.
+    version: Arc<str>,
 }
 
 /// The server of a node.
@@ -57,7 +63,7 @@ struct OwnLease {
 pub(super) enum Served {
     /// This replica, or none.
     Here,
-    /// Another replica, which has renewed or claimed the Lease since this one did.
+    /// Another replica, which has claimed the Lease or renewed it last.
     By(String),
 }
 
@@ -128,21 +134,14 @@ impl Leases {
         for _ in 0..ATTEMPTS {
             let NodeState::Lease(lease, _) = self.read_node(node).await? else { return Ok(()) };
             let patch = json!({"metadata": {"annotations": {SERVED_BY: &*self.replica}}});
-            let same = Precondition { uid: Some(lease.uid()), version: None };
-            match self.requests.merge(&self.lease, (NAMESPACE, node), same, patch).await {
-                Ok(lease) => {
-                    self.record(node, &lease);
-                    return Ok(());
-                }
-                Err(Failure::Conflict(_) | Failure::NotFound(_) | Failure::Invalid(_)) => {}
-                Err(failure) => return Err(failure.into()),
+            if self.patch(node, (lease.uid(), lease.resource_version()), patch).await? {
+                return Ok(());
             }
         }
         Err(contended(node))
     }
 
-    /// Returns which replica serves a node. Another replica does if its renewal is at least as new
-    /// as the last one by this replica. The renewals of one node follow the node's own clock.
+    /// Returns which replica serves a node.
     ///
     /// # Errors
     /// The Lease could not be read.
@@ -151,12 +150,7 @@ impl Leases {
             return Ok(Served::Here);
         };
         let by = lease.annotations().remove(SERVED_BY).unwrap_or_default();
-        if by.is_empty() || by == *self.replica {
-            return Ok(Served::Here);
-        }
-        let own = self.state().leases.get(node).and_then(|known| known.renewed);
-        let is_older = renewed(&lease).zip(own).is_some_and(|(theirs, own)| theirs < own);
-        Ok(if is_older { Served::Here } else { Served::By(by) })
+        Ok(if by.is_empty() || by == *self.replica { Served::Here } else { Served::By(by) })
     }
 
     /// Lists the Leases of all nodes.
@@ -172,6 +166,7 @@ impl Leases {
     pub(super) fn forget(&self, node: &NodeName) {
         let mut state = self.state();
         state.leases.remove(node);
+        state.fenced.remove(node);
         state.logged_foreign.remove(node);
     }
 
@@ -193,14 +188,18 @@ impl Leases {
         let node = &renewal.node;
         let known = self.state().leases.get(node).cloned();
         if let Some(known) = known
-            && self.patch(node, &known.uid, self.patch_body(renewal, None)).await?
+            && self.patch(node, (&known.uid, &known.version), self.patch_body(renewal, None)).await?
         {
             return Ok(());
         }
         for _ in 0..ATTEMPTS {
             let done = match self.read_node(node).await? {
                 NodeState::Lease(lease, owner) => {
-                    self.patch(node, lease.uid(), self.patch_body(renewal, Some(&owner))).await?
+                    if self.is_fenced(node, &lease) {
+                        return Ok(());
+                    }
+                    let version = (lease.uid(), lease.resource_version());
+                    self.patch(node, version, self.patch_body(renewal, Some(&owner))).await?
                 }
                 NodeState::Node(owner) => self.create(renewal, &owner).await?,
                 NodeState::Foreign => {
@@ -221,9 +220,25 @@ impl Leases {
         Err(contended(node))
     }
 
-    /// Patches a Lease with this UID. Returns false if it was deleted or recreated.
-    async fn patch(&self, node: &NodeName, uid: &str, patch: Value) -> Result<bool> {
-        let same = Precondition { uid: Some(uid), version: None };
+    /// Returns whether a renewal is dropped: another replica serves the node, and this is the first
+    /// renewal here since then, which may have been on its way before.
+    fn is_fenced(&self, node: &NodeName, lease: &Object) -> bool {
+        let by = lease.annotations().remove(SERVED_BY).unwrap_or_default();
+        let is_dropped = !by.is_empty() && by != *self.replica && self.state().fenced.insert(node.clone());
+        if is_dropped {
+            tracing::debug!(
+                node = node.as_str(),
+                replica = by,
+                "Lease renewal dropped, node served elsewhere"
+            );
+        }
+        is_dropped
+    }
+
+    /// Patches a Lease with this UID and `resourceVersion`. Returns false if it has changed since, or
+    /// was deleted.
+    async fn patch(&self, node: &NodeName, (uid, version): (&str, &str), patch: Value) -> Result<bool> {
+        let same = Precondition { uid: Some(uid), version: Some(version) };
         match self.requests.merge(&self.lease, (NAMESPACE, node), same, patch).await {
             Ok(lease) => {
                 self.record(node, &lease);
@@ -293,8 +308,10 @@ impl Leases {
 
     /// Records what this replica has written.
     fn record(&self, node: &NodeName, lease: &Object) {
-        let known = OwnLease { uid: lease.uid().into(), renewed: renewed(lease) };
-        self.state().leases.insert(node.clone(), known);
+        let known = OwnLease { uid: lease.uid().into(), version: lease.resource_version().into() };
+        let mut state = self.state();
+        state.leases.insert(node.clone(), known);
+        state.fenced.remove(node);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -304,10 +321,6 @@ impl Leases {
 
 fn contended(node: &NodeName) -> SourceError {
     SourceError::Contended { kind: "Lease", name: node.to_string() }
-}
-
-fn renewed(lease: &Object) -> Option<Timestamp> {
-    lease.fields().get("spec")?.get("renewTime")?.as_str()?.parse().ok()
 }
 
 fn read(lease: &Object) -> Option<StoredLease> {

@@ -115,11 +115,28 @@ async fn the_last_claim_or_renewal_decides_who_serves_a_node() {
 
     // A delayed renewal of the previous replica arrives.
     a.renew(vec![renewal("edge-1", 20)]).await.unwrap();
-    assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::Here, "its renewal is older");
+    assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::Here, "it is dropped");
+    let lease = rig.lease("edge-1").await.unwrap();
+    assert_eq!(at(&lease, "/spec/renewTime"), "2026-09-21T14:13:50.000000Z");
     a.renew(vec![renewal("edge-1", 40)]).await.unwrap();
     assert_eq!(
         b.served(&node_name("edge-1")).await.unwrap(),
         Served::By("a".into()),
         "the node has come back to it"
     );
+}
+
+#[tokio::test]
+async fn a_node_clock_set_back_does_not_open_the_fence() {
+    let rig = Rig::start().await;
+    rig.create_node("edge-1").await;
+    let (a, b) = (rig.replica("a").leases, rig.replica("b").leases);
+    a.renew(vec![renewal("edge-1", 3000)]).await.unwrap();
+    b.claim(&node_name("edge-1")).await.unwrap();
+    // The node moved to another replica and set its clock back.
+    b.renew(vec![renewal("edge-1", 1)]).await.unwrap();
+    assert_eq!(a.served(&node_name("edge-1")).await.unwrap(), Served::By("b".into()));
+    a.renew(vec![renewal("edge-1", 3010)]).await.unwrap();
+    assert_eq!(a.served(&node_name("edge-1")).await.unwrap(), Served::By("b".into()));
+    assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::Here);
 }
