@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::inflow::{FleetEvents, Inflow, inflow};
+use super::node_queues::NodeQueues;
 use super::{Broker, Channel, FleetEvent};
 use edgesync_object::NodeName;
 use edgesync_transport::link::topic::{Topic, Topics};
@@ -208,6 +209,7 @@ fn greeting(introduce: Introduce, topic: String, cloud: Arc<Mutex<Vec<u8>>>) -> 
 
 /// Converts link events into fleet events until one of the two ends.
 async fn translate(topics: Topics, mut events: mpsc::Receiver<LinkEvent>, inflow: Inflow) {
+    let queues = NodeQueues::new(inflow.clone());
     loop {
         let event = tokio::select! {
             event = events.recv() => event,
@@ -216,7 +218,10 @@ async fn translate(topics: Topics, mut events: mpsc::Receiver<LinkEvent>, inflow
         let Some(event) = event else { return };
         let event = match event {
             LinkEvent::Connected { max_packet, .. } => FleetEvent::Open { max_packet },
-            LinkEvent::Disconnected { cause, retry_in } => FleetEvent::Closed { cause, retry_in },
+            LinkEvent::Disconnected { cause, retry_in } => {
+                queues.clear();
+                FleetEvent::Closed { cause, retry_in }
+            }
             LinkEvent::Rejected { topic, code, reason } => {
                 tracing::warn!(topic, code, reason, "publish refused by the broker");
                 continue;
@@ -233,11 +238,11 @@ async fn translate(topics: Topics, mut events: mpsc::Receiver<LinkEvent>, inflow
                     tracing::debug!(topic, "message on an unknown topic");
                     continue;
                 };
-                FleetEvent::Message { node, channel, payload }
+                let bytes = payload.len();
+                queues.send(node.clone(), FleetEvent::Message { node, channel, payload }, bytes);
+                continue;
             }
         };
-        // One connection carries all nodes, so it cannot wait for one of them: rate limits per node
-        // are up to the broker.
         if !inflow.send_uncounted(event).await {
             return;
         }

@@ -1,8 +1,9 @@
 //! Queue of messages from nodes to the fleet: bounded in messages and in bytes, and shared fairly.
 //!
-//! Each connection has a share. A message counts against the share until the fleet has processed
-//! it, and for longer if its decoded size exceeds the connection's rate. So a node that floods is
-//! delayed at its own socket, and other nodes are not affected.
+//! Each connection has a share; at an external broker, each node, see [`super::node_queues`]. A
+//! message counts against the share until the fleet has processed it, and for longer if its decoded
+//! size exceeds the rate. So a node that floods is delayed at its own socket or in its own queue,
+//! and other nodes are not affected.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,7 +19,7 @@ use edgesync_protocol::fault::{Fault, planted};
 /// share.
 const SHARE: u32 = 16;
 /// Limit for all queued messages in bytes.
-const BUDGET_BYTES: usize = 64 << 20;
+pub(super) const BUDGET_BYTES: usize = 64 << 20;
 /// Unit of the byte limit.
 const BUDGET_UNIT: usize = 1 << 10;
 /// Decoded frame bytes that the fleet reads from one connection per second, beyond [`BURST`].
@@ -85,6 +86,11 @@ impl Inflow {
     pub(super) fn share(&self) -> Arc<Share> {
         let bucket = Mutex::new(Bucket { bytes: 0.0, at: Instant::now() });
         Arc::new(Share { permits: Arc::new(Semaphore::new(SHARE as usize)), bucket })
+    }
+
+    /// Returns the size of the largest message in bytes.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
     }
 
     /// Returns the number of permits of a share that a message needs.
@@ -189,6 +195,13 @@ impl FleetEvents {
 }
 
 impl Share {
+    /// Returns whether no message holds a permit, and the rate would not delay the next one.
+    pub(super) fn is_idle(&self) -> bool {
+        let bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        let refilled = bucket.at.elapsed().as_secs_f64() * f64::from(RATE);
+        self.permits.available_permits() == SHARE as usize && bucket.bytes <= refilled
+    }
+
     /// Records decoded bytes; returns the delay until the bucket is within its burst.
     fn charge(&self, bytes: usize) -> Duration {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);

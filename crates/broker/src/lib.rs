@@ -22,6 +22,7 @@ mod downlink;
 mod handshake;
 mod hub;
 mod inflow;
+mod node_queues;
 mod registry;
 mod stream;
 
