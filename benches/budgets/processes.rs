@@ -155,11 +155,14 @@ fn cloud_program() -> &'static PathBuf {
 }
 
 fn built(build: &[&str], program: &str) -> PathBuf {
-    let status = Command::new(env!("CARGO"))
-        .arg("build")
-        .args(build)
-        .current_dir(edgesync_testkit::programs::root())
-        .status();
+    let mut command = Command::new(env!("CARGO"));
+    // Build scripts depend on these variables: with those of this package, cargo would compile
+    // libraries again.
+    let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars().filter(|(name, _)| of_package(name)) {
+        command.env_remove(name);
+    }
+    let status = command.arg("build").args(build).current_dir(edgesync_testkit::programs::root()).status();
     assert!(status.is_ok_and(|status| status.success()), "cargo build {} failed", build.join(" "));
     // target/release/deps/NAME
     let own = std::env::current_exe().unwrap_or_default();
