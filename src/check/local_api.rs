@@ -51,7 +51,7 @@ async fn examine(examined: &mut Examined) -> Finding {
             );
             Finding::failed(seen, "see 'journalctl -u edgesync', and restart the agent if it hangs")
         }
-        Err(ClientError::Connect { .. }) => Finding::warning(
+        Err(ClientError::Connect { .. }) => Finding::failed(
             format!("agent not running: nothing listens at {shown}"),
             systemd::advice("systemctl start edgesync", "start it: 'edgesync run'"),
         ),
@@ -109,11 +109,11 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn a_stopped_agent_is_a_warning_to_start_it() {
+    async fn a_stopped_agent_is_a_failure_with_its_start_command() {
         let testbed = Testbed::new("");
         let mut examined = testbed.examined();
         let start = systemd::advice("systemctl start edgesync", "'edgesync run'");
-        warned(examine(&mut examined).await, "agent not running", start);
+        failed(examine(&mut examined).await, "agent not running", start);
         assert!(!examined.agent_runs);
     }
 

@@ -104,7 +104,9 @@ pub enum CloudCommand {
     #[command(subcommand)]
     Operator(OperatorCommand),
     /// Check the cloud side, with next steps for problems
-    #[command(after_help = "Exit codes: 0 no check failed (warnings do not count), 1 a check failed.")]
+    #[command(
+        after_help = "Exit codes: 0 no check failed (warnings do not count), 1 a check failed, or the cloud side is stopped."
+    )]
     Check {
         #[command(flatten)]
         config: ConfigArgs,
