@@ -89,9 +89,9 @@ mod tests {
         failed(status(kubeedge), "unreachable", "node limit");
         let cut = |s: &mut AgentStatus| {
             s.cloud.state = "unknown".to_owned();
-            (s.link.link_type, s.link.cause) = ("kubeedge".to_owned(), Some("nothing listens".to_owned()));
+            (s.link.link_type, s.link.cause) = ("kubeedge".to_owned(), Some("connection refused".to_owned()));
         };
-        failed(status(cut), "nothing listens", "CloudCore runs");
+        failed(status(cut), "connection refused", "CloudCore runs");
         failed(status(|s| s.cloud.removed = true), "removed", "node admit");
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 use edgesync_admin::agent::FilesSummary;
+use edgesync_transport::connect::describe;
 
 pub(super) const CHECK: Check = Check {
     id: "files",
@@ -28,7 +29,7 @@ fn examine(examined: &mut Examined) -> Finding {
             Finding::ok(format!("helper reachable at {socket}; states of objects require a running agent"))
         }
         Err(error) => Finding::failed(
-            format!("helper unreachable at {socket}: {error}"),
+            format!("helper unreachable at {socket}: {}", describe(&error)),
             start_helper(&config.helper.socket),
         ),
     }

@@ -51,8 +51,8 @@ async fn examine(examined: &mut Examined) -> Finding {
             );
             Finding::failed(seen, "see 'journalctl -u edgesync', and restart the agent if it hangs")
         }
-        Err(ClientError::Connect { .. }) => Finding::failed(
-            format!("agent not running: nothing listens at {shown}"),
+        Err(error @ ClientError::Connect { .. }) => Finding::failed(
+            format!("agent not running: {}", chain(&error)),
             systemd::advice("systemctl start edgesync", "start it: 'edgesync run'"),
         ),
         Err(error) => {

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{Check, CheckFn, Examined, Finding, JOIN_AGAIN};
+use edgesync_transport::connect::describe;
 use edgesync_transport::tls::HandshakeError;
 
 pub(super) const CHECK: Check = Check {
@@ -54,7 +55,7 @@ async fn handshake(
     examined: &Examined,
 ) -> Result<(), HandshakeError> {
     let network =
-        |error: std::io::Error| HandshakeError::Network { host: host.to_owned(), problem: error.to_string() };
+        |error: std::io::Error| HandshakeError::Network { host: host.to_owned(), problem: describe(&error) };
     let stream = TcpStream::connect(examined.addresses.as_slice()).await.map_err(network)?;
     let mut stream = client.connect(host, stream).await?;
     // TLS 1.3 verifies the client's certificate only now; a peer that accepts it waits for a

@@ -19,6 +19,7 @@ use super::address::Address;
 use super::connection::{self, Failure, Sender};
 use super::request::encode;
 use edgesync_object::{Resource, Scope, Status};
+use edgesync_transport::connect::reworded;
 use edgesync_transport::tls::{self, HandshakeError};
 
 /// Maximum length of an accepted response, in bytes: a page of large objects fits.
@@ -384,7 +385,7 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<Sender, ClientError> {
-        let failed = |source| ClientError::Connect { address: self.address.clone(), source };
+        let failed = |error| ClientError::Connect { address: self.address.clone(), source: reworded(error) };
         let connecting = async {
             match &self.address {
                 Address::Tcp(address) => {

@@ -190,7 +190,7 @@ mod tests {
         Report(vec![
             ("configuration", "Configuration", Finding::ok("/etc/x.toml")),
             ("clock", "Clock", Finding::warning("it is \u{1b}[2J 1970", "set it")),
-            ("tcp", "TCP", Finding::failed("nothing listens", "start it")),
+            ("tcp", "TCP", Finding::failed("connection refused", "start it")),
             ("tls", "TLS", Finding::skipped("not checked because of: TCP")),
         ])
     }
@@ -201,7 +201,7 @@ mod tests {
 ok       Configuration  /etc/x.toml
 warning  Clock          it is  [2J 1970
                         next: set it
-failed   TCP            nothing listens
+failed   TCP            connection refused
                         next: start it
 skipped  TLS            not checked because of: TCP
 4 checks: 1 ok, 1 warning, 1 skipped, 1 failed
@@ -215,7 +215,7 @@ skipped  TLS            not checked because of: TCP
         assert_eq!(json["result"], "failed");
         assert_eq!(json["counts"], json!({ "ok": 1, "warning": 1, "skipped": 1, "failed": 1 }));
         let tcp = json!({
-            "id": "tcp", "title": "TCP", "status": "failed", "message": "nothing listens", "next": "start it"
+            "id": "tcp", "title": "TCP", "status": "failed", "message": "connection refused", "next": "start it"
         });
         assert_eq!(json["checks"][2], tcp);
         assert!(json["checks"][0].get("next").is_none());
