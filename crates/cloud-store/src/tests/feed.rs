@@ -121,7 +121,7 @@ async fn a_slow_receiver_is_told_everything_anew() {
 }
 
 #[tokio::test]
-async fn a_feed_tells_everything_again_when_it_is_asked_and_misses_nothing_meanwhile() {
+async fn feed_relists_on_request_and_misses_no_change() {
     let Fixture { store, .. } = &fixture_with(&CloudOptions { feed_changes: 4, ..CloudOptions::default() });
     for n in 0..3 {
         create(store, &format!("a{n}")).await;
