@@ -34,7 +34,7 @@ fn failed(found: &(Value, Option<i32>), id: &str, seen: &str, next: &str) {
     let check = &checks[id];
     assert_eq!((check["status"].as_str(), *code), (Some("failed"), Some(1)), "{checks:#}");
     let text = |field: &str| check[field].as_str().unwrap_or_default();
-    assert!(text("message").contains(seen) && text("next").contains(next), "{check:#}");
+    assert!(text("message").contains(seen) && text("nextStep").contains(next), "{check:#}");
 }
 
 async fn joined(site: &Site) -> (Fleet, Agent) {

@@ -135,7 +135,7 @@ impl Exit for () {
 }
 
 /// Runs a command that queries a running process, and prints its output.
-pub fn ask<T: Exit>(
+pub fn run_command<T: Exit>(
     command: impl AsyncFnOnce(&mut Terminal<'_>) -> Result<T, CliError>,
 ) -> anyhow::Result<u8> {
     let (mut input, mut err) = (io::stdin(), io::stderr());

@@ -445,7 +445,7 @@ async fn follow(store: &CloudStore) -> (Vec<Summary>, Feed) {
     let mut summaries = Vec::new();
     loop {
         match feed.next().await {
-            FeedItem::Begun => {}
+            FeedItem::ListStarted => {}
             FeedItem::Listed(more) => summaries.extend(more),
             FeedItem::Complete => return (summaries, feed),
             other => panic!("{other:?}"),
@@ -639,7 +639,7 @@ async fn damage_is_found_while_the_store_is_used() {
 async fn nobody_follows_objects_that_cannot_be_read() {
     let Fixture { store, .. } = &damaged(r#"{"apiVersion""#, r#"[["#).await;
     let mut feed = store.follow();
-    assert!(matches!(feed.next().await, FeedItem::Begun));
+    assert!(matches!(feed.next().await, FeedItem::ListStarted));
     let failed = feed.next().await;
     assert!(matches!(failed, FeedItem::Failed(CloudError::Store(StoreError::Corrupt(_)))), "{failed:?}");
 }
