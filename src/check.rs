@@ -59,19 +59,19 @@ const JOIN_AGAIN: &str =
 /// Why an identity or a trusted authority is unusable, and the next step.
 struct Unusable {
     problem: String,
-    next: &'static str,
+    next_step: &'static str,
 }
 
 impl Unusable {
     /// An identity that must be replaced.
     fn identity(problem: impl Into<String>) -> Self {
-        Self { problem: problem.into(), next: JOIN_AGAIN }
+        Self { problem: problem.into(), next_step: JOIN_AGAIN }
     }
 
     /// Replaces the next step if this user lacks permission: then the file itself may be fine.
     fn of_io(self, cause: &std::io::Error) -> Self {
-        let next = if cause.kind() == ErrorKind::PermissionDenied { AS_ROOT } else { self.next };
-        Self { next, ..self }
+        let next_step = if cause.kind() == ErrorKind::PermissionDenied { AS_ROOT } else { self.next_step };
+        Self { next_step, ..self }
     }
 }
 
@@ -87,7 +87,7 @@ impl From<FilesError> for Unusable {
 
 impl From<Unusable> for Finding {
     fn from(unusable: Unusable) -> Self {
-        Self::failed(unusable.problem, unusable.next)
+        Self::failed(unusable.problem, unusable.next_step)
     }
 }
 
@@ -164,13 +164,13 @@ impl Examined {
                 let what = path.display().to_string();
                 let text = std::fs::read_to_string(path).map_err(|error| {
                     let problem = format!("link.ca_file: {what}: {error}");
-                    Unusable { problem, next: "correct it in the configuration" }.of_io(&error)
+                    Unusable { problem, next_step: "correct it in the configuration" }.of_io(&error)
                 })?;
                 // A new join writes the same file to the configuration.
                 edgesync_transport::tls::Certificate::all_from_pem(&what, &text).map_err(|error| {
                     Unusable {
                         problem: format!("link.ca_file: {error}"),
-                        next: "put the certificate of the broker's authority there, in PEM",
+                        next_step: "put the certificate of the broker's authority there, in PEM",
                     }
                 })?
             }
@@ -273,8 +273,8 @@ impl Check {
                         (own, finding)
                     });
                     work.await.unwrap_or_else(|error| {
-                        let seen = format!("the check ended early: {error}");
-                        (broken, Finding::failed(seen, "report this as a bug"))
+                        let message = format!("the check ended early: {error}");
+                        (broken, Finding::failed(message, "report this as a bug"))
                     })
                 }
             }

@@ -643,10 +643,10 @@ impl Task {
     async fn publish_outcome(&mut self, outcome: &Outcome) {
         let is_new = self.told.as_ref() != Some(&outcome.told);
         let kept = self.kept(outcome.told.clone());
-        if is_new && report::post(&self.store, &outcome.news, &kept, (self.clock)()).await {
+        if is_new && report::post(&self.store, &outcome.updates, &kept, (self.clock)()).await {
             let emitted = self.emitted.take().filter(|emitted| emitted.epoch == outcome.told.epoch);
             let emitted = emitted.map_or(0, |emitted| emitted.seq);
-            report::emit(&self.events, &self.kinds, &outcome.news, emitted);
+            report::emit(&self.events, &self.kinds, &outcome.updates, emitted);
             self.told = Some(outcome.told.clone());
             self.emitted.clone_from(&self.told);
         }

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn local_kinds_are_writable_and_synced_ones_only_in_their_status() {
+    fn local_kinds_are_writable_synced_ones_in_their_status() {
         let known = KindRegistry::default();
         known.register(&custom("v1"));
         for kind in known.served() {

@@ -98,14 +98,14 @@ async fn probe_foreign_topic(
 /// Rates the result. On one machine without certificates, which does not distinguish nodes, open
 /// rules are only a warning.
 fn evaluate(outcome: ProbeOutcome, local: bool) -> Finding {
-    let seen = match outcome {
+    let message = match outcome {
         ProbeOutcome::Refused => {
             return Finding::ok("own topic granted, writing to that of another node refused");
         }
         ProbeOutcome::Delivered => "the broker lets this node read and write the topics of other nodes",
         ProbeOutcome::Accepted => "the broker lets this node write to the topics of other nodes",
     };
-    if local { Finding::warning(seen, ACL_ADVICE) } else { Finding::failed(seen, ACL_ADVICE) }
+    if local { Finding::warning(message, ACL_ADVICE) } else { Finding::failed(message, ACL_ADVICE) }
 }
 
 #[cfg(test)]

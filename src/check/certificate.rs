@@ -41,8 +41,8 @@ fn evaluate(stored: &Stored, node: &str, renews: bool, clock: &Clock) -> Finding
     match certificate.subject().requested_node() {
         Some(name) if name == node => {}
         Some(name) => {
-            let seen = format!("certificate of node '{name}', but node.name is '{node}'");
-            return Finding::failed(seen, format!("set node.name to '{name}', or {JOIN_AGAIN}"));
+            let message = format!("certificate of node '{name}', but node.name is '{node}'");
+            return Finding::failed(message, format!("set node.name to '{name}', or {JOIN_AGAIN}"));
         }
         None => {
             let name = &certificate.subject().common_name;
@@ -50,8 +50,8 @@ fn evaluate(stored: &Stored, node: &str, renews: bool, clock: &Clock) -> Finding
         }
     }
     if let Some(expired) = stored.ca.iter().find(|ca| has_ended(ca, clock)) {
-        let seen = format!("certificate of the authority expired on {}", date(expired.not_after()));
-        return Finding::failed(seen, JOIN_AGAIN);
+        let message = format!("certificate of the authority expired on {}", date(expired.not_after()));
+        return Finding::failed(message, JOIN_AGAIN);
     }
     lifetime(certificate, renews, clock)
 }
@@ -59,7 +59,7 @@ fn evaluate(stored: &Stored, node: &str, renews: bool, clock: &Clock) -> Finding
 fn lifetime(certificate: &Certificate, renews: bool, clock: &Clock) -> Finding {
     let (now, until) = (clock.now(), certificate.not_after());
     let left = until.as_second().saturating_sub(now.as_second());
-    let seen = format!("valid until {}, {} left", date(until), format_duration(left.max(0)));
+    let message = format!("valid until {}, {} left", date(until), format_duration(left.max(0)));
     let renewal = match renews {
         true => {
             "see 'journalctl -u edgesync' for the cause, and check that the cloud's join service is reachable"
@@ -76,12 +76,12 @@ fn lifetime(certificate: &Certificate, renews: bool, clock: &Clock) -> Finding {
             format!("valid until {}; remaining time unknown, clock not set", date(until)),
             "set the clock",
         ),
-        Validity::Tight => Finding::warning(format!("{seen}; renewal failing"), renewal),
-        Validity::Good if overdue => Finding::warning(format!("{seen}; renewal is overdue"), renewal),
-        Validity::Good if !renews => Finding::warning(format!("{seen}, no renewal configured"), renewal),
+        Validity::Tight => Finding::warning(format!("{message}; renewal failing"), renewal),
+        Validity::Good if overdue => Finding::warning(format!("{message}; renewal is overdue"), renewal),
+        Validity::Good if !renews => Finding::warning(format!("{message}, no renewal configured"), renewal),
         Validity::Good => {
             let due = Schedule::new(certificate, 0.0).planned();
-            Finding::ok(format!("{seen}, renewed after {}; key in {IDENTITY_FILE} matches", date(due)))
+            Finding::ok(format!("{message}, renewed after {}; key in {IDENTITY_FILE} matches", date(due)))
         }
     }
 }

@@ -23,16 +23,16 @@ fn examine(examined: &mut Examined) -> Finding {
 fn evaluate(clock: &Clock, timesync: &Path) -> Finding {
     let now = clock.now().strftime("%Y-%m-%dT%H:%M:%SZ");
     if !clock.is_plausible() {
-        let seen = format!("{now} is in the past: this program, a certificate or the database is newer");
-        return Finding::failed(seen, "set the clock, for instance with NTP ('timedatectl')");
+        let message = format!("{now} is in the past: this program, a certificate or the database is newer");
+        return Finding::failed(message, "set the clock, for instance with NTP ('timedatectl')");
     }
     if timesync.join("synchronized").exists() {
         return Finding::ok(format!("{now}, synchronized"));
     }
     if timesync.exists() {
-        let seen = format!("{now} is plausible, but not synchronized since boot");
+        let message = format!("{now} is plausible, but not synchronized since boot");
         return Finding::warning(
-            seen,
+            message,
             "run 'timedatectl timesync-status' to see why no time server responds",
         );
     }

@@ -21,19 +21,19 @@ fn examine(examined: &mut Examined) -> Finding {
 fn evaluate(status: &AgentStatus) -> Finding {
     let (cloud, sync) = (&status.cloud, &status.sync);
     if cloud.removed {
-        let next = "run 'edgesync-cloud node admit NODE' at the cloud side, or join another fleet";
-        return Finding::failed("node removed from the fleet", next);
+        let next_step = "run 'edgesync-cloud node admit NODE' at the cloud side, or join another fleet";
+        return Finding::failed("node removed from the fleet", next_step);
     }
     if cloud.state != CloudStatus::CONNECTED {
         return no_answer(status);
     }
     if sync.held_back > 0 {
-        let next = "run 'edgesync-cloud confirm-deletions NODE' at the cloud side if they are intended";
-        return Finding::warning(format!("{} removals held back by the cloud", sync.held_back), next);
+        let next_step = "run 'edgesync-cloud confirm-deletions NODE' at the cloud side if they are intended";
+        return Finding::warning(format!("{} removals held back by the cloud", sync.held_back), next_step);
     }
     if !status.rejected.is_empty() {
-        let seen = format!("{} objects rejected", status.rejected.len());
-        return Finding::warning(seen, "see 'edgesync status' for the reasons");
+        let message = format!("{} objects rejected", status.rejected.len());
+        return Finding::warning(message, "see 'edgesync status' for the reasons");
     }
     if sync.in_sync {
         let since = sync.in_sync_since.as_deref().unwrap_or_default();
@@ -47,17 +47,17 @@ fn evaluate(status: &AgentStatus) -> Finding {
 }
 
 fn no_answer(status: &AgentStatus) -> Finding {
-    let seen = format!("cloud side does not respond: {}", status.cloud.state);
+    let message = format!("cloud side does not respond: {}", status.cloud.state);
     match (status.link.link_type.as_str(), &status.link.cause) {
         ("kubeedge", None) => Finding::failed(
-            seen,
+            message,
             "see CloudCore's log (kubectl -n kubeedge logs deploy/cloudcore), and check its node limit",
         ),
         ("kubeedge", Some(cause)) => {
-            Finding::failed(format!("{seen}: {cause}"), "check that CloudCore runs, and see its log")
+            Finding::failed(format!("{message}: {cause}"), "check that CloudCore runs, and see its log")
         }
         _ => Finding::failed(
-            seen,
+            message,
             "check that the cloud side runs ('systemctl status edgesync-cloud') and uses the same broker and prefix",
         ),
     }
@@ -89,9 +89,9 @@ mod tests {
         failed(status(kubeedge), "unreachable", "node limit");
         let cut = |s: &mut AgentStatus| {
             s.cloud.state = "unknown".to_owned();
-            (s.link.link_type, s.link.cause) = ("kubeedge".to_owned(), Some("nothing listens".to_owned()));
+            (s.link.link_type, s.link.cause) = ("kubeedge".to_owned(), Some("connection refused".to_owned()));
         };
-        failed(status(cut), "nothing listens", "CloudCore runs");
+        failed(status(cut), "connection refused", "CloudCore runs");
         failed(status(|s| s.cloud.removed = true), "removed", "node admit");
     }
 }

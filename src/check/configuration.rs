@@ -38,17 +38,17 @@ fn rejected(errors: &ConfigErrors) -> Finding {
         Place::Variable(name) => format!("variable {name}: {message}"),
         Place::Whole => format!("{path}: {message}"),
     };
-    let mut seen: Vec<String> = problems.iter().take(MAX_LISTED).map(show).collect();
+    let mut messages: Vec<String> = problems.iter().take(MAX_LISTED).map(show).collect();
     if problems.len() > MAX_LISTED {
-        seen.push(format!("and {} more", problems.len() - MAX_LISTED));
+        messages.push(format!("and {} more", problems.len() - MAX_LISTED));
     }
     let missing = !errors.path.exists();
-    let next = if missing {
+    let next_step = if missing {
         "join a cloud with 'edgesync join', which writes it, or name another file with --config".to_owned()
     } else {
         format!("correct it, and run 'edgesync check-config --config {path}'")
     };
-    Finding::failed(seen.join("; "), next)
+    Finding::failed(messages.join("; "), next_step)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ fn examine(examined: &mut Examined) -> Finding {
     if inspect::schema(&path).is_ok_and(|schema| schema.found != schema.known) {
         return Finding::skipped("schema version of another program version: start the agent first");
     }
-    let next = match examined.agent_runs {
+    let next_step = match examined.agent_runs {
         true => {
             "run 'edgesync verify --online': the agent repairs the database, and the cloud resends lost objects"
         }
@@ -40,13 +40,13 @@ fn examine(examined: &mut Examined) -> Finding {
         Ok(Some(found)) => {
             let problems = found.problems().join("; ");
             examined.sealed = Some(found.sealed);
-            Finding::failed(problems, next)
+            Finding::failed(problems, next_step)
         }
         Ok(None) => Finding::warning(
             format!("not read completely within {} s", READ_TIMEOUT.as_secs()),
             "run 'edgesync verify', which has no time limit",
         ),
-        Err(error) => Finding::failed(chain(&error), next),
+        Err(error) => Finding::failed(chain(&error), next_step),
     }
 }
 

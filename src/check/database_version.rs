@@ -37,9 +37,9 @@ fn examine(examined: &mut Examined) -> Finding {
 
 fn evaluate(Schema { found, known }: Schema) -> Finding {
     if found > known {
-        let seen = format!("schema version {found}, this program supports versions up to {known}");
-        let next = "install the version of edgesync that wrote it, or a newer one; this one sets the database aside when it starts and salvages readable rows into a new one, and the cloud resends the rest";
-        return Finding::warning(seen, next);
+        let message = format!("schema version {found}, this program supports versions up to {known}");
+        let next_step = "install the version of edgesync that wrote it, or a newer one; this one sets the database aside when it starts and salvages readable rows into a new one, and the cloud resends the rest";
+        return Finding::warning(message, next_step);
     }
     if found < known {
         return Finding::ok(format!(

@@ -24,13 +24,13 @@ fn examine(examined: &mut Examined) -> Finding {
     let found = match rustix::fs::statvfs(directory) {
         Ok(found) => found,
         Err(error) => {
-            let seen = format!("stat {}: {error}", directory.display());
-            return Finding::failed(seen, "run the check as root, or correct store.path");
+            let message = format!("stat {}: {error}", directory.display());
+            return Finding::failed(message, "run the check as root, or correct store.path");
         }
     };
     if found.f_files > 0 && found.f_favail == 0 {
-        let seen = format!("no inodes left on the disk of {}", directory.display());
-        return Finding::failed(seen, "remove files from this disk");
+        let message = format!("no inodes left on the disk of {}", directory.display());
+        return Finding::failed(message, "remove files from this disk");
     }
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     let used = inspect::bytes_on_disk(&store.path);
@@ -40,21 +40,21 @@ fn examine(examined: &mut Examined) -> Finding {
 fn evaluate(directory: &Path, free: u64, used: u64, max_bytes: u64) -> Finding {
     let shown = directory.display();
     let required = max_bytes.saturating_sub(used);
-    let seen = format!(
+    let message = format!(
         "{} free in {shown}; database uses {} of at most {}",
         size(free),
         size(used),
         size(max_bytes)
     );
     if free < MIN_FREE_BYTES {
-        Finding::failed(seen, "free space on this disk: no new objects can be stored")
+        Finding::failed(message, "free space on this disk: no new objects can be stored")
     } else if free < required {
         Finding::warning(
-            seen,
+            message,
             format!("free space on this disk, or set store.max_size below {}", size(free + used)),
         )
     } else {
-        Finding::ok(seen)
+        Finding::ok(message)
     }
 }
 
@@ -76,12 +76,12 @@ mod tests {
     fn a_missing_directory_is_replaced_by_its_parent() {
         let testbed = Testbed::new("[store]\nmax_size = \"16MiB\"\n");
         let finding = examine(&mut testbed.examined());
-        let Finding::Ok(seen) = finding else { panic!("{finding:?}") };
+        let Finding::Ok(message) = finding else { panic!("{finding:?}") };
         assert!(
-            seen.contains(
+            message.contains(
                 &format!("free in {}", testbed.path("").display()).trim_end_matches('/').to_owned()
             ),
-            "{seen}"
+            "{message}"
         );
     }
 }

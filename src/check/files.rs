@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 use edgesync_admin::agent::FilesSummary;
+use edgesync_transport::connect::describe;
 
 pub(super) const CHECK: Check = Check {
     id: "files",
@@ -28,7 +29,7 @@ fn examine(examined: &mut Examined) -> Finding {
             Finding::ok(format!("helper reachable at {socket}; states of objects require a running agent"))
         }
         Err(error) => Finding::failed(
-            format!("helper unreachable at {socket}: {error}"),
+            format!("helper unreachable at {socket}: {}", describe(&error)),
             start_helper(&config.helper.socket),
         ),
     }
@@ -40,24 +41,24 @@ fn start_helper(socket: &Path) -> String {
 }
 
 fn evaluate(files: &FilesSummary, socket: &Path) -> Finding {
-    let seen = format!("{} of {} objects in effect", files.in_effect, files.objects);
+    let message = format!("{} of {} objects in effect", files.in_effect, files.objects);
     if let Some(problem) = &files.problem {
         // The next step takes the place of the agent's hint.
         let problem = problem.split("; hint: ").next().unwrap_or(problem);
-        let next = match files.helper_unreachable {
+        let next_step = match files.helper_unreachable {
             true => start_helper(socket),
             false => "see 'edgesync files' for the causes".to_owned(),
         };
         // Without objects, nothing is known before the first answer of the helper.
         return match files.objects {
-            0 => Finding::failed(problem, next),
-            _ => Finding::failed(format!("{problem}; before that, {seen}"), next),
+            0 => Finding::failed(problem, next_step),
+            _ => Finding::failed(format!("{problem}; before that, {message}"), next_step),
         };
     }
     match files.not_in_effect + files.conflicts {
-        0 => Finding::ok(seen),
+        0 => Finding::ok(message),
         _ => Finding::warning(
-            seen,
+            message,
             "see 'edgesync files' for the causes, and retry with 'edgesync files apply RULE'",
         ),
     }

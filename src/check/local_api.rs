@@ -41,23 +41,23 @@ async fn examine(examined: &mut Examined) -> Finding {
         }
         Err(ClientError::Connect { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
             examined.agent_runs = true;
-            let next = "run the check as root, or as a member of the socket's group";
-            Finding::failed(format!("connect to {shown}: {source}"), next)
+            let next_step = "run the check as root, or as a member of the socket's group";
+            Finding::failed(format!("connect to {shown}: {source}"), next_step)
         }
         Err(error) if examined.agent_runs => {
-            let seen = format!(
+            let message = format!(
                 "agent does not respond at {shown}, but a process has the database open: {}",
                 chain(&error)
             );
-            Finding::failed(seen, "see 'journalctl -u edgesync', and restart the agent if it hangs")
+            Finding::failed(message, "see 'journalctl -u edgesync', and restart the agent if it hangs")
         }
-        Err(ClientError::Connect { .. }) => Finding::warning(
-            format!("agent not running: nothing listens at {shown}"),
+        Err(error @ ClientError::Connect { .. }) => Finding::failed(
+            format!("agent not running: {}", chain(&error)),
             systemd::advice("systemctl start edgesync", "start it: 'edgesync run'"),
         ),
         Err(error) => {
-            let seen = format!("no agent at {shown}: {}", chain(&error));
-            Finding::failed(seen, "see 'journalctl -u edgesync'")
+            let message = format!("no agent at {shown}: {}", chain(&error));
+            Finding::failed(message, "see 'journalctl -u edgesync'")
         }
     }
 }
@@ -78,12 +78,12 @@ fn answered(answer: &Value, node: &str, socket: &str) -> (Finding, Option<AgentS
 fn of_node(identity: &AgentIdentity, node: &str, socket: &str) -> Option<Finding> {
     let (running, is) = (&identity.agent.version, &identity.node);
     if is != node {
-        let seen = format!("the agent at {socket} is node '{is}', but node.name is '{node}'");
-        return Some(Finding::warning(seen, restart()));
+        let message = format!("the agent at {socket} is node '{is}', but node.name is '{node}'");
+        return Some(Finding::warning(message, restart()));
     }
     if running != VERSION {
-        let seen = format!("the running agent has version {running}, this program {VERSION}");
-        return Some(Finding::warning(seen, restart()));
+        let message = format!("the running agent has version {running}, this program {VERSION}");
+        return Some(Finding::warning(message, restart()));
     }
     None
 }
@@ -95,8 +95,8 @@ fn of_status(status: &Result<AgentStatus, InvalidResponse>, socket: &str) -> Fin
     };
     let writing = &status.store.writing;
     if writing != StoreStatus::WORKS {
-        let seen = format!("agent running, but its database is not writable: {writing}");
-        return Finding::failed(seen, "free space on the disk, or see 'journalctl -u edgesync'");
+        let message = format!("agent running, but its database is not writable: {writing}");
+        return Finding::failed(message, "free space on the disk, or see 'journalctl -u edgesync'");
     }
     Finding::ok(format!("{socket}: agent running, version {VERSION}"))
 }
@@ -109,11 +109,11 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn a_stopped_agent_is_a_warning_to_start_it() {
+    async fn a_stopped_agent_is_a_failure_with_its_start_command() {
         let testbed = Testbed::new("");
         let mut examined = testbed.examined();
         let start = systemd::advice("systemctl start edgesync", "'edgesync run'");
-        warned(examine(&mut examined).await, "agent not running", start);
+        failed(examine(&mut examined).await, "agent not running", start);
         assert!(!examined.agent_runs);
     }
 

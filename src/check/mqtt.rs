@@ -75,12 +75,12 @@ impl ProbeError {
         let cause = match self {
             Self::Options(problem) => return Finding::failed(problem.clone(), "correct section [link]"),
             Self::Silent => {
-                let seen = format!("no response within {} s", CONNECT_TIMEOUT.as_secs());
-                return Finding::failed(seen, "see the broker's log");
+                let message = format!("no response within {} s", CONNECT_TIMEOUT.as_secs());
+                return Finding::failed(message, "see the broker's log");
             }
             Self::Cause(cause) => cause,
         };
-        let next = match cause {
+        let next_step = match cause {
             Cause::NotAuthorized { .. } | Cause::Rejected { .. } => {
                 "see the broker's log; with certificates it must use their names as user names ('edgesync-cloud broker-config')"
             }
@@ -93,7 +93,7 @@ impl ProbeError {
             }
             _ => "see the broker's log",
         };
-        Finding::failed(cause.to_string(), next)
+        Finding::failed(cause.to_string(), next_step)
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
     async fn a_closed_port_and_a_missing_password_are_reported() {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let broker = format!("[link]\nbroker = \"mqtt://{closed}\"\n");
-        failed(examine(&Testbed::new(&broker).examined()).await, "nothing listens at", "broker's log");
+        failed(examine(&Testbed::new(&broker).examined()).await, "connection refused", "broker's log");
         let testbed = Testbed::new(&format!("{broker}username = \"x\"\npassword_file = \"/nowhere/p\"\n"));
         failed(examine(&testbed.examined()).await, "/nowhere/p", "[link]");
     }

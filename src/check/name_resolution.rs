@@ -22,9 +22,9 @@ async fn examine(examined: &mut Examined) -> Finding {
     examined.addresses = match found {
         Ok(found) => found.take(MAX_ADDRESSES).collect(),
         Err(error) => {
-            let next =
+            let next_step =
                 format!("check {}, and that this device has a name server (/etc/resolv.conf)", peer.key);
-            return Finding::failed(format!("resolve '{}': {error}", peer.host), next);
+            return Finding::failed(format!("resolve '{}': {error}", peer.host), next_step);
         }
     };
     if peer.host.parse::<IpAddr>().is_ok() {

@@ -38,30 +38,30 @@ fn examine(examined: &mut Examined) -> Finding {
     let config = examined.config();
     let user = user(&config);
     let mut problems = Problems::default();
-    let seen = problems.examine_all(&examined.config_path, &config, &user);
-    problems.finding(seen, &user)
+    let count = problems.examine_all(&examined.config_path, &config, &user);
+    problems.finding(count, &user)
 }
 
 impl Problems {
     /// Checks all files and directories. Returns the number of existing files.
     fn examine_all(&mut self, config_path: &Path, config: &Config, user: &User) -> usize {
-        let mut seen = 0;
+        let mut count = 0;
         for (path, rule) in files(config_path, config) {
             match fs::metadata(&path) {
                 Ok(metadata) => {
-                    seen += 1;
+                    count += 1;
                     self.file(&path, &metadata, rule, user);
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
-                    let seen = format!("stat {}: {error}", path.display());
-                    self.warnings.push((seen, "run the check as root".to_owned()));
+                    let message = format!("stat {}: {error}", path.display());
+                    self.warnings.push((message, "run the check as root".to_owned()));
                 }
             }
         }
         self.state_directory(directory_of(&config.store.path), user);
         self.socket_directory(directory_of(&config.api.socket));
-        seen
+        count
     }
 
     fn file(&mut self, path: &Path, metadata: &Metadata, rule: Rule, user: &User) {
@@ -69,19 +69,19 @@ impl Problems {
         if matches!(rule, Rule::Key | Rule::Private) && mode & 0o007 != 0
             || matches!(rule, Rule::Key) && mode & 0o070 != 0
         {
-            let seen = format!("{shown} is readable by others (mode {mode:04o})");
-            self.failures.push((seen, format!("chmod 600 {shown}")));
+            let message = format!("{shown} is readable by others (mode {mode:04o})");
+            self.failures.push((message, format!("chmod 600 {shown}")));
         } else if rule == Rule::Private && mode & 0o070 != 0 {
-            let seen = format!("{shown} is readable by its group (mode {mode:04o})");
-            self.warnings.push((seen, format!("chmod 600 {shown}")));
+            let message = format!("{shown} is readable by its group (mode {mode:04o})");
+            self.warnings.push((message, format!("chmod 600 {shown}")));
         } else if mode & 0o022 != 0 {
-            let seen = format!("{shown} is writable by others than its owner (mode {mode:04o})");
-            self.failures.push((seen, format!("chmod go-w {shown}")));
+            let message = format!("{shown} is writable by others than its owner (mode {mode:04o})");
+            self.failures.push((message, format!("chmod go-w {shown}")));
         }
         if !user.may(metadata, 0o4) {
-            let seen =
+            let message =
                 format!("{} cannot read {shown} (owner {}, mode {mode:04o})", user.name, metadata.uid());
-            self.failures.push((seen, format!("chown {} {shown}", user.uid)));
+            self.failures.push((message, format!("chown {} {shown}", user.uid)));
         }
     }
 
@@ -96,12 +96,12 @@ impl Problems {
             }
             Ok(metadata) if !user.may(&metadata, 0o3) => {
                 let mode = metadata.mode() & 0o7777;
-                let seen = format!(
+                let message = format!(
                     "{} cannot write into {shown} (owner {}, mode {mode:04o})",
                     user.name,
                     metadata.uid()
                 );
-                self.failures.push((seen, format!("chown -R {} {shown}", user.uid)));
+                self.failures.push((message, format!("chown -R {} {shown}", user.uid)));
             }
             Ok(metadata) if metadata.mode() & 0o1002 == 0o002 => {
                 self.failures
@@ -109,8 +109,8 @@ impl Problems {
             }
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let next = "start the agent, which creates it, or correct store.path";
-                self.warnings.push((format!("{shown} does not exist yet"), next.to_owned()));
+                let next_step = "start the agent, which creates it, or correct store.path";
+                self.warnings.push((format!("{shown} does not exist yet"), next_step.to_owned()));
             }
             Err(error) => {
                 self.warnings.push((format!("stat {shown}: {error}"), "run the check as root".into()));
@@ -122,20 +122,20 @@ impl Problems {
         let Ok(metadata) = fs::metadata(directory) else { return };
         if metadata.mode() & 0o1002 == 0o002 {
             let shown = directory.display();
-            let seen = format!("all users can replace the socket in {shown}");
-            self.failures.push((seen, format!("chmod o-w {shown}")));
+            let message = format!("all users can replace the socket in {shown}");
+            self.failures.push((message, format!("chmod o-w {shown}")));
         }
     }
 
-    fn finding(mut self, seen: usize, user: &User) -> Finding {
+    fn finding(mut self, count: usize, user: &User) -> Finding {
         let failed = !self.failures.is_empty();
         let all = if failed { &mut self.failures } else { &mut self.warnings };
-        let Some((_, next)) = all.first().cloned() else {
-            let files = if seen == 1 { "file" } else { "files" };
-            return Finding::ok(format!("{seen} {files} readable by {}", user.name));
+        let Some((_, next_step)) = all.first().cloned() else {
+            let files = if count == 1 { "file" } else { "files" };
+            return Finding::ok(format!("{count} {files} readable by {}", user.name));
         };
-        let text = all.iter().map(|(seen, _)| seen.as_str()).collect::<Vec<_>>().join("; ");
-        if failed { Finding::failed(text, next) } else { Finding::warning(text, next) }
+        let text = all.iter().map(|(message, _)| message.as_str()).collect::<Vec<_>>().join("; ");
+        if failed { Finding::failed(text, next_step) } else { Finding::warning(text, next_step) }
     }
 }
 

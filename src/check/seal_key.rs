@@ -56,8 +56,8 @@ fn check_keys(shown: &str, text: &str, examined: &Examined, again: &str) -> Find
         .map(|(_, bodies)| bodies)
         .sum();
     if lost > 0 {
-        let seen = format!("{lost} objects are sealed with keys that are not in {shown}");
-        return Finding::failed(seen, format!("put the right key file back, or {again}"));
+        let message = format!("{lost} objects are sealed with keys that are not in {shown}");
+        return Finding::failed(message, format!("put the right key file back, or {again}"));
     }
     let credential = match keys.iter().any(|(_, wrapped)| *wrapped) {
         true if std::env::var_os("CREDENTIALS_DIRECTORY").is_none() => {

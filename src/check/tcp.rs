@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::{Check, CheckFn, Examined, Finding};
 use edgesync_object::time::rounded;
+use edgesync_transport::connect::reworded;
 
 pub(super) const CHECK: Check = Check {
     id: "tcp",
@@ -25,7 +26,7 @@ async fn examine(examined: &Examined) -> Finding {
     let config = examined.config();
     let peer = config.peer();
     if let Err(problem) = reach(&examined.addresses).await {
-        return Finding::failed(format!("{peer}: {problem}"), advice(&problem));
+        return Finding::failed(format!("connect to {peer}: {problem}"), advice(&problem));
     }
     let Some(join) = &config.identity.cloud else { return Finding::ok(format!("{peer} reachable")) };
     let addresses = async { tokio::net::lookup_host((join.host.as_str(), join.port)).await };
@@ -52,7 +53,7 @@ async fn reach(addresses: &[SocketAddr]) -> io::Result<()> {
     for address in addresses {
         last = match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) => error,
+            Ok(Err(error)) => reworded(error),
             Err(_) => {
                 io::Error::new(io::ErrorKind::TimedOut, format!("no response within {}", rounded(share)))
             }
@@ -63,7 +64,7 @@ async fn reach(addresses: &[SocketAddr]) -> io::Result<()> {
 
 fn advice(problem: &io::Error) -> &'static str {
     match problem.kind() {
-        io::ErrorKind::ConnectionRefused => "start it there, or correct the port: nothing listens on it",
+        io::ErrorKind::ConnectionRefused => "start it there, or correct the port",
         io::ErrorKind::TimedOut => "check firewalls on the way, and the address",
         _ => "check the route to it ('ip route get')",
     }
@@ -88,8 +89,12 @@ mod tests {
             "[link]\nbroker = \"mqtt://{address}\"\n[identity]\ncloud = \"https://{closed}\"\n"
         ));
         examined.config = testbed.examined().config;
-        warned(examine(&examined).await, "which renews the certificate", "nothing listens");
+        warned(
+            examine(&examined).await,
+            "which renews the certificate: connection refused",
+            "start it there",
+        );
         examined.addresses = vec![closed];
-        failed(examine(&examined).await, "refused", "nothing listens");
+        failed(examine(&examined).await, "connection refused", "start it there");
     }
 }

@@ -103,31 +103,31 @@ pub(super) fn flip_in(path: &Path, bytes: &[u8]) {
 
 #[track_caller]
 pub(super) fn ok(finding: Finding, part: &str) {
-    let Finding::Ok(seen) = &finding else { panic!("{finding:?}") };
-    assert!(seen.contains(part), "{seen}");
+    let Finding::Ok(message) = &finding else { panic!("{finding:?}") };
+    assert!(message.contains(part), "{message}");
 }
 
 #[track_caller]
 pub(super) fn warned(finding: Finding, part: &str, step: &str) {
-    let Finding::Warning { seen, next } = &finding else { panic!("{finding:?}") };
-    assert!(seen.contains(part) && next.contains(step), "{finding:?}");
+    let Finding::Warning { message, next_step } = &finding else { panic!("{finding:?}") };
+    assert!(message.contains(part) && next_step.contains(step), "{finding:?}");
 }
 
 #[track_caller]
 pub(super) fn failed(finding: Finding, part: &str, step: &str) {
-    let Finding::Failed { seen, next } = &finding else { panic!("{finding:?}") };
-    assert!(seen.contains(part) && next.contains(step), "{finding:?}");
+    let Finding::Failed { message, next_step } = &finding else { panic!("{finding:?}") };
+    assert!(message.contains(part) && next_step.contains(step), "{finding:?}");
 }
 
 #[test]
 fn ids_are_unique_and_prerequisites_come_first() {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut earlier: Vec<&str> = Vec::new();
     for check in CHECKS {
-        assert!(!seen.contains(&check.id), "{}", check.id);
+        assert!(!earlier.contains(&check.id), "{}", check.id);
         for need in check.needs {
-            assert!(seen.contains(need), "{} needs {need}, which comes later or never", check.id);
+            assert!(earlier.contains(need), "{} needs {need}, which comes later or never", check.id);
         }
-        seen.push(check.id);
+        earlier.push(check.id);
     }
 }
 
@@ -190,24 +190,24 @@ fn an_unreadable_identity_must_not_be_replaced() {
             error,
         ))))
     };
-    let Finding::Failed { seen, next } = failed(13) else { panic!() };
-    assert!(seen.contains("Permission denied") && next.contains("root"), "{seen}: {next}");
-    assert!(!next.contains("--force"), "{next}");
+    let Finding::Failed { message, next_step } = failed(13) else { panic!() };
+    assert!(message.contains("Permission denied") && next_step.contains("root"), "{message}: {next_step}");
+    assert!(!next_step.contains("--force"), "{next_step}");
     let testbed =
         Testbed::new("[link]\nbroker = \"mqtts://broker.example\"\nca_file = \"/nowhere/ca.crt\"\n");
     let Some(Err(unusable)) = testbed.examined().tls() else { panic!() };
-    let Finding::Failed { seen, next } = Finding::from(unusable) else { panic!() };
-    assert!(seen.starts_with("link.ca_file: /nowhere/ca.crt: No such file"), "{seen}");
-    assert_eq!(next, "correct it in the configuration");
+    let Finding::Failed { message, next_step } = Finding::from(unusable) else { panic!() };
+    assert!(message.starts_with("link.ca_file: /nowhere/ca.crt: No such file"), "{message}");
+    assert_eq!(next_step, "correct it in the configuration");
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, "-----BEGIN CERTIFICATE-----\nnonsense").unwrap();
     let path = file.path().display();
     let testbed =
         Testbed::new(&format!("[link]\nbroker = \"mqtts://broker.example\"\nca_file = \"{path}\"\n"));
     let Some(Err(unusable)) = testbed.examined().tls() else { panic!() };
-    let Finding::Failed { seen, next } = Finding::from(unusable) else { panic!() };
-    assert!(seen.starts_with("link.ca_file: ") && seen.contains(&path.to_string()), "{seen}");
-    assert!(next.contains("authority") && !next.contains("--force"), "{next}");
-    let Finding::Failed { next, .. } = failed(2) else { panic!() };
-    assert!(next.contains("--force"), "{next}");
+    let Finding::Failed { message, next_step } = Finding::from(unusable) else { panic!() };
+    assert!(message.starts_with("link.ca_file: ") && message.contains(&path.to_string()), "{message}");
+    assert!(next_step.contains("authority") && !next_step.contains("--force"), "{next_step}");
+    let Finding::Failed { next_step, .. } = failed(2) else { panic!() };
+    assert!(next_step.contains("--force"), "{next_step}");
 }

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{Check, CheckFn, Examined, Finding, JOIN_AGAIN};
+use edgesync_transport::connect::describe;
 use edgesync_transport::tls::HandshakeError;
 
 pub(super) const CHECK: Check = Check {
@@ -30,9 +31,9 @@ async fn examine(examined: &Examined) -> Finding {
             return Finding::skipped("link without TLS, on this machine");
         }
         None => {
-            let seen = format!("{peer}: link without TLS can be read and changed on the way");
+            let message = format!("{peer}: link without TLS can be read and changed on the way");
             return Finding::warning(
-                seen,
+                message,
                 "join the cloud with 'edgesync join', or set link.broker to mqtts://",
             );
         }
@@ -54,7 +55,7 @@ async fn handshake(
     examined: &Examined,
 ) -> Result<(), HandshakeError> {
     let network =
-        |error: std::io::Error| HandshakeError::Network { host: host.to_owned(), problem: error.to_string() };
+        |error: std::io::Error| HandshakeError::Network { host: host.to_owned(), problem: describe(&error) };
     let stream = TcpStream::connect(examined.addresses.as_slice()).await.map_err(network)?;
     let mut stream = client.connect(host, stream).await?;
     // TLS 1.3 verifies the client's certificate only now; a peer that accepts it waits for a
@@ -77,7 +78,7 @@ async fn handshake(
 
 /// Returns the next step for each failure of a handshake.
 fn explain(error: &HandshakeError, key: &str) -> Finding {
-    let next = match error {
+    let next_step = match error {
         HandshakeError::OtherAuthority { .. } => {
             format!("check {key}; if the cloud has a new CA, {JOIN_AGAIN}")
         }
@@ -102,7 +103,7 @@ fn explain(error: &HandshakeError, key: &str) -> Finding {
             "see the log there, and check for middleboxes that cut connections".to_owned()
         }
     };
-    Finding::failed(error.to_string(), next)
+    Finding::failed(error.to_string(), next_step)
 }
 
 #[cfg(test)]
@@ -114,7 +115,7 @@ mod tests {
     fn every_way_a_handshake_fails_has_its_next_step() {
         let host = || "b".to_owned();
         let time = jiff::Timestamp::UNIX_EPOCH;
-        for (error, next) in [
+        for (error, next_step) in [
             (HandshakeError::OtherAuthority { host: host() }, "join --force"),
             (HandshakeError::OtherName { host: host(), names: vec!["c".into()] }, "one of those names"),
             (
@@ -129,7 +130,7 @@ mod tests {
             (HandshakeError::NotTls { host: host(), problem: "x".into() }, "8883"),
             (HandshakeError::Network { host: host(), problem: "x".into() }, "the log there"),
         ] {
-            failed(explain(&error, "link.broker"), "b", next);
+            failed(explain(&error, "link.broker"), "b", next_step);
         }
     }
 

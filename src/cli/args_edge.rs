@@ -43,7 +43,9 @@ pub enum EdgeCommand {
         config: ConfigArgs,
     },
     /// Check the agent, with next steps for problems
-    #[command(after_help = "Exit codes: 0 no check failed (warnings do not count), 1 a check failed.")]
+    #[command(
+        after_help = "Exit codes: 0 no check failed (warnings do not count), 1 a check failed, or the agent is stopped."
+    )]
     Check {
         #[command(flatten)]
         config: ConfigArgs,

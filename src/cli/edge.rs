@@ -31,7 +31,7 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
             program::check_config::<Config>(&config.path, check.quiet)
         }
         EdgeCommand::Status { verbose, show: ShowArgs { output, socket } } => {
-            program::ask(async |terminal| {
+            program::run_command(async |terminal| {
                 let (client, output) = (client(socket), output.output);
                 if verbose || output == Output::Wide {
                     return records::sheet(&client, Route::Status, output, terminal).await;
@@ -40,15 +40,15 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
             })
         }
         EdgeCommand::Events(ShowArgs { output, socket }) => {
-            program::ask(async |terminal| events::run(&client(socket), output.output, terminal).await)
+            program::run_command(async |terminal| events::run(&client(socket), output.output, terminal).await)
         }
-        EdgeCommand::Traffic(ShowArgs { output, socket }) => program::ask(async |terminal| {
+        EdgeCommand::Traffic(ShowArgs { output, socket }) => program::run_command(async |terminal| {
             records::answer(&client(socket), Route::Traffic, output.output, traffic::tables, terminal).await
         }),
-        EdgeCommand::Get { get, socket } => program::ask(async |terminal| {
+        EdgeCommand::Get { get, socket } => program::run_command(async |terminal| {
             get::run(&client(socket), &get.query(), Timestamp::now(), terminal).await
         }),
-        EdgeCommand::Syncs(ShowArgs { output, socket }) => program::ask(async |terminal| {
+        EdgeCommand::Syncs(ShowArgs { output, socket }) => program::run_command(async |terminal| {
             records::syncs(&client(socket), None, output.output, Timestamp::now(), terminal).await
         }),
         EdgeCommand::Join { join, config } => join::run(&join, &config.path),
@@ -62,7 +62,7 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
             files::help(&config.path, socket.as_deref(), &socket_owner)
         }
         EdgeCommand::Seal(SealCommand::Rotate(socket)) => {
-            program::ask(async |terminal| seal::rotate(&client(socket), terminal).await)
+            program::run_command(async |terminal| seal::rotate(&client(socket), terminal).await)
         }
         EdgeCommand::Backup { file, config } => maintenance::backup(&config.path, &file),
         EdgeCommand::Verify { online, config, socket } => {

@@ -20,7 +20,7 @@ const MAX_MESSAGE_CHARS: usize = 80;
 
 /// Prints rules and objects.
 pub(super) fn show(ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8> {
-    program::ask(async |terminal| {
+    program::run_command(async |terminal| {
         records::answer(
             &client(socket),
             Route::Files,
@@ -34,7 +34,7 @@ pub(super) fn show(ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8> 
 
 /// Prints the plan of all rules.
 pub(super) fn check(ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8> {
-    program::ask(async |terminal| {
+    program::run_command(async |terminal| {
         records::answer(&client(socket), Route::CheckFiles, output.output, steps, terminal).await
     })
 }
@@ -43,7 +43,7 @@ pub(super) fn check(ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8>
 pub(super) fn apply(rule: &str, ShowArgs { output, socket }: ShowArgs) -> anyhow::Result<u8> {
     let path = Route::ApplyFiles(rule).path();
     let mut is_good = true;
-    let code = program::ask(async |terminal| {
+    let code = program::run_command(async |terminal| {
         let done: Value = client(socket).post(&path, &json!({})).await?;
         let rule: FilesRule = read(&done)?;
         is_good = rule.not_in_effect == 0 && rule.conflicts == 0;

@@ -156,7 +156,7 @@ mod tests {
         let mut status = samples::status();
         status.link.state = LinkState::Disconnected;
         status.link.since = None;
-        status.link.cause = Some("nothing listens".to_owned());
+        status.link.cause = Some("connection refused".to_owned());
         status.link.retry_in_seconds = Some(9.7);
         status.rejected = vec![samples::rejected()];
         status.conditions[1].status = "True".to_owned();
@@ -165,8 +165,8 @@ mod tests {
         let shown = summary(&status);
         for words in [
             "Healthy:       no",
-            "disconnected from mqtts://b:8883: nothing listens; next attempt within 9.7 s",
-            "- no connection to the cloud: nothing listens\n",
+            "disconnected from mqtts://b:8883: connection refused; next attempt within 9.7 s",
+            "- no connection to the cloud: connection refused\n",
             "Certificate:   not expired (revocation not checked), until 2027-11-21T10:00:00Z\n",
             "- ConfigMap plant/big rejected, TooLarge: must be at most 9 bytes\n",
             "- less than 256 MiB are free\n",

@@ -34,7 +34,7 @@ fn failed(found: &(Value, Option<i32>), id: &str, seen: &str, next: &str) {
     let check = &checks[id];
     assert_eq!((check["status"].as_str(), *code), (Some("failed"), Some(1)), "{checks:#}");
     let text = |field: &str| check[field].as_str().unwrap_or_default();
-    assert!(text("message").contains(seen) && text("next").contains(next), "{check:#}");
+    assert!(text("message").contains(seen) && text("nextStep").contains(next), "{check:#}");
 }
 
 async fn joined(site: &Site) -> (Fleet, Agent) {
@@ -73,10 +73,14 @@ async fn healthy_node_passes_every_check() {
     }
     assert_eq!(checks.as_object().unwrap().len(), 18);
 
-    // Without the agent, the checks also cover the connection and the access rules.
+    // Without the agent, which is the only failure, the checks also cover the connection and the
+    // access rules.
     agent.stop().await;
-    let (checks, code) = check(&agent).await;
-    assert_eq!(code, Some(0), "{checks:#}");
+    let stopped = check(&agent).await;
+    failed(&stopped, "local-api", "agent not running", "edgesync");
+    let checks = stopped.0;
+    let failures = checks.as_object().unwrap().values().filter(|check| check["status"] == "failed");
+    assert_eq!(failures.count(), 1, "{checks:#}");
     for id in ["mqtt", "acl", "tls", "database-integrity"] {
         assert_eq!(checks[id]["status"], "ok", "{id}: {checks:#}");
     }

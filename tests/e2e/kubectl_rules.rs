@@ -102,7 +102,7 @@ async fn new_rules_allow_unchanged_fields_and_deletion() {
 }
 
 #[tokio::test]
-async fn invalid_rules_are_refused_and_unsupported_functions_warned_of() {
+async fn invalid_rules_are_refused_unsupported_ones_warned_of() {
     let cluster = with_gateways().await;
     let apply = |text: &str| cluster.client.feed(&["apply", "-f", "-"], text);
     let said = apply(&GATEWAYS.replace("rule: self == oldSelf", "rule: self.name == 1")).fails();

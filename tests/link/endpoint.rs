@@ -122,7 +122,7 @@ async fn send_up(node: &LinkHandle) {
 }
 
 #[tokio::test]
-async fn external_broker_restart_is_reported_and_cloud_presence_renewed() {
+async fn external_broker_restart_renews_the_cloud_presence() {
     let mut broker = Mosquitto::start();
     let address = broker.address();
     let mut options = LinkOptions::new(&address.ip().to_string(), address.port(), "cloud");

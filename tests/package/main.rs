@@ -121,7 +121,7 @@ fn installed_units_are_valid_and_sandboxed() {
 
 #[test]
 #[ignore = "needs built packages: packaging/test"]
-fn removal_keeps_state_purge_deletes_it_and_upgrades_ask_nothing() {
+fn removal_keeps_state_purge_deletes_it_upgrades_are_silent() {
     let Some(root) = Root::new() else { return };
     install(&root, BUILT, &NAMES);
     let edited = "EDGESYNC_LOG_LEVEL=debug\n";

@@ -498,9 +498,15 @@ mod cloud_side {
     #[test]
     fn invalid_placement_rule_is_reported_at_its_line() {
         let shown = errors("[[placement]]\nobjects.kinds = [\"cm\", \"Event\"]\n");
-        assert!(shown.contains("toml:2:17: placement: objects of kind 'Event' cannot be placed"), "{shown}");
+        assert!(
+            shown.contains("toml:2:24: placement.objects.kinds: objects of kind 'Event' cannot be placed"),
+            "{shown}"
+        );
         assert!(errors("[placement]\nnodes = {}\n").contains("each written [[placement]]"));
-        assert!(errors("[[placement]]\nnode = {}\n").contains("unknown field `node`"));
+        assert!(
+            errors("[[placement]]\nnode = {}\n")
+                .contains("placement: unknown key: \"node\"; did you mean 'nodes'?")
+        );
     }
 
     #[test]

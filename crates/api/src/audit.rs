@@ -5,16 +5,20 @@
 //! An entry is written when the result is known, whatever it is, and before the response is sent.
 //! Client text is quoted; object bodies are never logged.
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::auth::{self, Caller, Peer};
+use super::auth::{self, Caller, Peer, Role};
 use super::kind::Kind;
 use super::request::{ResourcePath, Verb};
+use edgesync_admin::cloud::{AdmitRequest, BrokerConfigRequest, OperatorCertificate, TokenRequest};
+use edgesync_admin::{NodeAction, Route};
+use edgesync_object::Labels;
 use edgesync_object::objectsync::is_placement;
 
 /// Log target of the entries.
 pub const AUDIT: &str = "edgesync::audit";
-/// Maximum bytes shown of one value of an administrative request.
+/// Maximum bytes shown of one field of an administrative request.
 const MAX_SHOWN: usize = 512;
 
 /// The author of a request.
@@ -53,29 +57,175 @@ impl Actor<'_> {
         );
     }
 
-    /// Logs a request below `/edgesync/v1/` with the fields of its body.
+    /// Logs a request below `/edgesync/v1/` with the fields of its body, if that is valid.
     pub(super) fn administered(&self, method: &str, path: &str, body: &Value, code: u16) {
-        let (role, source, user) = (self.caller.role, self.peer.describe(), &*self.caller.name);
-        let text = |field: &str| body.get(field).and_then(show);
-        let number = |field: &str| body.get(field).and_then(Value::as_u64);
-        let broker_updated = body.get("brokerUpdated").and_then(Value::as_bool);
-        tracing::info!(
-            target: AUDIT, user, %role, source, verb = verb_of(method), path, code,
-            node = text("node"),
-            labels = text("labels"),
-            uses = number("uses"),
-            ttl_seconds = number("ttlSeconds"),
-            operator = text("user"),
-            operator_role = text("role"),
-            lifetime_seconds = number("lifetimeSeconds"),
-            broker_updated,
-            broker = text("broker"),
-            directory = text("directory"),
-            names = text("names"),
-            port = number("port"),
-            "audit"
-        );
+        let source = self.peer.describe();
+        let entry = Entry {
+            user: &self.caller.name,
+            role: self.caller.role,
+            source: &source,
+            verb: verb_of(method),
+            path,
+            code,
+        };
+        // A new route with a body is audited with its type.
+        match Route::parse(method, path) {
+            Some(Route::CreateToken) => entry.log_request::<TokenRequest>(body),
+            Some(Route::CreateOperator) => entry.log_request::<OperatorCertificate<String>>(body),
+            Some(Route::BrokerConfig) => entry.log_request::<BrokerConfigRequest>(body),
+            Some(Route::ChangeNode(_, NodeAction::Admit)) => entry.log_request::<AdmitRequest>(body),
+            Some(
+                Route::ChangeNode(
+                    _,
+                    NodeAction::ConfirmDeletions
+                    | NodeAction::Remove
+                    | NodeAction::Revoke
+                    | NodeAction::Forget,
+                )
+                | Route::ApplyFiles(_)
+                | Route::Verify
+                | Route::RotateSeal
+                | Route::RevokeToken(_)
+                | Route::RevokeOperators(_)
+                | Route::Page
+                | Route::Resources
+                | Route::Status
+                | Route::Traffic
+                | Route::Files
+                | Route::CheckFiles
+                | Route::Summary
+                | Route::SummaryHistory
+                | Route::Nodes
+                | Route::Node(_)
+                | Route::NodeHistory(_)
+                | Route::NodeObjects(_)
+                | Route::Placement(_)
+                | Route::Objects
+                | Route::Labels
+                | Route::Rollouts
+                | Route::Rollout(_)
+                | Route::Tokens
+                | Route::Operators,
+            )
+            | None => entry.log(),
+        }
     }
+}
+
+/// An entry of an administrative request.
+struct Entry<'a> {
+    user: &'a str,
+    role: Role,
+    source: &'a str,
+    verb: &'static str,
+    path: &'a str,
+    code: u16,
+}
+
+impl Entry<'_> {
+    fn log(&self) {
+        let Self { user, role, source, verb, path, code } = *self;
+        tracing::info!(target: AUDIT, user, %role, source, verb, path, code, "audit");
+    }
+
+    /// Logs the fields of a request. An invalid body was refused, and its content is unknown.
+    fn log_request<T: Audited + DeserializeOwned>(&self, body: &Value) {
+        match T::deserialize(body) {
+            Ok(request) => request.log(self),
+            Err(_) => self.log(),
+        }
+    }
+}
+
+/// A request whose body is in the audit log.
+trait Audited {
+    /// Logs the entry with all fields.
+    fn log(&self, entry: &Entry<'_>);
+}
+
+/// Implements [`Audited`]. A field that is missing in the list does not compile, and neither does
+/// one whose type has no form in the log.
+macro_rules! audited {
+    ($type:ty { $($field:ident),* }) => {
+        impl Audited for $type {
+            fn log(&self, entry: &Entry<'_>) {
+                let Self { $($field),* } = self;
+                let Entry { user, role, source, verb, path, code } = *entry;
+                tracing::info!(
+                    target: AUDIT, user, %role, source, verb, path, code,
+                    $(request.$field = Logged::logged($field),)*
+                    "audit"
+                );
+            }
+        }
+    };
+}
+
+audited!(TokenRequest { node, ttl_seconds, uses, labels });
+audited!(OperatorCertificate<String> { user, role, lifetime_seconds });
+audited!(BrokerConfigRequest { broker, directory, names, port });
+audited!(AdmitRequest { broker_updated });
+
+/// The form of a field in the audit log. The type of a secret would hide it here.
+trait Logged {
+    type Form: tracing::Value;
+
+    fn logged(&self) -> Self::Form;
+}
+
+macro_rules! logged_as_is {
+    ($($type:ty),*) => {
+        $(impl Logged for $type {
+            type Form = Self;
+
+            fn logged(&self) -> Self {
+                *self
+            }
+        })*
+    };
+}
+
+logged_as_is!(bool, u16, u32, u64);
+
+impl Logged for String {
+    type Form = Option<Self>;
+
+    fn logged(&self) -> Option<Self> {
+        shown(self)
+    }
+}
+
+impl<T: Logged> Logged for Option<T> {
+    type Form = Option<T::Form>;
+
+    fn logged(&self) -> Option<T::Form> {
+        self.as_ref().map(T::logged)
+    }
+}
+
+/// Lists as `a,b`.
+impl Logged for Vec<String> {
+    type Form = Option<String>;
+
+    fn logged(&self) -> Option<String> {
+        shown(&self.join(","))
+    }
+}
+
+/// Labels as `key=value,…`.
+impl Logged for Labels {
+    type Form = Option<String>;
+
+    fn logged(&self) -> Option<String> {
+        let pairs: Vec<String> = self.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        shown(&pairs.join(","))
+    }
+}
+
+/// Truncates a text; `None` if it is empty.
+fn shown(text: &str) -> Option<String> {
+    let shown = &text[..text.floor_char_boundary(MAX_SHOWN)];
+    Some(shown.to_owned()).filter(|shown| !shown.is_empty())
 }
 
 /// Returns the verb of a method below `/edgesync/v1/`, as Kubernetes names it.
@@ -90,22 +240,6 @@ fn verb_of(method: &str) -> &'static str {
     verb.as_str()
 }
 
-/// Formats a value of a request's body: lists as `a,b`, maps as `key=value,…`; `None` if there is
-/// none.
-fn show(value: &Value) -> Option<String> {
-    let scalar = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let mut shown = match value {
-        Value::Null => return None,
-        Value::Array(items) => items.iter().map(scalar).collect::<Vec<_>>().join(","),
-        Value::Object(map) => {
-            map.iter().map(|(key, value)| format!("{key}={}", scalar(value))).collect::<Vec<_>>().join(",")
-        }
-        value => scalar(value),
-    };
-    shown.truncate(shown.floor_char_boundary(MAX_SHOWN));
-    Some(shown).filter(|shown| !shown.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,18 +251,81 @@ mod tests {
         assert_eq!(verbs, ["create", "update", "patch", "delete", "get"]);
     }
 
-    #[test]
-    fn request_values_are_plain_text_of_limited_length() {
-        for (value, expected) in [
-            (json!(null), None),
-            (json!({}), None),
-            (json!("edge-1"), Some("edge-1")),
-            (json!(["a", "b"]), Some("a,b")),
-            (json!({"rack": "7", "site": "north"}), Some("rack=7,site=north")),
-            (json!(7), Some("7")),
-        ] {
-            assert_eq!(show(&value).as_deref(), expected, "{value}");
+    /// Logs an administrative request, and returns the line.
+    fn logged(path: &str, body: &Value) -> String {
+        let (sender, lines) = std::sync::mpsc::channel();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .without_time()
+            .with_writer(move || Lines(sender.clone()))
+            .finish();
+        let caller = Caller { name: "ada".into(), role: Role::Admin };
+        let peer = Peer::Tcp(([127, 0, 0, 1], 7).into());
+        tracing::subscriber::with_default(subscriber, || {
+            Actor { caller: &caller, peer: &peer }.administered("POST", path, body, 200);
+        });
+        lines.try_iter().collect()
+    }
+
+    struct Lines(std::sync::mpsc::Sender<String>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+            self.0.send(String::from_utf8_lossy(line).into_owned()).map_err(std::io::Error::other)?;
+            Ok(line.len())
         }
-        assert_eq!(show(&json!("ä".repeat(1000))).unwrap().len(), MAX_SHOWN);
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn requests_are_logged_with_all_fields_of_their_types() {
+        let token = TokenRequest {
+            node: Some("edge-1".to_owned()),
+            ttl_seconds: 60,
+            uses: 1,
+            labels: Labels::from([("rack".to_owned(), "7".to_owned()), ("site".to_owned(), "n".to_owned())]),
+        };
+        let operator =
+            OperatorCertificate { user: "eve".to_owned(), role: "view".to_owned(), lifetime_seconds: 9 };
+        let broker = BrokerConfigRequest {
+            broker: "emqx".to_owned(),
+            directory: "/etc/emqx".to_owned(),
+            names: vec!["a".to_owned(), "b".to_owned()],
+            port: 8883,
+        };
+        let node =
+            "request.node=\"edge-1\" request.ttl_seconds=60 request.uses=1 request.labels=\"rack=7,site=n\"";
+        let files =
+            "request.broker=\"emqx\" request.directory=\"/etc/emqx\" request.names=\"a,b\" request.port=8883";
+        for (path, body, expected) in [
+            ("tokens", json!(token), node),
+            (
+                "operators",
+                json!(operator),
+                "request.user=\"eve\" request.role=\"view\" request.lifetime_seconds=9",
+            ),
+            ("broker-config", json!(broker), files),
+            ("nodes/a/admit", json!({"brokerUpdated": true}), "request.broker_updated=true"),
+        ] {
+            let line = logged(path, &body);
+            let begin = format!(
+                "audit user=\"ada\" role=admin source=\"127.0.0.1:7\" verb=\"create\" path=\"{path}\" code=200 "
+            );
+            assert!(line.ends_with(&format!("{begin}{expected}\n")), "{line}");
+        }
+        for body in [json!(null), json!({"node": 7}), json!({"secret": "x"})] {
+            let line = logged("tokens", &body);
+            assert!(line.ends_with("path=\"tokens\" code=200\n"), "{line}");
+        }
+    }
+
+    #[test]
+    fn logged_texts_are_bounded_and_left_out_if_empty() {
+        assert_eq!(String::new().logged(), None);
+        assert_eq!(Labels::new().logged(), None);
+        assert_eq!("ä".repeat(1000).logged().unwrap().len(), MAX_SHOWN);
     }
 }

@@ -2,6 +2,7 @@
 //! connection and bounded responses.
 
 use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
@@ -13,12 +14,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::Mutex;
 
 use super::address::Address;
 use super::connection::{self, Failure, Sender};
 use super::request::encode;
 use edgesync_object::{Resource, Scope, Status};
+use edgesync_transport::connect::reworded;
 use edgesync_transport::tls::{self, HandshakeError};
 
 /// Maximum length of an accepted response, in bytes: a page of large objects fits.
@@ -128,12 +129,14 @@ impl ClientError {
     }
 }
 
-/// A client of one API server.
+/// A client of one API server. Requests at the same time use a connection each, which later ones
+/// reuse.
 #[derive(Debug)]
 pub struct Client {
     address: Address,
     tls: Option<tls::Client>,
-    idle: Mutex<Option<Sender>>,
+    /// Connections without a request, the last used one last.
+    idle: Mutex<Vec<Sender>>,
 }
 
 impl Client {
@@ -141,13 +144,13 @@ impl Client {
     /// [`Client::with_tls`].
     #[must_use]
     pub fn new(address: Address) -> Self {
-        Self { address, tls: None, idle: Mutex::new(None) }
+        Self { address, tls: None, idle: Mutex::default() }
     }
 
     /// Creates a client that uses TLS if its address requires it.
     #[must_use]
     pub fn with_tls(address: Address, tls: tls::Client) -> Self {
-        Self { address, tls: Some(tls), idle: Mutex::new(None) }
+        Self { address, tls: Some(tls), idle: Mutex::default() }
     }
 
     /// Returns the server's address.
@@ -195,7 +198,8 @@ impl Client {
         let failed = |source| self.failure(&Method::GET, path, source);
         let request =
             self.request(&Method::GET, path, Bytes::new(), JSON).map_err(|error| failed(error.into()))?;
-        let response = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
+        // The connection lives as long as its body is read.
+        let (_sender, response) = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
         if !response.status().is_success() {
             // The refusal is parsed like any other.
             return self.get::<Value>(path).await.map(drop);
@@ -307,10 +311,13 @@ impl Client {
         let failed = |source| self.failure(&method, path, source);
         let request =
             self.request(&method, path, body, content_type).map_err(|error| failed(error.into()))?;
-        let response = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
+        let (sender, response) = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
         let code = response.status().as_u16();
         match connection::collect(response.into_body(), MAX_ANSWER).await {
-            Ok(Some(body)) => Ok((code, body)),
+            Ok(Some(body)) => {
+                self.idle().push(sender);
+                Ok((code, body))
+            }
             Ok(None) => Err(ClientError::TooLarge { method: method.clone(), path: path.to_owned() }),
             Err(error) => Err(failed(error)),
         }
@@ -335,22 +342,28 @@ impl Client {
         request.body(Full::new(body))
     }
 
-    /// Sends a request over the idle connection or a new one. A connection that the server closed
-    /// while idle is replaced, but only if the request has not been sent over it.
+    fn idle(&self) -> MutexGuard<'_, Vec<Sender>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_idle(&self) -> Option<Sender> {
+        self.idle().pop()
+    }
+
+    /// Sends a request over an idle connection or a new one, and returns the connection with the
+    /// response. A connection that the server closed while idle is replaced, but only if the
+    /// request has not been sent over it.
     async fn attempt(
         &self,
         request: Request<Full<Bytes>>,
-    ) -> Result<hyper::Result<Response<Incoming>>, ClientError> {
-        let mut idle = self.idle.lock().await;
+    ) -> Result<hyper::Result<(Sender, Response<Incoming>)>, ClientError> {
         let mut request = request;
-        if let Some(mut sender) = idle.take()
-            && sender.ready().await.is_ok()
-        {
+        while let Some(mut sender) = self.take_idle() {
+            if sender.ready().await.is_err() {
+                continue;
+            }
             match sender.try_send_request(request).await {
-                Ok(response) => {
-                    *idle = Some(sender);
-                    return Ok(Ok(response));
-                }
+                Ok(response) => return Ok(Ok((sender, response))),
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
                     None => return Ok(Err(error.into_error())),
@@ -358,9 +371,7 @@ impl Client {
             }
         }
         let mut sender = self.connect().await?;
-        let response = sender.send_request(request).await;
-        *idle = Some(sender);
-        Ok(response)
+        Ok(sender.send_request(request).await.map(|response| (sender, response)))
     }
 
     /// Builds the error of a failed exchange.
@@ -384,7 +395,7 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<Sender, ClientError> {
-        let failed = |source| ClientError::Connect { address: self.address.clone(), source };
+        let failed = |error| ClientError::Connect { address: self.address.clone(), source: reworded(error) };
         let connecting = async {
             match &self.address {
                 Address::Tcp(address) => {
@@ -469,6 +480,45 @@ mod tests {
         let (answer, ()) = tokio::join!(client.get::<Value>("/version"), serving);
         let error = answer.unwrap_err().to_string();
         assert!(error.contains("does not speak HTTP") && error.contains("https://"), "{error}");
+    }
+
+    /// Answers requests for versions, on each of its connections once it has seen all of them.
+    async fn serve(listener: tokio::net::TcpListener, connections: usize) {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let mut streams = Vec::new();
+        for _ in 0..connections {
+            streams.push(listener.accept().await.unwrap().0);
+        }
+        let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+        let answering = streams.into_iter().map(|mut stream| async move {
+            let mut head = [0; 1024];
+            while stream.read(&mut head).await.unwrap() > 0 {
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let answering: Vec<_> = answering.map(tokio::spawn).collect();
+        for task in answering {
+            task.await.unwrap();
+        }
+    }
+
+    /// The server answers none of the first requests before it has a connection for each.
+    #[tokio::test]
+    async fn concurrent_requests_use_a_connection_each() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client::new(Address::Tcp(listener.local_addr().unwrap()));
+        let serving = tokio::spawn(serve(listener, 3));
+        let get = || client.get::<Value>("/version");
+        let answers = tokio::join!(get(), get(), get());
+        assert!(answers.0.is_ok() && answers.1.is_ok() && answers.2.is_ok(), "{answers:?}");
+        assert_eq!(client.idle().len(), 3);
+        // Later requests reuse them: the server accepts no more.
+        for _ in 0..5 {
+            get().await.unwrap();
+        }
+        assert_eq!(client.idle().len(), 3);
+        drop(client);
+        serving.await.unwrap();
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::auth::Peer;
-use edgesync_transport::admission::LogThrottle;
+use edgesync_transport::admission::{LinePermit, LogThrottle};
 use edgesync_transport::tls::{Server, ServerStream};
 
 /// Time limit of a handshake.
@@ -32,7 +32,7 @@ pub(super) async fn accept(
     log_throttle: &LogThrottle,
 ) -> Option<Secured> {
     let failed = |error: &dyn std::fmt::Display| {
-        if let Some(suppressed) = log_throttle.line() {
+        if let Some(LinePermit { suppressed }) = log_throttle.permit_line() {
             tracing::info!(peer = %from, %error, suppressed, "TLS handshake with an API client failed");
         }
     };

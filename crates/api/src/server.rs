@@ -42,7 +42,7 @@ use super::write_timeout::WriteTimeout;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Resource, Status};
 use edgesync_transport::admission::{
-    ConnectionLimiter, ConnectionLimits, LogThrottle, Origin, Queue, QueueLimits,
+    ConnectionLimiter, ConnectionLimits, LinePermit, LogThrottle, Origin, Queue, QueueLimits,
 };
 
 /// Pause of accepting after the system refused a connection (mostly out of file descriptors).
@@ -119,7 +119,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
                 }
             };
             let Some(admitted) = admitted else {
-                if let Some(suppressed) = limit_log.line() {
+                if let Some(LinePermit { suppressed }) = limit_log.permit_line() {
                     let origin = accepted.origin();
                     tracing::warn!(?origin, suppressed, "too many API connections, closing the new one");
                 }

@@ -18,7 +18,7 @@ use super::inflow::{FleetEvents, inflow};
 use super::registry::{Eviction, Origin, Outbound, Registry, ShrunkBacklogs};
 use super::{BrokerOptions, FleetEvent, is_loopback};
 use edgesync_object::NodeName;
-use edgesync_transport::admission::{self, ConnectionLimiter, ConnectionLimits, LogThrottle};
+use edgesync_transport::admission::{self, ConnectionLimiter, ConnectionLimits, LinePermit, LogThrottle};
 use edgesync_transport::link::queue::{Limits, Refused};
 use edgesync_transport::link::{Backlog, PublishError, add, packet_size};
 
@@ -241,7 +241,7 @@ fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, permit: Option<adm
 /// Closes a connection without an answer.
 fn too_many(hub: &Hub, peer: SocketAddr) {
     add(&hub.counters.over_limit, 1);
-    if let Some(suppressed) = hub.throttles.full.line() {
+    if let Some(LinePermit { suppressed }) = hub.throttles.full.permit_line() {
         let limit = hub.options.max_connections;
         tracing::warn!(%peer, suppressed, limit, "connection limit reached, connection closed");
     }

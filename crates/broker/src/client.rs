@@ -21,7 +21,7 @@ use super::hub::Hub;
 use super::registry::{Eviction, Session};
 use super::stream::{self as connection, ClientStream, PeerIdentity};
 use super::{Channel, DisconnectReason, FleetEvent};
-use edgesync_transport::admission;
+use edgesync_transport::admission::{self, LinePermit};
 use edgesync_transport::link::add;
 use edgesync_transport::link::wire::{self, FrameBuffer, WireError};
 use exchange::Exchange;
@@ -123,7 +123,7 @@ pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, p
 
 fn refused(hub: &Hub, peer: SocketAddr, problem: &str) {
     add(&hub.counters.refused, 1);
-    if let Some(suppressed) = hub.throttles.refused.line() {
+    if let Some(LinePermit { suppressed }) = hub.throttles.refused.permit_line() {
         tracing::info!(%peer, error = problem, suppressed, "connection refused");
     }
 }
@@ -202,7 +202,7 @@ async fn read_connect<S: AsyncRead + AsyncWrite + Unpin>(
         Err(refusal) => {
             if refusal.impostor {
                 add(&hub.counters.identity, 1);
-                if let Some(suppressed) = hub.throttles.impostor.line() {
+                if let Some(LinePermit { suppressed }) = hub.throttles.impostor.permit_line() {
                     tracing::warn!(%peer, reason = ?refusal.reason, suppressed, "client claims another node's name");
                 }
             }
@@ -251,7 +251,7 @@ async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) 
         hub.registry.register(&admitted.node, down.into(), admitted.max_packet, revocations)
     else {
         add(&hub.counters.refused, 1);
-        if let Some(suppressed) = hub.session_lines.line() {
+        if let Some(LinePermit { suppressed }) = hub.session_lines.permit_line() {
             let node = &admitted.node;
             tracing::info!(%node, %peer, suppressed, "certificate revoked during handshake: client asked to retry");
         }
@@ -265,7 +265,7 @@ async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) 
     }
     if let Some(previous) = previous {
         add(&hub.counters.taken_over, 1);
-        if let Some(suppressed) = hub.session_lines.line() {
+        if let Some(LinePermit { suppressed }) = hub.session_lines.permit_line() {
             tracing::warn!(node = %session.node, %peer, suppressed, "session taken over by a newer connection");
         }
         // The cloud must observe the end of the old connection before the start of the new one.
@@ -281,7 +281,7 @@ async fn run_session(hub: &Arc<Hub>, accepted: Box<Accepted>, peer: SocketAddr) 
         return;
     }
     add(&hub.counters.connected, 1);
-    if let Some(suppressed) = hub.session_lines.line() {
+    if let Some(LinePermit { suppressed }) = hub.session_lines.permit_line() {
         let (node, connection) = (&session.node, session.connection);
         tracing::info!(%node, %peer, connection, suppressed, "node connected");
     }
@@ -305,7 +305,7 @@ async fn finish(hub: &Hub, session: &Arc<Session>, ended: &Ended, will: Option<W
         DisconnectReason::Protocol(_) | DisconnectReason::Limit(_) => add(&counters.malformed, 1),
         _ => {}
     }
-    if let Some(suppressed) = hub.session_lines.line() {
+    if let Some(LinePermit { suppressed }) = hub.session_lines.permit_line() {
         let (node, connection, reason) = (&session.node, session.connection, &ended.why);
         tracing::info!(%node, connection, %reason, suppressed, "node disconnected");
     }

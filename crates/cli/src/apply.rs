@@ -1,14 +1,17 @@
 //! `apply -f` and `delete -f`: create, update and delete the objects of manifests.
 
+use std::collections::HashSet;
+
+use futures_util::stream::{self, FuturesOrdered, StreamExt as _};
 use serde_json::{Map, Value, json};
 
-use super::manifest::{self, Manifest, ManifestError};
+use super::manifest::{self, Manifest, ManifestError, Origin};
 use super::program::Exit;
 use super::progress::Progress;
 use super::{CliError, EXIT_FAILED, Kinds, Terminal};
 use edgesync_api::{Client, ClientError, object_path};
 use edgesync_object::status::Reason;
-use edgesync_object::{Resource, Scope};
+use edgesync_object::{Resource, Scope, split_api_version};
 use edgesync_runtime::chain;
 
 /// Field manager of the fields that manifests set.
@@ -27,6 +30,12 @@ const SERVER_FIELDS: [&str; 8] = [
     "deletionGracePeriodSeconds",
 ];
 
+/// Kinds, by group, whose objects others may need: they are applied before the rest of their file.
+const PREREQUISITES: [(&str, &str); 2] =
+    [("", "Namespace"), ("apiextensions.k8s.io", "CustomResourceDefinition")];
+
+/// Maximum number of objects that are applied at the same time.
+const MAX_IN_FLIGHT: usize = 16;
 /// The most objects without a summary after their lines.
 const MAX_WITHOUT_SUMMARY: u64 = 20;
 
@@ -75,8 +84,9 @@ impl Exit for Summary {
     }
 }
 
-/// Creates or updates the objects of all sources. `namespace` applies to objects that name none; an
-/// object that names another one is an error.
+/// Creates or updates the objects of all sources, up to 16 at the same time, and prints the results
+/// in their order. Namespaces and definitions of a file precede its other objects. `namespace`
+/// applies to objects that name none; an object that names another one is an error.
 ///
 /// # Errors
 /// The server is unreachable, or the output is closed. Other errors are reported on the terminal
@@ -131,16 +141,20 @@ async fn process_sources(
         return Err(CliError::Usage("no files; hint: name a file, a directory or - with -f".into()));
     }
     let kinds = Kinds::new(client);
-    let operation = match action {
-        Action::Apply => "applying",
-        Action::Delete { .. } => "deleting",
+    let sender = Sender { client, kinds: &kinds, namespace, action };
+    let (operation, max_in_flight) = match action {
+        Action::Apply => ("applying", MAX_IN_FLIGHT),
+        // An object may have to go before the next one.
+        Action::Delete { .. } => ("deleting", 1),
     };
-    let mut run = Run { summary: Summary::default(), progress: Progress::off(), terminal };
+    let mut window = FuturesOrdered::new();
+    let mut run = Run::new(terminal);
     let mut objects = 0;
     for source in sources {
         let files = match manifest::files(source) {
             Ok(files) => files,
             Err(error) => {
+                finish(&mut window, 0, &mut run).await?;
                 run.fail(&CliError::Manifest(error))?;
                 continue;
             }
@@ -151,6 +165,7 @@ async fn process_sources(
             let text = match manifest::read(&file, run.terminal.input) {
                 Ok(text) => text,
                 Err(error) => {
+                    finish(&mut window, 0, &mut run).await?;
                     run.fail(&CliError::Manifest(error))?;
                     continue;
                 }
@@ -160,26 +175,34 @@ async fn process_sources(
             if matches!(action, Action::Delete { .. }) {
                 found.reverse();
             }
-            let total = is_only_file.then_some(found.len() as u64);
             // Not before: standard input may be typed on the same terminal.
             if objects == 0 {
                 run.progress = Progress::start(operation);
             }
-            for manifest in found {
-                run.progress.count(objects, total, "objects");
-                objects += 1;
-                match manifest {
-                    Ok(manifest) => run.process(client, &kinds, manifest, namespace, action).await?,
-                    Err(error) => run.fail(&CliError::Manifest(error))?,
-                }
+            objects += found.len() as u64;
+            run.total = is_only_file.then_some(objects);
+            let mut documents: Vec<Document> = found.into_iter().map(Document::from).collect();
+            if sender.has_prerequisites(&documents) {
+                finish(&mut window, 0, &mut run).await?;
+                sender.send_prerequisites(&mut documents).await;
+            }
+            for document in documents {
+                let key = document.key(namespace);
+                // Two manifests of one object take effect in their order.
+                let is_in_flight = key.as_ref().is_some_and(|key| run.in_flight.contains(key));
+                let left = if is_in_flight { 0 } else { max_in_flight - 1 };
+                finish(&mut window, left, &mut run).await?;
+                run.in_flight.extend(key);
+                window.push_back(sender.complete(document));
             }
         }
     }
+    finish(&mut window, 0, &mut run).await?;
     if objects == 0 && run.summary.failed == 0 {
         let shown: Vec<&str> = sources.iter().map(|source| manifest::shown(source)).collect();
         run.fail(&CliError::Manifest(ManifestError::Nothing(shown.join(", "))))?;
     }
-    let Run { summary, progress, terminal } = run;
+    let Run { summary, progress, terminal, .. } = run;
     drop(progress);
     if objects > MAX_WITHOUT_SUMMARY {
         terminal.out.flush()?;
@@ -188,14 +211,164 @@ async fn process_sources(
     Ok(summary)
 }
 
+/// Prints the results of the oldest documents in the window until this many are left.
+async fn finish<F>(window: &mut FuturesOrdered<F>, left: usize, run: &mut Run<'_, '_>) -> Result<(), CliError>
+where
+    F: Future<Output = Result<Sent, ManifestError>>,
+{
+    while window.len() > left
+        && let Some(result) = window.next().await
+    {
+        run.show(result)?;
+    }
+    Ok(())
+}
+
+/// A document of a file, on its way to the server.
+enum Document {
+    /// It is no object.
+    Invalid(ManifestError),
+    /// The object is not sent yet.
+    Pending(Box<Manifest>),
+    /// The object was sent before the others of its file.
+    Sent(Box<Sent>),
+}
+
+/// An object that was sent, with the outcome.
+struct Sent {
+    origin: Origin,
+    kind: String,
+    name: String,
+    /// See [`object_key`].
+    key: String,
+    result: Result<(Outcome, Resource), CliError>,
+}
+
+impl From<Result<Manifest, ManifestError>> for Document {
+    fn from(manifest: Result<Manifest, ManifestError>) -> Self {
+        manifest.map_or_else(Self::Invalid, |manifest| Self::Pending(Box::new(manifest)))
+    }
+}
+
+impl Document {
+    fn pending(&self) -> Option<&Manifest> {
+        match self {
+            Self::Pending(manifest) => Some(manifest),
+            Self::Invalid(_) | Self::Sent(_) => None,
+        }
+    }
+
+    /// Returns the key of its object.
+    fn key(&self, namespace: Option<&str>) -> Option<String> {
+        match self {
+            Self::Invalid(_) => None,
+            Self::Pending(manifest) => Some(object_key(manifest, namespace)),
+            Self::Sent(sent) => Some(sent.key.clone()),
+        }
+    }
+}
+
+/// Identifies an object, whatever version of its kind a manifest has.
+fn object_key(manifest: &Manifest, namespace: Option<&str>) -> String {
+    let namespace = match manifest.namespace.as_str() {
+        "" => namespace.unwrap_or(DEFAULT_NAMESPACE),
+        own => own,
+    };
+    format!("{}/{namespace}/{}", manifest.kind, manifest.name)
+}
+
+/// Sends objects of manifests to a server.
+#[derive(Clone, Copy)]
+struct Sender<'a> {
+    client: &'a Client,
+    kinds: &'a Kinds<'a>,
+    namespace: Option<&'a str>,
+    action: Action,
+}
+
+impl Sender<'_> {
+    fn has_prerequisites(&self, documents: &[Document]) -> bool {
+        matches!(self.action, Action::Apply)
+            && documents.iter().any(|it| it.pending().is_some_and(is_prerequisite))
+    }
+
+    /// Sends the objects of a file that others need, and waits for the results. Of two manifests of
+    /// one object, the later one keeps its place.
+    async fn send_prerequisites(self, documents: &mut [Document]) {
+        let mut keys = HashSet::new();
+        let mut is_first = |manifest: &Manifest| {
+            is_prerequisite(manifest) && keys.insert(object_key(manifest, self.namespace))
+        };
+        let places: Vec<&mut Document> =
+            documents.iter_mut().filter(|document| document.pending().is_some_and(&mut is_first)).collect();
+        let manifests: Vec<Manifest> =
+            places.iter().filter_map(|document| document.pending().cloned()).collect();
+        let mut results = stream::iter(manifests).map(|manifest| self.send(manifest)).buffered(MAX_IN_FLIGHT);
+        for place in places {
+            if let Some(sent) = results.next().await {
+                *place = Document::Sent(Box::new(sent));
+            }
+        }
+    }
+
+    /// Sends the object of a document unless it was sent before.
+    async fn complete(self, document: Document) -> Result<Sent, ManifestError> {
+        match document {
+            Document::Invalid(error) => Err(error),
+            Document::Sent(sent) => Ok(*sent),
+            Document::Pending(manifest) => Ok(self.send(*manifest).await),
+        }
+    }
+
+    async fn send(self, manifest: Manifest) -> Sent {
+        let key = object_key(&manifest, self.namespace);
+        let (origin, kind, name) = (manifest.origin.clone(), manifest.kind.clone(), manifest.name.clone());
+        let result = match resolve(self.kinds, manifest, self.namespace).await {
+            Ok(target) => {
+                let outcome = match self.action {
+                    Action::Apply => apply(self.client, &target).await,
+                    Action::Delete { ignore_not_found } => {
+                        remove(self.client, &target, ignore_not_found).await
+                    }
+                };
+                outcome.map(|outcome| (outcome, target.resource)).map_err(CliError::Client)
+            }
+            Err(error) => Err(error),
+        };
+        Sent { origin, kind, name, key, result }
+    }
+}
+
+/// Returns whether other objects of the same file may need this one.
+fn is_prerequisite(manifest: &Manifest) -> bool {
+    let (group, _) = split_api_version(&manifest.api_version);
+    PREREQUISITES.contains(&(group, manifest.kind.as_str()))
+}
+
 /// The state of one run.
 struct Run<'r, 't> {
     summary: Summary,
     progress: Progress,
+    /// Documents whose result was shown, and all of them if their number is known.
+    done: u64,
+    total: Option<u64>,
+    /// Keys of the objects whose result was not shown yet.
+    in_flight: HashSet<String>,
     terminal: &'r mut Terminal<'t>,
 }
 
-impl Run<'_, '_> {
+impl<'r, 't> Run<'r, 't> {
+    fn new(terminal: &'r mut Terminal<'t>) -> Self {
+        Self {
+            summary: Summary::default(),
+            progress: Progress::off(),
+            done: 0,
+            total: None,
+            in_flight: HashSet::new(),
+            terminal,
+        }
+    }
+
     /// Counts and prints an error.
     fn fail(&mut self, error: &CliError) -> Result<(), CliError> {
         self.print_error(&chain(error).to_string())
@@ -216,26 +389,15 @@ impl Run<'_, '_> {
         })?)
     }
 
-    /// Processes one object and prints the result.
-    async fn process(
-        &mut self,
-        client: &Client,
-        kinds: &Kinds<'_>,
-        manifest: Manifest,
-        namespace: Option<&str>,
-        action: Action,
-    ) -> Result<(), CliError> {
-        let (origin, kind, name) = (manifest.origin.clone(), manifest.kind.clone(), manifest.name.clone());
-        let result = match resolve(kinds, manifest, namespace).await {
-            Ok(target) => {
-                let outcome = match action {
-                    Action::Apply => apply(client, &target).await,
-                    Action::Delete { ignore_not_found } => remove(client, &target, ignore_not_found).await,
-                };
-                outcome.map(|outcome| (outcome, target.resource)).map_err(CliError::Client)
-            }
-            Err(error) => Err(error),
+    /// Counts and prints the result of a document.
+    fn show(&mut self, result: Result<Sent, ManifestError>) -> Result<(), CliError> {
+        self.done += 1;
+        self.progress.count(self.done, self.total, "objects");
+        let Sent { origin, kind, name, key, result } = match result {
+            Ok(sent) => sent,
+            Err(error) => return self.fail(&CliError::Manifest(error)),
         };
+        self.in_flight.remove(&key);
         let (outcome, resource) = match result {
             Ok(result) => result,
             // Without a server all other objects would fail too.
@@ -370,37 +532,4 @@ async fn remove(client: &Client, target: &Target, ignore_not_found: bool) -> Res
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_that_begin_with_the_object_need_no_prefix() {
-        assert!(names_object("configmaps \"a\" not found (NotFound)", "a"));
-        assert!(names_object("Deployment \"a\" is invalid: spec: Required value (Invalid)", "a"));
-        assert!(!names_object("configmaps \"ab\" not found (NotFound)", "a"));
-        assert!(!names_object("Operation cannot be fulfilled on configmaps \"a\": x (Conflict)", "a"));
-        assert!(!names_object("kind not served (NotFound)", "a"));
-    }
-
-    #[test]
-    fn objects_are_named_as_in_kubectl() {
-        let resource = |word| edgesync_object::kinds::by_word(word).unwrap().resource();
-        assert_eq!(short_name(&resource("cm"), "a"), "configmap/a");
-        assert_eq!(short_name(&resource("deploy"), "a"), "deployment.apps/a");
-    }
-
-    #[test]
-    fn summary_lists_all_counts_of_the_action() {
-        let summary = Summary { created: 2, failed: 1, ..Summary::default() };
-        let line = summary.line(Action::Apply);
-        assert_eq!(
-            (line.as_str(), summary.exit_code()),
-            ("2 created, 0 configured, 0 unchanged, 1 failed", 1)
-        );
-        let summary = Summary { deleted: 3, absent: 1, ..Summary::default() };
-        let line = |ignore_not_found| summary.line(Action::Delete { ignore_not_found });
-        assert_eq!(line(false), "3 deleted, 0 failed");
-        assert_eq!(line(true), "3 deleted, 1 not found, 0 failed");
-        assert_eq!(summary.exit_code(), 0);
-    }
-}
+mod tests;

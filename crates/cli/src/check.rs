@@ -20,38 +20,38 @@ pub enum Finding {
     /// Works, but needs attention.
     Warning {
         /// Description of the finding.
-        seen: String,
+        message: String,
         /// Action that the user should take next.
-        next: String,
+        next_step: String,
     },
     /// Not checked, with the reason.
     Skipped(String),
     /// Does not work as it must.
     Failed {
         /// Description of the finding.
-        seen: String,
+        message: String,
         /// Action that the user should take next.
-        next: String,
+        next_step: String,
     },
 }
 
 impl Finding {
     /// Creates a passed finding.
     #[must_use]
-    pub fn ok(seen: impl Into<String>) -> Self {
-        Self::Ok(seen.into())
+    pub fn ok(message: impl Into<String>) -> Self {
+        Self::Ok(message.into())
     }
 
     /// Creates a warning with a next step.
     #[must_use]
-    pub fn warning(seen: impl Into<String>, next: impl Into<String>) -> Self {
-        Self::Warning { seen: seen.into(), next: next.into() }
+    pub fn warning(message: impl Into<String>, next_step: impl Into<String>) -> Self {
+        Self::Warning { message: message.into(), next_step: next_step.into() }
     }
 
     /// Creates a failure with a next step.
     #[must_use]
-    pub fn failed(seen: impl Into<String>, next: impl Into<String>) -> Self {
-        Self::Failed { seen: seen.into(), next: next.into() }
+    pub fn failed(message: impl Into<String>, next_step: impl Into<String>) -> Self {
+        Self::Failed { message: message.into(), next_step: next_step.into() }
     }
 
     /// Creates a skipped finding with its reason.
@@ -80,8 +80,10 @@ impl Finding {
     /// Returns the description and the next step.
     fn parts(&self) -> (&str, Option<&str>) {
         match self {
-            Self::Ok(seen) | Self::Skipped(seen) => (seen, None),
-            Self::Warning { seen, next } | Self::Failed { seen, next } => (seen, Some(next)),
+            Self::Ok(message) | Self::Skipped(message) => (message, None),
+            Self::Warning { message, next_step } | Self::Failed { message, next_step } => {
+                (message, Some(next_step))
+            }
         }
     }
 }
@@ -99,15 +101,15 @@ impl Report {
 
     /// Formats the report for programs. These names are stable: `version`, `result` (`ok`,
     /// `warning` or `failed`: the worst status), `counts`, and in `checks`, in order, `id`,
-    /// `title`, `status`, `message`, and `next` if there is a next step.
+    /// `title`, `status`, `message`, and `nextStep` if there is a next step.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let checks = self.0.iter().map(|(id, title, finding)| {
-            let (message, next) = finding.parts();
+            let (message, next_step) = finding.parts();
             let mut check =
                 json!({ "id": id, "title": title, "status": finding.status(), "message": message });
-            if let (Some(next), Some(check)) = (next, check.as_object_mut()) {
-                check.insert("next".to_owned(), json!(next));
+            if let (Some(next_step), Some(check)) = (next_step, check.as_object_mut()) {
+                check.insert("nextStep".to_owned(), json!(next_step));
             }
             check
         });
@@ -129,10 +131,10 @@ pub fn render(report: &Report) -> String {
     let width = report.0.iter().map(|(_, title, _)| title.chars().count()).max().unwrap_or(0);
     let mut out = String::new();
     for (_, title, finding) in &report.0 {
-        let (seen, next) = finding.parts();
-        let _ = writeln!(out, "{:<7}  {title:<width$}  {}", finding.status(), plain(seen));
-        if let Some(next) = next {
-            let _ = writeln!(out, "{:<7}  {:<width$}  next: {}", "", "", plain(next));
+        let (message, next_step) = finding.parts();
+        let _ = writeln!(out, "{:<7}  {title:<width$}  {}", finding.status(), plain(message));
+        if let Some(next_step) = next_step {
+            let _ = writeln!(out, "{:<7}  {:<width$}  next: {}", "", "", plain(next_step));
         }
     }
     let [ok, warnings, skipped, failed] =
@@ -190,7 +192,7 @@ mod tests {
         Report(vec![
             ("configuration", "Configuration", Finding::ok("/etc/x.toml")),
             ("clock", "Clock", Finding::warning("it is \u{1b}[2J 1970", "set it")),
-            ("tcp", "TCP", Finding::failed("nothing listens", "start it")),
+            ("tcp", "TCP", Finding::failed("connection refused", "start it")),
             ("tls", "TLS", Finding::skipped("not checked because of: TCP")),
         ])
     }
@@ -201,7 +203,7 @@ mod tests {
 ok       Configuration  /etc/x.toml
 warning  Clock          it is  [2J 1970
                         next: set it
-failed   TCP            nothing listens
+failed   TCP            connection refused
                         next: start it
 skipped  TLS            not checked because of: TCP
 4 checks: 1 ok, 1 warning, 1 skipped, 1 failed
@@ -215,10 +217,10 @@ skipped  TLS            not checked because of: TCP
         assert_eq!(json["result"], "failed");
         assert_eq!(json["counts"], json!({ "ok": 1, "warning": 1, "skipped": 1, "failed": 1 }));
         let tcp = json!({
-            "id": "tcp", "title": "TCP", "status": "failed", "message": "nothing listens", "next": "start it"
+            "id": "tcp", "title": "TCP", "status": "failed", "message": "connection refused", "nextStep": "start it"
         });
         assert_eq!(json["checks"][2], tcp);
-        assert!(json["checks"][0].get("next").is_none());
+        assert!(json["checks"][0].get("nextStep").is_none());
         assert!(!report().is_good());
         assert_eq!(Report::default().to_json()["result"], "ok");
     }

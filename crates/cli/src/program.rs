@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory, Parser};
 use clap_complete::Shell;
 use tokio::runtime::Builder;
 
@@ -30,17 +30,49 @@ const LINGER: Duration = Duration::from_secs(5);
 /// The exit code, if the program is done.
 pub fn parse<A: Parser>(args: impl IntoIterator<Item = OsString>) -> Result<A, u8> {
     let mut command = grouped(A::command());
-    let matches = command.try_get_matches_from_mut(args);
+    let args: Vec<OsString> = args.into_iter().collect();
+    let matches = command.try_get_matches_from_mut(&args);
     let parsed =
         matches.and_then(|found| A::from_arg_matches(&found).map_err(|error| error.format(&mut command)));
     parsed.map_err(|error| {
         // Printing fails only if the terminal is gone.
-        let _ = error.print();
         match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => 0,
-            _ => EXIT_USAGE,
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                let _ = error.print();
+                0
+            }
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                let _ = error.print();
+                EXIT_USAGE
+            }
+            _ => {
+                let _ = io::stderr().write_all(usage_error(&command, &args, &error).as_bytes());
+                EXIT_USAGE
+            }
         }
     })
+}
+
+/// Formats a usage error. Its hint is the help of the command that was meant, as far as it is
+/// known.
+fn usage_error(command: &Command, args: &[OsString], error: &clap::Error) -> String {
+    /// The last line of clap, which does not name the command.
+    const POINTER: &str = "For more information, try '--help'.";
+    let text = error.render().to_string();
+    let text = text.trim_end();
+    let text = text.strip_suffix(POINTER).unwrap_or(text).trim_end();
+    let mut words = vec![command.get_name()];
+    let mut current = command;
+    for arg in args.iter().skip(1) {
+        let Some(subcommand) = current.find_subcommand(arg) else { break };
+        words.push(subcommand.get_name());
+        current = subcommand;
+    }
+    // The most similar one comes last.
+    if let Some(ContextValue::Strings(similar)) = error.get(ContextKind::SuggestedSubcommand) {
+        words.extend(similar.last().map(String::as_str));
+    }
+    format!("{text}\n\nhint: {} --help\n", words.join(" "))
 }
 
 /// Prints an error with all its causes, and returns the exit code of the program.
@@ -103,7 +135,7 @@ impl Exit for () {
 }
 
 /// Runs a command that queries a running process, and prints its output.
-pub fn ask<T: Exit>(
+pub fn run_command<T: Exit>(
     command: impl AsyncFnOnce(&mut Terminal<'_>) -> Result<T, CliError>,
 ) -> anyhow::Result<u8> {
     let (mut input, mut err) = (io::stdin(), io::stderr());
@@ -144,4 +176,42 @@ pub fn serve<C: Settings>(
     // Blocking work was asked to stop before; the process must end regardless.
     runtime.shutdown_timeout(LINGER);
     result.map(|()| 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Arg;
+
+    fn command() -> Command {
+        let token = Command::new("token").subcommand_required(true);
+        let token = token.subcommands(["create", "revoke"].map(Command::new));
+        let get = Command::new("get").arg(Arg::new("KIND").required(true));
+        Command::new("edgesync").subcommand_required(true).subcommands([get, token])
+    }
+
+    #[test]
+    fn usage_errors_end_with_a_command_that_works() {
+        for (typed, expected) in [
+            ("", "edgesync --help"),
+            ("zzz", "edgesync --help"),
+            ("--zzz", "edgesync --help"),
+            ("gett", "edgesync get --help"),
+            ("get", "edgesync get --help"),
+            ("token", "edgesync token --help"),
+            ("token creat", "edgesync token create --help"),
+            ("token create --node", "edgesync token create --help"),
+        ] {
+            let args: Vec<OsString> =
+                ["edgesync"].into_iter().chain(typed.split_whitespace()).map(OsString::from).collect();
+            let mut command = command();
+            let error = command.try_get_matches_from_mut(&args).unwrap_err();
+            let text = usage_error(&command, &args, &error);
+            let (message, hint) = text.rsplit_once("\nhint: ").unwrap();
+            assert_eq!(hint, format!("{expected}\n"), "{typed}");
+            assert!(message.starts_with("error: ") && !message.contains("For more information"), "{text}");
+            let help = command.try_get_matches_from_mut(hint.split_whitespace()).unwrap_err();
+            assert_eq!(help.kind(), ErrorKind::DisplayHelp, "{hint}");
+        }
+    }
 }

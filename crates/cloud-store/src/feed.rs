@@ -26,13 +26,13 @@ const PAUSE: Duration = Duration::from_secs(5);
 pub enum FeedItem {
     /// A listing starts from the beginning: at first, and after the receiver lagged and lost
     /// changes.
-    Begun,
+    ListStarted,
     /// Part of a listing.
     Listed(Vec<Summary>),
     /// The listing is complete.
     Complete,
-    /// The relist that [`Feed::again`] requested is complete.
-    Again,
+    /// The relist that [`Feed::relist`] requested is complete.
+    Relisted,
     /// A change, in the order of commits; also between the parts of a listing.
     Change(FeedChange),
     /// The listing failed. The next call backs off and restarts it.
@@ -53,7 +53,7 @@ pub struct Feed {
     store: CloudStore,
     state: State,
     /// Whether a relist is requested.
-    again: bool,
+    is_relist_requested: bool,
 }
 
 #[derive(Debug)]
@@ -80,24 +80,24 @@ struct Listing {
     /// UIDs of objects that have changed since the start.
     changed: HashSet<Arc<str>>,
     /// Whether this is a relist.
-    is_again: bool,
+    is_relist: bool,
 }
 
 impl Feed {
     pub(super) fn new(store: CloudStore) -> Self {
-        Self { store, state: State::Start(None), again: false }
+        Self { store, state: State::Start(None), is_relist_requested: false }
     }
 
-    /// Requests a relist, interleaved with all changes; [`FeedItem::Again`] marks its end. A
+    /// Requests a relist, interleaved with all changes; [`FeedItem::Relisted`] marks its end. A
     /// listing in progress finishes first.
-    pub fn again(&mut self) {
-        self.again = true;
+    pub fn relist(&mut self) {
+        self.is_relist_requested = true;
     }
 
     /// Waits for the next item. Can be cancelled without loss.
     pub async fn next(&mut self) -> FeedItem {
         loop {
-            self.begin_again();
+            self.begin_relist();
             let change = match &mut self.state {
                 State::Start(after) => {
                     if let Some(after) = *after {
@@ -137,18 +137,18 @@ impl Feed {
             return FeedItem::Closed;
         };
         self.state = State::Listing(feed.subscribe(), Listing::new(&self.store, false));
-        FeedItem::Begun
+        FeedItem::ListStarted
     }
 
     /// Starts a requested relist, if no listing is in progress. The subscription stays, so no
     /// change is missed.
-    fn begin_again(&mut self) {
-        if !self.again {
+    fn begin_relist(&mut self) {
+        if !self.is_relist_requested {
             return;
         }
         self.state = match std::mem::replace(&mut self.state, State::Closed) {
             State::Following(receiver) => {
-                self.again = false;
+                self.is_relist_requested = false;
                 State::Listing(receiver, Listing::new(&self.store, true))
             }
             other => other,
@@ -158,7 +158,7 @@ impl Feed {
     /// Restarts the listing, after a backoff if a time is given. A requested relist stays
     /// requested.
     fn start(&mut self, after: Option<Instant>) {
-        self.again |= matches!(&self.state, State::Listing(_, Listing { is_again: true, .. }));
+        self.is_relist_requested |= matches!(&self.state, State::Listing(_, Listing { is_relist: true, .. }));
         self.state = State::Start(after);
     }
 
@@ -173,7 +173,7 @@ impl Feed {
             Ok(None) => {
                 if let State::Listing(receiver, listing) = std::mem::replace(&mut self.state, State::Closed) {
                     self.state = State::Following(receiver);
-                    return if listing.is_again { FeedItem::Again } else { FeedItem::Complete };
+                    return if listing.is_relist { FeedItem::Relisted } else { FeedItem::Complete };
                 }
             }
         }
@@ -183,11 +183,11 @@ impl Feed {
 }
 
 impl Listing {
-    fn new(store: &CloudStore, is_again: bool) -> Self {
+    fn new(store: &CloudStore, is_relist: bool) -> Self {
         let readers = store.readers.clone();
         let counting = tokio::spawn(async move { readers.run(summaries::rows).await });
         let (rows, reading, changed) = <_>::default();
-        Self { counting: Some(counting), rows, reading, changed, is_again }
+        Self { counting: Some(counting), rows, reading, changed, is_relist }
     }
 
     /// Returns the next part; `None` at the end. Cancel-safe.

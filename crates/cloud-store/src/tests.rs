@@ -273,7 +273,7 @@ async fn what_is_not_valid_is_refused_with_every_problem() {
 }
 
 #[tokio::test]
-async fn kinds_nobody_knows_are_stored_and_keep_their_plural_and_scope() {
+async fn unknown_kinds_are_stored_with_plural_and_scope() {
     let Fixture { store, .. } = &fixture();
     let widget = kinds::guess("lab.io/v1", "Widget", true);
     let object: Object = serde_json::from_value(
@@ -343,7 +343,7 @@ async fn everything_survives_a_restart_and_versions_go_on_growing() {
 }
 
 #[tokio::test]
-async fn an_older_copy_never_gives_a_version_of_the_lost_timeline_again() {
+async fn older_copy_never_reissues_a_version_of_the_lost_timeline() {
     let fixture = fixture();
     create(&fixture.store, "a").await;
     fixture.store.close().await;
@@ -377,7 +377,7 @@ async fn a_new_incarnation_is_kept() {
 }
 
 #[tokio::test]
-async fn the_history_has_every_change_in_order_and_says_when_it_does_not_reach_back() {
+async fn history_has_all_changes_in_order_and_reports_its_start() {
     let few = HistoryBound { changes: 16, bytes: 1 << 20 };
     let limits = HistoryLimits { objects: few, fleet: few };
     let Fixture { store, .. } = &fixture_with(&CloudOptions { history: limits, ..CloudOptions::default() });
@@ -405,7 +405,7 @@ async fn the_history_has_every_change_in_order_and_says_when_it_does_not_reach_b
 }
 
 #[tokio::test]
-async fn the_state_before_a_change_counts_in_the_length_of_the_history() {
+async fn state_before_a_change_counts_towards_the_history() {
     let short = HistoryBound { changes: 1000, bytes: 40_000 };
     let limits = HistoryLimits { objects: short, ..HistoryLimits::default() };
     let Fixture { store, .. } = &fixture_with(&CloudOptions { history: limits, ..CloudOptions::default() });
@@ -421,7 +421,7 @@ async fn the_state_before_a_change_counts_in_the_length_of_the_history() {
 }
 
 #[tokio::test]
-async fn a_page_of_the_history_ends_at_its_limits_and_says_how_far_it_is() {
+async fn history_page_ends_at_its_limits_and_has_its_position() {
     let Fixture { store, .. } = &fixture();
     let start = store.version();
     let mut versions = Vec::new();
@@ -445,7 +445,7 @@ async fn follow(store: &CloudStore) -> (Vec<Summary>, Feed) {
     let mut summaries = Vec::new();
     loop {
         match feed.next().await {
-            FeedItem::Begun => {}
+            FeedItem::ListStarted => {}
             FeedItem::Listed(more) => summaries.extend(more),
             FeedItem::Complete => return (summaries, feed),
             other => panic!("{other:?}"),
@@ -461,7 +461,7 @@ async fn next_change(feed: &mut Feed) -> (ChangeKind, String, u64) {
 }
 
 #[tokio::test]
-async fn bodies_are_read_without_the_notes_of_writers_unless_asked_for() {
+async fn bodies_are_read_without_managed_fields_on_request() {
     let Fixture { store, .. } = &fixture();
     let mut object = config_map("a", &json!({"k": "v"}));
     object.set_metadata("managedFields", json!([{"manager": "kubectl"}]));
@@ -527,7 +527,7 @@ async fn a_store_that_was_found_out_gives_no_version_again() {
 }
 
 #[tokio::test]
-async fn a_machine_that_wakes_up_in_a_copy_of_itself_gives_no_version_again() {
+async fn resumed_copy_of_a_machine_reissues_no_version() {
     static CLOCK: AtomicI64 = AtomicI64::new(1_795_000_000_000_000);
     let clock = || jiff::Timestamp::from_microsecond(CLOCK.load(Ordering::SeqCst)).unwrap();
     let running = || Duration::from_secs(100);
@@ -546,7 +546,7 @@ async fn a_machine_that_wakes_up_in_a_copy_of_itself_gives_no_version_again() {
 }
 
 #[tokio::test]
-async fn a_database_from_before_the_first_release_is_refused_untouched() {
+async fn unreleased_database_is_refused_untouched() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cloud.db");
     let unreleased = "CREATE TABLE migrations (
@@ -639,13 +639,13 @@ async fn damage_is_found_while_the_store_is_used() {
 async fn nobody_follows_objects_that_cannot_be_read() {
     let Fixture { store, .. } = &damaged(r#"{"apiVersion""#, r#"[["#).await;
     let mut feed = store.follow();
-    assert!(matches!(feed.next().await, FeedItem::Begun));
+    assert!(matches!(feed.next().await, FeedItem::ListStarted));
     let failed = feed.next().await;
     assert!(matches!(failed, FeedItem::Failed(CloudError::Store(StoreError::Corrupt(_)))), "{failed:?}");
 }
 
 #[tokio::test]
-async fn a_kind_that_was_deleted_may_come_back_with_another_scope_and_another_plural() {
+async fn deleted_kind_may_return_with_another_scope_and_plural() {
     let Fixture { store, .. } = &fixture();
     let resource = |kind: &str, plural: &str, scope| Resource {
         group: "lab.io".into(),

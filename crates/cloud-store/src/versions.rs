@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn each_opening_jumps_to_the_clock_and_remembers_what_it_skipped() {
+    fn opening_jumps_to_the_clock_and_records_the_gap() {
         let mut conn = database();
         let first = open(&mut conn, at(1000), "a").unwrap();
         assert_eq!((first.counters.last, &*first.incarnation), (1000, "a"));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_incarnation_jumps_over_what_a_copy_of_the_machine_has_given() {
+    fn new_incarnation_skips_versions_of_a_copied_machine() {
         let mut conn = database();
         let opened = open(&mut conn, at(1000), "a").unwrap();
         // The machine is saved here. It continues to 1200 and is lost; the saved one resumes at

@@ -41,8 +41,8 @@ pub(crate) async fn run(config_path: &Path) -> Report {
             loaded.config
         }
         Err(errors) => {
-            let next = "correct it; 'edgesync-cloud check-config' prints the effective values";
-            report.0.push(("configuration", "Configuration", Finding::failed(errors.to_string(), next)));
+            let next_step = "correct it; 'edgesync-cloud check-config' prints the effective values";
+            report.0.push(("configuration", "Configuration", Finding::failed(errors.to_string(), next_step)));
             return report;
         }
     };
@@ -53,7 +53,7 @@ pub(crate) async fn run(config_path: &Path) -> Report {
     let (api, answers) = match client.text("/readyz").await {
         Ok(_) => (Finding::ok(format!("{} is ready", client.address())), true),
         Err(error) => {
-            let next = match &error {
+            let next_step = match &error {
                 ClientError::Connect { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
                     edgesync_cli::check::AS_ROOT
                 }
@@ -62,7 +62,7 @@ pub(crate) async fn run(config_path: &Path) -> Report {
                     "start it, 'edgesync-cloud run', or check its log",
                 ),
             };
-            (Finding::failed(chain(&error), next), false)
+            (Finding::failed(chain(&error), next_step), false)
         }
     };
     report.0.push(("api", "API", api));
@@ -87,36 +87,36 @@ fn authority(config: &Config) -> Finding {
             );
         }
         Err(error) => {
-            let seen = format!("{}: {error}", certificate.display());
-            return Finding::failed(seen, edgesync_cli::check::AS_ROOT);
+            let message = format!("{}: {error}", certificate.display());
+            return Finding::failed(message, edgesync_cli::check::AS_ROOT);
         }
     };
     let parsed = Certificate::all_from_pem(&certificate.display().to_string(), &text);
     let Some(ends) = parsed.ok().and_then(|all| all.first().map(Certificate::not_after)) else {
-        let seen = format!("no certificate in {}", certificate.display());
-        return Finding::failed(seen, "restore a backup of pairing.directory");
+        let message = format!("no certificate in {}", certificate.display());
+        return Finding::failed(message, "restore a backup of pairing.directory");
     };
     match fs::metadata(&key) {
         Ok(found) if found.mode() & 0o077 != 0 => {
-            let seen = format!("{} is readable by other users", key.display());
-            return Finding::failed(seen, format!("chmod 0600 {}", key.display()));
+            let message = format!("{} is readable by other users", key.display());
+            return Finding::failed(message, format!("chmod 0600 {}", key.display()));
         }
         Ok(_) => {}
         Err(error) => {
-            let seen = format!("{}: {error}", key.display());
+            let message = format!("{}: {error}", key.display());
             let denied = error.kind() == ErrorKind::PermissionDenied;
             return Finding::failed(
-                seen,
+                message,
                 if denied { edgesync_cli::check::AS_ROOT } else { "restore a backup of pairing.directory" },
             );
         }
     }
     let left = ends.as_second() - Timestamp::now().as_second();
-    let seen = format!("{}, valid until {ends}", certificate.display());
+    let message = format!("{}, valid until {ends}", certificate.display());
     if left < CA_SOON_SECONDS {
-        return Finding::warning(seen, "plan its replacement: all nodes must join again");
+        return Finding::warning(message, "plan its replacement: all nodes must join again");
     }
-    Finding::ok(seen)
+    Finding::ok(message)
 }
 
 fn disk_space(config: &Config) -> Finding {
@@ -124,11 +124,11 @@ fn disk_space(config: &Config) -> Finding {
     match rustix::fs::statvfs(directory) {
         Ok(found) => {
             let free = found.f_bavail.saturating_mul(found.f_frsize);
-            let seen = format!("{} free in {}", size(free), directory.display());
+            let message = format!("{} free in {}", size(free), directory.display());
             if free < MIN_FREE_BYTES {
-                Finding::warning(seen, "free space on this disk")
+                Finding::warning(message, "free space on this disk")
             } else {
-                Finding::ok(seen)
+                Finding::ok(message)
             }
         }
         Err(error) => Finding::failed(format!("{}: {error}", directory.display()), "check the disk"),
@@ -181,14 +181,17 @@ async fn nodes(client: &Client) -> Finding {
     };
     let offline = nodes.iter().filter(|node| node.state() == state::OFFLINE).count();
     let (held, rejecting) = (with(NodeInfo::held_back), with(NodeInfo::rejected));
-    let seen = format!(
+    let message = format!(
         "{}, {offline} offline, {rejecting} rejecting objects, {held} holding removals back",
         nodes.len()
     );
     if held + rejecting > 0 {
-        return Finding::warning(seen, "edgesync-cloud nodes, and 'edgesync-cloud nodes NODE' for details");
+        return Finding::warning(
+            message,
+            "edgesync-cloud nodes, and 'edgesync-cloud nodes NODE' for details",
+        );
     }
-    Finding::ok(seen)
+    Finding::ok(message)
 }
 
 #[cfg(test)]

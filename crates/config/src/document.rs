@@ -8,7 +8,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::slot::{Change, Keys, Raw, Slot, quote};
+use super::slot::{Change, Keys, Raw, Refusal, Slot, quote};
 use super::{ConfigErrors, Place, Problem, Settings, Source};
 
 /// Maximum size of a configuration file in bytes.
@@ -169,11 +169,7 @@ impl<'a> Reader<'a> {
     }
 
     fn unknown(&mut self, what: &str, name: &Spanned<std::borrow::Cow<'_, str>>, known: &[&str]) {
-        let hint = match nearest(name.get_ref(), known.iter().copied()) {
-            Some(near) => format!("did you mean '{near}'?"),
-            None => format!("must be one of {}", known.join(", ")),
-        };
-        self.problem(&name.span(), format!("unknown {what}: {}; {hint}", quote(name.get_ref())));
+        self.problem(&name.span(), unknown(what, name.get_ref(), known));
     }
 
     fn problem(&mut self, span: &std::ops::Range<usize>, message: String) {
@@ -203,9 +199,11 @@ impl Keys for Reader<'_> {
                     let line = if let Place::Line { line, .. } = place { line } else { 0 };
                     self.sources.insert(dotted.clone(), Source::Line(line));
                 }
-                Err(refusal) => {
-                    let span = refusal.span.unwrap_or_else(|| value.span());
-                    self.problem(&span, format!("{dotted}: {}", refusal.message));
+                Err(refusals) => {
+                    for refusal in refusals {
+                        let span = refusal.span.clone().unwrap_or_else(|| value.span());
+                        self.problem(&span, described(&dotted, &refusal));
+                    }
                 }
             }
         }
@@ -215,9 +213,11 @@ impl Keys for Reader<'_> {
                 Ok(()) => {
                     self.sources.insert(dotted, Source::Variable(variable));
                 }
-                Err(refusal) => {
-                    let message = format!("{dotted}: {}", refusal.message);
-                    self.problems.push(Problem { place: Place::Variable(variable), message });
+                Err(refusals) => {
+                    for refusal in refusals {
+                        let place = Place::Variable(variable.clone());
+                        self.problems.push(Problem { place, message: described(&dotted, &refusal) });
+                    }
                 }
             }
         }
@@ -247,6 +247,21 @@ impl Keys for From<'_> {
 /// Returns `section.key`, or the key alone at the top level.
 pub(super) fn dotted(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
+}
+
+/// Formats a refusal of a key, or of a part of its value.
+fn described(key: &str, refusal: &Refusal) -> String {
+    let dot = if refusal.key.is_empty() { "" } else { "." };
+    format!("{key}{dot}{}: {}", refusal.key, refusal.message)
+}
+
+/// Formats the error for an unknown name, with the one that it may stand for.
+pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
+    let hint = match nearest(name, known.iter().copied()) {
+        Some(near) => format!("did you mean '{near}'?"),
+        None => format!("must be one of {}", known.join(", ")),
+    };
+    format!("unknown {what}: {}; {hint}", quote(name))
 }
 
 /// Returns the most similar known name, if it is similar enough for a typo.

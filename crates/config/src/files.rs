@@ -1,13 +1,13 @@
 //! `[[files]]`: rules that derive files from objects, with check and reload.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::slot::{Keys, Raw, Refusal, Slot, inline, quote};
+use super::selection::{read_objects, table};
+use super::slot::{Keys, Raw, Refusals, Slot, inline, quote};
 use super::units::{self, GIB, minutes, seconds};
 use edgesync_files::rule::{Format, Reload, Rule, Signal, Write};
 use edgesync_files::template::{Template, check_name};
@@ -42,19 +42,24 @@ impl Files {
 struct Rules<'a>(&'a mut Files);
 
 impl Slot for Rules<'_> {
-    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         let array = raw.rules("files", MAX_RULES)?;
         let mut rules: Vec<Rule> = Vec::with_capacity(array.len());
+        let mut refusals = Refusals::default();
         for value in array {
-            let at = |message: String| Refusal { message, span: Some(value.span()) };
-            let rule = rule(value)
-                .map_err(|refusal| Refusal { span: refusal.span.or(Some(value.span())), ..refusal })?;
-            if let Some(other) = rules.iter().find(|other| other.name == rule.name || other.to == rule.to) {
-                let what = if other.name == rule.name { "name" } else { "to" };
-                return Err(at(format!("rules {:?} and {:?} have the same {what}", other.name, rule.name)));
-            }
-            rules.push(rule);
+            let read = rule(value).and_then(|rule| {
+                let same = rules.iter().find(|other| other.name == rule.name || other.to == rule.to);
+                if let Some(other) = same {
+                    let what = if other.name == rule.name { "name" } else { "to" };
+                    let message = format!("rules {:?} and {:?} have the same {what}", other.name, rule.name);
+                    return Err(message.into());
+                }
+                rules.push(rule);
+                Ok(())
+            });
+            refusals.add("", &value.span(), read);
         }
+        refusals.result()?;
         self.0.text =
             format!("[{}]", rules.iter().map(|rule| rule.text.as_str()).collect::<Vec<_>>().join(", "));
         self.0.rules = rules;
@@ -68,35 +73,68 @@ impl Slot for Rules<'_> {
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
-const KEYS: &str = "name, objects, to, write, format, field, keys, gather, check, reload, mode, owner, settle, after, \
-                    healthy_within, timeout, overwrite, plain_text_on_disk, max_files or max_size";
+const KEYS: &[&str] = &[
+    "name",
+    "objects",
+    "to",
+    "write",
+    "format",
+    "field",
+    "keys",
+    "gather",
+    "check",
+    "reload",
+    "mode",
+    "owner",
+    "settle",
+    "after",
+    "healthy_within",
+    "timeout",
+    "overwrite",
+    "plain_text_on_disk",
+    "max_files",
+    "max_size",
+];
+const RELOAD_KEYS: [&str; 4] = ["run", "unit", "signal", "pid_file"];
+const NAME: &str = "a name such as \"nginx\"";
 const TO: &str = "a path such as \"/etc/nginx/conf.d/{metadata.name}\"";
 const PROGRAM: &str = "a list such as [\"/usr/sbin/nginx\", \"-t\"]";
 const RELOAD: &str = "{ unit = \"nginx.service\" }, { run = [\"/usr/bin/program\"] } or { signal = \"HUP\", pid_file = \
                       \"/run/program.pid\" }";
 
-fn rule(value: &Value<'_>) -> Result<Rule, Refusal> {
-    let raw = Raw::Toml(value.get_ref());
-    let DeValue::Table(table) = value.get_ref() else { return Err(raw.expected("a rule")) };
+/// The keys that decide together what is written.
+#[derive(Default)]
+struct WriteKeys {
+    write: Option<String>,
+    format: Option<String>,
+    field: Option<String>,
+}
+
+fn rule(value: &Value<'_>) -> Result<Rule, Refusals> {
     let mut rule = Rule { text: inline(value.get_ref()), ..Rule::default() };
-    let (mut to, mut write, mut format, mut field) = (None, "keys".to_owned(), None, None);
-    for (key, value) in table {
-        let raw = Raw::Toml(value.get_ref());
-        let read = match key.get_ref().as_ref() {
-            "name" => word(raw, &mut rule.name),
-            "objects" => objects(value, &mut rule),
+    let (mut to, mut write) = (None, WriteKeys::default());
+    let mut refusals = Refusals::default();
+    for (key, value) in table(value, "a rule")? {
+        let (key_name, raw) = (key.get_ref().as_ref(), Raw::Toml(value.get_ref()));
+        let read = match key_name {
+            "name" => text(raw, NAME).and_then(|name| {
+                check_rule(&name)?;
+                rule.name = name;
+                Ok(())
+            }),
+            "objects" => read_objects(value, &mut rule.objects),
             "to" => text(raw, TO)
                 .and_then(|text| Template::parse(&text).map_err(Into::into))
                 .map(|path| to = Some(path)),
-            "write" => word(raw, &mut write),
-            "format" => text(raw, "\"yaml\" or \"json\"").map(|word| format = Some(word)),
-            "field" => text(raw, "a JSON pointer such as \"/data/key\"").map(|word| field = Some(word)),
+            "write" => text(raw, "a word").map(|word| write.write = Some(word)),
+            "format" => text(raw, "\"yaml\" or \"json\"").map(|word| write.format = Some(word)),
+            "field" => text(raw, "a JSON pointer such as \"/data/key\"").map(|word| write.field = Some(word)),
             "keys" => keys(value, &mut rule.keys),
             "gather" => units::flag(&mut rule.gather).set(raw),
             "check" => program(raw, &mut rule.check),
             "reload" => reload(value).map(|reload| rule.reload = reload),
             "mode" => units::file_mode(rule.mode.insert(0)).set(raw),
-            "owner" => word(raw, &mut rule.owner),
+            "owner" => text(raw, "a word").map(|owner| rule.owner = owner),
             "settle" => units::duration(&mut rule.settle, seconds(0)..=minutes(1)).set(raw),
             "after" => units::words(&mut rule.after, "a list of rules", check_rule).set(raw),
             "healthy_within" => units::duration(&mut rule.healthy_within, seconds(0)..=minutes(10)).set(raw),
@@ -107,100 +145,82 @@ fn rule(value: &Value<'_>) -> Result<Rule, Refusal> {
             "plain_text_on_disk" => units::flag(&mut rule.plain_text_on_disk).set(raw),
             "max_files" => units::count(&mut rule.max_files, 1..=1_000_000).set(raw),
             "max_size" => units::size(&mut rule.max_size, 1..=GIB).set(raw),
-            other => Err(format!("unknown key {}; must be {KEYS}", quote(other)).into()),
+            _ => {
+                refusals.unknown(key, KEYS);
+                continue;
+            }
         };
-        read.map_err(|refusal| {
-            let message = match key.get_ref().as_ref() {
-                known if KEYS.contains(known) => format!("{known} {}", refusal.message),
-                _ => refusal.message,
-            };
-            Refusal { message, span: Some(refusal.span.unwrap_or_else(|| value.span())) }
-        })?;
+        refusals.add(key_name, &value.span(), read);
     }
-    check_rule(&rule.name).map_err(|why| format!("must have a name: {why}"))?;
-    rule.to = to.ok_or_else(|| format!("{}: to must be {TO}", rule.name))?;
-    rule.write = match (write.as_str(), format.as_deref(), field) {
-        ("keys", None, None) => Write::Keys,
-        ("object", None | Some("yaml"), None) => Write::Object(Format::Yaml),
-        ("object", Some("json"), None) => Write::Object(Format::Json),
-        ("field", None, Some(field)) if field.starts_with('/') => Write::Field(field),
-        _ => {
-            let forms = "write must be \"keys\", \"object\" (with format = \"yaml\" or \"json\") or \"field\" (with field = \
-                         \"/data/key\")";
-            return Err(format!("{}: {forms}", rule.name).into());
+    // What only several keys together violate is reported at the rule.
+    let mut require = |keys: &[&str], met: Result<(), String>| {
+        if !keys.iter().any(|key| refusals.has(key)) {
+            refusals.add("", &value.span(), met);
         }
     };
-    if !rule.keys.is_empty() && rule.write != Write::Keys {
-        return Err(format!("{}: keys requires write = \"keys\"", rule.name).into());
-    }
-    if rule.gather && rule.to.has_name() {
-        let message = "gather requires one directory: to must not contain {metadata.name}";
-        return Err(format!("{}: {message}", rule.name).into());
-    }
-    Ok(rule)
+    let missing = |key: &str, what: &str, is_set: bool| match is_set {
+        true => Ok(()),
+        false => Err(format!("{key} is missing: must be {what}")),
+    };
+    require(&["name"], missing("name", NAME, !rule.name.is_empty()));
+    require(&["to"], missing("to", TO, to.is_some()));
+    require(&["write", "format", "field"], write.into_form().map(|form| rule.write = form));
+    rule.to = to.unwrap_or_default();
+    let keys = match rule.keys.is_empty() || rule.write == Write::Keys {
+        true => Ok(()),
+        false => Err("keys requires write = \"keys\"".to_owned()),
+    };
+    require(&["keys", "write", "format", "field"], keys);
+    let gather = match rule.gather && rule.to.has_name() {
+        true => Err("gather requires one directory: to must not contain {metadata.name}".to_owned()),
+        false => Ok(()),
+    };
+    require(&["gather", "to"], gather);
+    refusals.result().map(|()| rule)
 }
 
-fn text(raw: Raw<'_>, what: &str) -> Result<String, Refusal> {
+impl WriteKeys {
+    /// Returns what is written.
+    fn into_form(self) -> Result<Write, String> {
+        match (self.write.as_deref().unwrap_or("keys"), self.format.as_deref(), self.field) {
+            ("keys", None, None) => Ok(Write::Keys),
+            ("object", None | Some("yaml"), None) => Ok(Write::Object(Format::Yaml)),
+            ("object", Some("json"), None) => Ok(Write::Object(Format::Json)),
+            ("field", None, Some(field)) if field.starts_with('/') => Ok(Write::Field(field)),
+            _ => Err(
+                "write must be \"keys\", \"object\" (with format = \"yaml\" or \"json\") or \"field\" (with \
+                      field = \"/data/key\")"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+fn text(raw: Raw<'_>, what: &str) -> Result<String, Refusals> {
     match raw {
         Raw::Toml(DeValue::String(text)) => Ok(text.to_string()),
-        _ => Err(raw.expected(what)),
+        _ => Err(raw.expected(what).into()),
     }
-}
-
-fn word(raw: Raw<'_>, into: &mut String) -> Result<(), Refusal> {
-    *into = text(raw, "a word")?;
-    Ok(())
 }
 
 fn check_rule(word: &str) -> Result<(), String> {
     name::check_label(word).map_err(|problem| format!("{} is not a rule name: it {problem}", quote(word)))
 }
 
-fn table<'v, 't>(value: &'v Value<'t>, what: &str) -> Result<&'v toml::de::DeTable<'t>, Refusal> {
-    value.get_ref().as_table().ok_or_else(|| Raw::Toml(value.get_ref()).expected(what))
-}
-
-fn objects(value: &Value<'_>, rule: &mut Rule) -> Result<(), Refusal> {
-    let objects = &mut rule.objects;
-    for (key, value) in
-        table(value, "a table such as { kinds = [\"configmaps\"], namespaces = [\"plant\"] }")?
-    {
-        let raw = Raw::Toml(value.get_ref());
-        let read = match key.get_ref().as_ref() {
-            "kinds" => units::list(&mut objects.kinds, "a list of kinds", parse).set(raw),
-            "namespaces" => units::list(&mut objects.namespaces, "a list of patterns", parse).set(raw),
-            "names" => units::words(&mut objects.names, "a list of names", |_| Ok(())).set(raw),
-            "selector" => text(raw, "a selector such as \"app=web\"").and_then(|text| {
-                objects.selector = parse(&text)?;
-                Ok(())
-            }),
-            other => {
-                let known = "kinds, namespaces, names and selector";
-                Err(format!("must have {known} only, not {}", quote(other)).into())
-            }
-        };
-        read.map_err(|refusal| Refusal {
-            span: Some(refusal.span.unwrap_or_else(|| value.span())),
-            ..refusal
-        })?;
-    }
-    Ok(())
-}
-
-fn parse<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|error: T::Err| error.to_string())
-}
-
-fn keys(value: &Value<'_>, keys: &mut BTreeMap<String, String>) -> Result<(), Refusal> {
+fn keys(value: &Value<'_>, keys: &mut BTreeMap<String, String>) -> Result<(), Refusals> {
+    let mut refusals = Refusals::default();
     for (key, value) in table(value, "a table such as { \"nginx.conf\" = \"default.conf\" }")? {
-        let file = text(Raw::Toml(value.get_ref()), "the name of a file")?;
-        check_name(&file).map_err(|why| format!("invalid file name {}: {why}", quote(&file)))?;
-        keys.insert(key.get_ref().to_string(), file);
+        let read = text(Raw::Toml(value.get_ref()), "the name of a file").and_then(|file| {
+            check_name(&file).map_err(|why| format!("invalid file name {}: {why}", quote(&file)))?;
+            keys.insert(key.get_ref().to_string(), file);
+            Ok(())
+        });
+        refusals.add("", &value.span(), read);
     }
-    Ok(())
+    refusals.result()
 }
 
-fn program(raw: Raw<'_>, words: &mut Vec<String>) -> Result<(), Refusal> {
+fn program(raw: Raw<'_>, words: &mut Vec<String>) -> Result<(), Refusals> {
     units::words(words, PROGRAM, |_| Ok(())).set(raw)?;
     match words.first() {
         Some(program) if !program.starts_with('/') => {
@@ -210,35 +230,45 @@ fn program(raw: Raw<'_>, words: &mut Vec<String>) -> Result<(), Refusal> {
     }
 }
 
-fn reload(value: &Value<'_>) -> Result<Reload, Refusal> {
+fn reload(value: &Value<'_>) -> Result<Reload, Refusals> {
     let (mut run, mut unit, mut signal, mut file) = (Vec::new(), None, None, None);
+    let mut refusals = Refusals::default();
     for (key, value) in table(value, RELOAD)? {
-        let raw = Raw::Toml(value.get_ref());
-        match key.get_ref().as_ref() {
-            "run" => program(raw, &mut run)?,
-            "unit" => unit = Some(text(raw, "a unit")?),
-            "signal" => signal = Some(text(raw, "a signal")?),
-            "pid_file" => file = Some(text(raw, "a path")?),
-            _ => return Err(format!("must be {RELOAD}").into()),
-        }
+        let (key_name, raw) = (key.get_ref().as_ref(), Raw::Toml(value.get_ref()));
+        let read = match key_name {
+            "run" => program(raw, &mut run),
+            "unit" => text(raw, "a unit such as \"nginx.service\"").and_then(|name| {
+                if !is_unit(&name) {
+                    return Err(Raw::Variable(&name).expected("a unit such as \"nginx.service\"").into());
+                }
+                unit = Some(name);
+                Ok(())
+            }),
+            "signal" => units::choice(signal.insert(Signal::Hup), SIGNALS).set(raw),
+            "pid_file" => {
+                text(raw, "an absolute path such as \"/run/program.pid\"").map(|path| file = Some(path))
+            }
+            _ => {
+                refusals.unknown(key, &RELOAD_KEYS);
+                continue;
+            }
+        };
+        refusals.add(key_name, &value.span(), read);
     }
-    let is_unit = |unit: &str| {
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b"@._:-\\".contains(&b);
-        unit.len() <= 255 && unit.contains('.') && !unit.starts_with(['-', '.']) && unit.bytes().all(plain)
-    };
-    let signal = match signal.as_deref() {
-        None => None,
-        Some("HUP") => Some(Signal::Hup),
-        Some("USR1") => Some(Signal::Usr1),
-        Some("USR2") => Some(Signal::Usr2),
-        Some(_) => return Err("signal must be \"HUP\", \"USR1\" or \"USR2\"".to_owned().into()),
-    };
+    refusals.result()?;
     match (unit, run.is_empty(), signal, file) {
-        (Some(unit), true, None, None) if is_unit(&unit) => Ok(Reload::Unit(unit)),
+        (Some(unit), true, None, None) => Ok(Reload::Unit(unit)),
         (None, false, None, None) => Ok(Reload::Run(run)),
         (None, true, Some(signal), Some(file)) if file.starts_with('/') => Ok(Reload::Signal(signal, file)),
         _ => Err(format!("must be {RELOAD}").into()),
     }
+}
+
+const SIGNALS: &[(&str, Signal)] = &[("HUP", Signal::Hup), ("USR1", Signal::Usr1), ("USR2", Signal::Usr2)];
+
+fn is_unit(unit: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"@._:-\\".contains(&b);
+    unit.len() <= 255 && unit.contains('.') && !unit.starts_with(['-', '.']) && unit.bytes().all(plain)
 }
 
 #[cfg(test)]
@@ -291,34 +321,85 @@ mod tests {
         let rule =
             |line: &str| rules(&format!("[[files]]\nname = \"a\"\nto = \"/x/y\"\n{line}\n")).unwrap_err();
         for (line, expected) in [
-            ("too = 1", "x.toml:4:7: files: unknown key \"too\"; must be name"),
-            ("objects.kinds = [\"Event\"]", "objects of kind 'Event' cannot be placed"),
-            ("objects.kind = []", "must have kinds, namespaces"),
-            ("check = [\"nginx\"]", "check must name its program by an absolute path"),
-            ("reload = { unit = \"nginx\" }", "reload must be { unit"),
-            ("reload = { unit = \"--x.service\" }", "reload must be { unit"),
-            ("reload = { signal = \"KILL\", pid_file = \"/x\" }", "\"HUP\""),
-            ("mode = \"0999\"", "mode must be"),
+            ("too = 1", "x.toml:4:1: files: unknown key: \"too\"; did you mean 'to'?"),
+            ("objects.kinds = [\"Event\"]", "files.objects.kinds: objects of kind 'Event' cannot be placed"),
+            ("objects.kind = []", "files.objects: unknown key: \"kind\"; did you mean 'kinds'?"),
+            ("check = [\"nginx\"]", "files.check: must name its program by an absolute path"),
+            ("reload = { unit = \"nginx\" }", "files.reload.unit: must be a unit such as"),
+            ("reload = { unit = \"--x.service\" }", "files.reload.unit: must be a unit such as"),
+            ("reload = { unit = \"a.service\", signal = \"HUP\" }", "files.reload: must be { unit"),
+            (
+                "reload = { signal = \"KILL\", pid_file = \"/x\" }",
+                "files.reload.signal: must be one of \"HUP\"",
+            ),
+            ("mode = \"0999\"", "files.mode: must be"),
             ("write = \"field\"", "write must be \"keys\""),
             ("write = \"object\"\nformat = \"xml\"", "write must be \"keys\""),
+            ("write = \"object\"\nkeys = { a = \"b\" }", "keys requires write = \"keys\""),
             ("keys = { a = \"../b\" }", "contains '/'"),
             ("after = [\"b\"]", "names a missing rule"),
-            ("settle = 3", "settle must be a duration"),
+            ("settle = 3", "files.settle: must be a duration"),
             ("[[files]]\nname = \"a\"\nto = \"/z\"", "have the same name"),
             ("[[files]]\nname = \"b\"\nto = \"/x/y\"", "have the same to"),
         ] {
             let error = rule(line);
             assert!(error.contains(expected), "{line}: {error}");
         }
-        assert!(rules("[[files]]\nto = \"/x\"\n").unwrap_err().contains("must have a name"));
-        assert!(rules("[[files]]\nname = \"a\"\n").unwrap_err().contains("to must be"));
+        assert!(
+            rules("[[files]]\nto = \"/x\"\n").unwrap_err().contains("files: name is missing: must be a name")
+        );
+        assert!(
+            rules("[[files]]\nname = \"a\"\n").unwrap_err().contains("files: to is missing: must be a path")
+        );
         assert!(
             rules("[[files]]\nname = \"a\"\nto = \"x/y\"\n")
                 .unwrap_err()
-                .contains("to must be an absolute path")
+                .contains("files.to: must be an absolute path")
         );
         assert!(rules("files = 7\n").unwrap_err().contains("each written [[files]]"));
         let gathered = "[[files]]\nname = \"a\"\nto = \"/x/{metadata.name}\"\ngather = true\n";
         assert!(rules(gathered).unwrap_err().contains("one directory"));
+    }
+
+    #[test]
+    fn all_errors_of_all_rules_are_reported_together() {
+        let error = rules(
+            r#"
+[[files]]
+too = "/x"
+objects = { kinds = ["cm", "Event", 7], name = "a" }
+check = ["nginx"]
+mode = "0999"
+keys = { a = "../b", c = "/" }
+write = "object"
+format = "xml"
+[[files]]
+name = "b"
+to = "x"
+reload = { unit = "nginx", file = "/x" }
+"#,
+        )
+        .unwrap_err();
+        let lines: Vec<&str> = error.lines().filter(|line| line.starts_with("x.toml:")).collect();
+        let expected = [
+            "x.toml:2:1: files: name is missing",
+            "x.toml:2:1: files: to is missing",
+            "x.toml:2:1: files: write must be",
+            "x.toml:3:1: files: unknown key: \"too\"",
+            "x.toml:4:28: files.objects.kinds: objects of kind 'Event'",
+            "x.toml:4:37: files.objects.kinds: must be a string, not the integer 7",
+            "x.toml:4:41: files.objects: unknown key: \"name\"",
+            "x.toml:5:9: files.check: must name",
+            "x.toml:6:8: files.mode: must be",
+            "x.toml:7:14: files.keys: invalid file name",
+            "x.toml:7:26: files.keys: invalid file name",
+            "x.toml:12:6: files.to: must be an absolute path",
+            "x.toml:13:19: files.reload.unit: must be",
+            "x.toml:13:28: files.reload: unknown key: \"file\"",
+        ];
+        assert_eq!(lines.len(), expected.len(), "{error}");
+        for (line, expected) in lines.iter().zip(expected) {
+            assert!(line.starts_with(expected), "{line}: {expected}");
+        }
     }
 }

@@ -20,6 +20,7 @@ mod link;
 mod log;
 mod peer;
 mod report;
+pub mod selection;
 pub mod slot;
 pub mod units;
 
@@ -36,7 +37,7 @@ pub use link::{BrokerUrl, Link};
 pub use log::{Format, Log};
 pub use peer::Peer;
 pub use report::{Difference, Setting, settings};
-pub use slot::{Change, Keys, Raw, Refusal, Slot};
+pub use slot::{Change, Keys, Raw, Refusal, Refusals, Slot};
 
 /// A whole configuration that can be bound, completed and validated.
 pub trait Settings: Default + Clone {

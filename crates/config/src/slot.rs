@@ -1,9 +1,12 @@
 //! Keys and slots: typed access to configuration values.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeArray, DeValue};
+
+use super::document::unknown;
 
 /// Time at which a changed value takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,13 +26,87 @@ pub enum Raw<'a> {
     Variable(&'a str),
 }
 
-/// Reason why a value was refused.
+/// Reason why a value, or a part of it, was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
+    /// Dotted path of the wrong part within the value; empty for the value itself.
+    pub key: String,
     /// Requirement for the value, and the actual value.
     pub message: String,
     /// Wrong part of the file, if it is not the whole value.
     pub span: Option<Range<usize>>,
+}
+
+/// Maximum number of reported reasons for one value; further ones are found when these are
+/// corrected.
+const MAX_REFUSALS: usize = 100;
+
+/// All reasons why a value was refused; empty only while it is being read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusals(Vec<Refusal>);
+
+impl Refusals {
+    /// Adds the reasons why a part of the value was refused, if it was. `key` is empty for an item
+    /// of a list.
+    pub fn add(&mut self, key: &str, span: &Range<usize>, read: Result<(), impl Into<Self>>) {
+        let Err(refused) = read else { return };
+        let refused: Self = refused.into();
+        for refusal in refused.0 {
+            let key = match (key, refusal.key.as_str()) {
+                (key, "") => key.to_owned(),
+                ("", inner) => inner.to_owned(),
+                (key, inner) => format!("{key}.{inner}"),
+            };
+            let span = refusal.span.or_else(|| Some(span.clone()));
+            self.push(Refusal { key, message: refusal.message, span });
+        }
+    }
+
+    /// Adds a key that the table may not have.
+    pub fn unknown(&mut self, key: &Spanned<Cow<'_, str>>, known: &[&str]) {
+        let message = unknown("key", key.get_ref(), known);
+        self.push(Refusal { key: String::new(), message, span: Some(key.span()) });
+    }
+
+    fn push(&mut self, refusal: Refusal) {
+        if self.0.len() < MAX_REFUSALS {
+            self.0.push(refusal);
+        }
+    }
+
+    /// Returns whether the part of this name was refused.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.0.iter().any(|refusal| refusal.key == key)
+    }
+
+    /// Ends the value.
+    ///
+    /// # Errors
+    /// A part of it was refused.
+    pub fn result(self) -> Result<(), Self> {
+        if self.0.is_empty() { Ok(()) } else { Err(self) }
+    }
+}
+
+impl IntoIterator for Refusals {
+    type Item = Refusal;
+    type IntoIter = std::vec::IntoIter<Refusal>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl From<Refusal> for Refusals {
+    fn from(refusal: Refusal) -> Self {
+        Self(vec![refusal])
+    }
+}
+
+impl From<String> for Refusals {
+    fn from(message: String) -> Self {
+        Refusal::from(message).into()
+    }
 }
 
 /// A slot for one value: parses it, and shows it as in the file.
@@ -37,8 +114,9 @@ pub trait Slot {
     /// Parses and stores a value.
     ///
     /// # Errors
-    /// The value has the wrong type or is out of range; the slot keeps its old value.
-    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal>;
+    /// The value, or parts of it, have the wrong type or are out of range; the slot keeps its old
+    /// value.
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals>;
 
     /// Returns the value as TOML.
     fn show(&self) -> String;
@@ -139,7 +217,7 @@ impl<'a> Raw<'a> {
 
 impl From<String> for Refusal {
     fn from(message: String) -> Self {
-        Self { message, span: None }
+        Self { key: String::new(), message, span: None }
     }
 }
 
@@ -185,7 +263,7 @@ pub fn inline(value: &DeValue<'_>) -> String {
         DeValue::Table(table) if table.is_empty() => "{}".into(),
         DeValue::Table(table) => {
             let pair = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
-                let key: &std::borrow::Cow<'_, str> = key.get_ref();
+                let key: &Cow<'_, str> = key.get_ref();
                 let bare = key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
                     && !key.is_empty();
                 let key = if bare { key.to_string() } else { toml_string(key) };

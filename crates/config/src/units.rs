@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::slot::{Raw, Refusal, Slot, quote, toml_string};
+use super::slot::{Raw, Refusal, Refusals, Slot, quote, toml_string};
 use edgesync_object::name;
 
 /// A kibibyte (IEC 80000-13), in bytes.
@@ -102,10 +102,10 @@ where
     P: Fn(&str) -> Result<T, Refusal>,
     S: Fn(&T) -> String,
 {
-    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         *self.value = match raw {
             Raw::Toml(DeValue::String(text)) => (self.parse)(text)?,
-            Raw::Toml(_) => return Err(raw.expected(self.what)),
+            Raw::Toml(_) => return Err(raw.expected(self.what).into()),
             Raw::Variable(text) => (self.parse)(text)?,
         };
         Ok(())
@@ -216,18 +216,18 @@ where
 }
 
 impl<T: Copy + TryFrom<u64> + TryInto<u64>> Slot for Count<'_, T> {
-    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         let (min, max) = (self.range.start(), self.range.end());
         let refused = || raw.expected(&format!("a whole number between {min} and {max}"));
         let number = match raw {
             Raw::Toml(DeValue::Integer(n)) => {
                 u64::from_str_radix(n.as_str(), n.radix()).map_err(|_| refused())?
             }
-            Raw::Toml(_) => return Err(refused()),
+            Raw::Toml(_) => return Err(refused().into()),
             Raw::Variable(text) => text.parse().map_err(|_| refused())?,
         };
         if !self.range.contains(&number) {
-            return Err(refused());
+            return Err(refused().into());
         }
         *self.value = fit(number)?;
         Ok(())
@@ -247,7 +247,7 @@ pub fn share(value: &mut f64) -> impl Slot + '_ {
 }
 
 impl Slot for Share<'_> {
-    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         let number = match raw {
             Raw::Toml(DeValue::Float(number)) => number.as_str().parse::<f64>().ok(),
             Raw::Toml(DeValue::Integer(number)) => number.as_str().parse().ok(),
@@ -256,7 +256,9 @@ impl Slot for Share<'_> {
         };
         match number {
             Some(number) if (0.0..=1.0).contains(&number) => *self.0 = number,
-            _ => return Err(raw.expected("a share between 0.0 and 1.0, such as 0.1 for ten per cent")),
+            _ => {
+                return Err(raw.expected("a share between 0.0 and 1.0, such as 0.1 for ten per cent").into());
+            }
         }
         Ok(())
     }
@@ -275,12 +277,12 @@ pub fn flag(value: &mut bool) -> impl Slot + '_ {
 }
 
 impl Slot for Flag<'_> {
-    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         *self.0 = match raw {
             Raw::Toml(DeValue::Boolean(flag)) => *flag,
             Raw::Variable("true") => true,
             Raw::Variable("false") => false,
-            _ => return Err(raw.expected("true or false, without quotes")),
+            _ => return Err(raw.expected("true or false, without quotes").into()),
         };
         Ok(())
     }
@@ -308,7 +310,7 @@ pub fn choice<'a, T: Copy + PartialEq>(
 struct AsPath<S>(S);
 
 impl<S: Slot> Slot for AsPath<S> {
-    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         self.0.set(raw)
     }
 
@@ -424,20 +426,21 @@ pub fn labels(value: &mut BTreeMap<String, String>) -> impl Slot + '_ {
 }
 
 impl Slot for Labels<'_> {
-    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
-        let mut labels = BTreeMap::new();
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
+        let (mut labels, mut refusals) = (BTreeMap::new(), Refusals::default());
         match raw {
             Raw::Toml(DeValue::Table(table)) => {
                 for (key, value) in table {
-                    let at = |message| Refusal { message, span: Some(value.span()) };
-                    let DeValue::String(text) = value.get_ref() else {
-                        return Err(at(Raw::Toml(value.get_ref()).expected("a string").message));
+                    let read = match value.get_ref() {
+                        DeValue::String(text) => check_label(key.get_ref(), text).map(|()| {
+                            labels.insert(key.get_ref().to_string(), text.to_string());
+                        }),
+                        other => Err(Raw::Toml(other).expected("a string").message),
                     };
-                    check_label(key.get_ref(), text).map_err(at)?;
-                    labels.insert(key.get_ref().to_string(), text.to_string());
+                    refusals.add("", &value.span(), read);
                 }
             }
-            Raw::Toml(_) => return Err(raw.expected("a table such as { site = \"north\" }")),
+            Raw::Toml(_) => return Err(raw.expected("a table such as { site = \"north\" }").into()),
             Raw::Variable(text) => {
                 for pair in text.split(',').filter(|pair| !pair.is_empty()) {
                     let (key, value) = pair
@@ -448,6 +451,7 @@ impl Slot for Labels<'_> {
                 }
             }
         }
+        refusals.result()?;
         *self.0 = labels;
         Ok(())
     }
@@ -463,25 +467,26 @@ impl Slot for Labels<'_> {
 }
 
 impl<T: ToString, P: Fn(&str) -> Result<T, String>> Slot for List<'_, T, P> {
-    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
-        let mut values = Vec::new();
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
+        let (mut values, mut refusals) = (Vec::new(), Refusals::default());
         match raw {
             Raw::Toml(DeValue::Array(items)) => {
                 for item in items {
-                    let at = |message| Refusal { message, span: Some(item.span()) };
-                    let DeValue::String(text) = item.get_ref() else {
-                        return Err(at(Raw::Toml(item.get_ref()).expected("a string").message));
+                    let read = match item.get_ref() {
+                        DeValue::String(text) => (self.parse)(text).map(|value| values.push(value)),
+                        other => Err(Raw::Toml(other).expected("a string").message),
                     };
-                    values.push((self.parse)(text).map_err(at)?);
+                    refusals.add("", &item.span(), read);
                 }
             }
-            Raw::Toml(_) => return Err(raw.expected(self.what)),
+            Raw::Toml(_) => return Err(raw.expected(self.what).into()),
             Raw::Variable(text) => {
                 for word in text.split(',').filter(|word| !word.is_empty()) {
                     values.push((self.parse)(word)?);
                 }
             }
         }
+        refusals.result()?;
         *self.value = values;
         Ok(())
     }

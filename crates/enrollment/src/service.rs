@@ -18,7 +18,7 @@ use edgesync_join::Membership;
 use edgesync_join::calls::MEMBERSHIP;
 use edgesync_object::status::{Reason, Result, Status};
 use edgesync_transport::admission::{
-    ConnectionLimiter, ConnectionLimits, LogThrottle, Permit, Queue, QueueLimits, Tcp,
+    ConnectionLimiter, ConnectionLimits, LinePermit, LogThrottle, Permit, Queue, QueueLimits, Tcp,
 };
 use edgesync_transport::tls::Certificate;
 
@@ -87,7 +87,7 @@ impl JoinService {
                         });
                     }
                     Ok((Tcp(_, peer), None)) => {
-                        if let Some(suppressed) = overflow_log.line() {
+                        if let Some(LinePermit { suppressed }) = overflow_log.permit_line() {
                             tracing::warn!(%peer, suppressed, "too many connections to the join service: connection closed");
                         }
                     }
@@ -225,7 +225,7 @@ fn reply(answer: Result<Answer>, peer: SocketAddr, is_probe: bool, refusals: &Lo
         Err(status) => {
             if is_probe {
                 tracing::debug!(%peer, "CloudCore probe");
-            } else if let Some(suppressed) = refusals.line() {
+            } else if let Some(LinePermit { suppressed }) = refusals.permit_line() {
                 let code = status.code;
                 tracing::info!(%peer, code, suppressed, "join or renewal refused: {}", printable(&status.message));
             }

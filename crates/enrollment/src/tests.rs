@@ -230,7 +230,7 @@ async fn an_expired_certificate_is_renewed_within_the_grace() {
 }
 
 #[tokio::test]
-async fn a_revoked_node_is_ignored_across_restarts_until_it_joins_again() {
+async fn revoked_node_is_ignored_across_restarts_until_it_rejoins() {
     let fixture = fixture().await;
     fixture.joined("a").await;
     fixture.joined("b").await;

@@ -97,7 +97,8 @@ pub enum Reply {
 #[serde(default)]
 pub struct Outcome {
     /// Statuses, over all rules, that [`Request::told`] does not cover.
-    pub news: Vec<News>,
+    #[serde(rename = "news")]
+    pub updates: Vec<StatusUpdate>,
     /// Position for the next request.
     pub told: ReportPosition,
     /// Statistics of the rules.
@@ -112,7 +113,7 @@ pub struct Outcome {
 
 /// Status of an object, over all rules that select it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct News {
+pub struct StatusUpdate {
     /// UID of the object.
     pub uid: String,
     /// The rule whose status decides.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(super) use super::answers::unknown;
-use super::answers::{self, OperatorRequest, answer, wanted};
+use super::answers::{self, OperatorRequest, answer, parse_request};
 use super::metrics::{self, CloudNumbers};
 use super::page::{self, Page};
 use super::summary::{Board, ObjectFilter, RolloutAnswer, RolloutOf};
@@ -317,7 +317,10 @@ impl Admin {
             Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
             Route::CreateToken => {
                 let service = self.parts.service.as_deref();
-                answer(&answers::create_token(enrollment_service.enrollment(), wanted(body)?, service).await?)
+                answer(
+                    &answers::create_token(enrollment_service.enrollment(), parse_request(body)?, service)
+                        .await?,
+                )
             }
             Route::RevokeToken(id) => {
                 answer(&answers::revoke_token(enrollment_service.enrollment(), id).await?)
@@ -332,13 +335,13 @@ impl Admin {
                 Err(Status::new(Reason::Conflict, message))
             }
             Route::CreateOperator => {
-                let OperatorRequest { user, role, lifetime_seconds } = wanted(body)?;
+                let OperatorRequest { user, role, lifetime_seconds } = parse_request(body)?;
                 let lifetime = Duration::from_secs(lifetime_seconds);
                 let identity = enrollment_service.new_operator(&user, role, lifetime).await?;
                 answer(&answers::new_operator(&enrollment_service.trust(), &identity))
             }
             Route::BrokerConfig => {
-                let config = self.parts.broker.complete(wanted(body)?)?;
+                let config = self.parts.broker.complete(parse_request(body)?)?;
                 answer(&BrokerFiles(broker_config::files(enrollment_service, &config)?))
             }
             _ => Err(Status::no_such_path()),
@@ -360,7 +363,7 @@ impl Admin {
                 }
             }
             NodeAction::Admit => {
-                let request: AdmitRequest = wanted::<Option<_>>(body)?.unwrap_or_default();
+                let request: AdmitRequest = parse_request::<Option<_>>(body)?.unwrap_or_default();
                 if request.broker_updated {
                     let noted = self.parts.enrollment_service.broker_updated(node).await?;
                     return answer(&answers::certificates(node, noted));

@@ -24,7 +24,7 @@ use edgesync_transport::tls::{Certificate, Identity, Trust};
 pub type OperatorRequest = edgesync_admin::cloud::OperatorCertificate<Role>;
 
 /// Deserializes the body of a request; 400 if it is invalid.
-pub fn wanted<T: DeserializeOwned>(body: &Value) -> Result<T> {
+pub fn parse_request<T: DeserializeOwned>(body: &Value) -> Result<T> {
     T::deserialize(body).map_err(|error| Status::new(Reason::BadRequest, error.to_string()))
 }
 

@@ -39,7 +39,7 @@ pub type Result<T, E = SourceError> = std::result::Result<T, E>;
 pub enum Change {
     /// Start of a list: initially, and whenever changes were lost. Objects not listed before
     /// [`Change::Complete`] do not exist.
-    Begun,
+    ListStarted,
     /// Part of a list, of bounded length.
     Listed(Vec<Summary>),
     /// End of a list.
@@ -47,9 +47,9 @@ pub enum Change {
     /// An object that is new or has changed.
     Set(Arc<Summary>),
     /// The last state of a deleted object.
-    Gone(Arc<Summary>),
-    /// End of a relist requested by [`Changes::again`].
-    Again,
+    Deleted(Arc<Summary>),
+    /// End of a relist requested by [`Changes::relist`].
+    Relisted,
     /// The source was replaced by an older copy. Its list follows, up to a [`Change::CaughtUp`]
     /// with this number. Proofs of the nodes' state are void, and a Node missing in the copy was
     /// not deleted.
@@ -72,7 +72,7 @@ pub enum Change {
     Failed(SourceError),
 }
 
-/// Objects and their changes, in one order. Changes may occur between [`Change::Begun`] and
+/// Objects and their changes, in one order. Changes may occur between [`Change::ListStarted`] and
 /// [`Change::Complete`]; a listed object never reverts a newer change. Corresponds to a Kubernetes
 /// watch with initial events.
 pub trait Changes: Send + 'static {
@@ -81,7 +81,7 @@ pub trait Changes: Send + 'static {
 
     /// Requests a relist, in addition to all changes: a new rule may select objects that were
     /// skipped.
-    fn again(&mut self);
+    fn relist(&mut self);
 
     /// Requests a [`Change::CaughtUp`] with this number, or a higher one, after all present
     /// changes. Used only with other replicas, which may know more.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{HelperError, disk};
 use edgesync_config::edge::Config;
-use edgesync_files::wire::{News, ReportPosition, RuleStatistics};
+use edgesync_files::wire::{ReportPosition, RuleStatistics, StatusUpdate};
 use edgesync_files::{Delta, Intent, Record, State};
 use edgesync_runtime::random;
 use edgesync_store::durable::{self, FileError};
@@ -153,7 +153,7 @@ impl Records {
 
     /// Returns the statuses that were not reported yet, over all rules: per object the worst
     /// status, and among equal ones the oldest. An object is in effect if it is by every rule.
-    pub(super) fn news(&self, reported: &ReportPosition) -> Vec<News> {
+    pub(super) fn updates(&self, reported: &ReportPosition) -> Vec<StatusUpdate> {
         let seq = self.reported_seq(reported).unwrap_or(0);
         let states = self.all.values().flat_map(|record| &record.objects);
         let new: BTreeSet<&String> =
@@ -162,7 +162,7 @@ impl Records {
             let of_rules =
                 self.all.iter().filter_map(|(rule, record)| Some((rule, record.objects.get(uid)?)));
             let (rule, status) = of_rules.max_by_key(|(_, status)| (status.state, Reverse(status.seq)))?;
-            Some(News { uid: uid.clone(), rule: rule.clone(), status: status.clone() })
+            Some(StatusUpdate { uid: uid.clone(), rule: rule.clone(), status: status.clone() })
         };
         new.into_iter().filter_map(worst).collect()
     }

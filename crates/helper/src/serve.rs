@@ -97,7 +97,7 @@ fn execute(
             }
         }
     }
-    outcome.news = records.news(&request.told);
+    outcome.updates = records.updates(&request.told);
     outcome.told = records.reported();
     outcome.rules = records.show(request.verb == Verb::Show && request.look);
     records.prune(&request.told, &names);

@@ -146,7 +146,8 @@ fn object_changed_meanwhile_blocks_no_other() {
     other["changed"] = true.into();
     let objects = [other, config_map(1, &json!({ "a": "one" }))];
     let outcome = served.done(&apply(), &objects);
-    let told: Vec<_> = outcome.news.iter().map(|news| (news.uid.as_str(), news.status.state)).collect();
+    let told: Vec<_> =
+        outcome.updates.iter().map(|update| (update.uid.as_str(), update.status.state)).collect();
     assert_eq!(told, [("u", State::InEffect)]);
 }
 
@@ -166,7 +167,7 @@ fn removed_rules_are_cleared_on_request_and_reported_again() {
     send_request(Verb::Show, &first.told);
     assert!(file.exists());
     let cleared = send_request(Verb::Clear, &first.told);
-    assert!(!file.exists() && cleared.news[0].status.state == State::Gone);
+    assert!(!file.exists() && cleared.updates[0].status.state == State::Gone);
     // The next request drops the record and its sequence numbers; a restarted helper does not know
     // them.
     send_request(Verb::Show, &cleared.told);
@@ -181,7 +182,7 @@ fn removed_rules_are_cleared_on_request_and_reported_again() {
         pass.apply(&mut |number| objects.get(number).cloned())
     });
     assert_eq!(result, Ok(None));
-    assert_eq!(records.news(&cleared.told).len(), 1);
+    assert_eq!(records.updates(&cleared.told).len(), 1);
 }
 
 #[test]
@@ -243,7 +244,7 @@ fn oversized_objects_and_frames_are_refused() {
     many["metadata"]["uid"] = "m".into();
     let objects = [many, config_map(1, &json!({ "a": "one" }))];
     let outcome = served.done(&apply(), &objects);
-    let state = |uid: &str| outcome.news.iter().find(|news| news.uid == uid).unwrap().status.clone();
+    let state = |uid: &str| outcome.updates.iter().find(|update| update.uid == uid).unwrap().status.clone();
     assert_eq!((state("m").state, state("u").state), (State::NotInEffect, State::InEffect));
     assert!(state("m").message.contains("more than 10000 keys"), "{:?}", state("m"));
     assert_eq!(served.bed.names(""), ["web"]);

@@ -571,8 +571,8 @@ fn object_is_in_effect_if_it_is_by_every_rule() {
         let objects = [("u".to_owned(), status)].into();
         records.all.insert(rule.into(), Record { objects, ..Record::default() });
     }
-    let news = records.news(&ReportPosition::default());
-    assert_eq!(news.iter().map(|news| news.rule.as_str()).collect::<Vec<_>>(), ["a"]);
+    let updates = records.updates(&ReportPosition::default());
+    assert_eq!(updates.iter().map(|update| update.rule.as_str()).collect::<Vec<_>>(), ["a"]);
 }
 
 #[test]

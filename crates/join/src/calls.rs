@@ -13,6 +13,7 @@ use super::Membership;
 use super::token::Token;
 use edgesync_api::exchange::{HttpRequest, HttpResponse, exchange};
 use edgesync_config::JoinUrl;
+use edgesync_transport::connect::describe;
 use edgesync_transport::tls::{Certificate, Client, HandshakeError, TlsError, Trust};
 
 /// Time limit of one call.
@@ -127,7 +128,7 @@ async fn dial(url: &JoinUrl) -> Result<TcpStream, CallError> {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 let advice = "hint: check the port, and that the join service of edgesync-cloud or CloudCore runs there";
-                unreachable(url, format!("connection to {address} refused; {advice}"))
+                unreachable(url, format!("{address}: {}; {advice}", describe(&error)))
             }
             Ok(Err(error)) => unreachable(url, format!("{error}; hint: check the network")),
             Err(_) => {

@@ -29,7 +29,7 @@ use edgesync_admin::cloud::{
 use edgesync_admin::{NodeAction, Route};
 use edgesync_enrollment::membership::{MembershipError, MembershipStore};
 use edgesync_enrollment::{Enrollment, now};
-use edgesync_fleet::answers::{self, OperatorRequest, answer, wanted};
+use edgesync_fleet::answers::{self, OperatorRequest, answer, parse_request};
 use edgesync_object::objectsync::split_sync_name;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{NodeName, Object, Resource, Status, kinds};
@@ -85,7 +85,7 @@ impl ViaCluster {
             Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
             Route::Tokens => answer(&answers::tokens(&self.enrollment().await?).await?),
             Route::CreateToken => {
-                answer(&answers::create_token(&self.enrollment().await?, wanted(body)?, None).await?)
+                answer(&answers::create_token(&self.enrollment().await?, parse_request(body)?, None).await?)
             }
             Route::RevokeToken(id) => answer(&answers::revoke_token(&self.enrollment().await?, id).await?),
             Route::Operators => {
@@ -93,7 +93,7 @@ impl ViaCluster {
                 answer(&answers::operators(operators, Timestamp::now()))
             }
             Route::CreateOperator => {
-                let OperatorRequest { user, role, lifetime_seconds } = wanted(body)?;
+                let OperatorRequest { user, role, lifetime_seconds } = parse_request(body)?;
                 let enrollment = self.enrollment().await?;
                 let lifetime = Duration::from_secs(lifetime_seconds);
                 let identity = enrollment.new_operator(&user, role, lifetime).await?;
@@ -118,7 +118,7 @@ impl ViaCluster {
                 answer(&Removed { node: node.to_string(), removed: self.remove(node).await? })
             }
             NodeAction::Admit => {
-                let request: AdmitRequest = wanted::<Option<_>>(body)?.unwrap_or_default();
+                let request: AdmitRequest = parse_request::<Option<_>>(body)?.unwrap_or_default();
                 if request.broker_updated {
                     let noted = self.enrollment().await?.broker_updated(node).await?;
                     return answer(&answers::certificates(node, noted));

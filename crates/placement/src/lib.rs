@@ -150,13 +150,13 @@ impl Placement {
     }
 
     /// Adds a node without computing differences: for nodes without a consumer of differences yet.
-    pub fn meet_node(&mut self, name: &NodeName, labels: Labels) {
+    pub fn add_node(&mut self, name: &NodeName, labels: Labels) {
         self.enter_node(name, labels);
     }
 
     /// Returns whether two sets of labels of a node are selected by different rules.
     #[must_use]
-    pub fn tells_apart(&self, name: &NodeName, one: &Labels, other: &Labels) -> bool {
+    pub fn distinguishes(&self, name: &NodeName, one: &Labels, other: &Labels) -> bool {
         self.rules_of(name, one) != self.rules_of(name, other)
     }
 

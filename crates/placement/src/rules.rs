@@ -53,50 +53,6 @@ mod tests {
 
     use edgesync_object::kinds;
 
-    #[derive(Deserialize)]
-    struct File {
-        placement: Vec<PlacementRule>,
-    }
-
-    fn read(text: &str) -> Result<Vec<PlacementRule>, toml::de::Error> {
-        toml::from_str::<File>(text).map(|file| file.placement)
-    }
-
-    #[test]
-    fn rule_is_parsed_from_toml() {
-        let rules = read(
-            r#"
-            [[placement]]
-            nodes = { names = ["edge-*", "lab?"], selector = "region=eu" }
-            objects = { kinds = ["cm", "deployments.apps", "Widget.lab.io"], namespaces = ["shop-*"], selector = "tier in (a)" }
-            [[placement]]
-            nodes.names = ["*"]
-            "#,
-        )
-        .unwrap();
-        assert_eq!(rules.len(), 2);
-        let first = &rules[0].nodes;
-        let eu = Labels::from([("region".into(), "eu".into())]);
-        assert!(first.matches("edge-1", &eu) && first.matches("lab7", &eu));
-        assert!(!first.matches("edge-1", &Labels::new()) && !first.matches("lab77", &eu));
-        assert!(rules[1].nodes.matches("anything", &Labels::new()));
-    }
-
-    #[test]
-    fn invalid_rule_names_its_line_and_the_valid_form() {
-        for (text, expected) in [
-            ("nodes.names = ['Edge']", "the name pattern 'Edge' must be"),
-            ("nodes.selector = 'a in'", "expected '(' at position 4"),
-            ("objects.kinds = ['Event']", "objects of kind 'Event' cannot be placed"),
-            ("objects.kinds = ['a b']", "the kind 'a b' must be"),
-            ("objects.kind = []", "unknown field `kind`"),
-        ] {
-            let error = read(&format!("[[placement]]\n{text}\n")).unwrap_err().to_string();
-            assert!(error.contains("line 2"), "{error}");
-            assert!(error.contains(expected), "{error}");
-        }
-    }
-
     #[test]
     fn cluster_level_kinds_are_placed_only_by_name() {
         let object = |word: &str| {

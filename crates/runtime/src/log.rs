@@ -1,12 +1,15 @@
 //! The log: destination, format, and change of its level on a reload.
 
+mod logfmt;
 mod targets;
 
 use std::io::{self, IsTerminal as _};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
 
+use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -109,43 +112,18 @@ fn output(format: Format) -> Result<Output, LogError> {
         Format::Auto | Format::Text => {
             let colour =
                 io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|no| no.is_empty());
-            let layer = fmt::layer().with_ansi(colour).with_timer(Milliseconds);
-            layer.with_writer(move || OneLine { out: io::stderr(), colour }).boxed()
+            text_layer(io::stderr, colour)
         }
     })
 }
 
-/// Keeps each log line on one line: control characters of foreign text are escaped, so that it
-/// cannot forge lines.
-struct OneLine<W> {
-    out: W,
-    /// Whether the log itself writes escape sequences; those in fields are stripped before.
-    colour: bool,
-}
-
-impl<W: io::Write> io::Write for OneLine<W> {
-    /// Writes one line, including its line break.
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let text = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
-        let mut shown = String::with_capacity(line.len());
-        for c in text.chars() {
-            match c {
-                '\t' => shown.push(c),
-                '\x1b' if self.colour => shown.push(c),
-                _ if c.is_control() => shown.extend(c.escape_default()),
-                _ => shown.push(c),
-            }
-        }
-        if line.ends_with(b"\n") {
-            shown.push('\n');
-        }
-        self.out.write_all(shown.as_bytes())?;
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
+/// Creates the layer for lines of text.
+fn text_layer<W>(out: W, colour: bool) -> Output
+where
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let fields = fmt::format::debug_fn(logfmt::write_field).delimited(" ");
+    fmt::layer().fmt_fields(fields).with_ansi(colour).with_timer(Milliseconds).with_writer(out).boxed()
 }
 
 /// Resolves `auto`: journald if standard error goes to the journal, else text.
@@ -189,20 +167,46 @@ mod tests {
         assert_ne!(identity(&one), identity(&other));
     }
 
-    #[test]
-    fn foreign_text_cannot_forge_lines() {
+    /// Returns the lines that a piece of code logs.
+    fn logged(colour: bool, code: impl FnOnce()) -> Vec<String> {
         let log = tempfile::NamedTempFile::new().unwrap();
         let file = log.reopen().unwrap();
-        let writer = move || OneLine { out: file.try_clone().unwrap(), colour: false };
-        let subscriber = Registry::default().with(fmt::layer().with_ansi(false).with_writer(writer));
+        let layer = text_layer(move || file.try_clone().unwrap(), colour);
+        tracing::subscriber::with_default(Registry::default().with(layer), code);
+        std::fs::read_to_string(log.path()).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn foreign_text_cannot_forge_lines() {
         let said = "gone\n2026-01-01T00:00:00Z ERROR edgesync: the disk is full\r\x1b[2J";
-        tracing::subscriber::with_default(subscriber, || {
-            tracing::warn!(why = %said, "the node rejected an object");
-            tracing::warn!("in the middle of {said}");
+        for colour in [false, true] {
+            let lines = logged(colour, || {
+                tracing::warn!(why = %said, "the node rejected an object");
+                tracing::warn!(why = said, "the node rejected an object");
+                tracing::warn!("in the middle of {said}");
+            });
+            assert_eq!(lines.len(), 3, "{lines:?}");
+            let foreign = |line: &String| line.contains('\r') || line.contains("\x1b[2J");
+            assert!(!lines.iter().any(foreign), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn fields_are_written_as_logfmt() {
+        let lines = logged(false, || {
+            let (peer, error) = ("127.0.0.1:1883", "read frame: connection reset");
+            tracing::info!(%peer, node = "edge-1", bytes = 12, "connected");
+            tracing::warn!(%error, selector = %"app=web", reason = ?Some("two words"), empty = %"", "closed, retrying");
         });
-        let text = std::fs::read_to_string(log.path()).unwrap();
-        assert_eq!(text.lines().count(), 2, "{text:?}");
-        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        let expected = [
+            " INFO edgesync_runtime::log::tests: connected peer=127.0.0.1:1883 node=\"edge-1\" bytes=12",
+            " WARN edgesync_runtime::log::tests: closed, retrying error=\"read frame: connection reset\" \
+             selector=\"app=web\" reason=\"Some(\\\"two words\\\")\" empty=\"\"",
+        ];
+        assert_eq!(lines.len(), expected.len(), "{lines:?}");
+        for (line, expected) in lines.iter().zip(expected) {
+            assert!(line.ends_with(expected), "{line}");
+        }
     }
 
     #[test]

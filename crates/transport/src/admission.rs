@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub use log_throttle::LogThrottle;
+pub use log_throttle::{LinePermit, LogThrottle};
 pub use queue::{Queue, QueueLimits, Tcp, Visitor};
 
 /// Time for which an idle permit cannot be evicted. Applies only when no permit is free.

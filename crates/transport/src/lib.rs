@@ -5,5 +5,6 @@
 #![warn(missing_docs)]
 
 pub mod admission;
+pub mod connect;
 pub mod link;
 pub mod tls;

@@ -19,6 +19,7 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::BucketSet;
 use edgesync_runtime::chain;
 use edgesync_store::StoreError;
+use edgesync_transport::connect::reworded;
 
 /// Objects read and listed at once.
 const PAGE: usize = 100;
@@ -61,7 +62,7 @@ pub(super) struct RequestScope<'a> {
 
 impl<'a> HelperClient<'a> {
     pub(super) async fn begin(socket: &'a Path, store: &'a EdgeStore) -> Result<Self, RequestError> {
-        let stream = UnixStream::connect(socket).await.map_err(|source| failed(socket, source))?;
+        let stream = UnixStream::connect(socket).await.map_err(|error| failed(socket, reworded(error)))?;
         Ok(Self { stream, socket, store })
     }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::agent::events::{EventReason, Events, Regarding};
 use crate::agent::kinds::KindRegistry;
 use crate::store::{EdgeStore, MonotonicTime, OutboxPut, OutboxWrite};
-use edgesync_files::wire::{News, ReportPosition};
+use edgesync_files::wire::{ReportPosition, StatusUpdate};
 use edgesync_files::{State, Status};
 use edgesync_object::{ObjectRef, ResourceVersion};
 use edgesync_protocol::upload::{EffectContent, EffectState};
@@ -35,8 +35,13 @@ pub(super) async fn read(store: &EdgeStore) -> Option<Kept> {
 }
 
 /// Puts new results into the outbox, together with the position. Returns whether they were stored.
-pub(super) async fn post(store: &EdgeStore, news: &[News], kept: &Kept, at: MonotonicTime) -> bool {
-    let puts = news.iter().filter_map(|news| OutboxPut::effect(at, content(news)));
+pub(super) async fn post(
+    store: &EdgeStore,
+    updates: &[StatusUpdate],
+    kept: &Kept,
+    at: MonotonicTime,
+) -> bool {
+    let puts = updates.iter().filter_map(|update| OutboxPut::effect(at, content(update)));
     let mut postings: Vec<OutboxWrite> = puts.map(OutboxWrite::Upload).collect();
     let Ok(note) = serde_json::to_string(kept) else { return false };
     postings.push(OutboxWrite::Metadata(METADATA_KEY, note));
@@ -52,8 +57,8 @@ pub(super) async fn post(store: &EdgeStore, news: &[News], kept: &Kept, at: Mono
     true
 }
 
-fn content(news: &News) -> EffectContent {
-    let Status { version, wanted, state, message, since, .. } = &news.status;
+fn content(update: &StatusUpdate) -> EffectContent {
+    let Status { version, wanted, state, message, since, .. } = &update.status;
     let version = version.as_deref().map(ResourceVersion::from);
     let state = match state {
         State::Gone => EffectState::Gone,
@@ -62,12 +67,12 @@ fn content(news: &News) -> EffectContent {
         State::Conflict => EffectState::Conflict,
     };
     EffectContent {
-        uid: news.uid.as_str().into(),
-        object: object_of(&news.status),
+        uid: update.uid.as_str().into(),
+        object: object_of(&update.status),
         version,
         wanted: ResourceVersion::from(wanted.as_deref().unwrap_or_default()),
         state,
-        rule: news.rule.clone(),
+        rule: update.rule.clone(),
         message: message.clone(),
         since: *since,
     }
@@ -83,14 +88,14 @@ fn object_of(status: &Status) -> ObjectRef {
 }
 
 /// Emits Events for new results, except those already emitted.
-pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], emitted: u64) {
-    let news: Vec<&News> = news.iter().filter(|news| news.status.seq > emitted).collect();
-    let in_effect = news.iter().filter(|news| news.status.state == State::InEffect).count();
+pub(super) fn emit(events: &Events, kinds: &KindRegistry, updates: &[StatusUpdate], emitted: u64) {
+    let updates: Vec<&StatusUpdate> = updates.iter().filter(|update| update.status.seq > emitted).collect();
+    let in_effect = updates.iter().filter(|update| update.status.state == State::InEffect).count();
     if in_effect > MAX_SINGLE_EVENTS {
         let note = format!("{in_effect} objects in effect");
         events.emit(EventReason::InEffect, Regarding::Node, note);
     }
-    for News { uid, rule, status } in news {
+    for StatusUpdate { uid, rule, status } in updates {
         let why = match status.state {
             State::Gone if status.message.is_empty() => continue,
             State::InEffect if in_effect > MAX_SINGLE_EVENTS => continue,

@@ -60,11 +60,11 @@ async fn marked() -> (Testbed, Report) {
     let store = testbed.store().await;
     store.apply(vec![secret()]).await.unwrap();
     store.close().await;
-    let seen = format!(
+    let message = format!(
         "object x/{MARKER}-name, token {MARKER}-token-of-clients, password {MARKER}-password, \
          body sealed:1:1:{MARKER}, mqtt://u:{MARKER}@b"
     );
-    let failed = Finding::Failed { seen, next: format!("Bearer {MARKER}") };
+    let failed = Finding::Failed { message, next_step: format!("Bearer {MARKER}") };
     (testbed, Report(vec![("mqtt", "MQTT", failed)]))
 }
 

@@ -30,6 +30,7 @@ use crate::registry::{Eviction, Origin, Outbound, Retained, Session};
 use crate::stream::ClientStream;
 use crate::{Channel, DisconnectReason, FleetEvent};
 use cloud_topic::CloudTopic;
+use edgesync_transport::admission::LinePermit;
 use edgesync_transport::link::add;
 use edgesync_transport::link::wire::FrameBuffer;
 use ingest::{Ingest, Receipt};
@@ -231,7 +232,7 @@ impl<'a> Exchange<'a> {
         let node = &self.session.node;
         let Some(target) = access::may_publish(&self.hub.options.topics, node, topic) else {
             add(&self.hub.counters.unauthorized, 1);
-            if let Some(suppressed) = self.hub.throttles.topic.line() {
+            if let Some(LinePermit { suppressed }) = self.hub.throttles.topic.permit_line() {
                 let topic: String = topic.chars().take(64).collect();
                 tracing::warn!(%node, ?topic, suppressed, "publish to a foreign topic refused");
             }
@@ -244,7 +245,7 @@ impl<'a> Exchange<'a> {
         if publish.retain && channel == Channel::Presence {
             let kept = self.hub.registry.retain_presence(node, &publish.payload);
             if kept != Retained::Kept {
-                if let Some(suppressed) = self.hub.throttles.presence.line() {
+                if let Some(LinePermit { suppressed }) = self.hub.throttles.presence.permit_line() {
                     tracing::warn!(%node, ?kept, suppressed, "presence not retained");
                 }
                 return self.acknowledge(id, PubAckReason::QuotaExceeded);

@@ -15,7 +15,7 @@ async fn put(store: &CloudStore, document: Document) -> Option<u64> {
 }
 
 #[tokio::test]
-async fn a_write_replaces_the_version_that_it_names_and_survives_a_crash() {
+async fn write_replaces_the_named_version_and_survives_a_crash() {
     let fixture = fixture();
     let store = &fixture.store;
     let first = put(store, token("t", None, 0, "1")).await.unwrap();
@@ -52,7 +52,7 @@ async fn documents_are_found_by_the_node_that_they_are_for() {
 }
 
 #[tokio::test]
-async fn the_labels_of_a_member_are_those_of_its_node_from_the_same_commit_on() {
+async fn member_and_node_get_their_labels_in_one_commit() {
     let fixture = fixture();
     let store = &fixture.store;
     let labels = |site: &str| Labels::from([("site".to_owned(), site.to_owned())]);

@@ -87,7 +87,7 @@ async fn who_watches_events_sees_them_go() {
 }
 
 #[tokio::test]
-async fn the_oldest_events_are_found_by_an_index_that_nothing_else_is_in() {
+async fn oldest_events_are_found_by_an_index_of_events_only() {
     let fixture = fixture();
     create(&fixture.store, "a").await;
     add(&fixture.store, "e").await;

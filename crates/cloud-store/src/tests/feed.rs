@@ -7,7 +7,7 @@ use super::*;
 fn take_in(known: &mut BTreeMap<String, u64>, item: FeedItem) -> bool {
     let version = |summary: &Summary| summary.version.as_str().parse::<u64>().unwrap();
     match item {
-        FeedItem::Begun => known.clear(),
+        FeedItem::ListStarted => known.clear(),
         FeedItem::Listed(summaries) => {
             for summary in summaries {
                 let before = known.insert(summary.name.to_string(), version(&summary));
@@ -31,7 +31,7 @@ async fn a_feed_tells_all_that_there_is_while_it_changes() {
         create(store, &format!("a{n}")).await;
     }
     let mut feed = store.follow();
-    assert!(matches!(feed.next().await, FeedItem::Begun));
+    assert!(matches!(feed.next().await, FeedItem::ListStarted));
     let writer = {
         let store = store.clone();
         tokio::spawn(async move {
@@ -114,23 +114,23 @@ async fn a_slow_receiver_is_told_everything_anew() {
     for n in 0..10 {
         create(store, &format!("a{n}")).await;
     }
-    assert!(matches!(feed.next().await, FeedItem::Begun));
+    assert!(matches!(feed.next().await, FeedItem::ListStarted));
     let FeedItem::Listed(summaries) = feed.next().await else { panic!() };
     assert_eq!(summaries.len(), 10);
     assert!(matches!(feed.next().await, FeedItem::Complete));
 }
 
 #[tokio::test]
-async fn a_feed_tells_everything_again_when_it_is_asked_and_misses_nothing_meanwhile() {
+async fn feed_relists_on_request_and_misses_no_change() {
     let Fixture { store, .. } = &fixture_with(&CloudOptions { feed_changes: 4, ..CloudOptions::default() });
     for n in 0..3 {
         create(store, &format!("a{n}")).await;
     }
     let mut feed = store.follow();
-    assert!(matches!(feed.next().await, FeedItem::Begun));
+    assert!(matches!(feed.next().await, FeedItem::ListStarted));
     // Requested during the first listing: the relist follows it.
-    feed.again();
-    feed.again();
+    feed.relist();
+    feed.relist();
     let mut told = Vec::new();
     let mut changes = 0;
     loop {
@@ -138,7 +138,7 @@ async fn a_feed_tells_everything_again_when_it_is_asked_and_misses_nothing_meanw
             FeedItem::Listed(summaries) => told.extend(summaries.into_iter().map(|s| s.name.to_string())),
             FeedItem::Change(_) => changes += 1,
             FeedItem::Complete => drop(create(store, "new").await),
-            FeedItem::Again => break,
+            FeedItem::Relisted => break,
             other => panic!("{other:?}"),
         }
     }
@@ -147,7 +147,7 @@ async fn a_feed_tells_everything_again_when_it_is_asked_and_misses_nothing_meanw
     let new = usize::from(told.contains(&"new".to_owned()));
     assert_eq!((told.len() - new, changes), (3, 1), "{told:?}");
     // A receiver that lags during a relist gets a complete restart first.
-    feed.again();
+    feed.relist();
     assert!(matches!(feed.next().await, FeedItem::Listed(_)));
     for n in 0..10 {
         create(store, &format!("b{n}")).await;
@@ -156,11 +156,11 @@ async fn a_feed_tells_everything_again_when_it_is_asked_and_misses_nothing_meanw
     loop {
         match feed.next().await {
             FeedItem::Listed(_) | FeedItem::Change(_) => {}
-            FeedItem::Again => break,
+            FeedItem::Relisted => break,
             item => items.push(item),
         }
     }
-    assert!(matches!(items[..], [FeedItem::Begun, FeedItem::Complete]), "{items:?}");
+    assert!(matches!(items[..], [FeedItem::ListStarted, FeedItem::Complete]), "{items:?}");
 }
 
 #[tokio::test]

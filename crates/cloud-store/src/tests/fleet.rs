@@ -77,7 +77,7 @@ async fn only_nodes_that_have_reported_are_registered() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_removed_node_stays_and_nothing_late_brings_it_back() {
+async fn late_writes_do_not_restore_a_removed_node() {
     let fixture = fixture();
     let store = &fixture.store;
     store.change_nodes(vec![says("a"), says("b")]).await.unwrap();
@@ -117,7 +117,7 @@ async fn a_removal_is_in_the_history_like_any_deletion() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_gone_already_or_was_never_there_can_be_removed() {
+async fn absent_node_can_be_removed() {
     let Fixture { store, .. } = &fixture();
     store.change_nodes(vec![says("a")]).await.unwrap();
     store.renew_leases(vec![renewal("a", 0)]).await.unwrap();

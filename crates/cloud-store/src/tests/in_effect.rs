@@ -133,7 +133,7 @@ async fn of_what_a_node_neither_holds_nor_is_to_hold_it_says_nothing() {
 }
 
 #[tokio::test]
-async fn it_is_forgotten_with_the_object_with_its_rules_and_with_the_node() {
+async fn effect_is_forgotten_with_object_rules_and_node() {
     let Fixture { store, .. } = &fixture();
     let all = [("u1", 1), ("u2", 2), ("u3", 3), ("u4", 4)];
     record(store, held(7, &all)).await;
@@ -159,7 +159,7 @@ async fn it_is_forgotten_with_the_object_with_its_rules_and_with_the_node() {
 }
 
 #[tokio::test]
-async fn what_a_lost_database_file_knew_is_not_in_effect_in_whichever_order_the_new_one_tells() {
+async fn effects_of_a_lost_database_file_do_not_count() {
     for tells_first in [false, true] {
         let Fixture { store, .. } = &fixture();
         record(store, held(7, &[("u1", 1), ("u2", 2)])).await;
@@ -234,7 +234,7 @@ async fn the_short_form_says_what_the_rows_say() {
 }
 
 #[test]
-fn a_version_that_is_no_label_value_is_not_shown_and_the_state_is() {
+fn version_that_is_no_label_value_is_left_out() {
     let labels = effect_labels(Some(&"9".repeat(64)), EffectState::NotInEffect);
     assert_eq!(labels, BTreeMap::from([(EFFECT_STATE_LABEL, "NotInEffect".to_owned())]));
 }

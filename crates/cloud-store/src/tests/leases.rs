@@ -142,7 +142,7 @@ async fn what_somebody_has_made_of_a_lease_is_renewed_all_the_same() {
 }
 
 #[tokio::test]
-async fn leases_stand_together_and_leave_the_numbers_of_other_rows_alone() {
+async fn leases_have_contiguous_rows_below_all_others() {
     let fixture = fixture();
     create(&fixture.store, "first").await;
     for n in 0..3 {

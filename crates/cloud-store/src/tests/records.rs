@@ -55,7 +55,7 @@ async fn records_are_real_objects() {
 }
 
 #[tokio::test]
-async fn an_existing_record_keeps_its_identity_and_only_its_status_changes() {
+async fn existing_record_keeps_its_identity_and_changes_its_status() {
     let Fixture { store, .. } = &fixture();
     store.record(&node_name("n"), None, batch(&[put("u1", 5)], &[])).await.unwrap();
     let before = object(&all(store, "objectsyncs").await[0]);
@@ -123,7 +123,7 @@ async fn a_uid_under_another_name_moves_its_record() {
 }
 
 #[tokio::test]
-async fn reports_that_cannot_be_recorded_are_named_and_hold_up_nothing() {
+async fn invalid_reports_are_named_and_delay_no_others() {
     let Fixture { store, .. } = &fixture();
     let recorded =
         store.record(&node_name("a"), None, batch(&[put("a.b", 1), put("u", 2)], &[])).await.unwrap();
@@ -153,7 +153,7 @@ async fn the_state_of_a_node_survives_a_restart_and_ends_with_it() {
 }
 
 #[tokio::test]
-async fn whoever_changes_a_record_beside_the_fleet_makes_its_tally_unknown() {
+async fn record_changed_beside_the_fleet_makes_its_tally_unknown() {
     let Fixture { store, .. } = &fixture();
     let tally = Some(Tally { count: 1, digest: Digest(5) });
     let known = async || {
@@ -180,7 +180,7 @@ async fn whoever_changes_a_record_beside_the_fleet_makes_its_tally_unknown() {
 }
 
 #[tokio::test]
-async fn a_record_made_through_the_api_counts_and_a_malformed_one_is_refused() {
+async fn record_created_through_the_api_counts_unless_malformed() {
     let Fixture { store, .. } = &fixture();
     store.record(&node_name("a"), None, batch(&[], &[])).await.unwrap();
     let record = |name: &str, spec: Value| -> Object {
@@ -230,7 +230,7 @@ impl CommitListener for Newest {
 }
 
 #[tokio::test]
-async fn an_observer_is_told_of_what_it_wants_and_of_nothing_that_was_refused() {
+async fn listener_receives_its_kinds_and_no_refused_write() {
     let Fixture { store, .. } = &fixture();
     create(store, "before").await;
     let newest = Arc::new(Newest::default());

@@ -101,7 +101,7 @@ async fn effects_and_numbers_are_found_together_after_a_crash() {
 }
 
 #[tokio::test]
-async fn lanes_and_nodes_are_counted_apart_and_a_probe_tells_where_they_stand() {
+async fn lanes_and_nodes_are_counted_apart_and_can_be_probed() {
     let Fixture { store, .. } = &fixture();
     let version = store.version();
     assert_eq!(take(store, batch("o", Lane::Status, vec![])).await.0, lanes(0, 0, 0));
@@ -128,7 +128,7 @@ async fn numbers_of_another_outbox_mean_nothing() {
 }
 
 #[tokio::test]
-async fn an_older_copy_of_the_store_does_not_repeat_what_the_node_knows_to_be_confirmed() {
+async fn older_copy_of_the_store_repeats_no_confirmed_item() {
     let fixture = fixture();
     take(&fixture.store, batch("o", Lane::Events, vec![(1, event_named("a", "x"))])).await;
     let copy = fixture.after_crash();
@@ -149,7 +149,7 @@ async fn numbers_beyond_those_with_a_sign_are_kept() {
 }
 
 #[tokio::test]
-async fn a_status_replaces_the_status_and_nothing_else_and_goes_down_again() {
+async fn uploaded_status_replaces_only_the_status_and_is_synced() {
     let Fixture { store, .. } = &fixture();
     let stored = pod(store, "p").await;
     let (_, mut feed) = follow(store).await;
@@ -167,7 +167,7 @@ async fn a_status_replaces_the_status_and_nothing_else_and_goes_down_again() {
 }
 
 #[tokio::test]
-async fn the_feed_names_the_version_of_the_kind_that_is_kept_not_the_one_the_node_has_seen() {
+async fn feed_has_the_stored_version_of_the_kind() {
     let Fixture { store, .. } = &fixture();
     let stored = pod(store, "p").await;
     let (_, mut feed) = follow(store).await;
@@ -184,7 +184,7 @@ async fn the_feed_names_the_version_of_the_kind_that_is_kept_not_the_one_the_nod
 }
 
 #[tokio::test]
-async fn what_cannot_take_effect_is_refused_with_its_reason_and_the_others_go_on() {
+async fn invalid_items_are_refused_with_reasons_others_take_effect() {
     let options = CloudOptions { max_object_bytes: 2000, ..CloudOptions::default() };
     let Fixture { store, .. } = &fixture_with(&options);
     let stored = pod(store, "p").await;
@@ -249,7 +249,7 @@ async fn what_cannot_take_effect_is_refused_with_its_reason_and_the_others_go_on
 }
 
 #[tokio::test]
-async fn a_refusal_leaves_no_version_no_history_and_nothing_to_be_told() {
+async fn refusal_leaves_no_version_history_or_notification() {
     let Fixture { store, .. } = &fixture();
     let told = Arc::new(ObservedCommits::default());
     store.observe(Arc::clone(&told) as Arc<_>).await.unwrap();
@@ -282,7 +282,7 @@ async fn an_event_gets_the_identity_that_the_cloud_gives_and_keeps_it() {
 }
 
 #[tokio::test]
-async fn an_event_of_another_maker_is_left_alone_and_the_name_stays_what_it_became() {
+async fn event_beside_one_of_another_author_keeps_its_own_name() {
     let Fixture { store, .. } = &fixture();
     let events = kind("events.events.k8s.io");
     let Effect::Event(theirs) = event_named("a", "theirs") else { panic!() };
@@ -321,7 +321,7 @@ async fn the_node_of_a_report_is_registered_by_it() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_removed_node_takes_effect_and_its_outbox_is_forgotten() {
+async fn uploads_of_a_removed_node_have_no_effect() {
     let Fixture { store, .. } = &fixture();
     take(store, batch("o", Lane::Events, vec![(5, event_named("a", "x"))])).await;
     assert!(remove_node(store, "edge-1").await.unwrap());

@@ -48,7 +48,8 @@ pub enum CloudCommand {
     /// fields of a manifest from other managers. Fields of an earlier apply that the manifest no
     /// longer has are removed; all others stay. Fields unknown to the kind are refused. Objects
     /// without a manifest are not changed. A failure is reported, and the other objects are
-    /// applied.
+    /// applied. Namespaces and definitions of a file are applied before its other objects, up to 16
+    /// objects at the same time.
     Apply {
         #[command(flatten)]
         manifests: ManifestArgs,
@@ -104,7 +105,9 @@ pub enum CloudCommand {
     #[command(subcommand)]
     Operator(OperatorCommand),
     /// Check the cloud side, with next steps for problems
-    #[command(after_help = "Exit codes: 0 no check failed (warnings do not count), 1 a check failed.")]
+    #[command(
+        after_help = "Exit codes: 0 no check failed (warnings do not count), 1 a check failed, or the cloud side is stopped."
+    )]
     Check {
         #[command(flatten)]
         config: ConfigArgs,

@@ -36,46 +36,53 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::CheckConfig { config, check } => {
             program::check_config::<Config>(&config.path, check.quiet)
         }
-        CloudCommand::Apply { manifests, server } => program::ask(async |terminal| {
+        CloudCommand::Apply { manifests, server } => program::run_command(async |terminal| {
             let namespace = manifests.namespace.as_deref();
             apply::run(&client(server).await?, &manifests.files, namespace, terminal).await
         }),
-        CloudCommand::Delete { manifests, ignore_not_found, server } => program::ask(async |terminal| {
-            let namespace = manifests.namespace.as_deref();
-            apply::delete(&client(server).await?, &manifests.files, namespace, ignore_not_found, terminal)
-                .await
-        }),
-        CloudCommand::Get { get, server } => program::ask(async |terminal| {
+        CloudCommand::Delete { manifests, ignore_not_found, server } => {
+            program::run_command(async |terminal| {
+                let namespace = manifests.namespace.as_deref();
+                apply::delete(&client(server).await?, &manifests.files, namespace, ignore_not_found, terminal)
+                    .await
+            })
+        }
+        CloudCommand::Get { get, server } => program::run_command(async |terminal| {
             get::run(&client(server).await?, &get.query(), Timestamp::now(), terminal).await
         }),
-        CloudCommand::Nodes(args) => program::ask(async |terminal| nodes::run(args, terminal).await),
+        CloudCommand::Nodes(args) => program::run_command(async |terminal| nodes::run(args, terminal).await),
         CloudCommand::ExplainPlacement(args) => {
-            program::ask(async |terminal| explain::run(args, terminal).await)
+            program::run_command(async |terminal| explain::run(args, terminal).await)
         }
-        CloudCommand::Page(server) => program::ask(async |terminal| {
+        CloudCommand::Page(server) => program::run_command(async |terminal| {
             let answer: Value = client(server).await?.post(&Route::Page.path(), &Value::Null).await?;
             Ok(writeln!(terminal.out, "{}", read::<PageInvitation>(&answer)?.url)?)
         }),
-        CloudCommand::Syncs { node, output, server } => program::ask(async |terminal| {
+        CloudCommand::Syncs { node, output, server } => program::run_command(async |terminal| {
             let now = Timestamp::now();
             records::syncs_of(&Fleet::open(server).await?, node.as_deref(), output.output, now, terminal)
                 .await
         }),
-        CloudCommand::ConfirmDeletions(NodeArgs { nodes, server }) => program::ask(async |terminal| {
-            each_node(server, &nodes, NodeAction::ConfirmDeletions, AdmitRequest::default(), terminal).await
-        }),
-        CloudCommand::Node(command) => program::ask(async |terminal| change_nodes(command, terminal).await),
+        CloudCommand::ConfirmDeletions(NodeArgs { nodes, server }) => {
+            program::run_command(async |terminal| {
+                each_node(server, &nodes, NodeAction::ConfirmDeletions, AdmitRequest::default(), terminal)
+                    .await
+            })
+        }
+        CloudCommand::Node(command) => {
+            program::run_command(async |terminal| change_nodes(command, terminal).await)
+        }
         CloudCommand::Token(command) => {
-            program::ask(async |terminal| enrollment::token(command, terminal).await)
+            program::run_command(async |terminal| enrollment::token(command, terminal).await)
         }
         CloudCommand::BrokerConfig(broker) => {
-            program::ask(async |terminal| enrollment::broker_config(broker, terminal).await)
+            program::run_command(async |terminal| enrollment::broker_config(broker, terminal).await)
         }
         CloudCommand::Kubeconfig(args) => {
-            program::ask(async |terminal| enrollment::kubeconfig(args, terminal).await)
+            program::run_command(async |terminal| enrollment::kubeconfig(args, terminal).await)
         }
         CloudCommand::Operator(command) => {
-            program::ask(async |terminal| enrollment::operator(command, terminal).await)
+            program::run_command(async |terminal| enrollment::operator(command, terminal).await)
         }
         CloudCommand::Check { config, output } => {
             let report =

@@ -16,6 +16,7 @@ use edgesync_admin::cloud::{
 };
 use edgesync_admin::{Route, read};
 use edgesync_api::{Address, Kubeconfig};
+use edgesync_cli::output::{Output, pairs};
 use edgesync_cli::records::{self, RecordColumn};
 use edgesync_cli::{CliError, Terminal};
 use edgesync_config::units::show_duration;
@@ -32,6 +33,10 @@ const TOKEN_COLUMNS: [&RecordColumn<Token>; 7] = [
     &RecordColumn::age("age", |token| token.created.to_string().into()),
     &RecordColumn::value("expires", |token| token.expires.to_string().into()),
 ];
+
+/// Further columns of `token list -o wide`.
+const TOKEN_WIDE: [&RecordColumn<Token>; 1] =
+    [&RecordColumn::value("labels", |token| pairs(&token.labels).into())];
 
 /// Columns of `operator list`.
 const OPERATOR_COLUMNS: [&RecordColumn<Operator>; 6] = [
@@ -64,8 +69,7 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
         }
         TokenCommand::List(ShowArgs { output, server }) => {
             let answer = Fleet::open(server).await?.call(Route::Tokens, &Value::Null).await?;
-            let items = |list: TokenList| list.items;
-            records::table_of(&answer, items, &TOKEN_COLUMNS, output.output, terminal)?;
+            list_tokens(&answer, output.output, terminal)?;
         }
         TokenCommand::Revoke { id, server } => {
             let answer = Fleet::open(server).await?.call(Route::RevokeToken(&id), &Value::Null).await?;
@@ -75,6 +79,13 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
         }
     }
     Ok(())
+}
+
+/// Prints tokens, with the labels of their nodes in wide output.
+fn list_tokens(answer: &Value, output: Output, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
+    let wide: &[_] = if output == Output::Wide { &TOKEN_WIDE } else { &[] };
+    let columns = [&TOKEN_COLUMNS[..], wide].concat();
+    records::table_of(answer, |list: TokenList| list.items, &columns, output, terminal)
 }
 
 /// Prints the files for a broker, or writes them to a new directory.
@@ -181,6 +192,28 @@ pub(super) fn certificates_counted(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use edgesync_admin::samples;
+    use edgesync_object::Labels;
+    use serde_json::json;
+
+    fn listed(labels: Labels, output: Output) -> String {
+        let mut list = samples::token_list();
+        list.items[0].labels = labels;
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut terminal = Terminal { input: &mut std::io::empty(), out: &mut out, err: &mut err };
+        list_tokens(&json!(list), output, &mut terminal).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn wide_list_of_tokens_has_their_labels() {
+        let labels = Labels::from([("rack", "7"), ("site", "north")].map(|(k, v)| (k.into(), v.into())));
+        let wide = listed(labels.clone(), Output::Wide);
+        let (header, row) = wide.split_once('\n').unwrap();
+        assert!(header.ends_with("   LABELS") && row.ends_with("rack=7,site=north\n"), "{wide}");
+        assert!(listed(Labels::new(), Output::Wide).ends_with("<none>\n"));
+        assert!(!listed(labels, Output::Table).contains("LABELS"));
+    }
 
     #[test]
     fn numbers_of_certificates_have_their_plural() {

@@ -10,7 +10,7 @@ use super::args_cloud::{NodesArgs, STATES};
 use super::server::Fleet;
 use edgesync_admin::cloud::{NodeInfo, NodeList};
 use edgesync_admin::{InvalidResponse, Route, read};
-use edgesync_cli::output::{Output, Table, cell, key_values, render};
+use edgesync_cli::output::{Output, Table, cell, key_values, pairs, render};
 use edgesync_cli::records::{self, RecordColumn};
 use edgesync_cli::{CliError, Terminal};
 use edgesync_object::{Labels, ObjectRef, Selector};
@@ -33,7 +33,7 @@ const COLUMNS: &[RecordColumn<NodeInfo>] = &[
 const WIDE: &[RecordColumn<NodeInfo>] = &[
     RecordColumn::rare("served by", |node| node.served_by().into()),
     RecordColumn::value("certificate ends", |node| certificate_ends(node).into()),
-    RecordColumn::value("labels", |node| format_labels(node).into()),
+    RecordColumn::value("labels", |node| node.labels().map(pairs).into()),
 ];
 
 /// The value of a sort key.
@@ -63,11 +63,6 @@ fn text(text: Option<&str>) -> Option<Key> {
 
 fn certificate_ends(node: &NodeInfo) -> Option<&str> {
     node.membership()?.certificate_ends.as_deref()
-}
-
-fn format_labels(node: &NodeInfo) -> String {
-    let pairs = node.labels().into_iter().flatten().map(|(key, value)| format!("{key}={value}"));
-    pairs.collect::<Vec<_>>().join(",")
 }
 
 /// Runs `nodes`.

@@ -80,7 +80,7 @@ async fn dependents_are_deleted_with_their_last_owner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leftover_dependents_are_collected_at_start_and_after_failures() {
+async fn leftover_dependents_are_collected_at_start_or_after_failure() {
     let storage = Memory::new();
     put(&storage, "pod", "p", vec![owner("rs", "gone", true)]).await;
     put(&storage, "rs", "replaced", vec![]).await;

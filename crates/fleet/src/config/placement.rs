@@ -1,11 +1,12 @@
 //! `[[placement]]`: the rules that place objects on nodes.
 
-use serde::Deserialize as _;
 use toml::Spanned;
-use toml::de::{DeValue, ValueDeserializer};
+use toml::de::DeValue;
 
-use edgesync_config::slot::{Keys, Raw, Refusal, Slot, inline};
-use edgesync_placement::rules::PlacementRule;
+use edgesync_config::selection::{parse, read_objects, selector, table};
+use edgesync_config::slot::{Keys, Raw, Refusals, Slot, inline};
+use edgesync_config::units;
+use edgesync_placement::rules::{NodeMatch, PlacementRule};
 
 /// Maximum number of rules.
 const MAX_RULES: usize = 1000;
@@ -36,9 +37,14 @@ impl Placement {
 struct Rules<'a>(&'a mut Placement);
 
 impl Slot for Rules<'_> {
-    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusal> {
+    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         let array = raw.rules("placement", MAX_RULES)?;
-        self.0.rules = array.iter().map(rule).collect::<Result<_, _>>()?;
+        let (mut rules, mut refusals) = (Vec::with_capacity(array.len()), Refusals::default());
+        for value in array {
+            refusals.add("", &value.span(), rule(value).map(|rule| rules.push(rule)));
+        }
+        refusals.result()?;
+        self.0.rules = rules;
         self.0.text = match raw {
             Raw::Toml(value) => inline(value),
             Raw::Variable(_) => String::new(),
@@ -51,9 +57,106 @@ impl Slot for Rules<'_> {
     }
 }
 
-fn rule(value: &Spanned<DeValue<'_>>) -> Result<PlacementRule, Refusal> {
-    PlacementRule::deserialize(ValueDeserializer::from(value.clone())).map_err(|error| Refusal {
-        message: error.message().to_owned(),
-        span: Some(error.span().unwrap_or_else(|| value.span())),
-    })
+const NODES: &str = "a table such as { names = [\"edge-*\"], selector = \"region=eu\" }";
+const NAMES: &str = "a list of name patterns such as [\"edge-*\"]";
+
+fn rule(value: &Spanned<DeValue<'_>>) -> Result<PlacementRule, Refusals> {
+    let (mut rule, mut refusals) = (PlacementRule::default(), Refusals::default());
+    for (key, value) in table(value, "a rule")? {
+        let key_name = key.get_ref().as_ref();
+        let read = match key_name {
+            "nodes" => read_nodes(value, &mut rule.nodes),
+            "objects" => read_objects(value, &mut rule.objects),
+            _ => {
+                refusals.unknown(key, &["nodes", "objects"]);
+                continue;
+            }
+        };
+        refusals.add(key_name, &value.span(), read);
+    }
+    refusals.result().map(|()| rule)
+}
+
+fn read_nodes(value: &Spanned<DeValue<'_>>, nodes: &mut NodeMatch) -> Result<(), Refusals> {
+    let mut refusals = Refusals::default();
+    for (key, value) in table(value, NODES)? {
+        let (key_name, raw) = (key.get_ref().as_ref(), Raw::Toml(value.get_ref()));
+        let read = match key_name {
+            "names" => units::list(&mut nodes.names, NAMES, parse).set(raw),
+            "selector" => selector(raw, &mut nodes.selector),
+            _ => {
+                refusals.unknown(key, &["names", "selector"]);
+                continue;
+            }
+        };
+        refusals.add(key_name, &value.span(), read);
+    }
+    refusals.result()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Config;
+    use edgesync_object::Labels;
+
+    fn read(text: &str) -> Result<Vec<PlacementRule>, String> {
+        let loaded = edgesync_config::parse::<Config>(Path::new("x.toml"), text, []);
+        loaded.map(|loaded| loaded.config.placement.rules).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn rule_is_parsed() {
+        let rules = read(
+            r#"
+            [[placement]]
+            nodes = { names = ["edge-*", "lab?"], selector = "region=eu" }
+            objects = { kinds = ["cm", "deployments.apps", "Widget.lab.io"], namespaces = ["shop-*"], selector = "tier in (a)" }
+            [[placement]]
+            nodes.names = ["*"]
+            "#,
+        )
+        .unwrap();
+        assert_eq!(rules.len(), 2);
+        let first = &rules[0].nodes;
+        let eu = Labels::from([("region".into(), "eu".into())]);
+        assert!(first.matches("edge-1", &eu) && first.matches("lab7", &eu));
+        assert!(!first.matches("edge-1", &Labels::new()) && !first.matches("lab77", &eu));
+        assert!(rules[1].nodes.matches("anything", &Labels::new()));
+        assert_eq!((rules[0].objects.kinds.len(), rules[0].objects.namespaces.len()), (3, 1));
+    }
+
+    #[test]
+    fn all_errors_of_all_rules_are_reported_together() {
+        let error = read(
+            r#"
+[[placement]]
+nodes = { names = ["Edge", 7], selector = "a in", name = "x" }
+objects.kinds = ["Event", "a b"]
+object = {}
+[[placement]]
+nodes = "edge-1"
+objects.kind = ["cm"]
+"#,
+        )
+        .unwrap_err();
+        let lines: Vec<&str> = error.lines().filter(|line| line.starts_with("x.toml:")).collect();
+        let expected = [
+            "x.toml:3:20: placement.nodes.names: the name pattern 'Edge' must be",
+            "x.toml:3:28: placement.nodes.names: must be a string, not the integer 7",
+            "x.toml:3:43: placement.nodes.selector: expected '(' at position 4",
+            "x.toml:3:51: placement.nodes: unknown key: \"name\"; did you mean 'names'?",
+            "x.toml:4:18: placement.objects.kinds: objects of kind 'Event' cannot be placed",
+            "x.toml:4:27: placement.objects.kinds: the kind 'a b' must be",
+            "x.toml:5:1: placement: unknown key: \"object\"; did you mean 'objects'?",
+            "x.toml:7:9: placement.nodes: must be a table such as { names = [\"edge-*\"]",
+            "x.toml:8:9: placement.objects: unknown key: \"kind\"; did you mean 'kinds'?",
+        ];
+        assert_eq!(lines.len(), expected.len(), "{error}");
+        for (line, expected) in lines.iter().zip(expected) {
+            assert!(line.starts_with(expected), "{line}: {expected}");
+        }
+    }
 }

@@ -60,16 +60,16 @@ impl<S: Source> Fleet<S> {
 
     pub(super) fn changed(&mut self, change: Change) {
         match change {
-            Change::Begun => self.reconciler.broadcasts.queue([QueuedChange::ListStarted]),
+            Change::ListStarted => self.reconciler.broadcasts.queue([QueuedChange::ListStarted]),
             Change::Listed(objects) => {
                 self.reconciler
                     .broadcasts
                     .queue(objects.into_iter().map(|object| QueuedChange::Set(Arc::new(object))));
             }
             Change::Set(object) => self.reconciler.broadcasts.queue([QueuedChange::Set(object)]),
-            Change::Gone(object) => self.reconciler.broadcasts.queue([QueuedChange::Deleted(object)]),
+            Change::Deleted(object) => self.reconciler.broadcasts.queue([QueuedChange::Deleted(object)]),
             Change::Complete => self.reconciler.broadcasts.queue([QueuedChange::ListComplete]),
-            Change::Again => self.reconciler.broadcasts.queue([QueuedChange::Relisted]),
+            Change::Relisted => self.reconciler.broadcasts.queue([QueuedChange::Relisted]),
             Change::CaughtUp { question, reached } => {
                 self.reconciler.broadcasts.queue([QueuedChange::CaughtUp(question, reached)]);
             }
@@ -95,7 +95,7 @@ impl<S: Source> Fleet<S> {
             QueuedChange::ListComplete => self.list_completed(),
             QueuedChange::Relisted => {
                 if self.rules.relisted(&mut self.reconciler) {
-                    self.feed.changes.again();
+                    self.feed.changes.relist();
                 }
             }
             QueuedChange::CaughtUp(question, reached) => {
@@ -138,7 +138,7 @@ impl<S: Source> Fleet<S> {
         self.feed.record(summary);
         if summary.rule.is_some() {
             if self.rules.set(&mut self.reconciler, summary) {
-                self.feed.changes.again();
+                self.feed.changes.relist();
             }
             return;
         }

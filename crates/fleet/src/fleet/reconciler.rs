@@ -128,7 +128,7 @@ impl Reconciler {
             return None;
         }
         let labels = self.nodes.labels(name).cloned().unwrap_or_default();
-        self.desired.placement.meet_node(name, labels);
+        self.desired.placement.add_node(name, labels);
         let ledger = facts.as_ref().map(|facts| facts.ledger.clone()).unwrap_or_default();
         let records = if self.is_shared { Records::Proven } else { Records::Stored(ledger) };
         let (incarnation, issued) = (self.timeline.incarnation().clone(), self.timeline.issued().clone());
@@ -274,6 +274,6 @@ impl Reconciler {
         let mut all = summary.labels.clone();
         all.extend(summary.claimed().map(|(key, value)| (key.clone(), value.clone())));
         let trusted = summary.trusted_labels(&self.settings.trusted_labels);
-        summary.node_name().is_some_and(|name| self.desired.placement.tells_apart(&name, &all, &trusted))
+        summary.node_name().is_some_and(|name| self.desired.placement.distinguishes(&name, &all, &trusted))
     }
 }

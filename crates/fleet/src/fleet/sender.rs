@@ -15,7 +15,7 @@ use edgesync_transport::link::presence::CloudPresence;
 pub(super) struct Sender {
     downlink: Downlink,
     queue: SendQueue,
-    /// Id of this start of the cloud.
+    /// Id of this start of the cloud, or of its last connection to an external broker.
     boot: String,
     /// Bytes of frames written so far.
     written: u64,
@@ -66,11 +66,13 @@ impl Sender {
     }
 
     /// Handles an opened downlink: nodes that see a new boot id at an external broker send a Hello
-    /// again.
+    /// again, because their last one may be lost. The embedded endpoint opens once, with the
+    /// process, and has queued all Hellos: another one would only start a second session.
     pub(super) fn opened(&mut self) {
-        if !self.is_embedded() {
-            tracing::info!("connected to the broker");
+        if self.is_embedded() {
+            return;
         }
+        tracing::info!("connected to the broker");
         self.boot = new_boot();
         self.announce();
     }

@@ -237,3 +237,15 @@ async fn large_object_is_in_memory_once_per_version() {
     assert!(numbers.shared >= numbers.read, "{numbers:?}");
     nodes.iter().for_each(tokio::task::JoinHandle::abort);
 }
+
+/// A node that connects while the fleet loads its objects has sent its Hello before this event is
+/// handled: it would send another one for a new boot id.
+#[tokio::test]
+async fn embedded_endpoint_keeps_the_announced_boot_id() {
+    let mut site = Site::start().await;
+    let announced = site.fleet.boot().to_owned();
+    let opened = site.events.recv().await.unwrap();
+    assert!(matches!(opened, FleetEvent::Open { .. }), "{opened:?}");
+    site.fleet.event(opened);
+    assert_eq!(site.fleet.boot(), announced);
+}

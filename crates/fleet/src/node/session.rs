@@ -123,7 +123,7 @@ impl Session {
 
     /// Returns whether the rate limit permits another log line.
     pub(crate) fn may_log(&self) -> bool {
-        self.log.line().is_some()
+        self.log.permit_line().is_some()
     }
 }
 

@@ -76,13 +76,13 @@ impl Embedded {
 impl Changes for Feed {
     async fn next(&mut self) -> Change {
         match Feed::next(self).await {
-            FeedItem::Begun => Change::Begun,
+            FeedItem::ListStarted => Change::ListStarted,
             FeedItem::Listed(summaries) => Change::Listed(summaries),
             FeedItem::Complete => Change::Complete,
-            FeedItem::Again => Change::Again,
+            FeedItem::Relisted => Change::Relisted,
             FeedItem::Change(change) => match change.kind {
                 ChangeKind::Added | ChangeKind::Modified => Change::Set(change.object),
-                ChangeKind::Deleted => Change::Gone(change.object),
+                ChangeKind::Deleted => Change::Deleted(change.object),
             },
             FeedItem::Failed(error) => Change::Failed(error.into()),
             // The store closes only when the process ends.
@@ -90,8 +90,8 @@ impl Changes for Feed {
         }
     }
 
-    fn again(&mut self) {
-        Feed::again(self);
+    fn relist(&mut self) {
+        Feed::relist(self);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tower::{BoxError, service_fn};
 use super::api_discovery;
 use super::plan::Kinds;
 use edgesync_object::ResourceVersion;
+use edgesync_transport::connect::describe;
 
 /// Read timeout of a connection; exceeds the lifetime of an idle watch.
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
@@ -240,11 +242,11 @@ fn with_retries(client: Client) -> Client {
 
 /// Returns the message of the innermost error; the outer layers only wrap it.
 pub(super) fn root_cause(error: &dyn Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
+    let Some(mut cause) = error.source() else { return error.to_string() };
+    while let Some(source) = cause.source() {
+        cause = source;
     }
-    error.to_string()
+    cause.downcast_ref::<io::Error>().map_or_else(|| cause.to_string(), describe)
 }
 
 /// Returns the cause of a kubeconfig error in one line.
@@ -372,8 +374,8 @@ mod tests {
         let cluster = Cluster::connect(Some(&path)).await.unwrap();
         let error = cluster.version().await.unwrap_err();
         assert!(matches!(&error, Unserved::Unreachable { .. }), "{error:?}");
-        let expected = format!("connect to API server http://{address}: Connection refused");
-        assert!(error.to_string().starts_with(&expected), "{error}");
+        let expected = format!("connect to API server http://{address}: connection refused");
+        assert_eq!(error.to_string(), expected);
     }
 
     /// Starts a server that gives these answers, one per connection, and repeats the last. Returns

@@ -43,7 +43,7 @@ pub struct Intake {
     /// Start of the cache part to relist next.
     relist_from: Option<u64>,
     /// Set when another relist follows the current one.
-    relist_again: bool,
+    is_relist_requested: bool,
     /// The catch-up that completes the relist of a restored cluster.
     restored: Option<u64>,
     /// The incarnation of the delivered changes.
@@ -70,9 +70,9 @@ impl Intake {
             others,
             item: None,
             not_before: None,
-            ready: [Change::Begun].into(),
+            ready: [Change::ListStarted].into(),
             relist_from: None,
-            relist_again: false,
+            is_relist_requested: false,
             restored: None,
         }
     }
@@ -132,9 +132,9 @@ impl Intake {
                 Some(Change::Listed(observed.iter().map(|observed| (*observed.summary).clone()).collect()))
             }
             Item::Updated(observed) => Some(Change::Set(observed.summary)),
-            Item::Deleted(summary) => Some(Change::Gone(summary)),
+            Item::Deleted(summary) => Some(Change::Deleted(summary)),
             Item::Unlisted(gone) => {
-                self.ready.extend(gone.into_iter().map(Change::Gone));
+                self.ready.extend(gone.into_iter().map(Change::Deleted));
                 None
             }
             Item::Complete => Some(Change::Complete),
@@ -188,7 +188,7 @@ impl Changes for Intake {
                 }
                 continue;
             }
-            if self.relist_from.is_none() && std::mem::take(&mut self.relist_again) {
+            if self.relist_from.is_none() && std::mem::take(&mut self.is_relist_requested) {
                 self.relist_from = Some(0);
             }
             // Changes of the cluster come first: a relist after them is as recent.
@@ -201,7 +201,7 @@ impl Changes for Intake {
                     Ok((part, next)) => {
                         self.relist_from = next;
                         if next.is_none() {
-                            self.ready.push_back(Change::Again);
+                            self.ready.push_back(Change::Relisted);
                         }
                         return part;
                     }
@@ -211,8 +211,8 @@ impl Changes for Intake {
         }
     }
 
-    fn again(&mut self) {
-        self.relist_again = true;
+    fn relist(&mut self) {
+        self.is_relist_requested = true;
     }
 
     fn catch_up(&mut self) -> u64 {

@@ -430,3 +430,44 @@ impl CloudMachine {
         self.flush_records(desired);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cloud::testing::{DesiredObjects, hello, machine};
+    use crate::frame::Down;
+
+    /// Answers the machine's requests, and returns the number of Welcomes among its notices.
+    fn welcomes(cloud: &mut CloudMachine, desired: &DesiredObjects) -> usize {
+        let mut welcomes = 0;
+        while let Some(effect) = cloud.poll_effect(desired) {
+            match effect {
+                CloudEffect::ReadRecords => cloud.opened(Now::ZERO, Some(Vec::new()), desired),
+                CloudEffect::Record(batch) => cloud.recorded(Now::ZERO, batch.token, true, 0, desired),
+                CloudEffect::Notice(CloudNotice::Welcomed { .. }) => welcomes += 1,
+                _ => {}
+            }
+        }
+        welcomes
+    }
+
+    #[test]
+    fn queued_hello_of_a_new_session_is_welcomed_once() {
+        let (mut cloud, desired) = (machine(), DesiredObjects::default());
+        cloud.received(Now::ZERO, hello("a"), &desired);
+        assert_eq!(welcomes(&mut cloud, &desired), 1);
+        // Both were sent while the cloud side started: it handles them one after the other.
+        for session in ["b", "c"] {
+            cloud.received(Now::ZERO, hello(session), &desired);
+        }
+        assert_eq!(welcomes(&mut cloud, &desired), 1);
+        let welcomed = std::iter::from_fn(|| cloud.poll_frame(Now::ZERO, &desired));
+        let sessions: Vec<String> = welcomed
+            .filter_map(|frame| match frame {
+                Down::Welcome(welcome) => Some(welcome.session),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(sessions, ["c"]);
+    }
+}

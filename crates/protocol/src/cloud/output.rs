@@ -21,10 +21,13 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Drops the outputs that only the current session needs.
+    /// Drops the outputs that only the current session needs, and the notice of a Welcome that was
+    /// not sent.
     pub(super) fn end_session(&mut self) {
         self.frames.clear();
-        self.effects.retain(|effect| !matches!(effect, CloudEffect::Load { .. }));
+        self.effects.retain(|effect| {
+            !matches!(effect, CloudEffect::Load { .. } | CloudEffect::Notice(CloudNotice::Welcomed { .. }))
+        });
     }
 
     /// Begins an incarnation: a loss reported in the last one is resolved.

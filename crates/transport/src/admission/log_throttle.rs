@@ -15,6 +15,14 @@ pub struct LogThrottle {
     state: Mutex<Option<State>>,
 }
 
+/// A line that may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct LinePermit {
+    /// Number of lines suppressed before it, for its field `suppressed`; `None` if there are none.
+    pub suppressed: Option<u64>,
+}
+
 #[derive(Debug)]
 struct State {
     since: Instant,
@@ -41,9 +49,8 @@ impl LogThrottle {
         Self { most, state: Mutex::new(None) }
     }
 
-    /// Returns whether a line may be written: `None` if it is over the limit, else the number of
-    /// lines suppressed before it, if there are any, for the field `suppressed` of the line.
-    pub fn line(&self) -> Option<Option<u64>> {
+    /// Counts a line, and permits it unless it is over the limit.
+    pub fn permit_line(&self) -> Option<LinePermit> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         match &mut *state {
@@ -51,11 +58,12 @@ impl LogThrottle {
                 let is_written = state.written < self.most;
                 state.written += u32::from(is_written);
                 state.suppressed += u64::from(!is_written);
-                is_written.then_some(None)
+                is_written.then_some(LinePermit { suppressed: None })
             }
             state => {
                 let before = state.replace(State { since: now, written: 1, suppressed: 0 });
-                Some(before.map(|before| before.suppressed).filter(|suppressed| *suppressed > 0))
+                let suppressed = before.map(|before| before.suppressed).filter(|count| *count > 0);
+                Some(LinePermit { suppressed })
             }
         }
     }
@@ -68,13 +76,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn throttle_counts_the_lines_left_out() {
         for most in [1, 20] {
-            let seldom = LogThrottle::of(most);
-            let written = (0..1000).filter(|_| seldom.line().is_some()).count();
+            let throttle = LogThrottle::of(most);
+            let written = (0..1000).filter(|_| throttle.permit_line().is_some()).count();
             assert_eq!(written, most as usize);
             tokio::time::advance(EVERY).await;
-            assert_eq!(seldom.line(), Some(Some(1000 - u64::from(most))));
+            let suppressed = Some(1000 - u64::from(most));
+            assert_eq!(throttle.permit_line(), Some(LinePermit { suppressed }));
             tokio::time::advance(EVERY).await;
-            assert_eq!(seldom.line(), Some(None), "none was suppressed");
+            assert_eq!(throttle.permit_line(), Some(LinePermit { suppressed: None }));
         }
     }
 }

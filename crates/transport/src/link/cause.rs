@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::connect::REFUSED;
+
 /// Cause of a failed or lost connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
@@ -15,7 +17,7 @@ pub enum Cause {
         message: String,
     },
     /// The host answers, but nothing listens there.
-    #[error("nothing listens at {peer}")]
+    #[error("connect to {peer}: {REFUSED}")]
     Refused {
         /// Host and port of the peer.
         peer: String,

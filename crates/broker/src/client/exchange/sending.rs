@@ -15,6 +15,7 @@ use crate::DisconnectReason;
 use crate::access;
 use crate::client::subscriptions::Answer;
 use crate::registry::{Origin, Outbound};
+use edgesync_transport::admission::LinePermit;
 use edgesync_transport::link::add;
 use edgesync_transport::link::wire::WireError;
 
@@ -76,7 +77,7 @@ impl Exchange<'_> {
             Err(WireError::TooLarge { size, limit }) => {
                 // MQTT: to this client the message does not exist.
                 self.outgoing.acknowledge(id, now);
-                if let Some(suppressed) = self.hub.throttles.large.line() {
+                if let Some(LinePermit { suppressed }) = self.hub.throttles.large.permit_line() {
                     let node = &self.session.node;
                     tracing::warn!(%node, size, limit, suppressed, "message dropped: exceeds the packet limit of the client");
                 }
@@ -109,7 +110,7 @@ impl Exchange<'_> {
             let (code, answer) = self.subscriptions.add(&self.hub.options.topics, node, filter);
             if code == SubscribeReasonCode::NotAuthorized {
                 add(&self.hub.counters.unauthorized, 1);
-                if let Some(suppressed) = self.hub.throttles.filter.line() {
+                if let Some(LinePermit { suppressed }) = self.hub.throttles.filter.permit_line() {
                     let filter: String = path.chars().take(64).collect();
                     tracing::warn!(%node, ?filter, suppressed, "subscription to a foreign filter refused");
                 }

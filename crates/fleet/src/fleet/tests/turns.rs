@@ -56,7 +56,7 @@ impl Changes for ChangeStream {
         }
     }
 
-    fn again(&mut self) {
+    fn relist(&mut self) {
         unreachable!("no rule is an object")
     }
 
@@ -236,7 +236,7 @@ impl<const SHARED: bool> World<SHARED> {
         let stream = ChangeStream(stream, Arc::clone(&asked));
         let store = Store(Arc::new(Mutex::new(State { changes: Some(stream), ..State::default() })));
         let (downlink, broker) = Downlink::played(QUEUE);
-        changes.send(Change::Begun).unwrap();
+        changes.send(Change::ListStarted).unwrap();
         changes.send(Change::Complete).unwrap();
         let fleet = Fleet::start(&config, store.clone(), downlink, enrollment).await.unwrap();
         let name = |n| format!("node-{n:05}");
@@ -275,7 +275,7 @@ impl<const SHARED: bool> World<SHARED> {
     }
 
     fn delete(&mut self, name: &str) {
-        self.changes.send(Change::Gone(Arc::new(self.summary(name)))).unwrap();
+        self.changes.send(Change::Deleted(Arc::new(self.summary(name)))).unwrap();
         self.store.0.lock().unwrap().objects.remove(name);
     }
 
@@ -416,7 +416,7 @@ async fn turn_length_does_not_grow_with_the_number_of_nodes() {
     }
     world.until_in_sync("the broker takes messages again", all + 1).await;
 
-    world.changes.send(Change::Begun).unwrap();
+    world.changes.send(Change::ListStarted).unwrap();
     let stream = (1..OBJECTS).map(|n| world.summary(&format!("object-{n}"))).collect();
     world.changes.send(Change::Listed(stream)).unwrap();
     world.changes.send(Change::Complete).unwrap();
