@@ -5,6 +5,9 @@
 
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
 use super::kind::{Kind, Writable};
@@ -18,6 +21,8 @@ pub(super) use aggregated::{Form, Root, aggregated};
 pub(super) use etag::{Digest, etag, matches_etag};
 pub(super) use groups::{Group, Version, groups};
 
+/// Bytes of a storage version hash.
+const STORAGE_HASH_BYTES: usize = 8;
 /// Verbs of a writable kind.
 const WRITABLE: &[&str] =
     &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
@@ -138,13 +143,12 @@ fn resources(kind: &Kind) -> Vec<Value> {
     entries
 }
 
-/// Hashes the storage version of a kind; clients compare it to detect a change.
+/// Hashes the storage version of a kind as an API server does: clients compare it to detect a
+/// change, also across servers.
 fn storage_version_hash(stored_as: &Resource) -> String {
-    let mut digest = Digest::default();
-    for part in [&stored_as.group, "/", &stored_as.version, "/", &stored_as.kind] {
-        digest.add(part);
-    }
-    digest.short()
+    let Resource { group, version, kind, .. } = stored_as;
+    let digest = digest(&SHA256, format!("{group}/{version}/{kind}").as_bytes());
+    STANDARD.encode(digest.as_ref().get(..STORAGE_HASH_BYTES).unwrap_or_default())
 }
 
 /// Adds short names and categories, if any.
