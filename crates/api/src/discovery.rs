@@ -11,6 +11,7 @@ use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
 use super::kind::{Kind, Writable};
+use super::request::Review;
 use edgesync_object::{Resource, Scope};
 
 mod aggregated;
@@ -19,7 +20,7 @@ mod groups;
 
 pub(super) use aggregated::{Form, Root, aggregated};
 pub(super) use etag::{Digest, etag, matches_etag};
-pub(super) use groups::{Group, Version, groups};
+pub(super) use groups::{Group, Version, groups, groups_with_reviews};
 
 /// Bytes of a storage version hash.
 const STORAGE_HASH_BYTES: usize = 8;
@@ -28,6 +29,8 @@ const WRITABLE: &[&str] =
     &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 /// Verbs of a writable kind without deletion of collections.
 const WRITABLE_ONE_BY_ONE: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
+/// Verbs of a review.
+const CREATABLE: &[&str] = &["create"];
 /// Verbs of a read-only kind.
 const READABLE: &[&str] = &["get", "list", "watch"];
 /// Verbs of a writable status.
@@ -62,10 +65,11 @@ pub(super) fn group(kinds: &[Arc<Kind>], name: &str) -> Option<Value> {
 /// `/api/VERSION` for the core group, else `/apis/GROUP/VERSION`; `None` if the version is not
 /// served.
 pub(super) fn resource_list(kinds: &[Arc<Kind>], group: &str, version: &str) -> Option<Value> {
-    let groups = groups(kinds);
+    let groups = groups_with_reviews(kinds);
     let version_entry = groups.iter().find(|candidate| candidate.name == group)?;
     let version_entry = version_entry.versions.iter().find(|candidate| candidate.name == version)?;
-    let resources: Vec<Value> = version_entry.kinds.iter().flat_map(|kind| resources(kind)).collect();
+    let resources = version_entry.kinds.iter().flat_map(|kind| resources(kind));
+    let resources: Vec<Value> = resources.chain(version_entry.reviews.iter().copied().map(review)).collect();
     Some(json!({
         "kind": "APIResourceList",
         "apiVersion": "v1",
@@ -79,7 +83,7 @@ pub(super) fn root_paths(kinds: &[Arc<Kind>], more: &[&str]) -> Value {
     let mut paths: Vec<String> = ["/api", "/apis", "/healthz", "/livez", "/metrics"].map(String::from).into();
     paths.extend(["/openapi/v2", "/openapi/v3", "/readyz", "/version"].map(String::from));
     paths.extend(more.iter().map(|path| (*path).to_owned()));
-    for group in groups(kinds) {
+    for group in groups_with_reviews(kinds) {
         if !group.name.is_empty() {
             paths.push(format!("/apis/{}", group.name));
         }
@@ -97,7 +101,7 @@ fn api_version(group: &str, version: &str) -> String {
 
 /// Returns every group but the core group.
 fn named(kinds: &[Arc<Kind>]) -> Vec<Group<'_>> {
-    groups(kinds).into_iter().filter(|group| !group.name.is_empty()).collect()
+    groups_with_reviews(kinds).into_iter().filter(|group| !group.name.is_empty()).collect()
 }
 
 fn group_value(group: &Group<'_>) -> Value {
@@ -141,6 +145,17 @@ fn resources(kind: &Kind) -> Vec<Value> {
         }));
     }
     entries
+}
+
+/// Returns the entry of a review in a resource list.
+fn review(review: Review) -> Value {
+    json!({
+        "name": review.plural(),
+        "singularName": review.kind().to_ascii_lowercase(),
+        "namespaced": false,
+        "kind": review.kind(),
+        "verbs": CREATABLE,
+    })
 }
 
 /// Hashes the storage version of a kind as an API server does: clients compare it to detect a

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 pub(super) use documents::Schemas;
 
 use super::audit::{self, Actor};
-use super::auth;
+use super::auth::{self, Access};
 use super::browser;
 use super::convert::Texts;
 use super::duplicates;
@@ -54,6 +54,8 @@ pub(super) struct Api<K: Storage, E> {
     pub(super) schemas: Schemas,
     /// Locks of the writes in progress.
     pub(super) locks: ObjectLocks,
+    /// The access rules, for reviews of tokens.
+    pub(super) access: Access,
     /// Memory budget for stored objects.
     pub(super) object_budget: ObjectBudget,
     /// Limit of an object's size, in bytes.
@@ -144,7 +146,8 @@ impl<K: Storage, E: Extension> Api<K, E> {
             Request::Review(review) => {
                 let (bytes, _memory) = body.read().await?;
                 let sent = media::read_body(head.content_type, &bytes)?;
-                let answer = reviews::answer(review, &self.storage.kinds(), head.actor.caller, sent);
+                let kinds = self.storage.kinds();
+                let answer = reviews::answer(review, &kinds, &self.access, head.actor.caller, sent)?;
                 let format = Accepted::read(head.accept, pretty)?.format;
                 Ok(response::text(201, format.media_type(), format.render_value(&answer)?))
             }

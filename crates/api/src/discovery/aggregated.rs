@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Group, STATUS_WRITABLE, Version, add_names, groups, status_verbs, verbs};
+use super::{
+    CREATABLE, Group, STATUS_WRITABLE, Version, add_names, groups_with_reviews, status_verbs, verbs,
+};
 use crate::accept::choose;
 use crate::kind::Kind;
+use crate::request::Review;
 use edgesync_object::Scope;
 
 /// The root of a discovery document.
@@ -72,7 +75,7 @@ pub(crate) fn aggregated(kinds: &[Arc<Kind>], root: Root, form: Form) -> Value {
         Form::V2 => "v2",
         Form::V2Beta1 => "v2beta1",
     };
-    let groups = groups(kinds);
+    let groups = groups_with_reviews(kinds);
     let selected = groups.iter().filter(|group| group.name.is_empty() == (root == Root::Core));
     let items: Vec<Value> = selected.map(group).collect();
     json!({
@@ -90,8 +93,20 @@ fn group(group: &Group<'_>) -> Value {
 }
 
 fn version(version: &Version<'_>) -> Value {
-    let resources: Vec<Value> = version.kinds.iter().map(|kind| resource(kind)).collect();
+    let resources = version.kinds.iter().map(|kind| resource(kind));
+    let resources: Vec<Value> = resources.chain(version.reviews.iter().copied().map(review)).collect();
     json!({ "version": version.name, "resources": resources, "freshness": "Current" })
+}
+
+fn review(review: Review) -> Value {
+    let response = json!({ "group": review.group(), "version": Review::VERSION, "kind": review.kind() });
+    json!({
+        "resource": review.plural(),
+        "responseKind": response,
+        "scope": "Cluster",
+        "singularResource": review.kind().to_ascii_lowercase(),
+        "verbs": CREATABLE,
+    })
 }
 
 fn resource(kind: &Kind) -> Value {

@@ -36,7 +36,7 @@ fn core_group_is_under_api_and_others_under_apis() {
     assert_eq!(core["serverAddressByClientCIDRs"], json!([]));
     let list = group_list(&kinds());
     let names: Vec<_> = list["groups"].as_array().unwrap().iter().map(|group| &group["name"]).collect();
-    assert_eq!(names, ["autoscaling", "example.com"]);
+    assert_eq!(names, ["autoscaling", "example.com", "authentication.k8s.io", "authorization.k8s.io"]);
     assert_eq!(core_versions(&[])["versions"], json!([]));
 }
 
@@ -132,7 +132,7 @@ fn aggregated_discovery_equals_the_single_documents() {
     assert_eq!(named["apiVersion"], "apidiscovery.k8s.io/v2beta1");
     assert_eq!(named["items"][0]["metadata"]["name"], "autoscaling");
     assert_eq!(named["items"][0]["versions"][0]["version"], "v2");
-    assert_eq!(named["items"].as_array().unwrap().len(), 2);
+    assert_eq!(named["items"].as_array().unwrap().len(), 4);
     assert_eq!(aggregated(&kinds(), Root::Named, Form::Plain), group_list(&kinds()));
     assert_eq!(aggregated(&[], Root::Core, Form::V2)["items"], json!([]));
 }
@@ -154,4 +154,28 @@ fn form_follows_the_accept_headers_of_real_clients() {
     assert_eq!(Form::accepted(None), Form::Plain);
     assert_eq!(Form::V2.content_type(), Some(aggregated("v2").as_str()));
     assert_eq!(Form::Plain.content_type(), None);
+}
+
+#[test]
+fn reviews_are_discovered_without_objects() {
+    let list = resource_list(&kinds(), "authentication.k8s.io", "v1").unwrap();
+    let tokens = json!({
+        "name": "tokenreviews", "singularName": "tokenreview", "namespaced": false, "kind": "TokenReview",
+        "verbs": ["create"],
+    });
+    assert_eq!(list["resources"].as_array().unwrap().last(), Some(&tokens));
+    let group = group(&kinds(), "authorization.k8s.io").unwrap();
+    assert_eq!(group["preferredVersion"]["groupVersion"], "authorization.k8s.io/v1");
+    let events = kind("events.k8s.io", "v1", "Event", "events", Scope::Namespaced);
+    let late = kind("example.com", "v1", "Late", "lates", Scope::Namespaced);
+    let both = [events, late].map(Arc::new);
+    let named = aggregated(&both, Root::Named, Form::V2);
+    let items = named["items"].as_array().unwrap();
+    let names: Vec<_> = items.iter().map(|group| group["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "example.com"]);
+    let reviews = &items[1]["versions"][0]["resources"];
+    assert_eq!(reviews[1]["responseKind"]["kind"], "TokenReview");
+    assert_eq!((&reviews[1]["verbs"], &reviews[1]["scope"]), (&json!(["create"]), &json!("Cluster")));
+    let core = aggregated(&both, Root::Core, Form::V2);
+    assert_eq!(core["items"], json!([]));
 }
