@@ -204,7 +204,11 @@ fn check_pod(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Ca
     check_deadline(old, new, causes);
     let mut mutable =
         vec!["containers", "initContainers", "tolerations", "schedulingGates", "activeDeadlineSeconds"];
-    mutable.push("terminationGracePeriodSeconds");
+    let period = old.get("terminationGracePeriodSeconds").and_then(Value::as_i64);
+    if period.is_some_and(|seconds| seconds < 0) {
+        // It is 1 by now.
+        mutable.push("terminationGracePeriodSeconds");
+    }
     if text(old, "nodeName").is_empty() {
         mutable.push("nodeName");
     }

@@ -264,6 +264,39 @@ fn containers_need_names_images_and_existing_volumes() {
 }
 
 #[test]
+fn file_keys_are_read_from_an_empty_dir() {
+    let of = |volume: Value| wrong("pod", json!({"spec": with(pod_spec(), "/volumes/0", volume)}));
+    assert!(of(json!({"name": "v", "emptyDir": {"medium": "Memory"}})).is_empty());
+    for source in ["configMap", "secret", "hostPath", "projected"] {
+        let found = of(json!({"name": "v", source: {}}));
+        assert_eq!(found, ["spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName"], "{source}");
+    }
+}
+
+#[test]
+fn negative_grace_period_is_read_as_one_second() {
+    let period = |word: &str, pointer: &str, value: Value| {
+        completed(word, None, value).pointer(pointer).cloned().unwrap_or_default()
+    };
+    let spec = |seconds: i64| {
+        let mut spec = pod_spec();
+        spec["terminationGracePeriodSeconds"] = seconds.into();
+        spec
+    };
+    let pod = |seconds| json!({"metadata": {"name": "a"}, "spec": spec(seconds)});
+    let pointer = "/spec/terminationGracePeriodSeconds";
+    for (seconds, expected) in [(-1, 1), (i64::MIN, 1), (0, 0), (30, 30)] {
+        assert_eq!(period("pod", pointer, pod(seconds)), json!(expected), "{seconds}");
+    }
+    let template = json!({"metadata": {"name": "a"}, "spec": {"template": {"spec": spec(-7)}}});
+    assert_eq!(period("deploy", "/spec/template/spec/terminationGracePeriodSeconds", template), json!(1));
+    assert!(wrong("pod", completed("pod", None, pod(-1))).is_empty());
+    // Otherwise it is immutable.
+    assert_eq!(wrong_update("pod", pod(-1), pod(1)), Vec::<String>::new());
+    assert_eq!(wrong_update("pod", pod(30), pod(1)).len(), 1);
+}
+
+#[test]
 fn workload_selects_its_own_pods() {
     let spec = |selector: Value| {
         json!({"spec": {"selector": selector, "replicas": 1,
