@@ -69,6 +69,40 @@ async fn system_namespaces_cannot_be_deleted() {
     }
 }
 
+#[tokio::test]
+async fn finalizers_of_a_namespace_delay_its_deletion() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let path = "/api/v1/namespaces/held";
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "held"}}).to_string();
+    let created = send(&running.unix, "POST", "/api/v1/namespaces", JSON, &namespace).await.json();
+    assert_eq!(created["spec"]["finalizers"], json!(["kubernetes"]));
+    let finalize = async |finalizers: Value| {
+        let mut sent = created.clone();
+        sent["metadata"] = json!({"name": "held"});
+        sent["spec"]["finalizers"] = finalizers;
+        send(&running.unix, "PUT", &format!("{path}/finalize"), JSON, &sent.to_string()).await
+    };
+    let held = finalize(json!(["kubernetes", "example.com/hold"])).await;
+    assert_eq!((held.code, &held.json()["spec"]["finalizers"][1]), (200, &json!("example.com/hold")));
+    let refused = finalize(json!([])).await;
+    assert_eq!((refused.code, refused.reason().as_str()), (422, "Invalid"), "{refused:?}");
+    // Neither the object nor its status changes them.
+    let replaced = send(&running.unix, "PUT", path, JSON, &namespace).await;
+    assert_eq!(replaced.json()["spec"]["finalizers"], held.json()["spec"]["finalizers"], "{replaced:?}");
+
+    // A server without a collector removes no finalizer.
+    assert_eq!(send(&running.unix, "DELETE", path, "", "").await.code, 200);
+    let terminating = finalize(json!(["example.com/hold"])).await;
+    assert_eq!((terminating.code, &terminating.json()["status"]["phase"]), (200, &json!("Terminating")));
+    assert_eq!(finalize(json!([])).await.code, 200);
+    assert_eq!(send(&running.unix, "GET", path, "", "").await.code, 404);
+    for method in ["GET", "PATCH", "POST", "DELETE"] {
+        let answer = send(&running.unix, method, &format!("{path}/finalize"), JSON, "{}").await;
+        assert_eq!((answer.code, answer.header("allow")), (405, Some("PUT, OPTIONS")), "{method}");
+    }
+}
+
 /// Deletes a ConfigMap with these options; returns the code and the finalizers of a pending
 /// deletion.
 async fn delete_as(running: &Running, name: &str, options: &Value) -> (u16, Value) {

@@ -33,6 +33,8 @@ const WRITABLE_ONE_BY_ONE: &[&str] = &["create", "delete", "get", "list", "patch
 const CREATABLE: &[&str] = &["create"];
 /// Verbs of a read-only kind.
 const READABLE: &[&str] = &["get", "list", "watch"];
+/// Verbs of `/finalize`.
+const FINALIZABLE: &[&str] = &["update"];
 /// Verbs of a writable status.
 const STATUS_WRITABLE: &[&str] = &["get", "patch", "update"];
 /// Verbs of a read-only status.
@@ -124,6 +126,15 @@ fn resources(kind: &Kind) -> Vec<Value> {
     });
     add_names(&mut own, kind);
     let mut entries = vec![own];
+    if kind.is_finalized() {
+        entries.push(json!({
+            "name": format!("{}/finalize", kind.resource.plural),
+            "singularName": "",
+            "namespaced": namespaced,
+            "kind": kind.resource.kind,
+            "verbs": FINALIZABLE,
+        }));
+    }
     if kind.status_subresource {
         entries.push(json!({
             "name": format!("{}/status", kind.resource.plural),

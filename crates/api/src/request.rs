@@ -161,6 +161,8 @@ pub(super) const ONE_BY_ONE_METHODS: &str = "GET, HEAD, POST, OPTIONS";
 pub(super) const OBJECT_METHODS: &str = "GET, HEAD, PUT, PATCH, DELETE, OPTIONS";
 /// Methods of a subresource.
 pub(super) const SUBRESOURCE_METHODS: &str = "GET, HEAD, PUT, PATCH, OPTIONS";
+/// Methods of `/finalize`.
+pub(super) const FINALIZE_METHODS: &str = "PUT, OPTIONS";
 /// Methods of a read-only path.
 pub(super) const READ_METHODS: &str = "GET, HEAD, OPTIONS";
 
@@ -353,6 +355,10 @@ fn objects(
         options.fields.select_name(only);
         name = None;
     }
+    let allowed = match subresource {
+        Some("finalize") if group.is_empty() && *plural == "namespaces" => FINALIZE_METHODS,
+        _ => methods(name.is_some(), subresource.is_some()),
+    };
     let verb = match (method, name.is_some()) {
         ("GET", false) if watch => Verb::Watch,
         ("GET" | "HEAD", false) => Verb::List,
@@ -362,8 +368,8 @@ fn objects(
         ("PUT", true) => Verb::Update,
         ("PATCH", true) => Verb::Patch,
         ("DELETE", true) if subresource.is_none() => Verb::Delete,
-        ("OPTIONS", _) => return Ok(Request::Methods(methods(name.is_some(), subresource.is_some()))),
-        _ => return Err(no_such_method(methods(name.is_some(), subresource.is_some()))),
+        ("OPTIONS", _) => return Ok(Request::Methods(allowed)),
+        _ => return Err(no_such_method(allowed)),
     };
     let path = ResourcePath {
         group: group.to_owned(),
@@ -433,6 +439,7 @@ mod tests {
             ("GET", "/api/v1/namespaces", "list /v1 - namespaces - -"),
             ("GET", "/api/v1/namespaces/a", "get /v1 - namespaces a -"),
             ("PUT", "/api/v1/namespaces/a/status", "update /v1 - namespaces a status"),
+            ("PUT", "/api/v1/namespaces/a/finalize", "update /v1 - namespaces a finalize"),
             ("GET", "/api/v1/pods?watch=1", "watch /v1 - pods - -"),
             ("DELETE", "/api/v1/namespaces/a/pods", "deletecollection /v1 a pods - -"),
             ("PATCH", "/api/v1/namespaces/a/pods/p", "patch /v1 a pods p -"),
@@ -539,6 +546,8 @@ mod tests {
         assert_eq!(code("POST", "/api"), 405);
         assert_eq!(parse("OPTIONS", "/api/v1/pods"), Ok(Request::Methods(COLLECTION_METHODS)));
         assert_eq!(parse("PUT", "/api/v1/pods").unwrap_err().allow, COLLECTION_METHODS);
+        assert_eq!(parse("OPTIONS", "/api/v1/namespaces/a/finalize"), Ok(Request::Methods(FINALIZE_METHODS)));
+        assert_eq!(parse("POST", "/api/v1/namespaces/a/finalize").unwrap_err().allow, FINALIZE_METHODS);
         assert_eq!(parse("POST", "/api/v1/nodes/a").unwrap_err().allow, OBJECT_METHODS);
         for bad in [
             "limit=-1",

@@ -120,6 +120,7 @@ fn check(kind: &Kind, part: &str, role: Role, verb: &str) -> Result<(), String> 
         "" => true,
         "status" => kind.status_subresource,
         "scale" => kind.scale.is_some(),
+        "finalize" => kind.is_finalized() && verb == Verb::Update,
         _ => false,
     };
     if !served {

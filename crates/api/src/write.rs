@@ -287,10 +287,10 @@ impl<K: Storage> Write<'_, K> {
         let (storage, expected) = (&self.kind.stored_as, old.stored.version);
         let object = match self.part {
             Part::Status => self.storage.update_status(storage, object, &old.stored).await?,
-            Part::Object if prepare::is_finished(&object) => {
+            Part::Object | Part::Finalizers if prepare::is_finished(&object) => {
                 self.storage.remove(storage, &old.stored).await?
             }
-            Part::Object => self.storage.update(storage, object, expected).await?,
+            Part::Object | Part::Finalizers => self.storage.update(storage, object, expected).await?,
         };
         Ok(Written { code, object, warnings, reservation: Some(old.reservation) })
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{
-    CREATABLE, Group, STATUS_WRITABLE, Version, add_names, groups_with_reviews, status_verbs, verbs,
+    CREATABLE, FINALIZABLE, Group, STATUS_WRITABLE, Version, add_names, groups_with_reviews, status_verbs,
+    verbs,
 };
 use crate::accept::choose;
 use crate::kind::Kind;
@@ -125,6 +126,9 @@ fn resource(kind: &Kind) -> Value {
     });
     add_names(&mut entry, kind);
     let mut parts = Vec::new();
+    if kind.is_finalized() {
+        parts.push(json!({ "subresource": "finalize", "responseKind": response, "verbs": FINALIZABLE }));
+    }
     if kind.scale.is_some() {
         let response = json!({ "group": "autoscaling", "version": "v1", "kind": "Scale" });
         parts.push(json!({ "subresource": "scale", "responseKind": response, "verbs": STATUS_WRITABLE }));

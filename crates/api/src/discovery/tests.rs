@@ -157,6 +157,22 @@ fn form_follows_the_accept_headers_of_real_clients() {
 }
 
 #[test]
+fn finalizers_of_namespaces_are_updated_only() {
+    let namespaces = kind("", "v1", "Namespace", "namespaces", Scope::Cluster);
+    let writable = Kind { writable: Writable::Everything, ..namespaces.clone() };
+    let list = resource_list(&[Arc::new(writable.clone())], "", "v1").unwrap();
+    let finalize = json!({
+        "name": "namespaces/finalize", "singularName": "", "namespaced": false, "kind": "Namespace",
+        "verbs": ["update"],
+    });
+    assert_eq!(list["resources"][1], finalize);
+    let core = aggregated(&[Arc::new(writable)], Root::Core, Form::V2);
+    assert_eq!(core["items"][0]["versions"][0]["resources"][0]["subresources"][0]["subresource"], "finalize");
+    let read_only = resource_list(&[Arc::new(namespaces)], "", "v1").unwrap();
+    assert_eq!(read_only["resources"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn reviews_are_discovered_without_objects() {
     let list = resource_list(&kinds(), "authentication.k8s.io", "v1").unwrap();
     let tokens = json!({

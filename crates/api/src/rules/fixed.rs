@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::causes::{Causes, Path};
-use super::{items, map, text};
+use super::{items, map, record, text};
 use edgesync_object::Resource;
 
 /// The condition under which a field is immutable.
@@ -61,6 +61,7 @@ pub(super) fn check(
     let (old_spec, new_spec) = (map(old, "spec"), map(new, "spec"));
     match (kind.group.as_str(), kind.kind.as_str()) {
         ("", "ConfigMap" | "Secret") => check_sealed(old, new, causes),
+        ("", "Namespace") => record::check_namespace_finalizer(old, new, causes),
         ("", "Service") => check_address(old_spec, new_spec, causes),
         ("", "Pod") => check_pod(old_spec, new_spec, causes),
         ("", "PersistentVolumeClaim") => check_claim(old_spec, new_spec, causes),

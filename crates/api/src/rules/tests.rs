@@ -297,6 +297,26 @@ fn negative_grace_period_is_read_as_one_second() {
 }
 
 #[test]
+fn namespace_keeps_its_own_finalizer_until_it_is_deleted() {
+    let namespace =
+        |finalizers: Value| json!({"metadata": {"name": "a"}, "spec": {"finalizers": finalizers}});
+    let (own, both) = (namespace(json!(["kubernetes"])), namespace(json!(["kubernetes", "example.com/x"])));
+    assert!(wrong_update("ns", own.clone(), both.clone()).is_empty());
+    assert!(wrong_update("ns", both.clone(), own.clone()).is_empty());
+    assert_eq!(wrong_update("ns", both.clone(), namespace(json!([]))), ["spec.finalizers"]);
+    let terminating =
+        with(both, "/metadata", json!({"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}));
+    assert!(wrong_update("ns", terminating, namespace(json!([]))).is_empty());
+    for bad in ["x", "", "example.com/", "a b/c"] {
+        let found = wrong_update("ns", own.clone(), namespace(json!(["kubernetes", bad])));
+        assert_eq!(found, ["spec.finalizers[1]"], "{bad}");
+    }
+    // Only `/finalize` changes them.
+    let kept = completed("ns", Some(own), namespace(json!(["example.com/x"])));
+    assert_eq!(kept["spec"]["finalizers"], json!(["kubernetes"]));
+}
+
+#[test]
 fn workload_selects_its_own_pods() {
     let spec = |selector: Value| {
         json!({"spec": {"selector": selector, "replicas": 1,
