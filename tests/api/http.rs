@@ -417,6 +417,44 @@ async fn responses_must_be_revalidated_by_caches() {
 
 /// Go's decoder maps null to an empty string.
 #[tokio::test]
+async fn initial_events_of_a_watch_are_the_objects_of_a_list() {
+    let running = Running::cloud(Limits::cloud()).await;
+    for name in ["c", "a", "b"] {
+        assert_eq!(send(&running.unix, "POST", MAPS, JSON, &config_map(name, "1")).await.code, 201);
+    }
+    assert_eq!(send(&running.unix, "DELETE", &map_path("c"), "", "").await.code, 200);
+    let list = send(&running.unix, "GET", MAPS, "", "").await.json();
+    let watch = format!(
+        "{MAPS}?watch=1&timeoutSeconds=2&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&\
+         allowWatchBookmarks=true&resourceVersion={}",
+        list["metadata"]["resourceVersion"].as_str().unwrap()
+    );
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        send(&running.unix, "POST", MAPS, JSON, &config_map("0", "1")).await.json()
+    };
+    let (streamed, created) = tokio::join!(send(&running.unix, "GET", &watch, "", ""), later);
+    let events: Vec<Value> = streamed.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |event: &str, object: &Value| json!({"type": event, "object": object});
+    let items = list["items"].as_array().unwrap();
+    let mut expected: Vec<Value> = items.iter().map(|item| of("ADDED", item)).collect();
+    for event in &mut expected {
+        // A list says them once for all its items.
+        event["object"]["apiVersion"] = json!("v1");
+        event["object"]["kind"] = json!("ConfigMap");
+    }
+    let end = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "resourceVersion": list["metadata"]["resourceVersion"], "creationTimestamp": null,
+            "annotations": {"k8s.io/initial-events-end": "true"},
+        },
+    });
+    expected.extend([of("BOOKMARK", &end), of("ADDED", &created)]);
+    assert_eq!(events, expected);
+}
+
+#[tokio::test]
 async fn null_values_of_a_config_map_become_empty_strings() {
     let running = Running::cloud(Limits::cloud()).await;
     let yaml = "{apiVersion: v1, kind: ConfigMap, metadata: {name: yaml}, data: {A: }}";
