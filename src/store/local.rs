@@ -211,8 +211,8 @@ pub(super) fn damaged(conn: &Connection) -> Result<Vec<i64>, StoreError> {
     Ok(damaged)
 }
 
-/// Returns the last version in a snapshot, at most `known`.
-pub(super) fn version(conn: &Connection, known: u64) -> Result<u64, StoreError> {
+/// Returns the last version in a snapshot.
+pub(super) fn version(conn: &Connection) -> Result<u64, StoreError> {
     let stored = journal::number(conn, VERSION_KEY)?.unwrap_or(0);
     let newest: Option<i64> = conn
         .prepare_cached("SELECT max(version) FROM local_objects")?
@@ -220,7 +220,7 @@ pub(super) fn version(conn: &Connection, known: u64) -> Result<u64, StoreError> 
         .optional()?
         .flatten();
     let newest = newest.and_then(|version| u64::try_from(version).ok()).unwrap_or(0);
-    Ok(newest.max(stored).min(known))
+    Ok(newest.max(stored))
 }
 
 /// An Event's share of the limits.

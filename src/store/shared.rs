@@ -58,6 +58,13 @@ impl Shared {
         *self.versions.lock().unwrap_or_else(PoisonError::into_inner) = versions;
     }
 
+    /// Raises the versions to at least these.
+    pub(super) fn raise_versions(&self, versions: Versions) {
+        let mut held = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        held.objects = held.objects.max(versions.objects);
+        held.local = held.local.max(versions.local);
+    }
+
     pub(super) fn facts(&self) -> Facts {
         let totals = *self.totals.borrow();
         let confirmed = self.confirmed.load(Ordering::Acquire).min(totals.revision);

@@ -92,9 +92,11 @@ impl EdgeStore {
         let opened = self.inner.shared.snapshots.open(move |conn| {
             let (totals, _) = journal::totals(conn, &store.recent())?;
             let objects = journal::base(conn)?.saturating_add(totals.revision);
-            // The listener has received what is in the snapshot, or will in a moment.
-            let local = local::version(conn, store.versions().local)?;
-            Ok::<_, StoreError>(Versions { objects, local })
+            let versions = Versions { objects, local: local::version(conn)? };
+            // The writer may not have published this commit yet. A watch from here must not count
+            // as one from a version of another store.
+            store.inner.shared.raise_versions(versions);
+            Ok::<_, StoreError>(versions)
         });
         match opened.await {
             Ok((snapshot, versions)) => Ok(Some(EdgeSnapshot { snapshot, store: self.clone(), versions })),
@@ -116,7 +118,8 @@ impl EdgeStore {
 }
 
 impl EdgeSnapshot {
-    /// Returns the versions that it shows.
+    /// Returns the versions that it shows: no object in it is newer, and the store's own versions
+    /// are not older.
     #[must_use]
     pub fn versions(&self) -> Versions {
         self.versions

@@ -69,6 +69,40 @@ async fn system_namespaces_cannot_be_deleted() {
     }
 }
 
+#[tokio::test]
+async fn finalizers_of_a_namespace_delay_its_deletion() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let path = "/api/v1/namespaces/held";
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "held"}}).to_string();
+    let created = send(&running.unix, "POST", "/api/v1/namespaces", JSON, &namespace).await.json();
+    assert_eq!(created["spec"]["finalizers"], json!(["kubernetes"]));
+    let finalize = async |finalizers: Value| {
+        let mut sent = created.clone();
+        sent["metadata"] = json!({"name": "held"});
+        sent["spec"]["finalizers"] = finalizers;
+        send(&running.unix, "PUT", &format!("{path}/finalize"), JSON, &sent.to_string()).await
+    };
+    let held = finalize(json!(["kubernetes", "example.com/hold"])).await;
+    assert_eq!((held.code, &held.json()["spec"]["finalizers"][1]), (200, &json!("example.com/hold")));
+    let refused = finalize(json!([])).await;
+    assert_eq!((refused.code, refused.reason().as_str()), (422, "Invalid"), "{refused:?}");
+    // Neither the object nor its status changes them.
+    let replaced = send(&running.unix, "PUT", path, JSON, &namespace).await;
+    assert_eq!(replaced.json()["spec"]["finalizers"], held.json()["spec"]["finalizers"], "{replaced:?}");
+
+    // A server without a collector removes no finalizer.
+    assert_eq!(send(&running.unix, "DELETE", path, "", "").await.code, 200);
+    let terminating = finalize(json!(["example.com/hold"])).await;
+    assert_eq!((terminating.code, &terminating.json()["status"]["phase"]), (200, &json!("Terminating")));
+    assert_eq!(finalize(json!([])).await.code, 200);
+    assert_eq!(send(&running.unix, "GET", path, "", "").await.code, 404);
+    for method in ["GET", "PATCH", "POST", "DELETE"] {
+        let answer = send(&running.unix, method, &format!("{path}/finalize"), JSON, "{}").await;
+        assert_eq!((answer.code, answer.header("allow")), (405, Some("PUT, OPTIONS")), "{method}");
+    }
+}
+
 /// Deletes a ConfigMap with these options; returns the code and the finalizers of a pending
 /// deletion.
 async fn delete_as(running: &Running, name: &str, options: &Value) -> (u16, Value) {
@@ -382,6 +416,44 @@ async fn responses_must_be_revalidated_by_caches() {
 }
 
 /// Go's decoder maps null to an empty string.
+#[tokio::test]
+async fn initial_events_of_a_watch_are_the_objects_of_a_list() {
+    let running = Running::cloud(Limits::cloud()).await;
+    for name in ["c", "a", "b"] {
+        assert_eq!(send(&running.unix, "POST", MAPS, JSON, &config_map(name, "1")).await.code, 201);
+    }
+    assert_eq!(send(&running.unix, "DELETE", &map_path("c"), "", "").await.code, 200);
+    let list = send(&running.unix, "GET", MAPS, "", "").await.json();
+    let watch = format!(
+        "{MAPS}?watch=1&timeoutSeconds=2&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&\
+         allowWatchBookmarks=true&resourceVersion={}",
+        list["metadata"]["resourceVersion"].as_str().unwrap()
+    );
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        send(&running.unix, "POST", MAPS, JSON, &config_map("0", "1")).await.json()
+    };
+    let (streamed, created) = tokio::join!(send(&running.unix, "GET", &watch, "", ""), later);
+    let events: Vec<Value> = streamed.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |event: &str, object: &Value| json!({"type": event, "object": object});
+    let items = list["items"].as_array().unwrap();
+    let mut expected: Vec<Value> = items.iter().map(|item| of("ADDED", item)).collect();
+    for event in &mut expected {
+        // A list says them once for all its items.
+        event["object"]["apiVersion"] = json!("v1");
+        event["object"]["kind"] = json!("ConfigMap");
+    }
+    let end = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "resourceVersion": list["metadata"]["resourceVersion"], "creationTimestamp": null,
+            "annotations": {"k8s.io/initial-events-end": "true"},
+        },
+    });
+    expected.extend([of("BOOKMARK", &end), of("ADDED", &created)]);
+    assert_eq!(events, expected);
+}
+
 #[tokio::test]
 async fn null_values_of_a_config_map_become_empty_strings() {
     let running = Running::cloud(Limits::cloud()).await;

@@ -388,8 +388,60 @@ async fn file_key_references_need_a_volume_of_the_pod() {
     let cause = &refused.json()["details"]["causes"][0];
     assert_eq!(cause["field"], "spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName");
     assert_eq!(cause["reason"], "FieldValueNotFound");
+    pod["spec"]["volumes"] = json!([{"name": "x", "secret": {"secretName": "s"}}]);
+    let refused = send(&running.unix, "POST", pods, JSON, &pod.to_string()).await;
+    assert_eq!(
+        (refused.code, refused.json()["details"]["causes"][0]["reason"].clone()),
+        (422, json!("FieldValueInvalid"))
+    );
     pod["spec"]["volumes"] = json!([{"name": "x", "emptyDir": {}}]);
     create(&running, pods, &pod).await;
+}
+
+#[tokio::test]
+async fn pods_name_an_existing_runtime_class() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let pods = "/api/v1/namespaces/fresh/pods";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"runtimeClassName": "sandbox", "containers": [{"name": "c", "image": "i:1"}]}});
+    for path in [pods, &format!("{pods}?dryRun=All")] {
+        let refused = send(&running.unix, "POST", path, JSON, &pod.to_string()).await;
+        assert_eq!((refused.code, refused.reason().as_str()), (403, "Forbidden"), "{refused:?}");
+        let message = "pods \"p\" is forbidden: pod rejected: RuntimeClass \"sandbox\" not found";
+        assert_eq!(refused.json()["message"], message);
+    }
+    let namespace = send(&running.unix, "GET", "/api/v1/namespaces/fresh", "", "").await;
+    assert_eq!(namespace.code, 404, "a refused Pod creates no namespace");
+    let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "sandbox"},
+        "handler": "runsc"});
+    create(&running, "/apis/node.k8s.io/v1/runtimeclasses", &class).await;
+    create(&running, pods, &pod).await;
+}
+
+#[tokio::test]
+async fn negative_grace_period_of_a_pod_becomes_one_second() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"terminationGracePeriodSeconds": -5, "containers": [{"name": "c", "image": "i:1"}]}});
+    let created = create(&running, "/api/v1/namespaces/default/pods", &pod).await;
+    assert_eq!(created["spec"]["terminationGracePeriodSeconds"], 1);
+}
+
+#[tokio::test]
+async fn token_review_shows_the_role_of_the_bearer() {
+    let running = Running::cloud(Limits::cloud()).await;
+    let reviews = "/apis/authentication.k8s.io/v1/tokenreviews";
+    let review = async |token: &str| {
+        let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
+        create(&running, reviews, &body).await["status"].clone()
+    };
+    let known = review(serving::TOKEN).await;
+    assert_eq!((&known["authenticated"], &known["user"]["groups"][0]), (&json!(true), &json!("role:admin")));
+    assert_eq!(review("another").await["authenticated"], false);
+    let list = send(&running.unix, "GET", "/apis/authentication.k8s.io/v1", "", "").await.json();
+    let names = list["resources"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), ["selfsubjectreviews", "tokenreviews"]);
+    assert_eq!(send(&running.unix, "GET", reviews, "", "").await.code, 405);
 }
 
 #[tokio::test]

@@ -359,9 +359,15 @@ async fn kubectl_output_on_a_node_equals_that_of_a_cluster() {
         assert!(resources.iter().any(|one| one == row), "no {row:?} in {resources:?}");
     }
     let writable = edge.kubectl(&["api-resources", "--verbs=create", "-o", "name"]).lines();
-    let mut expected =
-        ["events", "events.events.k8s.io", "leases.coordination.k8s.io"].map(str::to_owned).to_vec();
-    expected.sort();
+    let reviews = [
+        "selfsubjectaccessreviews.authorization.k8s.io",
+        "selfsubjectreviews.authentication.k8s.io",
+        "selfsubjectrulesreviews.authorization.k8s.io",
+        "tokenreviews.authentication.k8s.io",
+    ];
+    let mut expected = vec!["events", "events.events.k8s.io", "leases.coordination.k8s.io"];
+    expected.extend(reviews);
+    expected.sort_unstable();
     let mut found = writable;
     found.sort();
     assert_eq!(found, expected);

@@ -588,7 +588,14 @@ async fn custom_resources_are_served_as_defined() {
         cluster.kubectl(&["get", "things", "-o", "name"]).lines(),
         ["widget.example.com/a", "widget.example.com/b"]
     );
+    cluster.kubectl(&["explain", "widget"]).shows(&["DESCRIPTION:", "apiVersion", "APIVersion defines"]);
     cluster.kubectl(&["explain", "widget.spec"]).shows(&["What a widget is like.", "size", "-required-"]);
+    cluster.kubectl(&["explain", "widget.metadata"]).shows(&[
+        "Standard object's metadata",
+        "creationTimestamp",
+        "CreationTimestamp is a timestamp",
+    ]);
+    cluster.kubectl(&["explain", "widget.spec.nope"]).fails_with("field \"nope\" does not exist");
     cluster.kubectl(&["describe", "widget", "a"]).shows(&["API Version:  example.com/v1", "Size:   3"]);
     let rows = cluster.kubectl(&["get", "crds"]).rows();
     assert_eq!((&*rows[0][0], &*rows[1][0]), ("NAME", "widgets.example.com"));

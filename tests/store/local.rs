@@ -249,3 +249,18 @@ async fn replaced_file_keeps_local_objects_and_ends_snapshots() {
     let scan = Scan::Objects { resource: config_maps(), namespace: None, name: None, after: None };
     assert!(matches!(snapshot.count(scan).await, Err(StoreError::Replaced)));
 }
+
+#[tokio::test]
+async fn snapshot_shows_no_object_newer_than_its_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let store = open(&path);
+    let known = create(&store, Lease, "a", "1").await;
+    // A commit of another connection is one that the store has not published.
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    assert_eq!(conn.execute("UPDATE local_objects SET version = ?1", [known + 1]).unwrap(), 1);
+    let snapshot = store.snapshot().await.unwrap().unwrap();
+    assert_eq!(snapshot.versions().local, known + 1);
+    // A watch from there is not one from the future.
+    assert_eq!(store.versions(), snapshot.versions());
+}

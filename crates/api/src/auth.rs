@@ -225,8 +225,19 @@ impl Access {
         }
     }
 
+    /// Returns who presents a bearer token over plain TCP; `None` if it is unknown or expired.
+    pub(super) fn bearer(&self, token: &str) -> Option<Caller> {
+        match self.pages.as_ref().and_then(|pages| pages.role(token)) {
+            Some(role) => Some(Caller { name: "page".into(), role }),
+            None => self.role_of_token(token).map(|role| Caller { name: "token".into(), role }),
+        }
+    }
+
     fn role_of(&self, header: &str) -> Option<Role> {
-        let sent = token(header)?;
+        self.role_of_token(&token(header)?)
+    }
+
+    fn role_of_token(&self, sent: &str) -> Option<Role> {
         // All tokens are compared, so that the duration does not reveal a match.
         self.tokens.iter().fold(None, |found, (token, role)| {
             match token.as_bytes().ct_eq(sent.as_bytes()).into() {

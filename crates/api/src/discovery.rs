@@ -5,9 +5,13 @@
 
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
 use super::kind::{Kind, Writable};
+use super::request::Review;
 use edgesync_object::{Resource, Scope};
 
 mod aggregated;
@@ -16,15 +20,21 @@ mod groups;
 
 pub(super) use aggregated::{Form, Root, aggregated};
 pub(super) use etag::{Digest, etag, matches_etag};
-pub(super) use groups::{Group, Version, groups};
+pub(super) use groups::{Group, Version, groups, groups_with_reviews};
 
+/// Bytes of a storage version hash.
+const STORAGE_HASH_BYTES: usize = 8;
 /// Verbs of a writable kind.
 const WRITABLE: &[&str] =
     &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 /// Verbs of a writable kind without deletion of collections.
 const WRITABLE_ONE_BY_ONE: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
+/// Verbs of a review.
+const CREATABLE: &[&str] = &["create"];
 /// Verbs of a read-only kind.
 const READABLE: &[&str] = &["get", "list", "watch"];
+/// Verbs of `/finalize`.
+const FINALIZABLE: &[&str] = &["update"];
 /// Verbs of a writable status.
 const STATUS_WRITABLE: &[&str] = &["get", "patch", "update"];
 /// Verbs of a read-only status.
@@ -57,10 +67,11 @@ pub(super) fn group(kinds: &[Arc<Kind>], name: &str) -> Option<Value> {
 /// `/api/VERSION` for the core group, else `/apis/GROUP/VERSION`; `None` if the version is not
 /// served.
 pub(super) fn resource_list(kinds: &[Arc<Kind>], group: &str, version: &str) -> Option<Value> {
-    let groups = groups(kinds);
+    let groups = groups_with_reviews(kinds);
     let version_entry = groups.iter().find(|candidate| candidate.name == group)?;
     let version_entry = version_entry.versions.iter().find(|candidate| candidate.name == version)?;
-    let resources: Vec<Value> = version_entry.kinds.iter().flat_map(|kind| resources(kind)).collect();
+    let resources = version_entry.kinds.iter().flat_map(|kind| resources(kind));
+    let resources: Vec<Value> = resources.chain(version_entry.reviews.iter().copied().map(review)).collect();
     Some(json!({
         "kind": "APIResourceList",
         "apiVersion": "v1",
@@ -74,7 +85,7 @@ pub(super) fn root_paths(kinds: &[Arc<Kind>], more: &[&str]) -> Value {
     let mut paths: Vec<String> = ["/api", "/apis", "/healthz", "/livez", "/metrics"].map(String::from).into();
     paths.extend(["/openapi/v2", "/openapi/v3", "/readyz", "/version"].map(String::from));
     paths.extend(more.iter().map(|path| (*path).to_owned()));
-    for group in groups(kinds) {
+    for group in groups_with_reviews(kinds) {
         if !group.name.is_empty() {
             paths.push(format!("/apis/{}", group.name));
         }
@@ -92,7 +103,7 @@ fn api_version(group: &str, version: &str) -> String {
 
 /// Returns every group but the core group.
 fn named(kinds: &[Arc<Kind>]) -> Vec<Group<'_>> {
-    groups(kinds).into_iter().filter(|group| !group.name.is_empty()).collect()
+    groups_with_reviews(kinds).into_iter().filter(|group| !group.name.is_empty()).collect()
 }
 
 fn group_value(group: &Group<'_>) -> Value {
@@ -115,6 +126,15 @@ fn resources(kind: &Kind) -> Vec<Value> {
     });
     add_names(&mut own, kind);
     let mut entries = vec![own];
+    if kind.is_finalized() {
+        entries.push(json!({
+            "name": format!("{}/finalize", kind.resource.plural),
+            "singularName": "",
+            "namespaced": namespaced,
+            "kind": kind.resource.kind,
+            "verbs": FINALIZABLE,
+        }));
+    }
     if kind.status_subresource {
         entries.push(json!({
             "name": format!("{}/status", kind.resource.plural),
@@ -138,13 +158,23 @@ fn resources(kind: &Kind) -> Vec<Value> {
     entries
 }
 
-/// Hashes the storage version of a kind; clients compare it to detect a change.
+/// Returns the entry of a review in a resource list.
+fn review(review: Review) -> Value {
+    json!({
+        "name": review.plural(),
+        "singularName": review.kind().to_ascii_lowercase(),
+        "namespaced": false,
+        "kind": review.kind(),
+        "verbs": CREATABLE,
+    })
+}
+
+/// Hashes the storage version of a kind as an API server does: clients compare it to detect a
+/// change, also across servers.
 fn storage_version_hash(stored_as: &Resource) -> String {
-    let mut digest = Digest::default();
-    for part in [&stored_as.group, "/", &stored_as.version, "/", &stored_as.kind] {
-        digest.add(part);
-    }
-    digest.short()
+    let Resource { group, version, kind, .. } = stored_as;
+    let digest = digest(&SHA256, format!("{group}/{version}/{kind}").as_bytes());
+    STANDARD.encode(digest.as_ref().get(..STORAGE_HASH_BYTES).unwrap_or_default())
 }
 
 /// Adds short names and categories, if any.

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 pub(super) use documents::Schemas;
 
 use super::audit::{self, Actor};
-use super::auth;
+use super::auth::{self, Access};
 use super::browser;
 use super::convert::Texts;
 use super::duplicates;
@@ -26,8 +26,8 @@ use super::object_locks::ObjectLocks;
 use super::patch::{self, PatchType};
 use super::read::{self, Show};
 use super::request::{
-    FieldValidation, ONE_BY_ONE_METHODS, ObjectsRequest, Options, READ_METHODS, Refusal, Request,
-    ResourcePath, Verb,
+    FINALIZE_METHODS, FieldValidation, ONE_BY_ONE_METHODS, ObjectsRequest, Options, READ_METHODS, Refusal,
+    Request, ResourcePath, Verb,
 };
 use super::response::{self, ResponseBody};
 use super::reviews;
@@ -54,6 +54,8 @@ pub(super) struct Api<K: Storage, E> {
     pub(super) schemas: Schemas,
     /// Locks of the writes in progress.
     pub(super) locks: ObjectLocks,
+    /// The access rules, for reviews of tokens.
+    pub(super) access: Access,
     /// Memory budget for stored objects.
     pub(super) object_budget: ObjectBudget,
     /// Limit of an object's size, in bytes.
@@ -144,7 +146,8 @@ impl<K: Storage, E: Extension> Api<K, E> {
             Request::Review(review) => {
                 let (bytes, _memory) = body.read().await?;
                 let sent = media::read_body(head.content_type, &bytes)?;
-                let answer = reviews::answer(review, &self.storage.kinds(), head.actor.caller, sent);
+                let kinds = self.storage.kinds();
+                let answer = reviews::answer(review, &kinds, &self.access, head.actor.caller, sent)?;
                 let format = Accepted::read(head.accept, pretty)?.format;
                 Ok(response::text(201, format.media_type(), format.render_value(&answer)?))
             }
@@ -243,6 +246,7 @@ fn check_served(kind: &Kind, verb: Verb, path: &ResourcePath) -> Result<Part, Re
         None => Some(Part::Object),
         Some("status") if kind.status_subresource => Some(Part::Status),
         Some("scale") if kind.scale.is_some() => Some(Part::Object),
+        Some("finalize") if kind.is_finalized() => Some(Part::Finalizers),
         Some(_) => None,
     };
     let Some(part) = part.filter(|_| !misplaced) else {
@@ -253,6 +257,10 @@ fn check_served(kind: &Kind, verb: Verb, path: &ResourcePath) -> Result<Part, Re
         }
         .into());
     };
+    if part == Part::Finalizers && verb != Verb::Update {
+        let status = Status::method_not_allowed(&kind.resource, verb.as_str());
+        return Err(Refusal { status, allow: FINALIZE_METHODS });
+    }
     // Writes need a namespace in the path.
     if verb.writes() && everywhere && kind.resource.scope == Scope::Namespaced {
         let status = Status::method_not_allowed(&kind.resource, verb.as_str());
@@ -269,7 +277,7 @@ fn check_served(kind: &Kind, verb: Verb, path: &ResourcePath) -> Result<Part, Re
 fn check_writable(kind: &Kind, verb: Verb, part: Part, name: &str) -> Result<(), Refusal> {
     match (kind.writable, part) {
         (Writable::Everything, _) | (Writable::Status, Part::Status) => return Ok(()),
-        (Writable::Status, Part::Object) | (Writable::Nothing, _) => {}
+        (Writable::Status, Part::Object | Part::Finalizers) | (Writable::Nothing, _) => {}
     }
     match &kind.read_only_hint {
         Some(hint) => Err(Status::forbidden(&kind.resource, name, hint).into()),

@@ -116,7 +116,17 @@ impl Kind {
     /// have no `deletecollection`: each one takes its contents with it.
     #[must_use]
     pub(crate) fn deletes_collections(&self) -> bool {
+        self.writable == Writable::Everything && !self.is_namespace()
+    }
+
+    /// Returns whether `/finalize` is served: it replaces the finalizers in the spec of a Namespace.
+    #[must_use]
+    pub(crate) fn is_finalized(&self) -> bool {
+        self.writable == Writable::Everything && self.is_namespace()
+    }
+
+    fn is_namespace(&self) -> bool {
         let Resource { group, plural, .. } = &*self.stored_as;
-        self.writable == Writable::Everything && !(group.is_empty() && plural == "namespaces")
+        group.is_empty() && plural == "namespaces"
     }
 }

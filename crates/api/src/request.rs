@@ -10,8 +10,8 @@ use edgesync_admin::Route;
 use edgesync_object::Status;
 use edgesync_object::status::Reason;
 
-use options::options;
 pub(super) use options::{DeleteQuery, FieldValidation, Options, VersionMatch, dry_run};
+use options::{check_timeout, options};
 pub(super) use review::Review;
 pub use uri::encode;
 use uri::{parse_query, split_path};
@@ -161,6 +161,8 @@ pub(super) const ONE_BY_ONE_METHODS: &str = "GET, HEAD, POST, OPTIONS";
 pub(super) const OBJECT_METHODS: &str = "GET, HEAD, PUT, PATCH, DELETE, OPTIONS";
 /// Methods of a subresource.
 pub(super) const SUBRESOURCE_METHODS: &str = "GET, HEAD, PUT, PATCH, OPTIONS";
+/// Methods of `/finalize`.
+pub(super) const FINALIZE_METHODS: &str = "PUT, OPTIONS";
 /// Methods of a read-only path.
 pub(super) const READ_METHODS: &str = "GET, HEAD, OPTIONS";
 
@@ -202,8 +204,8 @@ impl Request {
     /// Parses a request line; `path` and `query` are percent-encoded.
     ///
     /// # Errors
-    /// 404 for an unknown path, 405 for a method that it does not allow, 400 for an invalid option,
-    /// 414 for a line that is too long.
+    /// 404 for an unknown path, 405 for a method that it does not allow, 400 for an invalid option
+    /// or timeout, 414 for a line that is too long.
     pub(super) fn parse(method: &str, path: &str, query: Option<&str>) -> Result<Self, Refusal> {
         let query = query.unwrap_or("");
         if path.len().saturating_add(query.len()) > MAX_URI {
@@ -213,13 +215,21 @@ impl Request {
         }
         let segments = split_path(method, path)?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-        if let ["edgesync", "v1", rest @ ..] = segments.as_slice() {
-            return extension(method, rest, query);
-        }
         let query = parse_query(query)?;
-        let request = match segments.as_slice() {
+        let request = Self::of(method, &segments, &query)?;
+        // As in Kubernetes, a watch has `timeoutSeconds` only.
+        let is_watch = matches!(&request, Self::Objects(request) if request.verb == Verb::Watch);
+        if !is_watch {
+            check_timeout(&query)?;
+        }
+        Ok(request)
+    }
+
+    fn of(method: &str, segments: &[&str], query: &[(String, String)]) -> Result<Self, Refusal> {
+        let request = match segments {
+            ["edgesync", "v1", rest @ ..] => return extension(method, rest, query),
             ["api", version, rest @ ..] if !rest.is_empty() => {
-                return objects(method, "", version, rest, &query);
+                return objects(method, "", version, rest, query);
             }
             ["apis", group, version, plural] if let Some(review) = Review::of(group, version, plural) => {
                 return match method {
@@ -228,13 +238,13 @@ impl Request {
                 };
             }
             ["apis", group, version, rest @ ..] if !rest.is_empty() => {
-                return objects(method, group, version, rest, &query);
+                return objects(method, group, version, rest, query);
             }
             ["version"] => Self::Version,
             ["page", rest @ ..] => Self::Page(rest.join("/")),
             ["metrics"] => Self::Metrics,
             [endpoint @ ("healthz" | "livez" | "readyz"), check @ ..] if check.len() < 2 => {
-                Self::Health(health(endpoint, check.first(), &query))
+                Self::Health(health(endpoint, check.first(), query))
             }
             ["openapi", rest @ ..] => Self::OpenApi(openapi(rest)?),
             other => Self::Discovery(discovery(other)?),
@@ -247,7 +257,7 @@ impl Request {
     }
 }
 
-fn extension(method: &str, rest: &[&str], query: &str) -> Result<Request, Refusal> {
+fn extension(method: &str, rest: &[&str], query: &[(String, String)]) -> Result<Request, Refusal> {
     if rest.is_empty() {
         return Err(Status::no_such_path().into());
     }
@@ -258,7 +268,7 @@ fn extension(method: &str, rest: &[&str], query: &str) -> Result<Request, Refusa
             _ => Err(no_such_method(READ_METHODS)),
         };
     }
-    Ok(Request::Extension { method: method.to_owned(), path, query: parse_query(query)? })
+    Ok(Request::Extension { method: method.to_owned(), path, query: query.to_vec() })
 }
 
 fn health(endpoint: &str, check: Option<&&str>, query: &[(String, String)]) -> HealthRequest {
@@ -345,6 +355,10 @@ fn objects(
         options.fields.select_name(only);
         name = None;
     }
+    let allowed = match subresource {
+        Some("finalize") if group.is_empty() && *plural == "namespaces" => FINALIZE_METHODS,
+        _ => methods(name.is_some(), subresource.is_some()),
+    };
     let verb = match (method, name.is_some()) {
         ("GET", false) if watch => Verb::Watch,
         ("GET" | "HEAD", false) => Verb::List,
@@ -354,8 +368,8 @@ fn objects(
         ("PUT", true) => Verb::Update,
         ("PATCH", true) => Verb::Patch,
         ("DELETE", true) if subresource.is_none() => Verb::Delete,
-        ("OPTIONS", _) => return Ok(Request::Methods(methods(name.is_some(), subresource.is_some()))),
-        _ => return Err(no_such_method(methods(name.is_some(), subresource.is_some()))),
+        ("OPTIONS", _) => return Ok(Request::Methods(allowed)),
+        _ => return Err(no_such_method(allowed)),
     };
     let path = ResourcePath {
         group: group.to_owned(),
@@ -425,6 +439,7 @@ mod tests {
             ("GET", "/api/v1/namespaces", "list /v1 - namespaces - -"),
             ("GET", "/api/v1/namespaces/a", "get /v1 - namespaces a -"),
             ("PUT", "/api/v1/namespaces/a/status", "update /v1 - namespaces a status"),
+            ("PUT", "/api/v1/namespaces/a/finalize", "update /v1 - namespaces a finalize"),
             ("GET", "/api/v1/pods?watch=1", "watch /v1 - pods - -"),
             ("DELETE", "/api/v1/namespaces/a/pods", "deletecollection /v1 a pods - -"),
             ("PATCH", "/api/v1/namespaces/a/pods/p", "patch /v1 a pods p -"),
@@ -448,9 +463,32 @@ mod tests {
         assert_eq!(options.continue_token, "t=");
         assert!(options.pretty);
         assert_eq!(resource("GET", "/api/v1/pods?limit=0").2, Options::default());
-        for timeout in ["", "0", "30s", "1m30s", "1.5h", "500ms"] {
+        for timeout in ["", "0", "-0", "30s", "1m30s", "1.5h", "500ms", "7%C2%B5s", "7%CE%BCs"] {
             assert_eq!(resource("GET", &format!("/api/v1/pods?timeout={timeout}")).2, Options::default());
         }
+    }
+
+    /// Clients send their own timeout with every request, not only with those on objects.
+    #[test]
+    fn timeout_is_a_duration_on_every_path_but_a_watch() {
+        for path in [
+            "/version",
+            "/healthz",
+            "/apis",
+            "/api/v1",
+            "/openapi/v3",
+            "/metrics",
+            "/edgesync/v1/resources",
+            "/edgesync/v1/nodes",
+            "/api/v1/namespaces/a/pods/p",
+        ] {
+            let refused = parse("GET", &format!("{path}?timeout=invalid")).unwrap_err().status;
+            assert_eq!(refused.code, 400, "{path}");
+            let message = &refused.message;
+            assert!(message.contains("invalid timeout specified in the request URL"), "{path}: {message}");
+            assert!(parse("GET", &format!("{path}?timeout=3m")).is_ok(), "{path}");
+        }
+        assert_eq!(line("GET", "/api/v1/pods?watch=1&timeout=invalid"), "watch /v1 - pods - -");
     }
 
     #[test]
@@ -508,6 +546,8 @@ mod tests {
         assert_eq!(code("POST", "/api"), 405);
         assert_eq!(parse("OPTIONS", "/api/v1/pods"), Ok(Request::Methods(COLLECTION_METHODS)));
         assert_eq!(parse("PUT", "/api/v1/pods").unwrap_err().allow, COLLECTION_METHODS);
+        assert_eq!(parse("OPTIONS", "/api/v1/namespaces/a/finalize"), Ok(Request::Methods(FINALIZE_METHODS)));
+        assert_eq!(parse("POST", "/api/v1/namespaces/a/finalize").unwrap_err().allow, FINALIZE_METHODS);
         assert_eq!(parse("POST", "/api/v1/nodes/a").unwrap_err().allow, OBJECT_METHODS);
         for bad in [
             "limit=-1",
@@ -520,6 +560,7 @@ mod tests {
             "timeoutSeconds=-1",
             "timeout=nonsense",
             "timeout=30",
+            "timeout=9999999999h",
             "gracePeriodSeconds=x",
             "labelSelector=%zz",
             "a=%ff",

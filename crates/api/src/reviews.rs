@@ -1,27 +1,64 @@
-//! Self-reviews: a client's identity and permissions. Pure.
+//! Reviews: identity and permissions of a client, identity behind a token. Pure.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::auth::{Caller, Role, authorize};
+use super::auth::{Access, Caller, Role, authorize};
 use super::kind::{Kind, Writable};
 use super::request::{Review, Verb};
+use edgesync_object::Status;
+use edgesync_object::status::Reason;
 
-/// Answers a review: the object that was sent, with its status.
-pub(super) fn answer(review: Review, kinds: &[Arc<Kind>], caller: &Caller, mut sent: Value) -> Value {
-    let (group, kind, status) = match review {
-        Review::Myself => ("authentication", "SelfSubjectReview", json!({ "userInfo": user(caller) })),
-        Review::Access => ("authorization", "SelfSubjectAccessReview", access(kinds, caller.role, &sent)),
-        Review::Rules => ("authorization", "SelfSubjectRulesReview", rules(kinds, caller.role)),
+/// Verb of a review.
+const CREATE: &str = "create";
+
+/// Answers a review: the object that was sent, with its status. `tokens` are the access rules of the
+/// server.
+///
+/// # Errors
+/// 403 for a review of a token without the role `admin`, 400 for one without a token.
+pub(super) fn answer(
+    review: Review,
+    kinds: &[Arc<Kind>],
+    tokens: &Access,
+    caller: &Caller,
+    mut sent: Value,
+) -> Result<Value, Status> {
+    let status = match review {
+        Review::Myself => json!({ "userInfo": user(caller) }),
+        Review::Token => token(tokens, caller.role, &sent)?,
+        Review::Access => access(kinds, caller.role, &sent),
+        Review::Rules => rules(kinds, caller.role),
     };
     if !sent.is_object() {
         sent = Value::Object(Map::new());
     }
-    sent["apiVersion"] = json!(format!("{group}.k8s.io/v1"));
-    sent["kind"] = json!(kind);
+    sent["apiVersion"] = json!(format!("{}/{}", review.group(), Review::VERSION));
+    sent["kind"] = json!(review.kind());
     sent["status"] = status;
-    sent
+    Ok(sent)
+}
+
+/// Checks that a role may post a review; returns the reason if not. Whoever reviews tokens can guess
+/// them, and learns the role of others.
+fn may_post(role: Role, review: Review) -> Result<(), String> {
+    if review != Review::Token || role == Role::Admin {
+        return Ok(());
+    }
+    let plural = review.plural();
+    Err(format!("cannot create {plural} with the role '{role}'; reviews of tokens need the role 'admin'"))
+}
+
+fn token(tokens: &Access, role: Role, sent: &Value) -> Result<Value, Status> {
+    may_post(role, Review::Token).map_err(|why| Status::new(Reason::Forbidden, why))?;
+    match sent.pointer("/spec/token").and_then(Value::as_str) {
+        None | Some("") => Err(Status::bad_request("spec.token: a TokenReview must have a token")),
+        Some(token) => Ok(match tokens.bearer(token) {
+            Some(bearer) => json!({ "authenticated": true, "user": user(&bearer) }),
+            None => json!({ "authenticated": false, "error": "the token is unknown or expired" }),
+        }),
+    }
 }
 
 fn user(caller: &Caller) -> Value {
@@ -46,6 +83,14 @@ fn access(kinds: &[Arc<Kind>], role: Role, sent: &Value) -> Value {
         return json!({ "allowed": allowed });
     }
     let version = word("version");
+    let review_version = if matches!(version, "" | "*") { Review::VERSION } else { version };
+    if let Some(review) = Review::of(group, review_version, plural).filter(|_| part.is_empty()) {
+        let outcome = match verb {
+            CREATE => may_post(role, review),
+            _ => Err(format!("{plural} can only be created")),
+        };
+        return access_status(outcome);
+    }
     let served = kinds.iter().find(|kind| {
         let resource = &kind.resource;
         resource.group == group
@@ -56,6 +101,10 @@ fn access(kinds: &[Arc<Kind>], role: Role, sent: &Value) -> Value {
         None => Err(format!("{plural} are not served here")),
         Some(kind) => check(kind, part, role, verb),
     };
+    access_status(outcome)
+}
+
+fn access_status(outcome: Result<(), String>) -> Value {
     match outcome {
         Ok(()) => json!({ "allowed": true }),
         Err(reason) => json!({ "allowed": false, "reason": reason }),
@@ -71,6 +120,7 @@ fn check(kind: &Kind, part: &str, role: Role, verb: &str) -> Result<(), String> 
         "" => true,
         "status" => kind.status_subresource,
         "scale" => kind.scale.is_some(),
+        "finalize" => kind.is_finalized() && verb == Verb::Update,
         _ => false,
     };
     if !served {
@@ -105,8 +155,11 @@ fn rules(kinds: &[Arc<Kind>], role: Role) -> Value {
         (!verbs.is_empty())
             .then(|| json!({ "apiGroups": [resource.group], "resources": [resource.plural], "verbs": verbs }))
     };
+    let reviews = Review::ALL.into_iter().filter(|review| may_post(role, *review).is_ok()).map(
+        |review| json!({ "apiGroups": [review.group()], "resources": [review.plural()], "verbs": [CREATE] }),
+    );
     json!({
-        "resourceRules": kinds.iter().filter_map(rule).collect::<Vec<_>>(),
+        "resourceRules": kinds.iter().filter_map(rule).chain(reviews).collect::<Vec<_>>(),
         "nonResourceRules": [{ "nonResourceURLs": ["*"], "verbs": ["get"] }],
         "incomplete": false,
     })
@@ -122,11 +175,18 @@ mod tests {
         Arc::new(Kind { writable, ..Kind::without_schema(Arc::new(resource)) })
     }
 
-    fn allowed(kinds: &[Arc<Kind>], role: Role, attributes: &Value) -> bool {
+    fn tokens() -> Access {
+        Access::tokens(vec![("local-token".to_owned(), Role::Local)], 1000)
+    }
+
+    fn answer_to(review: Review, kinds: &[Arc<Kind>], role: Role, sent: Value) -> Result<Value, u16> {
         let caller = Caller { name: "ada".into(), role };
+        answer(review, kinds, &tokens(), &caller, sent).map_err(|status| status.code)
+    }
+
+    fn allowed(kinds: &[Arc<Kind>], role: Role, attributes: &Value) -> bool {
         let sent = json!({ "spec": { "resourceAttributes": attributes } });
-        let status = &answer(Review::Access, kinds, &caller, sent)["status"];
-        status["allowed"] == true
+        answer_to(Review::Access, kinds, role, sent).unwrap()["status"]["allowed"] == true
     }
 
     #[test]
@@ -143,12 +203,8 @@ mod tests {
         assert!(!ask(Role::View, "get", "secrets") && ask(Role::Edit, "get", "secrets"));
         assert!(!ask(Role::Edit, "delete", "namespaces") && ask(Role::Admin, "delete", "namespaces"));
         assert!(ask(Role::Admin, "*", "*") && !ask(Role::Edit, "*", "*"));
-        let why = answer(
-            Review::Access,
-            &kinds,
-            &Caller { name: "ada".into(), role: Role::View },
-            json!({ "spec": { "resourceAttributes": { "verb": "get", "resource": "secrets" } } }),
-        );
+        let secrets = json!({ "spec": { "resourceAttributes": { "verb": "get", "resource": "secrets" } } });
+        let why = answer_to(Review::Access, &kinds, Role::View, secrets).unwrap();
         assert!(why["status"]["reason"].as_str().is_some_and(|why| why.contains("'edit'")), "{why}");
         assert!(!ask(Role::Admin, "use", "configmaps") && !ask(Role::Admin, "get", "widgets"));
         let log = json!({ "verb": "get", "resource": "configmaps", "subresource": "log" });
@@ -160,17 +216,54 @@ mod tests {
     #[test]
     fn caller_gets_name_role_and_rules() {
         let kinds = [kind("cm", Writable::Everything), kind("secret", Writable::Everything)];
-        let caller = Caller { name: "ada".into(), role: Role::View };
-        let myself = answer(Review::Myself, &kinds, &caller, Value::Null);
+        let myself = answer_to(Review::Myself, &kinds, Role::View, Value::Null).unwrap();
         assert_eq!(
             myself["status"]["userInfo"],
             json!({"username": "ada", "groups": ["role:view", "system:authenticated"]})
         );
         assert_eq!(myself["kind"], "SelfSubjectReview");
-        let rules = &answer(Review::Rules, &kinds, &caller, json!({}))["status"]["resourceRules"];
+        let rules = answer_to(Review::Rules, &kinds, Role::View, json!({})).unwrap();
+        let rules = rules["status"]["resourceRules"].as_array().unwrap().clone();
+        let configmaps =
+            json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]});
+        assert_eq!(rules.first(), Some(&configmaps));
+        let reviews = rules.iter().skip(1).map(|rule| rule["resources"][0].as_str().unwrap());
+        let posted = ["selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"];
+        assert_eq!(reviews.collect::<Vec<_>>(), posted);
+    }
+
+    #[test]
+    fn admin_learns_whose_a_token_is() {
+        let review =
+            |role, token: &str| answer_to(Review::Token, &[], role, json!({ "spec": { "token": token } }));
+        let known = review(Role::Admin, "local-token").unwrap();
         assert_eq!(
-            rules,
-            &json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}])
+            (&known["kind"], &known["apiVersion"]),
+            (&json!("TokenReview"), &json!("authentication.k8s.io/v1"))
         );
+        let user = json!({"username": "token", "groups": ["role:local", "system:authenticated"]});
+        assert_eq!(known["status"], json!({"authenticated": true, "user": user}));
+        for unknown in ["local-tokeN", "Bearer local-token", "x", &"x".repeat(5000)] {
+            let status = &review(Role::Admin, unknown).unwrap()["status"];
+            assert_eq!((&status["authenticated"], status.get("user")), (&json!(false), None), "{unknown}");
+        }
+        assert_eq!(review(Role::Admin, ""), Err(400));
+        assert_eq!(answer_to(Review::Token, &[], Role::Admin, Value::Null), Err(400));
+        for role in [Role::View, Role::Local, Role::Edit] {
+            assert_eq!(review(role, "local-token"), Err(403), "{role}");
+        }
+    }
+
+    #[test]
+    fn reviews_are_reviewed_like_kinds() {
+        let ask = |role, verb: &str, group: &str, plural: &str| {
+            allowed(&[], role, &json!({ "verb": verb, "group": group, "resource": plural }))
+        };
+        let authentication = "authentication.k8s.io";
+        assert!(ask(Role::View, "create", authentication, "selfsubjectreviews"));
+        assert!(!ask(Role::View, "list", authentication, "selfsubjectreviews"));
+        assert!(!ask(Role::Edit, "create", authentication, "tokenreviews"));
+        assert!(ask(Role::Admin, "create", authentication, "tokenreviews"));
+        assert!(!ask(Role::Admin, "create", "", "tokenreviews"));
     }
 }

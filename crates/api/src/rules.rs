@@ -32,7 +32,7 @@ use edgesync_object::event::is_event;
 use edgesync_object::status::Cause;
 use edgesync_object::{Object, Resource};
 
-pub(super) use complete::complete;
+pub(super) use complete::{complete, namespace_finalizers, set_namespace_finalizers};
 pub(super) use edgesync_object::event::{event_to_core, event_to_storage};
 
 /// Checks a new object; returns at most 64 causes, none if it may be created.

@@ -86,6 +86,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
                 snapshots: Arc::new(Snapshots::new(snapshots)),
                 schemas: Schemas::default(),
                 locks: ObjectLocks::default(),
+                access: access.clone(),
                 object_budget: ObjectBudget::new(limits.values_bytes, limits.body_timeout),
                 object_bytes: limits.body_bytes,
                 stopping: watch::channel(false).0,

@@ -147,7 +147,8 @@ pub trait Storage: Send + Sync + 'static {
 
 /// An open list; see [`Storage::snapshot`].
 pub trait Snapshot: Send + 'static {
-    /// Returns the version of the snapshot.
+    /// Returns the version of the snapshot: no object in it is newer, and the [`Storage::version`]
+    /// of the kind is not older.
     fn version(&self) -> u64;
 
     /// Returns one page of the objects of the kind, ordered by namespace and name.

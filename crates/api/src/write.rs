@@ -14,19 +14,21 @@ use serde_json::Value;
 
 use super::convert;
 use super::kind::Kind;
-use super::memory_budget::{ObjectBudget, Reservation, WRITE_FACTOR};
+use super::memory_budget::{ObjectBudget, READ_FACTOR, Reservation, WRITE_FACTOR};
 use super::object_locks::{ObjectLock, ObjectLocks};
 use super::patch::{self, PatchType};
 use super::request::Options;
 use super::storage::{Storage, Stored};
 use edgesync_object::status::{Cause, Reason, Result};
-use edgesync_object::{Object, Scope, Status};
+use edgesync_object::{Object, Resource, Scope, Status};
 
 pub(super) use delete::{DeleteOptions, Deleted, collection, delete};
 pub(super) use prepare::Part;
 
 /// Attempts of a write that conflicts with others.
 const ATTEMPTS: usize = 8;
+/// Maximum length of a name in a message, in characters.
+const MAX_SHOWN: usize = 64;
 /// Attempts of a generated name that is taken.
 const NAME_ATTEMPTS: usize = 8;
 
@@ -100,6 +102,7 @@ impl<K: Storage> Write<'_, K> {
     async fn store_new(&self, draft: prepare::Draft) -> Result<Written> {
         let prepare::Draft { object, warnings, .. } = draft;
         let resource = &self.kind.resource;
+        self.check_runtime_class(&object).await?;
         self.ensure_namespace(&object).await?;
         if self.options.dry_run {
             let found = self.storage.get(&self.kind.stored_as, object.namespace(), object.name()).await?;
@@ -119,6 +122,21 @@ impl<K: Storage> Write<'_, K> {
             }
             attempt += 1;
         }
+    }
+
+    /// Checks that the RuntimeClass of a Pod exists, where this kind is served, as the admission
+    /// plugin of that name does.
+    async fn check_runtime_class(&self, object: &Object) -> Result<()> {
+        let resource = &self.kind.resource;
+        let Some(class) = runtime_class(resource, object) else { return Ok(()) };
+        let Some(classes) = self.storage.kind("node.k8s.io", "v1", "runtimeclasses") else { return Ok(()) };
+        let get = || self.storage.get(&classes.stored_as, "", class);
+        if self.object_budget.read(READ_FACTOR, get).await?.is_some() {
+            return Ok(());
+        }
+        let shown: String = class.chars().take(MAX_SHOWN).collect();
+        let why = format!("pod rejected: RuntimeClass {shown:?} not found");
+        Err(Status::forbidden(resource, object.name(), &why))
     }
 
     async fn ensure_namespace(&self, object: &Object) -> Result<()> {
@@ -269,10 +287,10 @@ impl<K: Storage> Write<'_, K> {
         let (storage, expected) = (&self.kind.stored_as, old.stored.version);
         let object = match self.part {
             Part::Status => self.storage.update_status(storage, object, &old.stored).await?,
-            Part::Object if prepare::is_finished(&object) => {
+            Part::Object | Part::Finalizers if prepare::is_finished(&object) => {
                 self.storage.remove(storage, &old.stored).await?
             }
-            Part::Object => self.storage.update(storage, object, expected).await?,
+            Part::Object | Part::Finalizers => self.storage.update(storage, object, expected).await?,
         };
         Ok(Written { code, object, warnings, reservation: Some(old.reservation) })
     }
@@ -284,6 +302,12 @@ pub(super) struct Old {
     pub(super) object: Object,
     pub(super) served: Object,
     reservation: Reservation,
+}
+
+/// Returns the RuntimeClass that a Pod names.
+fn runtime_class<'a>(resource: &Resource, object: &'a Object) -> Option<&'a str> {
+    let is_pod = resource.group.is_empty() && resource.kind == "Pod";
+    object.fields().get("spec")?.get("runtimeClassName")?.as_str().filter(|_| is_pod)
 }
 
 /// Returns whether a refusal is only a conflict with another write.

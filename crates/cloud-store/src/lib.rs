@@ -224,7 +224,11 @@ impl CloudStore {
     /// # Errors
     /// [`StoreError::TooManySnapshots`], or the store's.
     pub async fn snapshot(&self) -> Result<CloudSnapshot, CloudError> {
-        CloudSnapshot::open(&self.snapshots).await
+        let snapshot = CloudSnapshot::open(&self.snapshots).await?;
+        // The writer may not have published this commit yet. A watch from here must not count as
+        // one from a version of another store.
+        self.shared.last_version.fetch_max(snapshot.version(), Ordering::AcqRel);
+        Ok(snapshot)
     }
 
     /// Registers the observer of all later changes. There can be one.

@@ -187,6 +187,17 @@ fn name_of(word: &str) -> KindName {
 }
 
 #[tokio::test]
+async fn no_snapshot_is_newer_than_the_version_of_the_store() {
+    let fixture = fixture();
+    let known = create(&fixture.store, "a").await.version;
+    // A commit of another connection is one that the store has not published.
+    let conn = rusqlite::Connection::open(&fixture.path).unwrap();
+    assert_eq!(conn.execute("UPDATE meta SET last_version = ?1", [known + 1]).unwrap(), 1);
+    let snapshot = fixture.store.snapshot().await.unwrap();
+    assert_eq!((snapshot.version(), fixture.store.version()), (known + 1, known + 1));
+}
+
+#[tokio::test]
 async fn a_new_object_gets_what_it_lacks() {
     let fixture = fixture();
     let mut given = config_map("a", &json!({"k": "v"}));

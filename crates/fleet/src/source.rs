@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use super::metrics::ClusterNumbers;
 use crate::config::ObjectSyncs;
-use edgesync_object::{NodeName, OmittedFields, Resource, ResourceVersion};
+use edgesync_object::{NodeName, OmittedFields, Resource};
 use edgesync_placement::{KindMatch, Summary, Unread};
 use edgesync_protocol::change::Uid;
-use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
+use edgesync_protocol::cloud::{Issued, Loaded, Reached, Record, RecordBatch};
 use edgesync_protocol::digest::Epoch;
 use edgesync_schema::Schema;
 
@@ -63,7 +63,7 @@ pub enum Change {
         /// The last question answered.
         question: u64,
         /// The newest version that the source has issued.
-        reached: ResourceVersion,
+        reached: Reached,
     },
     /// Desired scopes that cannot be read now; replaces the previous value. They may contain
     /// objects that were not listed.

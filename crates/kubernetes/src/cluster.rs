@@ -2,11 +2,12 @@
 //! single objects.
 //!
 //! The cluster is the store and assigns UIDs and resource versions. No other module uses the client
-//! library. May depend on [`edgesync_object`] and [`edgesync_placement`].
+//! library. May depend on [`edgesync_object`], [`edgesync_placement`] and [`edgesync_protocol`].
 
 mod access;
 mod api_discovery;
 mod catch_up;
+mod definitions;
 mod discovery;
 mod feed;
 mod informer;
@@ -19,6 +20,7 @@ mod output;
 mod plan;
 mod planner;
 mod rate_limiter;
+mod store_version;
 mod watch_run;
 mod watch_state;
 mod watches;

@@ -47,8 +47,8 @@ use super::upload::{IngestCursor, Lane, Lease, Refused, Upload};
 pub use desired::{Desired, DesiredState};
 pub use ledger::{LedgerFacts, Records};
 pub use types::{
-    CloudConfig, CloudCounters, CloudEffect, CloudNotice, CloudPhase, Issued, Loaded, ObjectState, Record,
-    RecordBatch, Refusal,
+    CloudConfig, CloudCounters, CloudEffect, CloudNotice, CloudPhase, Issued, Loaded, ObjectState, Reached,
+    Record, RecordBatch, Refusal,
 };
 pub use witness::Witnesses;
 

@@ -219,7 +219,7 @@ impl Table {
 
     fn add_object_fields(&mut self, properties: &mut BTreeMap<Arc<str>, Arc<Schema>>, depth: usize) {
         for line in [
-            " apiVersion str # Group and version that the object is written in.",
+            " apiVersion str # APIVersion defines the group and version that the object is written in.",
             " kind str # Kind of the object.",
             " metadata ObjectMeta # Name, labels, versions, owners.",
         ] {

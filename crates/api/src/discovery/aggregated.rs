@@ -4,9 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Group, STATUS_WRITABLE, Version, add_names, groups, status_verbs, verbs};
+use super::{
+    CREATABLE, FINALIZABLE, Group, STATUS_WRITABLE, Version, add_names, groups_with_reviews, status_verbs,
+    verbs,
+};
 use crate::accept::choose;
 use crate::kind::Kind;
+use crate::request::Review;
 use edgesync_object::Scope;
 
 /// The root of a discovery document.
@@ -72,7 +76,7 @@ pub(crate) fn aggregated(kinds: &[Arc<Kind>], root: Root, form: Form) -> Value {
         Form::V2 => "v2",
         Form::V2Beta1 => "v2beta1",
     };
-    let groups = groups(kinds);
+    let groups = groups_with_reviews(kinds);
     let selected = groups.iter().filter(|group| group.name.is_empty() == (root == Root::Core));
     let items: Vec<Value> = selected.map(group).collect();
     json!({
@@ -90,8 +94,20 @@ fn group(group: &Group<'_>) -> Value {
 }
 
 fn version(version: &Version<'_>) -> Value {
-    let resources: Vec<Value> = version.kinds.iter().map(|kind| resource(kind)).collect();
+    let resources = version.kinds.iter().map(|kind| resource(kind));
+    let resources: Vec<Value> = resources.chain(version.reviews.iter().copied().map(review)).collect();
     json!({ "version": version.name, "resources": resources, "freshness": "Current" })
+}
+
+fn review(review: Review) -> Value {
+    let response = json!({ "group": review.group(), "version": Review::VERSION, "kind": review.kind() });
+    json!({
+        "resource": review.plural(),
+        "responseKind": response,
+        "scope": "Cluster",
+        "singularResource": review.kind().to_ascii_lowercase(),
+        "verbs": CREATABLE,
+    })
 }
 
 fn resource(kind: &Kind) -> Value {
@@ -110,6 +126,9 @@ fn resource(kind: &Kind) -> Value {
     });
     add_names(&mut entry, kind);
     let mut parts = Vec::new();
+    if kind.is_finalized() {
+        parts.push(json!({ "subresource": "finalize", "responseKind": response, "verbs": FINALIZABLE }));
+    }
     if kind.scale.is_some() {
         let response = json!({ "group": "autoscaling", "version": "v1", "kind": "Scale" });
         parts.push(json!({ "subresource": "scale", "responseKind": response, "verbs": STATUS_WRITABLE }));

@@ -2,8 +2,6 @@
 
 use std::hash::Hasher;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 /// Digest of a document, computed in parts. Not collision-resistant: kinds are defined only by
@@ -19,11 +17,6 @@ impl Digest {
     /// Returns the digest in hexadecimal.
     pub(crate) fn hex(&self) -> String {
         format!("{:032X}", self.0.finish128().as_u128())
-    }
-
-    /// Returns half of the digest in base64.
-    pub(crate) fn short(&self) -> String {
-        STANDARD.encode(self.0.finish128().h1.to_be_bytes())
     }
 }
 

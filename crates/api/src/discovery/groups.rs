@@ -4,6 +4,10 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use crate::kind::Kind;
+use crate::request::Review;
+
+/// The group before those of the reviews, in the order of Kubernetes.
+const BEFORE_REVIEWS: &str = "events.k8s.io";
 
 /// A group with its versions, the preferred one first.
 #[derive(Debug)]
@@ -20,6 +24,8 @@ pub(crate) struct Version<'k> {
     pub(crate) name: &'k str,
     /// In the order given.
     pub(crate) kinds: Vec<&'k Arc<Kind>>,
+    /// Reviews, which have no objects.
+    pub(crate) reviews: Vec<Review>,
 }
 
 impl Version<'_> {
@@ -42,7 +48,9 @@ pub(crate) fn groups(kinds: &[Arc<Kind>]) -> Vec<Group<'_>> {
         let Some(group) = groups.get_mut(group) else { continue };
         match group.versions.iter_mut().find(|found| found.name == version) {
             Some(found) => found.kinds.push(kind),
-            None => group.versions.push(Version { name: version, kinds: vec![kind] }),
+            None => {
+                group.versions.push(Version { name: version, kinds: vec![kind], reviews: Vec::new() });
+            }
         }
     }
     for group in &mut groups {
@@ -50,6 +58,31 @@ pub(crate) fn groups(kinds: &[Arc<Kind>]) -> Vec<Group<'_>> {
             let order = |of: &Version<'_>| (!of.kinds.iter().any(|kind| kind.preferred), rank(of.name));
             order(a).cmp(&order(b)).then_with(|| a.name.cmp(b.name))
         });
+    }
+    groups
+}
+
+/// Returns the groups of kinds and of reviews.
+pub(crate) fn groups_with_reviews(kinds: &[Arc<Kind>]) -> Vec<Group<'_>> {
+    let mut groups = groups(kinds);
+    let before = groups.iter().position(|group| group.name == BEFORE_REVIEWS);
+    let mut next = before.map_or(groups.len(), |before| before + 1);
+    for review in Review::ALL {
+        let known = groups.iter().position(|group| group.name == review.group());
+        let place = known.unwrap_or_else(|| {
+            groups.insert(next, Group { name: review.group(), versions: Vec::new() });
+            next += 1;
+            next - 1
+        });
+        let Some(group) = groups.get_mut(place) else { continue };
+        match group.versions.iter_mut().find(|version| version.name == Review::VERSION) {
+            Some(version) => version.reviews.push(review),
+            None => group.versions.push(Version {
+                name: Review::VERSION,
+                kinds: Vec::new(),
+                reviews: vec![review],
+            }),
+        }
     }
     groups
 }

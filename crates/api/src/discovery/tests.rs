@@ -36,7 +36,7 @@ fn core_group_is_under_api_and_others_under_apis() {
     assert_eq!(core["serverAddressByClientCIDRs"], json!([]));
     let list = group_list(&kinds());
     let names: Vec<_> = list["groups"].as_array().unwrap().iter().map(|group| &group["name"]).collect();
-    assert_eq!(names, ["autoscaling", "example.com"]);
+    assert_eq!(names, ["autoscaling", "example.com", "authentication.k8s.io", "authorization.k8s.io"]);
     assert_eq!(core_versions(&[])["versions"], json!([]));
 }
 
@@ -91,15 +91,19 @@ fn writable_status_shows_at_the_status_only() {
 }
 
 #[test]
-fn storage_hash_is_stable_across_versions() {
+fn storage_hash_is_that_of_kubernetes() {
+    let hash = |kind: &Kind| {
+        let Resource { group, version, .. } = &*kind.resource;
+        let list = resource_list(&[Arc::new(kind.clone())], group, version).unwrap();
+        list["resources"][0]["storageVersionHash"].as_str().unwrap().to_owned()
+    };
+    let of = |group, version, name, plural| hash(&kind(group, version, name, plural, Scope::Namespaced));
+    assert_eq!(of("", "v1", "Pod", "pods"), "xPOwRZ+Yhw8=");
+    assert_eq!(of("apps", "v1", "Deployment", "deployments"), "8aSe+NMegvE=");
     let v1 = kind("example.com", "v1", "Lamp", "lamps", Scope::Namespaced);
     let v2 = kind("example.com", "v2", "Lamp", "lamps", Scope::Namespaced);
     let kept_as_v1 = Kind { stored_as: Arc::clone(&v1.stored_as), ..v2.clone() };
-    let hash = |kind: &Kind| {
-        let list = resource_list(&[Arc::new(kind.clone())], "example.com", &kind.resource.version).unwrap();
-        list["resources"][0]["storageVersionHash"].as_str().unwrap().to_owned()
-    };
-    assert_eq!(hash(&v1), "sxdnvREpw4o=");
+    assert_eq!(hash(&v1), "i8ap9xBZw08=");
     assert_eq!(hash(&kept_as_v1), hash(&v1));
     assert_ne!(hash(&v2), hash(&v1));
 }
@@ -128,7 +132,7 @@ fn aggregated_discovery_equals_the_single_documents() {
     assert_eq!(named["apiVersion"], "apidiscovery.k8s.io/v2beta1");
     assert_eq!(named["items"][0]["metadata"]["name"], "autoscaling");
     assert_eq!(named["items"][0]["versions"][0]["version"], "v2");
-    assert_eq!(named["items"].as_array().unwrap().len(), 2);
+    assert_eq!(named["items"].as_array().unwrap().len(), 4);
     assert_eq!(aggregated(&kinds(), Root::Named, Form::Plain), group_list(&kinds()));
     assert_eq!(aggregated(&[], Root::Core, Form::V2)["items"], json!([]));
 }
@@ -150,4 +154,44 @@ fn form_follows_the_accept_headers_of_real_clients() {
     assert_eq!(Form::accepted(None), Form::Plain);
     assert_eq!(Form::V2.content_type(), Some(aggregated("v2").as_str()));
     assert_eq!(Form::Plain.content_type(), None);
+}
+
+#[test]
+fn finalizers_of_namespaces_are_updated_only() {
+    let namespaces = kind("", "v1", "Namespace", "namespaces", Scope::Cluster);
+    let writable = Kind { writable: Writable::Everything, ..namespaces.clone() };
+    let list = resource_list(&[Arc::new(writable.clone())], "", "v1").unwrap();
+    let finalize = json!({
+        "name": "namespaces/finalize", "singularName": "", "namespaced": false, "kind": "Namespace",
+        "verbs": ["update"],
+    });
+    assert_eq!(list["resources"][1], finalize);
+    let core = aggregated(&[Arc::new(writable)], Root::Core, Form::V2);
+    assert_eq!(core["items"][0]["versions"][0]["resources"][0]["subresources"][0]["subresource"], "finalize");
+    let read_only = resource_list(&[Arc::new(namespaces)], "", "v1").unwrap();
+    assert_eq!(read_only["resources"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn reviews_are_discovered_without_objects() {
+    let list = resource_list(&kinds(), "authentication.k8s.io", "v1").unwrap();
+    let tokens = json!({
+        "name": "tokenreviews", "singularName": "tokenreview", "namespaced": false, "kind": "TokenReview",
+        "verbs": ["create"],
+    });
+    assert_eq!(list["resources"].as_array().unwrap().last(), Some(&tokens));
+    let group = group(&kinds(), "authorization.k8s.io").unwrap();
+    assert_eq!(group["preferredVersion"]["groupVersion"], "authorization.k8s.io/v1");
+    let events = kind("events.k8s.io", "v1", "Event", "events", Scope::Namespaced);
+    let late = kind("example.com", "v1", "Late", "lates", Scope::Namespaced);
+    let both = [events, late].map(Arc::new);
+    let named = aggregated(&both, Root::Named, Form::V2);
+    let items = named["items"].as_array().unwrap();
+    let names: Vec<_> = items.iter().map(|group| group["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "example.com"]);
+    let reviews = &items[1]["versions"][0]["resources"];
+    assert_eq!(reviews[1]["responseKind"]["kind"], "TokenReview");
+    assert_eq!((&reviews[1]["verbs"], &reviews[1]["scope"]), (&json!(["create"]), &json!("Cluster")));
+    let core = aggregated(&both, Root::Core, Form::V2);
+    assert_eq!(core["items"], json!([]));
 }

@@ -115,9 +115,14 @@ pub(super) fn paths(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
         if kind.deletes_collections() { &[CREATE, DELETE_COLLECTION] } else { &[CREATE] };
     let object = format!("{collection}/{{name}}");
     let status = format!("{object}/status");
+    let finalize = format!("{object}/finalize");
     paths.insert(collection, kind_path.path(in_path, &writable(LIST, whole)));
     let in_path = &[in_path, &["name"]].concat();
     paths.insert(object, kind_path.path(in_path, &writable(GET, &[REPLACE, PATCH, DELETE])));
+    if kind.is_finalized() {
+        let kind_path = KindPath { suffix: "Finalize", ..kind_path };
+        paths.insert(finalize, kind_path.path(in_path, &[REPLACE]));
+    }
     if kind.status_subresource {
         let kind_path = KindPath { suffix: "Status", ..kind_path };
         paths.insert(

@@ -7,6 +7,10 @@ use crate::kind::Kind;
 use edgesync_schema as schema;
 use edgesync_schema::{Schema, to_openapi};
 
+/// Description of the metadata. Conformance tests of `kubectl explain` compare its beginning, and
+/// those of `apiVersion` and `creationTimestamp`.
+const METADATA: &str = "Standard object's metadata: name, labels and the like.";
+
 /// Returns the schemas of a kind and of its list.
 pub(super) fn of_kind(kind: &Kind, dialect: Dialect) -> Map<String, Value> {
     let mut schemas = Map::new();
@@ -29,7 +33,7 @@ fn object(kind: &Kind, dialect: Dialect) -> Value {
             let properties = schema.entry("properties").or_insert_with(|| json!({}));
             if let Value::Object(properties) = properties {
                 add_type(properties);
-                let metadata = reference(dialect, "ObjectMeta", "Name, labels and the like.");
+                let metadata = reference(dialect, "ObjectMeta", METADATA);
                 properties.insert("metadata".into(), metadata);
             }
         }

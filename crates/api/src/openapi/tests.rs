@@ -169,6 +169,27 @@ fn common_fields_are_explained_for_custom_kinds() {
     }
 }
 
+/// Conformance tests of `kubectl explain` look for these texts in custom kinds.
+#[test]
+fn custom_kinds_are_explained_in_the_words_of_kubernetes() {
+    let spec = json!({"type": "object", "description": "Specification of Foo"});
+    let schema = json!({"type": "object", "description": "Foo", "properties": {"spec": spec}});
+    let foo = published(&schema, Dialect::V3);
+    let described = |pointer: &str, text: &str| {
+        let description = foo.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        assert!(description.starts_with(text), "{pointer}: {description}");
+    };
+    described("/description", "Foo");
+    described("/properties/apiVersion/description", "APIVersion defines");
+    described("/properties/metadata/description", "Standard object's metadata");
+    described("/properties/spec/description", "Specification of Foo");
+    let meta = schemas::shared(Dialect::V3);
+    let created = &meta[&names::meta("ObjectMeta")]["properties"]["creationTimestamp"];
+    assert!(created["description"].as_str().unwrap().starts_with("CreationTimestamp is a timestamp"));
+    let empty = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    assert_eq!(published(&empty, Dialect::V3).get("description"), None);
+}
+
 #[test]
 fn read_only_kinds_have_no_write_operations() {
     let document = v3("");

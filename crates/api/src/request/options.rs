@@ -6,6 +6,21 @@ use edgesync_object::{FieldSelector, Selector, Status};
 
 /// Maximum length of a field manager, in bytes.
 const MAX_MANAGER: usize = 128;
+/// Maximum length of a value in messages, in characters.
+const MAX_SHOWN: usize = 64;
+/// Units of durations in nanoseconds, as Go writes them. A unit precedes its own prefixes.
+const UNITS: [(&str, f64); 8] = [
+    ("ns", 1.0),
+    ("us", 1e3),
+    ("\u{b5}s", 1e3),
+    ("\u{3bc}s", 1e3),
+    ("ms", 1e6),
+    ("s", 1e9),
+    ("m", 60e9),
+    ("h", 3600e9),
+];
+/// Limit of durations in nanoseconds.
+const MAX_NANOSECONDS: f64 = 9_223_372_036_854_775_808.0;
 
 /// The query options that this API knows. Others are ignored, as in Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -93,10 +108,6 @@ pub(super) fn options(query: &[(String, String)]) -> Result<(Options, bool), Sta
             "fieldManager" => options.field_manager = manager(value)?,
             "fieldValidation" => options.field_validation = field_validation(value)?,
             "force" => options.force = flag(key, value)?,
-            // Client-side only: a client that stops waiting closes the connection.
-            "timeout" if !is_duration(value) => {
-                return Err(bad_option(key, value, "must be a duration such as '30s' or '1m30s'"));
-            }
             "includeObject" => options.include_object.clone_from(value),
             "gracePeriodSeconds" if !value.is_empty() => {
                 value.parse::<i64>().map_err(|_| bad_option(key, value, "must be a whole number"))?;
@@ -115,23 +126,39 @@ fn selector<S: FromStr<Err: std::fmt::Display>>(value: &str) -> Result<S, Status
     value.parse().map_err(|error: S::Err| Status::bad_request(error.to_string()))
 }
 
-/// Returns whether a text is a duration in Go's syntax.
+/// Checks the timeout that a client sends along with its request. The server does not apply it: a
+/// client that stops waiting closes the connection.
+///
+/// # Errors
+/// 400 if it is no duration.
+pub(super) fn check_timeout(query: &[(String, String)]) -> Result<(), Status> {
+    let Some((_, value)) = query.iter().find(|(key, _)| key == "timeout") else { return Ok(()) };
+    if value.is_empty() || is_duration(value) {
+        return Ok(());
+    }
+    let shown: String = value.chars().take(MAX_SHOWN).collect();
+    Err(Status::bad_request(format!(
+        "invalid timeout specified in the request URL: {shown:?} is not a duration such as '30s' or '1m30s'"
+    )))
+}
+
+/// Returns whether a text is a duration in Go's syntax, of at most 2⁶³ nanoseconds.
 fn is_duration(text: &str) -> bool {
     let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);
-    if rest.is_empty() || rest == "0" {
-        return text.is_empty() || rest == "0";
+    if rest == "0" {
+        return true;
     }
+    let mut nanoseconds = 0.0;
+    let is_empty = rest.is_empty();
     while !rest.is_empty() {
         let unit = rest.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
-        let number = rest.len() - unit.len();
-        let units = ["ns", "us", "µs", "ms", "s", "m", "h"];
-        let Some(after) = units.iter().find_map(|name| unit.strip_prefix(name)) else { return false };
-        if rest.get(..number).is_none_or(|number| number.parse::<f64>().is_err()) {
-            return false;
-        }
+        let number = rest.get(..rest.len() - unit.len()).unwrap_or_default();
+        let found = UNITS.iter().find_map(|(name, size)| Some((unit.strip_prefix(name)?, size)));
+        let (Some((after, size)), Ok(number)) = (found, number.parse::<f64>()) else { return false };
+        nanoseconds += number * size;
         rest = after;
     }
-    true
+    !is_empty && nanoseconds < MAX_NANOSECONDS
 }
 
 fn number(name: &str, value: &str) -> Result<Option<u64>, Status> {
@@ -197,6 +224,6 @@ pub(super) fn flag(name: &str, value: &str) -> Result<bool, Status> {
 }
 
 fn bad_option(name: &str, value: &str, message: &str) -> Status {
-    let shown: String = value.chars().take(64).collect();
+    let shown: String = value.chars().take(MAX_SHOWN).collect();
     Status::bad_request(format!("invalid value {shown:?} of the query parameter '{name}': {message}"))
 }

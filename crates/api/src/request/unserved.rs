@@ -28,12 +28,6 @@ const UNSERVED: &[(&str, &str, &str, &str)] = &[
     ("", "pods", "binding", "no scheduler runs here; hint: place Pods with rules of placement"),
     (
         "",
-        "namespaces",
-        "finalize",
-        "a namespace is finalized once it is empty; hint: remove the finalizers of its remaining objects",
-    ),
-    (
-        "",
         "serviceaccounts",
         "token",
         "tokens of ServiceAccounts are not issued; hint: use a client certificate of an operator",

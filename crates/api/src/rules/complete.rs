@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::access;
 use super::defaults::{self, default, object_in};
+use super::record::NAMESPACE_FINALIZER;
 use super::{map, text};
 use edgesync_object::{Object, Resource};
 
@@ -75,18 +76,26 @@ fn complete_namespace(old: Option<&Object>, object: &mut Object) {
     }
     object.set_metadata("labels", labels);
     let finalizers = match old {
-        None => Some(json!(["kubernetes"])),
-        Some(old) => map(old.fields(), "spec").get("finalizers").cloned(),
+        None => Some(json!([NAMESPACE_FINALIZER])),
+        Some(old) => namespace_finalizers(old),
     };
-    let fields = object.fields_mut();
-    if let Some(spec) = object_in(fields, "spec") {
-        match finalizers {
-            Some(finalizers) => spec.insert("finalizers".to_owned(), finalizers),
-            None => spec.remove("finalizers"),
-        };
-    }
+    set_namespace_finalizers(object, finalizers);
     if old.is_none() {
-        set_phase(fields, "Active");
+        set_phase(object.fields_mut(), "Active");
+    }
+}
+
+/// Returns the finalizers in the spec of a Namespace; `None` if there are none.
+pub(crate) fn namespace_finalizers(namespace: &Object) -> Option<Value> {
+    map(namespace.fields(), "spec").get("finalizers").cloned()
+}
+
+/// Sets the finalizers in the spec of a Namespace.
+pub(crate) fn set_namespace_finalizers(namespace: &mut Object, finalizers: Option<Value>) {
+    let Some(spec) = object_in(namespace.fields_mut(), "spec") else { return };
+    match finalizers {
+        Some(finalizers) => drop(spec.insert("finalizers".to_owned(), finalizers)),
+        None => drop(spec.remove("finalizers")),
     }
 }
 

@@ -52,6 +52,12 @@ pub(super) fn complete_pods(group: &str, kind: &str, fields: &mut Fields) {
             }
         }
     }
+    // A negative grace period is read as the shortest one.
+    if let Some(period) = spec.get_mut("terminationGracePeriodSeconds")
+        && period.as_i64().is_some_and(|seconds| seconds < 0)
+    {
+        *period = 1.into();
+    }
     for volume in objects(spec, "volumes") {
         if volume.keys().all(|name| name == "name") {
             volume.insert("emptyDir".to_owned(), json!({}));

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::causes::{Causes, Path};
-use super::{items, map, text};
+use super::{items, map, record, text};
 use edgesync_object::Resource;
 
 /// The condition under which a field is immutable.
@@ -61,6 +61,7 @@ pub(super) fn check(
     let (old_spec, new_spec) = (map(old, "spec"), map(new, "spec"));
     match (kind.group.as_str(), kind.kind.as_str()) {
         ("", "ConfigMap" | "Secret") => check_sealed(old, new, causes),
+        ("", "Namespace") => record::check_namespace_finalizer(old, new, causes),
         ("", "Service") => check_address(old_spec, new_spec, causes),
         ("", "Pod") => check_pod(old_spec, new_spec, causes),
         ("", "PersistentVolumeClaim") => check_claim(old_spec, new_spec, causes),
@@ -204,7 +205,11 @@ fn check_pod(old: &Map<String, Value>, new: &Map<String, Value>, causes: &mut Ca
     check_deadline(old, new, causes);
     let mut mutable =
         vec!["containers", "initContainers", "tolerations", "schedulingGates", "activeDeadlineSeconds"];
-    mutable.push("terminationGracePeriodSeconds");
+    let period = old.get("terminationGracePeriodSeconds").and_then(Value::as_i64);
+    if period.is_some_and(|seconds| seconds < 0) {
+        // It is 1 by now.
+        mutable.push("terminationGracePeriodSeconds");
+    }
     if text(old, "nodeName").is_empty() {
         mutable.push("nodeName");
     }

@@ -62,7 +62,6 @@ fn check_basics(spec: &Map<String, Value>, at: &Path, restart: &[&str], causes: 
     }
     causes.choice(at, spec, "restartPolicy", restart);
     causes.choice(at, spec, "dnsPolicy", &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"]);
-    causes.not_negative(at, spec, "terminationGracePeriodSeconds");
     causes.range(at, spec, "activeDeadlineSeconds", 1..=i64::from(i32::MAX));
     for field in ["nodeName", "serviceAccountName"] {
         let name = text(spec, field);
@@ -99,14 +98,28 @@ fn check_sysctl(name: &str) -> Result<(), Problem> {
     ))
 }
 
+/// Names of the volumes of a Pod.
+struct Volumes<'a> {
+    all: HashSet<&'a str>,
+    /// Those of type `emptyDir`, or possibly so.
+    empty_dirs: HashSet<&'a str>,
+}
+
 fn check_containers(spec: &Map<String, Value>, at: &Path, claimed: &[&str], causes: &mut Causes) {
     let mut volumes = HashSet::new();
+    let mut empty_dirs = HashSet::new();
     for (number, volume) in items(spec, "volumes") {
         let at = at.item("volumes", number);
         causes.unique_name(&at.field("name"), text(volume, "name"), &mut volumes, check_label);
         volume::check(volume, &at, causes);
+        if volume::is_empty_dir(volume) {
+            empty_dirs.insert(text(volume, "name"));
+        }
     }
     volumes.extend(claimed);
+    // An API server checks the volume of a claim with the Pod, not with the template.
+    empty_dirs.extend(claimed);
+    let volumes = Volumes { all: volumes, empty_dirs };
     let host_network = spec.get("hostNetwork").and_then(Value::as_bool).unwrap_or_default();
     let mut names = HashSet::new();
     for field in ["initContainers", "containers", "ephemeralContainers"] {
@@ -147,7 +160,7 @@ fn check_container(container: &Map<String, Value>, at: &Path, host_network: bool
     }
 }
 
-fn check_variables(container: &Map<String, Value>, at: &Path, volumes: &HashSet<&str>, causes: &mut Causes) {
+fn check_variables(container: &Map<String, Value>, at: &Path, volumes: &Volumes<'_>, causes: &mut Causes) {
     for (number, variable) in items(container, "env") {
         let name = text(variable, "name");
         let at = at.item("env", number);
@@ -159,11 +172,15 @@ fn check_variables(container: &Map<String, Value>, at: &Path, volumes: &HashSet<
         if let Some(Value::Object(file)) = map(variable, "valueFrom").get("fileKeyRef") {
             let at = at.field("valueFrom").field("fileKeyRef");
             check_volume(file, "volumeName", &at, volumes, causes);
+            let name = text(file, "volumeName");
+            if volumes.all.contains(name) && !volumes.empty_dirs.contains(name) {
+                causes.invalid(&at.field("volumeName"), name, "must be a volume of type emptyDir");
+            }
         }
     }
 }
 
-fn check_mounts(container: &Map<String, Value>, at: &Path, volumes: &HashSet<&str>, causes: &mut Causes) {
+fn check_mounts(container: &Map<String, Value>, at: &Path, volumes: &Volumes<'_>, causes: &mut Causes) {
     let mut paths = HashSet::new();
     for (number, mount) in items(container, "volumeMounts") {
         let at = at.item("volumeMounts", number);
@@ -182,13 +199,13 @@ fn check_volume(
     fields: &Map<String, Value>,
     field: &str,
     at: &Path,
-    volumes: &HashSet<&str>,
+    volumes: &Volumes<'_>,
     causes: &mut Causes,
 ) {
     let name = text(fields, field);
     if name.is_empty() {
         causes.required(&at.field(field), "must name a volume");
-    } else if !volumes.contains(name) {
+    } else if !volumes.all.contains(name) {
         let shown: String = name.chars().take(64).collect();
         causes.add(edgesync_object::status::Cause {
             reason: "FieldValueNotFound".to_owned(),

@@ -264,6 +264,59 @@ fn containers_need_names_images_and_existing_volumes() {
 }
 
 #[test]
+fn file_keys_are_read_from_an_empty_dir() {
+    let of = |volume: Value| wrong("pod", json!({"spec": with(pod_spec(), "/volumes/0", volume)}));
+    assert!(of(json!({"name": "v", "emptyDir": {"medium": "Memory"}})).is_empty());
+    for source in ["configMap", "secret", "hostPath", "projected"] {
+        let found = of(json!({"name": "v", source: {}}));
+        assert_eq!(found, ["spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName"], "{source}");
+    }
+}
+
+#[test]
+fn negative_grace_period_is_read_as_one_second() {
+    let period = |word: &str, pointer: &str, value: Value| {
+        completed(word, None, value).pointer(pointer).cloned().unwrap_or_default()
+    };
+    let spec = |seconds: i64| {
+        let mut spec = pod_spec();
+        spec["terminationGracePeriodSeconds"] = seconds.into();
+        spec
+    };
+    let pod = |seconds| json!({"metadata": {"name": "a"}, "spec": spec(seconds)});
+    let pointer = "/spec/terminationGracePeriodSeconds";
+    for (seconds, expected) in [(-1, 1), (i64::MIN, 1), (0, 0), (30, 30)] {
+        assert_eq!(period("pod", pointer, pod(seconds)), json!(expected), "{seconds}");
+    }
+    let template = json!({"metadata": {"name": "a"}, "spec": {"template": {"spec": spec(-7)}}});
+    assert_eq!(period("deploy", "/spec/template/spec/terminationGracePeriodSeconds", template), json!(1));
+    assert!(wrong("pod", completed("pod", None, pod(-1))).is_empty());
+    // Otherwise it is immutable.
+    assert_eq!(wrong_update("pod", pod(-1), pod(1)), Vec::<String>::new());
+    assert_eq!(wrong_update("pod", pod(30), pod(1)).len(), 1);
+}
+
+#[test]
+fn namespace_keeps_its_own_finalizer_until_it_is_deleted() {
+    let namespace =
+        |finalizers: Value| json!({"metadata": {"name": "a"}, "spec": {"finalizers": finalizers}});
+    let (own, both) = (namespace(json!(["kubernetes"])), namespace(json!(["kubernetes", "example.com/x"])));
+    assert!(wrong_update("ns", own.clone(), both.clone()).is_empty());
+    assert!(wrong_update("ns", both.clone(), own.clone()).is_empty());
+    assert_eq!(wrong_update("ns", both.clone(), namespace(json!([]))), ["spec.finalizers"]);
+    let terminating =
+        with(both, "/metadata", json!({"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}));
+    assert!(wrong_update("ns", terminating, namespace(json!([]))).is_empty());
+    for bad in ["x", "", "example.com/", "a b/c"] {
+        let found = wrong_update("ns", own.clone(), namespace(json!(["kubernetes", bad])));
+        assert_eq!(found, ["spec.finalizers[1]"], "{bad}");
+    }
+    // Only `/finalize` changes them.
+    let kept = completed("ns", Some(own), namespace(json!(["example.com/x"])));
+    assert_eq!(kept["spec"]["finalizers"], json!(["kubernetes"]));
+}
+
+#[test]
 fn workload_selects_its_own_pods() {
     let spec = |selector: Value| {
         json!({"spec": {"selector": selector, "replicas": 1,

@@ -1,4 +1,4 @@
-//! Volumes of a Pod: file permissions. Pure.
+//! Volumes of a Pod: types, file permissions. Pure.
 
 use serde_json::{Map, Value};
 
@@ -7,6 +7,11 @@ use super::{items, map};
 
 /// Volume sources that create files.
 const SOURCES: [&str; 4] = ["configMap", "secret", "downwardAPI", "projected"];
+
+/// Returns whether a volume is of type `emptyDir`, which is the default.
+pub(super) fn is_empty_dir(volume: &Map<String, Value>) -> bool {
+    volume.contains_key("emptyDir") || volume.keys().all(|name| name == "name")
+}
 
 pub(super) fn check(volume: &Map<String, Value>, at: &Path, causes: &mut Causes) {
     for name in SOURCES {

@@ -32,6 +32,8 @@ pub(crate) enum Part {
     Object,
     /// Only the status of the object.
     Status,
+    /// As [`Part::Object`], and the finalizers in the spec of a Namespace.
+    Finalizers,
 }
 
 impl Part {
@@ -39,7 +41,7 @@ impl Part {
     /// other fields, which another version of the rules may have accepted.
     fn concerns(self, field: &str) -> bool {
         let parts = ["status", "metadata.labels", "metadata.annotations"];
-        self == Self::Object || parts.into_iter().any(|part| is_within(field, part))
+        self != Self::Status || parts.into_iter().any(|part| is_within(field, part))
     }
 
     /// Returns the metadata written along with the status, as in Kubernetes: none for custom kinds,
@@ -127,7 +129,15 @@ pub(super) fn update<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Obje
     add_defaults(write, &mut sent);
     let mut object = select_part(write, old, convert::stored(write.kind, sent));
     keep_server_metadata(&mut object, &old.object);
-    rules::complete(&write.stored_kind.resource, Some(&old.object), &mut object);
+    let resource = &write.stored_kind.resource;
+    match write.part {
+        Part::Finalizers => {
+            let finalizers = rules::namespace_finalizers(&object);
+            rules::complete(resource, Some(&old.object), &mut object);
+            rules::set_namespace_finalizers(&mut object, finalizers);
+        }
+        Part::Object | Part::Status => rules::complete(resource, Some(&old.object), &mut object),
+    }
     let schema = write.stored_kind.schema.as_deref();
     if let Some(schema) = schema {
         schema::keep_empty(schema, old.object.fields(), object.fields_mut());
@@ -159,8 +169,10 @@ pub(super) fn apply<K: Storage>(
                 .fields_mut()
                 .retain(|field, _| matches!(&**field, "apiVersion" | "kind" | "metadata" | "status"));
         }
-        Part::Object if write.stored_kind.status_subresource => drop(applied.fields_mut().remove("status")),
-        Part::Object => {}
+        Part::Object | Part::Finalizers if write.stored_kind.status_subresource => {
+            applied.fields_mut().remove("status");
+        }
+        Part::Object | Part::Finalizers => {}
     }
     let manager_texts = ManagerTexts::of(write);
     let live = old.map(|old| &old.object);
@@ -251,7 +263,11 @@ impl ManagerTexts {
         Manager {
             name: write.manager,
             api_version: &self.api_version,
-            subresource: if write.part == Part::Status { "status" } else { "" },
+            subresource: match write.part {
+                Part::Object => "",
+                Part::Status => "status",
+                Part::Finalizers => "finalize",
+            },
             now: &self.now,
         }
     }
@@ -327,8 +343,8 @@ fn check_preconditions<K: Storage>(write: &Write<'_, K>, old: &Old, sent: &Objec
 /// Combines the written part of the request with the rest of the current object.
 fn select_part<K: Storage>(write: &Write<'_, K>, old: &Old, mut sent: Object) -> Object {
     let (mut object, status) = match write.part {
-        Part::Object if !write.stored_kind.status_subresource => return sent,
-        Part::Object => {
+        Part::Object | Part::Finalizers if !write.stored_kind.status_subresource => return sent,
+        Part::Object | Part::Finalizers => {
             sent.fields_mut().remove("status");
             (sent, old.object.fields().get("status").cloned())
         }

@@ -95,14 +95,19 @@ async fn empty<K: Storage>(
 /// Removes the finalizer in the spec of a namespace, which deletes it if no other remains.
 async fn release<K: Storage>(storage: &K, resource: &Arc<Resource>, name: &str) -> Result<()> {
     let Some(stored) = storage.get(resource, "", name).await? else { return Ok(()) };
-    let mut object = remove::parse(&stored)?;
-    if object.deletion_timestamp().is_none() {
+    let held = remove::parse(&stored)?;
+    if held.deletion_timestamp().is_none() {
         return Ok(());
     }
+    let mut object = held.clone();
     if let Some(Value::Object(spec)) = object.fields_mut().get_mut("spec")
         && let Some(Value::Array(finalizers)) = spec.get_mut("finalizers")
     {
         finalizers.retain(|finalizer| finalizer != FINALIZER);
+    }
+    if object == held && held.is_held() {
+        // By finalizers of others.
+        return Ok(());
     }
     remove::put(storage, resource, &stored, object).await
 }

@@ -207,6 +207,31 @@ async fn namespace_is_deleted_after_its_contents() {
     storage.until("the end of the namespace", |names| names == ["Namespace other"]).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn namespace_waits_for_finalizers_of_others() {
+    let storage = Memory::new();
+    let namespaces = kind("ns");
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "n", "uid": "u-n", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"finalizers": ["kubernetes", "example.com/hold"]}});
+    storage.put("ns", namespace).await;
+    put(&storage, "cm", "inside", vec![]).await;
+    let _running = run(&storage);
+    loop {
+        let held = storage.find("ns", "", "n").await.unwrap();
+        if held.fields()["spec"]["finalizers"] == json!(["example.com/hold"]) {
+            break;
+        }
+        storage.changes(&namespaces, storage.version(&namespaces)).await.unwrap();
+    }
+    assert_eq!(storage.names(), ["Namespace n"]);
+    let version = storage.version(&namespaces);
+    put(&storage, "node", "last", vec![owner("node", "missing", false)]).await;
+    storage.until("the end of the node", |names| names == ["Namespace n"]).await;
+    let writes = storage.version(&namespaces) - version;
+    assert_eq!(writes, 2, "the node only: a held namespace is not written again");
+}
+
 #[tokio::test]
 async fn namespaces_are_created_with_their_first_object() {
     let storage = Memory::new();

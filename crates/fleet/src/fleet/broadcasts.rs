@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use super::nodes::NodeId;
 use super::reconciler::Reconciler;
-use edgesync_object::{NodeName, ResourceVersion};
+use edgesync_object::NodeName;
 use edgesync_placement::{Differences, RuleId, Summary, Unread};
+use edgesync_protocol::cloud::Reached;
 
 /// A change of the source that waits until the one before it is spread.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub(super) enum QueuedChange {
     Relisted,
     /// This replica has caught up: the answered question, and the version that the source has
     /// reached.
-    CaughtUp(u64, ResourceVersion),
+    CaughtUp(u64, Reached),
     /// The scopes that cannot be read from now on.
     Unread(Vec<Unread>),
     /// The source was replaced by an older copy; its list is complete when this question is

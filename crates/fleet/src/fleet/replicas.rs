@@ -11,10 +11,10 @@ use super::requests::{Requests, Response};
 use crate::config::ObjectSyncs;
 use crate::node::Node;
 use crate::source::{Replication, Source};
-use edgesync_object::{Labels, NodeName, ResourceVersion};
+use edgesync_object::{Labels, NodeName};
 use edgesync_placement::{NodeNotes, Summary};
 use edgesync_protocol::change::Uid;
-use edgesync_protocol::cloud::{CloudPhase, Record};
+use edgesync_protocol::cloud::{CloudPhase, Reached, Record};
 use edgesync_protocol::timing::Now;
 
 /// Time for which a difference may last without an ObjectSync, in the mode that writes differences
@@ -73,7 +73,7 @@ impl Replicas {
     }
 
     /// Answers one of the waiting machines. All earlier changes have reached all machines.
-    pub(super) fn caught_up(&mut self, reconciler: &mut Reconciler, question: u64, reached: ResourceVersion) {
+    pub(super) fn caught_up(&mut self, reconciler: &mut Reconciler, question: u64, reached: Reached) {
         self.restored.take_if(|until| *until <= question);
         let Some((id, token)) = self.next_answered(question) else { return };
         let now = reconciler.now();

@@ -60,19 +60,14 @@ impl CatchUp {
         true
     }
 
-    /// Ends the round after its relist, when `newest` is the newest version delivered. Returns the
-    /// last request that it answers and the newest version that the cluster is known to have
-    /// assigned; `None` while the round waits for discovery.
-    pub(super) fn finish_round(
-        &mut self,
-        newest: &ResourceVersion,
-        now: Instant,
-    ) -> Option<(u64, ResourceVersion)> {
+    /// Ends the round after its relist. Returns the last request that it answers and the version
+    /// that the cluster had reached before; `None` while the round waits for discovery.
+    pub(super) fn finish_round(&mut self, now: Instant) -> Option<(u64, ResourceVersion)> {
         let Round { request, reached } = self.round.take_if(|round| round.reached.is_some())?;
         let reached = reached?;
         self.answered = request;
         self.not_before = now + INTERVAL;
-        Some((request, if reached.is_older_than(newest) { newest.clone() } else { reached }))
+        Some((request, reached))
     }
 }
 
@@ -87,16 +82,16 @@ mod tests {
         assert_eq!(catch_up.start_round(now), None);
         catch_up.request(2);
         assert_eq!(catch_up.start_round(now), Some(now));
-        assert_eq!(catch_up.finish_round(&5.into(), now), None, "discovery precedes the relist");
+        assert_eq!(catch_up.finish_round(now), None, "discovery precedes the relist");
         assert!(catch_up.discovered(7.into()));
         assert!(!catch_up.discovered(9.into()), "the relist has started");
         catch_up.request(3);
         assert_eq!(catch_up.start_round(now), None, "one round at a time");
-        assert_eq!(catch_up.finish_round(&5.into(), now), Some((2, 7.into())));
-        assert_eq!(catch_up.finish_round(&5.into(), now), None);
+        assert_eq!(catch_up.finish_round(now), Some((2, 7.into())));
+        assert_eq!(catch_up.finish_round(now), None);
         assert_eq!(catch_up.start_round(now), Some(now + INTERVAL));
         assert!(catch_up.discovered(8.into()));
-        assert_eq!(catch_up.finish_round(&9.into(), now), Some((3, 9.into())));
+        assert_eq!(catch_up.finish_round(now), Some((3, 8.into())));
         assert_eq!(catch_up.start_round(now), None);
     }
 

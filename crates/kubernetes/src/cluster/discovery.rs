@@ -8,8 +8,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::access::{Cluster, Unserved};
+use super::definitions::Definitions;
 use super::plan::Kinds;
-use super::watch_run::{self, Task};
+use super::store_version::Groups;
 use edgesync_object::ResourceVersion;
 
 /// Interval of discovery without a sign that the served kinds have changed.
@@ -26,7 +27,7 @@ pub(super) struct Discovery {
     next: Instant,
     /// Notified when the served kinds may have changed.
     changed_kinds: Arc<Notify>,
-    _definitions: Task,
+    definitions: Definitions,
 }
 
 struct Running {
@@ -41,14 +42,16 @@ pub(super) struct Discovered {
     /// The newest version that the cluster had assigned, read before the kinds: they include all
     /// that have objects up to it.
     pub(super) reached: ResourceVersion,
+    /// The API groups of the cluster's own store.
+    pub(super) groups: Groups,
 }
 
 impl Discovery {
     /// Schedules the first discovery at once, and watches CustomResourceDefinitions.
     pub(super) fn new(cluster: Cluster) -> Self {
         let changed_kinds = Arc::new(Notify::new());
-        let definitions = watch_run::definitions((*cluster.watch_client).clone(), Arc::clone(&changed_kinds));
-        Self { cluster, running: None, next: Instant::now(), changed_kinds, _definitions: definitions }
+        let definitions = Definitions::watch((*cluster.watch_client).clone(), Arc::clone(&changed_kinds));
+        Self { cluster, running: None, next: Instant::now(), changed_kinds, definitions }
     }
 
     /// Waits for the result of a discovery. `newest` is the newest version delivered; returns the
@@ -80,10 +83,10 @@ impl Discovery {
 
     fn start(&mut self, newest: &ResourceVersion) {
         self.next = Instant::now() + INTERVAL;
-        let cluster = self.cluster.clone();
+        let (cluster, groups) = (self.cluster.clone(), self.definitions.groups());
         let task = tokio::spawn(async move {
             let reached = cluster.reached().await?;
-            Ok(Discovered { kinds: cluster.kinds().await?, reached })
+            Ok(Discovered { kinds: cluster.kinds().await?, reached, groups: groups.await })
         });
         self.running = Some(Running { task, newest: newest.clone() });
     }

@@ -15,6 +15,7 @@ use super::object_index::{ObjectIndex, WatchId};
 use super::output::{Closed, Output};
 use super::plan::{Interest, WatchScope};
 use super::planner::Planner;
+use super::store_version::StoreVersion;
 use super::watch_run::{Failure, ObservedObject, ScopeEvent};
 use super::watches::{StateChange, Watches};
 use edgesync_object::ResourceVersion;
@@ -30,8 +31,8 @@ pub(super) struct Informer {
     index: ObjectIndex,
     catch_up: CatchUp,
     output: Output,
-    /// The newest version delivered.
-    newest: ResourceVersion,
+    /// The newest version delivered of the cluster's own store.
+    version: StoreVersion,
     /// Set when [`Item::Complete`] was sent.
     is_complete: bool,
     /// Set when problems or unread objects may differ from those sent last.
@@ -56,7 +57,7 @@ impl Informer {
             index: ObjectIndex::default(),
             catch_up: CatchUp::new(Instant::now()),
             output: Output::new(items),
-            newest: 0.into(),
+            version: StoreVersion::new(),
             is_complete: false,
             are_problems_outdated: false,
             restore_suspected,
@@ -69,7 +70,7 @@ impl Informer {
         loop {
             tokio::select! {
                 (scope, id, event) = self.watches.next() => self.handle_event(&scope, id, event).await?,
-                (found, newest) = self.discovery.next(&self.newest) => {
+                (found, newest) = self.discovery.next(self.version.newest()) => {
                     self.handle_discovery(found, &newest).await?;
                 }
                 requested = requests.changed() => match requested {
@@ -89,7 +90,7 @@ impl Informer {
         found: Result<Discovered, Unserved>,
         newest: &ResourceVersion,
     ) -> Result<(), Closed> {
-        let Discovered { kinds, reached } = match found {
+        let Discovered { kinds, reached, groups } = match found {
             Ok(discovered) => discovered,
             Err(error) => {
                 tracing::debug!(%error, "API discovery failed");
@@ -102,9 +103,10 @@ impl Informer {
             }
         };
         self.planner.set_kinds(kinds);
+        self.version.set_groups(groups);
         if reached.is_older_than(newest) {
             tracing::warn!(%reached, %newest, "cluster was restored from a backup: relisting");
-            self.newest = reached.clone();
+            self.version.reset(reached.clone());
             self.index.invalidate_versions();
             self.watches.relist_all();
             self.output.send(Item::Restored).await?;
@@ -196,9 +198,7 @@ impl Informer {
 
     /// Records the version of a new or changed object, and its interest if it is a rule.
     fn record(&mut self, object: &ObservedObject) {
-        if self.newest.is_older_than(&object.summary.version) {
-            self.newest = object.summary.version.clone();
-        }
+        self.version.record(&object.summary);
         if self.interests.set(&object.summary) {
             self.planner.invalidate();
         }
@@ -271,8 +271,9 @@ impl Informer {
     /// Completes a catch-up round, and starts the next one if requested.
     async fn catch_up(&mut self) -> Result<(), Closed> {
         if self.is_synced()
-            && let Some((question, reached)) = self.catch_up.finish_round(&self.newest, Instant::now())
+            && let Some((question, reached)) = self.catch_up.finish_round(Instant::now())
         {
+            let reached = self.version.reached(reached);
             self.output.send(Item::CaughtUp { question, reached }).await?;
         }
         if self.is_complete

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::plan::Problem;
 use super::watch_run::ObservedObject;
-use edgesync_object::ResourceVersion;
 use edgesync_placement::{Summary, Unread};
+use edgesync_protocol::cloud::Reached;
 
 /// A change of the cluster's state, in one total order.
 #[derive(Clone, Debug)]
@@ -29,9 +29,9 @@ pub enum Item {
     CaughtUp {
         /// The last request that this answers.
         question: u64,
-        /// The newest version that the cluster had assigned. A newer one stems from a lost
-        /// incarnation.
-        reached: ResourceVersion,
+        /// The newest version that the cluster's own store had assigned. A newer one stems from a
+        /// lost incarnation.
+        reached: Reached,
     },
     /// The cluster was restored from a backup: its newest version is older than one already
     /// delivered. A relist follows.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::stream::{Stream, StreamExt as _};
 use kube::Client;
 use kube::api::DynamicObject;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event, ListSemantic, watcher};
 use tokio::time::{Instant, sleep_until};
 
 use edgesync_enrollment::object_store::WatchEvent;
@@ -49,6 +49,7 @@ impl Cluster {
             label_selector: Some(selector.to_owned()),
             timeout: Some(WATCH_SECONDS),
             page_size: Some(PAGE),
+            list_semantic: ListSemantic::MostRecent,
             ..watcher::Config::default()
         };
         let (client, resource) = ((*self.watch_client).clone(), Arc::new(resource.clone()));

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use kube::api::{Api, ApiResource, DynamicObject, PartialObjectMeta, TypeMeta};
-use kube::runtime::watcher::Event;
+use kube::api::{Api, DynamicObject, TypeMeta};
+use kube::runtime::watcher::{Event, InitialListStrategy, ListSemantic};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Client, Error};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::api_discovery;
@@ -100,20 +100,27 @@ pub(super) fn start(
     number: u64,
     to: mpsc::Sender<Message>,
 ) -> Task {
-    let config = watcher::Config {
-        label_selector: (!watch.selector.is_empty()).then(|| watch.selector.to_string()),
-        field_selector: field_selector(watch),
-        timeout: Some(WATCH_SECONDS),
-        page_size: Some(PAGE),
-        // Paged lists work with every version of Kubernetes.
-        ..watcher::Config::default()
-    };
+    let config = config(watch);
     let run = Run { client, scope, resource: Arc::clone(&watch.resource), config, number, to };
     Task(tokio::spawn(async move {
         while run.follow().await.is_some() {
             tokio::time::sleep(RESTART_DELAY).await;
         }
     }))
+}
+
+fn config(watch: &Watch) -> watcher::Config {
+    watcher::Config {
+        label_selector: (!watch.selector.is_empty()).then(|| watch.selector.to_string()),
+        field_selector: field_selector(watch),
+        timeout: Some(WATCH_SECONDS),
+        page_size: Some(PAGE),
+        // Paged lists work with every version of Kubernetes.
+        initial_list_strategy: InitialListStrategy::ListWatch,
+        // A list from the cache of an API server may be older than a request to catch up.
+        list_semantic: ListSemantic::MostRecent,
+        ..watcher::Config::default()
+    }
 }
 
 /// Returns the field selector of a watch.
@@ -198,28 +205,6 @@ impl Run {
     }
 }
 
-/// Watches CustomResourceDefinitions and notifies on each change.
-pub(super) fn definitions(client: Client, changed: Arc<Notify>) -> Task {
-    let resource = ApiResource {
-        group: "apiextensions.k8s.io".to_owned(),
-        version: "v1".to_owned(),
-        api_version: "apiextensions.k8s.io/v1".to_owned(),
-        kind: "CustomResourceDefinition".to_owned(),
-        plural: "customresourcedefinitions".to_owned(),
-    };
-    let api = Api::<PartialObjectMeta<DynamicObject>>::all_with(client, &resource);
-    Task(tokio::spawn(async move {
-        let events = watcher(api, watcher::Config::default().timeout(WATCH_SECONDS));
-        let mut events = std::pin::pin!(events.default_backoff());
-        while let Some(event) = events.next().await {
-            // Without permission to list them, periodic discovery applies.
-            if matches!(event, Ok(Event::Apply(_) | Event::Delete(_) | Event::InitDone)) {
-                changed.notify_one();
-            }
-        }
-    }))
-}
-
 pub(super) fn api(client: Client, resource: &Resource, namespaces: &Namespaces) -> Api<DynamicObject> {
     let kind = api_discovery::api_resource(resource);
     match namespaces {
@@ -270,9 +255,10 @@ fn observed(resource: &Arc<Resource>, mut object: DynamicObject) -> Option<Obser
 #[cfg(test)]
 mod tests {
     use super::*;
-    use edgesync_object::kinds;
+    use edgesync_object::{Selector, kinds};
     use kube::core::Status;
     use serde_json::{Value, json};
+    use std::collections::BTreeSet;
 
     fn config_map(metadata: &Value) -> Option<ObservedObject> {
         let resource = Arc::new(kinds::by_word("cm").unwrap().resource());
@@ -296,6 +282,20 @@ mod tests {
             config_map(&json!({"name": "a", "namespace": "shop"})).is_none(),
             "without a UID it is no object"
         );
+    }
+
+    #[test]
+    fn each_list_is_the_most_recent_state() {
+        let watch = Watch {
+            resource: Arc::new(kinds::by_word("cm").unwrap().resource()),
+            selector: Selector::default(),
+            bound_only: false,
+            excluded: None,
+            origins: BTreeSet::new(),
+        };
+        let config = config(&watch);
+        assert_eq!(config.list_semantic, ListSemantic::MostRecent);
+        assert_eq!(config.initial_list_strategy, InitialListStrategy::ListWatch);
     }
 
     #[test]

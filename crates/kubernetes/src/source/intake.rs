@@ -117,7 +117,7 @@ impl Intake {
             // The new incarnation takes effect after all of its objects are known, because nodes
             // are compared with them.
             self.incarnation =
-                self.others.incarnation.begin_new_unless_changed(&self.incarnation, reached).await?;
+                self.others.incarnation.begin_new_unless_changed(&self.incarnation, &reached.version).await?;
             self.restored = None;
         }
         if let Some(item) = self.item.take() {
@@ -139,7 +139,7 @@ impl Intake {
             }
             Item::Complete => Some(Change::Complete),
             Item::CaughtUp { question, reached } => {
-                self.others.incarnation.observe(&reached);
+                self.others.incarnation.observe(&reached.version);
                 Some(Change::CaughtUp { question, reached })
             }
             Item::Restored => {

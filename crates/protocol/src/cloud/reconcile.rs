@@ -7,12 +7,12 @@ use crate::change::{ObjectRef, Uid};
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
 use crate::timing::Now;
-use edgesync_object::{Relation, ResourceVersion};
+use edgesync_object::Relation;
 
 use super::desired::{Desired, DesiredState};
 use super::guard::Verdict;
 use super::queue::Action;
-use super::{CloudEffect, CloudMachine, CloudNotice, Record};
+use super::{CloudEffect, CloudMachine, CloudNotice, Reached};
 
 /// Replaces the accepted incarnation of a node that has claimed a rollback of the store: none is
 /// accepted.
@@ -159,16 +159,10 @@ impl CloudMachine {
     ///
     /// `reached` is the newest version that the store is known to have issued; nothing lent or
     /// loaded is newer. A held version beyond it was issued by a store that is lost.
-    pub fn caught_up(
-        &mut self,
-        now: Now,
-        token: u64,
-        reached: &ResourceVersion,
-        desired: &impl DesiredState,
-    ) {
+    pub fn caught_up(&mut self, now: Now, token: u64, reached: &Reached, desired: &impl DesiredState) {
         let Some(incarnation) = self.view.catch_up(token) else { return };
-        let is_lost = |record: &Record| reached.is_older_than(&record.version);
-        if self.ledger.differences().filter_map(|(_, record)| record).any(is_lost) {
+        if self.ledger.differences().filter_map(|(_, record)| record).any(|record| reached.is_before(record))
+        {
             self.suspect_rollback();
             self.output.report_loss();
         }

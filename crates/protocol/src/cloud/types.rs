@@ -1,5 +1,6 @@
 //! Inputs and outputs of the cloud machine.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use crate::change::{ObjectRef, RejectReason, Uid};
 use crate::digest::{Epoch, Tally};
 use crate::message::Body;
 use crate::upload::{Lease, Upload};
-use edgesync_object::ResourceVersion;
+use edgesync_object::{ResourceVersion, split_api_version};
 
 /// The limits and delays of the cloud side, for one node.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +78,30 @@ pub struct Record {
     pub version: ResourceVersion,
     /// API version, kind, namespace and name of the object.
     pub object: Arc<ObjectRef>,
+}
+
+/// The newest version that a store is known to have issued.
+#[derive(Clone, Debug)]
+pub struct Reached {
+    pub version: ResourceVersion,
+    /// The API groups of the store; `None` for all. Other groups have versions of other stores,
+    /// which have no relation to this one.
+    pub groups: Option<Arc<BTreeSet<String>>>,
+}
+
+impl Reached {
+    /// Returns whether a record has a version of this store that is not issued yet.
+    pub(super) fn is_before(&self, record: &Record) -> bool {
+        let (group, _) = split_api_version(&record.object.api_version);
+        self.version.is_older_than(&record.version)
+            && self.groups.as_ref().is_none_or(|groups| groups.contains(group))
+    }
+}
+
+impl From<u64> for Reached {
+    fn from(version: u64) -> Self {
+        Self { version: version.into(), groups: None }
+    }
 }
 
 /// The body of an object, loaded for sending.

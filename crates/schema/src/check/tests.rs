@@ -123,6 +123,25 @@ fn items_of_maps_and_sets_must_be_unique() {
     assert_eq!(causes[0].message, "Duplicate value: {\"type\":\"a\"}");
 }
 
+/// Typed clients send the empty fields of a condition too.
+#[test]
+fn conditions_need_only_type_and_status() {
+    for (group, kind) in [("", "Service"), ("apiextensions.k8s.io", "CustomResourceDefinition")] {
+        let schema = builtin(group, "v1", kind).unwrap();
+        let condition = json!({"type": "A", "status": "True", "lastTransitionTime": null, "reason": ""});
+        let mut sent = object(json!({"status": {"conditions": [condition, {"type": "B"}]}}));
+        assert!(prune(&schema, &mut sent).is_empty(), "{kind}");
+        apply_defaults(&schema, &mut sent);
+        assert_eq!(sent["status"]["conditions"][0], json!({"type": "A", "status": "True"}), "{kind}");
+        let causes = validate(&schema, &object(json!({"status": sent["status"]})));
+        assert_eq!(reasons(&causes), [("status.conditions[1].status", "FieldValueRequired")], "{kind}");
+    }
+    let budget = builtin("policy", "v1", "PodDisruptionBudget").unwrap();
+    let sent = json!({"status": {"conditions": [{"type": "A", "status": "True"}]}});
+    let causes = validate(&budget, &object(sent));
+    assert_eq!(causes.len(), 3, "an API server validates these: {causes:?}");
+}
+
 #[test]
 fn problems_and_steps_are_bounded() {
     let node = builtin("", "v1", "Node").unwrap();

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::change::{RejectReason, Rejected, Uid};
 use crate::cloud::testing::{DesiredObject, DesiredObjects, NONE_UNREAD, hello_with, machine_with};
-use crate::cloud::{CloudEffect, CloudMachine, CloudPhase, Loaded, Records};
+use crate::cloud::{CloudEffect, CloudMachine, CloudPhase, Loaded, Reached, Records};
 use crate::digest::{BucketSet, Tally};
 use crate::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Item, ObjectsText, Report, Up};
 use crate::message::Body;
@@ -202,6 +202,20 @@ fn a_caught_up_replica_removes_and_sends_without_asking() {
     assert_eq!(rig.sent().len(), 2);
     rig.hear("c", Some(10));
     assert_eq!((rig.sent().len(), rig.asked.len()), (3, 1));
+}
+
+#[test]
+fn versions_of_another_store_are_not_unissued() {
+    let mut rig = Rig::new(&[("a", 3)]);
+    rig.connect("1", Some("inc"), &[("a", 90)]);
+    let groups = Some(Arc::new(["apps".to_owned()].into()));
+    rig.cloud.caught_up(Now::ZERO, 0, &Reached { groups, ..50.into() }, &rig.wishes);
+    rig.run();
+    assert_eq!((rig.sent().len(), rig.went_back), (1, 0), "{:?}", rig.frames);
+    let mut own = Rig::new(&[("a", 3)]);
+    own.connect("1", Some("inc"), &[("a", 90)]);
+    own.catch_up(0, 50);
+    assert_eq!(own.went_back, 1);
 }
 
 #[test]
