@@ -9,7 +9,7 @@ use toml::de::DeValue;
 
 use super::slot::{Keys, Raw, Refusal, Slot, inline, quote};
 use super::units::{self, GIB, minutes, seconds};
-use edgesync_files::rule::{Format, Reload, Rule, Signal, Write};
+use edgesync_files::rule::{CheckUser, Format, Reload, Rule, Signal, Write};
 use edgesync_files::template::{Template, check_name};
 use edgesync_object::name;
 
@@ -68,10 +68,11 @@ impl Slot for Rules<'_> {
 
 type Value<'a> = Spanned<DeValue<'a>>;
 
-const KEYS: &str = "name, objects, to, write, format, field, keys, gather, check, reload, mode, owner, settle, after, \
+const KEYS: &str = "name, objects, to, write, format, field, keys, gather, check, check_user, reload, mode, owner, settle, after, \
                     healthy_within, timeout, overwrite, plain_text_on_disk, max_files or max_size";
 const TO: &str = "a path such as \"/etc/nginx/conf.d/{metadata.name}\"";
 const PROGRAM: &str = "a list such as [\"/usr/sbin/nginx\", \"-t\"]";
+const CHECK_USERS: &[(&str, CheckUser)] = &[("transient", CheckUser::Transient), ("root", CheckUser::Root)];
 const RELOAD: &str = "{ unit = \"nginx.service\" }, { run = [\"/usr/bin/program\"] } or { signal = \"HUP\", pid_file = \
                       \"/run/program.pid\" }";
 
@@ -94,6 +95,7 @@ fn rule(value: &Value<'_>) -> Result<Rule, Refusal> {
             "keys" => keys(value, &mut rule.keys),
             "gather" => units::flag(&mut rule.gather).set(raw),
             "check" => program(raw, &mut rule.check),
+            "check_user" => units::choice(&mut rule.check_user, CHECK_USERS).set(raw),
             "reload" => reload(value).map(|reload| rule.reload = reload),
             "mode" => units::file_mode(rule.mode.insert(0)).set(raw),
             "owner" => word(raw, &mut rule.owner),
@@ -132,6 +134,9 @@ fn rule(value: &Value<'_>) -> Result<Rule, Refusal> {
     };
     if !rule.keys.is_empty() && rule.write != Write::Keys {
         return Err(format!("{}: keys requires write = \"keys\"", rule.name).into());
+    }
+    if rule.check_user != CheckUser::Transient && rule.check.is_empty() {
+        return Err(format!("{}: check_user requires check", rule.name).into());
     }
     if rule.gather && rule.to.has_name() {
         let message = "gather requires one directory: to must not contain {metadata.name}";
@@ -263,6 +268,7 @@ mod tests {
             to = "/etc/nginx/conf.d/{metadata.name}"
             keys = { "nginx.conf" = "default.conf" }
             check = ["/usr/sbin/nginx", "-t"]
+            check_user = "root"
             reload = { unit = "nginx.service" }
             mode = "0640"
             owner = "root:nginx"
@@ -282,6 +288,7 @@ mod tests {
         assert_eq!((nginx.mode, nginx.settle), (Some(0o640), Duration::from_millis(500)));
         assert_eq!((nginx.reload.clone(), nginx.max_size), (Reload::Unit("nginx.service".into()), 1 << 20));
         assert!(nginx.text.contains("name = \"nginx\"") && !nginx.text.contains('\n'));
+        assert_eq!((nginx.check_user, certificates.check_user), (CheckUser::Root, CheckUser::Transient));
         assert_eq!(certificates.write, Write::Field("/data/tls.crt".into()));
         assert_eq!(certificates.reload, Reload::Signal(Signal::Hup, "/run/x.pid".into()));
     }
@@ -295,6 +302,8 @@ mod tests {
             ("objects.kinds = [\"Event\"]", "objects of kind 'Event' cannot be placed"),
             ("objects.kind = []", "must have kinds, namespaces"),
             ("check = [\"nginx\"]", "check must name its program by an absolute path"),
+            ("check_user = \"www-data\"", "check_user must be one of \"transient\", \"root\""),
+            ("check_user = \"root\"", "check_user requires check"),
             ("reload = { unit = \"nginx\" }", "reload must be { unit"),
             ("reload = { unit = \"--x.service\" }", "reload must be { unit"),
             ("reload = { signal = \"KILL\", pid_file = \"/x\" }", "\"HUP\""),
