@@ -34,9 +34,9 @@ use rustix::thread::{UnshareFlags, set_no_new_privs};
 use super::owner;
 use edgesync_files::Failure;
 
-/// Bytes of the sandbox's `/tmp`, with copies of candidates that only their owner may read.
+/// Size of the sandbox's `/tmp`, in bytes, with copies of candidates that not all users may read.
 const TMP_SIZE: u64 = 64 << 20;
-/// Files of the sandbox's `/tmp`: two for each candidate.
+/// Maximum number of files in the sandbox's `/tmp`: two for each candidate, and copies.
 const TMP_FILES: u64 = 64 << 10;
 /// Users without an account: systemd assigns the ids below, 65534 is `nobody`.
 const USERS: RangeInclusive<u32> = 65_520..=65_533;
