@@ -267,6 +267,8 @@ impl<'a> Executor<'a> {
             if let Some((before, seq)) = before {
                 (record, records.seq) = (before, seq);
             }
+        } else if record.owes_reload {
+            record.withhold(&mut records.seq, options.now);
         }
         records.all.insert(rule.name.clone(), record);
         records.logs.insert(rule.name.clone(), std::mem::take(&mut self.log));
