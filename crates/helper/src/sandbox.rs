@@ -44,6 +44,9 @@ const USERS: RangeInclusive<u32> = 65_520..=65_533;
 const CANDIDATES: &str = "/tmp/edgesync";
 /// List of the candidates in the sandbox: a line for each, with its destination after a tab.
 pub(super) const LIST: &str = "/tmp/edgesync/candidates";
+/// Remedy for a system that refuses the sandbox.
+const HINT: &str = "; hint: the helper needs CAP_SYS_ADMIN and a kernel with namespaces, or check_user = \"root\" \
+                    in the rule";
 /// Parents of sockets: services answer there, some of them with access to the network.
 const HIDDEN: [&str; 2] = ["/run", "/var/run"];
 /// Settings of the network namespace that permit any port and address. Nobody is reached there, but
@@ -108,9 +111,13 @@ impl<'a> Sandbox<'a> {
     pub(super) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         let start = || {
             self.enter().map_err(|error| {
-                let hint = "hint: the helper needs CAP_SYS_ADMIN and namespaces of the kernel, or check_user = \
-                            \"root\" in the rule";
-                io::Error::new(error.kind(), format!("sandbox of the check: {error}; {hint}"))
+                // Without the capability, the system call or the kind of namespace.
+                let is_refused = matches!(
+                    error.kind(),
+                    ErrorKind::PermissionDenied | ErrorKind::Unsupported | ErrorKind::InvalidInput
+                );
+                let hint = if is_refused { HINT } else { "" };
+                io::Error::new(error.kind(), format!("sandbox of the check: {error}{hint}"))
             })?;
             // Without supplementary groups, which root drops with its user.
             command.uid(self.user).gid(self.user).spawn().map_err(|error| match error.kind() {
