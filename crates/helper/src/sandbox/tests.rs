@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use rustix::thread::{CapabilitySet, CapabilitySets};
 use serde_json::{Value, json};
 
 use super::*;
@@ -196,6 +197,41 @@ fn failed_sandbox_starts_nothing_and_names_the_cause() {
     let sandbox = Sandbox::new(directory.path(), &[]).unwrap();
     let error = sandbox.spawn(&mut Command::new("/tmp/no-such-check")).unwrap_err().to_string();
     assert!(error.contains("where /tmp and /run are empty"), "{error}");
+}
+
+/// Starts a program in a sandbox from a thread with these capabilities only.
+fn spawned_with(capabilities: CapabilitySet, command: &mut Command) -> io::Result<Child> {
+    let directory = tempfile::tempdir().unwrap();
+    let with_capabilities = || {
+        let (effective, permitted) = (capabilities, capabilities);
+        let sets = CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() };
+        rustix::thread::set_capabilities(None, sets)?;
+        Sandbox::new(directory.path(), &[]).unwrap().spawn(command)
+    };
+    thread::scope(|scope| scope.spawn(with_capabilities).join().unwrap())
+}
+
+#[test]
+fn capabilities_of_the_packaged_unit_suffice() {
+    if !is_possible() {
+        return;
+    }
+    let unit = include_str!("../../../../packaging/edgesync-files.service");
+    let listed = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let listed = listed.split(' ').map(|name| name.strip_prefix("CAP_").unwrap());
+    let unit: CapabilitySet = listed.map(|name| CapabilitySet::from_name(name).unwrap()).collect();
+    let status = spawned_with(unit, &mut Command::new("/bin/true")).unwrap().wait().unwrap();
+    assert!(status.success());
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("started");
+    let mut touch = Command::new("/usr/bin/touch");
+    let less = unit.difference(CapabilitySet::SYS_ADMIN);
+    let error = spawned_with(less, touch.arg(&file)).unwrap_err().to_string();
+    assert!(
+        error.contains("create namespaces: Operation not permitted") && error.contains("hint:"),
+        "{error}"
+    );
+    assert!(!file.exists());
 }
 
 #[test]
