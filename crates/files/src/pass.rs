@@ -168,6 +168,8 @@ impl<'a, H: Effects> Pass<'a, H> {
         listed: &'a [Listed],
         options: Options,
     ) -> Self {
+        // A rule may have lost its reload.
+        record.owes_reload &= rule.reloads();
         let mut pass = Self {
             effects,
             rule,
