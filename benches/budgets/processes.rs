@@ -350,10 +350,12 @@ impl FleetSite {
         Self::start(rules, true)
     }
 
-    /// Starts a replica over a Kubernetes cluster.
+    /// Starts a replica over a Kubernetes cluster, whose ConfigMaps may name their nodes.
     pub(crate) fn over_cluster(kubeconfig: &Path) -> anyhow::Result<Self> {
-        let store =
-            format!("type = \"kubernetes\"\n[kubernetes]\nkubeconfig = \"{}\"\n", kubeconfig.display());
+        let store = format!(
+            "type = \"kubernetes\"\n[kubernetes]\nkubeconfig = \"{}\"\nlabelled = [\"ConfigMap\"]\n",
+            kubeconfig.display()
+        );
         Self::start_over(&store, "", false)
     }
 

@@ -23,6 +23,7 @@ over_each!(
     replica_with_a_dead_cluster_connection_does_no_harm,
     rejected_object_is_named_in_cluster_and_replica,
     two_thousand_objects_follow_their_labels_to_the_nodes,
+    authors_of_objects_choose_no_nodes_by_default,
 );
 
 async fn objects_reach_the_node_and_its_reports_the_cluster<K: ApiServer>() {
@@ -72,6 +73,34 @@ async fn objects_reach_the_node_and_its_reports_the_cluster<K: ApiServer>() {
     setup.records_everything(&["edge-1"], "cm").await;
     let status = setup.admin.run(&["get", "placement/all", "-n", "shop", "-o", "json"]).json();
     assert_eq!(status["status"]["nodes"], json!(1), "{status:#}");
+}
+
+/// The author of a ConfigMap in a namespace that a rule reads names a node by label and annotation.
+async fn authors_of_objects_choose_no_nodes_by_default<K: ApiServer>() {
+    let setup = Setup::<K>::over().await;
+    setup.apply(
+        "{apiVersion: edgesync.io/v1alpha1, kind: Placement, metadata: {name: one, namespace: shop}, \
+         spec: {objects: {kinds: [configmaps], names: [placed]}, nodes: {names: ['*']}}}",
+    );
+    setup.apply(
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: named, namespace: shop, labels: {edgesync.io/node: edge-1}, \
+         annotations: {edgesync.io/nodes: edge-1}}, data: {mode: fast}}",
+    );
+    let home = Site::new();
+    let mut cloud = setup.replica(&home);
+    cloud.run().await;
+    let agent = Agent::start(&setup.site, "edge-1", cloud.mqtt).await;
+    // One watch reports both, so the node would have been sent the older one before.
+    setup.apply(&config_map("placed", "fast"));
+    agent.until("the placed one is held", |status| status["objects"]["total"] == 1).await;
+    let names: Value = agent.client().get("/api/v1/configmaps").await.unwrap();
+    let names: Vec<&Value> =
+        names["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["name"]).collect();
+    assert_eq!(names, ["placed"]);
+    let mut command = Command::new(edgesync_testkit::programs::cloud());
+    command.args(["explain-placement", "edge-1", "cm/named", "-n", "shop", "--server"]).arg(&cloud.socket);
+    let text = output_text(&ended(command).await);
+    assert!(text.contains("object names the node, but kubernetes.labelled"), "{text}");
 }
 
 /// Creates an object or replaces the existing one.

@@ -3,16 +3,22 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::files::device::{Device, config_map};
+use crate::files::device::{Device, check_user, config_map};
 use edgesync_testkit::site::*;
 
 const NGINX: &str = "/usr/sbin/nginx";
+
+/// Returns the check of docs/files.md.
+fn documented_check() -> &'static str {
+    let page = include_str!("../../docs/files.md");
+    let (_, script) = page.split_once("# /usr/local/sbin/check-nginx\n").unwrap();
+    script.split_once("```").unwrap().0
+}
 
 /// Returns the served page.
 fn page(address: SocketAddr) -> Option<String> {
@@ -70,16 +76,13 @@ fn nginx(site: &Site) -> Nginx {
 fn rule(site: &Site, check: bool) -> String {
     let directory = site.path("nginx");
     let shown = directory.display();
-    let script = site.path("check-nginx");
-    // As in docs/files.md; the other paths keep it apart from an nginx of this machine.
-    let text = format!(
-        "#!/bin/sh\nconf=$(mktemp); trap 'rm -f \"$conf\"' EXIT\n\
-         printf 'pid {shown}/check.pid; events {{}} http {{ access_log off; include %s/*.conf; }}' \"$EDGESYNC_CANDIDATE\" >\"$conf\"\n\
-         {NGINX} -t -e stderr -p {shown} -c \"$conf\"\n"
-    );
-    std::fs::write(&script, text).unwrap();
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let check = if check { format!("check = [\"{}\"]\n", script.display()) } else { String::new() };
+    let check = match check {
+        true => {
+            let (script, user) = (documented_check(), check_user());
+            format!("check = ['/bin/sh', '-c', '''\n{script}''']\ncheck_user = \"{user}\"\n")
+        }
+        false => String::new(),
+    };
     format!(
         "[[files]]\nname = \"nginx\"\nobjects = {{ kinds = [\"configmaps\"], namespaces = [\"plant\"] }}\n\
          to = \"{shown}/sites/{{metadata.name}}\"\n{check}\

@@ -9,7 +9,7 @@ use toml::de::DeValue;
 use super::selection::{read_objects, table};
 use super::slot::{Keys, Raw, Refusals, Slot, inline, quote};
 use super::units::{self, GIB, minutes, seconds};
-use edgesync_files::rule::{Format, Reload, Rule, Signal, Write};
+use edgesync_files::rule::{CheckUser, Format, Reload, Rule, Signal, Write};
 use edgesync_files::template::{Template, check_name};
 use edgesync_object::name;
 
@@ -83,6 +83,7 @@ const KEYS: &[&str] = &[
     "keys",
     "gather",
     "check",
+    "check_user",
     "reload",
     "mode",
     "owner",
@@ -99,6 +100,7 @@ const RELOAD_KEYS: [&str; 4] = ["run", "unit", "signal", "pid_file"];
 const NAME: &str = "a name such as \"nginx\"";
 const TO: &str = "a path such as \"/etc/nginx/conf.d/{metadata.name}\"";
 const PROGRAM: &str = "a list such as [\"/usr/sbin/nginx\", \"-t\"]";
+const CHECK_USERS: &[(&str, CheckUser)] = &[("transient", CheckUser::Transient), ("root", CheckUser::Root)];
 const RELOAD: &str = "{ unit = \"nginx.service\" }, { run = [\"/usr/bin/program\"] } or { signal = \"HUP\", pid_file = \
                       \"/run/program.pid\" }";
 
@@ -132,6 +134,7 @@ fn rule(value: &Value<'_>) -> Result<Rule, Refusals> {
             "keys" => keys(value, &mut rule.keys),
             "gather" => units::flag(&mut rule.gather).set(raw),
             "check" => program(raw, &mut rule.check),
+            "check_user" => units::choice(&mut rule.check_user, CHECK_USERS).set(raw),
             "reload" => reload(value).map(|reload| rule.reload = reload),
             "mode" => units::file_mode(rule.mode.insert(0)).set(raw),
             "owner" => text(raw, "a word").map(|owner| rule.owner = owner),
@@ -171,6 +174,11 @@ fn rule(value: &Value<'_>) -> Result<Rule, Refusals> {
         false => Err("keys requires write = \"keys\"".to_owned()),
     };
     require(&["keys", "write", "format", "field"], keys);
+    let check_user = match rule.check_user != CheckUser::Transient && rule.check.is_empty() {
+        true => Err("check_user requires check".to_owned()),
+        false => Ok(()),
+    };
+    require(&["check", "check_user"], check_user);
     let gather = match rule.gather && rule.to.has_name() {
         true => Err("gather requires one directory: to must not contain {metadata.name}".to_owned()),
         false => Ok(()),
@@ -293,6 +301,7 @@ mod tests {
             to = "/etc/nginx/conf.d/{metadata.name}"
             keys = { "nginx.conf" = "default.conf" }
             check = ["/usr/sbin/nginx", "-t"]
+            check_user = "root"
             reload = { unit = "nginx.service" }
             mode = "0640"
             owner = "root:nginx"
@@ -312,6 +321,7 @@ mod tests {
         assert_eq!((nginx.mode, nginx.settle), (Some(0o640), Duration::from_millis(500)));
         assert_eq!((nginx.reload.clone(), nginx.max_size), (Reload::Unit("nginx.service".into()), 1 << 20));
         assert!(nginx.text.contains("name = \"nginx\"") && !nginx.text.contains('\n'));
+        assert_eq!((nginx.check_user, certificates.check_user), (CheckUser::Root, CheckUser::Transient));
         assert_eq!(certificates.write, Write::Field("/data/tls.crt".into()));
         assert_eq!(certificates.reload, Reload::Signal(Signal::Hup, "/run/x.pid".into()));
     }
@@ -325,6 +335,8 @@ mod tests {
             ("objects.kinds = [\"Event\"]", "files.objects.kinds: objects of kind 'Event' cannot be placed"),
             ("objects.kind = []", "files.objects: unknown key: \"kind\"; did you mean 'kinds'?"),
             ("check = [\"nginx\"]", "files.check: must name its program by an absolute path"),
+            ("check_user = \"www-data\"", "files.check_user: must be one of \"transient\", \"root\""),
+            ("check_user = \"root\"", "check_user requires check"),
             ("reload = { unit = \"nginx\" }", "files.reload.unit: must be a unit such as"),
             ("reload = { unit = \"--x.service\" }", "files.reload.unit: must be a unit such as"),
             ("reload = { unit = \"a.service\", signal = \"HUP\" }", "files.reload: must be { unit"),

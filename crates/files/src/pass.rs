@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::contents::{self, Desired};
-use super::record::{Change, Digest, Held, Intent, Member, Place, Record, Shape, State, Status, Wait};
+use super::record::{
+    Change, Digest, Held, Intent, Member, Place, RELOAD_OWED, Record, Shape, State, Status, Wait,
+};
 use super::rule::{Rule, Write};
 use super::steps::{describe, execute};
 use super::transaction::{Ended, Step, Transaction};
@@ -166,6 +168,8 @@ impl<'a, H: Effects> Pass<'a, H> {
         listed: &'a [Listed],
         options: Options,
     ) -> Self {
+        // A rule may have lost its reload.
+        record.owes_reload &= rule.reloads();
         let mut pass = Self {
             effects,
             rule,
@@ -229,8 +233,7 @@ impl<'a, H: Effects> Pass<'a, H> {
                 continue;
             }
             let held = self.record.places.get(path);
-            let made = |held: &&Held| held.rule == self.text && self.matches(&held.members, numbers);
-            let same = wait.is_none() && held.filter(made).is_some();
+            let same = wait.is_none() && held.is_some_and(|held| self.is_made(held, numbers));
             if same && (!self.options.look || self.is_intact(place, held.cloned())) {
                 continue;
             }
@@ -281,15 +284,18 @@ impl<'a, H: Effects> Pass<'a, H> {
     /// Applies all changes. Returns the delay in microseconds until the next attempt, if something
     /// failed.
     pub fn apply(mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Option<i64> {
-        let tasks = self.tasks(bodies);
+        let (tasks, mut unfinished) = (self.tasks(bodies), false);
         if tasks.is_empty() {
             if self.record.owes_reload && !self.record.waits.get("").is_some_and(|wait| self.waits(wait)) {
                 self.reload_only();
             }
         } else {
-            self.run(tasks);
+            unfinished = self.run(tasks);
         }
         self.mark_deleted();
+        if !unfinished || self.record.owes_reload {
+            self.settle();
+        }
         if !self.record.owes_reload {
             self.dirty |= self.record.waits.remove("").is_some();
         }
@@ -580,6 +586,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             }
         }
         self.mark_deleted();
+        self.settle();
         let committed = self.effects.commit(self.record);
         match &committed {
             Ok(()) => self.dirty = false,
@@ -611,8 +618,11 @@ impl<'a, H: Effects> Pass<'a, H> {
         listed.map(|object| Member { uid: object.uid.clone(), version: object.version.clone() }).collect()
     }
 
-    /// Returns the version of an object whose files are held.
+    /// Returns the version of an object whose files are held and were read by the program.
     fn held_version(&self, path: &str, number: usize) -> Option<String> {
+        if self.record.owes_reload {
+            return None;
+        }
         let listed = self.listed.get(number)?;
         let held = self.record.places.get(path)?;
         held.members.iter().find(|member| member.uid == listed.uid).map(|member| member.version.clone())
@@ -622,6 +632,10 @@ impl<'a, H: Effects> Pass<'a, H> {
         self.record.waits.remove(path);
         self.dirty = true;
         for number in numbers {
+            if self.record.owes_reload {
+                self.state(*number, State::NotInEffect, None, RELOAD_OWED, false);
+                continue;
+            }
             let version = self.listed.get(*number).map(|listed| listed.version.clone());
             self.state(*number, State::InEffect, version, "", false);
         }
@@ -715,27 +729,41 @@ impl<'a, H: Effects> Pass<'a, H> {
         }
     }
 
-    fn set(&mut self, uid: &str, mut status: Status) {
-        let before = self.record.objects.get(uid);
-        let reported = |status: &Status| (status.state, status.version.clone(), status.wanted.clone());
-        status.since = match before {
-            Some(before) if before.state == status.state && before.version == status.version => before.since,
-            _ => self.options.now,
-        };
-        // Another message for the same state is not reported: programs put candidate names and
-        // times into messages.
-        status.seq = match before {
-            Some(before) if reported(before) == reported(&status) => before.seq,
-            _ => {
-                *self.seq += 1;
-                *self.seq
-            }
-        };
-        if before == Some(&status) {
+    fn set(&mut self, uid: &str, status: Status) {
+        self.dirty |= self.record.set(uid, status, self.seq, self.options.now);
+    }
+
+    /// Withdraws the versions in effect while a reload is owed. Once the program has read its files,
+    /// objects whose current versions are in place are in effect.
+    fn settle(&mut self) {
+        if self.record.owes_reload {
+            self.dirty |= self.record.withhold(self.seq, self.options.now);
             return;
         }
-        self.record.objects.insert(uid.to_owned(), status);
-        self.dirty = true;
+        let (listed, places) = (self.listed, std::mem::take(&mut self.places));
+        for (path, (_, numbers)) in &places {
+            let is_current = !self.record.waits.contains_key(path)
+                && self.record.places.get(path).is_some_and(|held| self.is_made(held, numbers));
+            for number in numbers {
+                let Some(object) = listed.get(*number) else { continue };
+                let status = self.record.objects.get(&object.uid);
+                let Some(status) = status.filter(|status| status.state == State::NotInEffect).cloned() else {
+                    continue;
+                };
+                if is_current {
+                    self.state(*number, State::InEffect, Some(object.version.clone()), "", false);
+                } else {
+                    let version = self.held_version(path, *number);
+                    self.set(&object.uid, Status { version, ..status });
+                }
+            }
+        }
+        self.places = places;
+    }
+
+    /// Returns whether held files are those of the objects with these indexes, by the current rule.
+    fn is_made(&self, held: &Held, numbers: &[usize]) -> bool {
+        held.rule == self.text && self.matches(&held.members, numbers)
     }
 }
 

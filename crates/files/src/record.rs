@@ -7,6 +7,9 @@ use std::hash::Hasher as _;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
+/// Message about objects whose files the program may not have read.
+pub(super) const RELOAD_OWED: &str = "reload pending: the program may not have read the current files";
+
 /// Location of an object's files: a directory with files, or one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
@@ -221,6 +224,48 @@ impl Record {
         self.places = merged(places, delta.places);
         self.waits = merged(waits, delta.waits);
         self.objects = merged(objects, delta.objects);
+    }
+
+    /// Sets the status of an object at a time in microseconds since 1970. A status that differs in
+    /// what is reported gets the next sequence number. Returns whether it differs at all.
+    pub(crate) fn set(&mut self, uid: &str, mut status: Status, seq: &mut u64, now: i64) -> bool {
+        let before = self.objects.get(uid);
+        let reported = |status: &Status| (status.state, status.version.clone(), status.wanted.clone());
+        status.since = match before {
+            Some(before) if before.state == status.state && before.version == status.version => before.since,
+            _ => now,
+        };
+        // Another message for the same state is not reported: programs put candidate names and
+        // times into messages.
+        status.seq = match before {
+            Some(before) if reported(before) == reported(&status) => before.seq,
+            _ => {
+                *seq += 1;
+                *seq
+            }
+        };
+        let differs = before != Some(&status);
+        if differs {
+            self.objects.insert(uid.to_owned(), status);
+        }
+        differs
+    }
+
+    /// Withdraws all versions in effect, because the program may not have read the current files.
+    /// Returns whether a status has changed.
+    pub fn withhold(&mut self, seq: &mut u64, now: i64) -> bool {
+        let claims = |status: &Status| status.state == State::InEffect || status.version.is_some();
+        let claiming = self.objects.iter().filter(|(_, status)| claims(status));
+        let claiming: Vec<_> = claiming.map(|(uid, status)| (uid.clone(), status.clone())).collect();
+        for (uid, status) in &claiming {
+            let mut withheld = Status { version: None, ..status.clone() };
+            if status.state == State::InEffect {
+                withheld.state = State::NotInEffect;
+                RELOAD_OWED.clone_into(&mut withheld.message);
+            }
+            self.set(uid, withheld, seq, now);
+        }
+        !claiming.is_empty()
     }
 
     /// Returns the numbers of objects in effect, not in effect, and in conflict.

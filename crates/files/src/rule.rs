@@ -24,6 +24,8 @@ pub struct Rule {
     pub gather: bool,
     /// Command that checks candidates; none if empty.
     pub check: Vec<String>,
+    /// User as whom it runs.
+    pub check_user: CheckUser,
     /// Action after new files are in place.
     pub reload: Reload,
     /// Permission bits of the files; by kind if absent.
@@ -60,6 +62,7 @@ impl Default for Rule {
             keys: BTreeMap::new(),
             gather: false,
             check: Vec::new(),
+            check_user: CheckUser::Transient,
             reload: Reload::Nothing,
             mode: None,
             owner: String::new(),
@@ -94,6 +97,15 @@ pub enum Format {
     Yaml,
     /// JSON, with the extension `.json`.
     Json,
+}
+
+/// User as whom the check of a rule runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckUser {
+    /// A user that owns nothing and has no account, without network and write access.
+    Transient,
+    /// The user of the helper, with all its rights.
+    Root,
 }
 
 /// Action that makes a program use new files.

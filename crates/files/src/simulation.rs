@@ -388,9 +388,12 @@ fn rule_of(write: Write, check: bool, reload: bool) -> Rule {
     }
 }
 
-/// Asserts that objects reported as in effect are, and that the program has read them.
+/// Asserts that objects reported as in effect are, and that the program has read them: those in the
+/// desired version, and those in an older one. While a reload is owed there are none.
 fn check_claims(world: &World, rule: &Rule, record: &Record, history: &BTreeMap<(String, String), Object>) {
     for (uid, status) in &record.objects {
+        assert!(status.state != State::InEffect || status.version.is_some(), "{uid}: {status:?}");
+        assert!(!record.owes_reload || status.version.is_none(), "a reload is owed, {uid}: {status:?}");
         let Some(version) = &status.version else { continue };
         let Some(object) = history.get(&(uid.clone(), version.clone())) else { panic!("{uid} {version}") };
         let path = rule.to.place("n", &object.name).unwrap().path();
@@ -401,7 +404,7 @@ fn check_claims(world: &World, rule: &Rule, record: &Record, history: &BTreeMap<
             Some(&files),
             "{uid} is reported in effect in version {version}: {status:?}"
         );
-        if rule.reloads() && status.state == State::InEffect && !record.owes_reload {
+        if rule.reloads() {
             let read = world.read.as_ref().and_then(|read| read.get(&path));
             assert_eq!(read, Some(&files), "the program has not read {uid} in version {version}");
         }
@@ -549,6 +552,35 @@ fn files_stay_until_a_lost_database_is_filled() {
     assert_eq!((record.counts(), record.reloads, world.live().len()), ([1, 0, 0], 1, 1));
     let record = world.pass(&rule, &[], &Faults::default(), 3);
     assert_eq!((record.counts(), world.live().len()), ([0, 0, 0], 0));
+}
+
+#[test]
+fn revert_while_a_reload_is_owed_is_not_in_effect() {
+    let rule = rule_of(Write::Keys, false, true);
+    let object = |name: &str, version, content: &[u8]| Object {
+        name: name.to_owned(),
+        version,
+        content: content.to_vec(),
+    };
+    let mut objects = [object("a", 1, b"good"), object("b", 1, b"good")];
+    let mut world = World::default();
+    assert_eq!(world.pass(&rule, &objects, &Faults::default(), 1).counts(), [2, 0, 0]);
+    // The program reads neither the new files nor the old ones.
+    let broken = Faults { broken: true, force: true, ..Faults::default() };
+    objects[0] = object("a", 2, b"better");
+    let record = world.pass(&rule, &objects, &broken, 2);
+    assert_eq!((record.owes_reload, record.counts()), (true, [0, 2, 0]));
+    objects[0] = object("a", 3, b"good");
+    let record = world.pass(&rule, &objects, &broken, 3);
+    assert_eq!((record.owes_reload, record.counts()), (true, [0, 2, 0]));
+    assert!(record.objects.values().all(|status| status.version.is_none()), "{:?}", record.objects);
+    let seq = record.objects["uid-b"].seq;
+    let record = world.pass(&rule, &objects, &broken, 4);
+    assert_eq!(record.objects["uid-b"].seq, seq, "nothing has changed");
+    let record = world.pass(&rule, &objects, &Faults { force: true, ..Faults::default() }, 5);
+    assert_eq!((record.owes_reload, record.counts()), (false, [2, 0, 0]));
+    assert_eq!(record.objects["uid-a"].version.as_deref(), Some("3"));
+    assert_eq!(record, world.record());
 }
 
 #[test]

@@ -15,6 +15,7 @@ use edgesync_config::units::{
 };
 use edgesync_config::{BrokerUrl, Link, Log, Review, Settings};
 use edgesync_object::name;
+use edgesync_placement::Naming;
 
 pub use kubernetes::{Kubernetes, ObjectSyncs};
 pub use placement::Placement;
@@ -316,6 +317,18 @@ impl Config {
     #[must_use]
     pub(crate) fn reserved_namespace(&self) -> Option<Arc<str>> {
         (self.store.r#type == StoreType::Kubernetes).then(|| self.kubernetes.namespace.as_str().into())
+    }
+
+    /// Returns the objects that may name their own nodes. In a cluster, authors of objects are not
+    /// operators of devices; all authors of the embedded store are.
+    #[must_use]
+    pub(crate) fn naming(&self) -> Option<Naming> {
+        let Kubernetes { labelled, annotated, pods, .. } = &self.kubernetes;
+        (self.store.r#type == StoreType::Kubernetes).then(|| Naming {
+            labelled: labelled.clone(),
+            annotated: annotated.clone(),
+            pods: pods.clone(),
+        })
     }
 }
 

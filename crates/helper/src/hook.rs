@@ -1,7 +1,7 @@
 //! Execution of check and reload programs: with limits for time and output, a clean environment,
 //! and a process group that is killed at the end.
 
-use std::io::{PipeReader, Read as _};
+use std::io::{self, PipeReader, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -35,8 +35,18 @@ pub(super) fn run(
     environment: &[(&str, &str)],
     timeout: Duration,
 ) -> Result<String, Failure> {
+    run_started(words, environment, timeout, Command::spawn)
+}
+
+/// Runs a program to its end after `start` has started it; returns its output.
+pub(super) fn run_started(
+    words: &[String],
+    environment: &[(&str, &str)],
+    timeout: Duration,
+    start: impl FnOnce(&mut Command) -> io::Result<Child>,
+) -> Result<String, Failure> {
     let Some((program, arguments)) = words.split_first() else { return Ok(String::new()) };
-    let (status, output) = run_to_end(program, arguments, environment, timeout)?;
+    let (status, output) = run_to_end(program, arguments, environment, timeout, start)?;
     if status.success() {
         return Ok(output);
     }
@@ -48,9 +58,10 @@ fn run_to_end(
     arguments: &[String],
     environment: &[(&str, &str)],
     timeout: Duration,
+    start: impl FnOnce(&mut Command) -> io::Result<Child>,
 ) -> Result<(ExitStatus, String), Failure> {
-    let failed = |error: std::io::Error| Failure::new(format!("run {program}: {error}"));
-    let (output, input) = std::io::pipe().map_err(failed)?;
+    let failed = |error: io::Error| Failure::new(format!("run {program}: {error}"));
+    let (output, input) = io::pipe().map_err(failed)?;
     let collected = Arc::new(Mutex::new(Vec::new()));
     let (closes, closed) = mpsc::sync_channel(1);
     let kept = Arc::clone(&collected);
@@ -72,7 +83,7 @@ fn run_to_end(
         command.args(arguments).env_clear().env("PATH", PATH).env("LANG", "C.UTF-8");
         command.envs(environment.iter().copied()).current_dir("/").process_group(0);
         command.stdin(Stdio::null()).stdout(input.try_clone().map_err(failed)?).stderr(input);
-        command.spawn().map_err(failed)?
+        start(&mut command).map_err(failed)?
     };
     let group = Pid::from_child(&child);
     let _ = send_child.send(child);
@@ -164,7 +175,7 @@ fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure>
     let systemctl_run = |words: &[&str]| {
         let arguments: Vec<String> =
             words.iter().chain(&["--", unit]).map(|word| (*word).to_owned()).collect();
-        run_to_end(&systemctl, &arguments, &[], rule.timeout)
+        run_to_end(&systemctl, &arguments, &[], rule.timeout, Command::spawn)
     };
     let poll = || {
         let (status, output) =

@@ -4,9 +4,10 @@
 //! network and database. Read `serve` first.
 //!
 //! It executes the plans of [`edgesync_files`]: [`disk`] lays out files, `hook` runs programs,
-//! `records` persists the state. Requests are serial, so no two programs run at once. It exits when
+//! `sandbox` confines those that check files, `records` persists the state. Requests are serial, so no two programs run at once. It exits when
 //! idle, and systemd starts it on demand.
 
+mod check;
 pub mod disk;
 mod hook;
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod owner;
 #[cfg(test)]
 mod power;
 mod records;
+mod sandbox;
 mod serve;
 #[cfg(test)]
 mod served;

@@ -1,5 +1,6 @@
 //! Lookup of users and groups by name in the system's files.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 /// Numeric ids of a user and a group.
@@ -23,6 +24,17 @@ pub(super) fn find(text: &str, etc: &Path) -> Result<Owner, String> {
             .and_then(|fields| fields.get(3)?.parse().ok()),
     };
     Ok((Some(user), group))
+}
+
+/// Returns the first id with which neither a user nor a group has an account.
+pub(super) fn without_account(mut ids: RangeInclusive<u32>, etc: &Path) -> Option<u32> {
+    let read = |file: &str| std::fs::read_to_string(etc.join(file)).unwrap_or_default();
+    let accounts = [read("passwd"), read("group")];
+    let taken = |id: &u32| {
+        let number = id.to_string();
+        accounts.iter().any(|text| fields(text).any(|fields| fields.get(2) == Some(&number.as_str())))
+    };
+    ids.find(|id| !taken(id))
 }
 
 fn number(name: &str, text: &str, field: usize) -> Option<u32> {
@@ -53,5 +65,15 @@ mod tests {
         assert_eq!(found("root:nginx"), Ok((Some(0), Some(101))));
         assert_eq!(found("7:8"), Ok((Some(7), Some(8))));
         assert!(found("nobody").unwrap_err().contains("nobody") && found("root:x").is_err());
+    }
+
+    #[test]
+    fn ids_of_accounts_are_skipped() {
+        let etc = tempfile::tempdir().unwrap();
+        assert_eq!(without_account(33..=35, etc.path()), Some(33));
+        std::fs::write(etc.path().join("passwd"), "www:x:33:7::/:/bin/sh\n").unwrap();
+        std::fs::write(etc.path().join("group"), "nginx:x:34:www\n").unwrap();
+        assert_eq!(without_account(33..=35, etc.path()), Some(35));
+        assert_eq!(without_account(33..=34, etc.path()), None);
     }
 }

@@ -204,6 +204,11 @@ pub(super) struct RuleFiles {
 }
 
 impl RuleFiles {
+    /// Returns the directory of the files.
+    pub(super) fn directory(&self) -> &Path {
+        self.candidates.parent().unwrap_or(&self.candidates)
+    }
+
     /// Persists a record; replaces program output that could quote a Secret.
     pub(super) fn write_record(&self, log: &mut Log, record: &Record) -> Result<(), FileError> {
         let mut kept = Cow::Borrowed(record);

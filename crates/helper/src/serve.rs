@@ -14,12 +14,13 @@ use socket2::SockRef;
 
 use super::disk::{Disk, system_error};
 use super::records::{Log, Records, RuleFiles};
-use super::{HelperError, hook, owner, rules};
+use super::sandbox::Candidate;
+use super::{HelperError, check, hook, owner, rules};
 use edgesync_config::edge::Config;
 use edgesync_files::contents::Desired;
 use edgesync_files::list;
 use edgesync_files::pass::{Options, Pass};
-use edgesync_files::rule::Reload;
+use edgesync_files::rule::{CheckUser, Reload};
 use edgesync_files::steps::recover;
 use edgesync_files::wire::{Listed, MAX_CHANGED, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb};
 use edgesync_files::{
@@ -266,6 +267,8 @@ impl<'a> Executor<'a> {
             if let Some((before, seq)) = before {
                 (record, records.seq) = (before, seq);
             }
+        } else if record.owes_reload {
+            record.withhold(&mut records.seq, options.now);
         }
         records.all.insert(rule.name.clone(), record);
         records.logs.insert(rule.name.clone(), std::mem::take(&mut self.log));
@@ -285,6 +288,12 @@ impl<'a> Executor<'a> {
     fn begin_record(&mut self) -> Result<(), Failure> {
         self.enter(Phase::Recording)?;
         self.disk.step().map_err(|error| Failure::new(std::io::Error::from(error).to_string()))
+    }
+
+    fn candidate(&self, change: &Change) -> Candidate {
+        let (base, path) = (change.place.base.clone(), self.disk.candidate(change));
+        let below = path.strip_prefix(&base).unwrap_or(&path).trim_start_matches('/').to_owned();
+        Candidate { base, below, destination: change.place.path() }
     }
 
     fn failed_with(
@@ -332,22 +341,11 @@ impl Effects for Executor<'_> {
     fn check(&mut self, changes: &[Change]) -> Result<(), Failure> {
         self.enter(Phase::Reloading)?;
         let written = changes.iter().filter(|change| change.new.is_some());
-        let candidates: Vec<String> = written.clone().map(|change| self.disk.candidate(change)).collect();
-        let list: String = written
-            .zip(&candidates)
-            .map(|(change, candidate)| format!("{candidate}\t{}\n", change.place.path()))
-            .collect();
-        let path = self.files.candidates.display().to_string();
-        std::fs::write(&self.files.candidates, list)
-            .map_err(|error| Failure::new(format!("write {path}: {error}")))?;
-        let environment = [
-            ("EDGESYNC_RULE", self.rule.name.as_str()),
-            ("EDGESYNC_CANDIDATE", candidates.first().map_or("", String::as_str)),
-            ("EDGESYNC_CANDIDATES", path.as_str()),
-        ];
-        let checked = hook::run(&self.rule.check, &environment, self.rule.timeout).map(|_| ());
-        let _ = std::fs::remove_file(&self.files.candidates);
-        checked
+        let candidates: Vec<Candidate> = written.map(|change| self.candidate(change)).collect();
+        match self.rule.check_user {
+            CheckUser::Transient => check::in_sandbox(self.rule, &candidates, self.files.directory()),
+            CheckUser::Root => check::as_helper(self.rule, &candidates, &self.files.candidates),
+        }
     }
 
     fn swap(&mut self, change: &Change) -> Result<(), Failure> {

@@ -13,7 +13,7 @@ use super::records::{MAX_GONE, Records};
 use super::serve::Executor;
 use edgesync_config::edge::Config;
 use edgesync_files::pass::Options;
-use edgesync_files::rule::{Format, Reload, Rule, Write};
+use edgesync_files::rule::{CheckUser, Format, Reload, Rule, Write};
 use edgesync_files::template::Template;
 use edgesync_files::wire::{Listed, ReportPosition};
 use edgesync_files::{Record, State, Status};
@@ -350,7 +350,7 @@ fn check_sees_the_candidate_before_the_swap() {
     bed.pass(&rule, &[config_map(1, &json!({ "a": "good" }))], None);
     let script = "grep -q good \"$EDGESYNC_CANDIDATE/a\" || { echo unsound; exit 3; }; cut -f1 \"$EDGESYNC_CANDIDATES\"";
     let check = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
-    let rule = Rule { check, ..rule };
+    let rule = Rule { check, check_user: CheckUser::Root, ..rule };
     let (record, _) = bed.pass(&rule, &[config_map(2, &json!({ "a": "bad" }))], None);
     assert_eq!(state(&record), (State::NotInEffect, Some("1")));
     assert!(record.objects["u"].message.contains("unsound") && !record.objects["u"].rolled_back);
@@ -493,7 +493,7 @@ fn disk_contains_no_trace_of_secrets() {
     secret["metadata"]["resourceVersion"] = "2".into();
     secret["data"]["key"] = "aHVudGVyMw==".into();
     let check = script("cat $EDGESYNC_CANDIDATE/key; exit 1");
-    let (record, _) = bed.pass(&Rule { check, ..rule.clone() }, &[secret], None);
+    let (record, _) = bed.pass(&Rule { check, check_user: CheckUser::Root, ..rule.clone() }, &[secret], None);
     assert!(record.objects["u"].message.contains("hunter3") && record.output.contains("hunter3"));
     let kept: String = fs::read_dir(&bed.config.helper.state)
         .unwrap()
@@ -514,7 +514,8 @@ fn place_removed_during_the_check_is_not_in_effect() {
     let bed = Bed::new();
     let rule = bed.rule("{metadata.name}", Write::Keys);
     let check = script(&format!("rm -r {}/web", bed.base().display()));
-    let (record, _) = bed.pass(&Rule { check, ..rule }, &[config_map(1, &json!({ "a": "one" }))], None);
+    let rule = Rule { check, check_user: CheckUser::Root, ..rule };
+    let (record, _) = bed.pass(&rule, &[config_map(1, &json!({ "a": "one" }))], None);
     assert_eq!(state(&record), (State::NotInEffect, None));
 }
 
@@ -522,7 +523,7 @@ fn place_removed_during_the_check_is_not_in_effect() {
 fn new_message_of_the_same_failure_is_not_reported() {
     let bed = Bed::new();
     let check = script("date +%N; exit 1");
-    let rule = Rule { check, ..bed.rule("{metadata.name}", Write::Keys) };
+    let rule = Rule { check, check_user: CheckUser::Root, ..bed.rule("{metadata.name}", Write::Keys) };
     let objects = [config_map(1, &json!({ "a": "one" }))];
     let [one, two] = [(); 2].map(|()| bed.pass(&rule, &objects, None).0.objects["u"].clone());
     assert_eq!(one.seq, two.seq);

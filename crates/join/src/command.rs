@@ -6,6 +6,7 @@ mod device_state;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -149,7 +150,7 @@ async fn run_at(
     files::probe(&mut disk, &state.root, &state.path)?;
 
     let issued = request_identity(options, &node, now, out).await?;
-    let route = route_of(issued.membership.as_ref(), options)?;
+    let route = route_of(&state, issued.membership.as_ref(), options, out)?;
     let set = files::new_set_name();
     let directory = files::install(
         &mut disk,
@@ -213,17 +214,53 @@ impl Route {
     }
 }
 
-fn route_of(membership: Option<&Membership>, options: &JoinOptions) -> Result<Route, JoinError> {
+/// Returns the way that the cloud announces, by addresses of the configuration if it has some: an
+/// operator may have set that of a load balancer. Those of another cloud are replaced. Each
+/// difference is reported.
+fn route_of(
+    state: &DeviceState,
+    membership: Option<&Membership>,
+    options: &JoinOptions,
+    out: &mut (dyn Write + Send),
+) -> Result<Route, JoinError> {
+    let keeps = state.config.identity.cloud.as_ref().is_none_or(|cloud| *cloud == options.cloud);
     match membership {
         Some(membership) => {
             let broker = broker_of(membership, &options.cloud)?;
-            Ok(Route::Mqtt { broker, prefix: membership.prefix.clone() })
+            let configured = state.configured("link", "broker", BrokerUrl::parse);
+            let broker = choose(out, "link.broker", configured, broker, keeps);
+            // The cloud listens to its own topics only.
+            let configured = state.configured("link", "prefix", |text| Ok(text.to_owned()));
+            let prefix = choose(out, "link.prefix", configured, membership.prefix.clone(), false);
+            Ok(Route::Mqtt { broker, prefix })
         }
         None => {
+            let configured = state.configured("kubeedge", "url", CloudCoreUrl::parse);
             let usual = || CloudCoreUrl::at(&options.cloud.host);
-            Ok(Route::KubeEdge(options.cloudcore.clone().unwrap_or_else(usual)))
+            let keeps = keeps && options.cloudcore.is_none();
+            let url = options.cloudcore.clone().unwrap_or_else(usual);
+            Ok(Route::KubeEdge(choose(out, "kubeedge.url", configured, url, keeps)))
         }
     }
+}
+
+/// Chooses between the configured value of a key and that of the cloud, and reports the other one
+/// if they differ.
+fn choose<V: PartialEq + Display>(
+    out: &mut (dyn Write + Send),
+    key: &str,
+    configured: Option<V>,
+    cloud: V,
+    keeps: bool,
+) -> V {
+    let Some(configured) = configured.filter(|configured| *configured != cloud) else { return cloud };
+    if keeps {
+        let hint = "hint: remove the key and join with --force to use that of the cloud";
+        print(out, "note", &format!("{key} stays {configured}; the cloud has {cloud}; {hint}"));
+        return configured;
+    }
+    print(out, "note", &format!("{key} was {configured}, replaced by {cloud}"));
+    cloud
 }
 
 /// Requests CA, certificate and membership from the cloud; writes nothing.
@@ -389,7 +426,9 @@ fn configuration(
     // A new key is inserted right after its header, so keys are set in reverse order.
     match route {
         Route::Mqtt { broker, prefix } => {
-            settings.push(("link", "broker", settings::string(&broker.to_string())));
+            if state.configured("link", "broker", BrokerUrl::parse).as_ref() != Some(broker) {
+                settings.push(("link", "broker", settings::string(&broker.to_string())));
+            }
             settings.push(("link", "prefix", settings::string(prefix)));
             if state.config.link_type != LinkType::Mqtt {
                 settings.push(("link", "type", settings::string(LinkType::Mqtt.name())));

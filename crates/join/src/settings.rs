@@ -29,6 +29,12 @@ pub(crate) fn set_all(text: &str, settings: &[Setting<'_>]) -> Result<String, St
     Ok(edited)
 }
 
+/// Returns a string that the text sets in a section.
+pub(crate) fn get(text: &str, section: &str, key: &str) -> Option<String> {
+    let table = DeTable::parse(text).ok()?;
+    find(table.get_ref(), section, key)?.as_str().map(str::to_owned)
+}
+
 /// Sets one key, line by line.
 fn set(lines: &mut Vec<String>, (section, key, value): &Setting<'_>) {
     let end_of_line = match lines.first() {

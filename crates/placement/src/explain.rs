@@ -44,7 +44,7 @@ impl Placement {
         if self.is_reserved(object) {
             return reasons;
         }
-        if object.nodes.contains(node) {
+        if self.named(object).contains(node) {
             let pod = if object.resource.kind == "Pod" { " or spec.nodeName" } else { "" };
             reasons.push(format!(
                 "object names the node: label edgesync.io/node, annotation edgesync.io/nodes{pod}"
@@ -56,6 +56,12 @@ impl Placement {
             reasons.push("a Pod on the node references it".to_owned());
         }
         reasons
+    }
+
+    /// Returns whether an object names a node without permission to do so.
+    #[must_use]
+    pub fn ignores_name(&self, node: &NodeName, object: &Summary) -> bool {
+        object.nodes.all().contains(node) && !self.named(object).contains(node)
     }
 }
 

@@ -5,7 +5,7 @@
 //!
 //! An object is desired on a node if one of these holds:
 //! 1. it names the node: label `edgesync.io/node`, annotation `edgesync.io/nodes`, `spec.nodeName`
-//!    of a Pod;
+//!    of a Pod; and it may do so ([`Naming`]);
 //! 2. it is a ConfigMap or Secret that a Pod refers to which names the node (1);
 //! 3. a rule selects both the object and the node, and the node is known ([`Placement::set_node`]).
 //!    Rules come from the configuration or are objects themselves ([`spec`]), which can be added
@@ -23,6 +23,7 @@ mod changing;
 mod differences;
 mod explain;
 mod finding;
+mod naming;
 mod on_node;
 pub mod rules;
 mod slots;
@@ -41,12 +42,14 @@ use slots::{Id, Sets, Slot, Slots};
 pub use changing::RuleId;
 pub use differences::{Delta, Differences};
 pub use explain::Verdict;
+pub use naming::Naming;
 pub use on_node::OnNode;
 pub use slots::Placed;
 
 pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch};
 pub use summary::{
-    DELETIONS_CONFIRMED_ANNOTATION, NODE_LABEL, NODES_ANNOTATION, NodeNotes, RuleText, Summary, concerns,
+    DELETIONS_CONFIRMED_ANNOTATION, NODE_LABEL, NODES_ANNOTATION, NamedNodes, NodeNotes, RuleText, Summary,
+    concerns,
 };
 pub use unread::Unread;
 
@@ -71,6 +74,8 @@ pub struct Placement {
     counted: HashMap<Vec<usize>, usize>,
     /// A namespace whose objects are never placed.
     reserved: Option<Arc<str>>,
+    /// The objects that may name their nodes; all if `None`.
+    naming: Option<Naming>,
     /// Objects desired on a node for reasons 1 and 2.
     direct: HashMap<NodeName, BTreeSet<Id>>,
     /// Referring nodes of each referenced ConfigMap and Secret, by kind, namespace and name.
@@ -133,6 +138,18 @@ impl Placement {
     #[must_use]
     pub fn with_reserved(self, namespace: Option<Arc<str>>) -> Self {
         Self { reserved: namespace, ..self }
+    }
+
+    /// Restricts the objects that may name their own nodes; `None` permits it to all.
+    #[must_use]
+    pub fn with_naming(self, naming: Option<Naming>) -> Self {
+        Self { naming, ..self }
+    }
+
+    /// Returns the nodes that an object names and may name, in order.
+    fn named(&self, object: &Summary) -> Vec<NodeName> {
+        let nodes = self.naming.as_ref().map(|naming| naming.nodes_of(object));
+        nodes.unwrap_or_else(|| object.nodes.all()).into_iter().cloned().collect()
     }
 
     /// Returns whether an object is in the reserved namespace.
@@ -352,7 +369,7 @@ impl Placement {
     /// Inserts an object that is not in the index. Skips an object that no rule or node name places
     /// and no Pod can refer to.
     fn put_in(&mut self, object: &Summary, rules: &[usize]) -> Option<Id> {
-        let nodes: Vec<NodeName> = object.nodes.iter().cloned().collect();
+        let nodes = self.named(object);
         let target = Target::of(&object.resource);
         if rules.is_empty() && nodes.is_empty() && target.is_none() {
             return None;

@@ -39,14 +39,25 @@ pub struct Summary {
     pub labels: Labels,
     /// Further state of a Node; `None` for other kinds.
     pub notes: Option<Box<NodeNotes>>,
-    /// The nodes that the object itself names: by label, annotation, or `spec.nodeName` of a Pod.
-    pub nodes: BTreeSet<NodeName>,
+    /// The nodes that the object itself names.
+    pub nodes: NamedNodes,
     /// References of a Pod within its namespace; empty for other kinds.
     pub references: BTreeSet<Reference>,
     /// The rule of a Placement or ClusterPlacement; `None` for other kinds.
     pub rule: Option<Arc<RuleText>>,
     /// Length of its JSON text in bytes; zero if not counted.
     pub size: usize,
+}
+
+/// The nodes that an object names, by the way in which it does so. Invalid names are ignored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedNodes {
+    /// The node in [`NODE_LABEL`].
+    pub(crate) label: Option<NodeName>,
+    /// The nodes in [`NODES_ANNOTATION`], at most [`MAX_NAMED_NODES`].
+    pub(crate) annotation: BTreeSet<NodeName>,
+    /// The node in `spec.nodeName` of a Pod.
+    pub(crate) pod: Option<NodeName>,
 }
 
 /// State of a Node that the fleet uses, beside the labels assigned to it.
@@ -101,13 +112,13 @@ impl Summary {
     #[must_use]
     pub fn of(object: &Object, resource: Arc<Resource>, version: ResourceVersion) -> Self {
         let labels = object.labels();
-        let mut nodes = named_nodes(object, &labels);
+        let mut nodes = NamedNodes::of(object, &labels);
         let mut references = BTreeSet::new();
         if resource.group.is_empty()
             && resource.kind == "Pod"
             && let Some(spec) = object.fields().get("spec").and_then(Value::as_object)
         {
-            nodes.extend(NodeName::parse(string(spec, "nodeName")));
+            nodes.pod = NodeName::parse(string(spec, "nodeName")).ok();
             references = pod_references(spec);
         }
         let (labels, notes) = match is_node(&resource) {
@@ -189,17 +200,22 @@ fn condition<'n>(node: &'n Object, kind: &str) -> Option<&'n str> {
     conditions.find(|condition| condition["type"] == kind)?["status"].as_str()
 }
 
-/// Returns the nodes named by label and annotation. Invalid node names are ignored.
-fn named_nodes(object: &Object, labels: &Labels) -> BTreeSet<NodeName> {
-    let mut nodes: BTreeSet<NodeName> =
-        labels.get(NODE_LABEL).and_then(|name| NodeName::parse(name).ok()).into_iter().collect();
-    let annotations =
-        object.metadata().and_then(|metadata| metadata.get("annotations")).and_then(Value::as_object);
-    if let Some(annotations) = annotations {
-        let names = string(annotations, NODES_ANNOTATION).split(',').map(str::trim);
-        nodes.extend(names.filter_map(|name| NodeName::parse(name).ok()).take(MAX_NAMED_NODES));
+impl NamedNodes {
+    /// Returns the nodes named by label and annotation.
+    fn of(object: &Object, labels: &Labels) -> Self {
+        let label = labels.get(NODE_LABEL).and_then(|name| NodeName::parse(name).ok());
+        let annotations =
+            object.metadata().and_then(|metadata| metadata.get("annotations")).and_then(Value::as_object);
+        let names = annotations.map(|annotations| string(annotations, NODES_ANNOTATION)).unwrap_or_default();
+        let names = names.split(',').filter_map(|name| NodeName::parse(name.trim()).ok());
+        Self { label, annotation: names.take(MAX_NAMED_NODES).collect(), pod: None }
     }
-    nodes
+
+    /// Returns all named nodes, in order.
+    #[must_use]
+    pub fn all(&self) -> BTreeSet<&NodeName> {
+        self.label.iter().chain(&self.annotation).chain(&self.pod).collect()
+    }
 }
 
 fn string<'a>(map: &'a Map<String, Value>, field: &str) -> &'a str {
@@ -224,7 +240,7 @@ mod tests {
             json!({"spec": {"nodeName": "edge-1", "containers": "none",
             "volumes": [null, {"configMap": {"name": "c"}}]}}),
         );
-        assert_eq!(pod.nodes, BTreeSet::from([NodeName::parse("edge-1").unwrap()]));
+        assert_eq!(pod.nodes.all(), BTreeSet::from([&NodeName::parse("edge-1").unwrap()]));
         assert_eq!(pod.references.len(), 1);
     }
 
@@ -235,7 +251,7 @@ mod tests {
             json!({"metadata": {
             "labels": {NODE_LABEL: "a"}, "annotations": {NODES_ANNOTATION: " b, c.d ,,A/B,a"}}}),
         );
-        assert_eq!(map.nodes.iter().map(|n| &**n).collect::<Vec<_>>(), ["a", "b", "c.d"]);
-        assert!(summary("cm", json!({"spec": {"nodeName": "x"}})).nodes.is_empty());
+        assert_eq!(map.nodes.all().into_iter().map(|n| &**n).collect::<Vec<_>>(), ["a", "b", "c.d"]);
+        assert!(summary("cm", json!({"spec": {"nodeName": "x"}})).nodes.all().is_empty());
     }
 }

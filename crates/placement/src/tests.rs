@@ -259,6 +259,42 @@ fn objects_of_the_reserved_namespace_are_never_placed() {
     assert_eq!(shown(&placement.put(&elsewhere)), ["+a s@4"]);
 }
 
+/// Whether an object is observed depends on rules and on all permitted kinds, so the index decides
+/// which names count.
+#[test]
+fn objects_name_nodes_only_in_permitted_ways() {
+    let naming = Naming {
+        labelled: vec!["secrets".parse().unwrap()],
+        annotated: vec!["cm".parse().unwrap()],
+        pods: vec!["plant-*".parse().unwrap()],
+    };
+    let label = json!({"metadata": {"labels": {NODE_LABEL: "a"}}});
+    let annotation = json!({"metadata": {"annotations": {NODES_ANNOTATION: "a"}}});
+    let bound = json!({"spec": {"nodeName": "a", "volumes": [{"name": "v", "secret": {"secretName": "s"}}]}});
+    for (word, namespace, names, expected) in [
+        ("secret", "shop", &label, "+a u@1"),
+        ("secret", "shop", &annotation, ""),
+        ("cm", "shop", &label, ""),
+        ("cm", "shop", &annotation, "+a u@1"),
+        ("pod", "plant-1", &bound, "+a u@1"),
+        ("pod", "shop", &bound, ""),
+        ("pod", "plant-1", &label, ""),
+    ] {
+        let mut placement = Placement::default().with_naming(Some(naming.clone()));
+        placement.put(&summary("secret", "referred", 1, "shop", "s", &json!({})));
+        let object = summary(word, "u", 1, namespace, "x", names);
+        let case = format!("{word} in {namespace}: {names}");
+        assert_eq!(shown(&placement.put(&object)).concat(), expected, "{case}");
+        let reasons = placement.other_reasons(&node_name("a"), &object).len();
+        assert_eq!(reasons, usize::from(!expected.is_empty()), "{case}");
+        assert_eq!(placement.ignores_name(&node_name("a"), &object), expected.is_empty(), "{case}");
+    }
+    let mut none = Placement::default().with_naming(Some(Naming::default()));
+    for (word, names) in [("cm", &label), ("cm", &annotation), ("pod", &bound)] {
+        assert_eq!(shown(&none.put(&summary(word, word, 1, "shop", "x", names))), [] as [&str; 0]);
+    }
+}
+
 fn resync<const N: usize>(placement: &mut Placement, objects: [Summary; N]) -> Vec<Delta> {
     let uids = objects.iter().map(|object| object.uid.clone()).collect();
     let mut deltas: Vec<Delta> = objects.into_iter().flat_map(|object| placement.put(&object)).collect();
@@ -384,11 +420,12 @@ impl Model {
     }
 
     fn wants(&self, node: &str, object: &Summary, rules: &[PlacementRule]) -> bool {
-        let named = object.nodes.contains(node);
+        let named = object.nodes.all().iter().any(|name| ***name == *node);
         let referred = self.objects.values().any(|pod| {
             let target = Target::of(&object.resource);
             let refers = |r: &Reference| Some(r.target) == target && r.name == object.name;
-            pod.nodes.contains(node) && pod.namespace == object.namespace && pod.references.iter().any(refers)
+            let is_here = pod.nodes.all().iter().any(|name| ***name == *node);
+            is_here && pod.namespace == object.namespace && pod.references.iter().any(refers)
         });
         let ruled = self.nodes.get(node).is_some_and(|labels| {
             rules

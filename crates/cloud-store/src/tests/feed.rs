@@ -98,7 +98,7 @@ async fn the_feed_tells_what_placement_needs_and_nothing_of_records() {
         (ChangeKind::Added, created.version, &created.uid)
     );
     assert_eq!(
-        (change.object.nodes.len(), change.object.references.len(), change.object.labels.len()),
+        (change.object.nodes.all().len(), change.object.references.len(), change.object.labels.len()),
         (1, 1, 1)
     );
     assert_eq!(next_change(&mut feed).await, (ChangeKind::Deleted, "p".to_owned(), deleted.version));

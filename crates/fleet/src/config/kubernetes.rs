@@ -18,8 +18,9 @@ section! {
     namespace: String = "edgesync".to_owned(), fixed units::text(namespace, NAMESPACE, namespace_name, String::clone);
     /// File of the cache of desired objects; never empty after loading.
     cache: PathBuf = PathBuf::new(), fixed units::path_or_derived(cache);
-    /// Kinds whose objects may name their node with the label.
-    labelled: Vec<KindMatch> = vec![config_maps()], fixed units::list(labelled, KINDS, kind);
+    /// Kinds whose objects may name their node with the label, in every namespace: who may write
+    /// them decides what devices hold.
+    labelled: Vec<KindMatch> = Vec::new(), fixed units::list(labelled, KINDS, kind);
     /// Kinds whose objects may list their nodes in the annotation.
     annotated: Vec<KindMatch> = Vec::new(), fixed units::list(annotated, KINDS, kind);
     /// Namespaces whose Pods are placed on the nodes that they name, with the objects that they
@@ -52,10 +53,6 @@ const NAMESPACE: &str = "the name of a namespace such as \"edgesync\"";
 const KINDS: &str = "a list of kinds such as [\"configmaps\", \"widgets.example.com\"]";
 const PODS: &str = "a list of namespaces, with * and ? as in [[placement]], such as [\"plant-*\"]";
 
-fn config_maps() -> KindMatch {
-    KindMatch::Known { group: String::new(), kind: "ConfigMap".to_owned() }
-}
-
 fn namespace_name(text: &str) -> Result<String, String> {
     let checked = name::check_label(text).map(|()| text.to_owned());
     checked.map_err(|problem| format!("must be {NAMESPACE}: {text:?} {problem}"))
@@ -67,4 +64,29 @@ fn kind(text: &str) -> Result<KindMatch, String> {
 
 fn glob(text: &str) -> Result<Glob, String> {
     text.parse().map_err(|problem: GlobError| problem.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::config::Config;
+    use edgesync_placement::Naming;
+
+    #[test]
+    fn objects_of_a_cluster_name_no_nodes_by_default() {
+        let naming = |text: &str| {
+            edgesync_config::parse::<Config>(Path::new("x.toml"), text, []).unwrap().config.naming()
+        };
+        let cluster = "[store]\ntype = \"kubernetes\"\n[kubernetes]\n";
+        assert_eq!(naming(cluster), Some(Naming::default()));
+        let labelled = naming(&format!("{cluster}labelled = [\"cm\"]\npods = [\"plant-*\"]\n"));
+        let expected = Naming {
+            labelled: vec!["ConfigMap".parse().unwrap()],
+            pods: vec!["plant-*".parse().unwrap()],
+            ..Naming::default()
+        };
+        assert_eq!(labelled, Some(expected));
+        assert_eq!(naming(""), None, "authors of the embedded store are operators");
+    }
 }

@@ -68,6 +68,9 @@ pub(super) fn explain(
             format!("removal held back; hint: 'edgesync-cloud confirm-deletions {name}'")
         }
         (false, _) if held.is_some() => "held; removal pending".to_owned(),
+        (false, _) if placement.ignores_name(name, object) => {
+            "object names the node, but kubernetes.labelled, annotated and pods do not permit it".to_owned()
+        }
         (false, _) => "no rule, label or reference places it on the node".to_owned(),
     };
     let facts = ObjectFacts {

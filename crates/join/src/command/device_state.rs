@@ -55,6 +55,16 @@ impl DeviceState {
         known != Some(cloud) && self.config.store.path.exists()
     }
 
+    /// Returns the value of a key that the file sets and that is valid.
+    pub(super) fn configured<V>(
+        &self,
+        section: &str,
+        key: &str,
+        parse: impl FnOnce(&str) -> Result<V, String>,
+    ) -> Option<V> {
+        settings::get(&self.text, section, key).and_then(|text| parse(&text).ok())
+    }
+
     /// Reads the state; `name` is the node's future name, if it is known.
     pub(super) fn read(path: &Path, name: Option<&str>) -> Result<Self, JoinError> {
         let failed = |error| JoinError::Other(format!("resolve the path of the configuration: {error}"));

@@ -233,6 +233,87 @@ async fn other_identity_is_replaced_only_by_force() {
     }
 }
 
+/// Forwards connections to the port of a broker, as a load balancer does.
+async fn balancer(port: u16) -> (u16, tokio::task::JoinHandle<()>) {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let own = listener.local_addr().unwrap().port();
+    let forward = tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut broker = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut broker).await });
+        }
+    });
+    (own, forward)
+}
+
+#[tokio::test]
+async fn broker_of_the_operator_stays_and_is_reported() {
+    let mut cloud = Cloud::start().await;
+    let (port, _forward) = balancer(cloud._broker.address().port()).await;
+    let address = format!("mqtts://127.0.0.1:{port}");
+    let device = Device::new(&format!("[link]\nbroker = \"{address}\" # the balancer\n"));
+    let options = device.options(&cloud.service, &cloud.authority, Some("a"));
+    for force in [false, true] {
+        let (result, said) = join(&JoinOptions { force, ..options.clone() }).await;
+        result.unwrap();
+        assert_eq!(cloud.accepted_node().await, "a");
+        assert_eq!(device.loaded().link.broker.to_string(), address);
+        assert!(device.text().contains("# the balancer"), "{}", device.text());
+        let note = format!("link.broker stays {address}; the cloud has mqtts://127.0.0.1:");
+        assert!(said.contains(&note) && said.contains("--force"), "{said}");
+    }
+    // The address leads to the old cloud.
+    let other = Cloud::start().await;
+    let moved = device.options(&other.service, &other.authority, Some("a"));
+    let (result, said) = join(&JoinOptions { force: true, ..moved }).await;
+    result.unwrap();
+    let port = other._broker.address().port();
+    let announced = format!("mqtts://127.0.0.1:{port}");
+    assert_eq!(device.loaded().link.broker.to_string(), announced);
+    assert!(said.contains(&format!("link.broker was {address}, replaced by {announced}")), "{said}");
+}
+
+#[test]
+fn addresses_of_the_configuration_are_kept_or_reported() {
+    let membership = |prefix: &str| Membership {
+        node: "a".into(),
+        broker: "mqtts://:8883".into(),
+        prefix: prefix.into(),
+        time: String::new(),
+        removed: false,
+    };
+    let route = |text: &str, membership: Option<&Membership>, cloudcore: Option<&str>| {
+        let device = Device::new(text);
+        let state = DeviceState::read(&device.config(), Some("a")).unwrap();
+        let options = JoinOptions {
+            cloud: "https://cloud.example:10002".parse().unwrap(),
+            token: token(&Authority::new("ca")),
+            node: None,
+            config: device.config(),
+            cloudcore: cloudcore.map(|url| CloudCoreUrl::parse(url).unwrap()),
+            force: false,
+        };
+        let mut out = Vec::new();
+        let route = route_of(&state, membership, &options, &mut out).unwrap();
+        let peer = match route {
+            Route::Mqtt { broker, prefix } => format!("{broker} {prefix}"),
+            Route::KubeEdge(url) => url.to_string(),
+        };
+        (peer, String::from_utf8(out).unwrap())
+    };
+    let announced = "mqtts://cloud.example:8883";
+    for text in ["", "[link]\nbroker = \"mqtts://cloud.example\"\n"] {
+        assert_eq!(route(text, Some(&membership("p")), None), (format!("{announced} p"), String::new()));
+    }
+    let (peer, said) = route("[link]\nprefix = \"q\"\n", Some(&membership("p")), None);
+    assert!(peer == format!("{announced} p") && said.contains("link.prefix was q, replaced by p"), "{said}");
+    let elsewhere = "[kubeedge]\nurl = \"wss://balancer.example:443\"\n";
+    let (peer, said) = route(elsewhere, None, None);
+    assert!(peer == "wss://balancer.example:443" && said.contains("kubeedge.url stays"), "{peer}: {said}");
+    let (peer, said) = route(elsewhere, None, Some("wss://other.example"));
+    assert!(peer == "wss://other.example:10000" && said.contains("replaced by"), "{peer}: {said}");
+}
+
 #[test]
 fn new_device_gets_the_documented_configuration() {
     // The database's default path applies, so only the text is created.

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use edgesync_object::{Labels, Relation, Resource, ResourceVersion};
-use edgesync_placement::Summary;
+use edgesync_placement::{NamedNodes, Summary};
 
 type Uid = Arc<str>;
 
@@ -47,7 +47,7 @@ impl IndexedObject {
             name,
             labels: Labels::new(),
             notes: None,
-            nodes: BTreeSet::new(),
+            nodes: NamedNodes::default(),
             references: BTreeSet::new(),
             rule: None,
             size: 0,
