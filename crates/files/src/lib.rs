@@ -4,7 +4,8 @@
 //! [`pass::Pass`] first, then [`transaction::Transaction`]; `docs/files.md` has the user's view.
 //!
 //! An object decides the contents of files and, by its validated name, a directory below that of
-//! the rule. It never decides a path, a command, a user or a mode.
+//! the rule. It never decides a path, a command, a user or a mode. Neither does the agent that sends
+//! it: whether the rule selects an object is decided here, from its body.
 
 #![warn(missing_docs)]
 
@@ -13,6 +14,7 @@ pub mod list;
 pub mod pass;
 pub mod record;
 pub mod rule;
+mod selection;
 #[cfg(test)]
 mod simulation;
 pub mod steps;

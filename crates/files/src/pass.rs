@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::contents::{self, Desired};
 use super::record::{Change, Digest, Held, Intent, Member, Place, Record, Shape, State, Status, Wait};
 use super::rule::{Rule, Write};
+use super::selection;
 use super::steps::{describe, execute};
 use super::transaction::{Ended, Step, Transaction};
 use super::verify::{Verdict, verify};
@@ -102,9 +103,15 @@ pub struct Options {
 ///     reload: Reload::Unit("web.service".to_owned()),
 ///     ..Rule::default()
 /// };
-/// let object = json!({ "data": { "index.html": "hi" } });
-/// let (uid, name, version) = ("1".to_owned(), "page".to_owned(), "7".to_owned());
-/// let listed = [Listed { uid, name, version, ..Listed::default() }];
+/// let object = json!({
+///     "apiVersion": "v1",
+///     "kind": "ConfigMap",
+///     "metadata": { "namespace": "plant", "name": "page" },
+///     "data": { "index.html": "hi" },
+/// });
+/// let [uid, api_version, kind, namespace, name, version] =
+///     ["1", "v1", "ConfigMap", "plant", "page", "7"].map(str::to_owned);
+/// let listed = [Listed { uid, api_version, kind, namespace, name, version, ..Listed::default() }];
 /// let mut contents = |_| Some(object.clone());
 ///
 /// // The plan changes nothing: the record is a copy.
@@ -193,12 +200,17 @@ impl<'a, H: Effects> Pass<'a, H> {
         due.flat_map(|(_, members)| members.iter().copied()).collect()
     }
 
-    /// Assigns objects to places. Without `gather` only the first object of a place gets it.
+    /// Assigns objects that the rule selects to places. Without `gather` only the first object of a
+    /// place gets it.
     fn group(&mut self) {
         for (number, object) in self.listed.iter().enumerate() {
             if let Some(known) = self.record.objects.get_mut(&object.uid) {
                 // Takes over the current configuration.
                 known.sealed = is_sealed(object);
+            }
+            if let Err(why) = selection::check_listed(self.rule, object) {
+                self.reject(object, &why);
+                continue;
             }
             let name = if self.rule.gather { "" } else { object.name.as_str() };
             let place = match self.rule.to.place(&object.namespace, name) {
@@ -429,6 +441,7 @@ impl<'a, H: Effects> Pass<'a, H> {
                 )));
             }
             let object = bodies(*number).ok_or(NotWritable::Changed)?;
+            selection::check_body(self.rule, listed, &object).map_err(refused)?;
             let files = contents::files(self.rule, &object, is_secret).map_err(refused)?;
             desired.is_secret |= sealed;
             for (name, content) in files {
@@ -763,6 +776,7 @@ fn status_of(object: &Listed, state: State, version: Option<String>, why: &str, 
     Status {
         api_version: object.api_version.clone(),
         kind: object.kind.clone(),
+        plural: object.plural.clone(),
         namespace: object.namespace.clone(),
         name: object.name.clone(),
         sealed: is_sealed(object),

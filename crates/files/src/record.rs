@@ -140,6 +140,9 @@ pub struct Status {
     pub api_version: String,
     /// Kind, such as `ConfigMap`.
     pub kind: String,
+    /// Plural of the kind; empty if it follows from the kind.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub plural: String,
     /// Namespace of the object.
     pub namespace: String,
     /// Name of the object.

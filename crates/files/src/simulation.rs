@@ -314,13 +314,18 @@ impl Object {
             namespace: "n".into(),
             name: self.name.clone(),
             version: self.version.to_string(),
-            sealed: false,
+            ..Listed::default()
         }
     }
 
     fn body(&self) -> Value {
         let text = String::from_utf8(self.content.clone()).unwrap();
-        json!({ "metadata": { "name": self.name }, "data": { "one": text, "two": text } })
+        json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "namespace": "n", "name": self.name },
+            "data": { "one": text, "two": text },
+        })
     }
 }
 

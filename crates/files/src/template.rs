@@ -48,6 +48,12 @@ impl Template {
         &self.base
     }
 
+    /// Returns whether the path depends on the object.
+    #[must_use]
+    pub fn has_placeholder(&self) -> bool {
+        self.rest.contains(NAME) || self.rest.contains(NAMESPACE)
+    }
+
     /// Returns whether the path depends on the object's name.
     #[must_use]
     pub fn has_name(&self) -> bool {
@@ -63,7 +69,7 @@ impl Template {
             if self.rest.contains(holder) {
                 let checked = match word.starts_with('.') {
                     true => Err("begins with a dot (hidden file)".to_owned()),
-                    false => check_name(word),
+                    false => check_word(word),
                 };
                 checked.map_err(|why| format!("invalid {what} in a path: {why}"))?;
             }
@@ -76,7 +82,23 @@ impl Template {
     }
 }
 
-/// Validates a file name, which comes from an object.
+/// Validates a word of an object that is part of a file name. Programs of rules may pass it to a
+/// shell: it has only characters of ConfigMap keys, and the colon of names of roles.
+///
+/// # Errors
+/// The word is invalid, with the reason.
+pub(crate) fn check_word(word: &str) -> Result<(), String> {
+    check_name(word)?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    match word.chars().find(|c| !is_plain(*c)) {
+        Some(other) => {
+            Err(format!("contains {other:?}: only letters, digits, '-', '_', '.' and ':' allowed"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Validates a file name.
 ///
 /// # Errors
 /// The name is invalid, with the reason.
@@ -132,6 +154,10 @@ mod tests {
             assert!(template.place(name, "a").is_err(), "{name:?}");
             assert!(check_name(name).is_err(), "{name:?}");
         }
+        for name in ["a b", "*", "$(reboot)", "a;b", "a'b", "-\"", "ä"] {
+            assert!(template.place("ns", name).is_err(), "{name:?}");
+        }
+        assert!(template.place("ns", "system:node").is_ok());
         // A value not used in the path does not matter.
         assert!(Template::parse("/b/{metadata.name}").unwrap().place("../..", "a").is_ok());
     }

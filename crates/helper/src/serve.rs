@@ -67,7 +67,13 @@ fn serve_request(mut stream: UnixStream, config: &Path, records: &mut Option<Rec
         None => Records::open(&config).map(|records| (config, records)),
     });
     let reply = match read {
-        Ok((config, read)) => execute(&mut stream, &config, records.insert(read), &request, listed)?,
+        Ok((config, read)) => {
+            let records = records.insert(read);
+            match listed {
+                Ok(listed) => execute(&mut stream, &config, records, &request, listed)?,
+                Err(why) => Reply::Refused(why),
+            }
+        }
         Err(HelperError::Config(errors)) => Reply::Refused(format!("invalid configuration: {errors}")),
         Err(error) => Reply::Refused(chain(&error)),
     };
@@ -138,7 +144,10 @@ fn apply(
         Some(listed) => listed,
         None => {
             write_reply(stream, &Reply::Whole)?;
-            read_list(stream)?
+            match read_list(stream)? {
+                Ok(listed) => listed,
+                Err(why) => return Ok(Err(why)),
+            }
         }
     };
     listed.sort_unstable_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
@@ -381,15 +390,21 @@ impl Effects for Executor<'_> {
     }
 }
 
-/// Reads lists of objects up to the empty frame.
-fn read_list(stream: &mut UnixStream) -> io::Result<Vec<Listed>> {
-    let mut listed: Vec<Listed> = Vec::new();
+/// Reads lists of objects up to the empty frame; the inner error is the problem of an object. The
+/// agent stores no such object, so a list with one is not the agent's.
+fn read_list(stream: &mut UnixStream) -> io::Result<Result<Vec<Listed>, String>> {
+    let (mut listed, mut problem) = (Vec::new(), None);
     loop {
         let frame = read_frame(stream)?;
         if frame.is_empty() {
-            return Ok(listed);
+            return Ok(problem.map_or(Ok(listed), Err));
         }
-        listed.extend(serde_json::from_slice::<Vec<Listed>>(&frame)?);
+        for object in serde_json::from_slice::<Vec<Listed>>(&frame)? {
+            match object.check() {
+                Ok(()) => listed.push(object),
+                Err(why) => problem = Some(format!("invalid object in the list: {why}")),
+            }
+        }
         if listed.len() > MAX_LISTED {
             return Err(io::Error::other(format!("more than {MAX_LISTED} objects listed")));
         }

@@ -101,11 +101,13 @@ pub(super) fn listed(object: &Value) -> Listed {
         name: text("name"),
         version: text("resourceVersion"),
         sealed: object["kind"] == "Sealed",
+        ..Listed::default()
     }
 }
 
 pub(super) fn config_map(version: u32, data: &Value) -> Value {
     json!({
+        "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": { "name": "web", "namespace": "n", "uid": "u", "resourceVersion": version.to_string() },
         "data": data,

@@ -14,7 +14,8 @@ use edgesync_api::Role;
 use edgesync_files::wire::{Listed, MAX_FRAME, Outcome, Reply, Request, RuleStatistics};
 use edgesync_files::{Member, Rule, State, Status as ObjectState};
 use edgesync_helper::start_command;
-use edgesync_object::ResourceVersion;
+use edgesync_object::kinds::guess;
+use edgesync_object::{Resource, ResourceVersion, Scope};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::BucketSet;
 use edgesync_runtime::chain;
@@ -174,11 +175,18 @@ fn listed(kinds: &KindRegistry, uid: &Uid, version: &ResourceVersion, object: &O
         uid: uid.to_string(),
         api_version: resource.api_version(),
         kind: resource.kind.clone(),
+        plural: irregular_plural(resource),
         namespace: namespace.to_string(),
         name: name.to_string(),
         version: version.as_str().to_owned(),
         sealed: kinds.seals(resource),
     }
+}
+
+/// Returns the plural of a kind unless it follows from the kind.
+fn irregular_plural(resource: &Resource) -> String {
+    let guessed = guess(&resource.api_version(), &resource.kind, resource.scope == Scope::Namespaced);
+    if guessed.plural == resource.plural { String::new() } else { resource.plural.clone() }
 }
 
 fn failed(socket: &Path, source: io::Error) -> RequestError {
