@@ -1,6 +1,8 @@
 //! Path templates for an object's files: placeholders for name and namespace, and validation of
 //! names.
 
+use std::path::Path;
+
 use super::Place;
 
 /// Maximum length of a file name in bytes.
@@ -52,6 +54,17 @@ impl Template {
     #[must_use]
     pub fn has_placeholder(&self) -> bool {
         self.rest.contains(NAME) || self.rest.contains(NAMESPACE)
+    }
+
+    /// Returns whether a path of the template can be this one, or below it.
+    #[must_use]
+    pub fn may_reach(&self, path: &str) -> bool {
+        let place = Place { base: self.base.clone(), below: self.rest.clone() }.path();
+        match place.split_once('{') {
+            Some((literal, _)) if path.starts_with(literal) => true,
+            Some((literal, _)) => Path::new(literal).starts_with(path),
+            None => Path::new(&place).starts_with(path),
+        }
     }
 
     /// Returns whether the path depends on the object's name.
@@ -134,6 +147,16 @@ mod tests {
             let place = template.place("plant", "web").unwrap();
             assert_eq!((place.base.as_str(), place.below.as_str()), (base, below), "{text}");
         }
+    }
+
+    #[test]
+    fn template_reaches_directories_by_placeholders() {
+        let reaches = |text: &str, path: &str| Template::parse(text).unwrap().may_reach(path);
+        assert!(reaches("/etc/cron.d/a", "/etc/cron.d") && reaches("/etc/cron.d", "/etc/cron.d"));
+        assert!(reaches("/etc/cron.d/x-{metadata.name}", "/etc/cron.d"));
+        assert!(reaches("/etc/{metadata.name}", "/etc/cron.d") && reaches("/{metadata.name}", "/bin"));
+        assert!(!reaches("/etc/cron.daily/a", "/etc/cron.d") && !reaches("/etc/motd", "/etc/cron.d"));
+        assert!(!reaches("/etc/nginx/{metadata.name}", "/etc/cron.d"));
     }
 
     #[test]
