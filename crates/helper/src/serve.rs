@@ -1,7 +1,7 @@
 //! Serial request loop: loads the configuration, runs a pass, replies.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -22,9 +22,7 @@ use edgesync_files::pass::{Options, Pass};
 use edgesync_files::rule::Reload;
 use edgesync_files::steps::recover;
 use edgesync_files::wire::{Listed, MAX_CHANGED, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb};
-use edgesync_files::{
-    Change, Digest, Effects, Failure, Held, Intent, Member, Observed, Place, Record, Rule, Shape,
-};
+use edgesync_files::{Change, Effects, Failure, Held, Intent, Member, Observed, Place, Record, Rule, Shape};
 use edgesync_runtime::chain;
 
 /// Time limit for the agent to send announced frames.
@@ -242,8 +240,10 @@ impl<'a> Executor<'a> {
             owner,
             modes: [rule.modes(false), rule.modes(true)],
             max_size: rule.max_size,
+            checks: !rule.check.is_empty(),
             batch_flush: false,
             unflushed: RefCell::default(),
+            unchecked: RefCell::default(),
             #[cfg(test)]
             fuse: std::rc::Rc::default(),
             #[cfg(test)]
@@ -265,11 +265,11 @@ impl<'a> Executor<'a> {
         let mut record = records.all.remove(&self.rule.name).unwrap_or_default();
         self.log = records.logs.remove(&self.rule.name).unwrap_or_default();
         let (mut options, rule) = (options, self.rule);
-        let mut done = Err("incomplete run cannot be rolled back".to_owned());
+        let mut done = Err("record of an interrupted change cannot be written".to_owned());
         let begun = self.files.read_intent();
         // Places of an interrupted transaction are inspected.
         options.look |= begun.is_some();
-        if begun.is_none_or(|intent| recover(self, rule, &mut record, &intent)) {
+        if recover(self, rule, &mut record, begun.as_ref()) {
             let before = is_dry_run.then(|| (record.clone(), records.seq));
             done = Ok(pass(Pass::begin(self, rule, &mut record, &mut records.seq, listed, options)));
             if let Some((before, seq)) = before {
@@ -312,7 +312,7 @@ impl Effects for Executor<'_> {
         place: &Place,
         shape: Shape,
         held: Option<&Held>,
-        desired: Option<&BTreeMap<String, Digest>>,
+        desired: Option<&Desired>,
     ) -> Result<Observed, String> {
         self.disk
             .inspect(place, shape, held, desired)
@@ -356,7 +356,10 @@ impl Effects for Executor<'_> {
         ];
         let checked = hook::run(&self.rule.check, &environment, self.rule.timeout).map(|_| ());
         let _ = std::fs::remove_file(&self.files.candidates);
-        checked
+        checked?;
+        changes.iter().try_for_each(|change| {
+            self.failed_with("change the owner of", change, self.disk.give_to_owner(change))
+        })
     }
 
     fn swap(&mut self, change: &Change) -> Result<(), Failure> {
@@ -381,7 +384,10 @@ impl Effects for Executor<'_> {
 
     fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {
         self.enter(Phase::CleaningUp)?;
-        self.failed_with("clean up", change, self.disk.discard(change, keep_new))
+        let discarded = self.failed_with("clean up", change, self.disk.discard(change, keep_new));
+        discarded.inspect_err(|failure| {
+            tracing::warn!(rule = self.rule.name, error = failure.message, "leftover files not removed");
+        })
     }
 
     fn forget(&mut self) -> Result<(), Failure> {
