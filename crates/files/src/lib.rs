@@ -37,8 +37,8 @@ use contents::Desired;
 /// a failure: `restore` for each swapped change, `reload`, `discard` for each change, `forget`; and
 /// `commit` before `forget`, if a change could not be rolled back.
 pub trait Effects {
-    /// Inspects a place, as far as its held and desired files are concerned. Reads no more bytes than
-    /// those have, whatever others put there.
+    /// Inspects a place, as far as its held and desired files are concerned. Reads only files of their
+    /// names and sizes, whatever others put there.
     ///
     /// # Errors
     /// The place cannot be read.

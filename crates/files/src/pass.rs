@@ -642,6 +642,7 @@ impl<'a, H: Effects> Pass<'a, H> {
                         made: change.makes,
                         parents: change.parents,
                         files: files.clone(),
+                        sizes: desired.files.values().map(|content| content.len() as u64).collect(),
                         bytes: desired.bytes(),
                         members: desired.members.clone(),
                         rule: self.text,
@@ -834,8 +835,8 @@ fn current_held(held: Option<Held>, place: &Place, shape: Shape, observed: &Obse
     let (place, mut files) = (place.clone(), observed.inside.clone());
     // No file has this digest: what is not read stays the file of another party.
     files.extend(observed.foreign.iter().map(|name| (name.clone(), Digest::default())));
-    let (bytes, members, rule) = (0, Vec::new(), Digest::default());
-    Some(Held { place, shape, stamp, made, parents, files, bytes, members, rule })
+    let (sizes, bytes, members, rule) = (Vec::new(), 0, Vec::new(), Digest::default());
+    Some(Held { place, shape, stamp, made, parents, files, sizes, bytes, members, rule })
 }
 
 fn is_secret(object: &Listed) -> bool {

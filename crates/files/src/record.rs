@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
@@ -99,12 +100,24 @@ pub struct Held {
     pub parents: u32,
     /// Digests of the files.
     pub files: BTreeMap<String, Digest>,
-    /// Size of the files in bytes.
+    /// Sizes of the files in bytes, in the order of their names. Empty in records of older versions.
+    #[serde(default)]
+    pub sizes: Vec<u64>,
+    /// Size of all files in bytes.
     pub bytes: u64,
     /// Objects that the files are derived from.
     pub members: Vec<Member>,
     /// Digest of the rule's text that they were derived by.
     pub rule: Digest,
+}
+
+impl Held {
+    /// Returns the names of the files, each with the sizes that it can have as it was written.
+    pub fn sizes(&self) -> impl Iterator<Item = (&str, RangeInclusive<u64>)> {
+        let known = self.sizes.iter().map(|size| *size..=*size);
+        let sizes = known.chain(std::iter::repeat(0..=self.bytes));
+        self.files.keys().map(String::as_str).zip(sizes)
+    }
 }
 
 /// A change of a place, recorded before it begins.

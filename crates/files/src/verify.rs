@@ -12,8 +12,8 @@ pub enum Entry {
     Link,
     /// A regular file with its digest.
     File(Digest),
-    /// A regular file that is larger than all files of the place, so it was not read.
-    Large,
+    /// A regular file of another size than the held and the desired one, so it was not read.
+    Unread,
     /// Anything else, such as a directory.
     Other,
 }
@@ -30,8 +30,8 @@ pub struct Observed {
     pub data: Option<Option<u64>>,
     /// Digests of the held and desired files behind `..data`.
     pub inside: BTreeMap<String, Digest>,
-    /// Names of other files behind `..data`, and of those too large for held or desired ones. They
-    /// are not read, and may not be all.
+    /// Names of other files behind `..data`, not all of them if they are many, and of those that
+    /// have another size than the held and the desired one. None of them is read.
     pub foreign: BTreeSet<String>,
     /// Entries of the directory, except the names that edgesync reserves.
     pub entries: BTreeMap<String, Entry>,
@@ -69,7 +69,7 @@ pub fn verify(
             match observed.entries.get(name) {
                 None => findings.missing = true,
                 Some(Entry::File(found)) if Some(found) == own || Some(found) == new => {}
-                Some(Entry::File(_) | Entry::Large) => findings.foreign(name, own.is_some()),
+                Some(Entry::File(_) | Entry::Unread) => findings.foreign(name, own.is_some()),
                 Some(_) => findings.blocked = Some(format!("{name} is not a regular file")),
             }
             // An unrecorded file may already be the desired one: then writing loses nothing.
@@ -114,7 +114,7 @@ pub fn verify(
                     Some(Entry::Link) => {}
                     None => findings.missing = true,
                     Some(Entry::File(found)) if found == digest => findings.missing = true,
-                    Some(Entry::File(_) | Entry::Large) => {
+                    Some(Entry::File(_) | Entry::Unread) => {
                         findings.foreign(file, held_files.contains_key(file));
                     }
                     Some(Entry::Other) => {
@@ -172,6 +172,7 @@ mod tests {
             made: true,
             parents: 0,
             files: files(pairs),
+            sizes: Vec::new(),
             bytes: 0,
             members: Vec::new(),
             rule: Digest::default(),
@@ -230,8 +231,8 @@ mod tests {
         let held = held(Shape::Directory, &[("a", "1")]);
         let whole = || directory(Some(Some(7)), &[("a", "1")], &[("a", Entry::Link)]);
         let with = |name: &str| Observed { foreign: [name.to_owned()].into(), ..whole() };
-        let large = directory(Some(Some(7)), &[("a", "1")], &[("a", Entry::Large)]);
-        for observed in [with("x"), Observed { inside: BTreeMap::new(), ..with("a") }, large] {
+        let resized = directory(Some(Some(7)), &[("a", "1")], &[("a", Entry::Unread)]);
+        for observed in [with("x"), Observed { inside: BTreeMap::new(), ..with("a") }, resized] {
             let verdict_for =
                 |overwrite| verify(Shape::Directory, "p", Some(&held), None, &observed, overwrite);
             assert!(matches!(verdict_for(false), Verdict::Conflict(_)), "{observed:?}");
@@ -239,7 +240,7 @@ mod tests {
         }
         let taken = verify(Shape::Directory, "p", None, Some(&held.files), &with("x"), false);
         assert!(matches!(taken, Verdict::Conflict(_)), "a lost record: {taken:?}");
-        let file = Observed { entries: [("p".to_owned(), Entry::Large)].into(), ..Observed::default() };
+        let file = Observed { entries: [("p".to_owned(), Entry::Unread)].into(), ..Observed::default() };
         let verdict = verify(Shape::File, "p", None, Some(&files(&[("x", "2")])), &file, false);
         assert!(matches!(verdict, Verdict::Conflict(_)), "{verdict:?}");
     }

@@ -10,9 +10,10 @@
 //! or trusted to be what was left there.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::collections::{BTreeMap, btree_map};
 use std::ffi::{CStr, CString};
 use std::io::{self, Read};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -62,7 +63,7 @@ pub(super) struct Disk {
     pub(super) owner: Owner,
     /// Modes of files and directories: without Secrets, and with them.
     pub(super) modes: [(u32, u32); 2],
-    /// The most bytes of a file that can be one of the rule.
+    /// The most bytes of all files of the rule.
     pub(super) max_size: u64,
     /// Whether candidates are checked before they are used.
     pub(super) checks: bool,
@@ -213,15 +214,21 @@ impl Disk {
         let mut observed = Observed { missing_parents, ..Observed::default() };
         let Some(directory) = directory else { return Ok(observed) };
         observed.directory = true;
-        let bytes = [held.map_or(0, |held| held.bytes), desired.map_or(0, Desired::bytes)];
-        let mut reader = Reader::new(self.key(place), bytes);
+        let key = self.key(place);
+        let mut expected = Expected::new();
+        for (name, size) in held.iter().flat_map(|held| held.sizes()) {
+            expected.entry(name).or_default().push(size);
+        }
+        for (name, content) in desired.iter().flat_map(|desired| &desired.files) {
+            let size = content.len() as u64;
+            expected.entry(name).or_default().push(size..=size);
+        }
         if shape == Shape::File {
-            let name = place.name();
-            observed.entries.extend(reader.entry(&directory, name)?.map(|entry| (name.to_owned(), entry)));
+            let (name, sizes) = (place.name(), expected.into_values().flatten().collect::<Vec<_>>());
+            let entry = entry(key, &directory, name, &sizes)?;
+            observed.entries.extend(entry.map(|entry| (name.to_owned(), entry)));
             return Ok(observed);
         }
-        let held = held.iter().flat_map(|held| held.files.keys());
-        let names: BTreeSet<&String> = held.chain(desired.iter().flat_map(|new| new.files.keys())).collect();
         if let Some(target) = link(&directory, DATA)? {
             let stamp = target.strip_prefix("..v").and_then(|stamp| stamp.parse().ok());
             let stamp = stamp.filter(|stamp| *stamp < MAX_STAMP);
@@ -229,13 +236,14 @@ impl Disk {
             if let Some(version) =
                 stamp.map(|stamp| open_directory(&directory, version(stamp))).transpose()?.flatten()
             {
-                reader.version(&version, &names, &mut observed)?;
+                read_version(key, &version, &expected, &mut observed)?;
             }
         } else if exists(&directory, DATA)? {
             observed.data = Some(None);
         }
-        for name in names {
-            observed.entries.extend(reader.entry(&directory, name)?.map(|entry| (name.clone(), entry)));
+        for (name, sizes) in expected {
+            let entry = entry(key, &directory, name, &sizes)?;
+            observed.entries.extend(entry.map(|entry| (name.to_owned(), entry)));
         }
         Ok(observed)
     }
@@ -415,7 +423,7 @@ impl Disk {
     fn release_foreign(&self, directory: &OwnedFd, change: &Change) -> Result<()> {
         let Some(old) = &change.old else { return Ok(()) };
         let Some(beneath) = open_directory(directory, version(old.stamp))? else { return Ok(()) };
-        let mut reader = Reader::new(self.key(&change.place), [old.bytes, 0]);
+        let (key, sizes) = (self.key(&change.place), old.sizes().collect::<BTreeMap<_, _>>());
         let found = names(&beneath, old.files.len() + MAX_REMOVED)?;
         if found.len() > old.files.len() + MAX_REMOVED {
             return Err(Errno::TOOBIG);
@@ -423,13 +431,13 @@ impl Disk {
         for name in found {
             let Ok(name) = name.into_string() else { continue };
             // A file that was not written here is foreign, whatever it is.
-            let foreign = match old.files.get(&name) {
-                Some(ours) => match reader.entry(&beneath, &name)? {
+            let foreign = match (old.files.get(&name), sizes.get(name.as_str())) {
+                (Some(ours), Some(size)) => match entry(key, &beneath, &name, std::slice::from_ref(size))? {
                     Some(Entry::File(found)) => *ours != found,
-                    Some(Entry::Large) => true,
+                    Some(Entry::Unread) => true,
                     _ => false,
                 },
-                None => true,
+                _ => true,
             };
             if foreign && (!exists(directory, &name)? || is_our_link(directory, &name)?) {
                 self.step()?;
@@ -564,9 +572,10 @@ impl Disk {
             return renameat(directory, &kept, directory, name);
         }
         let new = change.new.iter().flat_map(|new| new.values()).next();
-        let mut reader = Reader::new(self.key(&change.place), [self.max_size, 0]);
-        let mut is_new = || -> Result<bool> {
-            Ok(new.is_some() && reader.entry(directory, name)? == new.map(|new| Entry::File(*new)))
+        let is_new = || -> Result<bool> {
+            let Some(new) = new else { return Ok(false) };
+            let found = entry(self.key(&change.place), directory, name, &[0..=self.max_size])?;
+            Ok(found == Some(Entry::File(*new)))
         };
         if !change.exists && !exists(directory, &self.candidate_name(change))? && is_new()? {
             self.remove(directory, name)?;
@@ -687,70 +696,60 @@ impl Disk {
     }
 }
 
-/// Reads files of a place, up to the bytes that its own files have.
-struct Reader {
-    /// Key of the digests.
+/// The names of held and desired files, with the sizes that they can have.
+type Expected<'a> = BTreeMap<&'a str, Vec<RangeInclusive<u64>>>;
+
+/// Reads the expected files of a version, and lists others.
+fn read_version(
     key: (u64, u64),
-    /// Bytes that one file may have.
-    most: u64,
-    /// Bytes that may still be read.
-    left: u64,
+    version: &OwnedFd,
+    expected: &Expected<'_>,
+    observed: &mut Observed,
+) -> Result<()> {
+    for (name, sizes) in expected {
+        match entry(key, version, name, sizes)? {
+            Some(Entry::File(digest)) => drop(observed.inside.insert((*name).to_owned(), digest)),
+            Some(Entry::Unread) => drop(observed.foreign.insert((*name).to_owned())),
+            _ => {}
+        }
+    }
+    for name in names(version, expected.len() + MAX_FOREIGN)? {
+        // A name that is not UTF-8 is no key of an object.
+        let Ok(name) = name.into_string() else { continue };
+        let is_other = !expected.contains_key(name.as_str());
+        if is_other && file_type(version, &name)? == Some(FileType::RegularFile) {
+            observed.foreign.insert(name);
+        }
+    }
+    Ok(())
 }
 
-impl Reader {
-    /// Creates a reader for a place with so many bytes in each of two versions.
-    fn new(key: (u64, u64), [one, other]: [u64; 2]) -> Self {
-        Self { key, most: one.max(other), left: one.saturating_add(other) }
-    }
-
-    /// Reads the named files of a version, and lists others.
-    fn version(
-        &mut self,
-        version: &OwnedFd,
-        names_read: &BTreeSet<&String>,
-        observed: &mut Observed,
-    ) -> Result<()> {
-        for name in names_read {
-            match self.entry(version, name)? {
-                Some(Entry::File(digest)) => drop(observed.inside.insert((*name).clone(), digest)),
-                Some(Entry::Large) => drop(observed.foreign.insert((*name).clone())),
-                _ => {}
+/// Inspects an entry. Reads a file if it has one of the sizes.
+fn entry(
+    key: (u64, u64),
+    directory: &OwnedFd,
+    name: &str,
+    sizes: &[RangeInclusive<u64>],
+) -> Result<Option<Entry>> {
+    let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(None),
+        stat => stat?,
+    };
+    Ok(Some(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Symlink if is_our_link(directory, name)? => Entry::Link,
+        FileType::RegularFile => {
+            let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+            if !sizes.iter().any(|sizes| sizes.contains(&size)) {
+                return Ok(Some(Entry::Unread));
             }
+            let mut content = Vec::new();
+            let file = std::fs::File::from(open_file(directory, name)?);
+            file.take(size.saturating_add(1)).read_to_end(&mut content).map_err(errno)?;
+            // It may change while it is read.
+            if content.len() as u64 == size { Entry::File(Digest::of(key, &content)) } else { Entry::Unread }
         }
-        for name in names(version, names_read.len() + MAX_FOREIGN)? {
-            // A name that is not UTF-8 is no key of an object.
-            let Ok(name) = name.into_string() else { continue };
-            if !names_read.contains(&name) && file_type(version, &name)? == Some(FileType::RegularFile) {
-                observed.foreign.insert(name);
-            }
-        }
-        Ok(())
-    }
-
-    /// Inspects an entry, and reads it if it can be a file of the place.
-    fn entry(&mut self, directory: &OwnedFd, name: &str) -> Result<Option<Entry>> {
-        let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => return Ok(None),
-            stat => stat?,
-        };
-        Ok(Some(match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Symlink if is_our_link(directory, name)? => Entry::Link,
-            FileType::RegularFile => {
-                let most = self.most.min(self.left);
-                if u64::try_from(stat.st_size).is_ok_and(|size| size > most) {
-                    return Ok(Some(Entry::Large));
-                }
-                let mut content = Vec::new();
-                let file = std::fs::File::from(open_file(directory, name)?);
-                file.take(most.saturating_add(1)).read_to_end(&mut content).map_err(errno)?;
-                let read = content.len() as u64;
-                self.left = self.left.saturating_sub(read);
-                // It may grow while it is read.
-                if read > most { Entry::Large } else { Entry::File(Digest::of(self.key, &content)) }
-            }
-            _ => Entry::Other,
-        }))
-    }
+        _ => Entry::Other,
+    }))
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
