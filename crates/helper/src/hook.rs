@@ -117,8 +117,8 @@ impl Collector {
             let left = until.saturating_duration_since(Instant::now());
             match self.wait(process, left)? {
                 Ready::Process => return Ok(true),
+                _ if left.is_zero() => return Ok(false),
                 Ready::Output => self.read()?,
-                Ready::Nothing if until <= Instant::now() => return Ok(false),
                 Ready::Nothing => {}
             }
         }
@@ -340,6 +340,12 @@ mod tests {
             assert!(Instant::now() < until, "its output is still read");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn endless_output_does_not_extend_the_time_limit() {
+        let failure = run(&words("yes"), &[], Duration::from_millis(200)).unwrap_err();
+        assert!(failure.slow && failure.message.ends_with("y\ny"), "{failure:?}");
     }
 
     #[test]

@@ -452,6 +452,29 @@ fn configuration_writable_by_others_is_refused() {
     assert!(super::rules(&path).unwrap_err().to_string().contains("not owned by root"));
 }
 
+#[test]
+fn linked_configuration_in_a_directory_of_others_is_refused() {
+    let bed = Bed::new();
+    let at = |name: &str| bed.directory.path().join(name);
+    for directory in ["first", "second", "target"] {
+        fs::create_dir(at(directory)).unwrap();
+    }
+    fs::write(at("target/edgesync.toml"), "[node]\nname = \"a\"\n[link]\nbroker = \"mqtt://localhost\"\n")
+        .unwrap();
+    symlink("../target/edgesync.toml", at("second/edgesync.toml")).unwrap();
+    symlink(at("second/edgesync.toml"), at("first/edgesync.toml")).unwrap();
+    let path = at("first/edgesync.toml");
+    assert_eq!(super::rules(&path).unwrap().node.name.to_string(), "a");
+    for directory in ["first", "second", "target"] {
+        fs::set_permissions(at(directory), fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = super::rules(&path).unwrap_err().to_string();
+        assert!(refused.contains(&at(directory).display().to_string()), "{refused}");
+        fs::set_permissions(at(directory), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    symlink("edgesync.toml", at("edgesync.toml")).unwrap();
+    assert!(super::rules(&at("edgesync.toml")).is_err(), "a link to itself");
+}
+
 fn script(text: &str) -> Vec<String> {
     ["/bin/sh", "-c", text].map(str::to_owned).to_vec()
 }
