@@ -298,7 +298,7 @@ impl Disk {
             self.set_owner_and_mode(&directory, self.owner, directory_mode)?;
         }
         let name = version(change.stamp);
-        self.remove_entry(&directory, &name)?;
+        self.remove_names(&directory, [name.clone()])?;
         self.step()?;
         mkdirat(&directory, &name, Mode::RWXU)?;
         let beneath = open_directory(&directory, &name)?.ok_or(Errno::NOENT)?;
@@ -466,7 +466,7 @@ impl Disk {
 
     /// Copies a file with its owner and mode, if it is not larger than all files of the rule may be.
     /// The copy gets its name when it is whole.
-    fn copy(&self, directory: &OwnedFd, name: &str, kept: &str) -> Result<()> {
+    pub(super) fn copy(&self, directory: &OwnedFd, name: &str, kept: &str) -> Result<()> {
         let file = open_file(directory, name)?;
         let found = fstat(&file)?;
         let (owner, mode) = ((Some(found.st_uid), Some(found.st_gid)), found.st_mode & 0o7777);
@@ -586,16 +586,15 @@ impl Disk {
     /// Removes leftovers and the version not kept, see [`edgesync_files::Effects::discard`].
     pub(super) fn discard(&self, change: &Change, keep_new: bool) -> Result<()> {
         if let Some(directory) = self.open_existing(&change.place, change.shape)? {
-            match change.shape {
+            let removed = match change.shape {
                 Shape::File => {
-                    let kept = self.backup_name(change);
-                    for name in [&self.candidate_name(change), &partial(&kept), &kept] {
-                        self.remove(&directory, name)?;
-                    }
+                    let (new, kept) = (self.candidate_name(change), self.backup_name(change));
+                    self.remove_names(&directory, [new, partial(&kept), kept])
                 }
-                Shape::Directory => self.remove_leftovers(&directory, change, keep_new)?,
-            }
+                Shape::Directory => self.remove_leftovers(&directory, change, keep_new),
+            };
             self.fsync(&directory)?;
+            removed?;
         }
         let removes_directory = match (&change.old, keep_new) {
             (Some(old), true) => old.made && change.new.is_none(),
@@ -609,22 +608,34 @@ impl Disk {
         self.remove_parents(change, keep_new)
     }
 
-    /// Removes the names of edgesync that are not in use: versions, links and files set aside, of this
-    /// change and of earlier ones whose removal failed.
+    /// Removes what a change leaves behind in the directory of a place, and what earlier ones did
+    /// whose removal failed.
     fn remove_leftovers(&self, directory: &OwnedFd, change: &Change, keep_new: bool) -> Result<()> {
         let old = change.old.as_ref().map(|held| held.stamp);
-        let new = change.new.as_ref().map(|_| change.stamp);
-        let stays = if keep_new { new } else { old };
+        let (goes, stays) = match keep_new {
+            true => (old, change.new.as_ref().map(|_| change.stamp)),
+            false => (Some(change.stamp), old),
+        };
+        let link_name = format!("{DATA}-{}", change.stamp);
+        let names_left = [Some(link_name), Some(aside(change)), goes.map(version)];
+        let removed = self.remove_names(directory, names_left.into_iter().flatten());
         let used = [stays.map(version), link(directory, DATA)?];
-        let is_unused = |name: &str| is_ours(name) && used.iter().flatten().all(|used| used != name);
+        let is_unused = |name: &String| is_ours(name) && used.iter().flatten().all(|used| used != name);
         let ours = old_files(change).count() + change.new.as_ref().map_or(0, BTreeMap::len);
+        let there = names(directory, ours + MAX_FOREIGN)?.into_iter();
+        let earlier = there.filter_map(|name| name.into_string().ok()).filter(is_unused);
+        removed.and(self.remove_names(directory, earlier))
+    }
+
+    /// Removes files, and directories with their contents. Tries all, and returns the last error.
+    fn remove_names(&self, directory: &OwnedFd, names: impl IntoIterator<Item = String>) -> Result<()> {
         let (mut left, mut result) = (MAX_REMOVED, Ok(()));
-        for name in names(directory, ours + MAX_FOREIGN)? {
-            if name.to_str().is_ok_and(is_unused)
-                && let Err(error) = self.remove_all(directory, &name, MAX_DEPTH, &mut left)
-            {
-                result = Err(error);
-            }
+        for name in names {
+            let removed = match exists(directory, &name) {
+                Ok(true) => self.remove_entry(directory, &name, &mut left),
+                other => other.map(|_| ()),
+            };
+            result = removed.and(result);
         }
         result
     }
@@ -640,17 +651,18 @@ impl Disk {
         if count == 0 {
             return Ok(());
         }
-        let mut path = vec![open_base(&change.place)?];
-        for part in directories(&change.place, Shape::File) {
-            match path.last().map(|at| open_directory(at, part)).transpose()?.flatten() {
-                Some(found) => path.push(found),
-                None => return Ok(()),
-            }
-        }
         let names: Vec<&str> = directories(&change.place, Shape::File).collect();
-        for (parent, name) in path.iter().zip(names).rev().take(count as usize) {
+        let mut at = open_base(&change.place)?;
+        // Each existing directory with the one that it is in; the nearest may be removed already.
+        let mut there = Vec::new();
+        for name in &names {
+            let Some(found) = open_directory(&at, *name)? else { break };
+            there.push((std::mem::replace(&mut at, found), *name));
+        }
+        let others = names.len().saturating_sub(count as usize);
+        for (parent, name) in there.iter().skip(others).rev() {
             self.step()?;
-            if unlinkat(parent, name, AtFlags::REMOVEDIR).is_err() {
+            if unlinkat(parent, *name, AtFlags::REMOVEDIR).is_err() {
                 break;
             }
             self.fsync(parent)?;
@@ -666,11 +678,10 @@ impl Disk {
         unlinkat(directory, name, AtFlags::empty())
     }
 
-    /// Removes a file, or a directory with its contents.
-    fn remove_entry(&self, directory: &OwnedFd, name: &str) -> Result<()> {
+    /// Removes a file, or a directory with its contents: at most `left` entries.
+    fn remove_entry(&self, directory: &OwnedFd, name: &str, left: &mut usize) -> Result<()> {
         let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-        let mut left = MAX_REMOVED;
-        self.remove_all(directory, &name, MAX_DEPTH, &mut left)
+        self.remove_all(directory, &name, MAX_DEPTH, left)
     }
 
     /// Removes a file, or a directory with its contents down to a depth, and at most `left` entries.
@@ -694,6 +705,17 @@ impl Disk {
         self.step()?;
         unlinkat(directory, name, AtFlags::REMOVEDIR)
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    static READ: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Returns the bytes of files that this thread has read.
+#[cfg(test)]
+pub(super) fn read_bytes() -> u64 {
+    READ.get()
 }
 
 /// The names of held and desired files, with the sizes that they can have.
@@ -745,6 +767,8 @@ fn entry(
             let mut content = Vec::new();
             let file = std::fs::File::from(open_file(directory, name)?);
             file.take(size.saturating_add(1)).read_to_end(&mut content).map_err(errno)?;
+            #[cfg(test)]
+            READ.set(READ.get() + content.len() as u64);
             // It may change while it is read.
             if content.len() as u64 == size { Entry::File(Digest::of(key, &content)) } else { Entry::Unread }
         }
