@@ -2,6 +2,8 @@
 //! programs that reject their files. Invariants: a reader never sees a mixture of versions; finally
 //! files equal the objects, or the last accepted version; objects reported as in effect are.
 
+mod fuzz;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 

@@ -18,9 +18,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, ResolveFlags, StatFs, Uid, fchmod, fchown,
-    fstat, fsync, linkat, mkdirat, openat, openat2, readlinkat, renameat, statat, symlinkat, syncfs,
-    unlinkat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, StatFs, Uid, fchmod, fchown, fstat, fsync,
+    linkat, mkdirat, openat, readlinkat, renameat, statat, symlinkat, syncfs, unlinkat,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::path::Arg;
@@ -234,7 +233,7 @@ impl Disk {
             let stamp = stamp.filter(|stamp| *stamp < MAX_STAMP);
             observed.data = Some(stamp);
             if let Some(version) =
-                stamp.map(|stamp| open_directory(&directory, version(stamp))).transpose()?.flatten()
+                stamp.map(|stamp| open_directory(&directory, &version(stamp))).transpose()?.flatten()
             {
                 read_version(key, &version, &expected, &mut observed)?;
             }
@@ -343,7 +342,7 @@ impl Disk {
             self.set_owner_and_mode(&file, self.owner, file_mode)?;
             return self.fsync(&file);
         }
-        let found = open_directory(&directory, version(change.stamp))?.ok_or(Errno::NOENT)?;
+        let found = open_directory(&directory, &version(change.stamp))?.ok_or(Errno::NOENT)?;
         // Only this process could change the directory so far, so its files are those written to it.
         let beneath = same(found)?;
         for name in change.new.iter().flat_map(|new| new.keys()) {
@@ -422,7 +421,7 @@ impl Disk {
     /// Moves foreign files of a version over their links before the version is removed: they stay.
     fn release_foreign(&self, directory: &OwnedFd, change: &Change) -> Result<()> {
         let Some(old) = &change.old else { return Ok(()) };
-        let Some(beneath) = open_directory(directory, version(old.stamp))? else { return Ok(()) };
+        let Some(beneath) = open_directory(directory, &version(old.stamp))? else { return Ok(()) };
         let (key, sizes) = (self.key(&change.place), old.sizes().collect::<BTreeMap<_, _>>());
         let found = names(&beneath, old.files.len() + MAX_REMOVED)?;
         if found.len() > old.files.len() + MAX_REMOVED {
@@ -547,7 +546,7 @@ impl Disk {
         let is_old = |name: &String| old.is_some_and(|held| held.files.contains_key(name));
         let new = change.new.iter().flat_map(|new| new.keys());
         self.unlink(&directory, new.filter(|name| !is_old(name)))?;
-        let kept = match open_directory(&directory, aside(change)) {
+        let kept = match open_directory(&directory, &aside(change)) {
             // Planted by another party: nothing was set aside there.
             Err(Errno::LOOP | Errno::NOTDIR) => None,
             kept => kept?,
@@ -777,7 +776,6 @@ fn entry(
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
 fn version(stamp: u64) -> String {
     format!("..v{stamp}")
@@ -843,10 +841,14 @@ fn is_our_link(directory: &OwnedFd, name: &str) -> Result<bool> {
     Ok(link(directory, name)?.is_some_and(|target| target.strip_prefix(DATA) == Some(&format!("/{name}"))))
 }
 
-fn open_directory(directory: &OwnedFd, name: impl Arg) -> Result<Option<OwnedFd>> {
-    match openat2(directory, name, DIRECTORY, Mode::empty(), BENEATH) {
+/// Opens a directory by its name, which is one component of a path; none if it does not exist. Links
+/// are not followed.
+fn open_directory(directory: &OwnedFd, name: impl Arg + Copy) -> Result<Option<OwnedFd>> {
+    match openat(directory, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
         Ok(found) => Ok(Some(found)),
         Err(Errno::NOENT) => Ok(None),
+        // What the system returns for a link, too.
+        Err(Errno::NOTDIR) if readlinkat(directory, name, Vec::new()).is_ok() => Err(Errno::LOOP),
         Err(error) => Err(error),
     }
 }
@@ -879,7 +881,7 @@ fn names(directory: &OwnedFd, most: usize) -> Result<Vec<CString>> {
 /// Formats an error of the system about a place.
 pub(super) fn system_error(what: &str, path: &str, error: Errno) -> String {
     let more = match error {
-        Errno::LOOP | Errno::XDEV => " (symbolic links on the path are not followed)",
+        Errno::LOOP => " (symbolic links on the path are not followed)",
         Errno::TOOBIG => " (too many files of others)",
         Errno::STALE => " (candidate replaced during the check)",
         _ => "",
