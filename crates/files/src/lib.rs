@@ -4,8 +4,8 @@
 //! [`pass::Pass`] first, then [`transaction::Transaction`]; `docs/files.md` has the user's view.
 //!
 //! An object decides the contents of files and, by its validated name, a directory below that of
-//! the rule. It never decides a path, a command, a user or a mode. Neither does the agent that sends
-//! it: whether the rule selects an object is decided here, from its body.
+//! the rule. It never decides a path, a command, a user or a mode. Neither does the agent that
+//! sends it: whether the rule selects an object is decided here, from its body.
 
 #![warn(missing_docs)]
 
@@ -37,8 +37,8 @@ use contents::Desired;
 /// a failure: `restore` for each swapped change, `reload`, `discard` for each change, `forget`; and
 /// `commit` before `forget`, if a change could not be rolled back.
 pub trait Effects {
-    /// Inspects a place, as far as its held and desired files are concerned. Reads only files of their
-    /// names and sizes, whatever others put there.
+    /// Inspects a place, as far as its held and desired files are concerned. Reads only files of
+    /// their names and sizes, whatever others put there.
     ///
     /// # Errors
     /// The place cannot be read.

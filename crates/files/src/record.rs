@@ -100,7 +100,8 @@ pub struct Held {
     pub parents: u32,
     /// Digests of the files.
     pub files: BTreeMap<String, Digest>,
-    /// Sizes of the files in bytes, in the order of their names. Empty in records of older versions.
+    /// Sizes of the files in bytes, in the order of their names. Empty in records of older
+    /// versions.
     #[serde(default)]
     pub sizes: Vec<u64>,
     /// Size of all files in bytes.

@@ -1,5 +1,5 @@
-//! Applies a rule's `objects` to what the agent lists and sends. The agent selects by the same rule,
-//! but it may be taken over: the privileged side decides again.
+//! Applies a rule's `objects` to what the agent lists and sends. The agent selects by the same
+//! rule, but it may be taken over: the privileged side decides again.
 
 use serde_json::Value;
 

@@ -2,8 +2,8 @@
 //! [`Transaction::step`] returns the next step, [`Transaction::completed`] takes its result.
 //!
 //! After a power cut at any step, [`Transaction::recovering`] restores the old files, or completes
-//! the new ones if the transaction was committed. A change that cannot be rolled back is kept in the
-//! record: it blocks its own place, not the rule.
+//! the new ones if the transaction was committed. A change that cannot be rolled back is kept in
+//! the record: it blocks its own place, not the rule.
 
 /// A step of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,8 +223,8 @@ impl Transaction {
         if self.owes_reload { Some(Step::ReloadOld) } else { self.discard(0) }
     }
 
-    /// Returns the removal of the next leftovers from `at` on. A failed rollback still needs its old
-    /// files.
+    /// Returns the removal of the next leftovers from `at` on. A failed rollback still needs its
+    /// old files.
     fn discard(&self, at: usize) -> Option<Step> {
         let is_stuck = |at: &usize| self.unrestored.iter().any(|(stuck, _)| stuck == at);
         match (at..self.count).find(|at| !is_stuck(at)) {

@@ -142,8 +142,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Opens the directory of a place, the place itself or the parent of its file, and creates what is
-    /// missing.
+    /// Opens the directory of a place, the place itself or the parent of its file, and creates what
+    /// is missing.
     fn directory(&self, place: &Place, shape: Shape) -> Result<OwnedFd> {
         let mut at = match open_base(place) {
             Err(Errno::NOENT) => self.make_base(place)?,
@@ -328,8 +328,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives a checked candidate to the owner of the rule, unless it was replaced: the owner may write
-    /// to the directory that it is in.
+    /// Gives a checked candidate to the owner of the rule, unless it was replaced: the owner may
+    /// write to the directory that it is in.
     pub(super) fn give_to_owner(&self, change: &Change) -> Result<()> {
         let Some(checked) = self.unchecked.borrow_mut().remove(&change.stamp) else { return Ok(()) };
         let Unchecked { identity: known, file_mode, directory_mode } = checked;
@@ -343,7 +343,8 @@ impl Disk {
             return self.fsync(&file);
         }
         let found = open_directory(&directory, &version(change.stamp))?.ok_or(Errno::NOENT)?;
-        // Only this process could change the directory so far, so its files are those written to it.
+        // Only this process could change the directory so far, so its files are those written to
+        // it.
         let beneath = same(found)?;
         for name in change.new.iter().flat_map(|new| new.keys()) {
             let file = open_file(&beneath, name)?;
@@ -463,8 +464,8 @@ impl Disk {
         }
     }
 
-    /// Copies a file with its owner and mode, if it is not larger than all files of the rule may be.
-    /// The copy gets its name when it is whole.
+    /// Copies a file with its owner and mode, if it is not larger than all files of the rule may
+    /// be. The copy gets its name when it is whole.
     pub(super) fn copy(&self, directory: &OwnedFd, name: &str, kept: &str) -> Result<()> {
         let file = open_file(directory, name)?;
         let found = fstat(&file)?;
@@ -683,8 +684,8 @@ impl Disk {
         self.remove_all(directory, &name, MAX_DEPTH, left)
     }
 
-    /// Removes a file, or a directory with its contents down to a depth, and at most `left` entries.
-    /// Goes on after an error, and returns the last one.
+    /// Removes a file, or a directory with its contents down to a depth, and at most `left`
+    /// entries. Goes on after an error, and returns the last one.
     fn remove_all(&self, directory: &OwnedFd, name: &CStr, deepest: u32, left: &mut usize) -> Result<()> {
         *left = left.checked_sub(1).ok_or(Errno::TOOBIG)?;
         self.step()?;
@@ -841,8 +842,8 @@ fn is_our_link(directory: &OwnedFd, name: &str) -> Result<bool> {
     Ok(link(directory, name)?.is_some_and(|target| target.strip_prefix(DATA) == Some(&format!("/{name}"))))
 }
 
-/// Opens a directory by its name, which is one component of a path; none if it does not exist. Links
-/// are not followed.
+/// Opens a directory by its name, which is one component of a path; none if it does not exist.
+/// Links are not followed.
 fn open_directory(directory: &OwnedFd, name: impl Arg + Copy) -> Result<Option<OwnedFd>> {
     match openat(directory, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
         Ok(found) => Ok(Some(found)),

@@ -109,8 +109,8 @@ enum Ready {
 }
 
 impl Collector {
-    /// Collects output until the process of a pidfd ends; without one, until the output ends. Returns
-    /// whether that happened within the limit.
+    /// Collects output until the process of a pidfd ends; without one, until the output ends.
+    /// Returns whether that happened within the limit.
     fn collect(&mut self, process: Option<&OwnedFd>, limit: Duration) -> io::Result<bool> {
         let until = Instant::now() + limit;
         while process.is_some() || self.is_open {

@@ -1,5 +1,5 @@
-//! Tests of the helper over its socket: lists, repeated statuses, refusals, and a client that is not
-//! the agent it claims to be.
+//! Tests of the helper over its socket: lists, repeated statuses, refusals, and a client that is
+//! not the agent it claims to be.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

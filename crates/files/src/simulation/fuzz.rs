@@ -1,5 +1,5 @@
-//! Lists and bodies of a client that is not the agent it claims to be: whatever it sends, files stay
-//! below the directory of the rule.
+//! Lists and bodies of a client that is not the agent it claims to be: whatever it sends, files
+//! stay below the directory of the rule.
 
 use edgesync_fuzz::fuzz;
 use serde::Deserialize;
