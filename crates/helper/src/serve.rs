@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read, Write as _};
 use std::mem::MaybeUninit;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -398,7 +398,7 @@ impl Effects for Executor<'_> {
 
 /// Reads lists of objects up to the empty frame; the inner error is the problem of an object. The
 /// agent stores no such object, so a list with one is not the agent's.
-fn read_list(stream: &mut UnixStream) -> io::Result<Result<Vec<Listed>, String>> {
+fn read_list(stream: &mut impl Read) -> io::Result<Result<Vec<Listed>, String>> {
     let (mut listed, mut problem) = (Vec::new(), None);
     loop {
         let frame = read_frame(stream)?;
@@ -417,7 +417,7 @@ fn read_list(stream: &mut UnixStream) -> io::Result<Result<Vec<Listed>, String>>
     }
 }
 
-fn read_frame(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+fn read_frame(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
@@ -434,4 +434,30 @@ fn write_reply(stream: &mut UnixStream, reply: &Reply) -> io::Result<()> {
     let length = u32::try_from(text.len()).map_err(|_| ErrorKind::InvalidData)?;
     stream.write_all(&length.to_le_bytes())?;
     stream.write_all(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_fuzz::fuzz;
+
+    #[test]
+    fn fuzz_requests_of_the_agent() {
+        let [uid, api_version, kind, namespace, name, version] =
+            ["u", "v1", "ConfigMap", "plant", "web", "1"].map(str::to_owned);
+        let listed = Listed { uid, api_version, kind, namespace, name, version, ..Listed::default() };
+        let deleted = Listed { uid: "d".to_owned(), ..Listed::default() };
+        let request =
+            Request { verb: Verb::Apply, rule: "r".to_owned(), since: Some(7), ..Request::default() };
+        let frame = |bytes: Vec<u8>| [(bytes.len() as u32).to_le_bytes().to_vec(), bytes].concat();
+        let list = frame(serde_json::to_vec(&[listed, deleted]).unwrap());
+        let request = frame(serde_json::to_vec(&request).unwrap());
+        let samples = [[list, frame(Vec::new()), request].concat()];
+        fuzz("files-helper", &samples, |mut input| {
+            let Ok(Ok(list)) = read_list(&mut input) else { return };
+            assert!(list.iter().all(|listed| listed.check().is_ok()));
+            let request = read_frame(&mut input).map(|frame| serde_json::from_slice::<Request>(&frame));
+            drop(request);
+        });
+    }
 }
