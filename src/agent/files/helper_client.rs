@@ -269,6 +269,21 @@ mod tests {
     use edgesync_files::wire::Verb;
     use tokio::net::UnixListener;
 
+    #[test]
+    fn plural_is_listed_if_it_does_not_follow_from_the_kind() {
+        let plural = |api_version: &str, kind: &str, plural: &str| {
+            let resource = Resource { plural: plural.to_owned(), ..guess(api_version, kind, true) };
+            let (namespace, name) = ("plant".into(), "web".into());
+            let object = ObjectRef { resource: resource.into(), namespace, name };
+            let listed = listed(&KindRegistry::default(), &"u".into(), &ResourceVersion::from("1"), &object);
+            assert_eq!(listed.check(), Ok(()));
+            listed.plural
+        };
+        assert_eq!(plural("lab.io/v1", "Mouse", "mice"), "mice");
+        assert_eq!(plural("lab.io/v1", "Widget", "widgets"), "");
+        assert_eq!(plural("v1", "ConfigMap", "configmaps"), "");
+    }
+
     #[tokio::test]
     async fn objects_of_a_replaced_database_are_not_listed() {
         let directory = tempfile::tempdir().unwrap();
