@@ -15,6 +15,7 @@ mod database_integrity;
 mod database_version;
 mod disk_space;
 mod disk_type;
+mod file_rules;
 mod files;
 mod local_api;
 mod mqtt;
@@ -208,13 +209,14 @@ pub struct Check {
 }
 
 /// All checks in their order.
-pub(crate) const CHECKS: [Check; 18] = [
+pub(crate) const CHECKS: [Check; 19] = [
     configuration::CHECK,
     permissions::CHECK,
     clock::CHECK,
     disk_space::CHECK,
     disk_type::CHECK,
     local_api::CHECK,
+    file_rules::CHECK,
     files::CHECK,
     database_version::CHECK,
     database_integrity::CHECK,

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use toml::Spanned;
@@ -22,13 +23,13 @@ pub(super) struct Document<'t> {
 }
 
 /// Reads the file as text.
-pub(super) fn read(path: &Path) -> Result<String, ConfigErrors> {
+pub(super) fn read(path: &Path, opened: io::Result<File>) -> Result<String, ConfigErrors> {
     let failed = |message: String| {
         let problems = vec![Problem { place: Place::Whole, message }];
         ConfigErrors { path: path.to_owned(), problems }
     };
     let mut bytes = Vec::new();
-    std::fs::File::open(path)
+    opened
         .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))
         .map_err(|error| failed(format!("cannot be read: {error}")))?;
     if bytes.len() as u64 > MAX_FILE {

@@ -26,6 +26,8 @@ pub mod units;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 
 use document::{Document, Reader};
@@ -122,7 +124,15 @@ impl Review<'_> {
 /// # Errors
 /// All problems, each with its line or variable.
 pub fn load<C: Settings>(path: &Path) -> Result<Loaded<C>, ConfigErrors> {
-    let text = document::read(path)?;
+    load_opened(path, File::open(path))
+}
+
+/// The same, from an opened file: what the caller has learned about it holds for what is read.
+///
+/// # Errors
+/// All problems, each with its line or variable.
+pub fn load_opened<C: Settings>(path: &Path, opened: io::Result<File>) -> Result<Loaded<C>, ConfigErrors> {
+    let text = document::read(path, opened)?;
     parse(path, &text, std::env::vars_os())
 }
 

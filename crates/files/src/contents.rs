@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::record::{Digest, Member};
 use super::rule::{Format, Rule, Write};
-use super::template::check_name;
+use super::template::{check_name, check_word};
 use edgesync_object::yaml;
 
 /// File contents by file name.
@@ -52,7 +52,7 @@ pub fn files(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, Stri
                 Format::Yaml => (yaml::write(object).map_err(|error| error.to_string())?, ".yaml"),
                 Format::Json => (format!("{object:#}\n"), ".json"),
             };
-            Ok(one(object, ending, text.into_bytes()))
+            one(rule, object, ending, text.into_bytes())
         }
         Write::Field(pointer) => {
             let content = match object.pointer(pointer) {
@@ -63,28 +63,32 @@ pub fn files(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, Stri
                 Some(Value::String(text)) => text.clone().into_bytes(),
                 Some(other) => other.to_string().into_bytes(),
             };
-            Ok(one(object, "", content))
+            one(rule, object, "", content)
         }
     }
 }
 
 /// Returns the single file of an object, under a name that is unique where objects are gathered.
-fn one(object: &Value, ending: &str, content: Vec<u8>) -> Files {
+fn one(rule: &Rule, object: &Value, ending: &str, content: Vec<u8>) -> Result<Files, String> {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     let name = [text("namespace"), text("name")].into_iter().filter(|part| !part.is_empty());
-    Files::from([(name.collect::<Vec<_>>().join(".") + ending, content)])
+    let name = name.collect::<Vec<_>>().join(".") + ending;
+    if rule.gather {
+        check_word(&name).map_err(|why| format!("file {}: {why}", shown(&name)))?;
+    }
+    Ok(Files::from([(name, content)]))
 }
 
 fn keys(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, String> {
     let mut files = Files::new();
     for (field, encoded) in [("data", is_secret), ("binaryData", true)] {
         for (key, value) in object[field].as_object().into_iter().flatten() {
-            let name = match rule.keys.get(key) {
-                Some(name) => name,
-                None if rule.keys.is_empty() => key,
+            let (name, checked) = match rule.keys.get(key) {
+                Some(name) => (name, check_name(name)),
+                None if rule.keys.is_empty() => (key, check_word(key)),
                 None => continue,
             };
-            check_name(name).map_err(|why| format!("key {}: {why}", shown(name)))?;
+            checked.map_err(|why| format!("key {}: {why}", shown(name)))?;
             let text = value.as_str().ok_or_else(|| format!("key {} is not a string", shown(key)))?;
             let content = if encoded { decoded(key, text)? } else { text.as_bytes().to_vec() };
             if files.insert(name.clone(), content).is_some() {
@@ -141,6 +145,9 @@ mod tests {
             (json!({ "data": { "../x": "" } }), "'/'"),
             (json!({ "data": { "..data": "" } }), "edgesync"),
             (json!({ "data": { "a\u{0}": "" } }), "control"),
+            (json!({ "data": { "a b": "" } }), "contains ' '"),
+            (json!({ "data": { "$(reboot)": "" } }), "contains '$'"),
+            (json!({ "data": { "*": "" } }), "contains '*'"),
             (json!({ "data": { "a": 1 } }), "not a string"),
             (json!({ "data": { "a": "" }, "binaryData": { "a": "" } }), "two keys"),
             (json!({ "binaryData": { "a": "?" } }), "base64"),
@@ -151,6 +158,20 @@ mod tests {
         let many: serde_json::Map<_, _> = (0..11).map(|n| (n.to_string(), json!(""))).collect();
         let few = Rule { max_files: 10, ..rule };
         assert!(files(&few, &json!({ "data": many }), false).unwrap_err().contains("10 keys"));
+    }
+
+    #[test]
+    fn gathered_object_names_no_file_elsewhere() {
+        let rule = Rule { gather: true, ..named(Write::Object(Format::Json)) };
+        for (namespace, name) in [("..", "/../../etc/cron.d/x"), ("n", "a b"), ("", "$(reboot)")] {
+            let object = json!({ "metadata": { "namespace": namespace, "name": name } });
+            assert!(files(&rule, &object, false).is_err(), "{object}");
+        }
+        let role = json!({ "metadata": { "namespace": "n", "name": "system:node" } });
+        assert_eq!(
+            files(&rule, &role, false).unwrap().into_keys().collect::<Vec<_>>(),
+            ["n.system:node.json"]
+        );
     }
 
     #[test]

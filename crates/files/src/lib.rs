@@ -4,7 +4,8 @@
 //! [`pass::Pass`] first, then [`transaction::Transaction`]; `docs/files.md` has the user's view.
 //!
 //! An object decides the contents of files and, by its validated name, a directory below that of
-//! the rule. It never decides a path, a command, a user or a mode.
+//! the rule. It never decides a path, a command, a user or a mode. Neither does the agent that
+//! sends it: whether the rule selects an object is decided here, from its body.
 
 #![warn(missing_docs)]
 
@@ -13,6 +14,7 @@ pub mod list;
 pub mod pass;
 pub mod record;
 pub mod rule;
+mod selection;
 #[cfg(test)]
 mod simulation;
 pub mod steps;
@@ -26,17 +28,17 @@ pub use rule::Rule;
 pub use transaction::Failure;
 pub use verify::{Entry, Observed};
 
-use std::collections::BTreeMap;
-
 use contents::Desired;
 
 /// Effects on the device, for one rule. Each is durable when it returns.
 ///
 /// Order of calls, decided by [`transaction::Transaction`]: `intend`, `stage` for each change,
 /// `check`, `swap` for each change, `reload`, `commit`, `discard` for each change, `forget`. After
-/// a failure: `restore` for each swapped change, `reload`, `discard` for each change, `forget`.
+/// a failure: `restore` for each swapped change, `reload`, `discard` for each change, `forget`; and
+/// `commit` before `forget`, if a change could not be rolled back.
 pub trait Effects {
-    /// Inspects a place, as far as its held and desired files are concerned.
+    /// Inspects a place, as far as its held and desired files are concerned. Reads only files of
+    /// their names and sizes, whatever others put there.
     ///
     /// # Errors
     /// The place cannot be read.
@@ -45,7 +47,7 @@ pub trait Effects {
         place: &Place,
         shape: Shape,
         held: Option<&Held>,
-        desired: Option<&BTreeMap<String, Digest>>,
+        desired: Option<&Desired>,
     ) -> Result<Observed, String>;
 
     /// Returns the key of the digests of a place's files.
@@ -66,7 +68,8 @@ pub trait Effects {
     /// Those of the system; files written so far may stay until [`Effects::discard`].
     fn stage(&mut self, change: &Change, desired: &Desired) -> Result<(), Failure>;
 
-    /// Runs the check program on the candidates.
+    /// Runs the check program on the candidates, then gives them to the owner of the rule: until
+    /// then, it cannot change them.
     ///
     /// # Errors
     /// The output of the program.
@@ -97,10 +100,10 @@ pub trait Effects {
     fn commit(&mut self, record: &Record) -> Result<(), Failure>;
 
     /// Removes the leftovers of a change: the old files if the new ones stay, otherwise the
-    /// candidates.
+    /// candidates. Removes what is left of earlier changes of the place, too.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Those of the system. They block nothing: no later change uses the names of leftovers.
     fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure>;
 
     /// Removes the record of intended changes.

@@ -22,6 +22,7 @@ pub fn last(record: &Record) -> Vec<Listed> {
                 uid: uid.clone(),
                 api_version: status.api_version.clone(),
                 kind: status.kind.clone(),
+                plural: status.plural.clone(),
                 namespace: status.namespace.clone(),
                 name: status.name.clone(),
                 version: version.clone(),
@@ -67,7 +68,7 @@ mod tests {
         let text = str::to_owned;
         let (api_version, kind, namespace) = (text("v1"), text("ConfigMap"), text("n"));
         let (uid, name, version) = (text(uid), text(name), text(version));
-        Listed { uid, api_version, kind, namespace, name, version, sealed: false }
+        Listed { uid, api_version, kind, namespace, name, version, ..Listed::default() }
     }
 
     fn record(list: &[Listed]) -> Record {

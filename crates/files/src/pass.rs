@@ -10,7 +10,8 @@ use super::record::{
     Change, Digest, Held, Intent, Member, Place, RELOAD_OWED, Record, Shape, State, Status, Wait,
 };
 use super::rule::{Rule, Write};
-use super::steps::{describe, execute};
+use super::selection;
+use super::steps::{describe, execute, keep_stuck};
 use super::transaction::{Ended, Step, Transaction};
 use super::verify::{Verdict, verify};
 use super::wire::Listed;
@@ -42,18 +43,16 @@ pub struct Options {
 ///
 /// Order of calls: [`Pass::begin`] compares the list with the record, [`Pass::needed`] names the
 /// objects whose contents the pass needs, and [`Pass::plan`] describes or [`Pass::apply`] executes
-/// the changes. After a crash, [`recover`](super::steps::recover) comes first.
+/// the changes. [`recover`](super::steps::recover) comes first, after a crash or a failed rollback.
 ///
 /// ```
-/// use std::collections::BTreeMap;
-///
 /// use edgesync_files::contents::Desired;
 /// use edgesync_files::pass::{Options, Pass};
 /// use edgesync_files::rule::Reload;
 /// use edgesync_files::template::Template;
 /// use edgesync_files::wire::Listed;
 /// use edgesync_files::{
-///     Change, Digest, Effects, Failure, Held, Intent, Observed, Place, Record, Rule, Shape, State,
+///     Change, Effects, Failure, Held, Intent, Observed, Place, Record, Rule, Shape, State,
 /// };
 /// use serde_json::json;
 ///
@@ -85,7 +84,7 @@ pub struct Options {
 ///     }
 ///     // … and the others.
 /// #   fn inspect(
-/// #       &mut self, _: &Place, _: Shape, _: Option<&Held>, _: Option<&BTreeMap<String, Digest>>,
+/// #       &mut self, _: &Place, _: Shape, _: Option<&Held>, _: Option<&Desired>,
 /// #   ) -> Result<Observed, String> {
 /// #       Ok(Observed::default())
 /// #   }
@@ -104,9 +103,15 @@ pub struct Options {
 ///     reload: Reload::Unit("web.service".to_owned()),
 ///     ..Rule::default()
 /// };
-/// let object = json!({ "data": { "index.html": "hi" } });
-/// let (uid, name, version) = ("1".to_owned(), "page".to_owned(), "7".to_owned());
-/// let listed = [Listed { uid, name, version, ..Listed::default() }];
+/// let object = json!({
+///     "apiVersion": "v1",
+///     "kind": "ConfigMap",
+///     "metadata": { "namespace": "plant", "name": "page" },
+///     "data": { "index.html": "hi" },
+/// });
+/// let [uid, api_version, kind, namespace, name, version] =
+///     ["1", "v1", "ConfigMap", "plant", "page", "7"].map(str::to_owned);
+/// let listed = [Listed { uid, api_version, kind, namespace, name, version, ..Listed::default() }];
 /// let mut contents = |_| Some(object.clone());
 ///
 /// // The plan changes nothing: the record is a copy.
@@ -158,6 +163,35 @@ enum NotWritable {
 /// A change and its desired files.
 type Task = (Change, Desired);
 
+/// Files, directories and bytes of a rule, counted against its limits.
+#[derive(Default)]
+struct Usage {
+    files: u64,
+    bytes: u64,
+    /// The directories below the base: those of objects, and their parents.
+    directories: BTreeSet<String>,
+}
+
+impl Usage {
+    /// Returns the directories of a place that are not counted yet.
+    fn new_directories(&self, place: &Place, shape: Shape) -> Vec<String> {
+        let own = (shape == Shape::Directory).then(|| place.path());
+        own.into_iter().chain(place.parents()).filter(|path| !self.directories.contains(path)).collect()
+    }
+
+    fn add(&mut self, directories: Vec<String>, files: u64, bytes: u64) {
+        self.files += files;
+        self.bytes += bytes;
+        self.directories.extend(directories);
+    }
+
+    /// Returns whether this is within the rule's limits, with so many more.
+    fn has_room(&self, rule: &Rule, directories: usize, files: u64, bytes: u64) -> bool {
+        let all = self.files + files + (self.directories.len() + directories) as u64;
+        all <= rule.max_files && self.bytes + bytes <= rule.max_size
+    }
+}
+
 impl<'a, H: Effects> Pass<'a, H> {
     /// Starts a pass, and determines which objects' contents are needed.
     pub fn begin(
@@ -197,12 +231,17 @@ impl<'a, H: Effects> Pass<'a, H> {
         due.flat_map(|(_, members)| members.iter().copied()).collect()
     }
 
-    /// Assigns objects to places. Without `gather` only the first object of a place gets it.
+    /// Assigns objects that the rule selects to places. Without `gather` only the first object of a
+    /// place gets it.
     fn group(&mut self) {
         for (number, object) in self.listed.iter().enumerate() {
             if let Some(known) = self.record.objects.get_mut(&object.uid) {
                 // Takes over the current configuration.
                 known.sealed = is_sealed(object);
+            }
+            if let Err(why) = selection::check_listed(self.rule, object) {
+                self.reject(object, &why);
+                continue;
             }
             let name = if self.rule.gather { "" } else { object.name.as_str() };
             let place = match self.rule.to.place(&object.namespace, name) {
@@ -227,6 +266,11 @@ impl<'a, H: Effects> Pass<'a, H> {
     fn find_due(&mut self) {
         let places = std::mem::take(&mut self.places);
         for (path, (place, numbers)) in &places {
+            if let Some(stuck) = self.record.stuck.get(path) {
+                let why = format!("earlier change cannot be rolled back: {}", stuck.message);
+                self.block(path, numbers, &why);
+                continue;
+            }
             let wait = self.record.waits.get(path);
             let tried = |wait: &&Wait| wait.rule == self.text && self.matches(&wait.members, numbers);
             if wait.filter(tried).is_some_and(|wait| self.waits(wait)) {
@@ -321,11 +365,12 @@ impl<'a, H: Effects> Pass<'a, H> {
     /// Returns the required writes and removals.
     fn tasks(&mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Vec<Task> {
         let mut tasks = self.removals();
-        let (mut files, mut bytes) = (0, 0);
+        let (mut usage, mut made) = (Usage::default(), BTreeSet::new());
         for (path, held) in &self.record.places {
+            made.extend(held.place.parents().take(held.parents as usize));
             if self.places.contains_key(path) && !self.due.contains(path) {
-                files += held.files.len() as u64;
-                bytes += held.bytes;
+                let directories = usage.new_directories(&held.place, held.shape);
+                usage.add(directories, held.files.len() as u64, held.bytes);
             }
         }
         for path in std::mem::take(&mut self.due) {
@@ -339,16 +384,16 @@ impl<'a, H: Effects> Pass<'a, H> {
                     continue;
                 }
             };
-            files += desired.files.len() as u64;
-            bytes += desired.bytes();
-            if files > self.rule.max_files || bytes > self.rule.max_size {
-                let limit = format!("{} files and {} bytes", self.rule.max_files, self.rule.max_size);
+            let (files, bytes) = (desired.files.len() as u64, desired.bytes());
+            let directories = usage.new_directories(&place, self.shape());
+            if !usage.has_room(self.rule, directories.len(), files, bytes) {
+                let Rule { max_files, max_size, .. } = self.rule;
+                let limit = format!("{max_files} files and directories, and {max_size} bytes");
                 self.keep_held(&path, &numbers, None, &format!("exceeds the rule's limit of {limit}"));
-                files -= desired.files.len() as u64;
-                bytes -= desired.bytes();
                 continue;
             }
-            tasks.extend(self.task(&path, place, &numbers, desired));
+            usage.add(directories, files, bytes);
+            tasks.extend(self.task(&path, place, &numbers, desired, &made));
         }
         tasks
     }
@@ -357,6 +402,7 @@ impl<'a, H: Effects> Pass<'a, H> {
     fn removals(&mut self) -> Vec<Task> {
         let (mut tasks, shape) = (Vec::new(), self.shape());
         let goes = |(path, held): &(&String, &Held)| match self.places.get(*path) {
+            _ if self.record.stuck.contains_key(*path) => false,
             Some(_) => held.shape != shape,
             None => !self.options.keep,
         };
@@ -400,6 +446,7 @@ impl<'a, H: Effects> Pass<'a, H> {
                 shape: held.shape,
                 exists: observed.entries.contains_key(held.place.name()),
                 makes: false,
+                parents: 0,
                 old: Some(held),
                 new: None,
             };
@@ -435,6 +482,7 @@ impl<'a, H: Effects> Pass<'a, H> {
                 )));
             }
             let object = bodies(*number).ok_or(NotWritable::Changed)?;
+            selection::check_body(self.rule, listed, &object).map_err(refused)?;
             let files = contents::files(self.rule, &object, is_secret).map_err(refused)?;
             desired.is_secret |= sealed;
             for (name, content) in files {
@@ -448,10 +496,19 @@ impl<'a, H: Effects> Pass<'a, H> {
         Ok(desired)
     }
 
-    fn task(&mut self, path: &str, place: Place, numbers: &[usize], desired: Desired) -> Option<Task> {
+    /// Returns the write of a place, unless it is as desired or foreign. `made` are the parent
+    /// directories that were created for files of the rule.
+    fn task(
+        &mut self,
+        path: &str,
+        place: Place,
+        numbers: &[usize],
+        desired: Desired,
+        made: &BTreeSet<String>,
+    ) -> Option<Task> {
         let (shape, held) = (self.shape(), self.record.places.get(path).cloned());
         let new = desired.digests(self.effects.key(&place));
-        let observed = match self.effects.inspect(&place, shape, held.as_ref(), Some(&new)) {
+        let observed = match self.effects.inspect(&place, shape, held.as_ref(), Some(&desired)) {
             Ok(observed) => observed,
             Err(why) => {
                 self.keep_held(path, numbers, None, &why);
@@ -491,23 +548,38 @@ impl<'a, H: Effects> Pass<'a, H> {
                     Some(held) => held.made,
                     None => shape == Shape::Directory && !observed.directory,
                 };
-                let change = Change { place, shape, stamp, old: held, exists, makes, new: Some(new) };
+                let missing = observed.missing_parents as usize;
+                let ours = |(index, parent): &(usize, String)| *index < missing || made.contains(parent);
+                let parents = place.parents().enumerate().take_while(ours).count();
+                let parents = u32::try_from(parents).unwrap_or(u32::MAX);
+                let change =
+                    Change { place, shape, stamp, old: held, exists, makes, parents, new: Some(new) };
                 Some((change, desired))
             }
         }
     }
 
     /// Applies all changes in one transaction; if that fails, in parts, so that one change does not
-    /// block others. Returns whether a rollback or removal is unfinished: then nothing else may
-    /// begin.
+    /// block others. Returns whether the transaction is unfinished: then nothing else may begin.
     fn run(&mut self, mut tasks: Vec<Task>) -> bool {
         self.runs += 1;
         let ended = self.run_once(&mut tasks);
         let Some(failure) = &ended.failure else { return ended.unfinished };
         self.record.output.clone_from(&failure.message);
-        if ended.divisible && !ended.unfinished && tasks.len() > 1 && self.runs < MAX_TRANSACTIONS {
+        let is_stuck = |(change, _): &Task| self.record.stuck.contains_key(&change.place.path());
+        let (stuck, mut tasks): (Vec<Task>, Vec<Task>) = tasks.into_iter().partition(is_stuck);
+        for (change, _) in &stuck {
+            let path = change.place.path();
+            match self.places.get(&path).cloned() {
+                Some((_, numbers)) => self.block(&path, &numbers, &failure.message),
+                None => self.keep_unremoved(change, &failure.message),
+            }
+        }
+        let is_smaller = tasks.len() > 1 || !stuck.is_empty();
+        if ended.divisible && !ended.unfinished && is_smaller && self.runs < MAX_TRANSACTIONS {
             let rest = tasks.split_off(tasks.len() / 2);
-            return self.run(tasks) || self.run(rest);
+            let mut parts = [tasks, rest].into_iter().filter(|part| !part.is_empty());
+            return parts.any(|part| self.run(part));
         }
         for (change, _) in &tasks {
             let path = change.place.path();
@@ -537,6 +609,7 @@ impl<'a, H: Effects> Pass<'a, H> {
         while let Some(step) = transaction.step() {
             let result = match step {
                 Step::Commit => self.commit(number, tasks),
+                Step::Keep => keep_stuck(self.effects, self.record, &intent, transaction.unrestored()),
                 Step::Stage(at) => match tasks.get(at) {
                     Some((change, desired)) if change.new.is_some() => self.effects.stage(change, desired),
                     _ => Ok(()),
@@ -573,7 +646,9 @@ impl<'a, H: Effects> Pass<'a, H> {
                         shape: change.shape,
                         stamp: change.stamp,
                         made: change.makes,
+                        parents: change.parents,
                         files: files.clone(),
+                        sizes: desired.files.values().map(|content| content.len() as u64).collect(),
                         bytes: desired.bytes(),
                         members: desired.members.clone(),
                         rule: self.text,
@@ -654,6 +729,16 @@ impl<'a, H: Effects> Pass<'a, H> {
                 }
                 _ => self.state(*number, State::NotInEffect, version, why, false),
             }
+        }
+    }
+
+    /// Marks the objects of a place that is in an unknown state.
+    fn block(&mut self, path: &str, numbers: &[usize], why: &str) {
+        if !self.record.waits.get(path).is_some_and(|wait| self.waits(wait)) {
+            self.wait(path, numbers);
+        }
+        for number in numbers {
+            self.state(*number, State::NotInEffect, None, why, false);
         }
     }
 
@@ -774,9 +859,12 @@ fn current_held(held: Option<Held>, place: &Place, shape: Shape, observed: &Obse
     if held.as_ref().is_some_and(|held| held.stamp == stamp) {
         return held;
     }
-    let made = held.is_some_and(|held| held.made);
-    let (place, files) = (place.clone(), observed.inside.clone());
-    Some(Held { place, shape, stamp, made, files, bytes: 0, members: Vec::new(), rule: Digest::default() })
+    let (made, parents) = held.map_or((false, 0), |held| (held.made, held.parents));
+    let (place, mut files) = (place.clone(), observed.inside.clone());
+    // No file has this digest: what is not read stays the file of another party.
+    files.extend(observed.foreign.iter().map(|name| (name.clone(), Digest::default())));
+    let (sizes, bytes, members, rule) = (Vec::new(), 0, Vec::new(), Digest::default());
+    Some(Held { place, shape, stamp, made, parents, files, sizes, bytes, members, rule })
 }
 
 fn is_secret(object: &Listed) -> bool {
@@ -791,6 +879,7 @@ fn status_of(object: &Listed, state: State, version: Option<String>, why: &str, 
     Status {
         api_version: object.api_version.clone(),
         kind: object.kind.clone(),
+        plural: object.plural.clone(),
         namespace: object.namespace.clone(),
         name: object.name.clone(),
         sealed: is_sealed(object),

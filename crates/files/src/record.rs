@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
@@ -29,8 +30,21 @@ impl Place {
     /// Returns the whole path.
     #[must_use]
     pub fn path(&self) -> String {
-        format!("{}/{}", self.base.trim_end_matches('/'), self.below)
+        self.at(&self.below)
     }
+
+    /// Returns the paths of the directories between base and place, the nearest first.
+    pub(crate) fn parents(&self) -> impl Iterator<Item = String> {
+        std::iter::successors(above(self.below.as_str()), |below| above(below)).map(|below| self.at(below))
+    }
+
+    fn at(&self, below: &str) -> String {
+        format!("{}/{}", self.base.trim_end_matches('/'), below)
+    }
+}
+
+fn above(below: &str) -> Option<&str> {
+    below.rsplit_once('/').map(|(above, _)| above)
 }
 
 /// Layout of a place.
@@ -83,14 +97,31 @@ pub struct Held {
     pub stamp: u64,
     /// Whether the directory was created for it.
     pub made: bool,
+    /// Number of parent directories, the nearest first, that were created for files of the rule.
+    /// They are removed with the last place in them.
+    #[serde(default)]
+    pub parents: u32,
     /// Digests of the files.
     pub files: BTreeMap<String, Digest>,
-    /// Size of the files in bytes.
+    /// Sizes of the files in bytes, in the order of their names. Empty in records of older
+    /// versions.
+    #[serde(default)]
+    pub sizes: Vec<u64>,
+    /// Size of all files in bytes.
     pub bytes: u64,
     /// Objects that the files are derived from.
     pub members: Vec<Member>,
     /// Digest of the rule's text that they were derived by.
     pub rule: Digest,
+}
+
+impl Held {
+    /// Returns the names of the files, each with the sizes that it can have as it was written.
+    pub fn sizes(&self) -> impl Iterator<Item = (&str, RangeInclusive<u64>)> {
+        let known = self.sizes.iter().map(|size| *size..=*size);
+        let sizes = known.chain(std::iter::repeat(0..=self.bytes));
+        self.files.keys().map(String::as_str).zip(sizes)
+    }
 }
 
 /// A change of a place, recorded before it begins.
@@ -108,8 +139,20 @@ pub struct Change {
     pub exists: bool,
     /// Whether the directory must be created.
     pub makes: bool,
+    /// Number of parent directories, as in [`Held::parents`], after the change.
+    #[serde(default)]
+    pub parents: u32,
     /// Digests of the new files; none to remove the place.
     pub new: Option<BTreeMap<String, Digest>>,
+}
+
+/// A change that could not be rolled back: its place is in an unknown state until it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stuck {
+    /// The change.
+    pub change: Change,
+    /// Why its last rollback failed.
+    pub message: String,
 }
 
 /// Changes of a transaction, recorded before it begins.
@@ -143,6 +186,9 @@ pub struct Status {
     pub api_version: String,
     /// Kind, such as `ConfigMap`.
     pub kind: String,
+    /// Plural of the kind; empty if it follows from the kind.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub plural: String,
     /// Namespace of the object.
     pub namespace: String,
     /// Name of the object.
@@ -193,6 +239,8 @@ pub struct Record {
     pub places: BTreeMap<String, Held>,
     /// Places in backoff, by path.
     pub waits: BTreeMap<String, Wait>,
+    /// Changes that could not be rolled back, by path. They block their place and no other.
+    pub stuck: BTreeMap<String, Stuck>,
     /// Status of each object, by UID.
     pub objects: BTreeMap<String, Status>,
     /// Last lines of the last failed check or reload.
@@ -207,22 +255,35 @@ impl Record {
     /// Returns the difference from an earlier record.
     #[must_use]
     pub fn since(&self, before: &Self) -> Delta {
-        let (places, waits, objects) = Default::default();
+        let (places, waits, stuck, objects) = Default::default();
         let (output, owes_reload) = (self.output.clone(), self.owes_reload);
         let Self { done, stamp, reloads, rollbacks, .. } = *self;
         Delta {
-            head: Self { done, stamp, owes_reload, places, waits, objects, output, reloads, rollbacks },
+            head: Self {
+                done,
+                stamp,
+                owes_reload,
+                places,
+                waits,
+                stuck,
+                objects,
+                output,
+                reloads,
+                rollbacks,
+            },
             places: changed(&before.places, &self.places),
             waits: changed(&before.waits, &self.waits),
+            stuck: changed(&before.stuck, &self.stuck),
             objects: changed(&before.objects, &self.objects),
         }
     }
 
     /// Applies a difference to the record that it was computed from.
     pub fn apply(&mut self, delta: Delta) {
-        let Self { places, waits, objects, .. } = std::mem::replace(self, delta.head);
+        let Self { places, waits, stuck, objects, .. } = std::mem::replace(self, delta.head);
         self.places = merged(places, delta.places);
         self.waits = merged(waits, delta.waits);
+        self.stuck = merged(stuck, delta.stuck);
         self.objects = merged(objects, delta.objects);
     }
 
@@ -283,6 +344,8 @@ pub struct Delta {
     head: Record,
     places: Entries<Held>,
     waits: Entries<Wait>,
+    #[serde(default)]
+    stuck: Entries<Stuck>,
     objects: Entries<Status>,
 }
 

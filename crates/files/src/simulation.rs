@@ -2,6 +2,8 @@
 //! programs that reject their files. Invariants: a reader never sees a mixture of versions; finally
 //! files equal the objects, or the last accepted version; objects reported as in effect are.
 
+mod fuzz;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
@@ -56,6 +58,8 @@ struct Model<'w> {
     left: &'w Cell<Option<u32>>,
     full: bool,
     broken: bool,
+    /// Path of a place that cannot be rolled back.
+    stuck: Option<String>,
     shape: Shape,
 }
 
@@ -103,7 +107,7 @@ impl Effects for Model<'_> {
         place: &Place,
         shape: Shape,
         _: Option<&Held>,
-        _: Option<&BTreeMap<String, Digest>>,
+        _: Option<&Desired>,
     ) -> Result<Observed, String> {
         let Some(slot) = self.world.slots.get(&place.path()) else { return Ok(Observed::default()) };
         let mut observed = Observed { directory: true, ..Observed::default() };
@@ -184,6 +188,9 @@ impl Effects for Model<'_> {
 
     fn restore(&mut self, change: &Change) -> Result<(), Failure> {
         self.step()?;
+        if self.stuck.as_ref() == Some(&change.place.path()) {
+            return Err(Failure::new("it cannot be replaced"));
+        }
         let slot = self.slot(change);
         if let Some(before) = slot.kept.remove(&change.stamp) {
             slot.live = before;
@@ -252,12 +259,12 @@ impl World {
         let mut record = self.record();
         let listed = self.incremental(&record, listed);
         let begun: Option<Intent> = self.intent.as_ref().map(|text| serde_json::from_str(text).unwrap());
+        let stuck = faults.stuck.map(|number| rule.to.place("n", &format!("o{number}")).unwrap().path());
         let mut seq = record.objects.values().map(|status| status.seq).max().unwrap_or(0);
-        let mut model = Model { world: self, left: &left, full: faults.full, broken: faults.broken, shape };
+        let (full, broken) = (faults.full, faults.broken);
+        let mut model = Model { world: self, left: &left, full, broken, stuck, shape };
         let looks = begun.is_some();
-        if let Some(intent) = begun
-            && !recover(&mut model, rule, &mut record, &intent)
-        {
+        if !recover(&mut model, rule, &mut record, begun.as_ref()) {
             return record;
         }
         let options = Options { look: faults.look || looks, force: faults.force, keep: faults.keep, now };
@@ -314,13 +321,18 @@ impl Object {
             namespace: "n".into(),
             name: self.name.clone(),
             version: self.version.to_string(),
-            sealed: false,
+            ..Listed::default()
         }
     }
 
     fn body(&self) -> Value {
         let text = String::from_utf8(self.content.clone()).unwrap();
-        json!({ "metadata": { "name": self.name }, "data": { "one": text, "two": text } })
+        json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "namespace": "n", "name": self.name },
+            "data": { "one": text, "two": text },
+        })
     }
 }
 
@@ -332,6 +344,8 @@ struct Faults {
     look: bool,
     force: bool,
     keep: bool,
+    /// Object whose place cannot be rolled back.
+    stuck: Option<usize>,
 }
 
 /// An input of the simulation.
@@ -357,14 +371,16 @@ fn event() -> impl Strategy<Value = Event> {
         proptest::bool::weighted(0.15),
         any::<bool>(),
         any::<bool>(),
+        proptest::option::weighted(0.2, 0usize..4),
     )
-        .prop_map(|(cut, full, broken, look, force)| Faults {
+        .prop_map(|(cut, full, broken, look, force, stuck)| Faults {
             cut,
             full,
             broken,
             look,
             force,
             keep: false,
+            stuck,
         });
     prop_oneof![
         6 => (object.clone(), 0u8..8).prop_map(|(object, content)| Event::Put(object, content)),
@@ -442,7 +458,7 @@ proptest! {
                 Event::Tamper(number, all) => {
                     let path = rule.to.place("n", &format!("o{number}")).unwrap().path();
                     // During a transaction it would be ambiguous whose files are rolled back.
-                    let quiet = world.intent.is_none();
+                    let quiet = world.intent.is_none() && world.record().stuck.is_empty();
                     if let Some(live) = world.slots.get_mut(&path).and_then(|slot| slot.live.as_mut()).filter(|_| quiet) {
                         let files = live.1.values_mut().take(if all { usize::MAX } else { 1 });
                         files.for_each(|content| *content = FOREIGN.to_vec());
@@ -451,7 +467,7 @@ proptest! {
                 }
                 Event::Lose(number) => {
                     let path = rule.to.place("n", &format!("o{number}")).unwrap().path();
-                    if world.intent.is_none() {
+                    if world.intent.is_none() && world.record().stuck.is_empty() {
                         world.slots.remove(&path);
                         tampered = true;
                     }
@@ -507,7 +523,8 @@ proptest! {
         let listed: Vec<Listed> = current.iter().map(Object::listed).collect();
         let (mut record, mut seq) = (record, u64::MAX / 2);
         let shape = if single { Shape::File } else { Shape::Directory };
-        let mut model = Model { world: &mut world, left: &left, full: false, broken: false, shape };
+        let (full, broken, stuck) = (false, false, None);
+        let mut model = Model { world: &mut world, left: &left, full, broken, stuck, shape };
         let options = Options { look: true, now, ..Options::default() };
         let pass = Pass::begin(&mut model, &trusting, &mut record, &mut seq, &listed, options);
         prop_assert!(pass.needed().is_empty());
@@ -539,6 +556,49 @@ fn bad_object_among_a_thousand_blocks_no_other() {
     let status = &record.objects["uid-o0617"];
     assert_eq!((status.version.as_deref(), status.wanted.as_deref()), (Some("1"), Some("2")));
     assert!(status.rolled_back && status.message.contains("does not like"), "{status:?}");
+}
+
+#[test]
+fn place_that_cannot_be_rolled_back_blocks_no_other() {
+    let rule = rule_of(Write::Keys, false, true);
+    let object = |name: &str, version, content: &[u8]| Object {
+        name: name.to_owned(),
+        version,
+        content: content.to_vec(),
+    };
+    let mut world = World::default();
+    world.pass(&rule, &[object("o0", 1, b"good"), object("o1", 1, b"good")], &Faults::default(), 1);
+    let objects = [object("o0", 2, REJECTED), object("o1", 2, b"better")];
+    let stuck = Faults { stuck: Some(0), look: true, force: true, ..Faults::default() };
+    for now in 2..5 {
+        let record = world.pass(&rule, &objects, &stuck, now);
+        assert!(record.stuck.contains_key("/b/o0") && world.intent.is_none());
+        let status = &record.objects["uid-o0"];
+        assert_eq!((status.state, status.version.as_deref()), (State::NotInEffect, None));
+    }
+    // The program rejects what it finds there, so no other version comes into effect. Once it is
+    // removed by hand, the other object does.
+    world.slots.get_mut("/b/o0").unwrap().live = None;
+    let record = world.pass(&rule, &objects, &stuck, 5);
+    assert_eq!(record.objects["uid-o1"].version.as_deref(), Some("2"));
+    let objects = [object("o0", 3, b"good again"), objects[1].clone()];
+    let calm = Faults { look: true, force: true, ..Faults::default() };
+    let record = world.pass(&rule, &objects, &calm, 6);
+    assert!(record.stuck.is_empty());
+    assert_eq!(record.counts(), [2, 0, 0]);
+}
+
+#[test]
+fn directories_count_as_files() {
+    let rule = Rule { max_files: 7, ..rule_of(Write::Keys, false, false) };
+    let to = Template::parse("/b/{metadata.namespace}/{metadata.name}").unwrap();
+    let objects: Vec<Object> = (0..4)
+        .map(|number| Object { name: format!("o{number}"), version: 1, content: b"good".to_vec() })
+        .collect();
+    // Two objects have two files and a directory each, in one directory.
+    let record = World::default().pass(&Rule { to, ..rule }, &objects, &Faults::default(), 1);
+    assert_eq!(record.counts(), [2, 2, 0]);
+    assert!(record.objects["uid-o2"].message.contains("7 files and directories"));
 }
 
 #[test]

@@ -1,26 +1,82 @@
 //! Execution of transaction steps on [`Effects`]: in a pass and in recovery.
 
 use super::contents::Desired;
-use super::record::{Change, Intent, Record, Shape};
+use super::record::{Change, Intent, Record, Shape, Stuck};
 use super::rule::Rule;
 use super::transaction::{Step, Transaction};
 use super::{Effects, Failure};
 
-/// Rolls back or completes an interrupted transaction. Returns whether it is finished.
-pub fn recover<H: Effects>(effects: &mut H, rule: &Rule, record: &mut Record, intent: &Intent) -> bool {
+/// Rolls back or completes an interrupted transaction, if there is one, and the changes that could
+/// not be rolled back before. Returns whether another transaction may begin.
+pub fn recover<H: Effects>(
+    effects: &mut H,
+    rule: &Rule,
+    record: &mut Record,
+    intent: Option<&Intent>,
+) -> bool {
+    let finished = intent.is_none_or(|intent| finish(effects, rule, record, intent));
+    if finished {
+        retry_stuck(effects, rule, record);
+    }
+    finished
+}
+
+fn finish<H: Effects>(effects: &mut H, rule: &Rule, record: &mut Record, intent: &Intent) -> bool {
     let committed = record.done >= intent.run;
     let newest = intent.changes.iter().map(|change| change.stamp).max();
     record.stamp = record.stamp.max(newest.unwrap_or(0));
     let mut transaction = Transaction::recovering(intent.changes.len(), rule.reloads(), committed);
     while let Some(step) = transaction.step() {
-        transaction.completed(execute(effects, intent, step, committed));
+        let result = match step {
+            Step::Keep => keep_stuck(effects, record, intent, transaction.unrestored()),
+            _ => execute(effects, intent, step, committed),
+        };
+        transaction.completed(result);
     }
     let ended = transaction.ended();
     record.owes_reload |= ended.owes_reload;
     !ended.unfinished
 }
 
-/// Executes a step. Staging and committing are left to the pass.
+/// Records the changes with these indexes, whose rollback failed, before their intent is removed.
+pub(super) fn keep_stuck<H: Effects>(
+    effects: &mut H,
+    record: &mut Record,
+    intent: &Intent,
+    unrestored: &[(usize, Failure)],
+) -> Result<(), Failure> {
+    for (at, failure) in unrestored {
+        if let Some(change) = intent.changes.get(*at) {
+            let stuck = Stuck { change: change.clone(), message: failure.message.clone() };
+            record.stuck.insert(change.place.path(), stuck);
+        }
+    }
+    effects.commit(record)
+}
+
+/// Tries to roll back what could not be. A place is free again once its old files are back.
+fn retry_stuck<H: Effects>(effects: &mut H, rule: &Rule, record: &mut Record) {
+    let mut stuck = record.stuck.clone();
+    stuck.retain(|_, Stuck { change, message }| match effects.restore(change) {
+        Ok(()) => {
+            // A failure leaves files that the next change of the place removes.
+            let _ = effects.discard(change, false);
+            false
+        }
+        Err(failure) => {
+            *message = failure.message;
+            true
+        }
+    });
+    if stuck != record.stuck {
+        record.owes_reload |= rule.reloads() && stuck.len() < record.stuck.len();
+        record.stuck = stuck;
+        // If it is not recorded, the next request does the same again.
+        let _ = effects.commit(record);
+    }
+}
+
+/// Executes a step. Staging and the record are left to the caller.
 pub(super) fn execute<H: Effects>(
     effects: &mut H,
     intent: &Intent,
@@ -36,7 +92,7 @@ pub(super) fn execute<H: Effects>(
         Step::Restore(at) => effects.restore(change(at)?),
         Step::Discard(at) => effects.discard(change(at)?, succeeded),
         Step::Forget => effects.forget(),
-        Step::Stage(_) | Step::Commit => Ok(()),
+        Step::Stage(_) | Step::Commit | Step::Keep => Ok(()),
     }
 }
 

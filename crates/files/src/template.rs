@@ -1,6 +1,8 @@
 //! Path templates for an object's files: placeholders for name and namespace, and validation of
 //! names.
 
+use std::path::Path;
+
 use super::Place;
 
 /// Maximum length of a file name in bytes.
@@ -48,6 +50,23 @@ impl Template {
         &self.base
     }
 
+    /// Returns whether the path depends on the object.
+    #[must_use]
+    pub fn has_placeholder(&self) -> bool {
+        self.rest.contains(NAME) || self.rest.contains(NAMESPACE)
+    }
+
+    /// Returns whether a path of the template can be this one, or below it.
+    #[must_use]
+    pub fn may_reach(&self, path: &str) -> bool {
+        let place = Place { base: self.base.clone(), below: self.rest.clone() }.path();
+        match place.split_once('{') {
+            Some((literal, _)) if path.starts_with(literal) => true,
+            Some((literal, _)) => Path::new(literal).starts_with(path),
+            None => Path::new(&place).starts_with(path),
+        }
+    }
+
     /// Returns whether the path depends on the object's name.
     #[must_use]
     pub fn has_name(&self) -> bool {
@@ -63,7 +82,7 @@ impl Template {
             if self.rest.contains(holder) {
                 let checked = match word.starts_with('.') {
                     true => Err("begins with a dot (hidden file)".to_owned()),
-                    false => check_name(word),
+                    false => check_word(word),
                 };
                 checked.map_err(|why| format!("invalid {what} in a path: {why}"))?;
             }
@@ -76,7 +95,23 @@ impl Template {
     }
 }
 
-/// Validates a file name, which comes from an object.
+/// Validates a word of an object that is part of a file name. Programs of rules may pass it to a
+/// shell: it has only characters of ConfigMap keys, and the colon of names of roles.
+///
+/// # Errors
+/// The word is invalid, with the reason.
+pub(crate) fn check_word(word: &str) -> Result<(), String> {
+    check_name(word)?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    match word.chars().find(|c| !is_plain(*c)) {
+        Some(other) => {
+            Err(format!("contains {other:?}: only letters, digits, '-', '_', '.' and ':' allowed"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Validates a file name.
 ///
 /// # Errors
 /// The name is invalid, with the reason.
@@ -115,6 +150,16 @@ mod tests {
     }
 
     #[test]
+    fn template_reaches_directories_by_placeholders() {
+        let reaches = |text: &str, path: &str| Template::parse(text).unwrap().may_reach(path);
+        assert!(reaches("/etc/cron.d/a", "/etc/cron.d") && reaches("/etc/cron.d", "/etc/cron.d"));
+        assert!(reaches("/etc/cron.d/x-{metadata.name}", "/etc/cron.d"));
+        assert!(reaches("/etc/{metadata.name}", "/etc/cron.d") && reaches("/{metadata.name}", "/bin"));
+        assert!(!reaches("/etc/cron.daily/a", "/etc/cron.d") && !reaches("/etc/motd", "/etc/cron.d"));
+        assert!(!reaches("/etc/nginx/{metadata.name}", "/etc/cron.d"));
+    }
+
+    #[test]
     fn paths_outside_the_base_are_refused() {
         for text in
             ["", "/", "etc/x", "/etc/../x", "/etc//x", "/a/./b", "/a/{metadata.uid}", "/a/{", "/a\n/b"]
@@ -132,6 +177,10 @@ mod tests {
             assert!(template.place(name, "a").is_err(), "{name:?}");
             assert!(check_name(name).is_err(), "{name:?}");
         }
+        for name in ["a b", "*", "$(reboot)", "a;b", "a'b", "-\"", "ä"] {
+            assert!(template.place("ns", name).is_err(), "{name:?}");
+        }
+        assert!(template.place("ns", "system:node").is_ok());
         // A value not used in the path does not matter.
         assert!(Template::parse("/b/{metadata.name}").unwrap().place("../..", "a").is_ok());
     }

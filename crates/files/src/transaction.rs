@@ -2,7 +2,8 @@
 //! [`Transaction::step`] returns the next step, [`Transaction::completed`] takes its result.
 //!
 //! After a power cut at any step, [`Transaction::recovering`] restores the old files, or completes
-//! the new ones if the transaction was committed.
+//! the new ones if the transaction was committed. A change that cannot be rolled back is kept in
+//! the record: it blocks its own place, not the rule.
 
 /// A step of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub enum Step {
     ReloadOld,
     /// Record the new state as in effect.
     Commit,
+    /// Record the changes that could not be rolled back.
+    Keep,
     /// Remove the leftovers of a change.
     Discard(usize),
     /// Remove the record of the changes.
@@ -56,7 +59,7 @@ pub struct Ended {
     pub divisible: bool,
     /// Whether the program may not have read the current files.
     pub owes_reload: bool,
-    /// Whether a rollback or removal failed: the intent stays recorded.
+    /// Whether the intent stays recorded, because the record could not be written.
     pub unfinished: bool,
 }
 
@@ -69,6 +72,8 @@ pub struct Transaction {
     /// Whether the program must reload the current files even without changes.
     owes_reload: bool,
     step: Option<Step>,
+    /// Changes whose rollback failed, with the reasons.
+    unrestored: Vec<(usize, Failure)>,
     ended: Ended,
 }
 
@@ -77,8 +82,9 @@ impl Transaction {
     #[must_use]
     pub fn new(count: usize, has_check: bool, has_reload: bool, owes_reload: bool) -> Self {
         let ended = Ended { owes_reload: owes_reload && has_reload, ..Ended::default() };
-        let mut transaction =
-            Self { count, has_check, has_reload, owes_reload: owes_reload && has_reload, step: None, ended };
+        let owes_reload = ended.owes_reload;
+        let (step, unrestored) = (None, Vec::new());
+        let mut transaction = Self { count, has_check, has_reload, owes_reload, step, unrestored, ended };
         transaction.step =
             if count > 0 { Some(Step::Intend) } else { transaction.owes_reload.then_some(Step::Reload) };
         transaction
@@ -115,6 +121,12 @@ impl Transaction {
     #[must_use]
     pub(crate) fn succeeded(&self) -> bool {
         self.ended.failure.is_none()
+    }
+
+    /// Returns the changes whose rollback failed, for [`Step::Keep`].
+    #[must_use]
+    pub(crate) fn unrestored(&self) -> &[(usize, Failure)] {
+        &self.unrestored
     }
 
     /// Takes the result of the current step.
@@ -162,7 +174,7 @@ impl Transaction {
                 if self.count > 0 { self.roll_back(self.count) } else { None }
             }
             (Step::Restore(at), result) => {
-                self.ended.unfinished |= result.is_err();
+                self.unrestored.extend(result.err().map(|failure| (at, failure)));
                 self.roll_back(at)
             }
             (Step::ReloadOld, Ok(())) => {
@@ -183,10 +195,12 @@ impl Transaction {
                 self.ended.rolled_back = self.count > 0;
                 if self.count > 0 { self.roll_back(self.count) } else { None }
             }
-            (Step::Discard(at), result) => {
-                self.ended.unfinished |= result.is_err();
-                // All are tried: a failed removal does not block the others.
-                if at + 1 < self.count { Some(Step::Discard(at + 1)) } else { self.forget() }
+            // What cannot be removed stays beside the files, and blocks nothing.
+            (Step::Discard(at), _) => self.discard(at + 1),
+            (Step::Keep, Ok(())) => self.forget(),
+            (Step::Keep, Err(_)) => {
+                self.ended.unfinished = true;
+                None
             }
             (Step::Forget, result) => {
                 self.ended.unfinished |= result.is_err();
@@ -209,13 +223,19 @@ impl Transaction {
         if self.owes_reload { Some(Step::ReloadOld) } else { self.discard(0) }
     }
 
+    /// Returns the removal of the next leftovers from `at` on. A failed rollback still needs its
+    /// old files.
     fn discard(&self, at: usize) -> Option<Step> {
-        // A failed rollback still needs the old files.
-        if at < self.count && !self.ended.unfinished { Some(Step::Discard(at)) } else { self.forget() }
+        let is_stuck = |at: &usize| self.unrestored.iter().any(|(stuck, _)| stuck == at);
+        match (at..self.count).find(|at| !is_stuck(at)) {
+            Some(next) => Some(Step::Discard(next)),
+            None if self.unrestored.is_empty() => self.forget(),
+            None => Some(Step::Keep),
+        }
     }
 
     fn forget(&self) -> Option<Step> {
-        (self.count > 0 && !self.ended.unfinished).then_some(Step::Forget)
+        (self.count > 0).then_some(Step::Forget)
     }
 }
 
@@ -223,6 +243,7 @@ impl Transaction {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     /// Returns the steps of a transaction in which `failing` fail.
     fn steps(mut transaction: Transaction, failing: &[Step]) -> (Vec<Step>, Ended) {
@@ -286,10 +307,28 @@ mod tests {
         ];
         assert_eq!(found, all);
         assert!(ended.rolled_back && ended.divisible && !ended.owes_reload);
-        let (_, ended) = steps(transaction.clone(), &[Reload, ReloadOld]);
+        let (_, ended) = steps(transaction, &[Reload, ReloadOld]);
         assert!(!ended.divisible && ended.owes_reload, "{ended:?}");
-        let (found, ended) = steps(transaction, &[Reload, Restore(0)]);
-        assert!(ended.unfinished && !found.contains(&Discard(0)), "{found:?}");
+    }
+
+    #[test]
+    fn failed_rollback_is_kept_and_blocks_no_other() {
+        use Step::{Discard, Forget, Keep, Reload, ReloadOld, Restore};
+        let transaction = Transaction::new(3, false, true, false);
+        let (found, ended) = steps(transaction.clone(), &[Reload, Restore(1)]);
+        let rest = [Restore(2), Restore(1), Restore(0), ReloadOld, Discard(0), Discard(2), Keep, Forget];
+        assert_eq!(found[found.len() - rest.len()..], rest);
+        assert!(!ended.unfinished && ended.divisible, "{ended:?}");
+        let (found, ended) = steps(transaction, &[Reload, Restore(1), Keep]);
+        assert!(ended.unfinished && !found.contains(&Forget), "{found:?}");
+    }
+
+    #[test]
+    fn failed_removal_of_leftovers_blocks_nothing() {
+        use Step::{Discard, Forget};
+        let (found, ended) = steps(Transaction::new(2, false, true, false), &[Discard(0)]);
+        assert_eq!(found[found.len() - 3..], [Discard(0), Discard(1), Forget]);
+        assert_eq!(ended, Ended::default());
     }
 
     #[test]
@@ -315,19 +354,28 @@ mod tests {
             count in 1usize..4, check: bool, reload: bool, owes_reload: bool, failing in proptest::collection::vec(0usize..20, 0..4)
         ) {
             let mut transaction = Transaction::new(count, check, reload, owes_reload);
-            let (mut committed, mut forgotten, mut number, mut swapped) = (false, false, 0, 0);
+            let (mut committed, mut forgotten, mut number) = (false, false, 0);
+            let (mut swapped, mut kept) = (BTreeSet::new(), false);
             while let Some(step) = transaction.step() {
                 prop_assert!(!forgotten);
                 let fails = failing.contains(&number);
                 match step {
                     Step::Commit => committed = !fails,
-                    Step::Swap(_) => swapped += 1,
-                    Step::Restore(_) => swapped -= 1,
-                    Step::Discard(_) => {
-                        let is_time = if transaction.succeeded() { committed } else { swapped == 0 };
+                    Step::Swap(at) => {
+                        swapped.insert(at);
+                    }
+                    Step::Restore(at) if !fails => {
+                        swapped.remove(&at);
+                    }
+                    Step::Discard(at) => {
+                        let is_time = if transaction.succeeded() { committed } else { !swapped.contains(&at) };
                         prop_assert!(is_time);
                     }
-                    Step::Forget => forgotten = true,
+                    Step::Keep => kept = !fails,
+                    Step::Forget => {
+                        forgotten = true;
+                        prop_assert!(transaction.succeeded() || kept || swapped.is_empty());
+                    }
                     _ => {}
                 }
                 transaction.completed(if fails { Err(Failure::new("no")) } else { Ok(()) });

@@ -1,7 +1,7 @@
 //! Verification of a place: whether it is unchanged, and whether it may be written. Foreign files
 //! and foreign changes are left alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::record::{Digest, Held, Shape};
 
@@ -12,6 +12,8 @@ pub enum Entry {
     Link,
     /// A regular file with its digest.
     File(Digest),
+    /// A regular file of another size than the held and the desired one, so it was not read.
+    Unread,
     /// Anything else, such as a directory.
     Other,
 }
@@ -21,11 +23,16 @@ pub enum Entry {
 pub struct Observed {
     /// Whether the directory exists: the place itself, or the parent of its file.
     pub directory: bool,
+    /// Number of parent directories below the base that do not exist.
+    pub missing_parents: u32,
     /// Target of `..data`: the stamp of a version written by edgesync, or none if it leads
     /// elsewhere.
     pub data: Option<Option<u64>>,
-    /// Digests of the files behind `..data`.
+    /// Digests of the held and desired files behind `..data`.
     pub inside: BTreeMap<String, Digest>,
+    /// Names of other files behind `..data`, not all of them if they are many, and of those that
+    /// have another size than the held and the desired one. None of them is read.
+    pub foreign: BTreeSet<String>,
     /// Entries of the directory, except the names that edgesync reserves.
     pub entries: BTreeMap<String, Entry>,
 }
@@ -62,7 +69,7 @@ pub fn verify(
             match observed.entries.get(name) {
                 None => findings.missing = true,
                 Some(Entry::File(found)) if Some(found) == own || Some(found) == new => {}
-                Some(Entry::File(_)) => findings.foreign(name, own.is_some()),
+                Some(Entry::File(_) | Entry::Unread) => findings.foreign(name, own.is_some()),
                 Some(_) => findings.blocked = Some(format!("{name} is not a regular file")),
             }
             // An unrecorded file may already be the desired one: then writing loses nothing.
@@ -76,7 +83,7 @@ pub fn verify(
                 }
                 (Some(held), Some(stamp)) if stamp == Some(held.stamp) => true,
                 // Left by a lost record: taken over if it is the desired version.
-                (_, Some(Some(_))) if observed.inside == *desired => {
+                (_, Some(Some(_))) if observed.inside == *desired && observed.foreign.is_empty() => {
                     findings.missing = true;
                     false
                 }
@@ -97,8 +104,9 @@ pub fn verify(
                         None => findings.missing = true,
                     }
                 }
-                if let Some(file) = observed.inside.keys().find(|file| !held_files.contains_key(*file)) {
-                    findings.foreign(file, false);
+                let others = observed.inside.keys().filter(|file| !held_files.contains_key(*file));
+                if let Some(file) = observed.foreign.iter().chain(others).next() {
+                    findings.foreign(file, held_files.contains_key(file));
                 }
             }
             for (file, digest) in desired {
@@ -106,7 +114,9 @@ pub fn verify(
                     Some(Entry::Link) => {}
                     None => findings.missing = true,
                     Some(Entry::File(found)) if found == digest => findings.missing = true,
-                    Some(Entry::File(_)) => findings.foreign(file, held_files.contains_key(file)),
+                    Some(Entry::File(_) | Entry::Unread) => {
+                        findings.foreign(file, held_files.contains_key(file));
+                    }
                     Some(Entry::Other) => {
                         findings.blocked = Some(format!("{file} exists and is not a regular file"));
                     }
@@ -160,7 +170,9 @@ mod tests {
             shape,
             stamp: 7,
             made: true,
+            parents: 0,
             files: files(pairs),
+            sizes: Vec::new(),
             bytes: 0,
             members: Vec::new(),
             rule: Digest::default(),
@@ -169,7 +181,7 @@ mod tests {
 
     fn directory(stamp: Option<Option<u64>>, inside: &[(&str, &str)], entries: &[(&str, Entry)]) -> Observed {
         let entries = entries.iter().map(|(name, entry)| ((*name).to_owned(), entry.clone())).collect();
-        Observed { directory: true, data: stamp, inside: files(inside), entries }
+        Observed { directory: true, data: stamp, inside: files(inside), entries, ..Observed::default() }
     }
 
     #[test]
@@ -212,6 +224,25 @@ mod tests {
             let verdict = verify(Shape::Directory, "p", Some(&held), None, &observed, true);
             assert!(matches!(verdict, Verdict::Conflict(_)), "never replaced: {observed:?}");
         }
+    }
+
+    #[test]
+    fn unread_files_are_foreign() {
+        let held = held(Shape::Directory, &[("a", "1")]);
+        let whole = || directory(Some(Some(7)), &[("a", "1")], &[("a", Entry::Link)]);
+        let with = |name: &str| Observed { foreign: [name.to_owned()].into(), ..whole() };
+        let resized = directory(Some(Some(7)), &[("a", "1")], &[("a", Entry::Unread)]);
+        for observed in [with("x"), Observed { inside: BTreeMap::new(), ..with("a") }, resized] {
+            let verdict_for =
+                |overwrite| verify(Shape::Directory, "p", Some(&held), None, &observed, overwrite);
+            assert!(matches!(verdict_for(false), Verdict::Conflict(_)), "{observed:?}");
+            assert_eq!(verdict_for(true), Verdict::Write, "{observed:?}");
+        }
+        let taken = verify(Shape::Directory, "p", None, Some(&held.files), &with("x"), false);
+        assert!(matches!(taken, Verdict::Conflict(_)), "a lost record: {taken:?}");
+        let file = Observed { entries: [("p".to_owned(), Entry::Unread)].into(), ..Observed::default() };
+        let verdict = verify(Shape::File, "p", None, Some(&files(&[("x", "2")])), &file, false);
+        assert!(matches!(verdict, Verdict::Conflict(_)), "{verdict:?}");
     }
 
     #[test]

@@ -4,6 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::record::{Member, Status};
+use edgesync_object::kinds::{KINDS, guess};
+use edgesync_object::{Resource, check_reference, name, split_api_version};
 
 /// Maximum number of listed objects.
 pub const MAX_LISTED: usize = 200_000;
@@ -58,6 +60,9 @@ pub struct Listed {
     pub api_version: String,
     /// Kind, such as `ConfigMap`.
     pub kind: String,
+    /// Plural of the kind, by which a rule may name it; empty if it follows from the kind.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub plural: String,
     /// Namespace of the object.
     pub namespace: String,
     /// Name of the object.
@@ -67,6 +72,41 @@ pub struct Listed {
     /// Whether its kind is sealed in the database: then it is treated as a Secret.
     #[serde(default)]
     pub sealed: bool,
+}
+
+impl Listed {
+    /// Checks all words, as the agent does when it stores an object: they become parts of paths and
+    /// reach the programs of rules. A deleted object has a UID only.
+    ///
+    /// # Errors
+    /// A field is invalid, with the requirement.
+    pub fn check(&self) -> Result<(), String> {
+        name::check_uid(&self.uid).map_err(|problem| format!("`metadata.uid` {problem}"))?;
+        let is_held = !self.version.is_empty();
+        if !is_held && self.name.is_empty() {
+            return Ok(());
+        }
+        check_reference(&self.api_version, &self.kind, &self.namespace, &self.name)?;
+        if !self.plural.is_empty() {
+            name::check_label(&self.plural).map_err(|problem| format!("`plural` {problem}"))?;
+        }
+        let checked = if is_held { name::check_version(&self.version) } else { Ok(()) };
+        checked.map_err(|problem| format!("`metadata.resourceVersion` {problem}"))
+    }
+
+    /// Returns the kind as a resource. The plural of a built-in kind is not the agent's choice.
+    #[must_use]
+    pub(crate) fn resource(&self) -> Resource {
+        let mut resource = guess(&self.api_version, &self.kind, !self.namespace.is_empty());
+        let (group, _) = split_api_version(&self.api_version);
+        let built_in = KINDS.iter().find(|known| known.group == group && known.kind == self.kind);
+        match built_in {
+            Some(known) => known.plural.clone_into(&mut resource.plural),
+            None if self.plural.is_empty() => {}
+            None => self.plural.clone_into(&mut resource.plural),
+        }
+        resource
+    }
 }
 
 /// Position up to which status changes were received. In another epoch it is meaningless.
@@ -144,4 +184,38 @@ pub struct RuleStatistics {
     pub output: String,
     /// Statuses of the objects, if requested.
     pub objects: Vec<Status>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed() -> Listed {
+        let [uid, api_version, kind, namespace, name, version] =
+            ["u", "v1", "ConfigMap", "plant", "web", "1"].map(str::to_owned);
+        Listed { uid, api_version, kind, namespace, name, version, ..Listed::default() }
+    }
+
+    #[test]
+    fn listed_words_are_those_of_kubernetes() {
+        assert_eq!(listed().check(), Ok(()));
+        assert_eq!(Listed { uid: "u".into(), ..Listed::default() }.check(), Ok(()));
+        let unselected = Listed { version: String::new(), ..listed() };
+        assert_eq!(unselected.check(), Ok(()));
+        let field = |set: fn(&mut Listed, String), word: &str| {
+            let mut listed = listed();
+            set(&mut listed, word.to_owned());
+            listed.check()
+        };
+        for word in ["a b", "*", "$(reboot)", "../x", "a\nb", "\u{1b}[2J", "ä"] {
+            assert!(field(|of, word| of.uid = word, word).is_err(), "{word:?}");
+            assert!(field(|of, word| of.api_version = word, word).is_err(), "{word:?}");
+            assert!(field(|of, word| of.kind = word, word).is_err(), "{word:?}");
+            assert!(field(|of, word| of.plural = word, word).is_err(), "{word:?}");
+            assert!(field(|of, word| of.namespace = word, word).is_err(), "{word:?}");
+            assert!(field(|of, word| of.name = word, word).is_err(), "{word:?}");
+        }
+        assert!(field(|of, word| of.version = word, &"9".repeat(129)).is_err());
+        assert!(field(|of, word| of.uid = word, "").is_err());
+    }
 }

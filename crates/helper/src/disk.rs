@@ -4,18 +4,22 @@
 //! `..data` leads to the current version, and each file is a link through it, so one rename
 //! replaces all of them, as in the kubelet's volumes. A single file is written beside the old one
 //! and renamed over it. Below the directory that the rule names, no foreign link is followed.
+//!
+//! The owner of a rule's files may write to their directories while they are worked on. So nothing
+//! that others put there is read beyond the bytes of the rule's own files, counted without a limit,
+//! or trusted to be what was left there.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, btree_map};
 use std::ffi::{CStr, CString};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read};
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, ResolveFlags, StatFs, Uid, fchmod, fchown,
-    fstat, fsync, linkat, mkdirat, openat, openat2, readlinkat, renameat, statat, symlinkat, syncfs,
-    unlinkat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, StatFs, Uid, fchmod, fchown, fstat, fsync,
+    linkat, mkdirat, openat, readlinkat, renameat, statat, symlinkat, syncfs, unlinkat,
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::path::Arg;
@@ -29,6 +33,10 @@ const DATA: &str = "..data";
 const MAX_STAMP: u64 = 1 << 62;
 /// Maximum depth of foreign directories inside one of ours, for its removal.
 const MAX_DEPTH: u32 = 8;
+/// Maximum number of entries of others that are listed in a directory of the rule.
+const MAX_FOREIGN: usize = 1_000;
+/// Maximum number of entries that are removed, or kept for others, after one change of a place.
+const MAX_REMOVED: usize = 100_000;
 /// Maximum number of files kept open before they are flushed.
 const MAX_OPEN: usize = 64;
 /// Memory file systems (tmpfs, ramfs), by their `statfs` number.
@@ -54,13 +62,17 @@ pub(super) struct Disk {
     pub(super) owner: Owner,
     /// Modes of files and directories: without Secrets, and with them.
     pub(super) modes: [(u32, u32); 2],
-    /// The most bytes of a file that can be one of the rule.
+    /// The most bytes of all files of the rule.
     pub(super) max_size: u64,
+    /// Whether candidates are checked before they are used.
+    pub(super) checks: bool,
     /// Whether what is written is flushed all at once, by [`Disk::flush`].
     pub(super) batch_flush: bool,
     /// A file or directory of each file system on which something was written since, by the number
     /// of its device.
     pub(super) unflushed: RefCell<BTreeMap<u64, OwnedFd>>,
+    /// Candidates that belong to this process until they are checked, by stamp.
+    pub(super) unchecked: RefCell<BTreeMap<u64, Unchecked>>,
     /// Number of steps until a simulated crash; used by tests.
     #[cfg(test)]
     pub(super) fuse: std::rc::Rc<std::cell::Cell<Option<u32>>>,
@@ -70,6 +82,21 @@ pub(super) struct Disk {
 }
 
 type Result<T> = std::result::Result<T, Errno>;
+
+/// A candidate before its check: which file or directory it is, and what it becomes.
+#[derive(Debug)]
+pub(super) struct Unchecked {
+    identity: (u64, u64),
+    file_mode: u32,
+    directory_mode: u32,
+}
+
+/// The directory of a place, as far as it exists.
+struct Found {
+    directory: Option<OwnedFd>,
+    /// Number of directories between base and place that do not exist.
+    missing_parents: u32,
+}
 
 impl Disk {
     /// Counts a call that changes something; fails at a simulated crash.
@@ -115,52 +142,63 @@ impl Disk {
         Ok(())
     }
 
-    /// Opens the directory of a place: the place itself, or the parent of its file.
-    fn directory(&self, place: &Place, shape: Shape, make: bool) -> Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let base = match openat(CWD, place.base.as_str(), flags, Mode::empty()) {
-            Err(Errno::NOENT) if make => {
-                self.step()?;
-                let missing = Path::new(&place.base).ancestors().take_while(|path| !path.exists());
-                let above: Vec<&Path> = missing.filter_map(Path::parent).collect();
-                let made = std::fs::create_dir_all(&place.base);
-                made.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-                for parent in above {
-                    fsync(openat(CWD, parent, flags, Mode::empty())?)?;
-                }
-                openat(CWD, place.base.as_str(), flags, Mode::empty())?
-            }
+    /// Opens the directory of a place, the place itself or the parent of its file, and creates what
+    /// is missing.
+    fn directory(&self, place: &Place, shape: Shape) -> Result<OwnedFd> {
+        let mut at = match open_base(place) {
+            Err(Errno::NOENT) => self.make_base(place)?,
             opened => opened?,
         };
-        let mut parts: Vec<&str> = place.below.split('/').collect();
-        if shape == Shape::File {
-            parts.pop();
-        }
-        let mut at = base;
-        for part in parts {
-            let open = |at: &OwnedFd| openat2(at, part, flags, Mode::empty(), BENEATH);
-            at = match open(&at) {
-                Err(Errno::NOENT) if make => {
+        for part in directories(place, shape) {
+            at = match open_directory(&at, part)? {
+                Some(opened) => opened,
+                None => {
                     self.step()?;
                     match mkdirat(&at, part, Mode::from_raw_mode(0o755)) {
                         Err(Errno::EXIST) => {}
                         made => made?,
                     }
                     self.fsync(&at)?;
-                    open(&at)?
+                    open_directory(&at, part)?.ok_or(Errno::NOENT)?
                 }
-                opened => opened?,
             };
         }
         Ok(at)
     }
 
-    fn open_existing(&self, place: &Place, shape: Shape) -> Result<Option<OwnedFd>> {
-        match self.directory(place, shape, false) {
-            Ok(directory) => Ok(Some(directory)),
-            Err(Errno::NOENT) => Ok(None),
-            Err(error) => Err(error),
+    fn make_base(&self, place: &Place) -> Result<OwnedFd> {
+        self.step()?;
+        let missing = Path::new(&place.base).ancestors().take_while(|path| !path.exists());
+        let above: Vec<&Path> = missing.filter_map(Path::parent).collect();
+        std::fs::create_dir_all(&place.base).map_err(errno)?;
+        for parent in above {
+            fsync(openat(CWD, parent, DIRECTORY, Mode::empty())?)?;
         }
+        open_base(place)
+    }
+
+    /// Opens the directory of a place, as far as it exists.
+    fn find(&self, place: &Place, shape: Shape) -> Result<Found> {
+        let parents = place.below.matches('/').count();
+        let missing = |opened: usize| Found {
+            directory: None,
+            missing_parents: u32::try_from(parents.saturating_sub(opened)).unwrap_or(u32::MAX),
+        };
+        let mut at = match open_base(place) {
+            Err(Errno::NOENT) => return Ok(missing(0)),
+            opened => opened?,
+        };
+        for (opened, part) in directories(place, shape).enumerate() {
+            match open_directory(&at, part)? {
+                Some(found) => at = found,
+                None => return Ok(missing(opened)),
+            }
+        }
+        Ok(Found { directory: Some(at), missing_parents: 0 })
+    }
+
+    fn open_existing(&self, place: &Place, shape: Shape) -> Result<Option<OwnedFd>> {
+        self.find(place, shape).map(|found| found.directory)
     }
 
     /// Implements [`edgesync_files::Effects::inspect`]; a missing place is empty.
@@ -169,13 +207,25 @@ impl Disk {
         place: &Place,
         shape: Shape,
         held: Option<&Held>,
-        desired: Option<&BTreeMap<String, Digest>>,
+        desired: Option<&Desired>,
     ) -> Result<Observed> {
-        let Some(directory) = self.open_existing(place, shape)? else { return Ok(Observed::default()) };
-        let (mut observed, key) = (Observed { directory: true, ..Observed::default() }, self.key(place));
+        let Found { directory, missing_parents } = self.find(place, shape)?;
+        let mut observed = Observed { missing_parents, ..Observed::default() };
+        let Some(directory) = directory else { return Ok(observed) };
+        observed.directory = true;
+        let key = self.key(place);
+        let mut expected = Expected::new();
+        for (name, size) in held.iter().flat_map(|held| held.sizes()) {
+            expected.entry(name).or_default().push(size);
+        }
+        for (name, content) in desired.iter().flat_map(|desired| &desired.files) {
+            let size = content.len() as u64;
+            expected.entry(name).or_default().push(size..=size);
+        }
         if shape == Shape::File {
-            let name = place.name();
-            observed.entries.extend(self.entry(key, &directory, name)?.map(|entry| (name.to_owned(), entry)));
+            let (name, sizes) = (place.name(), expected.into_values().flatten().collect::<Vec<_>>());
+            let entry = entry(key, &directory, name, &sizes)?;
+            observed.entries.extend(entry.map(|entry| (name.to_owned(), entry)));
             return Ok(observed);
         }
         if let Some(target) = link(&directory, DATA)? {
@@ -183,51 +233,18 @@ impl Disk {
             let stamp = stamp.filter(|stamp| *stamp < MAX_STAMP);
             observed.data = Some(stamp);
             if let Some(version) =
-                stamp.map(|stamp| open_directory(&directory, version(stamp))).transpose()?.flatten()
+                stamp.map(|stamp| open_directory(&directory, &version(stamp))).transpose()?.flatten()
             {
-                for name in names(&version)? {
-                    // A name that is not UTF-8 is foreign.
-                    let Ok(name) = name.into_string() else { continue };
-                    if let Some(Entry::File(digest)) = self.entry(key, &version, &name)? {
-                        observed.inside.insert(name, digest);
-                    }
-                }
+                read_version(key, &version, &expected, &mut observed)?;
             }
         } else if exists(&directory, DATA)? {
             observed.data = Some(None);
         }
-        for name in
-            held.iter().flat_map(|held| held.files.keys()).chain(desired.iter().flat_map(|new| new.keys()))
-        {
-            if !observed.entries.contains_key(name) {
-                observed
-                    .entries
-                    .extend(self.entry(key, &directory, name)?.map(|entry| (name.clone(), entry)));
-            }
+        for (name, sizes) in expected {
+            let entry = entry(key, &directory, name, &sizes)?;
+            observed.entries.extend(entry.map(|entry| (name.to_owned(), entry)));
         }
         Ok(observed)
-    }
-
-    fn entry(&self, key: (u64, u64), directory: &OwnedFd, name: &str) -> Result<Option<Entry>> {
-        let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => return Ok(None),
-            stat => stat?,
-        };
-        Ok(Some(match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Symlink if is_our_link(directory, name)? => Entry::Link,
-            FileType::RegularFile => {
-                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let file = std::fs::File::from(openat(directory, name, flags, Mode::empty())?);
-                if u64::try_from(stat.st_size).is_ok_and(|size| size > self.max_size) {
-                    return Ok(Some(Entry::Other));
-                }
-                let mut content = Vec::new();
-                let read = file.take(self.max_size).read_to_end(&mut content);
-                read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-                Entry::File(Digest::of(key, &content))
-            }
-            _ => Entry::Other,
-        }))
     }
 
     /// Returns the digest key of a place: files in memory have a key of their own.
@@ -262,21 +279,25 @@ impl Disk {
     /// Writes the candidate of a change, see [`edgesync_files::Effects::stage`].
     pub(super) fn stage(&self, change: &Change, desired: &Desired) -> Result<()> {
         let (file_mode, directory_mode) = self.modes[usize::from(desired.is_secret)];
-        let directory = self.directory(&change.place, change.shape, true)?;
+        let directory = self.directory(&change.place, change.shape)?;
+        // Until it is checked, a candidate belongs to this process: the owner could change it.
+        let owner = if self.checks { (None, None) } else { self.owner };
         if change.shape == Shape::File {
             let name = self.candidate_name(change);
             self.remove(&directory, &name)?;
             for content in desired.files.values().take(1) {
-                self.fsync(&self.write(&directory, &name, content, file_mode)?)?;
+                let file = self.write(&directory, &name, content.as_slice(), owner, file_mode)?;
+                self.fsync(&file)?;
+                self.remember_unchecked(change, &file, desired.is_secret)?;
             }
             // The name is flushed after the rename.
             return Ok(());
         }
         if change.makes {
-            self.set_owner_and_mode(&directory, directory_mode)?;
+            self.set_owner_and_mode(&directory, self.owner, directory_mode)?;
         }
         let name = version(change.stamp);
-        self.remove_directory(&directory, &name)?;
+        self.remove_names(&directory, [name.clone()])?;
         self.step()?;
         mkdirat(&directory, &name, Mode::RWXU)?;
         let beneath = open_directory(&directory, &name)?.ok_or(Errno::NOENT)?;
@@ -284,33 +305,77 @@ impl Disk {
         // together.
         let mut written = Vec::new();
         for (name, content) in &desired.files {
-            written.push(self.write(&beneath, name, content, file_mode)?);
+            written.push(self.write(&beneath, name, content.as_slice(), owner, file_mode)?);
             if written.len() == MAX_OPEN {
                 self.fsync_all(&written)?;
                 written.clear();
             }
         }
-        self.set_owner_and_mode(&beneath, directory_mode)?;
+        self.set_owner_and_mode(&beneath, owner, directory_mode)?;
         self.fsync_all(&written)?;
         self.fsync(&beneath)?;
-        self.fsync(&directory)
+        self.fsync(&directory)?;
+        self.remember_unchecked(change, &beneath, desired.is_secret)
+    }
+
+    /// Remembers a candidate whose owner changes after the check.
+    fn remember_unchecked(&self, change: &Change, candidate: &OwnedFd, is_secret: bool) -> Result<()> {
+        if self.checks && self.owner != (None, None) {
+            let (file_mode, directory_mode) = self.modes[usize::from(is_secret)];
+            let unchecked = Unchecked { identity: identity(candidate)?, file_mode, directory_mode };
+            self.unchecked.borrow_mut().insert(change.stamp, unchecked);
+        }
+        Ok(())
+    }
+
+    /// Gives a checked candidate to the owner of the rule, unless it was replaced: the owner may
+    /// write to the directory that it is in.
+    pub(super) fn give_to_owner(&self, change: &Change) -> Result<()> {
+        let Some(checked) = self.unchecked.borrow_mut().remove(&change.stamp) else { return Ok(()) };
+        let Unchecked { identity: known, file_mode, directory_mode } = checked;
+        let directory = self.open_existing(&change.place, change.shape)?.ok_or(Errno::NOENT)?;
+        let same = |candidate: OwnedFd| {
+            if identity(&candidate)? == known { Ok(candidate) } else { Err(Errno::STALE) }
+        };
+        if change.shape == Shape::File {
+            let file = same(open_file(&directory, &self.candidate_name(change))?)?;
+            self.set_owner_and_mode(&file, self.owner, file_mode)?;
+            return self.fsync(&file);
+        }
+        let found = open_directory(&directory, &version(change.stamp))?.ok_or(Errno::NOENT)?;
+        // Only this process could change the directory so far, so its files are those written to
+        // it.
+        let beneath = same(found)?;
+        for name in change.new.iter().flat_map(|new| new.keys()) {
+            let file = open_file(&beneath, name)?;
+            self.set_owner_and_mode(&file, self.owner, file_mode)?;
+            self.fsync(&file)?;
+        }
+        self.set_owner_and_mode(&beneath, self.owner, directory_mode)?;
+        self.fsync(&beneath)
     }
 
     /// Creates and writes a file, without flushing it.
-    fn write(&self, directory: &OwnedFd, name: &str, content: &[u8], mode: u32) -> Result<OwnedFd> {
+    fn write(
+        &self,
+        directory: &OwnedFd,
+        name: &str,
+        mut content: impl Read,
+        owner: Owner,
+        mode: u32,
+    ) -> Result<OwnedFd> {
         self.step()?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = std::fs::File::from(openat(directory, name, flags, Mode::RUSR | Mode::WUSR)?);
         self.step()?;
-        file.write_all(content).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        io::copy(&mut content, &mut file).map_err(errno)?;
         let file = OwnedFd::from(file);
-        self.set_owner_and_mode(&file, mode)?;
+        self.set_owner_and_mode(&file, owner, mode)?;
         Ok(file)
     }
 
-    fn set_owner_and_mode(&self, file: &OwnedFd, mode: u32) -> Result<()> {
+    fn set_owner_and_mode(&self, file: &OwnedFd, (user, group): Owner, mode: u32) -> Result<()> {
         self.step()?;
-        let (user, group) = self.owner;
         if user.is_some() || group.is_some() {
             fchown(file, user.map(Uid::from_raw), group.map(Gid::from_raw))?;
         }
@@ -357,14 +422,22 @@ impl Disk {
     /// Moves foreign files of a version over their links before the version is removed: they stay.
     fn release_foreign(&self, directory: &OwnedFd, change: &Change) -> Result<()> {
         let Some(old) = &change.old else { return Ok(()) };
-        let Some(beneath) = open_directory(directory, version(old.stamp))? else { return Ok(()) };
-        let key = self.key(&change.place);
-        for name in names(&beneath)? {
+        let Some(beneath) = open_directory(directory, &version(old.stamp))? else { return Ok(()) };
+        let (key, sizes) = (self.key(&change.place), old.sizes().collect::<BTreeMap<_, _>>());
+        let found = names(&beneath, old.files.len() + MAX_REMOVED)?;
+        if found.len() > old.files.len() + MAX_REMOVED {
+            return Err(Errno::TOOBIG);
+        }
+        for name in found {
             let Ok(name) = name.into_string() else { continue };
             // A file that was not written here is foreign, whatever it is.
-            let foreign = match (old.files.get(&name), self.entry(key, &beneath, &name)?) {
-                (Some(ours), Some(Entry::File(found))) => *ours != found,
-                (ours, _) => ours.is_none(),
+            let foreign = match (old.files.get(&name), sizes.get(name.as_str())) {
+                (Some(ours), Some(size)) => match entry(key, &beneath, &name, std::slice::from_ref(size))? {
+                    Some(Entry::File(found)) => *ours != found,
+                    Some(Entry::Unread) => true,
+                    _ => false,
+                },
+                _ => true,
             };
             if foreign && (!exists(directory, &name)? || is_our_link(directory, &name)?) {
                 self.step()?;
@@ -385,16 +458,28 @@ impl Disk {
         self.step()?;
         match linkat(directory, name, directory, kept, AtFlags::empty()) {
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::MLINK | Errno::NOSYS) => {
-                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let file = openat(directory, name, flags, Mode::empty())?;
-                let mode = rustix::fs::fstat(&file)?.st_mode & 0o7777;
-                let mut content = Vec::new();
-                let read = std::fs::File::from(file).read_to_end(&mut content);
-                read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-                self.fsync(&self.write(directory, kept, &content, mode)?)
+                self.copy(directory, name, kept)
             }
             linked => linked,
         }
+    }
+
+    /// Copies a file with its owner and mode, if it is not larger than all files of the rule may
+    /// be. The copy gets its name when it is whole.
+    pub(super) fn copy(&self, directory: &OwnedFd, name: &str, kept: &str) -> Result<()> {
+        let file = open_file(directory, name)?;
+        let found = fstat(&file)?;
+        let (owner, mode) = ((Some(found.st_uid), Some(found.st_gid)), found.st_mode & 0o7777);
+        let partial = partial(kept);
+        self.remove(directory, &partial)?;
+        let content = std::fs::File::from(file).take(self.max_size.saturating_add(1));
+        let copied = self.write(directory, &partial, content, owner, mode)?;
+        if u64::try_from(fstat(&copied)?.st_size).is_ok_and(|size| size > self.max_size) {
+            return Err(Errno::FBIG);
+        }
+        self.fsync(&copied)?;
+        self.step()?;
+        renameat(directory, &partial, directory, kept)
     }
 
     /// Makes `..data` lead to a version.
@@ -462,10 +547,17 @@ impl Disk {
         let is_old = |name: &String| old.is_some_and(|held| held.files.contains_key(name));
         let new = change.new.iter().flat_map(|new| new.keys());
         self.unlink(&directory, new.filter(|name| !is_old(name)))?;
-        if let Some(kept) = open_directory(&directory, aside(change))? {
-            for name in names(&kept)? {
-                self.step()?;
-                renameat(&kept, &name, &directory, &name)?;
+        let kept = match open_directory(&directory, &aside(change)) {
+            // Planted by another party: nothing was set aside there.
+            Err(Errno::LOOP | Errno::NOTDIR) => None,
+            kept => kept?,
+        };
+        if let Some(kept) = kept {
+            for name in change.new.iter().flat_map(|new| new.keys()) {
+                if exists(&kept, name)? {
+                    self.step()?;
+                    renameat(&kept, name, &directory, name)?;
+                }
             }
         }
         self.links(&directory, old.iter().flat_map(|held| held.files.keys()))?;
@@ -480,9 +572,10 @@ impl Disk {
             return renameat(directory, &kept, directory, name);
         }
         let new = change.new.iter().flat_map(|new| new.values()).next();
-        let is_new = || {
-            Ok(new.is_some()
-                && self.entry(self.key(&change.place), directory, name)? == new.map(|new| Entry::File(*new)))
+        let is_new = || -> Result<bool> {
+            let Some(new) = new else { return Ok(false) };
+            let found = entry(self.key(&change.place), directory, name, &[0..=self.max_size])?;
+            Ok(found == Some(Entry::File(*new)))
         };
         if !change.exists && !exists(directory, &self.candidate_name(change))? && is_new()? {
             self.remove(directory, name)?;
@@ -492,32 +585,87 @@ impl Disk {
 
     /// Removes leftovers and the version not kept, see [`edgesync_files::Effects::discard`].
     pub(super) fn discard(&self, change: &Change, keep_new: bool) -> Result<()> {
-        let Some(directory) = self.open_existing(&change.place, change.shape)? else { return Ok(()) };
-        if change.shape == Shape::File {
-            self.remove(&directory, &self.candidate_name(change))?;
-            self.remove(&directory, &self.backup_name(change))?;
-            return self.fsync(&directory);
+        if let Some(directory) = self.open_existing(&change.place, change.shape)? {
+            let removed = match change.shape {
+                Shape::File => {
+                    let (new, kept) = (self.candidate_name(change), self.backup_name(change));
+                    self.remove_names(&directory, [new, partial(&kept), kept])
+                }
+                Shape::Directory => self.remove_leftovers(&directory, change, keep_new),
+            };
+            self.fsync(&directory)?;
+            removed?;
         }
-        self.remove(&directory, &format!("{DATA}-{}", change.stamp))?;
-        self.remove_directory(&directory, &aside(change))?;
-        if keep_new {
-            if let Some(held) = &change.old {
-                self.remove_directory(&directory, &version(held.stamp))?;
-            }
-        } else {
-            self.remove_directory(&directory, &version(change.stamp))?;
-        }
-        self.fsync(&directory)?;
-        drop(directory);
         let removes_directory = match (&change.old, keep_new) {
             (Some(old), true) => old.made && change.new.is_none(),
             (old, _) => old.is_none() && change.makes && !keep_new,
         };
-        if removes_directory {
-            let parent = self.directory(&change.place, Shape::File, false)?;
+        if removes_directory && let Some(parent) = self.open_existing(&change.place, Shape::File)? {
             self.step()?;
             // Fails if another party has put files there.
             let _ = unlinkat(&parent, change.place.name(), AtFlags::REMOVEDIR);
+        }
+        self.remove_parents(change, keep_new)
+    }
+
+    /// Removes what a change leaves behind in the directory of a place, and what earlier ones did
+    /// whose removal failed.
+    fn remove_leftovers(&self, directory: &OwnedFd, change: &Change, keep_new: bool) -> Result<()> {
+        let old = change.old.as_ref().map(|held| held.stamp);
+        let (goes, stays) = match keep_new {
+            true => (old, change.new.as_ref().map(|_| change.stamp)),
+            false => (Some(change.stamp), old),
+        };
+        let link_name = format!("{DATA}-{}", change.stamp);
+        let names_left = [Some(link_name), Some(aside(change)), goes.map(version)];
+        let removed = self.remove_names(directory, names_left.into_iter().flatten());
+        let used = [stays.map(version), link(directory, DATA)?];
+        let is_unused = |name: &String| is_ours(name) && used.iter().flatten().all(|used| used != name);
+        let ours = old_files(change).count() + change.new.as_ref().map_or(0, BTreeMap::len);
+        let there = names(directory, ours + MAX_FOREIGN)?.into_iter();
+        let earlier = there.filter_map(|name| name.into_string().ok()).filter(is_unused);
+        removed.and(self.remove_names(directory, earlier))
+    }
+
+    /// Removes files, and directories with their contents. Tries all, and returns the last error.
+    fn remove_names(&self, directory: &OwnedFd, names: impl IntoIterator<Item = String>) -> Result<()> {
+        let (mut left, mut result) = (MAX_REMOVED, Ok(()));
+        for name in names {
+            let removed = match exists(directory, &name) {
+                Ok(true) => self.remove_entry(directory, &name, &mut left),
+                other => other.map(|_| ()),
+            };
+            result = removed.and(result);
+        }
+        result
+    }
+
+    /// Removes the parent directories that were created for a place which is gone, from the nearest
+    /// one up to the first that is not empty.
+    fn remove_parents(&self, change: &Change, keep_new: bool) -> Result<()> {
+        let count = match (&change.old, &change.new, keep_new) {
+            (Some(old), None, true) => old.parents,
+            (None, _, false) => change.parents,
+            _ => 0,
+        };
+        if count == 0 {
+            return Ok(());
+        }
+        let names: Vec<&str> = directories(&change.place, Shape::File).collect();
+        let mut at = open_base(&change.place)?;
+        // Each existing directory with the one that it is in; the nearest may be removed already.
+        let mut there = Vec::new();
+        for name in &names {
+            let Some(found) = open_directory(&at, *name)? else { break };
+            there.push((std::mem::replace(&mut at, found), *name));
+        }
+        let others = names.len().saturating_sub(count as usize);
+        for (parent, name) in there.iter().skip(others).rev() {
+            self.step()?;
+            if unlinkat(parent, *name, AtFlags::REMOVEDIR).is_err() {
+                break;
+            }
+            self.fsync(parent)?;
         }
         Ok(())
     }
@@ -530,27 +678,105 @@ impl Disk {
         unlinkat(directory, name, AtFlags::empty())
     }
 
-    /// Removes a directory with all its contents.
-    fn remove_directory(&self, directory: &OwnedFd, name: &str) -> Result<()> {
+    /// Removes a file, or a directory with its contents: at most `left` entries.
+    fn remove_entry(&self, directory: &OwnedFd, name: &str, left: &mut usize) -> Result<()> {
         let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-        self.remove_all(directory, &name, MAX_DEPTH)
+        self.remove_all(directory, &name, MAX_DEPTH, left)
     }
 
-    fn remove_all(&self, directory: &OwnedFd, name: &CStr, deepest: u32) -> Result<()> {
+    /// Removes a file, or a directory with its contents down to a depth, and at most `left`
+    /// entries. Goes on after an error, and returns the last one.
+    fn remove_all(&self, directory: &OwnedFd, name: &CStr, deepest: u32, left: &mut usize) -> Result<()> {
+        *left = left.checked_sub(1).ok_or(Errno::TOOBIG)?;
+        self.step()?;
+        match unlinkat(directory, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::ISDIR) if deepest > 0 => {}
+            removed => return removed,
+        }
         let Some(beneath) = open_directory(directory, name)? else { return Ok(()) };
-        for file in names(&beneath)? {
-            self.step()?;
-            match unlinkat(&beneath, &file, AtFlags::empty()) {
-                Err(Errno::ISDIR) if deepest > 0 => self.remove_all(&beneath, &file, deepest - 1)?,
-                removed => removed?,
+        let mut result = Ok(());
+        for file in names(&beneath, *left)? {
+            if let Err(error) = self.remove_all(&beneath, &file, deepest - 1, left) {
+                result = Err(error);
             }
         }
+        result?;
         self.step()?;
         unlinkat(directory, name, AtFlags::REMOVEDIR)
     }
 }
 
-const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+#[cfg(test)]
+thread_local! {
+    static READ: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Returns the bytes of files that this thread has read.
+#[cfg(test)]
+pub(super) fn read_bytes() -> u64 {
+    READ.get()
+}
+
+/// The names of held and desired files, with the sizes that they can have.
+type Expected<'a> = BTreeMap<&'a str, Vec<RangeInclusive<u64>>>;
+
+/// Reads the expected files of a version, and lists others.
+fn read_version(
+    key: (u64, u64),
+    version: &OwnedFd,
+    expected: &Expected<'_>,
+    observed: &mut Observed,
+) -> Result<()> {
+    for (name, sizes) in expected {
+        match entry(key, version, name, sizes)? {
+            Some(Entry::File(digest)) => drop(observed.inside.insert((*name).to_owned(), digest)),
+            Some(Entry::Unread) => drop(observed.foreign.insert((*name).to_owned())),
+            _ => {}
+        }
+    }
+    for name in names(version, expected.len() + MAX_FOREIGN)? {
+        // A name that is not UTF-8 is no key of an object.
+        let Ok(name) = name.into_string() else { continue };
+        let is_other = !expected.contains_key(name.as_str());
+        if is_other && file_type(version, &name)? == Some(FileType::RegularFile) {
+            observed.foreign.insert(name);
+        }
+    }
+    Ok(())
+}
+
+/// Inspects an entry. Reads a file if it has one of the sizes.
+fn entry(
+    key: (u64, u64),
+    directory: &OwnedFd,
+    name: &str,
+    sizes: &[RangeInclusive<u64>],
+) -> Result<Option<Entry>> {
+    let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(None),
+        stat => stat?,
+    };
+    Ok(Some(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Symlink if is_our_link(directory, name)? => Entry::Link,
+        FileType::RegularFile => {
+            let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+            if !sizes.iter().any(|sizes| sizes.contains(&size)) {
+                return Ok(Some(Entry::Unread));
+            }
+            let mut content = Vec::new();
+            let file = std::fs::File::from(open_file(directory, name)?);
+            file.take(size.saturating_add(1)).read_to_end(&mut content).map_err(errno)?;
+            #[cfg(test)]
+            READ.set(READ.get() + content.len() as u64);
+            // It may change while it is read.
+            if content.len() as u64 == size { Entry::File(Digest::of(key, &content)) } else { Entry::Unread }
+        }
+        _ => Entry::Other,
+    }))
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 fn version(stamp: u64) -> String {
     format!("..v{stamp}")
@@ -560,16 +786,47 @@ fn aside(change: &Change) -> String {
     format!("..old{}", change.stamp)
 }
 
+/// Returns the name of a backup until it is whole.
+fn partial(kept: &str) -> String {
+    format!("{kept}-partial")
+}
+
+/// Returns whether edgesync gives such a name to a version, a new link, or files set aside.
+fn is_ours(name: &str) -> bool {
+    let number = ["..v", "..old", "..data-"].iter().find_map(|prefix| name.strip_prefix(prefix));
+    number.is_some_and(|number| number.parse::<u64>().is_ok())
+}
+
+/// Returns the names of the directories below the base, down to that of the place.
+fn directories(place: &Place, shape: Shape) -> impl Iterator<Item = &str> {
+    let parents = place.below.matches('/').count();
+    place.below.split('/').take(parents + usize::from(shape == Shape::Directory))
+}
+
+fn errno(error: io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+/// Returns the device and inode of an open file.
+fn identity(file: &OwnedFd) -> Result<(u64, u64)> {
+    fstat(file).map(|found| (found.st_dev, found.st_ino))
+}
+
+/// Returns the type of a file that is no link; none if it does not exist.
+fn file_type(directory: &OwnedFd, name: &str) -> Result<Option<FileType>> {
+    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => Ok(Some(FileType::from_raw_mode(found.st_mode))),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn old_files(change: &Change) -> impl Iterator<Item = &String> {
     change.old.iter().flat_map(|held| held.files.keys())
 }
 
 fn exists(directory: &OwnedFd, name: &str) -> Result<bool> {
-    match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(_) => Ok(true),
-        Err(Errno::NOENT) => Ok(false),
-        Err(error) => Err(error),
-    }
+    file_type(directory, name).map(|found| found.is_some())
 }
 
 /// Returns the target of a link; none if it is no link.
@@ -585,21 +842,38 @@ fn is_our_link(directory: &OwnedFd, name: &str) -> Result<bool> {
     Ok(link(directory, name)?.is_some_and(|target| target.strip_prefix(DATA) == Some(&format!("/{name}"))))
 }
 
-fn open_directory(directory: &OwnedFd, name: impl Arg) -> Result<Option<OwnedFd>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match openat2(directory, name, flags, Mode::empty(), BENEATH) {
+/// Opens a directory by its name, which is one component of a path; none if it does not exist.
+/// Links are not followed.
+fn open_directory(directory: &OwnedFd, name: impl Arg + Copy) -> Result<Option<OwnedFd>> {
+    match openat(directory, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
         Ok(found) => Ok(Some(found)),
         Err(Errno::NOENT) => Ok(None),
+        // What the system returns for a link, too.
+        Err(Errno::NOTDIR) if readlinkat(directory, name, Vec::new()).is_ok() => Err(Errno::LOOP),
         Err(error) => Err(error),
     }
 }
 
-fn names(directory: &OwnedFd) -> Result<Vec<CString>> {
+fn open_base(place: &Place) -> Result<OwnedFd> {
+    openat(CWD, place.base.as_str(), DIRECTORY, Mode::empty())
+}
+
+/// Opens a file for reading; neither a link nor a pipe is followed or waited for.
+fn open_file(directory: &OwnedFd, name: &str) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    openat(directory, name, flags, Mode::empty())
+}
+
+/// Lists a directory: all names, or one more than `most` of them.
+fn names(directory: &OwnedFd, most: usize) -> Result<Vec<CString>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(directory)? {
         let name = entry?.file_name().to_owned();
         if !matches!(name.to_bytes(), b"." | b"..") {
             found.push(name);
+        }
+        if found.len() > most {
+            break;
         }
     }
     Ok(found)
@@ -608,7 +882,9 @@ fn names(directory: &OwnedFd) -> Result<Vec<CString>> {
 /// Formats an error of the system about a place.
 pub(super) fn system_error(what: &str, path: &str, error: Errno) -> String {
     let more = match error {
-        Errno::LOOP | Errno::XDEV => " (symbolic links on the path are not followed)",
+        Errno::LOOP => " (symbolic links on the path are not followed)",
+        Errno::TOOBIG => " (too many files of others)",
+        Errno::STALE => " (candidate replaced during the check)",
         _ => "",
     };
     format!("{what} {path}: {}{more}", io::Error::from(error))

@@ -2,15 +2,17 @@
 //! and a process group that is killed at the end.
 
 use std::io::{self, PipeReader, Read as _};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::Pid;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use edgesync_files::Failure;
 use edgesync_files::rule::{Reload, Rule, Signal};
@@ -62,23 +64,7 @@ fn run_to_end(
 ) -> Result<(ExitStatus, String), Failure> {
     let failed = |error: io::Error| Failure::new(format!("run {program}: {error}"));
     let (output, input) = io::pipe().map_err(failed)?;
-    let collected = Arc::new(Mutex::new(Vec::new()));
-    let (closes, closed) = mpsc::sync_channel(1);
-    let kept = Arc::clone(&collected);
-    // Started before the program, which would otherwise block on a full pipe.
-    let reader = move || {
-        collect_tail(output, &kept);
-        closes.send(())
-    };
-    std::thread::Builder::new().spawn(reader).map_err(failed)?;
-    let (send_child, receive_child) = mpsc::sync_channel::<Child>(1);
-    let (ends, ended) = mpsc::sync_channel(1);
-    let waiter = move || {
-        let child = receive_child.recv().ok();
-        ends.send(child.map(|mut child| child.wait()))
-    };
-    std::thread::Builder::new().spawn(waiter).map_err(failed)?;
-    let child = {
+    let mut child = {
         let mut command = Command::new(program);
         command.args(arguments).env_clear().env("PATH", PATH).env("LANG", "C.UTF-8");
         command.envs(environment.iter().copied()).current_dir("/").process_group(0);
@@ -86,14 +72,27 @@ fn run_to_end(
         start(&mut command).map_err(failed)?
     };
     let group = Pid::from_child(&child);
-    let _ = send_child.send(child);
-    let status = ended.recv_timeout(timeout);
-    // Kills all descendants that have not left the group.
+    let ends = pidfd_open(group, PidfdFlags::empty()).map_err(|error| {
+        let _ = child.kill();
+        failed(error.into())
+    })?;
+    let mut collector = Collector { output, is_open: true, kept: Vec::new() };
+    let ended = collector.collect(Some(&ends), timeout);
+    // Kills all descendants that have not left the group, and the program itself if it has.
     let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-    let _ = closed.recv_timeout(OUTPUT_TIMEOUT);
-    let text = printable(&collected.lock().unwrap_or_else(PoisonError::into_inner));
-    match status {
-        Ok(Some(status)) => Ok((status.map_err(failed)?, text)),
+    let mut has_ended = matches!(ended, Ok(true));
+    if !has_ended {
+        let _ = child.kill();
+        // A hanging disk can keep it from ending.
+        has_ended = matches!(collector.collect(Some(&ends), OUTPUT_TIMEOUT), Ok(true));
+    }
+    let status = if has_ended { Some(child.wait()) } else { None };
+    // A process that has left the group can keep the pipe open.
+    let _ = collector.collect(None, OUTPUT_TIMEOUT);
+    let text = printable(&collector.kept);
+    match (ended, status) {
+        (Ok(true), Some(status)) => Ok((status.map_err(failed)?, text)),
+        (Err(error), _) => Err(failed(error)),
         _ => {
             let message = format!("{program}: timed out after {timeout:?}: {}", text.trim());
             Err(Failure { message, slow: true })
@@ -101,14 +100,67 @@ fn run_to_end(
     }
 }
 
-/// Keeps the end of the output.
-fn collect_tail(mut output: PipeReader, kept: &Mutex<Vec<u8>>) {
-    let mut buffer = [0; 1024];
-    while let Ok(read @ 1..) = output.read(&mut buffer) {
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.extend_from_slice(buffer.get(..read).unwrap_or_default());
-        let more = kept.len().saturating_sub(MAX_OUTPUT);
-        kept.drain(..more);
+/// The output of a program. It is read by the thread that waits for the program, so nothing is left
+/// behind, whatever keeps the pipe open.
+struct Collector {
+    output: PipeReader,
+    is_open: bool,
+    /// The end of the output.
+    kept: Vec<u8>,
+}
+
+/// What a wait for a program ended with.
+enum Ready {
+    /// The process has ended.
+    Process,
+    /// There is output, or its end.
+    Output,
+    /// Neither, within the limit.
+    Nothing,
+}
+
+impl Collector {
+    /// Collects output until the process of a pidfd ends; without one, until the output ends.
+    /// Returns whether that happened within the limit.
+    fn collect(&mut self, process: Option<&OwnedFd>, limit: Duration) -> io::Result<bool> {
+        let until = Instant::now() + limit;
+        while process.is_some() || self.is_open {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.wait(process, left)? {
+                Ready::Process => return Ok(true),
+                _ if left.is_zero() => return Ok(false),
+                Ready::Output => self.read()?,
+                Ready::Nothing => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits for the end of the process, or for output.
+    fn wait(&self, process: Option<&OwnedFd>, limit: Duration) -> io::Result<Ready> {
+        let output = self.is_open.then(|| self.output.as_fd());
+        let both = process.map(AsFd::as_fd).into_iter().chain(output);
+        let mut watched: Vec<_> = both.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        match poll(&mut watched, Some(&Timespec::try_from(limit).map_err(io::Error::other)?)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(Ready::Nothing),
+            polled => polled?,
+        };
+        let first = watched.first().is_some_and(|fd| !fd.revents().is_empty());
+        Ok(if process.is_some() && first { Ready::Process } else { Ready::Output })
+    }
+
+    /// Reads what is there, and keeps the end.
+    fn read(&mut self) -> io::Result<()> {
+        let mut buffer = [0; 1024];
+        let read = match self.output.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            read => read?,
+        };
+        self.is_open = read > 0;
+        self.kept.extend_from_slice(buffer.get(..read).unwrap_or_default());
+        let more = self.kept.len().saturating_sub(MAX_OUTPUT);
+        self.kept.drain(..more);
+        Ok(())
     }
 }
 
@@ -279,6 +331,40 @@ mod tests {
             assert!(Instant::now() < until, "the program that it started still runs");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn process_that_leaves_the_group_keeps_nothing_of_the_helper() {
+        let directory = tempfile::tempdir().unwrap();
+        let (left, file) = (directory.path().join("left"), directory.path().join("closed"));
+        // It writes until nobody reads, and survives the signal for that.
+        let leaves = format!(
+            "trap \"\" PIPE; touch {}; while echo x; do :; done 2>/dev/null; touch {}",
+            left.display(),
+            file.display()
+        );
+        let script = format!("setsid sh -c '{leaves}' & while ! test -e {}; do :; done", left.display());
+        let output = run(&words(&script), &[], LONG).unwrap();
+        assert!(output.len() <= MAX_OUTPUT, "{}", output.len());
+        let until = Instant::now() + LONG;
+        while !file.exists() {
+            assert!(Instant::now() < until, "its output is still read");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn endless_output_does_not_extend_the_time_limit() {
+        let failure = run(&words("yes"), &[], Duration::from_millis(200)).unwrap_err();
+        assert!(failure.slow && failure.message.ends_with("y\ny"), "{failure:?}");
+    }
+
+    #[test]
+    fn program_that_closes_its_output_is_awaited() {
+        assert_eq!(run(&words("echo said; exec >&- 2>&-; exit 0"), &[], LONG).unwrap(), "said\n");
+        let failure =
+            run(&words("exec >&- 2>&-; exec sleep 300"), &[], Duration::from_millis(200)).unwrap_err();
+        assert!(failure.slow, "{failure:?}");
     }
 
     #[test]

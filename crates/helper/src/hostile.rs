@@ -78,6 +78,58 @@ fn planted(base: &Path, script: &str) {
     assert!(run.unwrap().success(), "{script}");
 }
 
+/// Returns a check that runs a script in the rule's directory.
+fn check(base: &Path, text: &str) -> Vec<String> {
+    ["/bin/sh", "-ec", &format!("cd {}; {text}", base.display())].map(str::to_owned).to_vec()
+}
+
+#[test]
+fn candidate_gets_its_owner_after_the_check() {
+    if !is_root() {
+        eprintln!("notice: this is not root; owners of candidates were not tested");
+        return;
+    }
+    for (to, write, candidate, file) in [
+        ("{metadata.name}", Write::Keys, "$EDGESYNC_CANDIDATE $EDGESYNC_CANDIDATE/a", "web/a"),
+        ("web", Write::Field("/data/a".into()), "$EDGESYNC_CANDIDATE", "web"),
+    ] {
+        let bed = Bed::in_memory();
+        let (base, owners) = (bed.base(), bed.directory.path().join("owners"));
+        let check = check(&base, &format!("stat -c %u {candidate} > {}", owners.display()));
+        let rule = Rule { owner: "65534:65534".into(), mode: Some(0o640), check, ..bed.rule(to, write) };
+        for version in 1..3 {
+            let (record, _) = bed.pass(&rule, &[config_map(version, &json!({ "a": "one" }))], None);
+            assert_eq!(state(&record).0, State::InEffect, "{:?}", record.objects["u"]);
+            let seen = fs::read_to_string(&owners).unwrap();
+            assert!(seen.lines().all(|owner| owner == "0"), "during the check: {seen}");
+            let found = fs::metadata(base.join(file)).unwrap();
+            assert_eq!((found.uid(), found.gid(), found.mode() & 0o777), (NOBODY, NOBODY, 0o640));
+        }
+    }
+}
+
+#[test]
+fn candidate_replaced_during_the_check_is_refused() {
+    if !is_root() {
+        eprintln!("notice: this is not root; replaced candidates were not tested");
+        return;
+    }
+    let bed = Bed::in_memory();
+    let base = bed.base();
+    let owned = Rule { owner: "65534:65534".into(), ..bed.rule("{metadata.name}", Write::Keys) };
+    bed.pass(&owned, &[config_map(1, &json!({ "a": "one" }))], None);
+    let victim = bed.directory.path().join("victim");
+    fs::write(&victim, "root's").unwrap();
+    // What the owner of the directory can do while the check runs.
+    let planted = format!("mv web/..v2 web/away; mkdir web/..v2; ln {} web/..v2/a", victim.display());
+    let rule = Rule { check: check(&base, &planted), text: "2".into(), ..owned };
+    let (record, _) = bed.pass(&rule, &[config_map(2, &json!({ "a": "two" }))], None);
+    assert_eq!(state(&record), (State::NotInEffect, Some("1")));
+    assert!(record.objects["u"].message.contains("replaced during the check"), "{:?}", record.objects["u"]);
+    assert_eq!(fs::metadata(&victim).unwrap().uid(), 0);
+    assert_eq!(fs::read_to_string(base.join("web/a")).unwrap(), "one");
+}
+
 #[test]
 fn links_planted_by_the_service_are_not_followed() {
     if !is_root() {

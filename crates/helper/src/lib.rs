@@ -24,6 +24,7 @@ mod served;
 #[cfg(test)]
 mod tests;
 
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -33,10 +34,12 @@ use edgesync_config as config;
 use edgesync_config::ConfigErrors;
 use edgesync_config::edge::Config;
 use edgesync_runtime::systemd;
-use edgesync_store::durable::FileError;
+use edgesync_store::durable::{self, FileError};
 
 /// Idle time after which the helper exits.
 const IDLE: Duration = Duration::from_secs(60);
+/// Maximum number of links that lead to the configuration, as in the kernel.
+const MAX_LINKS: usize = 40;
 
 /// Reason why the helper does not run.
 #[derive(Debug, thiserror::Error)]
@@ -95,16 +98,37 @@ pub fn start_command(socket: &Path) -> String {
 }
 
 /// Loads the configuration if its owner is root or the user of this process, and no other user can
-/// write it.
+/// write it, its directory, or that of a link to it.
 fn rules(path: &Path) -> Result<Config, HelperError> {
     let own = rustix::process::geteuid().as_raw();
-    let directory = edgesync_store::durable::directory_of(path);
-    for looked_at in [path, directory] {
-        let ours = std::fs::metadata(looked_at)
-            .is_ok_and(|found| (found.uid() == 0 || found.uid() == own) && found.mode() & 0o022 == 0);
-        if looked_at.exists() && !ours {
-            return Err(HelperError::Untrusted(looked_at.to_owned()));
+    let is_trusted = |found: Metadata| (found.uid() == 0 || found.uid() == own) && found.mode() & 0o022 == 0;
+    let opened = File::open(path);
+    if let Ok(file) = &opened {
+        if !file.metadata().is_ok_and(is_trusted) {
+            return Err(HelperError::Untrusted(path.to_owned()));
+        }
+        for directory in directories_of(path).map_err(FileError::tried("read", path))? {
+            if !std::fs::metadata(&directory).is_ok_and(is_trusted) {
+                return Err(HelperError::Untrusted(directory));
+            }
         }
     }
-    Ok(config::load::<Config>(path)?.config)
+    Ok(config::load_opened::<Config>(path, opened)?.config)
+}
+
+/// Returns the directories of a file and of all links that lead to it.
+fn directories_of(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let (mut at, mut directories) = (path.to_owned(), Vec::new());
+    while directories.len() <= MAX_LINKS {
+        let directory = durable::directory_of(&at).to_owned();
+        let target = std::fs::read_link(&at);
+        directories.push(directory.clone());
+        match target {
+            Ok(target) => at = directory.join(target),
+            // Not a link.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(directories),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(rustix::io::Errno::LOOP.into())
 }

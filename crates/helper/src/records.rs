@@ -135,7 +135,9 @@ impl Records {
             let least = gone.get(MAX_GONE).map_or(seq, |least| seq.max(*least));
             record.objects.retain(|_, status| status.state != State::Gone || status.seq > least);
         }
-        let is_empty = |record: &Record| record.places.is_empty() && record.objects.is_empty();
+        let is_empty = |record: &Record| {
+            record.places.is_empty() && record.objects.is_empty() && record.stuck.is_empty()
+        };
         let over =
             self.all.iter().filter(|(name, record)| !rules.contains(name.as_str()) && is_empty(record));
         for name in over.map(|(name, _)| name.clone()).collect::<Vec<_>>() {

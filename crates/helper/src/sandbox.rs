@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread;
 
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_move,
@@ -208,9 +208,10 @@ fn create_namespaces() -> rustix::io::Result<()> {
 /// everywhere below the directory of a rule, no link is followed.
 fn add(candidate: &Candidate, at: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let base = openat(CWD, candidate.base.as_str(), flags | OFlags::DIRECTORY, Mode::empty())?;
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let file = openat2(&base, candidate.below.as_str(), flags, Mode::empty(), beneath)?;
+    let mut file = openat(CWD, candidate.base.as_str(), flags | OFlags::DIRECTORY, Mode::empty())?;
+    for name in candidate.below.split('/') {
+        file = openat(&file, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+    }
     let mode = fstat(&file)?.st_mode;
     let permits = |bits| mode & bits == bits;
     match FileType::from_raw_mode(mode) {

@@ -1,8 +1,8 @@
 //! Serial request loop: loads the configuration, runs a pass, replies.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind, Read, Write as _};
 use std::mem::MaybeUninit;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -23,9 +23,7 @@ use edgesync_files::pass::{Options, Pass};
 use edgesync_files::rule::{CheckUser, Reload};
 use edgesync_files::steps::recover;
 use edgesync_files::wire::{Listed, MAX_CHANGED, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb};
-use edgesync_files::{
-    Change, Digest, Effects, Failure, Held, Intent, Member, Observed, Place, Record, Rule, Shape,
-};
+use edgesync_files::{Change, Effects, Failure, Held, Intent, Member, Observed, Place, Record, Rule, Shape};
 use edgesync_runtime::chain;
 
 /// Time limit for the agent to send announced frames.
@@ -68,7 +66,13 @@ fn serve_request(mut stream: UnixStream, config: &Path, records: &mut Option<Rec
         None => Records::open(&config).map(|records| (config, records)),
     });
     let reply = match read {
-        Ok((config, read)) => execute(&mut stream, &config, records.insert(read), &request, listed)?,
+        Ok((config, read)) => {
+            let records = records.insert(read);
+            match listed {
+                Ok(listed) => execute(&mut stream, &config, records, &request, listed)?,
+                Err(why) => Reply::Refused(why),
+            }
+        }
         Err(HelperError::Config(errors)) => Reply::Refused(format!("invalid configuration: {errors}")),
         Err(error) => Reply::Refused(chain(&error)),
     };
@@ -139,7 +143,10 @@ fn apply(
         Some(listed) => listed,
         None => {
             write_reply(stream, &Reply::Whole)?;
-            read_list(stream)?
+            match read_list(stream)? {
+                Ok(listed) => listed,
+                Err(why) => return Ok(Err(why)),
+            }
         }
     };
     listed.sort_unstable_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
@@ -234,8 +241,10 @@ impl<'a> Executor<'a> {
             owner,
             modes: [rule.modes(false), rule.modes(true)],
             max_size: rule.max_size,
+            checks: !rule.check.is_empty(),
             batch_flush: false,
             unflushed: RefCell::default(),
+            unchecked: RefCell::default(),
             #[cfg(test)]
             fuse: std::rc::Rc::default(),
             #[cfg(test)]
@@ -257,11 +266,11 @@ impl<'a> Executor<'a> {
         let mut record = records.all.remove(&self.rule.name).unwrap_or_default();
         self.log = records.logs.remove(&self.rule.name).unwrap_or_default();
         let (mut options, rule) = (options, self.rule);
-        let mut done = Err("incomplete run cannot be rolled back".to_owned());
+        let mut done = Err("record of an interrupted change cannot be written".to_owned());
         let begun = self.files.read_intent();
         // Places of an interrupted transaction are inspected.
         options.look |= begun.is_some();
-        if begun.is_none_or(|intent| recover(self, rule, &mut record, &intent)) {
+        if recover(self, rule, &mut record, begun.as_ref()) {
             let before = is_dry_run.then(|| (record.clone(), records.seq));
             done = Ok(pass(Pass::begin(self, rule, &mut record, &mut records.seq, listed, options)));
             if let Some((before, seq)) = before {
@@ -312,7 +321,7 @@ impl Effects for Executor<'_> {
         place: &Place,
         shape: Shape,
         held: Option<&Held>,
-        desired: Option<&BTreeMap<String, Digest>>,
+        desired: Option<&Desired>,
     ) -> Result<Observed, String> {
         self.disk
             .inspect(place, shape, held, desired)
@@ -345,7 +354,10 @@ impl Effects for Executor<'_> {
         match self.rule.check_user {
             CheckUser::Transient => check::in_sandbox(self.rule, &candidates, self.files.directory()),
             CheckUser::Root => check::as_helper(self.rule, &candidates, &self.files.candidates),
-        }
+        }?;
+        changes.iter().try_for_each(|change| {
+            self.failed_with("change the owner of", change, self.disk.give_to_owner(change))
+        })
     }
 
     fn swap(&mut self, change: &Change) -> Result<(), Failure> {
@@ -370,7 +382,10 @@ impl Effects for Executor<'_> {
 
     fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {
         self.enter(Phase::CleaningUp)?;
-        self.failed_with("clean up", change, self.disk.discard(change, keep_new))
+        let discarded = self.failed_with("clean up", change, self.disk.discard(change, keep_new));
+        discarded.inspect_err(|failure| {
+            tracing::warn!(rule = self.rule.name, error = failure.message, "leftover files not removed");
+        })
     }
 
     fn forget(&mut self) -> Result<(), Failure> {
@@ -379,22 +394,28 @@ impl Effects for Executor<'_> {
     }
 }
 
-/// Reads lists of objects up to the empty frame.
-fn read_list(stream: &mut UnixStream) -> io::Result<Vec<Listed>> {
-    let mut listed: Vec<Listed> = Vec::new();
+/// Reads lists of objects up to the empty frame; the inner error is the problem of an object. The
+/// agent stores no such object, so a list with one is not the agent's.
+fn read_list(stream: &mut impl Read) -> io::Result<Result<Vec<Listed>, String>> {
+    let (mut listed, mut problem) = (Vec::new(), None);
     loop {
         let frame = read_frame(stream)?;
         if frame.is_empty() {
-            return Ok(listed);
+            return Ok(problem.map_or(Ok(listed), Err));
         }
-        listed.extend(serde_json::from_slice::<Vec<Listed>>(&frame)?);
+        for object in serde_json::from_slice::<Vec<Listed>>(&frame)? {
+            match object.check() {
+                Ok(()) => listed.push(object),
+                Err(why) => problem = Some(format!("invalid object in the list: {why}")),
+            }
+        }
         if listed.len() > MAX_LISTED {
             return Err(io::Error::other(format!("more than {MAX_LISTED} objects listed")));
         }
     }
 }
 
-fn read_frame(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+fn read_frame(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
@@ -411,4 +432,30 @@ fn write_reply(stream: &mut UnixStream, reply: &Reply) -> io::Result<()> {
     let length = u32::try_from(text.len()).map_err(|_| ErrorKind::InvalidData)?;
     stream.write_all(&length.to_le_bytes())?;
     stream.write_all(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_fuzz::fuzz;
+
+    #[test]
+    fn fuzz_requests_of_the_agent() {
+        let [uid, api_version, kind, namespace, name, version] =
+            ["u", "v1", "ConfigMap", "plant", "web", "1"].map(str::to_owned);
+        let listed = Listed { uid, api_version, kind, namespace, name, version, ..Listed::default() };
+        let deleted = Listed { uid: "d".to_owned(), ..Listed::default() };
+        let request =
+            Request { verb: Verb::Apply, rule: "r".to_owned(), since: Some(7), ..Request::default() };
+        let frame = |bytes: Vec<u8>| [(bytes.len() as u32).to_le_bytes().to_vec(), bytes].concat();
+        let list = frame(serde_json::to_vec(&[listed, deleted]).unwrap());
+        let request = frame(serde_json::to_vec(&request).unwrap());
+        let samples = [[list, frame(Vec::new()), request].concat()];
+        fuzz("files-helper", &samples, |mut input| {
+            let Ok(Ok(list)) = read_list(&mut input) else { return };
+            assert!(list.iter().all(|listed| listed.check().is_ok()));
+            let request = read_frame(&mut input).map(|frame| serde_json::from_slice::<Request>(&frame));
+            drop(request);
+        });
+    }
 }

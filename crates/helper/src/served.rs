@@ -1,4 +1,5 @@
-//! Tests of the helper over its socket: lists, repeated statuses, refusals.
+//! Tests of the helper over its socket: lists, repeated statuses, refusals, and a client that is
+//! not the agent it claims to be.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -53,6 +54,26 @@ impl Served {
     /// The same, with `first` as the list of changes. Also returns whether the whole list was
     /// requested.
     fn send_request_with(&self, request: &Request, objects: &[Value], first: &[Listed]) -> (Reply, bool) {
+        let body = |member: &Member| {
+            let fits = |object: &&Value| {
+                let listed = listed(object);
+                listed.uid == member.uid && listed.version == member.version && object["changed"] != true
+            };
+            objects.iter().find(fits).map(Value::to_string).unwrap_or_default()
+        };
+        let all: Vec<Listed> = objects.iter().map(listed).collect();
+        self.exchange(request, first, &all, &body)
+    }
+
+    /// Sends a request with a list of changes, the whole list if requested, and for each requested
+    /// object what `body` returns. Also returns whether the whole list was requested.
+    fn exchange(
+        &self,
+        request: &Request,
+        first: &[Listed],
+        all: &[Listed],
+        body: &dyn Fn(&Member) -> String,
+    ) -> (Reply, bool) {
         let mut whole = false;
         let mut stream = std::os::unix::net::UnixStream::connect(&self.bed.config.helper.socket).unwrap();
         let send = |stream: &mut std::os::unix::net::UnixStream, frame: &[u8]| {
@@ -69,19 +90,13 @@ impl Served {
             stream.read_exact(&mut frame).unwrap();
             match serde_json::from_slice(&frame).unwrap() {
                 Reply::Want(requested) => {
-                    for Member { uid, version } in requested {
-                        let fits = |object: &&Value| {
-                            let listed = listed(object);
-                            listed.uid == uid && listed.version == version && object["changed"] != true
-                        };
-                        let body = objects.iter().find(fits).map(Value::to_string).unwrap_or_default();
-                        send(&mut stream, body.as_bytes());
+                    for member in requested {
+                        send(&mut stream, body(&member).as_bytes());
                     }
                 }
                 Reply::Whole => {
                     whole = true;
-                    let all: Vec<Listed> = objects.iter().map(listed).collect();
-                    send(&mut stream, &serde_json::to_vec(&all).unwrap());
+                    send(&mut stream, &serde_json::to_vec(all).unwrap());
                     send(&mut stream, &[]);
                 }
                 reply => return (reply, whole),
@@ -230,6 +245,98 @@ fn changes_are_listed_alone_unless_the_record_is_lost() {
     meanwhile["changed"] = true.into();
     objects[0] = meanwhile;
     assert_eq!(served.done(&apply(), &objects).known, None);
+}
+
+/// A request that waits for no earlier failure.
+fn retry() -> Request {
+    Request { force: true, ..apply() }
+}
+
+/// A rule that selects objects by all clauses.
+fn narrow_rule(bed: &Bed) -> String {
+    format!(
+        "[[files]]\nname = \"r\"\nto = \"{}/{{metadata.name}}\"\nobjects = {{ kinds = [\"configmaps\"], \
+         namespaces = [\"n\"], names = [\"web\", \"api\"], selector = \"app=web\" }}\n",
+        bed.base().display()
+    )
+}
+
+/// An object that the narrow rule selects, with one field set to another value.
+fn other(field: &str, value: &str) -> Value {
+    let mut object = config_map(1, &json!({ "a": "planted" }));
+    object["metadata"]["labels"] = json!({ "app": "web" });
+    *object.pointer_mut(field).unwrap() = value.into();
+    object
+}
+
+#[test]
+fn objects_that_the_rule_does_not_select_are_not_written() {
+    let bed = Bed::new();
+    let rules = narrow_rule(&bed);
+    let served = Served::new(bed, &rules);
+    for (field, value) in [
+        ("/kind", "Secret"),
+        ("/metadata/namespace", "other"),
+        ("/metadata/name", "sshd"),
+        ("/metadata/labels/app", "other"),
+    ] {
+        let outcome = served.done(&retry(), &[other(field, value)]);
+        let status = &outcome.news[0].status;
+        assert!(
+            status.state == State::NotInEffect && status.message.contains("objects of the rule"),
+            "{status:?}"
+        );
+        assert!(served.bed.names("").is_empty(), "{field}");
+    }
+    let selected = other("/metadata/name", "web");
+    assert_eq!(served.done(&retry(), &[selected]).rules[0].in_effect, 1);
+}
+
+#[test]
+fn body_of_another_object_than_the_listed_one_is_refused() {
+    let bed = Bed::new();
+    let rules = narrow_rule(&bed).replace("/{metadata.name}\"", "\"\ngather = true\nwrite = \"object\"");
+    let served = Served::new(bed, &rules);
+    let selected = other("/metadata/name", "web");
+    let listed = [listed(&selected)];
+    for (field, value) in [
+        ("/apiVersion", "lab.io/v1"),
+        ("/kind", "Secret"),
+        ("/metadata/namespace", "../../.."),
+        ("/metadata/name", "api"),
+    ] {
+        let body = |_: &Member| other(field, value).to_string();
+        let (reply, _) = served.exchange(&retry(), &listed, &listed, &body);
+        let Reply::Done(outcome) = reply else { panic!("{reply:?}") };
+        let rule = &outcome.rules[0];
+        assert_eq!((rule.in_effect, rule.not_in_effect), (0, 1), "{field}");
+        assert!(served.bed.names("").is_empty(), "{field}");
+    }
+    assert_eq!(served.done(&retry(), &[selected]).rules[0].in_effect, 1);
+}
+
+#[test]
+fn names_that_kubernetes_does_not_permit_are_refused() {
+    let bed = Bed::new();
+    let rules = a_rule(&bed);
+    let served = Served::new(bed, &rules);
+    for name in ["a b", "*", "$(touch /tmp/x)", "../x", "a\nb", "A"] {
+        for field in ["/metadata/name", "/metadata/namespace", "/metadata/uid"] {
+            let object = other(field, name);
+            if field == "/metadata/uid" && name == "A" {
+                continue;
+            }
+            let reply = served.send_request(&apply(), &[object]);
+            assert!(
+                matches!(&reply, Reply::Refused(why) if why.contains("metadata.")),
+                "{field} {name:?}: {reply:?}"
+            );
+        }
+    }
+    assert!(served.bed.names("").is_empty());
+    let state = fs::read_dir(&served.bed.config.helper.state).unwrap();
+    let kept: Vec<_> = state.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!kept.contains(&"r.json".into()), "{kept:?}");
 }
 
 #[test]

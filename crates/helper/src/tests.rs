@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
+use super::disk::read_bytes;
 use super::power::Flushed;
 use super::records::{MAX_GONE, Records};
 use super::serve::Executor;
@@ -101,11 +102,13 @@ pub(super) fn listed(object: &Value) -> Listed {
         name: text("name"),
         version: text("resourceVersion"),
         sealed: object["kind"] == "Sealed",
+        ..Listed::default()
     }
 }
 
 pub(super) fn config_map(version: u32, data: &Value) -> Value {
     json!({
+        "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": { "name": "web", "namespace": "n", "uid": "u", "resourceVersion": version.to_string() },
         "data": data,
@@ -167,9 +170,13 @@ fn power_cut_during_removal_or_creation_leaves_no_rest() {
     for (first, second) in [(1, 0), (0, 1)] {
         for calls in 0.. {
             let bed = Bed::new();
-            for write in [Write::Keys, Write::Field("/data/a".into())] {
-                let to = if write == Write::Keys { "{metadata.name}" } else { "{metadata.name}.conf" };
-                let rule = bed.rule(to, write);
+            for (to, write) in [
+                ("{metadata.name}", Write::Keys),
+                ("{metadata.name}.conf", Write::Field("/data/a".into())),
+                ("{metadata.namespace}/x/{metadata.name}", Write::Keys),
+                ("{metadata.namespace}/x/{metadata.name}.conf", Write::Field("/data/a".into())),
+            ] {
+                let rule = Rule { text: to.into(), ..bed.rule(to, write) };
                 let objects = [config_map(1, &json!({ "a": "one" }))];
                 bed.pass(&rule, &objects[..first], None);
                 bed.pass(&rule, &objects[..second], Some(calls));
@@ -275,6 +282,178 @@ fn foreign_changes_stay_when_the_object_is_deleted() {
             return;
         }
     }
+}
+
+#[test]
+fn empty_parents_are_removed_with_the_last_place() {
+    for (to, write) in [
+        ("{metadata.namespace}/x/{metadata.name}", Write::Keys),
+        ("{metadata.namespace}/x/{metadata.name}.conf", Write::Field("/data/a".into())),
+    ] {
+        let bed = Bed::new();
+        let rule = bed.rule(to, write);
+        let objects = ["one", "two", "three"].map(|name| {
+            let mut object = config_map(1, &json!({ "a": "1" }));
+            (object["metadata"]["name"], object["metadata"]["uid"]) = (name.into(), name.into());
+            object
+        });
+        // The third place is made in directories of the first two, and goes last.
+        bed.pass(&rule, &objects[..2], None);
+        bed.pass(&rule, &objects, None);
+        bed.pass(&rule, &objects[2..], None);
+        assert_eq!(bed.names("n/x").len(), 1);
+        bed.pass(&rule, &[], None);
+        assert!(bed.names("").is_empty(), "{:?}", bed.names(""));
+        // Directories of others stay, and those with files of others.
+        fs::create_dir(bed.base().join("n")).unwrap();
+        bed.pass(&rule, &objects, None);
+        fs::write(bed.base().join("n/theirs"), "").unwrap();
+        bed.pass(&rule, &[], None);
+        assert_eq!(bed.names("n"), ["theirs"]);
+        fs::remove_file(bed.base().join("n/theirs")).unwrap();
+        bed.pass(&rule, &objects, None);
+        bed.pass(&rule, &[], None);
+        assert_eq!(bed.names(""), ["n"], "it was there before");
+    }
+}
+
+/// Makes files of others in a directory: many names of one large file without content.
+fn plant_large_files(directory: &Path) {
+    let large = fs::File::create(directory.join("large")).unwrap();
+    large.set_len(64 << 20).unwrap();
+    for number in 0..99 {
+        fs::hard_link(directory.join("large"), directory.join(format!("link{number}"))).unwrap();
+    }
+}
+
+/// A user of the service could have the helper read 99 times 64 MiB with each look: half a minute.
+#[test]
+fn files_of_others_are_not_read() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let objects = [config_map(1, &json!({ "a": "12345678", "b": "12" }))];
+    bed.pass(&rule, &objects, None);
+    let web = bed.base().join("web");
+    let read_in_a_pass = |objects: &[Value]| {
+        let before = read_bytes();
+        let (record, _) = bed.pass(&rule, objects, None);
+        (state(&record).0, read_bytes() - before)
+    };
+    assert_eq!(read_in_a_pass(&objects), (State::InEffect, 10));
+    plant_large_files(&web.join("..data"));
+    let (found, read) = read_in_a_pass(&objects);
+    assert!(found == State::Conflict && read <= 20, "{found:?}, {read}");
+    // Files of the rule itself, replaced or extended.
+    for number in 0..99 {
+        fs::remove_file(web.join(format!("..data/link{number}"))).unwrap();
+    }
+    fs::rename(web.join("..data/large"), web.join("..data/a")).unwrap();
+    let (found, read) = read_in_a_pass(&objects);
+    assert!(found == State::Conflict && read <= 20, "{found:?}, {read}");
+    // The object goes: what was replaced stays.
+    let (_, read) = read_in_a_pass(&[]);
+    assert!(read <= 20, "{read}");
+    assert_eq!(bed.names("web"), ["a"]);
+}
+
+#[test]
+fn nested_directories_of_others_block_neither_rule_nor_place() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    bed.pass(&rule, &[config_map(1, &json!({ "a": "1" }))], None);
+    let deep: PathBuf = (0..12).map(|number| number.to_string()).collect();
+    fs::create_dir_all(bed.base().join("web/..v1").join(&deep)).unwrap();
+    for version in 2..5 {
+        let (record, _) = bed.pass(&rule, &[config_map(version, &json!({ "a": version.to_string() }))], None);
+        assert_eq!(state(&record), (State::InEffect, Some(version.to_string().as_str())));
+        assert!(!bed.config.helper.state.join("r.intent").exists());
+        assert_eq!(fs::read_to_string(bed.base().join("web/a")).unwrap(), version.to_string());
+    }
+    // Only the directories of others are left of the first version.
+    assert_eq!(bed.names("web"), ["..data", "..v1", "..v4", "a"]);
+    assert_eq!(bed.names("web/..v1"), ["0"]);
+    // Once they can be removed, the next change removes them.
+    fs::remove_dir_all(bed.base().join("web/..v1/0/1")).unwrap();
+    bed.pass(&rule, &[config_map(5, &json!({ "a": "5" }))], None);
+    assert_eq!(bed.names("web"), ["..data", "..v5", "a"]);
+}
+
+#[test]
+fn place_that_cannot_be_rolled_back_blocks_no_other() {
+    let bed = Bed::new();
+    let base = bed.base();
+    // As if a user of the service replaced a link during the reload.
+    let planted = format!(
+        "cd {}; grep -q bad web/a 2>/dev/null || exit 0; rm web/..data; mkdir -p web/..data/theirs; exit 1",
+        base.display()
+    );
+    let rule = Rule { reload: Reload::Run(script(&planted)), ..bed.rule("{metadata.name}", Write::Keys) };
+    let named = |name: &str, version: u32, text: &str| {
+        let mut object = config_map(version, &json!({ "a": text }));
+        (object["metadata"]["name"], object["metadata"]["uid"]) = (name.into(), name.into());
+        object
+    };
+    bed.pass(&rule, &[named("api", 1, "1"), named("web", 1, "1")], None);
+    let objects = [named("api", 2, "2"), named("web", 2, "bad")];
+    for _ in 0..2 {
+        let (record, _) = bed.pass(&rule, &objects, None);
+        assert_eq!(record.objects["api"].version.as_deref(), Some("2"));
+        let web = &record.objects["web"];
+        assert_eq!((web.state, web.version.as_deref()), (State::NotInEffect, None));
+        assert!(record.stuck.len() == 1 && record.places.len() == 2, "{record:?}");
+    }
+    assert_eq!(Records::open(&bed.config).unwrap().all["r"].stuck.len(), 1);
+    fs::remove_dir_all(base.join("web/..data")).unwrap();
+    let objects = [named("api", 3, "3"), named("web", 3, "3")];
+    let (record, _) = bed.pass(&rule, &objects, None);
+    assert!(record.stuck.is_empty());
+    assert_eq!(record.counts(), [2, 0, 0]);
+    assert_eq!(fs::read_to_string(base.join("web/a")).unwrap(), "3");
+    assert_eq!(bed.names("web").len(), 3);
+}
+
+#[test]
+fn copied_backup_is_whole_or_not_there() {
+    let bed = Bed::new();
+    let rule = Rule { max_size: 10, ..bed.rule("x", Write::Field("/data/a".into())) };
+    let mut records = Records::open(&bed.config).unwrap();
+    let disk = Executor::new(&rule, &bed.config, &mut records).unwrap().disk;
+    let directory = fs::File::open(bed.base()).unwrap().into();
+    for (length, copied) in [(10, true), (11, false)] {
+        let content = "x".repeat(length);
+        fs::write(bed.base().join("file"), &content).unwrap();
+        fs::set_permissions(bed.base().join("file"), fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(disk.copy(&directory, "file", "kept").is_ok(), copied);
+        assert_eq!(bed.base().join("kept").exists(), copied);
+        if copied {
+            assert_eq!(fs::read_to_string(bed.base().join("kept")).unwrap(), content);
+            assert_eq!(fs::metadata(bed.base().join("kept")).unwrap().mode() & 0o777, 0o640);
+            fs::remove_file(bed.base().join("kept")).unwrap();
+        }
+    }
+}
+
+#[test]
+fn record_of_an_older_version_is_read() {
+    let bed = Bed::new();
+    let rule = bed.rule("{metadata.name}", Write::Keys);
+    let objects = [config_map(1, &json!({ "a": "one" }))];
+    bed.pass(&rule, &objects, None);
+    let path = bed.config.helper.state.join("r.json");
+    let mut kept: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let record = kept["record"].as_object_mut().unwrap();
+    assert!(record.remove("stuck").is_some());
+    let places = record["places"].as_object_mut().unwrap().values_mut();
+    for held in places {
+        assert!(held.as_object_mut().unwrap().remove("sizes").is_some());
+        assert!(held.as_object_mut().unwrap().remove("parents").is_some());
+    }
+    fs::write(&path, kept.to_string()).unwrap();
+    let (record, _) = bed.pass(&rule, &objects, None);
+    assert_eq!(state(&record), (State::InEffect, Some("1")));
+    assert_eq!(bed.names("web"), ["..data", "..v1", "a"]);
+    let (record, _) = bed.pass(&rule, &[], None);
+    assert!(record.places.is_empty() && bed.names("").is_empty());
 }
 
 #[test]
@@ -448,6 +627,29 @@ fn configuration_writable_by_others_is_refused() {
     super::rules(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
     assert!(super::rules(&path).unwrap_err().to_string().contains("not owned by root"));
+}
+
+#[test]
+fn linked_configuration_in_a_directory_of_others_is_refused() {
+    let bed = Bed::new();
+    let at = |name: &str| bed.directory.path().join(name);
+    for directory in ["first", "second", "target"] {
+        fs::create_dir(at(directory)).unwrap();
+    }
+    fs::write(at("target/edgesync.toml"), "[node]\nname = \"a\"\n[link]\nbroker = \"mqtt://localhost\"\n")
+        .unwrap();
+    symlink("../target/edgesync.toml", at("second/edgesync.toml")).unwrap();
+    symlink(at("second/edgesync.toml"), at("first/edgesync.toml")).unwrap();
+    let path = at("first/edgesync.toml");
+    assert_eq!(super::rules(&path).unwrap().node.name, "a");
+    for directory in ["first", "second", "target"] {
+        fs::set_permissions(at(directory), fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = super::rules(&path).unwrap_err().to_string();
+        assert!(refused.contains(&format!("/{directory}: ")), "{refused}");
+        fs::set_permissions(at(directory), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    symlink("edgesync.toml", at("edgesync.toml")).unwrap();
+    assert!(super::rules(&at("edgesync.toml")).is_err(), "a link to itself");
 }
 
 fn script(text: &str) -> Vec<String> {

@@ -14,7 +14,8 @@ use edgesync_api::Role;
 use edgesync_files::wire::{Listed, MAX_FRAME, Outcome, Reply, Request, RuleStatistics};
 use edgesync_files::{Member, Rule, State, Status as ObjectState};
 use edgesync_helper::start_command;
-use edgesync_object::ResourceVersion;
+use edgesync_object::kinds::guess;
+use edgesync_object::{Resource, ResourceVersion, Scope};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::BucketSet;
 use edgesync_runtime::chain;
@@ -175,11 +176,18 @@ fn listed(kinds: &KindRegistry, uid: &Uid, version: &ResourceVersion, object: &O
         uid: uid.to_string(),
         api_version: resource.api_version(),
         kind: resource.kind.clone(),
+        plural: irregular_plural(resource),
         namespace: namespace.to_string(),
         name: name.to_string(),
         version: version.as_str().to_owned(),
         sealed: kinds.seals(resource),
     }
+}
+
+/// Returns the plural of a kind unless it follows from the kind.
+fn irregular_plural(resource: &Resource) -> String {
+    let guessed = guess(&resource.api_version(), &resource.kind, resource.scope == Scope::Namespaced);
+    if guessed.plural == resource.plural { String::new() } else { resource.plural.clone() }
 }
 
 fn failed(socket: &Path, source: io::Error) -> RequestError {
@@ -261,6 +269,21 @@ mod tests {
     use crate::store::EdgeOptions;
     use edgesync_files::wire::Verb;
     use tokio::net::UnixListener;
+
+    #[test]
+    fn plural_is_listed_if_it_does_not_follow_from_the_kind() {
+        let plural = |api_version: &str, kind: &str, plural: &str| {
+            let resource = Resource { plural: plural.to_owned(), ..guess(api_version, kind, true) };
+            let (namespace, name) = ("plant".into(), "web".into());
+            let object = ObjectRef { resource: resource.into(), namespace, name };
+            let listed = listed(&KindRegistry::default(), &"u".into(), &ResourceVersion::from("1"), &object);
+            assert_eq!(listed.check(), Ok(()));
+            listed.plural
+        };
+        assert_eq!(plural("lab.io/v1", "Mouse", "mice"), "mice");
+        assert_eq!(plural("lab.io/v1", "Widget", "widgets"), "");
+        assert_eq!(plural("v1", "ConfigMap", "configmaps"), "");
+    }
 
     #[tokio::test]
     async fn objects_of_a_replaced_database_are_not_listed() {
