@@ -28,6 +28,7 @@ pub use edgesync_cloud_store::{
     Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, RuleStatus, Standing, UploadBatch,
     UploadEffect, UploadOutcome, key_of,
 };
+pub use crate::uploads::event_tokens;
 pub use embedded::{Alone, Embedded};
 pub use error::SourceError;
 
