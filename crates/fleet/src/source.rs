@@ -24,11 +24,11 @@ use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_protocol::digest::Epoch;
 use edgesync_schema::Schema;
 
+pub use crate::uploads::event_tokens;
 pub use edgesync_cloud_store::{
     Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, RuleStatus, Standing, UploadBatch,
     UploadEffect, UploadOutcome, key_of,
 };
-pub use crate::uploads::event_tokens;
 pub use embedded::{Alone, Embedded};
 pub use error::SourceError;
 

@@ -14,9 +14,7 @@ use edgesync_object::{NodeName, Object, ObjectRef, Resource};
 use edgesync_placement::Placed;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::node::NodeReport;
-use edgesync_protocol::upload::{
-    Content, EffectContent, RefusedReason, StatusContent, Upload, not_placed,
-};
+use edgesync_protocol::upload::{Content, EffectContent, RefusedReason, StatusContent, Upload, not_placed};
 use edgesync_schema as schema;
 use edgesync_schema::Schema;
 

@@ -160,8 +160,7 @@ async fn the_feed_names_the_version_of_the_kind_that_is_kept_not_the_one_the_nod
     let Fixture { store, .. } = &fixture();
     let stored = pod(store, "p").await;
     let (_, mut feed) = follow(store).await;
-    let Effect::Status { resource, namespace, name, uid, status } =
-        status_of(&stored, json!({"phase": "x"}))
+    let Effect::Status { resource, namespace, name, uid, status } = status_of(&stored, json!({"phase": "x"}))
     else {
         panic!()
     };

@@ -121,7 +121,12 @@ impl Intake {
         let targets = match admitted {
             Ok(targets) => targets,
             Err(why) => {
-                tracing::debug!(node = name.as_str(), bytes, why, "upload not ingested until the node resends it");
+                tracing::debug!(
+                    node = name.as_str(),
+                    bytes,
+                    why,
+                    "upload not ingested until the node resends it"
+                );
                 let now = reconciler.now();
                 if let Some(node) = reconciler.node(id) {
                     node.machine.taken(now, token, None);

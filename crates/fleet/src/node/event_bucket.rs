@@ -65,7 +65,8 @@ mod tests {
 
     #[test]
     fn no_number_of_tokens_overflows() {
-        let (mut bucket, rate) = (EventBucket::default(), EventRate { burst: u32::MAX, refill: Duration::MAX });
+        let (mut bucket, rate) =
+            (EventBucket::default(), EventRate { burst: u32::MAX, refill: Duration::MAX });
         bucket.take(Now::MAX, u32::MAX, rate);
         assert!(!EventBucket { full: Now::MAX }.has_token(Now::ZERO, RATE));
     }

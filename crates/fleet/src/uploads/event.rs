@@ -132,9 +132,8 @@ mod tests {
 
     #[test]
     fn only_the_core_node_of_that_name_is_the_node() {
-        let is_node = |fields: Value| {
-            EventReference::of(fields.as_object().unwrap()).is_node(&node_name("edge-1"))
-        };
+        let is_node =
+            |fields: Value| EventReference::of(fields.as_object().unwrap()).is_node(&node_name("edge-1"));
         assert!(is_node(json!({"kind": "Node", "name": "edge-1"})));
         assert!(is_node(json!({"apiVersion": "v1", "kind": "Node", "name": "edge-1", "uid": "edge-1"})));
         for other in [

@@ -34,7 +34,8 @@ fn placement() -> Placement {
     add(named("Pod", "q", "elsewhere"), of("pods"), "edge-2");
     add(named("Secret", "s", "secret"), of("secrets"), "edge-2");
     add(named("ConfigMap", "system", "of-system"), of("configmaps"), "edge-1");
-    let lamp = json!({"apiVersion": "lab.io/v1", "kind": "Lamp", "metadata": {"name": "hall", "uid": "lamp"}});
+    let lamp =
+        json!({"apiVersion": "lab.io/v1", "kind": "Lamp", "metadata": {"name": "hall", "uid": "lamp"}});
     add(lamp, kinds::guess("lab.io/v1", "Lamp", false), "edge-1");
     placement.meet_node(&node_name("edge-1"), Labels::new());
     placement
@@ -140,9 +141,12 @@ fn nothing_tells_whether_an_object_elsewhere_exists() {
 
 #[test]
 fn references_that_no_object_can_have_go_nowhere() {
-    for (kind, name) in
-        [("ConfigMap", "?x=1"), ("ConfigMap", "../secrets/ca"), ("x/../../../api/v1/secret", "a"), ("Pod", "")]
-    {
+    for (kind, name) in [
+        ("ConfigMap", "?x=1"),
+        ("ConfigMap", "../secrets/ca"),
+        ("x/../../../api/v1/secret", "a"),
+        ("Pod", ""),
+    ] {
         let (reason, message) = refused(Lane::Status, status("here", kind, name, json!({})));
         assert_eq!(reason, RefusedReason::Invalid, "{kind} {name}: {message}");
         let content = status("here", kind, name, json!({}));
@@ -221,8 +225,12 @@ fn kept(content: Value) -> Object {
 #[test]
 fn an_event_regards_the_node_or_an_object_placed_on_it() {
     let node = json!({"apiVersion": "v1", "kind": "Node", "name": "edge-1", "uid": "edge-1"});
-    assert_eq!(kept(about("default", json!({"kind": "Node", "name": "edge-1", "uid": "u"}))).fields()["regarding"], node);
-    let pod = |uid: &str| json!({"kind": "Pod", "namespace": "shop", "name": "p", "uid": uid, "fieldPath": "spec"});
+    assert_eq!(
+        kept(about("default", json!({"kind": "Node", "name": "edge-1", "uid": "u"}))).fields()["regarding"],
+        node
+    );
+    let pod =
+        |uid: &str| json!({"kind": "Pod", "namespace": "shop", "name": "p", "uid": uid, "fieldPath": "spec"});
     let placed = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "p", "uid": "here", "fieldPath": "spec"});
     for uid in ["here", "", "of-an-earlier-one", "elsewhere"] {
         assert_eq!(kept(about("shop", pod(uid))).fields()["regarding"], placed, "{uid}");
@@ -262,10 +270,16 @@ fn an_event_is_reported_by_its_node_and_never_in_kube_system() {
     }});
     let kept = kept(core);
     assert_eq!(kept.fields()["deprecatedSource"], json!({"component": "x", "host": "edge-1"}));
-    assert_eq!((&kept.fields()["regarding"]["uid"], &kept.fields()["reportingInstance"]), (&json!("here"), &json!("edge-1")));
+    assert_eq!(
+        (&kept.fields()["regarding"]["uid"], &kept.fields()["reportingInstance"]),
+        (&json!("here"), &json!("edge-1"))
+    );
 
     let (reason, message) = refused(Lane::Bulk, event("kube-system"));
-    assert_eq!((reason, &*message), (RefusedReason::Invalid, "metadata.namespace: must not be 'kube-system'"));
+    assert_eq!(
+        (reason, &*message),
+        (RefusedReason::Invalid, "metadata.namespace: must not be 'kube-system'")
+    );
 }
 
 #[test]

@@ -185,12 +185,7 @@ impl Cluster {
     }
 
     /// Returns the requests for one object; see [`Self::api`].
-    fn named(
-        &self,
-        resource: &Resource,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Api<DynamicObject>, Failure> {
+    fn named(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Api<DynamicObject>, Failure> {
         check_segment("name", name)?;
         self.api(resource, namespace)
     }
@@ -317,8 +312,7 @@ mod tests {
             assert!(is_invalid(cluster.get(&map, "default", name).await), "{name}");
             let mut object = Object::from(serde_json::Map::new());
             object.set_metadata("name", name);
-            for written in
-                [cluster.replace(&map, &object).await, cluster.replace_status(&map, &object).await]
+            for written in [cluster.replace(&map, &object).await, cluster.replace_status(&map, &object).await]
             {
                 assert!(matches!(written, Err(Failure::Invalid(_))), "{name}: {written:?}");
             }
@@ -334,7 +328,9 @@ mod tests {
             assert!(matches!(list, Err(Failure::Invalid(_))), "{namespace}: {list:?}");
         }
         let kind = "x/../../../api/v1/secrets";
-        for kind in [Resource { plural: kind.into(), ..map.clone() }, Resource { version: kind.into(), ..map }] {
+        for kind in
+            [Resource { plural: kind.into(), ..map.clone() }, Resource { version: kind.into(), ..map }]
+        {
             assert!(is_invalid(cluster.get(&kind, "default", "a").await), "{kind:?}");
         }
     }
