@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use edgesync_object::Budget;
 use edgesync_object::status::Reason;
+use edgesync_protocol::change::Change;
 use edgesync_protocol::digest::{Digest, Epoch};
 use edgesync_protocol::frame::{Hello, HelloRequest, Lease, Received, Up, Upload, UploadConfirm, Welcome};
 use edgesync_protocol::upload::{Lane, RefusedReason, UploadItem};
@@ -74,6 +75,18 @@ impl Scripted {
 
     async fn hears(&mut self) -> Received {
         Received::decode(&self.forger.receive().await, &mut Budget::of(MAX_FRAME), MAX_FRAME).unwrap()
+    }
+
+    /// Waits until an object of this name is sent to the node: it is placed there.
+    async fn is_sent(&mut self, name: &str) {
+        let is_it = |change: &Change| matches!(change, Change::Put(put) if *put.name == *name);
+        loop {
+            if let Received::Objects(objects) = self.hears().await
+                && objects.changes.iter().any(is_it)
+            {
+                return;
+            }
+        }
     }
 
     async fn requested(&mut self) -> HelloRequest {
@@ -195,32 +208,15 @@ async fn uploads_take_effect_once_or_are_refused_with_a_reason() {
     let cloud = started(&site).await;
     let mut node = Scripted::connect(&cloud).await;
     node.welcome().await;
-    let event = |name: &str, namespace: &str, reason: &str| {
+    let event = |name: &str, namespace: &str, reason: &str, pod: &str| {
         json!({"event": {
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
             "eventTime": "2024-01-02T00:00:00.000000Z", "type": "Normal", "reason": reason, "action": "Test",
-            "reportingController": "edgesync.io/agent", "reportingInstance": NODE, "note": "a test",
-            "regarding": {"kind": "Pod", "namespace": namespace, "name": "p"},
+            "reportingController": "edgesync.io/agent", "reportingInstance": "edge-2", "note": "a test",
+            "regarding": {"kind": "Pod", "namespace": namespace, "name": pod},
         }})
     };
-    cloud.apply([json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})]).await;
-    let items = [
-        event("one", "shop", "First"),
-        event("two", "shop", ""),
-        json!({"event": 7}),
-        event("four", "nowhere", "First"),
-    ];
-    let confirm = node.upload(Lane::Events, &items).await;
-    assert_eq!(confirm.last.events, 4);
-    let refused: Vec<_> = confirm.refused.iter().map(|refused| (refused.seq, refused.reason)).collect();
-    assert_eq!(refused, [2, 3, 4].map(|seq| (seq, RefusedReason::Invalid)));
-    assert!(confirm.refused[0].message.contains("reason"), "{confirm:?}");
-    let events: Value = cloud.client().get("/api/v1/namespaces/shop/events").await.unwrap();
-    let shown: Vec<_> = events["items"].as_array().unwrap().iter().map(|event| &event["reason"]).collect();
-    assert_eq!(shown, ["First"]);
-    assert!(get(&cloud, "/api/v1/namespaces/nowhere").await.is_none(), "nodes make no namespaces");
-
     let pod = |name: &str, placed: Value| {
         json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -229,24 +225,58 @@ async fn uploads_take_effect_once_or_are_refused_with_a_reason() {
         })
     };
     let here = pod("here", json!({"edgesync.io/node": NODE}));
-    cloud.apply([here.clone(), config_map(1)]).await;
+    let there = pod("there", json!({"edgesync.io/node": "edge-2"}));
+    cloud.apply([json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})]).await;
+    cloud.apply([here.clone(), there.clone(), config_map(1)]).await;
     let uid = cloud.get(&here).await["metadata"]["uid"].clone();
-    let status = |uid: &Value, status: Value| {
-        let object = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "here"});
+    let items = [
+        event("one", "shop", "First", "here"),
+        event("two", "shop", "", "here"),
+        json!({"event": 7}),
+        event("four", "nowhere", "First", "here"),
+        event("five", "shop", "First", "there"),
+        event("six", "shop", "First", "invented"),
+    ];
+    node.is_sent("here").await;
+    let confirm = node.upload(Lane::Events, &items).await;
+    assert_eq!(confirm.last.events, 6);
+    let refused: Vec<_> = confirm.refused.iter().map(|refused| (refused.seq, refused.reason)).collect();
+    use RefusedReason::{Invalid, NotPlaced};
+    assert_eq!(refused, [(2, Invalid), (3, Invalid), (4, NotPlaced), (5, NotPlaced), (6, NotPlaced)]);
+    assert!(confirm.refused[0].message.contains("reason"), "{confirm:?}");
+    let words = "regarding: must be the Node 'edge-1' or an object that is placed on it";
+    assert!(confirm.refused[2..].iter().all(|refused| refused.message == words), "{confirm:?}");
+    let events: Value = cloud.client().get("/api/v1/namespaces/shop/events").await.unwrap();
+    let shown: Vec<_> = events["items"].as_array().unwrap().iter().collect();
+    let [event] = &shown[..] else { panic!("{events:#}") };
+    assert_eq!((&event["reason"], &event["involvedObject"]["uid"]), (&json!("First"), &uid));
+    assert_eq!(event["reportingInstance"], NODE, "a node reports in no other name");
+    assert!(get(&cloud, "/api/v1/namespaces/nowhere").await.is_none(), "nodes make no namespaces");
+
+    let status = |uid: &Value, name: &str, status: Value| {
+        let object = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": name});
         json!({"status": {"uid": uid, "object": object, "status": status}})
     };
+    let there_uid = cloud.get(&there).await["metadata"]["uid"].clone();
     let items = [
-        status(&uid, json!({"phase": "Running"})),
-        status(&json!("another-uid"), json!({"phase": "Failed"})),
-        status(&uid, json!({"phase": 7})),
+        status(&uid, "here", json!({"phase": "Running"})),
+        status(&json!("another-uid"), "here", json!({"phase": "Failed"})),
+        status(&uid, "here", json!({"phase": 7})),
+        // Whether the object exists, under this UID or another one, makes no difference.
+        status(&there_uid, "there", json!({"phase": "Failed"})),
+        status(&json!("another-uid"), "there", json!({"phase": "Failed"})),
+        status(&json!("another-uid"), "?x=1", json!({"phase": "Failed"})),
     ];
     let confirm = node.upload(Lane::Status, &items).await;
     let refused: Vec<_> = confirm.refused.iter().map(|refused| (refused.seq, refused.reason)).collect();
-    assert_eq!(refused, [(2, RefusedReason::Recreated), (3, RefusedReason::Invalid)]);
+    assert_eq!(refused, [(2, NotPlaced), (3, Invalid), (4, NotPlaced), (5, NotPlaced), (6, Invalid)]);
+    let message = |index: usize| &confirm.refused[index].message;
+    assert_eq!((message(2), &**message(2)), (message(3), "Pod 'shop/there' is not placed on this node"));
     assert_eq!(cloud.get(&here).await["status"]["phase"], "Running");
+    assert_eq!(cloud.get(&there).await["status"]["phase"], Value::Null);
     cloud.delete(&here).await;
-    let confirm = node.upload(Lane::Status, &[status(&uid, json!({"phase": "Failed"}))]).await;
-    assert_eq!(confirm.refused[0].reason, RefusedReason::Gone);
+    let confirm = node.upload(Lane::Status, &[status(&uid, "here", json!({"phase": "Failed"}))]).await;
+    assert_eq!(confirm.refused[0].reason, NotPlaced);
 }
 
 #[tokio::test]
