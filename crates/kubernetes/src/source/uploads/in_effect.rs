@@ -40,13 +40,13 @@ impl Uploads {
         effect: &EffectContent,
         known: bool,
     ) -> Result<(), NotApplied> {
-        let Some(EffectRecords { records, syncs }) = &self.effect_records else { return Ok(()) };
         match effect.state {
             _ if known => {}
             // Its labels are deleted with its record.
             EffectState::Gone => return Ok(()),
             _ => return Err(NotApplied::not_placed(&effect.object.key())),
         }
+        let Some(EffectRecords { records, syncs }) = &self.effect_records else { return Ok(()) };
         let (namespace, is_gone) = (&*effect.object.namespace, effect.state == EffectState::Gone);
         let name =
             sync_name(node, &effect.uid).map_err(|why| NotApplied::Refused(RefusedReason::Invalid, why))?;
@@ -101,7 +101,11 @@ impl Uploads {
             Ok(known) => syncs.record_write(node, &effect.uid, known),
             // Another writer created it first.
             Err(Unwritten::Changed) => {}
-            Err(Unwritten::Refused(why)) => return Err(NotApplied::Refused(RefusedReason::Other, why)),
+            // The answer does not depend on the namespace, which only the node may have named.
+            Err(Unwritten::Refused(why)) => {
+                tracing::debug!(node = node.as_str(), uid = &*effect.uid, why, "ObjectSync not created");
+                return Ok(false);
+            }
             Err(Unwritten::Failed(failure)) => return Err(failure.into()),
         }
         Ok(true)

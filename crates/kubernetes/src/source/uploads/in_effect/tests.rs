@@ -147,9 +147,10 @@ async fn a_fenced_replica_labels_no_record_and_foreign_records_stay() {
 async fn effect_reports_are_accepted_without_object_syncs() {
     let (rig, a) = start().await;
     let uploads = Uploads::new(rig.requests(), a.leases.clone(), a.nodes.clone(), None, MAX_EVENTS);
-    let outcome =
-        uploads.ingest(batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await.unwrap();
-    assert_eq!((outcome.taken.last.status, outcome.refused), (1, Vec::new()));
+    let good = effect(Some(41), 41, EffectState::InEffect);
+    let outcome = uploads.ingest(batch(0, &[(1, true, good.clone()), (2, false, good)])).await.unwrap();
+    let reasons: Vec<_> = outcome.refused.iter().map(|refused| (refused.seq, refused.reason)).collect();
+    assert_eq!((outcome.taken.last.status, reasons), (2, vec![(2, RefusedReason::NotPlaced)]));
     assert_eq!(record(&rig).await, None);
 }
 
