@@ -11,6 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use super::nodes::NodeId;
 use super::reconciler::Reconciler;
 use super::requests::{Requests, Response};
+use crate::node::Node;
 use crate::source::{Effect, Source, UploadOutcome};
 use crate::uploads::{self, References, Targets};
 use edgesync_object::NodeName;
@@ -166,6 +167,7 @@ impl Intake {
             for (seq, epoch, effect) in &stored.in_effect {
                 node.reported.standing.take(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
             }
+            log_refused(node, &stored.refused);
         }
         let events_dropped = stored.as_ref().map_or(0, |stored| stored.events_dropped);
         let report = stored.as_ref().and_then(|stored| stored.report.as_deref());
@@ -186,6 +188,16 @@ impl Intake {
         self.ended(name);
         self.start_next(requests);
         events_dropped
+    }
+}
+
+/// Logs refused items, as far as the rate limit of the node's log lines permits.
+fn log_refused(node: &Node, refused: &[Refused]) {
+    for Refused { seq, reason, message } in refused.iter().take(LINES) {
+        if node.session.may_log() {
+            let of = refused.len();
+            tracing::warn!(node = node.name.as_str(), seq, ?reason, why = message, of, "outbox item refused");
+        }
     }
 }
 
@@ -240,10 +252,6 @@ async fn store(
     let mut in_effect: Vec<_> = in_effect.collect();
     match source.ingest(batch).await {
         Ok(UploadOutcome { taken, refused, events_dropped }) => {
-            for Refused { seq, reason, message } in refused.iter().take(LINES) {
-                let of = refused.len();
-                tracing::warn!(node = node.as_str(), seq, ?reason, why = message, of, "outbox item refused");
-            }
             let report = report.filter(|(seq, _)| refused.iter().all(|refused| refused.seq != *seq));
             let report = report.map(|(_, conditions)| conditions);
             for (seq, _, effect) in &mut in_effect {
