@@ -25,7 +25,7 @@ fn event(number: usize) -> Value {
         "note": format!("door {number} was opened while the link was down, by an unknown person"),
         "reportingController": "example.com/doors",
         "reportingInstance": "doors-1",
-        "regarding": { "apiVersion": "v1", "kind": "ConfigMap", "name": "doors", "namespace": "default" },
+        "regarding": { "apiVersion": "v1", "kind": "Node", "name": "edge-1" },
     })
 }
 

@@ -164,7 +164,7 @@ async fn node_costs_for_the_api_server() {
     for (what, most) in [
         (&["objectsyncs", "-n", "shop"], 1200),
         (&["leases", "-n", "kube-node-lease"], 1400),
-        (&["events", "-n", "kube-system"], 1300),
+        (&["events", "-n", "default"], 1400),
     ] {
         let mut items = setup.get(&[&what[..], &["--show-managed-fields"]].concat())["items"].take();
         let bytes = items[0].take().to_string().len();

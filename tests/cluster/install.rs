@@ -376,7 +376,7 @@ async fn installed_rights_are_sufficient() {
 }
 
 /// Requests that the ServiceAccount may not make: a verb, a resource, a namespace.
-const FORBIDDEN: [(&str, &str, &str); 40] = [
+const FORBIDDEN: [(&str, &str, &str); 42] = [
     ("get", "secrets", "default"),
     ("list", "secrets", "kube-system"),
     ("list", "secrets", "plant"),
@@ -416,18 +416,21 @@ const FORBIDDEN: [(&str, &str, &str); 40] = [
     ("create", "clusterplacements.edgesync.io", ""),
     ("get", "leases.coordination.k8s.io", "kube-system"),
     ("update", "leases.coordination.k8s.io/kube-controller-manager", "kube-system"),
-    ("list", "events.events.k8s.io", "plant"),
+    ("list", "events", "plant"),
+    ("watch", "events", "plant"),
+    ("create", "events.events.k8s.io", "plant"),
 ];
 
 /// Permitted requests, to detect misspelled questions. They include all Nodes: RBAC does not select
 /// by labels.
-const ALLOWED: [(&str, &str, &str); 8] = [
+const ALLOWED: [(&str, &str, &str); 9] = [
     ("delete", "nodes", ""),
     ("update", "nodes/status", ""),
     ("get", "namespaces/kube-system", ""),
     ("get", "secrets", "edgesync"),
     ("get", "leases.coordination.k8s.io/kube-controller-manager", "kube-system"),
-    ("create", "events.events.k8s.io", "plant"),
+    ("create", "events", "plant"),
+    ("delete", "events", "plant"),
     ("update", "placements.edgesync.io/status", "plant"),
     ("list", "configmaps", "plant"),
 ];

@@ -16,4 +16,5 @@ mod replicas;
 mod server;
 mod setup;
 mod trouble;
+mod uploads;
 mod via_cluster;

@@ -5,116 +5,14 @@
 use edgesync_testkit::site;
 use std::time::Duration;
 
-use edgesync_object::Budget;
 use edgesync_object::status::Reason;
-use edgesync_protocol::digest::{Digest, Epoch};
-use edgesync_protocol::frame::{Hello, HelloRequest, Lease, Received, Up, Upload, UploadConfirm, Welcome};
-use edgesync_protocol::upload::{Lane, RefusedReason, UploadItem};
-use jiff::Timestamp;
-use serde_json::value::RawValue;
+use edgesync_protocol::upload::{Lane, RefusedReason};
 use serde_json::{Value, json};
-use site::{Cloud, Forger, PATIENCE, Site, config_map, eventually, path_of};
+use site::{Cloud, PATIENCE, Scripted, Site, config_map, eventually, path_of};
 
 const NODE: &str = "edge-1";
-const MAX_FRAME: usize = 256 << 10;
 const NODE_PATH: &str = "/api/v1/nodes/edge-1";
 const LEASE_PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/edge-1";
-
-/// A scripted node: the test writes its frames.
-struct Scripted {
-    forger: Forger,
-    sessions: u32,
-    /// The last sequence number of each lane.
-    sent: [u64; 3],
-}
-
-impl Scripted {
-    async fn connect(cloud: &Cloud) -> Self {
-        let down = format!("edgesync/v1/nodes/{NODE}/down");
-        Self { forger: Forger::start(NODE, cloud.mqtt, &down).await, sessions: 0, sent: [0; 3] }
-    }
-
-    fn session(&self) -> String {
-        format!("session-{}", self.sessions)
-    }
-
-    async fn say(&self, frame: Up) {
-        let topic = format!("edgesync/v1/nodes/{NODE}/up");
-        self.forger.send(&topic, &frame.encode(usize::MAX).unwrap()).await;
-    }
-
-    async fn hello(&mut self) {
-        self.sessions += 1;
-        self.say(Up::Hello(Hello {
-            node: NODE.into(),
-            agent: "scripted".into(),
-            session: self.session(),
-            epoch: Epoch(7),
-            revision: 0,
-            confirmed: None,
-            count: 0,
-            digest: Digest::default(),
-            incarnation: None,
-            max_frame: u32::try_from(MAX_FRAME).unwrap(),
-            max_object: 1 << 20,
-        }))
-        .await;
-    }
-
-    async fn welcome(&mut self) -> Welcome {
-        self.hello().await;
-        loop {
-            match self.hears().await {
-                Received::Welcome(welcome) if welcome.session == self.session() => return welcome,
-                Received::HelloRequest(request) if request.removed => panic!("{request:?}"),
-                _ => {}
-            }
-        }
-    }
-
-    async fn hears(&mut self) -> Received {
-        Received::decode(&self.forger.receive().await, &mut Budget::of(MAX_FRAME), MAX_FRAME).unwrap()
-    }
-
-    async fn requested(&mut self) -> HelloRequest {
-        loop {
-            if let Received::HelloRequest(request) = self.hears().await {
-                return request;
-            }
-        }
-    }
-
-    async fn renew(&self, seconds: u32) {
-        let now = Timestamp::now().as_microsecond();
-        self.say(Up::Lease(Lease { session: self.session(), seconds, acquired: 5, renewed: now })).await;
-    }
-
-    async fn upload(&mut self, lane: Lane, contents: &[Value]) -> UploadConfirm {
-        let confirmed = self.sent[lane.index()];
-        let raw = |content: &Value| RawValue::from_string(content.to_string()).unwrap();
-        let items = contents.iter().zip(confirmed + 1..);
-        let items: Vec<_> = items.map(|(content, seq)| UploadItem { seq, content: raw(content) }).collect();
-        self.sent[lane.index()] += items.len() as u64;
-        let (session, outbox) = (self.session(), "outbox".into());
-        self.say(Up::Upload(Upload { session, outbox, lane, confirmed, items })).await;
-        loop {
-            if let Received::UploadConfirm(confirm) = self.hears().await {
-                return confirm;
-            }
-        }
-    }
-
-    async fn report(&mut self) {
-        let disk = json!({"type": "edgesync.io/DiskPressure", "status": "False", "reason": "SufficientDisk"});
-        let report = json!({
-            "labels": {"node-role.kubernetes.io/edge": "", "site": "plant-7"},
-            "status": {"nodeInfo": {"kubeletVersion": "edgesync/1"}, "conditions": []},
-            "conditions": [disk],
-        });
-        let confirm = self.upload(Lane::Status, &[json!({ "node": report })]).await;
-        assert_eq!((confirm.last.status, confirm.refused), (self.sent[0], vec![]));
-    }
-}
 
 async fn get(cloud: &Cloud, path: &str) -> Option<Value> {
     match cloud.client().get(path).await {
@@ -146,7 +44,7 @@ async fn started(site: &Site) -> Cloud {
 async fn node_registers_renews_is_lost_and_returns() {
     let site = Site::new();
     let mut cloud = started(&site).await;
-    let mut node = Scripted::connect(&cloud).await;
+    let mut node = Scripted::connect(NODE, cloud.mqtt).await;
     assert!(node.welcome().await.register, "nothing is known of it");
     node.renew(40).await;
     node.report().await;
@@ -181,7 +79,8 @@ async fn node_registers_renews_is_lost_and_returns() {
     let sent = node.sent;
     drop(node);
     cloud.crash().await;
-    let mut node = Scripted { sent, ..Scripted::connect(&cloud).await };
+    let mut node = Scripted::connect(NODE, cloud.mqtt).await;
+    node.sent = sent;
     assert!(node.welcome().await.register, "what it reported is not known any more");
     node.renew(40).await;
     node.report().await;
@@ -193,34 +92,17 @@ async fn node_registers_renews_is_lost_and_returns() {
 async fn uploads_take_effect_once_or_are_refused_with_a_reason() {
     let site = Site::new();
     let cloud = started(&site).await;
-    let mut node = Scripted::connect(&cloud).await;
+    let mut node = Scripted::connect(NODE, cloud.mqtt).await;
     node.welcome().await;
-    let event = |name: &str, namespace: &str, reason: &str| {
+    let event = |name: &str, namespace: &str, reason: &str, pod: &str| {
         json!({"event": {
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
             "eventTime": "2024-01-02T00:00:00.000000Z", "type": "Normal", "reason": reason, "action": "Test",
-            "reportingController": "edgesync.io/agent", "reportingInstance": NODE, "note": "a test",
-            "regarding": {"kind": "Pod", "namespace": namespace, "name": "p"},
+            "reportingController": "edgesync.io/agent", "reportingInstance": "edge-2", "note": "a test",
+            "regarding": {"kind": "Pod", "namespace": namespace, "name": pod},
         }})
     };
-    cloud.apply([json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})]).await;
-    let items = [
-        event("one", "shop", "First"),
-        event("two", "shop", ""),
-        json!({"event": 7}),
-        event("four", "nowhere", "First"),
-    ];
-    let confirm = node.upload(Lane::Events, &items).await;
-    assert_eq!(confirm.last.events, 4);
-    let refused: Vec<_> = confirm.refused.iter().map(|refused| (refused.seq, refused.reason)).collect();
-    assert_eq!(refused, [2, 3, 4].map(|seq| (seq, RefusedReason::Invalid)));
-    assert!(confirm.refused[0].message.contains("reason"), "{confirm:?}");
-    let events: Value = cloud.client().get("/api/v1/namespaces/shop/events").await.unwrap();
-    let shown: Vec<_> = events["items"].as_array().unwrap().iter().map(|event| &event["reason"]).collect();
-    assert_eq!(shown, ["First"]);
-    assert!(get(&cloud, "/api/v1/namespaces/nowhere").await.is_none(), "nodes make no namespaces");
-
     let pod = |name: &str, placed: Value| {
         json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -229,31 +111,65 @@ async fn uploads_take_effect_once_or_are_refused_with_a_reason() {
         })
     };
     let here = pod("here", json!({"edgesync.io/node": NODE}));
-    cloud.apply([here.clone(), config_map(1)]).await;
+    let there = pod("there", json!({"edgesync.io/node": "edge-2"}));
+    cloud.apply([json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})]).await;
+    cloud.apply([here.clone(), there.clone(), config_map(1)]).await;
     let uid = cloud.get(&here).await["metadata"]["uid"].clone();
-    let status = |uid: &Value, status: Value| {
-        let object = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": "here"});
+    let items = [
+        event("one", "shop", "First", "here"),
+        event("two", "shop", "", "here"),
+        json!({"event": 7}),
+        event("four", "nowhere", "First", "here"),
+        event("five", "shop", "First", "there"),
+        event("six", "shop", "First", "invented"),
+    ];
+    node.is_sent("here").await;
+    let confirm = node.upload(Lane::Events, &items).await;
+    assert_eq!(confirm.last.events, 6);
+    let refused: Vec<_> = confirm.refused.iter().map(|refused| (refused.seq, refused.reason)).collect();
+    use RefusedReason::{Invalid, NotPlaced};
+    assert_eq!(refused, [(2, Invalid), (3, Invalid), (4, NotPlaced), (5, NotPlaced), (6, NotPlaced)]);
+    assert!(confirm.refused[0].message.contains("reason"), "{confirm:?}");
+    let words = "regarding: must be the Node 'edge-1' or an object that is placed on it";
+    assert!(confirm.refused[2..].iter().all(|refused| refused.message == words), "{confirm:?}");
+    let events: Value = cloud.client().get("/api/v1/namespaces/shop/events").await.unwrap();
+    let shown: Vec<_> = events["items"].as_array().unwrap().iter().collect();
+    let [event] = &shown[..] else { panic!("{events:#}") };
+    assert_eq!((&event["reason"], &event["involvedObject"]["uid"]), (&json!("First"), &uid));
+    assert_eq!(event["reportingInstance"], NODE, "a node reports in no other name");
+    assert!(get(&cloud, "/api/v1/namespaces/nowhere").await.is_none(), "nodes make no namespaces");
+
+    let status = |uid: &Value, name: &str, status: Value| {
+        let object = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "shop", "name": name});
         json!({"status": {"uid": uid, "object": object, "status": status}})
     };
+    let there_uid = cloud.get(&there).await["metadata"]["uid"].clone();
     let items = [
-        status(&uid, json!({"phase": "Running"})),
-        status(&json!("another-uid"), json!({"phase": "Failed"})),
-        status(&uid, json!({"phase": 7})),
+        status(&uid, "here", json!({"phase": "Running"})),
+        status(&json!("another-uid"), "here", json!({"phase": "Failed"})),
+        status(&uid, "here", json!({"phase": 7})),
+        // Whether the object exists, under this UID or another one, makes no difference.
+        status(&there_uid, "there", json!({"phase": "Failed"})),
+        status(&json!("another-uid"), "there", json!({"phase": "Failed"})),
+        status(&json!("another-uid"), "?x=1", json!({"phase": "Failed"})),
     ];
     let confirm = node.upload(Lane::Status, &items).await;
     let refused: Vec<_> = confirm.refused.iter().map(|refused| (refused.seq, refused.reason)).collect();
-    assert_eq!(refused, [(2, RefusedReason::Recreated), (3, RefusedReason::Invalid)]);
+    assert_eq!(refused, [(2, NotPlaced), (3, Invalid), (4, NotPlaced), (5, NotPlaced), (6, Invalid)]);
+    let message = |index: usize| &confirm.refused[index].message;
+    assert_eq!((message(2), &**message(2)), (message(3), "Pod 'shop/there' is not placed on this node"));
     assert_eq!(cloud.get(&here).await["status"]["phase"], "Running");
+    assert_eq!(cloud.get(&there).await["status"]["phase"], Value::Null);
     cloud.delete(&here).await;
-    let confirm = node.upload(Lane::Status, &[status(&uid, json!({"phase": "Failed"}))]).await;
-    assert_eq!(confirm.refused[0].reason, RefusedReason::Gone);
+    let confirm = node.upload(Lane::Status, &[status(&uid, "here", json!({"phase": "Failed"}))]).await;
+    assert_eq!(confirm.refused[0].reason, NotPlaced);
 }
 
 #[tokio::test]
 async fn removed_node_is_refused_until_it_is_admitted() {
     let site = Site::new();
     let mut cloud = started(&site).await;
-    let mut node = Scripted::connect(&cloud).await;
+    let mut node = Scripted::connect(NODE, cloud.mqtt).await;
     node.welcome().await;
     node.renew(40).await;
     node.report().await;
@@ -281,7 +197,7 @@ async fn removed_node_is_refused_until_it_is_admitted() {
 
     drop(node);
     cloud.crash().await;
-    let mut node = Scripted::connect(&cloud).await;
+    let mut node = Scripted::connect(NODE, cloud.mqtt).await;
     node.hello().await;
     assert!(node.requested().await.removed, "a start does not forget it");
     let answer: Value = cloud.client().post("/edgesync/v1/nodes/edge-1/admit", &Value::Null).await.unwrap();
@@ -301,7 +217,7 @@ async fn removed_node_is_refused_until_it_is_admitted() {
 async fn node_object_deletion_removes_and_creation_admits_the_node() {
     let site = Site::new();
     let cloud = started(&site).await;
-    let mut node = Scripted::connect(&cloud).await;
+    let mut node = Scripted::connect(NODE, cloud.mqtt).await;
     node.welcome().await;
     node.renew(40).await;
     node.report().await;

@@ -70,7 +70,7 @@ async fn report(agent: &Agent, name: &str, note: &str) {
         "note": note,
         "reportingController": "example.com/doors",
         "reportingInstance": "doors-1",
-        "regarding": { "apiVersion": "v1", "kind": "ConfigMap", "name": "doors", "namespace": "default" },
+        "regarding": { "apiVersion": "v1", "kind": "Node", "name": NODE },
     });
     agent.client().post::<Value>(EVENTS, &event).await.unwrap();
 }

@@ -95,21 +95,22 @@ async fn events_of_local_programs_create_no_cloud_namespaces() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let agent = Agent::start(&site, "edge-1", cloud.mqtt).await;
-    let event = |namespace: &str| {
+    let event = |namespace: &str, regarding: Value| {
         json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "invented", "namespace": namespace },
             "eventTime": "2026-11-22T00:00:00.000000Z", "reportingController": "c", "reportingInstance": "i",
-            "action": "A", "reason": "R", "type": "Normal",
-            "regarding": { "kind": "ConfigMap", "namespace": namespace, "name": "m" },
+            "action": "A", "reason": "R", "type": "Normal", "regarding": regarding,
         })
     };
     let path = |namespace: &str| format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
     let client = agent.client();
     for n in 0..20 {
         let namespace = format!("invented-{n}");
-        client.post::<Value>(&path(&namespace), &event(&namespace)).await.unwrap();
+        let regarding = json!({ "kind": "ConfigMap", "namespace": namespace, "name": "m" });
+        client.post::<Value>(&path(&namespace), &event(&namespace, regarding)).await.unwrap();
     }
-    client.post::<Value>(&path("default"), &event("default")).await.unwrap();
+    let regarding = json!({ "kind": "Node", "name": "edge-1" });
+    client.post::<Value>(&path("default"), &event("default", regarding)).await.unwrap();
     eventually("what came last is in the cloud", PATIENCE, async || {
         cloud.client().get::<Value>(&format!("{}/invented", path("default"))).await.ok()
     })

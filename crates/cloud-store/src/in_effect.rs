@@ -229,20 +229,20 @@ fn standings(conn: &Connection) -> Result<HashMap<NodeName, Standing>, CloudErro
 
 impl Tx<'_> {
     /// Records the effect of an object on a node with this epoch. Returns whether the node may hold
-    /// the object: it is placed there, or recorded.
+    /// the object: it is `known` to the caller, or recorded.
     pub(super) fn put_in_effect(
         &mut self,
         node: &NodeName,
         epoch: Epoch,
         effect: &EffectContent,
-        placed: bool,
+        known: bool,
     ) -> Result<bool, CloudError> {
         let uid = &*effect.uid;
         if effect.state == EffectState::Gone {
             self.forget_in_effect(node, uid)?;
             return Ok(true);
         }
-        if !placed && self.find_record(node, uid)?.is_none() {
+        if !known && self.find_record(node, uid)?.is_none() {
             return Ok(false);
         }
         let version = effect.version.as_ref().map(ResourceVersion::as_str);

@@ -14,7 +14,9 @@ use edgesync_object::{NodeName, Object, ObjectKey, Problems, Resource, Scope};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::node::NodeReport;
-use edgesync_protocol::upload::{EffectContent, IngestCursor, Lane, Lanes, Refused, RefusedReason};
+use edgesync_protocol::upload::{
+    EffectContent, IngestCursor, Lane, Lanes, Refused, RefusedReason, not_placed,
+};
 use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 use edgesync_store::writer::WriterHooks;
@@ -46,17 +48,15 @@ pub struct UploadEffect {
 pub enum Effect {
     /// Merges the node's report about itself into its Node.
     Node(Box<NodeReport>),
-    /// Replaces the status of an object, if that still has this UID. Other fields stay.
+    /// Replaces the status of an object that is placed on the node, if it still exists with this
+    /// UID. Other fields stay.
     Status {
-        /// The kind of the object.
+        /// The kind of the object, as placed.
         resource: Resource,
         /// Namespace, empty for cluster scope.
         namespace: String,
         name: String,
         uid: Uid,
-        /// Whether the object is placed on the node. If not, the item is refused; the reason says
-        /// whether the object exists.
-        placed: bool,
         /// The value of the field `status`.
         status: Value,
     },
@@ -66,9 +66,9 @@ pub enum Effect {
         effect: Box<EffectContent>,
         /// Epoch of the node's database file. A new epoch invalidates earlier reports.
         epoch: Epoch,
-        /// Whether the object is placed on the node. If not, the object must at least be recorded
-        /// as held.
-        placed: bool,
+        /// Whether the object is placed on the node, or the node is known to hold it. If not, the
+        /// store accepts the effect only of an object that it has recorded as held.
+        known: bool,
     },
     /// Creates an Event (`events.k8s.io/v1`), or replaces the one that the node has created under
     /// that name. If the name belongs to an Event of another origin, the node's name is appended.
@@ -140,13 +140,18 @@ enum Failure {
     Store(StoreError),
 }
 
+impl Failure {
+    fn not_placed(object: &ObjectKey) -> Self {
+        let (reason, message) = not_placed(object);
+        Self::Refused(reason, message)
+    }
+}
+
 impl From<CloudError> for Failure {
     fn from(error: CloudError) -> Self {
         let reason = match &error {
             CloudError::Store(error) => return Self::Store(error.clone()),
             CloudError::Invalid { .. } | CloudError::TooLarge { .. } => RefusedReason::Invalid,
-            CloudError::NotFound { .. } => RefusedReason::Gone,
-            CloudError::OtherUid { .. } => RefusedReason::Recreated,
             _ => RefusedReason::Other,
         };
         Self::Refused(reason, error.to_string())
@@ -229,46 +234,36 @@ impl Tx<'_> {
                 let change = NodeChange { node: node.clone(), report, conditions: Vec::new() };
                 Ok(self.change_node(&shared.kind("nodes")?, &change)?)
             }
-            Effect::Status { resource, namespace, name, uid, placed, status } => {
-                let key = resource.key(namespace, name);
-                self.apply_status(resource, key, uid, placed.then_some(status), shared)
+            Effect::Status { resource, namespace, name, uid, status } => {
+                self.apply_status(resource, resource.key(namespace, name), uid, status, shared)
             }
-            Effect::InEffect { effect, epoch, placed } => {
-                if self.put_in_effect(node, *epoch, effect, *placed)? {
-                    return Ok(());
+            Effect::InEffect { effect, epoch, known } => {
+                match self.put_in_effect(node, *epoch, effect, *known)? {
+                    true => Ok(()),
+                    false => Err(Failure::not_placed(&effect.object.key())),
                 }
-                let message = format!("{} is not placed on this node", effect.object.key());
-                Err(Failure::Refused(RefusedReason::NotPlaced, message))
             }
             Effect::Event(event) => self.apply_event(node, event, shared),
         }
     }
 
-    /// Replaces only the status of an object. Without a status the item is refused as not placed.
+    /// Replaces only the status of an object. One that was deleted or replaced since the caller found
+    /// it placed on the node is not placed there any more.
     fn apply_status(
         &mut self,
         resource: &Resource,
         key: ObjectKey,
         uid: &str,
-        status: Option<&Value>,
+        status: &Value,
         shared: &Shared,
     ) -> Result<(), Failure> {
-        let Some(kind) = resource_id(self.conn, &resource.group, &resource.kind)? else {
-            return Err(CloudError::NotFound { key }.into());
+        let kind = resource_id(self.conn, &resource.group, &resource.kind)?;
+        let row = match kind {
+            Some(kind) => find(self.conn, kind, &key.namespace, &key.name)?,
+            None => None,
         };
-        let Some(row) = find(self.conn, kind, &key.namespace, &key.name)? else {
-            return Err(CloudError::NotFound { key }.into());
-        };
-        if uid != &*row.stored.uid {
-            let current = row.stored.uid.to_string();
-            return Err(CloudError::OtherUid { key, given: uid.to_owned(), current }.into());
-        }
-        let Some(status) = status else {
-            return Err(Failure::Refused(
-                RefusedReason::NotPlaced,
-                format!("{key} is not placed on this node"),
-            ));
-        };
+        let row = row.filter(|row| *row.stored.uid == *uid);
+        let Some((kind, row)) = kind.zip(row) else { return Err(Failure::not_placed(&key)) };
         if !matches!(status, Value::Null | Value::Object(_)) {
             let problems = Problems::one("status", "must be an object");
             return Err(CloudError::Invalid { key, problems }.into());

@@ -207,6 +207,11 @@ section! {
     event_ttl: Duration = hours(1), live units::duration(event_ttl, minutes(1)..=hours(24 * 365));
     /// Maximum number of stored Events of a node.
     max_events: usize = 1_000, fixed units::count(max_events, 10..=1_000_000);
+    /// Events that a node may upload at once.
+    event_burst: usize = 1_000, live units::count(event_burst, 10..=1_000_000);
+    /// Time until a node may upload another Event, after that.
+    event_refill: Duration = Duration::from_millis(200),
+        live units::duration(event_refill, Duration::from_millis(1)..=minutes(10));
     /// Whether `/metrics` has gauges for each node.
     metrics_per_node: bool = true, live units::flag(metrics_per_node);
     /// Keys of labels, or prefixes of keys with a `*`, that nodes may set themselves and placement

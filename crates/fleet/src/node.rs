@@ -1,5 +1,6 @@
 //! State of one node: its machine, session, schedule and reports.
 
+mod event_bucket;
 mod progress;
 mod replication;
 mod schedule;
@@ -20,6 +21,8 @@ use super::lifecycle::NodeLifecycle;
 use super::source::Standing;
 use super::summary::{Past, Row};
 use super::work::Work;
+use event_bucket::EventBucket;
+pub(super) use event_bucket::EventRate;
 use progress::Progress;
 use replication::ReplicaState;
 use schedule::Schedule;
@@ -34,6 +37,7 @@ pub(super) struct Node {
     pub(super) progress: Progress,
     pub(super) reported: Reported,
     pub(super) replicas: ReplicaState,
+    pub(super) events: EventBucket,
     pub(super) shown: Shown,
 }
 
@@ -80,6 +84,7 @@ impl Node {
             progress: Progress::default(),
             reported: Reported::default(),
             replicas: ReplicaState::default(),
+            events: EventBucket::default(),
             shown: Shown::default(),
         }
     }

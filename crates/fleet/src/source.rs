@@ -24,6 +24,7 @@ use edgesync_protocol::cloud::{Issued, Loaded, Reached, Record, RecordBatch};
 use edgesync_protocol::digest::Epoch;
 use edgesync_schema::Schema;
 
+pub use crate::uploads::event_tokens;
 pub use edgesync_cloud_store::{
     Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, RuleStatus, Standing, UploadBatch,
     UploadEffect, UploadOutcome, key_of,

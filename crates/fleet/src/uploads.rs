@@ -1,24 +1,27 @@
 //! Validates items of a node's outbox before they take effect: format, content, and the node's
-//! authority over the object. Pure.
+//! authority over the objects that they refer to. Pure.
 
-use std::collections::HashMap;
+mod event;
+mod references;
+
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use edgesync_api::check_event;
-use edgesync_object::objectsync::is_placeable;
 use edgesync_object::status::Cause;
-use edgesync_object::{Budget, NodeName, Object, ObjectRef, Resource, kinds};
+use edgesync_object::{NodeName, Object, ObjectRef, Resource};
 use edgesync_placement::Placed;
-use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::node::NodeReport;
-use edgesync_protocol::upload::{Content, EffectContent, Lane, RefusedReason, StatusContent, Upload};
+use edgesync_protocol::upload::{Content, EffectContent, RefusedReason, StatusContent, Upload, not_placed};
 use edgesync_schema as schema;
 use edgesync_schema::Schema;
 
 use super::source::{Effect, UploadBatch, UploadEffect};
+use references::NodePlacement;
+pub use references::event_tokens;
+pub(super) use references::{References, Targets};
 
 /// Maximum length of a node's report, in bytes of JSON.
 const MAX_REPORT: usize = 64 << 10;
@@ -29,50 +32,23 @@ const MAX_MESSAGE: usize = 256;
 /// Maximum number of problems in a refusal's message.
 const MAX_CAUSES: usize = 4;
 
-/// Placement of an object, as seen from a node.
-#[derive(Clone, Debug)]
-pub(super) enum NodePlacement {
-    /// Placed on this node.
-    Placed(Arc<Placed>),
-    /// Placed on other nodes or on none, or nonexistent.
-    NotPlaced,
-}
-
 type Refusal = (RefusedReason, String);
 
 fn invalid(message: impl Into<String>) -> Refusal {
     (RefusedReason::Invalid, message.into())
 }
 
-/// Returns the placement of the objects that an upload reports on, by UID: their status, or effects
-/// in files. Only the status lane has any.
-pub(super) fn placements(
-    upload: &Upload,
-    place: impl Fn(&str) -> NodePlacement,
-) -> HashMap<Uid, NodePlacement> {
-    if upload.lane != Lane::Status {
-        return HashMap::new();
-    }
-    let contents = upload.items.iter().filter_map(|item| serde_json::from_str(item.content.get()).ok());
-    let uids = contents.filter_map(|content| match content {
-        Content::Status(status) => Some(status.uid),
-        Content::Effect(effect) => Some(effect.uid),
-        Content::Node(_) | Content::Event(_) => None,
-    });
-    uids.map(|uid| (uid.clone(), place(&uid))).collect()
-}
-
 /// Validates an upload from a node with this database file, and returns the batch to store.
-/// `placements` is the result of [`placements`]; `schema` returns the schema of a kind, if there is
+/// `targets` are the references of the upload; `schema` returns the schema of a kind, if there is
 /// one.
 pub(super) fn prepare(
     (node, epoch): (&NodeName, Epoch),
     upload: &Upload,
-    placements: &HashMap<Uid, NodePlacement>,
+    targets: &Targets,
     schema: impl Fn(&Resource) -> Option<Arc<Schema>>,
 ) -> UploadBatch {
     let items = upload.items.iter().map(|item| {
-        let effect = effect(item.content.get(), epoch, placements, &schema);
+        let effect = effect(item.content.get(), (node, epoch), targets, &schema);
         UploadEffect { seq: item.seq, effect: effect.map_err(|(reason, message)| (reason, clip(message))) }
     });
     UploadBatch {
@@ -92,18 +68,15 @@ pub(super) fn clip(mut text: String) -> String {
 
 fn effect(
     content: &str,
-    epoch: Epoch,
-    placements: &HashMap<Uid, NodePlacement>,
+    (node, epoch): (&NodeName, Epoch),
+    targets: &Targets,
     schema: &impl Fn(&Resource) -> Option<Arc<Schema>>,
 ) -> Result<Effect, Refusal> {
-    let depth = Budget::of(content.len()).check_depth(content);
-    depth.map_err(|exceeded| invalid(format!("item {exceeded}")))?;
-    match serde_json::from_str(content) {
-        Ok(Content::Node(report)) => node_report(report.get()),
-        Ok(Content::Status(status)) => object_status(&status, placements, schema),
-        Ok(Content::Event(event)) => node_event(event.get()),
-        Ok(Content::Effect(effect)) => in_effect(effect, epoch, placements),
-        Err(error) => Err(invalid(format!("parse item: {error}"))),
+    match Content::parse(content).map_err(invalid)? {
+        Content::Node(report) => node_report(report.get()),
+        Content::Status(status) => object_status(&status, targets, schema),
+        Content::Event(event) => node_event(event.get(), node, targets),
+        Content::Effect(effect) => in_effect(effect, epoch, targets),
     }
 }
 
@@ -123,30 +96,29 @@ fn node_report(json: &str) -> Result<Effect, Refusal> {
     Ok(Effect::Node(Box::new(report)))
 }
 
-fn node_event(json: &str) -> Result<Effect, Refusal> {
+fn node_event(json: &str, node: &NodeName, targets: &Targets) -> Result<Effect, Refusal> {
     check_length("Event", json, MAX_EVENT)?;
+    if targets.refuses_events() {
+        let message = "Events exceed the rate of a node (nodes.event_burst, nodes.event_refill)";
+        return Err((RefusedReason::Other, message.to_owned()));
+    }
     let event = Object::parse(json).map_err(|error| invalid(error.to_string()))?;
-    let event = check_event(event).map_err(|causes| invalid(describe(&causes)))?;
+    let mut event = check_event(event).map_err(|causes| invalid(describe(&causes)))?;
+    event::attribute(&mut event, node, targets)?;
     Ok(Effect::Event(Box::new(event)))
 }
 
+/// Validates the status of an object: only that of an object which is placed on the node may
+/// change.
 fn object_status(
     content: &StatusContent<'_>,
-    placements: &HashMap<Uid, NodePlacement>,
+    targets: &Targets,
     schema: &impl Fn(&Resource) -> Option<Arc<Schema>>,
 ) -> Result<Effect, Refusal> {
     let StatusContent { uid, object, status } = content;
-    let resource = match placements.get(uid) {
+    let resource = match targets.reported(uid) {
         Some(NodePlacement::Placed(placed)) => same_object(placed, object)?,
-        // The store distinguishes a deleted object, a replaced one, and one not placed on this
-        // node.
-        Some(NodePlacement::NotPlaced) => {
-            let guessed = kinds::guess(&object.api_version, &object.kind, !object.namespace.is_empty());
-            if !is_placeable(&guessed) {
-                return Err(not_placed(object));
-            }
-            guessed
-        }
+        Some(NodePlacement::Held(_) | NodePlacement::NotPlaced) => return Err(not_placed(&object.key())),
         None => return Err(invalid("object status outside of the status lane")),
     };
     let mut status: Value =
@@ -159,31 +131,29 @@ fn object_status(
         namespace: object.namespace.to_string(),
         name: object.name.to_string(),
         uid: uid.clone(),
-        placed: matches!(placements.get(uid), Some(NodePlacement::Placed(_))),
         status,
     })
 }
 
-/// Validates the reported effects of an object. The store accepts them if the object is placed on
-/// the node or recorded for it.
-fn in_effect(
-    effect: EffectContent,
-    epoch: Epoch,
-    placements: &HashMap<Uid, NodePlacement>,
-) -> Result<Effect, Refusal> {
-    if !effect.is_sane() {
-        return Err(invalid("effect exceeds its limits, or is inconsistent"));
-    }
-    let placed = match placements.get(&effect.uid) {
-        Some(NodePlacement::Placed(placed)) => same_object(placed, &effect.object).map(|_| true)?,
-        Some(NodePlacement::NotPlaced) => false,
+/// Validates the reported effects of an object, which is placed on the node or held by it. The
+/// store accepts those of another object if it has recorded the object for the node, and the end of
+/// any.
+fn in_effect(mut effect: EffectContent, epoch: Epoch, targets: &Targets) -> Result<Effect, Refusal> {
+    let known = match targets.reported(&effect.uid) {
+        Some(NodePlacement::Placed(placed)) => {
+            same_object(placed, &effect.object)?;
+            Some(&placed.object)
+        }
+        Some(NodePlacement::Held(object)) if object.key() == effect.object.key() => Some(object),
+        Some(NodePlacement::Held(_)) => return Err(not_placed(&effect.object.key())),
+        Some(NodePlacement::NotPlaced) => None,
         None => return Err(invalid("effect outside of the status lane")),
     };
-    Ok(Effect::InEffect { effect: Box::new(effect), epoch, placed })
-}
-
-fn not_placed(object: &ObjectRef) -> Refusal {
-    (RefusedReason::NotPlaced, format!("{} is not placed on this node", object.key()))
+    if let Some(object) = known {
+        effect.object = ObjectRef::clone(object);
+    }
+    let known = known.is_some();
+    Ok(Effect::InEffect { effect: Box::new(effect), epoch, known })
 }
 
 /// Returns the kind of the object if its key matches the one that the node sent.

@@ -92,7 +92,13 @@ impl Kubernetes {
         let leader = Leader::new(requests.clone(), &options.namespace, replica);
         let shared = Arc::new(Shared {
             reader: Reader::new(config, cluster, cache),
-            nodes: NodeService::new(&requests, members, options.objectsyncs, replica),
+            nodes: NodeService::new(
+                &requests,
+                members,
+                options.objectsyncs,
+                config.nodes.max_events,
+                replica,
+            ),
             rules: Rules::new(&requests),
             background: Background::new(leader),
             requests,
@@ -205,8 +211,9 @@ impl NodeStore for Kubernetes {
         self.0.nodes.ingest(batch).await
     }
 
-    async fn expire_events(&self, _: Duration, _: usize) -> Result<u64> {
-        // The API server expires Events itself.
+    async fn expire_events(&self, ttl: Duration, _: usize) -> Result<u64> {
+        // The API server deletes them itself.
+        self.0.nodes.expire_events(ttl);
         Ok(0)
     }
 

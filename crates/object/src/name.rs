@@ -84,6 +84,26 @@ pub fn check_path_segment(value: &str) -> Result<(), Problem> {
     ))
 }
 
+/// Checks a text that is written into the path of a URL as it is: one segment of RFC 3986 without
+/// percent-encoding. Stricter than [`check_path_segment`], which permits names that need encoding.
+///
+/// # Errors
+/// The value is invalid, with the requirement.
+pub fn check_url_segment(value: &str) -> Result<(), Problem> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&b);
+    if (1..=MAX_SUBDOMAIN).contains(&value.len())
+        && value.bytes().all(allowed)
+        && !matches!(value, "." | "..")
+    {
+        return Ok(());
+    }
+    Err(format!(
+        "must be one segment of a URL's path: 1 to {MAX_SUBDOMAIN} letters, digits or '-._~!$&'()*+,;=:@', not \
+         '.' or '..'; {} is not",
+        quoted(value)
+    ))
+}
+
 /// Checks the name of an object of a group: roles and bindings may have any path segment, other
 /// kinds a DNS-1123 subdomain.
 ///
@@ -188,6 +208,19 @@ mod tests {
         assert!(check_object_name("", "system:node").is_err());
         for bad in ["..", "a/../b", "a%2fb", "", "a\nb"] {
             assert!(check_object_name(group, bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn url_segments_change_no_request() {
+        for good in ["a", "kube-root-ca.crt", "system:node", "a..b", "lab.io", &"x".repeat(MAX_SUBDOMAIN)] {
+            assert_eq!(check_url_segment(good), Ok(()), "{good}");
+        }
+        let long = "x".repeat(MAX_SUBDOMAIN + 1);
+        for bad in
+            ["", ".", "..", "?x=1", "a?b", "a#b", "a/b", "../x", "a%2fb", "a b", "a\n", "\0", "ä", &long]
+        {
+            assert!(check_url_segment(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Placement;
 use super::slots::{Id, Placed, Slot};
-use edgesync_object::ResourceVersion;
+use edgesync_object::{Resource, ResourceVersion};
 
 /// Desired state of one node, as a view of the index.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,17 @@ impl<'a> OnNode<'a> {
         let slot = self.placement.slots.get(id)?;
         let is_desired = self.is_direct(id) || self.placement.is_selected(slot, self.rules);
         self.placement.slots.whole(slot).filter(|_| is_desired)
+    }
+
+    /// Returns the desired objects that `matches` accepts (kind, namespace, name). Examines all of
+    /// them.
+    #[must_use]
+    pub fn find(&self, matches: impl Fn(&Resource, &str, &str) -> bool) -> Vec<Arc<Placed>> {
+        let found = self.slots().filter(|slot| {
+            let words = self.placement.slots.words(slot);
+            words.is_some_and(|(resource, namespace)| matches(resource, namespace, slot.name()))
+        });
+        found.filter_map(|slot| self.placement.slots.whole(slot)).collect()
     }
 
     /// Returns UID and version of every desired object, each once, in no particular order.

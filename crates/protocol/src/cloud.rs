@@ -125,7 +125,8 @@ struct Settings {
 /// - The desired state: [`desire`](Self::desire), [`fall_behind`](Self::fall_behind),
 ///   [`reads_more`](Self::reads_more).
 /// - Answers of the store: [`opened`](Self::opened), [`loaded`](Self::loaded),
-///   [`recorded`](Self::recorded), [`taken`](Self::taken), [`caught_up`](Self::caught_up). The
+///   [`recorded`](Self::recorded), [`taken`](Self::taken), [`caught_up`](Self::caught_up);
+///   [`is_current`](Self::is_current) before an answer that refuses an upload. The
 ///   tokens match answers to requests: a late answer to a load of an earlier session is ignored.
 /// - The operator: [`confirm_deletions`](Self::confirm_deletions), [`held`](Self::held),
 ///   [`refused`](Self::refused).
@@ -332,7 +333,7 @@ impl CloudMachine {
     }
 
     /// Handles the store's answer to an upload: the resulting numbers and the refused items. `None`
-    /// means a failure: nothing is confirmed and the node sends the upload again.
+    /// means "not now": nothing is confirmed and the node sends the upload again.
     pub fn taken(&mut self, _now: Now, token: u64, result: Option<(IngestCursor, Vec<Refused>)>) {
         let confirm = self.ingest.finish(token, result, self.phase.live(), &mut self.counters);
         if let Some(confirm) = confirm {
@@ -538,6 +539,13 @@ impl CloudMachine {
     #[must_use]
     pub fn recorded_version(&self, uid: &Uid, desired: &impl DesiredState) -> Option<ResourceVersion> {
         self.ledger.get(uid, desired).map(|record| record.version)
+    }
+
+    /// Returns the object recorded as held by the node, desired or not; `None` while the records are
+    /// unknown.
+    #[must_use]
+    pub fn recorded_object(&self, uid: &str, desired: &impl DesiredState) -> Option<Arc<ObjectRef>> {
+        self.ledger.get(uid, desired).map(|record| record.object)
     }
 
     /// Returns the removals held back by the mass-delete guard, while the node is connected.

@@ -11,7 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::change::{ObjectRef, Uid};
-use edgesync_object::ResourceVersion;
+use edgesync_object::name::{self, Problem};
+use edgesync_object::{Budget, ObjectKey, ResourceVersion};
 
 /// The largest item number: every JSON reader is exact up to here.
 pub const MAX_SEQ: u64 = 1 << 53;
@@ -220,6 +221,47 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
     }
 }
 
+impl<'a> Content<'a> {
+    /// Parses the content of an item from a node, and validates the references in it: UIDs, and
+    /// the names that later enter paths, keys and records. A reference may still be to any object:
+    /// whether it is placed on the node is for the caller to check.
+    ///
+    /// Reports and Events are left as they are.
+    ///
+    /// # Errors
+    /// The content is malformed, too deep, or has a reference that no object can have.
+    pub fn parse(json: &'a str) -> Result<Self, Problem> {
+        let depth = Budget::of(json.len()).check_depth(json);
+        depth.map_err(|exceeded| format!("item {exceeded}"))?;
+        let content: Self = serde_json::from_str(json).map_err(|error| format!("parse item: {error}"))?;
+        match &content {
+            Self::Node(_) | Self::Event(_) => {}
+            Self::Status(status) => check_reference(&status.uid, &status.object)?,
+            Self::Effect(effect) => {
+                check_reference(&effect.uid, &effect.object)?;
+                if !effect.is_sane() {
+                    return Err("effect exceeds its limits, or is inconsistent".to_owned());
+                }
+            }
+        }
+        Ok(content)
+    }
+}
+
+fn check_reference(uid: &str, object: &ObjectRef) -> Result<(), Problem> {
+    name::check_uid(uid).map_err(|problem| format!("`uid` {problem}"))?;
+    object.check()
+}
+
+/// Returns the refusal of an item about an object that is not placed on its node.
+///
+/// The words are the same whether or not the object exists: a node learns of no object that it was
+/// not sent.
+#[must_use]
+pub fn not_placed(object: &ObjectKey) -> (RefusedReason, String) {
+    (RefusedReason::NotPlaced, format!("{object} is not placed on this node"))
+}
+
 /// The status of an object that the node holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StatusContent<'a> {
@@ -331,6 +373,9 @@ pub struct Refused {
 }
 
 /// The reason why an item is refused.
+///
+/// A cloud side answers [`Self::NotPlaced`] for an object that does not exist, too. The other two
+/// reasons are those of a CloudCore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RefusedReason {
     /// The item is unreadable or invalid.
@@ -470,6 +515,39 @@ mod tests {
     }
 
     #[test]
+    fn references_that_no_object_can_have_are_refused() {
+        let status = |field: &str, value: &str| {
+            let mut status = serde_json::json!({
+                "uid": "u", "status": {},
+                "object": {"apiVersion": "v1", "kind": "ConfigMap", "namespace": "n", "name": "c"},
+            });
+            *status.pointer_mut(field).unwrap() = value.into();
+            serde_json::json!({ "status": status }).to_string()
+        };
+        let mut effect = serde_json::to_value(effect()).unwrap();
+        effect["object"]["name"] = "?x=1".into();
+        let effect = serde_json::json!({ "effect": effect }).to_string();
+        assert!(Content::parse(&status("/uid", "u-2")).is_ok());
+        for bad in [
+            status("/uid", "a/b"),
+            status("/uid", ""),
+            status("/object/name", "?x=1"),
+            status("/object/name", "../secrets/ca"),
+            status("/object/name", ""),
+            status("/object/namespace", "../.."),
+            status("/object/kind", "x/../../../api/v1/secret"),
+            status("/object/apiVersion", "v1/../../secrets"),
+            status("/object/apiVersion", "a/b/c"),
+            effect,
+            "{}".to_owned(),
+            "7".to_owned(),
+        ] {
+            let problem = Content::parse(&bad).map(|content| format!("{content:?}")).expect_err(&bad);
+            assert!(!problem.is_empty() && problem.len() < 1000, "{problem}");
+        }
+    }
+
+    #[test]
     fn an_unknown_state_is_other_and_names_equal_frames() {
         let states =
             [EffectState::InEffect, EffectState::NotInEffect, EffectState::Conflict, EffectState::Gone];
@@ -507,8 +585,11 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_the_content_panic(text in ".{0,200}") {
-            let _ = serde_json::from_str::<Content<'_>>(&text);
+        fn no_text_makes_the_content_panic(text in ".{0,200}", name in ".{0,300}") {
+            let _ = Content::parse(&text);
+            let object = serde_json::json!({"apiVersion": &name, "kind": &name, "name": &name});
+            let status = serde_json::json!({"status": {"uid": &name, "object": object, "status": {}}});
+            let _ = Content::parse(&status.to_string());
         }
     }
 }

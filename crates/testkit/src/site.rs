@@ -18,6 +18,7 @@ pub mod fleet;
 mod forger;
 mod objects;
 mod process;
+mod scripted;
 
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ pub use files::{Settings, Site};
 pub use forger::Forger;
 pub use objects::{Random, changed, config_map, object, objects, secret, sized};
 pub use process::Process;
+pub use scripted::Scripted;
 
 pub use crate::timing::PATIENCE;
 use crate::timing::is_within;

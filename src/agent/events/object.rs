@@ -1,10 +1,7 @@
 //! Builds Event objects (`events.k8s.io/v1`): names, references, times. Pure.
 
-use std::hash::Hasher as _;
-
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
-use siphasher::sip::SipHasher13;
 use uuid::Uuid;
 
 use super::Regarding;
@@ -12,14 +9,13 @@ use super::correlate::{EventState, Stamp};
 use super::reason::EventReason;
 use crate::store::{MonotonicTime, TIME_CORRECTED, event_key};
 use edgesync_object::ObjectRef;
+use edgesync_object::event::{reporting_instance, shorten};
 use edgesync_object::name::{MAX_SUBDOMAIN, check_label, check_path_segment, check_uid};
 use edgesync_object::time::{rfc3339, rfc3339_micros, signed_seconds};
 use edgesync_protocol::upload::Lane;
 
 /// Maximum bytes of a note.
 const MAX_NOTE: usize = 1024;
-/// Maximum characters of an instance.
-const MAX_INSTANCE: usize = 128;
 /// Maximum bytes of kind and `apiVersion` of the regarded object.
 const MAX_KIND: usize = 63;
 const MAX_API_VERSION: usize = 320;
@@ -60,7 +56,7 @@ impl Names {
         Self {
             node: node.to_owned(),
             prefix: shorten(node, MAX_SUBDOMAIN - ".0123456789abcdef".len()),
-            instance: shorten(node, MAX_INSTANCE),
+            instance: reporting_instance(node),
         }
     }
 
@@ -70,17 +66,6 @@ impl Names {
         let low = id & u128::from(u64::MAX);
         format!("{}.{low:016x}", self.prefix)
     }
-}
-
-/// Shortens a name that is too long; it then ends in a hash of the whole.
-fn shorten(name: &str, max: usize) -> String {
-    if name.len() <= max {
-        return name.to_owned();
-    }
-    let mut hasher = SipHasher13::new();
-    hasher.write(name.as_bytes());
-    let head = &name[..name.floor_char_boundary(max.saturating_sub(9))];
-    format!("{}-{:08x}", head.trim_end_matches(['.', '-']), hasher.finish() >> 32)
 }
 
 /// Truncates a note to the limit.

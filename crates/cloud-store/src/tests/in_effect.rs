@@ -42,10 +42,10 @@ fn batch(items: &[(u64, EffectContent)]) -> UploadBatch {
     batch_of(7, true, items)
 }
 
-fn batch_of(epoch: u128, placed: bool, items: &[(u64, EffectContent)]) -> UploadBatch {
+fn batch_of(epoch: u128, known: bool, items: &[(u64, EffectContent)]) -> UploadBatch {
     let items = items.iter().map(|(seq, effect)| {
         let effect = Box::new(effect.clone());
-        UploadEffect { seq: *seq, effect: Ok(Effect::InEffect { effect, epoch: Epoch(epoch), placed }) }
+        UploadEffect { seq: *seq, effect: Ok(Effect::InEffect { effect, epoch: Epoch(epoch), known }) }
     });
     let (node, outbox) = (node_name(NODE), format!("outbox-{epoch}"));
     UploadBatch { node, outbox, lane: Lane::Status, confirmed: 0, items: items.collect() }

@@ -23,18 +23,7 @@ fn status_of(stored: &Stored, status: Value) -> Effect {
         namespace: stored.namespace.clone(),
         name: stored.name.clone(),
         uid: Arc::clone(&stored.uid),
-        placed: true,
         status,
-    }
-}
-
-/// Returns the same effect for an object that is not placed on the node.
-fn elsewhere(stored: &Stored, new: Value) -> Effect {
-    match status_of(stored, new) {
-        Effect::Status { resource, namespace, name, uid, status, .. } => {
-            Effect::Status { resource, namespace, name, uid, placed: false, status }
-        }
-        other => other,
     }
 }
 
@@ -171,13 +160,12 @@ async fn feed_has_the_stored_version_of_the_kind() {
     let Fixture { store, .. } = &fixture();
     let stored = pod(store, "p").await;
     let (_, mut feed) = follow(store).await;
-    let Effect::Status { resource, namespace, name, uid, placed, status } =
-        status_of(&stored, json!({"phase": "x"}))
+    let Effect::Status { resource, namespace, name, uid, status } = status_of(&stored, json!({"phase": "x"}))
     else {
         panic!()
     };
     let resource = Resource { version: "v2".into(), plural: "podlings".into(), ..resource };
-    let old = Effect::Status { resource, namespace, name, uid, placed, status };
+    let old = Effect::Status { resource, namespace, name, uid, status };
     assert_eq!(take(store, batch("o", Lane::Status, vec![(1, old)])).await.1, []);
     let FeedItem::Change(change) = feed.next().await else { panic!() };
     assert_eq!(*change.object.resource, kind("pods"));
@@ -199,7 +187,6 @@ async fn invalid_items_are_refused_with_reasons_others_take_effect() {
         namespace: "lab".into(),
         name: "w".into(),
         uid: "u".into(),
-        placed: false,
         status: phase(),
     };
     let mut all = batch(
@@ -215,33 +202,34 @@ async fn invalid_items_are_refused_with_reasons_others_take_effect() {
             (7, unknown),
             (9, status_of(&stored, phase())),
             (10, event_named("large", &"x".repeat(3000))),
-            (11, elsewhere(&stored, json!({"phase": "Failed"}))),
-            (12, elsewhere(&Stored { name: "gone".into(), ..stored.clone() }, phase())),
         ],
     );
     let known = (RefusedReason::NotPlaced, "é".repeat(1000));
     all.items.insert(7, UploadEffect { seq: 8, effect: Err(known) });
     let UploadOutcome { taken, refused, .. } = store.take(all.clone()).await.unwrap();
-    use RefusedReason::{Gone, Invalid, NotPlaced, Recreated};
+    use RefusedReason::{Invalid, NotPlaced};
     let reasons: Vec<_> = refused.iter().map(|refused| (refused.seq, refused.reason)).collect();
     assert_eq!(
         reasons,
         [
-            (1, Gone),
-            (2, Recreated),
+            (1, NotPlaced),
+            (2, NotPlaced),
             (3, Invalid),
             (4, Invalid),
             (5, Invalid),
             (6, Invalid),
-            (7, Gone),
+            (7, NotPlaced),
             (8, NotPlaced),
             (10, Invalid),
-            (11, NotPlaced),
-            (12, Gone),
         ]
     );
+    let message = |index: usize| refused[index].message.clone();
+    let words = |name: &str, kind: &str| format!("{kind} 'lab/{name}' is not placed on this node");
+    assert_eq!(message(0), words("gone", "Pod"), "it does not exist");
+    assert_eq!(message(1), words("p", "Pod"), "it exists under another UID");
+    assert_eq!(message(6), words("w", "Widget"), "its kind does not exist");
     assert!(refused.iter().all(|refused| !refused.message.is_empty() && refused.message.len() <= 256));
-    assert_eq!(taken.last, lanes(12, 0, 0));
+    assert_eq!(taken.last, lanes(10, 0, 0));
     let after = object(&store.get(kind("pods").key("lab", "p")).await.unwrap());
     assert_eq!(after.fields()["status"], phase());
     assert!(notes(store).await.is_empty());

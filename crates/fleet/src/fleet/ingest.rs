@@ -1,19 +1,23 @@
 //! Ingests uploads of nodes: applies the items of their outboxes. Concurrently, so that they share
-//! commits. The queue is bounded, for thousands of nodes that reconnect at once: a node resends an
-//! upload that does not fit.
+//! commits.
+//!
+//! An upload that cannot be ingested now gets no answer, and the node resends it: if it does not fit
+//! into the queue, which is bounded for thousands of nodes that reconnect at once; if its Events
+//! exceed the node's rate; or if this replica may not know yet what another one has placed on the
+//! node. A refusal is final, so nothing is refused for these reasons.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::nodes::NodeId;
 use super::reconciler::Reconciler;
 use super::requests::{Requests, Response};
+use crate::node::Node;
 use crate::source::{Effect, Source, UploadOutcome};
-use crate::uploads::{self, NodePlacement};
+use crate::uploads::{self, References, Targets};
 use edgesync_object::NodeName;
-use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::node::Condition;
-use edgesync_protocol::upload::{EffectContent, IngestCursor, Refused, Upload};
+use edgesync_protocol::upload::{EffectContent, IngestCursor, Lane, Refused, Upload};
 
 /// Maximum number of uploads ingested concurrently.
 const MAX_TAKES: usize = 32;
@@ -39,7 +43,7 @@ struct QueuedUpload {
     node: NodeName,
     token: u64,
     upload: Upload,
-    placements: HashMap<Uid, NodePlacement>,
+    targets: Targets,
     /// Epoch of the node's database file.
     epoch: Epoch,
     bytes: usize,
@@ -101,7 +105,7 @@ fn size(upload: &Upload) -> usize {
 // --- uploads
 
 impl Intake {
-    /// Queues the upload of a node, or rejects it if the queue is full.
+    /// Queues the upload of a node, if it can be ingested now.
     pub(super) fn take<S: Source>(
         &mut self,
         reconciler: &mut Reconciler,
@@ -111,25 +115,29 @@ impl Intake {
     ) {
         let Some(name) = reconciler.nodes.name(id) else { return };
         let bytes = size(&upload);
-        if !self.has_room(bytes) {
-            tracing::debug!(
-                node = name.as_str(),
-                bytes,
-                "ingest queue full, upload dropped until the node resends it"
-            );
-            let now = reconciler.now();
-            if let Some(node) = reconciler.node(id) {
-                node.machine.taken(now, token, None);
+        let admitted = match self.has_room(bytes) {
+            true => admit(reconciler, id, &upload),
+            false => Err("ingest queue full"),
+        };
+        let targets = match admitted {
+            Ok(targets) => targets,
+            Err(why) => {
+                tracing::debug!(
+                    node = name.as_str(),
+                    bytes,
+                    why,
+                    "upload not ingested until the node resends it"
+                );
+                let now = reconciler.now();
+                if let Some(node) = reconciler.node(id) {
+                    node.machine.taken(now, token, None);
+                }
+                return;
             }
-            return;
-        }
-        let on_node = reconciler.desired.placement.on(&name);
-        let placements = uploads::placements(&upload, |uid| {
-            on_node.get(uid).map_or(NodePlacement::NotPlaced, NodePlacement::Placed)
-        });
+        };
         reconciler.nodes.request_begun(id);
         let epoch = reconciler.nodes.get(id).map(|node| node.machine.epoch()).unwrap_or_default();
-        self.enqueue(QueuedUpload { node: name, token, upload, placements, epoch, bytes });
+        self.enqueue(QueuedUpload { node: name, token, upload, targets, epoch, bytes });
         self.start_next(requests);
     }
 
@@ -137,8 +145,8 @@ impl Intake {
     fn start_next<S: Source>(&mut self, requests: &Requests<S>) {
         while let Some(queued) = self.next() {
             requests.ask(|source| async move {
-                let QueuedUpload { node, token, upload, placements, epoch, .. } = queued;
-                let stored = store(&source, (&node, epoch), &upload, &placements).await;
+                let QueuedUpload { node, token, upload, targets, epoch, .. } = queued;
+                let stored = store(&source, (&node, epoch), &upload, &targets).await;
                 Response::Ingested(node, token, stored)
             });
         }
@@ -159,6 +167,7 @@ impl Intake {
             for (seq, epoch, effect) in &stored.in_effect {
                 node.reported.standing.take(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
             }
+            log_refused(node, &stored.refused);
         }
         let events_dropped = stored.as_ref().map_or(0, |stored| stored.events_dropped);
         let report = stored.as_ref().and_then(|stored| stored.report.as_deref());
@@ -182,14 +191,54 @@ impl Intake {
     }
 }
 
+/// Logs refused items, as far as the rate limit of the node's log lines permits.
+fn log_refused(node: &Node, refused: &[Refused]) {
+    for Refused { seq, reason, message } in refused.iter().take(LINES) {
+        if node.session.may_log() {
+            let of = refused.len();
+            tracing::warn!(node = node.name.as_str(), seq, ?reason, why = message, of, "outbox item refused");
+        }
+    }
+}
+
+/// Looks up the references of an upload, and charges its Events to the node. An error is the reason
+/// why the upload has to wait.
+fn admit(reconciler: &mut Reconciler, id: NodeId, upload: &Upload) -> Result<Targets, &'static str> {
+    let (now, references) = (reconciler.now(), References::of(upload));
+    let Reconciler { nodes, desired, settings, work, .. } = reconciler;
+    let Some(node) = nodes.get_mut(id) else { return Err("node removed") };
+    let (rate, tokens) = (settings.events, references.event_tokens());
+    let is_within_rate = tokens == 0 || node.events.has_token(now, rate);
+    // Statuses do not wait for Events.
+    if !is_within_rate && upload.lane != Lane::Status {
+        if node.session.may_log() {
+            tracing::warn!(node = node.name.as_str(), "Events exceed the rate of a node, ingested later");
+        }
+        return Err("Events exceed the rate of a node");
+    }
+    let on_node = desired.on(&node.name, work);
+    let held = |uid: &str| node.machine.recorded_object(uid, &on_node);
+    let mut targets = references.resolve(&node.name, &desired.placement.on(&node.name), held);
+    work.objects(targets.examined());
+    if targets.has_unplaced() && !node.machine.is_current() {
+        node.machine.request_catch_up();
+        return Err("this replica catches up first");
+    }
+    match is_within_rate {
+        true => node.events.take(now, tokens, rate),
+        false => targets.refuse_events(),
+    }
+    Ok(targets)
+}
+
 /// Ingests an upload; returns `None` if the source cannot do so now.
 async fn store(
     source: &impl Source,
     (node, epoch): (&NodeName, Epoch),
     upload: &Upload,
-    placements: &HashMap<Uid, NodePlacement>,
+    targets: &Targets,
 ) -> Option<Stored> {
-    let batch = uploads::prepare((node, epoch), upload, placements, |resource| source.schema(resource));
+    let batch = uploads::prepare((node, epoch), upload, targets, |resource| source.schema(resource));
     let report = batch.items.iter().rev().find_map(|item| match &item.effect {
         Ok(Effect::Node(report)) => Some((item.seq, report.conditions.clone())),
         _ => None,
@@ -203,10 +252,6 @@ async fn store(
     let mut in_effect: Vec<_> = in_effect.collect();
     match source.ingest(batch).await {
         Ok(UploadOutcome { taken, refused, events_dropped }) => {
-            for Refused { seq, reason, message } in refused.iter().take(LINES) {
-                let of = refused.len();
-                tracing::warn!(node = node.as_str(), seq, ?reason, why = message, of, "outbox item refused");
-            }
             let report = report.filter(|(seq, _)| refused.iter().all(|refused| refused.seq != *seq));
             let report = report.map(|(_, conditions)| conditions);
             for (seq, _, effect) in &mut in_effect {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::Config;
+use crate::node::EventRate;
 use crate::source::MAX_BODIES;
 use edgesync_object::OmittedFields;
 use edgesync_protocol::cloud::CloudConfig;
@@ -21,6 +22,8 @@ pub(super) struct Settings {
     pub(super) trusted_labels: Vec<String>,
     /// `nodes.metrics_per_node` as of the last reload.
     pub(super) metrics_per_node: bool,
+    /// The rate of each node's Events.
+    pub(super) events: EventRate,
 }
 
 impl Settings {
@@ -35,6 +38,10 @@ impl Settings {
             max_frame: config.link.max_frame,
             trusted_labels: config.nodes.trusted_labels.clone(),
             metrics_per_node: config.nodes.metrics_per_node,
+            events: EventRate {
+                burst: u32::try_from(config.nodes.event_burst).unwrap_or(u32::MAX),
+                refill: config.nodes.event_refill,
+            },
         }
     }
 

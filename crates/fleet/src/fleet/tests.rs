@@ -5,6 +5,7 @@ use std::path::Path;
 
 mod pages;
 mod turns;
+mod uploads;
 
 use edgesync_object::Budget;
 use edgesync_protocol::change::Uid;

@@ -9,6 +9,7 @@ use super::access::{Cluster, Unserved};
 use super::api_discovery;
 use super::kind_watch::KindWatch;
 use edgesync_enrollment::object_store::{Failure, Follow, ObjectStore, Pending, Precondition, WatchEvent};
+use edgesync_object::name::check_url_segment;
 use edgesync_object::{Object, ObjectKey, Resource};
 
 /// Field manager in `metadata.managedFields`.
@@ -28,7 +29,7 @@ impl Cluster {
         name: &str,
     ) -> Result<Option<Object>, Failure> {
         let key = || resource.key(namespace, name);
-        let got = self.api(resource, namespace).get_opt(name).await;
+        let got = self.named(resource, namespace, name)?.get_opt(name).await;
         match got.map_err(|error| self.failure(&error, key()))? {
             Some(object) => read(resource, object).map(Some),
             None => Ok(None),
@@ -77,7 +78,7 @@ impl Cluster {
         if let Some(from) = from {
             parameters = parameters.continue_token(from);
         }
-        let page = self.api(resource, namespace).list(&parameters).await;
+        let page = self.api(resource, namespace)?.list(&parameters).await;
         let page = page.map_err(|error| self.failure(&error, resource.key(namespace, "")))?;
         let objects = page.items.into_iter().map(|object| read(resource, object));
         let next = page.metadata.continue_.filter(|next| !next.is_empty());
@@ -90,7 +91,7 @@ impl Cluster {
     /// [`Failure::Conflict`] if the name exists.
     pub async fn create(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
         let (api, key) =
-            (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
+            (self.api(resource, object.namespace())?, resource.key(object.namespace(), object.name()));
         let made = api.create(&parameters(), &self.write(object)?).await;
         read(resource, made.map_err(|error| self.failure(&error, key))?)
     }
@@ -101,9 +102,9 @@ impl Cluster {
     /// # Errors
     /// See [`Failure`].
     pub async fn replace(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
-        let (api, key) =
-            (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
-        let replaced = api.replace(object.name(), &parameters(), &self.write(object)?).await;
+        let (namespace, name) = (object.namespace(), object.name());
+        let (api, key) = (self.named(resource, namespace, name)?, resource.key(namespace, name));
+        let replaced = api.replace(name, &parameters(), &self.write(object)?).await;
         read(resource, replaced.map_err(|error| self.failure(&error, key))?)
     }
 
@@ -116,9 +117,9 @@ impl Cluster {
         resource: &Resource,
         object: &Object,
     ) -> Result<Object, Failure> {
-        let (api, key) =
-            (self.api(resource, object.namespace()), resource.key(object.namespace(), object.name()));
-        let replaced = api.replace_status(object.name(), &parameters(), &self.write(object)?).await;
+        let (namespace, name) = (object.namespace(), object.name());
+        let (api, key) = (self.named(resource, namespace, name)?, resource.key(namespace, name));
+        let replaced = api.replace_status(name, &parameters(), &self.write(object)?).await;
         read(resource, replaced.map_err(|error| self.failure(&error, key))?)
     }
 
@@ -136,7 +137,7 @@ impl Cluster {
         let required = [("uid", precondition.uid), ("resourceVersion", precondition.version)];
         let required = required.into_iter().filter_map(|(field, value)| Some((field, value?)));
         required.for_each(|(field, value)| patch["metadata"][field] = json!(value));
-        let api = self.api(resource, namespace);
+        let api = self.named(resource, namespace, name)?;
         let changed = api.patch(name, &by_this_program(), &Patch::Merge(&patch)).await;
         read(resource, changed.map_err(|error| self.failure(&error, resource.key(namespace, name)))?)
     }
@@ -155,7 +156,7 @@ impl Cluster {
         let preconditions =
             Preconditions { uid: uid.map(str::to_owned), resource_version: version.map(str::to_owned) };
         let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        let deleted = self.api(resource, namespace).delete(name, &parameters).await;
+        let deleted = self.named(resource, namespace, name)?.delete(name, &parameters).await;
         match deleted.map_err(|error| self.failure(&error, resource.key(namespace, name))) {
             Ok(_) => Ok(true),
             Err(Failure::NotFound(_)) => Ok(false),
@@ -163,12 +164,30 @@ impl Cluster {
         }
     }
 
-    fn api(&self, resource: &Resource, namespace: &str) -> Api<DynamicObject> {
+    /// Returns the requests for a kind, in a namespace or in all.
+    ///
+    /// The client library writes kinds, namespaces and names into paths as they are. A name such as
+    /// `?x` would turn the read of an object into a list, and `..` reach another kind: none of them
+    /// leaves this function.
+    ///
+    /// # Errors
+    /// [`Failure::Invalid`] for a part that is no segment of a path.
+    fn api(&self, resource: &Resource, namespace: &str) -> Result<Api<DynamicObject>, Failure> {
+        let required = [("API version", &*resource.version), ("plural", &*resource.plural)];
+        let optional = [("API group", &*resource.group), ("namespace", namespace)];
+        let optional = optional.into_iter().filter(|(_, part)| !part.is_empty());
+        required.into_iter().chain(optional).try_for_each(|(what, part)| check_segment(what, part))?;
         let kind = api_discovery::api_resource(resource);
-        match namespace {
+        Ok(match namespace {
             "" => Api::all_with(self.client.clone(), &kind),
             namespace => Api::namespaced_with(self.client.clone(), namespace, &kind),
-        }
+        })
+    }
+
+    /// Returns the requests for one object; see [`Self::api`].
+    fn named(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Api<DynamicObject>, Failure> {
+        check_segment("name", name)?;
+        self.api(resource, namespace)
     }
 
     fn write(&self, object: &Object) -> Result<DynamicObject, Failure> {
@@ -186,6 +205,10 @@ impl Cluster {
             _ => unserved(&self.unserved(error)),
         }
     }
+}
+
+fn check_segment(what: &str, part: &str) -> Result<(), Failure> {
+    check_url_segment(part).map_err(|problem| Failure::Invalid(format!("{what} {problem}")))
 }
 
 /// Converts an object and sets `apiVersion` and `kind`, which items of a list lack.
@@ -270,5 +293,45 @@ impl ObjectStore for Cluster {
 impl Follow for KindWatch {
     fn next(&mut self) -> Pending<'_, WatchEvent> {
         Box::pin(Self::next(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_object::kinds;
+
+    /// The server is unreachable, so a request that is sent fails otherwise.
+    #[tokio::test]
+    async fn parts_of_a_path_that_change_the_request_are_refused() {
+        let cluster = Cluster::at(kube::Config::new("http://127.0.0.1:1".parse().unwrap()));
+        let map = kinds::guess("v1", "ConfigMap", true);
+        let is_invalid = |result: Result<Option<Object>, Failure>| matches!(result, Err(Failure::Invalid(_)));
+        assert!(!is_invalid(cluster.get(&map, "default", "settings").await), "a request is sent");
+        for name in ["", "?x=1", "../secrets/edgesync-ca", "a/b", "..", "%2e%2e", "a#", "a b"] {
+            assert!(is_invalid(cluster.get(&map, "default", name).await), "{name}");
+            let mut object = Object::from(serde_json::Map::new());
+            object.set_metadata("name", name);
+            for written in [cluster.replace(&map, &object).await, cluster.replace_status(&map, &object).await]
+            {
+                assert!(matches!(written, Err(Failure::Invalid(_))), "{name}: {written:?}");
+            }
+            let key = ("default", name);
+            let deleted = cluster.delete(&map, key, Precondition::default()).await;
+            assert!(matches!(deleted, Err(Failure::Invalid(_))), "{name}: {deleted:?}");
+            let merged = cluster.merge(&map, key, Precondition::default(), json!({})).await;
+            assert!(matches!(merged, Err(Failure::Invalid(_))), "{name}: {merged:?}");
+        }
+        for namespace in ["../../..", "a/b", "a?b"] {
+            assert!(is_invalid(cluster.get(&map, namespace, "a").await), "{namespace}");
+            let list = cluster.list(&map, Some(namespace), "").await;
+            assert!(matches!(list, Err(Failure::Invalid(_))), "{namespace}: {list:?}");
+        }
+        let kind = "x/../../../api/v1/secrets";
+        for kind in
+            [Resource { plural: kind.into(), ..map.clone() }, Resource { version: kind.into(), ..map }]
+        {
+            assert!(is_invalid(cluster.get(&kind, "default", "a").await), "{kind:?}");
+        }
     }
 }

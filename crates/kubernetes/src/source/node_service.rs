@@ -2,6 +2,7 @@
 //! uploads.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::incarnation::Incarnation;
 use super::intake::OtherSources;
@@ -43,6 +44,7 @@ impl NodeService {
         requests: &Requests,
         members: MembershipStore,
         object_syncs: ObjectSyncs,
+        max_events: usize,
         replica: &str,
     ) -> Self {
         let leases = Leases::new(requests.clone(), replica);
@@ -56,7 +58,8 @@ impl NodeService {
         let syncs = Syncs::new(requests, records.clone(), &leases, MAX_SYNCS);
         let effect_records = EffectRecords { records, syncs: syncs.clone() };
         let effect_records = Some(effect_records).filter(|_| object_syncs == ObjectSyncs::All);
-        let uploads = Uploads::new(requests.clone(), leases.clone(), nodes.clone(), effect_records);
+        let uploads =
+            Uploads::new(requests.clone(), leases.clone(), nodes.clone(), effect_records, max_events);
         let serving = Serving::new(leases.clone(), syncs.clone());
         Self { members, object_syncs, leases, nodes, uploads, syncs, serving }
     }
@@ -145,6 +148,11 @@ impl NodeService {
     pub(super) async fn ingest(&self, batch: UploadBatch) -> Result<UploadOutcome> {
         self.serving.claimed(&batch.node).await?;
         self.uploads.ingest(batch).await
+    }
+
+    /// Forgets Events of nodes that were not written for so long: the API server has deleted them.
+    pub(super) fn expire_events(&self, ttl: Duration) {
+        self.uploads.expire_events(ttl);
     }
 
     /// Removes a node: records the removal if it is a member or `is_requested`, and deletes its

@@ -37,6 +37,8 @@ const DEFINITIONS: [&str; 2] = [
 const PLACEMENTS: &str = include_str!("../../../../packaging/kubernetes/crds/placements.yaml");
 /// The namespace of the replicas.
 pub(super) const NAMESPACE: &str = "edgesync";
+/// Limit of a node's Events.
+pub(super) const MAX_EVENTS: usize = 10;
 /// Idle timeout of connections to the rig.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
@@ -98,7 +100,8 @@ impl Rig {
         let nodes = Nodes::new(requests.clone(), leases.clone(), records.clone(), Arc::new(member_labels));
         let syncs = Syncs::new(&requests, records.clone(), &leases, 1000);
         let effect_records = EffectRecords { records, syncs: syncs.clone() };
-        let uploads = Uploads::new(requests.clone(), leases.clone(), nodes.clone(), Some(effect_records));
+        let uploads =
+            Uploads::new(requests.clone(), leases.clone(), nodes.clone(), Some(effect_records), MAX_EVENTS);
         Replica { leases, nodes, uploads, syncs }
     }
 

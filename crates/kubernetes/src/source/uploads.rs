@@ -19,34 +19,48 @@
 //! to the replica that serves it then; only [`in_effect`] retries, with another read and check. The
 //! creation of an Event replaces nothing and needs no check.
 //!
+//! # Authority
+//! The fleet passes items about objects that are placed on the node, and no others. An object that
+//! no longer exists when it is read here is answered as one that is not placed on the node.
+//!
+//! # Events
+//! Events are written in the form of the core group, where the API server accepts those of all
+//! recorders, and as many of a node as its [`EventLog`] permits: the oldest are deleted first.
+//!
 //! # No loss
 //! A temporary failure (no answer, throttling, a conflict) fails the batch after the items before
 //! it, which are not repeated here. A permanent one refuses the item with the cluster's message.
 
+mod event_log;
 mod in_effect;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
 
 use serde_json::{Value, json};
 
 use super::leases::{Leases, Served};
 use super::nodes::{NodeError, Nodes};
 use super::requests::Requests;
-use crate::cluster::Failure;
+use crate::cluster::{Failure, Precondition};
 use edgesync_cloud_store::{EVENT_NODE_ANNOTATION, event_names};
+use edgesync_fleet::source::event_tokens;
 pub(super) use edgesync_fleet::source::{
     Effect, NodeChange, Result, SourceError, UploadBatch, UploadOutcome,
 };
+use edgesync_object::event::event_to_core;
+use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Object, ObjectKey, Resource, SERVER_METADATA, kinds};
 use edgesync_protocol::node::NodeReport;
-use edgesync_protocol::upload::{IngestCursor, Lane, Refused, RefusedReason};
+use edgesync_protocol::upload::{IngestCursor, Lane, Refused, RefusedReason, not_placed};
+use event_log::{EventLog, LoggedEvent};
 pub(super) use in_effect::EffectRecords;
 
 /// Maximum length of a refusal's message, in bytes.
 const MAX_REFUSAL: usize = 256;
-/// The namespace of Events about cluster-scoped objects.
-const CLUSTER_EVENTS_NAMESPACE: &str = "kube-system";
 /// Metadata of an Event that a node does not set, in addition to [`SERVER_METADATA`].
 const CLOUD_METADATA: [&str; 4] = ["finalizers", "generateName", "managedFields", "ownerReferences"];
 
@@ -60,6 +74,7 @@ pub(super) struct Uploads {
     /// Set if every object has an ObjectSync, whose labels then show what is in effect.
     effect_records: Option<EffectRecords>,
     states: Arc<Mutex<HashMap<NodeName, IngestState>>>,
+    event_log: Arc<Mutex<EventLog>>,
 }
 
 /// Ingest state of a node.
@@ -68,6 +83,8 @@ struct IngestState {
     taken: IngestCursor,
     /// Refusals of a batch that failed later, returned with the next batch.
     pending_refusals: Vec<(Lane, Refused)>,
+    /// Number of Events evicted since the last outcome.
+    events_dropped: u64,
 }
 
 /// Reason why an item was not applied.
@@ -95,6 +112,13 @@ impl From<SourceError> for NotApplied {
     }
 }
 
+impl NotApplied {
+    fn not_placed(object: &ObjectKey) -> Self {
+        let (reason, message) = not_placed(object);
+        Self::Refused(reason, message)
+    }
+}
+
 impl From<NodeError> for NotApplied {
     fn from(error: NodeError) -> Self {
         match error {
@@ -111,19 +135,22 @@ struct StatusItem<'a> {
     namespace: &'a str,
     name: &'a str,
     uid: &'a str,
-    placed: bool,
     status: &'a Value,
 }
 
 impl Uploads {
+    /// Creates the ingest of a replica; `max_events` is the limit of a node's Events in the cluster.
     pub(super) fn new(
         requests: Requests,
         leases: Leases,
         nodes: Nodes,
         effect_records: Option<EffectRecords>,
+        max_events: usize,
     ) -> Self {
-        let event = Arc::new(kinds::guess("events.k8s.io/v1", "Event", true));
-        Self { requests, leases, nodes, event, effect_records, states: Arc::default() }
+        let event = Arc::new(kinds::guess("v1", "Event", true));
+        let event_log = EventLog::new(u32::try_from(max_events).unwrap_or(u32::MAX));
+        let event_log = Arc::new(Mutex::new(event_log));
+        Self { requests, leases, nodes, event, effect_records, states: Arc::default(), event_log }
     }
 
     /// Applies items in order. A refused item does not affect others.
@@ -151,11 +178,17 @@ impl Uploads {
             self.record(&batch, item.seq, refusal);
         }
         let mut states = self.states();
-        let IngestState { taken, pending_refusals } = states.entry(batch.node).or_default();
+        let IngestState { taken, pending_refusals, events_dropped } = states.entry(batch.node).or_default();
         let pending =
             pending_refusals.extract_if(.., |(lane, _)| *lane == batch.lane).map(|(_, refused)| refused);
         let refused = pending.filter(|refused| refused.seq > batch.confirmed).collect();
-        Ok(UploadOutcome { taken: taken.clone(), refused, events_dropped: 0 })
+        let events_dropped = std::mem::take(events_dropped);
+        Ok(UploadOutcome { taken: taken.clone(), refused, events_dropped })
+    }
+
+    /// Forgets Events that were not written for so long.
+    pub(super) fn expire_events(&self, ttl: Duration) {
+        self.event_log().expire(ttl);
     }
 
     /// Drops the ingest state of a disconnected node.
@@ -189,12 +222,11 @@ impl Uploads {
                 let change = NodeChange { node: node.clone(), report, conditions: Vec::new() };
                 Ok(self.nodes.report(&change).await?)
             }
-            Effect::Status { resource, namespace, name, uid, placed, status } => {
-                let placed = *placed;
-                self.apply_status(node, &StatusItem { resource, namespace, name, uid, placed, status }).await
+            Effect::Status { resource, namespace, name, uid, status } => {
+                self.apply_status(node, &StatusItem { resource, namespace, name, uid, status }).await
             }
-            Effect::InEffect { effect, epoch, placed } => {
-                self.apply_in_effect(node, *epoch, effect, *placed).await
+            Effect::InEffect { effect, epoch, known } => {
+                self.apply_in_effect(node, *epoch, effect, *known).await
             }
             Effect::Event(event) => self.apply_event(node, event).await,
         }
@@ -204,12 +236,6 @@ impl Uploads {
     async fn apply_status(&self, node: &NodeName, item: &StatusItem<'_>) -> Result<(), NotApplied> {
         let key = item.key();
         let mut object = self.find_target(item).await?;
-        if !item.placed {
-            return Err(NotApplied::Refused(
-                RefusedReason::NotPlaced,
-                format!("{key} is not placed on this node"),
-            ));
-        }
         let status = match item.status {
             Value::Null => None,
             status @ Value::Object(_) => Some(status),
@@ -249,15 +275,9 @@ impl Uploads {
 
     /// Returns the current object that a status refers to.
     async fn find_target(&self, item: &StatusItem<'_>) -> Result<Object, NotApplied> {
-        let key = item.key();
-        let Some(object) = self.requests.get(item.resource, item.namespace, item.name).await? else {
-            return Err(NotApplied::Refused(RefusedReason::Gone, format!("{key} not found")));
-        };
-        if object.uid() == item.uid {
-            return Ok(object);
-        }
-        let why = format!("{key} has the UID {}, not {}", object.uid(), item.uid);
-        Err(NotApplied::Refused(RefusedReason::Recreated, why))
+        let found = self.requests.get(item.resource, item.namespace, item.name).await?;
+        let found = found.filter(|object| object.uid() == item.uid);
+        found.ok_or_else(|| NotApplied::not_placed(&item.key()))
     }
 
     /// Creates an Event, or replaces the one that this node created under the name. If another
@@ -270,22 +290,29 @@ impl Uploads {
         let mut annotations = event.annotations();
         annotations.insert(EVENT_NODE_ANNOTATION.to_owned(), node.to_string());
         event.set_metadata("annotations", json!(annotations));
-        let put = self.put_event(node, event.clone()).await;
-        if !matches!(put, Err(NotApplied::Refused(RefusedReason::Invalid, _)))
-            || !is_about_cluster_object(&event)
+        event_to_core(&mut event);
+        let tokens = event_tokens(event.to_json().len());
+        let put = self.put_event(node, event.clone(), tokens).await;
+        if matches!(put, Err(NotApplied::Refused(RefusedReason::Invalid, _))) && make_legacy(&mut event, node)
         {
-            return put;
+            return self.put_event(node, event, tokens).await;
         }
-        event.set_metadata("namespace", CLUSTER_EVENTS_NAMESPACE);
-        self.put_event(node, event).await
+        put
     }
 
-    async fn put_event(&self, node: &NodeName, mut event: Object) -> Result<(), NotApplied> {
+    async fn put_event(&self, node: &NodeName, mut event: Object, tokens: u32) -> Result<(), NotApplied> {
         let key = self.event.key(event.namespace(), event.name());
-        for name in event_names(&key.name, node) {
+        let names = event_names(&key.name, node);
+        if !names.iter().any(|name| self.event_log().has(node, &key.namespace, name)) {
+            self.make_room(node, tokens).await?;
+        }
+        for name in names {
             event.set_metadata("name", name.as_str());
             match self.requests.create(&self.event, &event).await {
-                Ok(_) => return Ok(()),
+                Ok(created) => {
+                    self.event_log().written(node, &created, tokens);
+                    return Ok(());
+                }
                 Err(Failure::Conflict(_)) => {}
                 // The namespace does not exist, and nodes create none.
                 Err(Failure::NotFound(_)) => {
@@ -301,10 +328,39 @@ impl Uploads {
                 }));
             };
             if old.annotations().get(EVENT_NODE_ANNOTATION).is_some_and(|made_by| *node == **made_by) {
-                return self.replace_event(node, &old, event).await;
+                self.replace_event(node, &old, event).await?;
+                self.event_log().written(node, &old, tokens);
+                return Ok(());
             }
         }
         Err(NotApplied::Refused(RefusedReason::Other, format!("create {key}: all possible names are taken")))
+    }
+
+    /// Deletes the oldest Events of a node until there is room for another one. If one cannot be
+    /// deleted, no other is created.
+    async fn make_room(&self, node: &NodeName, tokens: u32) -> Result<(), NotApplied> {
+        while let Some(oldest) = self.oldest_event(node, tokens) {
+            let key = (&*oldest.namespace, &*oldest.name);
+            let same = Precondition { uid: Some(&oldest.uid), version: None };
+            match self.requests.delete(&self.event, key, same).await {
+                Ok(true) => self.count_dropped(node),
+                // Another writer has deleted it, and may have used its name again.
+                Ok(false) | Err(Failure::Conflict(_)) => {}
+                Err(failure) => {
+                    self.event_log().put_back(node, oldest);
+                    return Err(failure.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn oldest_event(&self, node: &NodeName, tokens: u32) -> Option<LoggedEvent> {
+        self.event_log().take_oldest(node, tokens)
+    }
+
+    fn count_dropped(&self, node: &NodeName) {
+        self.states().entry(node.clone()).or_default().events_dropped += 1;
     }
 
     async fn replace_event(
@@ -341,6 +397,10 @@ impl Uploads {
     fn states(&self) -> MutexGuard<'_, HashMap<NodeName, IngestState>> {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn event_log(&self) -> MutexGuard<'_, EventLog> {
+        self.event_log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl StatusItem<'_> {
@@ -349,11 +409,34 @@ impl StatusItem<'_> {
     }
 }
 
-/// Returns whether an Event about a cluster-scoped object is in the namespace that newer servers
-/// require. Older ones, such as 1.20, require [`CLUSTER_EVENTS_NAMESPACE`].
-fn is_about_cluster_object(event: &Object) -> bool {
-    let regarding = event.fields().get("regarding").and_then(|regarding| regarding.get("namespace"));
-    event.namespace() == "default" && regarding.and_then(Value::as_str).is_none_or(str::is_empty)
+/// Converts an Event about a cluster-scoped object, in the form of the core group, to the form without
+/// `eventTime`. Older servers, such as 1.20, refuse one with it outside of `kube-system`, where nodes
+/// create none. Returns whether the Event is such a one.
+fn make_legacy(event: &mut Object, node: &NodeName) -> bool {
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
+    let fields = event.fields();
+    let regarding = fields.get("involvedObject");
+    let is_namespaced = !text(regarding.and_then(|regarding| regarding.get("namespace"))).is_empty();
+    let Ok(first) = text(fields.get("eventTime")).parse::<Timestamp>() else { return false };
+    if is_namespaced {
+        return false;
+    }
+    let series = fields.get("series");
+    let last = text(series.and_then(|series| series.get("lastObservedTime"))).parse().unwrap_or(first);
+    let count = series.and_then(|series| series.get("count")).cloned().unwrap_or_else(|| json!(1));
+    let component = text(fields.get("reportingComponent"));
+    let fields = event.fields_mut();
+    for field in ["eventTime", "series"] {
+        fields.remove(field);
+    }
+    let legacy = [
+        ("firstTimestamp", json!(rfc3339(first))),
+        ("lastTimestamp", json!(rfc3339(last))),
+        ("count", count),
+        ("source", json!({"component": component, "host": node.as_str()})),
+    ];
+    fields.extend(legacy.map(|(field, value)| (field.to_owned(), value)));
+    true
 }
 
 /// Returns whether `value` contains all fields of `desired`; servers add defaults.

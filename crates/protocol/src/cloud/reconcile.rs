@@ -86,14 +86,27 @@ impl CloudMachine {
         }
         if !self.view.permits(uid, &self.ledger, desired) {
             self.deliveries.suspend(uid);
-            if let Some(token) = self.view.request() {
-                self.output.effect(CloudEffect::CatchUp { token });
-            }
+            self.request_catch_up();
             return self.queue.remove(uid);
         }
         if let Some(object) = self.object(uid, desired) {
             let lane = self.lane(uid, action, desired);
             self.queue.insert(uid, &object, action, lane);
+        }
+    }
+
+    /// Returns whether an object that is not desired is known not to be placed on the node. If not,
+    /// another replica may have sent it, and this one may not have received it yet.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.view.is_current()
+    }
+
+    /// Lets this replica catch up, for an answer that depends on [`CloudMachine::is_current`]; the
+    /// session has to be live. Does nothing if it is current or catches up already.
+    pub fn request_catch_up(&mut self) {
+        if let Some(token) = self.view.request() {
+            self.output.effect(CloudEffect::CatchUp { token });
         }
     }
 

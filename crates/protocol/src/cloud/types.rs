@@ -179,7 +179,9 @@ pub enum CloudEffect {
     /// Renew the Lease of the node, sent within the current session.
     Renew(Lease),
     /// Apply items of the node's outbox by the rule of [`crate::upload::IngestCursor`]; answer with
-    /// [`super::CloudMachine::taken`]. One upload at a time.
+    /// [`super::CloudMachine::taken`]. One upload at a time. Refuse an item because its object is
+    /// not placed on the node only while [`super::CloudMachine::is_current`]; otherwise answer
+    /// `None` and [request a catch-up](super::CloudMachine::request_catch_up).
     Ingest {
         /// The token that the answer repeats.
         token: u64,

@@ -93,6 +93,12 @@ impl View {
         self.0.as_ref().map_or(State::Current, |shared| shared.state)
     }
 
+    /// Returns whether the lent desired state is at least as new as anything that another replica
+    /// has sent to the node.
+    pub(super) fn is_current(&self) -> bool {
+        self.state() == State::Current
+    }
+
     /// Returns whether this replica has to catch up first.
     pub(super) fn is_awaited(&self) -> bool {
         matches!(self.state(), State::Requested(_))
@@ -133,7 +139,7 @@ impl View {
         };
         #[cfg(any(test, feature = "simulation"))]
         let is_unread = is_unread && !planted(Fault::UnreadIsKnown);
-        if self.state() == State::Current && !is_unread {
+        if self.is_current() && !is_unread {
             return true;
         }
         #[cfg(any(test, feature = "simulation"))]

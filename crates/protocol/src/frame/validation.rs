@@ -27,6 +27,8 @@ impl Up {
             Self::Upload(upload) => {
                 check_text(&upload.session)?;
                 check_text(&upload.outbox)?;
+                // `Content::parse` validates the content of each item: an invalid one is refused by
+                // its number, so that it does not block its lane.
                 Ok(budget.take_items(upload.items.len())?)
             }
         }

@@ -22,6 +22,7 @@ use edgesync_placement::{KindMatch, Summary, Unread};
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::message::Body;
+use edgesync_protocol::upload::{IngestCursor, Refused};
 use edgesync_schema::Schema;
 use edgesync_transport::link::handle::Shared;
 use edgesync_transport::link::{Cause, Topic};
@@ -36,17 +37,19 @@ const EVENTS: usize = 1024;
 
 /// Objects and records in memory, with or without other replicas.
 #[derive(Clone, Default)]
-struct Store<const SHARED: bool>(Arc<Mutex<State>>);
+pub(super) struct Store<const SHARED: bool>(pub(super) Arc<Mutex<State>>);
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     changes: Option<ChangeStream>,
     objects: HashMap<Uid, Object>,
     records: HashMap<NodeName, HashMap<Uid, Record>>,
+    /// Uploads ingested so far.
+    pub(super) ingested: Vec<UploadBatch>,
 }
 
 /// The change stream, and the number of catch-up questions asked.
-struct ChangeStream(mpsc::UnboundedReceiver<Change>, Arc<AtomicU64>);
+pub(super) struct ChangeStream(mpsc::UnboundedReceiver<Change>, Arc<AtomicU64>);
 
 impl Changes for ChangeStream {
     async fn next(&mut self) -> Change {
@@ -160,8 +163,17 @@ impl<const SHARED: bool> NodeStore for Store<SHARED> {
         Ok(true)
     }
 
-    async fn ingest(&self, _: UploadBatch) -> Result<UploadOutcome> {
-        unreachable!("the nodes have nothing in their outboxes")
+    async fn ingest(&self, batch: UploadBatch) -> Result<UploadOutcome> {
+        let (mut taken, mut refused) = (IngestCursor::default(), Vec::new());
+        taken.begin(&batch.outbox, batch.lane, batch.confirmed);
+        for item in &batch.items {
+            taken.accept(batch.lane, item.seq);
+            if let Err((reason, message)) = &item.effect {
+                refused.push(Refused { seq: item.seq, reason: *reason, message: message.clone() });
+            }
+        }
+        self.0.lock().unwrap().ingested.push(batch);
+        Ok(UploadOutcome { taken, refused, events_dropped: 0 })
     }
 
     async fn expire_events(&self, _: Duration, _: usize) -> Result<u64> {
@@ -204,19 +216,19 @@ impl<const SHARED: bool> Replication for Store<SHARED> {
 }
 
 /// The fleet, and its nodes behind a broker.
-struct World<const SHARED: bool> {
-    fleet: Fleet<Store<SHARED>>,
-    store: Store<SHARED>,
+pub(super) struct World<const SHARED: bool> {
+    pub(super) fleet: Fleet<Store<SHARED>>,
+    pub(super) store: Store<SHARED>,
     changes: mpsc::UnboundedSender<Change>,
     /// Numbers of the last catch-up question asked and answered.
-    asked: Arc<AtomicU64>,
+    pub(super) asked: Arc<AtomicU64>,
     answered: u64,
     version: u64,
     devices: BTreeMap<String, Device>,
-    broker: Arc<Shared>,
+    pub(super) broker: Arc<Shared>,
     /// Messages in flight from the broker to the cloud.
     up: VecDeque<FleetEvent>,
-    events: (edgesync_broker::TestEvents, FleetEvents),
+    pub(super) events: (edgesync_broker::TestEvents, FleetEvents),
     /// Longest turn since the last wait began, in units.
     longest: u64,
     /// The same in time, for information only.
@@ -226,6 +238,11 @@ struct World<const SHARED: bool> {
 
 impl<const SHARED: bool> World<SHARED> {
     async fn start() -> Self {
+        Self::with(NODES).await
+    }
+
+    /// Starts a fleet of so many devices, which are not connected.
+    pub(super) async fn with(nodes: usize) -> Self {
         let text = "[[placement]]\nnodes = { names = [\"*\"] }\nobjects = { kinds = [\"ConfigMap\"] }\n";
         let config: Config = edgesync_config::parse(Path::new("test.toml"), text, []).unwrap().config;
         let directory = tempfile::tempdir().unwrap();
@@ -240,7 +257,7 @@ impl<const SHARED: bool> World<SHARED> {
         changes.send(Change::Complete).unwrap();
         let fleet = Fleet::start(&config, store.clone(), downlink, enrollment).await.unwrap();
         let name = |n| format!("node-{n:05}");
-        let devices = (0..NODES).map(|n| (name(n), Device::new(&name(n)))).collect();
+        let devices = (0..nodes).map(|n| (name(n), Device::new(&name(n)))).collect();
         tokio::time::pause();
         Self {
             fleet,
@@ -265,7 +282,7 @@ impl<const SHARED: bool> World<SHARED> {
     }
 
     /// Writes an object, and sends the change to the fleet.
-    fn put(&mut self, name: &str) {
+    pub(super) fn put(&mut self, name: &str) {
         self.version += 1;
         let mut object = object(name, 10);
         object.set_metadata("uid", name);
@@ -303,7 +320,7 @@ impl<const SHARED: bool> World<SHARED> {
     }
 
     /// Answers a pending catch-up question.
-    fn answer(&mut self) {
+    pub(super) fn answer(&mut self) {
         let question = self.asked.load(Ordering::Relaxed);
         if question > self.answered {
             self.answered = question;

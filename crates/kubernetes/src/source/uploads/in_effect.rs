@@ -30,15 +30,22 @@ pub(in crate::source) struct EffectRecords {
 }
 
 impl Uploads {
-    /// Labels the ObjectSync of an object with what is in effect. Does nothing unless every object
-    /// has an ObjectSync.
+    /// Labels the ObjectSync of an object with what is in effect, if the object is `known` to be
+    /// placed on the node or held by it; nothing is read for another one. Does nothing unless every
+    /// object has an ObjectSync.
     pub(super) async fn apply_in_effect(
         &self,
         node: &NodeName,
         epoch: Epoch,
         effect: &EffectContent,
-        placed: bool,
+        known: bool,
     ) -> Result<(), NotApplied> {
+        match effect.state {
+            _ if known => {}
+            // Its labels are deleted with its record.
+            EffectState::Gone => return Ok(()),
+            _ => return Err(NotApplied::not_placed(&effect.object.key())),
+        }
         let Some(EffectRecords { records, syncs }) = &self.effect_records else { return Ok(()) };
         let (namespace, is_gone) = (&*effect.object.namespace, effect.state == EffectState::Gone);
         let name =
@@ -48,10 +55,6 @@ impl Uploads {
             let Some(mut record) = self.requests.get(resource, namespace, &name).await? else {
                 if is_gone {
                     return Ok(());
-                }
-                if !placed {
-                    let why = format!("{} is not placed on this node", effect.object.key());
-                    return Err(NotApplied::Refused(RefusedReason::NotPlaced, why));
                 }
                 if !self.create_record(node, effect).await? {
                     return Ok(());
@@ -98,7 +101,11 @@ impl Uploads {
             Ok(known) => syncs.record_write(node, &effect.uid, known),
             // Another writer created it first.
             Err(Unwritten::Changed) => {}
-            Err(Unwritten::Refused(why)) => return Err(NotApplied::Refused(RefusedReason::Other, why)),
+            // The answer does not depend on the namespace, which only the node may have named.
+            Err(Unwritten::Refused(why)) => {
+                tracing::debug!(node = node.as_str(), uid = &*effect.uid, why, "ObjectSync not created");
+                return Ok(false);
+            }
             Err(Unwritten::Failed(failure)) => return Err(failure.into()),
         }
         Ok(true)

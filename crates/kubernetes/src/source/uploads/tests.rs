@@ -34,7 +34,6 @@ fn status_of(object: &Object, status: Value) -> Effect {
         namespace: object.namespace().into(),
         name: object.name().into(),
         uid: object.uid().into(),
-        placed: true,
         status,
     }
 }
@@ -80,36 +79,30 @@ async fn a_status_is_written_only_to_the_object_with_its_uid() {
     recreated.set_metadata("uid", "another");
     let mut gone = one.clone();
     gone.set_metadata("name", "gone");
-    let elsewhere = match status_of(&one, json!({})) {
-        Effect::Status { resource, namespace, name, uid, status, .. } => {
-            Effect::Status { resource, namespace, name, uid, placed: false, status }
-        }
-        other => other,
-    };
     let items = vec![
         (1, status_of(&one, json!({"replicas": 3}))),
         (2, status_of(&recreated, json!({"replicas": 4}))),
         (3, status_of(&gone, json!({"replicas": 5}))),
-        (4, elsewhere),
-        (5, status_of(&one, json!({"replicas": "many"}))),
-        (6, status_of(&one, json!([]))),
+        (4, status_of(&one, json!({"replicas": "many"}))),
+        (5, status_of(&one, json!([]))),
     ];
     let outcome = uploads.ingest(batch(Lane::Status, 0, items)).await.unwrap();
     let expected = [
-        (2, RefusedReason::Recreated),
-        (3, RefusedReason::Gone),
-        (4, RefusedReason::NotPlaced),
+        (2, RefusedReason::NotPlaced),
+        (3, RefusedReason::NotPlaced),
+        (4, RefusedReason::Invalid),
         (5, RefusedReason::Invalid),
-        (6, RefusedReason::Invalid),
     ];
-    assert_eq!((reasons(&outcome), outcome.taken.last.status), (expected.to_vec(), 6));
+    assert_eq!((reasons(&outcome), outcome.taken.last.status), (expected.to_vec(), 5));
+    let words = ["two", "gone"].map(|name| format!("Deployment 'default/{name}' is not placed on this node"));
+    assert_eq!([&outcome.refused[0].message, &outcome.refused[1].message], words.each_ref());
     let get = async |name| rig.get("apps/v1", "Deployment", "default", name).await.unwrap();
     let after = get("one").await;
     assert_eq!((at(&after, "/status"), at(&after, "/spec")), (&json!({"replicas": 3}), at(&one, "/spec")));
     assert_eq!(at(&get("two").await, "/status/replicas"), &Value::Null);
 
     let again = vec![(7, status_of(&one, json!({"replicas": 3}))), (8, status_of(&one, Value::Null))];
-    uploads.ingest(batch(Lane::Status, 6, again)).await.unwrap();
+    uploads.ingest(batch(Lane::Status, 5, again)).await.unwrap();
     let none = get("one").await;
     assert_eq!(at(&none, "/status/replicas"), &Value::Null);
     let again = vec![(9, status_of(&one, Value::Null)), (10, status_of(&one, json!({})))];
@@ -159,6 +152,90 @@ async fn an_event_is_created_once_and_never_replaces_a_foreign_one() {
     assert_eq!(at(&events(&rig, "mine").await.unwrap(), "/series/count"), &json!(3));
 }
 
+/// Most recorders of client-go write Events of this form, and count repeats in place.
+#[tokio::test]
+async fn an_event_of_the_core_group_is_created_and_updated() {
+    let rig = Rig::start().await;
+    let uploads = rig.replica("a").uploads;
+    let core = |count: u64, last: &str| {
+        let event = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"name": "core", "namespace": "default"}, "reason": "BackOff", "type": "Warning",
+            "note": "back-off", "regarding": {"kind": "ConfigMap", "namespace": "default", "name": "m"},
+            "deprecatedSource": {"component": "doors", "host": "edge-1"}, "deprecatedCount": count,
+            "deprecatedFirstTimestamp": "2026-11-22T00:00:00Z", "deprecatedLastTimestamp": last,
+        });
+        Effect::Event(Box::new(object_of(event)))
+    };
+    let items = vec![(1, core(1, "2026-11-22T00:00:00Z")), (2, core(7, "2026-11-22T00:01:00Z"))];
+    let outcome = uploads.ingest(batch(Lane::Bulk, 0, items)).await.unwrap();
+    assert_eq!(reasons(&outcome), []);
+    let stored = rig.get("v1", "Event", "default", "core").await.unwrap();
+    assert_eq!((at(&stored, "/count"), at(&stored, "/message")), (&json!(7), &json!("back-off")));
+    assert_eq!(at(&stored, "/source"), &json!({"component": "doors", "host": "edge-1"}));
+}
+
+/// The attack: a device fills etcd with Events.
+#[tokio::test]
+async fn a_node_has_only_so_many_events_and_the_oldest_make_room() {
+    let rig = Rig::start().await;
+    let uploads = rig.replica("a").uploads;
+    let names = async || {
+        let mut found = Vec::new();
+        for number in 1..=40 {
+            found.extend(events(&rig, &format!("e{number}")).await.map(|_| number));
+        }
+        found
+    };
+    let Effect::Event(other) = event("e40", 1) else { panic!() };
+    rig.create(Value::Object(other.into_fields())).await;
+    let all = (1..=25).map(|number| (number, event(&format!("e{number}"), 1))).collect();
+    let outcome = uploads.ingest(batch(Lane::Events, 0, all)).await.unwrap();
+    assert_eq!((reasons(&outcome), outcome.events_dropped), (vec![], 15));
+    assert_eq!(names().await, [16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 40]);
+
+    // A continued Event needs no room, and is the most recent one; a long one counts more than once.
+    let Effect::Event(mut long) = event("e26", 1) else { panic!() };
+    long.set_metadata("annotations", json!({"long": "x".repeat(9 << 10)}));
+    let items = vec![(26, event("e16", 2)), (27, Effect::Event(long))];
+    // The log outlives the connection.
+    uploads.forget(&node_name("edge-1"));
+    let outcome = uploads.ingest(batch(Lane::Events, 25, items)).await.unwrap();
+    assert_eq!((reasons(&outcome), outcome.events_dropped), (vec![], 5));
+    assert_eq!(names().await, [16, 22, 23, 24, 25, 26, 40]);
+}
+
+#[test]
+fn an_event_about_a_cluster_scoped_object_has_a_legacy_form() {
+    let of = |regarding: Value| {
+        let event = json!({
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "default"},
+            "eventTime": "2026-11-22T00:00:00.500000Z", "reportingComponent": "edgesync.io/agent",
+            "reportingInstance": "edge-1", "action": "A", "reason": "R", "type": "Normal", "message": "m",
+            "series": {"count": 3, "lastObservedTime": "2026-11-22T00:00:09.000000Z"},
+            "involvedObject": regarding,
+        });
+        object_of(event)
+    };
+    let mut event = of(json!({"kind": "Node", "name": "edge-1"}));
+    assert!(make_legacy(&mut event, &node_name("edge-1")));
+    for (field, value) in [
+        ("firstTimestamp", json!("2026-11-22T00:00:00Z")),
+        ("lastTimestamp", json!("2026-11-22T00:00:09Z")),
+        ("count", json!(3)),
+        ("source", json!({"component": "edgesync.io/agent", "host": "edge-1"})),
+        ("message", json!("m")),
+    ] {
+        assert_eq!(event.fields().get(field), Some(&value), "{field}");
+    }
+    assert!(!event.fields().contains_key("eventTime") && !event.fields().contains_key("series"));
+    assert!(!make_legacy(&mut event, &node_name("edge-1")), "it has that form already");
+    let mut namespaced = of(json!({"kind": "Pod", "namespace": "default", "name": "p"}));
+    let before = namespaced.clone();
+    assert!(!make_legacy(&mut namespaced, &node_name("edge-1")));
+    assert_eq!(namespaced, before);
+}
+
 #[tokio::test]
 async fn numbers_start_after_those_the_node_calls_confirmed() {
     let rig = Rig::start().await;
@@ -206,7 +283,8 @@ async fn a_fenced_replica_changes_nothing_and_loses_nothing() {
     // The node moves back and sends the unconfirmed items again.
     a.leases.claim(&node_name("edge-1")).await.unwrap();
     let outcome = a.uploads.ingest(batch(Lane::Status, 1, old())).await.unwrap();
-    assert_eq!(reasons(&outcome), [(2, RefusedReason::Gone)], "the refusal of the failed batch is returned");
+    let expected = [(2, RefusedReason::NotPlaced)];
+    assert_eq!(reasons(&outcome), expected, "the refusal of the failed batch is returned");
     assert_eq!(outcome.taken.last.status, 3);
 }
 

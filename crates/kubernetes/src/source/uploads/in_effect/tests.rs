@@ -4,7 +4,7 @@ use crate::node_name;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::source::testing::{RECORDS, Replica, Rig, at, renewal};
+use crate::source::testing::{MAX_EVENTS, RECORDS, Replica, Rig, at, renewal};
 pub(super) use edgesync_fleet::source::{Effect, UploadBatch, UploadEffect};
 use edgesync_object::ObjectRef;
 use edgesync_object::objectsync::{EFFECT_STATE_LABEL, IN_EFFECT_LABEL};
@@ -29,9 +29,9 @@ fn effect(version: Option<u64>, wanted: u64, state: EffectState) -> EffectConten
 }
 
 fn batch(confirmed: u64, items: &[(u64, bool, EffectContent)]) -> UploadBatch {
-    let items = items.iter().map(|(seq, placed, effect)| {
+    let items = items.iter().map(|(seq, known, effect)| {
         let (effect, epoch) = (Box::new(effect.clone()), Epoch(7));
-        UploadEffect { seq: *seq, effect: Ok(Effect::InEffect { effect, epoch, placed: *placed }) }
+        UploadEffect { seq: *seq, effect: Ok(Effect::InEffect { effect, epoch, known: *known }) }
     });
     let (node, outbox) = (node_name("edge-1"), "o".to_owned());
     UploadBatch { node, outbox, lane: Lane::Status, confirmed, items: items.collect() }
@@ -94,13 +94,13 @@ async fn effect_labels_survive_a_change_of_the_held_version() {
     b.leases.claim(&node_name("edge-1")).await.unwrap();
     take(&b, batch(1, &[(2, true, bad)])).await;
     assert_eq!(record(&rig).await, before, "what is there is not written again");
-    take(&b, batch(2, &[(3, false, effect(None, 42, EffectState::Gone))])).await;
+    take(&b, batch(2, &[(3, true, effect(None, 42, EffectState::Gone))])).await;
     assert_eq!(shown(&rig).await, [Value::Null, Value::Null, json!("42")]);
     assert_eq!(record(&rig).await.unwrap().labels()["edgesync.io/node"], "edge-1");
 }
 
 #[tokio::test]
-async fn a_missing_record_is_created_for_placed_objects_only() {
+async fn a_missing_record_is_created_for_known_objects_only() {
     let (rig, a) = start().await;
     let good = effect(Some(41), 41, EffectState::InEffect);
     assert_eq!(take(&a, batch(0, &[(1, false, good.clone())])).await, [RefusedReason::NotPlaced]);
@@ -146,10 +146,11 @@ async fn a_fenced_replica_labels_no_record_and_foreign_records_stay() {
 #[tokio::test]
 async fn effect_reports_are_accepted_without_object_syncs() {
     let (rig, a) = start().await;
-    let uploads = Uploads::new(rig.requests(), a.leases.clone(), a.nodes.clone(), None);
-    let outcome =
-        uploads.ingest(batch(0, &[(1, true, effect(Some(41), 41, EffectState::InEffect))])).await.unwrap();
-    assert_eq!((outcome.taken.last.status, outcome.refused), (1, Vec::new()));
+    let uploads = Uploads::new(rig.requests(), a.leases.clone(), a.nodes.clone(), None, MAX_EVENTS);
+    let good = effect(Some(41), 41, EffectState::InEffect);
+    let outcome = uploads.ingest(batch(0, &[(1, true, good.clone()), (2, false, good)])).await.unwrap();
+    let reasons: Vec<_> = outcome.refused.iter().map(|refused| (refused.seq, refused.reason)).collect();
+    assert_eq!((outcome.taken.last.status, reasons), (2, vec![(2, RefusedReason::NotPlaced)]));
     assert_eq!(record(&rig).await, None);
 }
 
@@ -174,7 +175,7 @@ async fn labels_of_a_lost_database_are_removed_with_the_new_epoch() {
     let said = Effect::InEffect {
         effect: Box::new(effect(Some(41), 41, EffectState::InEffect)),
         epoch: Epoch(8),
-        placed: true,
+        known: true,
     };
     take(&b, UploadBatch { items: vec![UploadEffect { seq: 1, effect: Ok(said) }], ..again }).await;
     b.syncs.change(&node_name("edge-1"), held(42), Vec::new());
