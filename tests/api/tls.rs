@@ -190,7 +190,7 @@ async fn bad_certificates_fail_the_handshake() {
 #[tokio::test]
 async fn client_without_an_optional_certificate_is_unauthorized() {
     let authority = Authority::new();
-    let rule = tls::ClientRule { required: false, ..authority.rule(Vec::new()) };
+    let rule = tls::ClientRule { required: false, ..authority.rule(&[]) };
     let tls = tls::Server::new(&authority.server_identity(), &rule, tls::Clock::system([])).unwrap();
     let site = Site::start(tls).await;
     let error = site.get(authority.anonymous(), "/api/v1/nodes").await.unwrap_err();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use edgesync_enrollment::membership::MembershipStore;
-use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentService};
+use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentRole, EnrollmentService};
 use edgesync_kubernetes::cluster::Cluster;
 use edgesync_object::{Labels, Status};
 use edgesync_transport::tls::{Certificate, Key};
@@ -69,6 +69,7 @@ impl Setup {
             lifetime: HOUR,
             grace: HOUR,
             external: false,
+            role: EnrollmentRole::Whole,
         };
         EnrollmentService::open(
             options,

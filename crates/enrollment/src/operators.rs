@@ -126,7 +126,7 @@ impl EnrollmentService {
         let what = path.display().to_string();
         let found = files::read_secret(path)?;
         let found = found.and_then(|bytes| Kubeconfig::read(&what, std::str::from_utf8(&bytes).ok()?).ok());
-        let authority = vec![self.shared.authority.certificate().clone()];
+        let authority = vec![self.shared.ca.clone()];
         let is_good = |kept: &Kubeconfig| {
             let certificate = kept.identity.certificate();
             let role = self.shared.operators.find(certificate.serial()).map(|caller| caller.role);

@@ -14,6 +14,7 @@ use edgesync_config::units::{
     self, GIB, KIB, MIB, hours, minutes, ordered, seconds, show_duration, show_size,
 };
 use edgesync_config::{BrokerUrl, Link, Log, Review, Settings};
+use edgesync_enrollment::ca_namespace;
 use edgesync_object::name;
 
 pub use kubernetes::{Kubernetes, ObjectSyncs};
@@ -311,11 +312,16 @@ fn check_host(text: &str) -> Result<(), String> {
 }
 
 impl Config {
-    /// Returns the namespace in which edgesync keeps its CA, keys and members, if the store is a
-    /// cluster. Its objects are never placed. The embedded store keeps them outside of its objects.
+    /// Returns the namespaces in which edgesync keeps its members and its keys, if the store is a
+    /// cluster. Their objects are never placed. The embedded store keeps them outside of its
+    /// objects.
     #[must_use]
-    pub(crate) fn reserved_namespace(&self) -> Option<Arc<str>> {
-        (self.store.r#type == StoreType::Kubernetes).then(|| self.kubernetes.namespace.as_str().into())
+    pub fn reserved_namespaces(&self) -> Vec<Arc<str>> {
+        let own = &self.kubernetes.namespace;
+        match self.store.r#type {
+            StoreType::Sqlite => Vec::new(),
+            StoreType::Kubernetes => vec![own.as_str().into(), ca_namespace(own).into()],
+        }
     }
 }
 

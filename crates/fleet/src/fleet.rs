@@ -126,7 +126,7 @@ impl<S: Source> Fleet<S> {
         let mut fleet = Self {
             reconciler: Reconciler::new(
                 Nodes::new(lifecycle, known.nodes),
-                Placement::new(config.placement.rules.clone()).with_reserved(config.reserved_namespace()),
+                Placement::new(config.placement.rules.clone()).with_reserved(config.reserved_namespaces()),
                 Timeline::new(source.incarnation(), source.issued()),
                 Settings::new(config),
                 is_shared,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use edgesync_config::section;
 use edgesync_config::units;
+use edgesync_enrollment::ca_namespace;
 use edgesync_object::name;
 use edgesync_placement::rules::{GlobError, KindError};
 use edgesync_placement::{Glob, KindMatch};
@@ -14,7 +15,8 @@ section! {
     pub struct Kubernetes in "kubernetes";
     /// Kubeconfig; `None` for the service account of the Pod, else that of the user.
     kubeconfig: Option<PathBuf> = None, fixed units::optional_path(kubeconfig);
-    /// Namespace of the replicas' own objects.
+    /// Namespace of the replicas' own objects. Their keys are in a namespace of the same name with
+    /// the ending `-ca`.
     namespace: String = "edgesync".to_owned(), fixed units::text(namespace, NAMESPACE, namespace_name, String::clone);
     /// File of the cache of desired objects; never empty after loading.
     cache: PathBuf = PathBuf::new(), fixed units::path_or_derived(cache);
@@ -57,8 +59,12 @@ fn config_maps() -> KindMatch {
 }
 
 fn namespace_name(text: &str) -> Result<String, String> {
-    let checked = name::check_label(text).map(|()| text.to_owned());
-    checked.map_err(|problem| format!("must be {NAMESPACE}: {text:?} {problem}"))
+    let refused = |problem: String| format!("must be {NAMESPACE}: {text:?} {problem}");
+    name::check_label(text).map_err(refused)?;
+    // That of the keys is longer.
+    name::check_label(&ca_namespace(text))
+        .map_err(|_| refused("must have at most 60 characters".to_owned()))?;
+    Ok(text.to_owned())
 }
 
 fn kind(text: &str) -> Result<KindMatch, String> {
