@@ -447,7 +447,7 @@ async fn forgotten_node_is_forgotten_by_all_replicas() {
     let client = replicas[0].client();
     client.post::<Value>("/edgesync/v1/nodes/edge-1/forget", &Value::Null).await.unwrap();
     replicas[1].process.logged("removed from the fleet", 0).await;
-    let members = setup.list("configmaps");
+    let members = setup.list("secrets");
     let members = members.iter().filter(|map| !map["metadata"]["labels"]["edgesync.io/pairing"].is_null());
     let named: Vec<_> = members.filter(|map| map.to_string().contains("edge-1")).collect();
     assert!(named.is_empty(), "{named:?}");

@@ -33,6 +33,12 @@ pub struct CloudArgs {
 pub enum CloudCommand {
     /// Run the cloud side
     Run(ConfigArgs),
+    /// Run the signer of a fleet in a Kubernetes cluster
+    ///
+    /// The signer has the keys of CA and tokens, and serves joining and renewal. Replicas
+    /// ('edgesync-cloud run' with pairing.signer) relay devices to it and have no right to the
+    /// keys. On its socket it answers the commands for tokens and operators.
+    Signer(ConfigArgs),
     /// Validate a configuration and print the effective values
     ///
     /// Each value is printed with its source: the file, an environment variable, or the default.

@@ -92,6 +92,9 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::Run(config) => {
             program::serve::<Config>(&config.path, Threads::Two, crate::service::run)
         }
+        CloudCommand::Signer(config) => {
+            program::serve::<Config>(&config.path, Threads::Two, crate::service::run_signer)
+        }
     }
 }
 
