@@ -27,8 +27,8 @@ struct Registry {
 }
 
 impl Operators for Registry {
-    fn find(&self, serial: &str) -> Option<Caller> {
-        self.callers.lock().unwrap().get(serial).cloned()
+    fn find(&self, certificate: &tls::Certificate) -> Option<Caller> {
+        self.callers.lock().unwrap().get(certificate.serial()).cloned()
     }
 
     fn revoked(&self) -> watch::Receiver<()> {

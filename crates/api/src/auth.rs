@@ -19,6 +19,7 @@ use super::kind::Kind;
 use super::request::Verb;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Scope, Status};
+use edgesync_transport::tls::Certificate;
 
 /// Maximum length of an accepted `Authorization` header, in bytes.
 const MAX_HEADER: usize = 1024;
@@ -70,8 +71,8 @@ pub enum Peer {
     Tls(SocketAddr),
     /// TLS with a verified client certificate.
     Certificate {
-        /// Serial number in hexadecimal.
-        serial: Arc<str>,
+        /// The certificate.
+        certificate: Arc<Certificate>,
         /// Address that the client connects from.
         from: SocketAddr,
     },
@@ -103,9 +104,10 @@ pub struct Caller {
 
 /// Lookup of operators by certificate.
 pub trait Operators: Send + Sync {
-    /// Returns the operator of a certificate, by its serial number in hexadecimal; `None` if it is
-    /// revoked or not an operator's.
-    fn find(&self, serial: &str) -> Option<Caller>;
+    /// Returns the operator of a certificate; `None` if it is revoked or not an operator's. The
+    /// serial number is recorded, and the subject is that of the recorded name and role: a record
+    /// alone makes no operator of another certificate.
+    fn find(&self, certificate: &Certificate) -> Option<Caller>;
 
     /// Returns a watch that changes whenever an operator is revoked.
     fn revoked(&self) -> tokio::sync::watch::Receiver<()>;
@@ -180,8 +182,8 @@ impl Access {
     /// operator's.
     pub fn authenticate(&self, authorization: Option<&str>, peer: &Peer) -> Result<Caller> {
         let by_peer = match peer {
-            Peer::Certificate { serial, .. } => {
-                match self.operators.as_ref().and_then(|all| all.find(serial)) {
+            Peer::Certificate { certificate, .. } => {
+                match self.operators.as_ref().and_then(|all| all.find(certificate)) {
                     Some(caller) => return Ok(caller),
                     None if authorization.is_none() => return Err(no_operator()),
                     None => None,
@@ -211,14 +213,14 @@ impl Access {
     /// Completes when the operator behind a certificate is revoked. Never for other peers: each of
     /// their requests is authenticated separately.
     pub(super) async fn until_revoked(&self, peer: &Peer) {
-        let (Peer::Certificate { serial, .. }, Some(operators)) = (peer, &self.operators) else {
+        let (Peer::Certificate { certificate, .. }, Some(operators)) = (peer, &self.operators) else {
             return std::future::pending().await;
         };
         let mut revoked = operators.revoked();
-        if operators.find(serial).is_none() {
+        if operators.find(certificate).is_none() {
             return std::future::pending().await;
         }
-        while operators.find(serial).is_some() {
+        while operators.find(certificate).is_some() {
             if revoked.changed().await.is_err() {
                 return std::future::pending().await;
             }
@@ -290,14 +292,14 @@ fn token(header: &str) -> Option<String> {
 mod tests {
     use super::*;
     use edgesync_object::kinds;
+    use edgesync_transport::tls::Identity;
 
-    /// One operator per role, with the role's name as serial number.
-    struct OneOperatorPerRole;
+    /// Every certificate is one of an operator with this role, or none is.
+    struct AnyOperator(Option<Role>);
 
-    impl Operators for OneOperatorPerRole {
-        fn find(&self, serial: &str) -> Option<Caller> {
-            let role = serial.parse().ok()?;
-            Some(Caller { name: "ada".into(), role })
+    impl Operators for AnyOperator {
+        fn find(&self, _: &Certificate) -> Option<Caller> {
+            Some(Caller { name: "ada".into(), role: self.0? })
         }
 
         fn revoked(&self) -> tokio::sync::watch::Receiver<()> {
@@ -318,8 +320,9 @@ mod tests {
         ([127, 0, 0, 1], 1).into()
     }
 
-    fn certificate(serial: &str) -> Peer {
-        Peer::Certificate { serial: serial.into(), from: from() }
+    fn certificate() -> Peer {
+        let identity = Identity::local(from().ip()).unwrap();
+        Peer::Certificate { certificate: Arc::new(identity.certificate().clone()), from: from() }
     }
 
     fn role(access: &Access, header: Option<&str>, peer: &Peer) -> Result<Role, u16> {
@@ -368,25 +371,27 @@ mod tests {
         assert_eq!(on_socket(Some("Bearer secret-token"), Some(1001)), Ok(Role::Admin));
         assert_eq!(on_socket(Some("Bearer local-token"), Some(0)), Ok(Role::Admin));
         assert_eq!(on_socket(Some("Bearer wrong"), Some(0)), Err(401));
-        let cloud = Access::certificates(Arc::new(OneOperatorPerRole), 1000);
+        let cloud = Access::certificates(Arc::new(AnyOperator(None)), 1000);
         assert_eq!(role(&cloud, None, &Peer::Unix { uid: Some(1000) }), Ok(Role::Admin));
         assert_eq!(role(&cloud, None, &Peer::Unix { uid: Some(1001) }), Ok(Role::View));
     }
 
     #[test]
     fn operator_has_the_role_of_their_certificate() {
-        let cloud = Access::certificates(Arc::new(OneOperatorPerRole), 1);
+        let certificate = certificate();
         for known in [Role::View, Role::Edit, Role::Admin] {
-            let caller = cloud.authenticate(None, &certificate(&known.to_string())).unwrap();
+            let cloud = Access::certificates(Arc::new(AnyOperator(Some(known))), 1);
+            let caller = cloud.authenticate(None, &certificate).unwrap();
             assert_eq!((&*caller.name, caller.role), ("ada", known));
         }
-        assert_eq!(role(&cloud, None, &certificate("other")), Err(403));
-        assert_eq!(role(&cloud, Some("Bearer x"), &certificate("other")), Err(401));
+        let cloud = Access::certificates(Arc::new(AnyOperator(None)), 1);
+        assert_eq!(role(&cloud, None, &certificate), Err(403));
+        assert_eq!(role(&cloud, Some("Bearer x"), &certificate), Err(401));
         for peer in [Peer::Tls(from()), Peer::Tcp(from())] {
             assert_eq!(role(&cloud, None, &peer), Err(401));
             assert_eq!(role(&cloud, Some("Bearer x"), &peer), Err(401));
         }
-        assert_eq!(role(&access(), None, &certificate("admin")), Err(403), "nobody is an operator there");
+        assert_eq!(role(&access(), None, &certificate), Err(403), "nobody is an operator there");
     }
 
     #[test]

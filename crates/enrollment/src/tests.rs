@@ -4,8 +4,8 @@
 use super::authority::Authority;
 use super::tokens::TokenClaims;
 use super::*;
-use crate::membership::CertificateRecord;
-use edgesync_api::{Kubeconfig, Role};
+use crate::membership::{CertificateRecord, OperatorRecord};
+use edgesync_api::{Kubeconfig, Operators as _, Role};
 use edgesync_cloud_store::{CloudOptions, CloudStore};
 use edgesync_object::Labels;
 use edgesync_transport::tls::{Certificate, Key};
@@ -338,6 +338,43 @@ async fn tokens_have_limits() {
     );
 }
 
+/// A recorded serial number used to be enough: that of a node's certificate made its device an
+/// administrator.
+#[tokio::test]
+async fn a_record_makes_no_operator_of_another_certificate() {
+    let fixture = fixture().await;
+    let service = &fixture.service;
+    let node = fixture.joined("a").await;
+    let viewer = service.new_operator("bob", Role::View, HOUR).await.unwrap();
+    for (identity, name) in [(&node, "a"), (&node, "eve"), (&viewer, "bob"), (&viewer, "eve")] {
+        let serial = identity.certificate().serial().to_owned();
+        let forged = OperatorRecord {
+            serial: serial.clone(),
+            name: name.into(),
+            role: "admin".into(),
+            created: now(),
+            expires: after(now(), HOUR),
+            revoked: None,
+        };
+        // As someone who writes records, and has no key, would forge them.
+        let table = operators::Table::new(&[forged]);
+        assert_eq!(table.find(identity.certificate()), None, "{name} {serial}");
+    }
+    let role = |record: &str| {
+        let real = OperatorRecord {
+            serial: viewer.certificate().serial().into(),
+            name: "bob".into(),
+            role: record.into(),
+            created: now(),
+            expires: after(now(), HOUR),
+            revoked: None,
+        };
+        let table = operators::Table::new(&[real]);
+        table.find(viewer.certificate()).map(|caller| caller.role)
+    };
+    assert_eq!((role("view"), role("edit"), role("admin")), (Some(Role::View), None, None));
+}
+
 #[tokio::test]
 async fn operators_are_recorded_and_revoked_one_by_one() {
     let fixture = fixture().await;
@@ -360,7 +397,7 @@ async fn operators_are_recorded_and_revoked_one_by_one() {
     // Brokers must not mistake an operator for a node.
     assert_eq!(ada.certificate().subject().common_name, "edgesync:operator:ada");
     let role = |service: &EnrollmentService, identity: &Identity| {
-        service.operators().find(&serial(identity)).map(|it| it.role)
+        service.operators().find(identity.certificate()).map(|it| it.role)
     };
     let roles = |service: &EnrollmentService| [&ada, &first, &second].map(|one| role(service, one));
     assert_eq!(roles(service), [Some(Role::Admin), Some(Role::View), Some(Role::Edit)]);
@@ -390,8 +427,7 @@ async fn the_local_kubeconfig_is_replaced_when_it_is_not_valid() {
         Kubeconfig::read("the file", &std::fs::read_to_string(&path).unwrap()).unwrap()
     };
     let first = write("https://127.0.0.1:1").await;
-    let serial = first.identity.certificate().serial().to_owned();
-    assert_eq!(fixture.service.operators().find(&serial).unwrap().role, Role::Admin);
+    assert_eq!(fixture.service.operators().find(first.identity.certificate()).unwrap().role, Role::Admin);
     let same = |config: &Kubeconfig| config.identity.certificate() == first.identity.certificate();
     assert!(same(&write("https://127.0.0.1:1").await));
     let moved = write("https://127.0.0.1:2").await;
