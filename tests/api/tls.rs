@@ -31,6 +31,10 @@ impl Operators for Registry {
         self.callers.lock().unwrap().get(certificate.serial()).cloned()
     }
 
+    fn role(&self, serial: &str, _: &str) -> Option<Role> {
+        self.callers.lock().unwrap().get(serial).map(|caller| caller.role)
+    }
+
     fn revoked(&self) -> watch::Receiver<()> {
         self.revoked.subscribe()
     }
@@ -69,7 +73,11 @@ impl Site {
     fn operator(&self, authority: &Authority, role: Role, until: i64) -> tls::Client {
         let identity = authority.operator(until);
         let serial = identity.certificate().serial().to_owned();
-        self.registry.callers.lock().unwrap().insert(serial, Caller { name: "ada".into(), role });
+        self.registry
+            .callers
+            .lock()
+            .unwrap()
+            .insert(serial, Caller { name: "ada".into(), role, ..Caller::default() });
         authority.client(&identity)
     }
 

@@ -123,7 +123,7 @@ mod tests {
     }
 
     fn allowed(kinds: &[Arc<Kind>], role: Role, attributes: &Value) -> bool {
-        let caller = Caller { name: "ada".into(), role };
+        let caller = Caller { name: "ada".into(), role, ..Caller::default() };
         let sent = json!({ "spec": { "resourceAttributes": attributes } });
         let status = &answer(Review::Access, kinds, &caller, sent)["status"];
         status["allowed"] == true
@@ -146,7 +146,7 @@ mod tests {
         let why = answer(
             Review::Access,
             &kinds,
-            &Caller { name: "ada".into(), role: Role::View },
+            &Caller { name: "ada".into(), role: Role::View, ..Caller::default() },
             json!({ "spec": { "resourceAttributes": { "verb": "get", "resource": "secrets" } } }),
         );
         assert!(why["status"]["reason"].as_str().is_some_and(|why| why.contains("'edit'")), "{why}");
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn caller_gets_name_role_and_rules() {
         let kinds = [kind("cm", Writable::Everything), kind("secret", Writable::Everything)];
-        let caller = Caller { name: "ada".into(), role: Role::View };
+        let caller = Caller { name: "ada".into(), role: Role::View, ..Caller::default() };
         let myself = answer(Review::Myself, &kinds, &caller, Value::Null);
         assert_eq!(
             myself["status"]["userInfo"],

@@ -49,6 +49,12 @@ impl Operators for Table {
         (recorded.subject == *certificate.subject()).then(|| recorded.caller.clone())
     }
 
+    fn role(&self, serial: &str, name: &str) -> Option<Role> {
+        let operators = self.operators.read().unwrap_or_else(PoisonError::into_inner);
+        let caller = &operators.get(serial)?.caller;
+        (*caller.name == *name).then_some(caller.role)
+    }
+
     fn revoked(&self) -> watch::Receiver<()> {
         self.revoked.subscribe()
     }
@@ -73,7 +79,7 @@ fn operators(records: &[OperatorRecord]) -> HashMap<String, Operator> {
     let good = records.iter().filter(|record| record.revoked.is_none());
     good.filter_map(|record| {
         let role = record.role.parse().ok()?;
-        let caller = Caller { name: record.name.as_str().into(), role };
+        let caller = Caller { name: record.name.as_str().into(), role, ..Caller::default() };
         Some((record.serial.clone(), Operator { caller, subject: subject(&record.name, role) }))
     })
     .collect()

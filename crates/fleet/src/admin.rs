@@ -17,10 +17,10 @@ use super::summary::{Board, ObjectFilter, RolloutAnswer, RolloutOf};
 use edgesync_admin::cloud::{
     AdmitRequest, Admitted, BrokerConfigRequest, BrokerFiles, Confirmed, LabelAnswer, NodeHistory, NodeInfo,
     NodeList, NodeObjects, ObjectList, ObjectNotInEffect, PageInvitation, PlacementExplanation, Removed,
-    RevokedCertificates, RevokedOperators, RuleList,
+    RevokedCertificates, RevokedOperators, RevokedPageKeys, RuleList,
 };
 use edgesync_admin::{Method, NodeAction, RolloutSubject, Route};
-use edgesync_api::{Extension, ExtensionCall, MetricsWriter, PageFile, Prebuilt, Role};
+use edgesync_api::{Caller, Credential, Extension, ExtensionCall, MetricsWriter, PageFile, Prebuilt, Role};
 use edgesync_broker::Downlink;
 use edgesync_cloud_store::{CloudError, CloudStore};
 use edgesync_enrollment::EnrollmentService;
@@ -36,6 +36,10 @@ use edgesync_store::engine::wal_path;
 
 /// Maximum wait of a metrics request for the fleet; shorter than Prometheus' timeout.
 const METRICS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why there is no page for keys.
+const NO_PAGE: &str = "no page without certificates is served: page.enabled or page.listen disables it, or its address was in use \
+                       at the start";
 
 /// A request to the fleet.
 #[derive(Debug)]
@@ -266,7 +270,7 @@ impl Admin {
             namespace: call.parameter("namespace").into(),
             name: call.parameter("name").into(),
             exact: call.parameter("exact") == "1",
-            secrets: call.role >= Role::Edit,
+            secrets: call.caller.role >= Role::Edit,
         };
         let gone = || Status::new(Reason::NotFound, "object or rule not found".to_owned());
         let shown = match route {
@@ -337,6 +341,7 @@ impl Admin {
                 let identity = enrollment_service.new_operator(&user, role, lifetime).await?;
                 answer(&answers::new_operator(&enrollment_service.trust(), &identity))
             }
+            Route::RevokePageKeys => answer(&self.revoke_page_keys().await?),
             Route::BrokerConfig => {
                 let config = self.parts.broker.complete(wanted(body)?)?;
                 answer(&BrokerFiles(broker_config::files(enrollment_service, &config)?))
@@ -373,12 +378,22 @@ impl Admin {
         }
     }
 
-    /// Returns the URL of the page, with a key for the requester's role.
-    fn invite(&self, role: Role) -> Result<PageInvitation> {
-        let invitation = self.parts.page.as_ref().and_then(|page| page.invitation(role));
-        let message = "no page without certificates is served: page.enabled or page.listen disables it, or its address was in \
-                       use at the start";
-        invitation.ok_or_else(|| Status::new(Reason::NotFound, message))
+    /// Returns the URL of the page, with a key for the requester. The holder of a key gets no other:
+    /// its end would have no effect.
+    fn invite(&self, caller: &Caller) -> Result<PageInvitation> {
+        if caller.credential == Credential::PageKey {
+            let message = "a page key creates no other key; hint: run 'edgesync-cloud page' on the machine of the cloud side";
+            return Err(Status::new(Reason::Forbidden, message));
+        }
+        let invitation = self.parts.page.as_ref().and_then(|page| page.invitation(caller));
+        invitation.ok_or_else(|| Status::new(Reason::NotFound, NO_PAGE))
+    }
+
+    /// Revokes all keys of the page.
+    async fn revoke_page_keys(&self) -> Result<RevokedPageKeys> {
+        let page = self.parts.page.clone().ok_or_else(|| Status::new(Reason::NotFound, NO_PAGE))?;
+        tokio::task::spawn_blocking(move || page.revoke_keys()).await.map_err(Status::internal)??;
+        Ok(RevokedPageKeys { revoked: true })
     }
 }
 
@@ -420,15 +435,15 @@ impl Extension for Admin {
     async fn call(&self, call: ExtensionCall) -> Result<Value> {
         let route = Route::parse(&call.method, &call.path);
         if route == Some(Route::Page) {
-            return answer(&self.invite(call.role)?);
+            return answer(&self.invite(&call.caller)?);
         }
         if let Some(route) = route
             && let Some(shown) = self.look(route, &call).await?
         {
             return Ok(shown);
         }
-        if call.method != Method::Get.as_str() && call.role != Role::Admin {
-            let message = format!("requires role 'admin', have '{}'", call.role);
+        if call.method != Method::Get.as_str() && call.caller.role != Role::Admin {
+            let message = format!("requires role 'admin', have '{}'", call.caller.role);
             return Err(Status::new(Reason::Forbidden, message));
         }
         self.change(route.ok_or_else(Status::no_such_path)?, &call.body).await

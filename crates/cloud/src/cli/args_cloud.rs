@@ -82,8 +82,14 @@ pub enum CloudCommand {
     Nodes(NodesArgs),
     /// Explain why an object is on a node, or is not
     ExplainPlacement(ExplainArgs),
-    /// Print the URL of the fleet page, with a key valid for twelve hours
-    Page(ServerArgs),
+    /// Print the URL of the fleet page, with a key valid for twelve hours, or revoke all keys
+    #[command(args_conflicts_with_subcommands = true)]
+    Page {
+        #[command(subcommand)]
+        command: Option<PageCommand>,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
     /// Show the reported versions: ObjectSync records
     Syncs {
         /// Only records of this node
@@ -160,6 +166,16 @@ pub enum CloudCommand {
         #[arg(value_name = "SHELL")]
         shell: Shell,
     },
+}
+
+/// The commands of `edgesync-cloud page`; without one it prints the URL.
+#[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
+pub enum PageCommand {
+    /// Revoke all keys of the page
+    ///
+    /// Open pages stop at once. Keys that an operator has requested end with the certificate of the
+    /// operator in any case.
+    Revoke(ServerArgs),
 }
 
 /// Output format and server of a command that lists.

@@ -116,8 +116,8 @@ impl Extension for Admin {
             Route::Operators => {
                 answer(&answers::operators(service.operator_records().await?, Timestamp::now()))
             }
-            _ if call.role != Role::Admin => {
-                let message = format!("requires role 'admin', have '{}'", call.role);
+            _ if call.caller.role != Role::Admin => {
+                let message = format!("requires role 'admin', have '{}'", call.caller.role);
                 Err(Status::new(Reason::Forbidden, message))
             }
             Route::CreateToken => {
