@@ -1,6 +1,7 @@
 //! Configuration of the cloud side: `config/edgesync-cloud.toml`.
 
 mod kubernetes;
+mod network;
 mod placement;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,6 +19,7 @@ use edgesync_enrollment::ca_namespace;
 use edgesync_object::name;
 
 pub use kubernetes::{Kubernetes, ObjectSyncs};
+pub use network::Network;
 pub use placement::Placement;
 
 /// Configuration of the cloud side.

@@ -92,7 +92,7 @@ impl Kubernetes {
         let leader = Leader::new(requests.clone(), &options.namespace, replica);
         let shared = Arc::new(Shared {
             reader: Reader::new(config, cluster, cache),
-            nodes: NodeService::new(&requests, members, options.objectsyncs, replica),
+            nodes: NodeService::new(&requests, members, options, replica),
             rules: Rules::new(&requests),
             background: Background::new(leader),
             requests,

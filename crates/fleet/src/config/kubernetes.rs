@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::network::Network;
+
 use edgesync_config::section;
 use edgesync_config::units;
 use edgesync_enrollment::ca_namespace;
@@ -27,6 +29,8 @@ section! {
     /// Namespaces whose Pods are placed on the nodes that they name, with the objects that they
     /// reference.
     pods: Vec<Glob> = Vec::new(), fixed units::list(pods, PODS, glob);
+    /// Networks of the addresses that devices may report for their Node.
+    node_addresses: Vec<Network> = Vec::new(), fixed units::list(node_addresses, NETWORKS, str::parse);
     /// Mode of writing ObjectSyncs.
     objectsyncs: ObjectSyncs = ObjectSyncs::All, fixed units::choice(objectsyncs, OBJECT_SYNCS);
     /// Sustained rate of a replica's write requests, per second.
@@ -52,6 +56,7 @@ const OBJECT_SYNCS: &[(&str, ObjectSyncs)] =
 
 const NAMESPACE: &str = "the name of a namespace such as \"edgesync\"";
 const KINDS: &str = "a list of kinds such as [\"configmaps\", \"widgets.example.com\"]";
+const NETWORKS: &str = "a list of networks such as [\"10.20.0.0/16\", \"2001:db8::/32\"]";
 const PODS: &str = "a list of namespaces, with * and ? as in [[placement]], such as [\"plant-*\"]";
 
 fn config_maps() -> KindMatch {

@@ -15,7 +15,7 @@ use super::syncs::Syncs;
 use super::uploads::{EffectRecords, Uploads};
 use edgesync_enrollment::membership::MembershipStore;
 use edgesync_enrollment::now;
-use edgesync_fleet::config::ObjectSyncs;
+use edgesync_fleet::config::{Kubernetes as Options, ObjectSyncs};
 use edgesync_fleet::source::{LeaseRenewal, NodeChange, Result, UploadBatch, UploadOutcome};
 use edgesync_object::NodeName;
 use edgesync_placement::DELETIONS_CONFIRMED_ANNOTATION;
@@ -42,9 +42,10 @@ impl NodeService {
     pub(super) fn new(
         requests: &Requests,
         members: MembershipStore,
-        object_syncs: ObjectSyncs,
+        options: &Options,
         replica: &str,
     ) -> Self {
+        let object_syncs = options.objectsyncs;
         let leases = Leases::new(requests.clone(), replica);
         let records = Records::new(requests);
         let store = members.clone();
@@ -52,7 +53,8 @@ impl NodeService {
             Some(membership) if membership.removed.is_some() => None,
             membership => Some(membership.map(|member| (*member.labels).clone()).unwrap_or_default()),
         });
-        let nodes = Nodes::new(requests.clone(), leases.clone(), records.clone(), labels_of_token);
+        let networks = options.node_addresses.as_slice().into();
+        let nodes = Nodes::new(requests.clone(), leases.clone(), records.clone(), labels_of_token, networks);
         let syncs = Syncs::new(requests, records.clone(), &leases, MAX_SYNCS);
         let effect_records = EffectRecords { records, syncs: syncs.clone() };
         let effect_records = Some(effect_records).filter(|_| object_syncs == ObjectSyncs::All);
