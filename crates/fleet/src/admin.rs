@@ -1,5 +1,7 @@
 //! Admin protocol of the fleet under `/edgesync/v1/`, and the metrics of the cloud side.
 
+mod redaction;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -146,12 +148,18 @@ impl Admin {
         Ok(shown)
     }
 
-    /// Returns one node in full.
-    async fn node(&self, node: &NodeName) -> Result<NodeInfo> {
+    /// Returns one node in full, without what may quote Secrets for callers who may not read them.
+    async fn node(&self, node: &NodeName, role: Role) -> Result<NodeInfo> {
         let found = self.ask(|answer| AdminRequest::Node(node.clone(), answer)).await?;
         let member = self.parts.enrollment_service.enrollment().store().member(node).await?;
         let mut found = answers::with_member(found, member.as_ref()).ok_or_else(|| unknown(node))?;
-        self.add_effects(node, &mut found).await?;
+        self.add_effects(node, &mut found, role).await?;
+        if !reads_secrets(role)
+            && let NodeInfo::Served(served) = &mut found
+            && let Some(rejected) = &mut served.refused_objects
+        {
+            redaction::hide_rejections(rejected);
+        }
         Ok(found)
     }
 
@@ -209,13 +217,16 @@ impl Admin {
     }
 
     /// Adds the objects that are not in effect on a node, if this process stores them.
-    async fn add_effects(&self, node: &NodeName, shown: &mut NodeInfo) -> Result<()> {
+    async fn add_effects(&self, node: &NodeName, shown: &mut NodeInfo, role: Role) -> Result<()> {
         let Some((store, _)) = &self.parts.database else { return Ok(()) };
         let unavailable = |error| Status::unavailable(format!("read objects in effect: {error}"), 5);
-        let known = store.in_effect(node).await.map_err(unavailable)?;
+        let mut known = store.in_effect(node).await.map_err(unavailable)?;
         let records =
             if known.is_empty() { Vec::new() } else { store.records(node).await.map_err(unavailable)? };
         let objects: HashMap<Uid, Record> = records.into_iter().collect();
+        if !reads_secrets(role) {
+            redaction::hide_effects(&mut known, &objects);
+        }
         let not = known.into_iter().filter(|one| one.state != EffectState::InEffect).map(|one| {
             let record = objects.get(&one.uid);
             ObjectNotInEffect {
@@ -270,12 +281,12 @@ impl Admin {
             namespace: call.parameter("namespace").into(),
             name: call.parameter("name").into(),
             exact: call.parameter("exact") == "1",
-            secrets: call.caller.role >= Role::Edit,
+            secrets: reads_secrets(call.caller.role),
         };
         let gone = || Status::new(Reason::NotFound, "object or rule not found".to_owned());
         let shown = match route {
             Route::Nodes => answer(&self.nodes().await?)?,
-            Route::Node(node) => answer(&self.node(&node_name(node)?).await?)?,
+            Route::Node(node) => answer(&self.node(&node_name(node)?, call.caller.role).await?)?,
             Route::Placement(node) => answer(&self.placement(&node_name(node)?, &call.query).await?)?,
             Route::NodeHistory(node) => {
                 let name = node_name(node)?;
@@ -477,6 +488,11 @@ impl Extension for Admin {
 /// Parses the name of a node in a path. An invalid name is answered like an unknown node.
 fn node_name(node: &str) -> Result<NodeName> {
     NodeName::parse(node).map_err(|_| unknown(node))
+}
+
+/// Returns whether a role may read Secrets.
+fn reads_secrets(role: Role) -> bool {
+    role >= Role::Edit
 }
 
 /// Returns the size of a file in bytes; zero if it does not exist.
