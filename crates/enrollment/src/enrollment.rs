@@ -93,9 +93,12 @@ impl Enrollment {
     /// 409 in a process without keys, with a hint where they are.
     pub(super) fn keys(&self) -> Result<&SigningKeys> {
         self.keys.as_ref().ok_or_else(|| {
-            let message = "this process has no key of the CA: the signer of the fleet has it; hint: run the command in the Pod \
-                           of the signer, kubectl -n edgesync exec deploy/edgesync-signer -- edgesync-cloud ..., or with the \
-                           kubeconfig of the cluster, --kubeconfig FILE";
+            let namespace = self.membership.cluster().map_or("NAMESPACE", |(_, namespace)| namespace);
+            let message = format!(
+                "this process has no key of the CA: the signer of the fleet has it; hint: run the command in the Pod of the \
+                 signer, kubectl -n {namespace} exec deploy/edgesync-signer -- edgesync-cloud ..., or with the kubeconfig of the \
+                 cluster, --kubeconfig FILE"
+            );
             Status::new(Reason::Conflict, message)
         })
     }

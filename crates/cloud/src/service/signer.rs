@@ -135,9 +135,13 @@ impl Extension for Admin {
                 answer(&RevokedOperators { operator: which.to_owned(), certificates })
             }
             _ => {
-                let message = "the signer answers for tokens and operators only; hint: run the command in the Pod of a replica, \
-                               kubectl -n edgesync exec deploy/edgesync-cloud -- edgesync-cloud ..., or with the kubeconfig of \
-                               the cluster, --kubeconfig FILE";
+                let cluster = enrollment.store().cluster();
+                let namespace = cluster.map_or("NAMESPACE", |(_, namespace)| namespace);
+                let message = format!(
+                    "the signer answers for tokens and operators only; hint: run the command in the Pod of a replica, kubectl -n \
+                     {namespace} exec deploy/edgesync-cloud -- edgesync-cloud ..., or with the kubeconfig of the cluster, \
+                     --kubeconfig FILE"
+                );
                 Err(Status::new(Reason::NotFound, message))
             }
         }
