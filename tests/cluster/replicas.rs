@@ -45,15 +45,18 @@ async fn objects_reach_the_node_and_its_reports_the_cluster<K: ApiServer>() {
     let in_the_cluster = setup.admin.run(&["get", "cm/c0", "-n", "shop", "-o", "json"]).json();
     let on_the_node: Value = agent.client().get("/api/v1/namespaces/shop/configmaps/c0").await.unwrap();
     assert!(in_the_cluster.pointer(NOTE).is_some() && on_the_node.pointer(NOTE).is_none(), "{on_the_node}");
-    for (object, expected) in [
+    for (object, namespace, expected) in [
         (
             "cm/c0",
+            "shop",
             [": desired on node 'edge-1'", "placed by: Placement shop/all", "held at the newest version"],
         ),
-        ("cm/c1", ["configmaps \"c1\" not found in namespace shop", "", ""]),
+        ("cm/c1", "shop", ["configmaps \"c1\" not found in namespace shop", "", ""]),
+        // The key of the CA is not read, whoever asks.
+        ("secret/edgesync-ca", "edgesync-ca", ["namespace edgesync-ca is reserved for edgesync", "", ""]),
     ] {
         let mut command = Command::new(edgesync_testkit::programs::cloud());
-        command.args(["explain-placement", "edge-1", object, "-n", "shop", "--server"]).arg(&cloud.socket);
+        command.args(["explain-placement", "edge-1", object, "-n", namespace, "--server"]).arg(&cloud.socket);
         let text = output_text(&ended(command).await);
         assert!(expected.iter().all(|words| text.contains(words)), "{expected:?}: {text}");
     }

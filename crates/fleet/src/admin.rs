@@ -25,8 +25,8 @@ use edgesync_admin::{Method, NodeAction, RolloutSubject, Route};
 use edgesync_api::{Caller, Credential, Extension, ExtensionCall, MetricsWriter, PageFile, Prebuilt, Role};
 use edgesync_broker::Downlink;
 use edgesync_cloud_store::{CloudError, CloudStore};
-use edgesync_enrollment::EnrollmentService;
 use edgesync_enrollment::broker_config::{self, BrokerConfig, Flavor};
+use edgesync_enrollment::{EnrollmentService, ca_namespace};
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Object, Resource, Scope, Status};
@@ -186,7 +186,8 @@ impl Admin {
         }
     }
 
-    /// Returns the current state of an object.
+    /// Returns the current state of an object. Those in the namespaces of edgesync itself are not
+    /// read: their keys must not depend on who asks.
     async fn object(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Object> {
         let missing = || {
             let mut status = Status::not_found(resource, name);
@@ -195,7 +196,12 @@ impl Admin {
             }
             status
         };
-        if let Some((cluster, _)) = self.parts.enrollment_service.enrollment().store().cluster() {
+        if let Some((cluster, own)) = self.parts.enrollment_service.enrollment().store().cluster() {
+            if namespace == own || namespace == ca_namespace(own) {
+                let message =
+                    format!("namespace {namespace} is reserved for edgesync: its objects are never placed");
+                return Err(Status::new(Reason::Forbidden, message));
+            }
             let found = cluster.get(resource, namespace, name).await;
             return found.map_err(|error| Status::unavailable(error.to_string(), 5))?.ok_or_else(missing);
         }
