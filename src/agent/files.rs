@@ -646,7 +646,9 @@ impl Task {
         if is_new && report::post(&self.store, &outcome.updates, &kept, (self.clock)()).await {
             let emitted = self.emitted.take().filter(|emitted| emitted.epoch == outcome.told.epoch);
             let emitted = emitted.map_or(0, |emitted| emitted.seq);
-            report::emit(&self.events, &self.kinds, &outcome.updates, emitted);
+            let quoting = |due: &&ScheduledRule| self.kinds.seals_any(|kind| due.rule.objects.takes(kind));
+            let quoting = self.rules.iter().filter(quoting).map(|due| due.rule.name.as_str()).collect();
+            report::emit(&self.events, (&self.kinds, &quoting), &outcome.updates, emitted);
             self.told = Some(outcome.told.clone());
             self.emitted.clone_from(&self.told);
         }

@@ -105,6 +105,12 @@ impl KindRegistry {
         self.sealed.as_ref().is_some_and(|sealed| sealed.covers(resource))
     }
 
+    /// Returns whether a held kind among those that `takes` accepts is sealed.
+    pub(super) fn seals_any(&self, takes: impl Fn(&Resource) -> bool) -> bool {
+        let Some(sealed) = &self.sealed else { return false };
+        self.read(|known| known.held.values().any(|resource| takes(resource) && sealed.covers(resource)))
+    }
+
     /// Returns whether reports about an object require access to Secrets.
     pub(super) fn is_sealed(&self, object: &ObjectKey) -> bool {
         let covers = |sealed: &SealOptions| {

@@ -109,12 +109,12 @@ impl Extension for StatusExtension {
     async fn call(&self, call: ExtensionCall) -> Result<Value> {
         match Route::parse(&call.method, &call.path) {
             Some(Route::Status) => answer(&self.status().await?),
-            Some(Route::RotateSeal) => answer(&seal::rotate(&self.store, call.role).await?),
+            Some(Route::RotateSeal) => answer(&seal::rotate(&self.store, call.caller.role).await?),
             Some(Route::Traffic) => answer(&self.ask(Query::Traffic).await?),
             Some(Route::Verify) => answer(&self.verify().await?),
-            Some(Route::Files) => answer(&self.files.list(call.role).await?),
-            Some(Route::CheckFiles) => answer(&self.files.check(call.role).await?),
-            Some(Route::ApplyFiles(rule)) => answer(&self.files.apply(rule, call.role).await?),
+            Some(Route::Files) => answer(&self.files.list(call.caller.role).await?),
+            Some(Route::CheckFiles) => answer(&self.files.check(call.caller.role).await?),
+            Some(Route::ApplyFiles(rule)) => answer(&self.files.apply(rule, call.caller.role).await?),
             _ => Err(Status::no_such_path()),
         }
     }

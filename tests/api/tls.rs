@@ -27,8 +27,12 @@ struct Registry {
 }
 
 impl Operators for Registry {
-    fn find(&self, serial: &str) -> Option<Caller> {
-        self.callers.lock().unwrap().get(serial).cloned()
+    fn find(&self, certificate: &tls::Certificate) -> Option<Caller> {
+        self.callers.lock().unwrap().get(certificate.serial()).cloned()
+    }
+
+    fn role(&self, serial: &str, _: &str) -> Option<Role> {
+        self.callers.lock().unwrap().get(serial).map(|caller| caller.role)
     }
 
     fn revoked(&self) -> watch::Receiver<()> {
@@ -69,7 +73,11 @@ impl Site {
     fn operator(&self, authority: &Authority, role: Role, until: i64) -> tls::Client {
         let identity = authority.operator(until);
         let serial = identity.certificate().serial().to_owned();
-        self.registry.callers.lock().unwrap().insert(serial, Caller { name: "ada".into(), role });
+        self.registry
+            .callers
+            .lock()
+            .unwrap()
+            .insert(serial, Caller { name: "ada".into(), role, ..Caller::default() });
         authority.client(&identity)
     }
 
@@ -190,7 +198,7 @@ async fn bad_certificates_fail_the_handshake() {
 #[tokio::test]
 async fn client_without_an_optional_certificate_is_unauthorized() {
     let authority = Authority::new();
-    let rule = tls::ClientRule { required: false, ..authority.rule(Vec::new()) };
+    let rule = tls::ClientRule { required: false, ..authority.rule(&[]) };
     let tls = tls::Server::new(&authority.server_identity(), &rule, tls::Clock::system([])).unwrap();
     let site = Site::start(tls).await;
     let error = site.get(authority.anonymous(), "/api/v1/nodes").await.unwrap_err();

@@ -68,7 +68,7 @@ async fn cache_of_a_replica_equals_the_cluster<K: ApiServer>() {
     let objects = ObjectMatch { kinds, selector: "tier=edge".parse().unwrap(), ..ObjectMatch::default() };
     let [nodes, rules] = Interest::fleet(Selector::default());
     let selected = Interest::rule(Origin::Configured(0), objects);
-    let mut feed = Feed::new(cluster, vec![nodes, rules, selected], "edgesync".into());
+    let mut feed = Feed::new(cluster, vec![nodes, rules, selected], vec!["edgesync".into()]);
     let cache = Cache::open(&site.path("cache.db"), &CacheOptions::default()).unwrap();
     let filled = tokio::time::timeout(Duration::from_secs(90), fill(&mut feed, &cache));
     assert!(filled.await.is_ok(), "not all is told");

@@ -32,7 +32,7 @@ impl Setup {
         let site = Site::new();
         let kubernetes = Kubernetes::start(&site).await;
         let admin = Kubectl::with_kubeconfig(&site, "admin", &kubernetes.admin);
-        for namespace in ["edgesync", "shop"] {
+        for namespace in ["edgesync", "edgesync-ca", "shop"] {
             admin.run(&["create", "namespace", namespace]).ok();
         }
         let kinds = edgesync_testkit::programs::root().join("packaging/kubernetes/crds");

@@ -10,7 +10,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -21,16 +21,19 @@ use crate::kubernetes::Kubernetes;
 use crate::setup::{ANYTHING, define};
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, output_text};
-use edgesync_testkit::site::{Agent, Cloud, Settings, Site, eventually};
+use edgesync_testkit::site::{Agent, Cloud, Process, Settings, Site, eventually};
 
 /// Maximum duration of each step. A refused kind is retried within half a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The identity of the replicas.
+/// The identity of the replicas, and that of the signer of the overlay.
 const ACCOUNT: &str = "system:serviceaccount:edgesync:edgesync-cloud";
+const SIGNER_ACCOUNT: &str = "system:serviceaccount:edgesync:edgesync-signer";
 /// The error for the kind that Kubernetes 1.20 does not have.
 const TOO_NEW: &str = "no matches for kind \"PodDisruptionBudget\" in version \"policy/v1\"";
 /// Number of all other installed objects.
-const INSTALLED: usize = 21;
+const INSTALLED: usize = 24;
+/// Number of objects that the overlay with a signer adds.
+const SIGNER: usize = 10;
 
 const PLACEMENT: &str = "{apiVersion: edgesync.io/v1alpha1, kind: Placement, metadata: {name: all, namespace: plant}, \
      spec: {objects: {kinds: [configmaps, secrets, widgets.example.com]}, nodes: {names: ['*']}}}";
@@ -56,9 +59,14 @@ impl Setup {
 
     /// Starts a cluster with everything installed and the namespace `plant`.
     async fn installed() -> Self {
+        Self::installed_as("overlays/load-balancer", INSTALLED).await
+    }
+
+    /// The same with another overlay, of so many objects.
+    async fn installed_as(overlay: &str, objects: usize) -> Self {
         let setup = Self::start().await;
-        let made = setup.kustomize("overlays/load-balancer", &[]);
-        assert_eq!(made.len(), INSTALLED, "{made:#?}");
+        let made = setup.kustomize(overlay, &[]);
+        assert_eq!(made.len(), objects, "{made:#?}");
         setup.admin.run(&["wait", "--for=condition=Established", "crd", "--all"]).ok();
         setup.admin.run(&["create", "namespace", "plant"]).ok();
         setup
@@ -94,10 +102,31 @@ impl Setup {
         }
     }
 
-    /// Returns a kubeconfig of the ServiceAccount.
-    fn account(&self) -> PathBuf {
-        let token = self.admin.run(&["create", "token", "edgesync-cloud", "-n", "edgesync"]).ok();
-        self.kubernetes.caller("replica", token.trim())
+    /// Returns a kubeconfig of a ServiceAccount.
+    fn account(&self, name: &str) -> PathBuf {
+        let token = self.admin.run(&["create", "token", name, "-n", "edgesync"]).ok();
+        self.kubernetes.caller(name, token.trim())
+    }
+
+    /// Returns whether an account has a right: a verb, a resource, a namespace. The part of the
+    /// resource after a slash is a subresource or the name of an object.
+    fn may(&self, account: &str, (verb, resource, namespace): (&str, &str, &str)) -> bool {
+        let account = format!("--as={account}");
+        let (kind, subresource) = match resource.split_once('/') {
+            Some((kind, part)) if ["exec", "token", "proxy", "status"].contains(&part) => (kind, part),
+            _ => (resource, ""),
+        };
+        let subresource = format!("--subresource={subresource}");
+        let mut words = vec!["auth", "can-i", verb, kind, &account, &subresource];
+        if !namespace.is_empty() {
+            words.extend(["-n", namespace]);
+        }
+        let run = self.admin.run(&words);
+        match run.stdout.trim_end() {
+            "yes" => true,
+            "no" => false,
+            _ => panic!("{run}"),
+        }
     }
 
     /// Returns the configuration of the Pods.
@@ -122,7 +151,7 @@ impl Setup {
         fs::set_permissions(&state, fs::Permissions::from_mode(0o2777)).unwrap();
         let (joining, health) = (Site::address(), Site::address());
         for (key, value) in [
-            ("KUBERNETES_KUBECONFIG", self.account().display().to_string()),
+            ("KUBERNETES_KUBECONFIG", self.account("edgesync-cloud").display().to_string()),
             ("STORE_PATH", state.join("cloud.db").display().to_string()),
             ("BROKER_LISTEN", cloud.mqtt.to_string()),
             ("BROKER_TLS", "on".to_owned()),
@@ -180,10 +209,15 @@ async fn manifests_are_accepted_by_the_api_server() {
     let setup = Setup::start().await;
     // A server-side dry run needs the namespace.
     setup.admin.run(&["apply", "-f", packaging("base/namespace.yaml").to_str().unwrap()]).ok();
-    for name in [".", "overlays/load-balancer", "overlays/external-broker"] {
+    for (name, objects) in [
+        (".", INSTALLED),
+        ("overlays/load-balancer", INSTALLED),
+        ("overlays/external-broker", INSTALLED),
+        ("overlays/signer", INSTALLED + SIGNER),
+    ] {
         let made = setup.kustomize(name, &["--dry-run=server"]);
         let tried = made.iter().filter(|line| line.ends_with("(server dry run)")).count();
-        assert_eq!((made.len(), tried), (INSTALLED, INSTALLED), "{name}: {made:#?}");
+        assert_eq!((made.len(), tried), (objects, objects), "{name}: {made:#?}");
     }
     let budget = fs::read_to_string(packaging("base/disruption.yaml")).unwrap();
     let older = budget.replace("apiVersion: policy/v1", "apiVersion: policy/v1beta1");
@@ -376,13 +410,17 @@ async fn installed_rights_are_sufficient() {
 }
 
 /// Requests that the ServiceAccount may not make: a verb, a resource, a namespace.
-const FORBIDDEN: [(&str, &str, &str); 42] = [
+const FORBIDDEN: [(&str, &str, &str); 46] = [
     ("get", "secrets", "default"),
     ("list", "secrets", "kube-system"),
     ("list", "secrets", "plant"),
     ("create", "secrets", "plant"),
-    ("watch", "secrets", "edgesync"),
-    ("patch", "secrets", "edgesync"),
+    ("get", "secrets", "edgesync-ca"),
+    ("list", "secrets", "edgesync-ca"),
+    ("watch", "secrets", "edgesync-ca"),
+    ("update", "secrets/edgesync-ca", "edgesync-ca"),
+    ("delete", "secrets/edgesync-ca", "edgesync-ca"),
+    ("patch", "configmaps", "edgesync"),
     ("get", "configmaps", "plant"),
     ("create", "configmaps", "plant"),
     ("update", "configmaps", "kube-system"),
@@ -423,11 +461,13 @@ const FORBIDDEN: [(&str, &str, &str); 42] = [
 
 /// Permitted requests, to detect misspelled questions. They include all Nodes: RBAC does not select
 /// by labels.
-const ALLOWED: [(&str, &str, &str); 9] = [
+const ALLOWED: [(&str, &str, &str); 11] = [
     ("delete", "nodes", ""),
     ("update", "nodes/status", ""),
     ("get", "namespaces/kube-system", ""),
     ("get", "secrets", "edgesync"),
+    ("get", "secrets/edgesync-ca", "edgesync-ca"),
+    ("get", "secrets/edgesync-token-key", "edgesync-ca"),
     ("get", "leases.coordination.k8s.io/kube-controller-manager", "kube-system"),
     ("create", "events", "plant"),
     ("delete", "events", "plant"),
@@ -440,36 +480,101 @@ const ALLOWED: [(&str, &str, &str); 9] = [
 async fn installed_rights_are_minimal() {
     let setup = Setup::installed().await;
     setup.aggregate(&["edgesync-place-configmaps"]);
-    let may = |(verb, resource, namespace): (&str, &str, &str)| {
-        let account = format!("--as={ACCOUNT}");
-        // The part after a slash is a subresource or the name of an object.
-        let (kind, subresource) = match resource.split_once('/') {
-            Some((kind, part)) if ["exec", "token", "proxy", "status"].contains(&part) => (kind, part),
-            _ => (resource, ""),
-        };
-        let subresource = format!("--subresource={subresource}");
-        let mut words = vec!["auth", "can-i", verb, kind, &account, &subresource];
-        if !namespace.is_empty() {
-            words.extend(["-n", namespace]);
-        }
-        let run = setup.admin.run(&words);
-        match run.stdout.trim_end() {
-            "yes" => true,
-            "no" => false,
-            _ => panic!("{run}"),
-        }
-    };
     for question in ALLOWED {
-        assert!(may(question), "{question:?}");
+        assert!(setup.may(ACCOUNT, question), "{question:?}");
     }
     for question in FORBIDDEN {
-        assert!(!may(question), "{question:?}");
+        assert!(!setup.may(ACCOUNT, question), "{question:?}");
     }
     let roles =
         setup.get(&["roles,clusterroles", "--all-namespaces", "-l", "app.kubernetes.io/name=edgesync"]);
     let roles = roles["items"].as_array().unwrap();
-    assert_eq!(roles.len(), 6);
+    assert_eq!(roles.len(), 7);
     assert!(!Value::from(roles.clone()).to_string().contains("[\"*\"]"), "{roles:#?}");
+}
+
+/// Requests for the keys, and whether a replica and the signer of the overlay may make them.
+const KEYS: [(&str, &str, &str, [bool; 2]); 10] = [
+    ("get", "secrets/edgesync-ca", "edgesync-ca", [false, true]),
+    ("get", "secrets/edgesync-token-key", "edgesync-ca", [false, true]),
+    ("get", "secrets/edgesync-server", "edgesync-ca", [true, true]),
+    ("update", "secrets/edgesync-server", "edgesync-ca", [false, true]),
+    ("create", "secrets", "edgesync-ca", [false, true]),
+    ("list", "secrets", "edgesync-ca", [false, false]),
+    ("watch", "secrets", "edgesync-ca", [false, false]),
+    ("list", "configmaps", "plant", [true, false]),
+    ("list", "secrets", "plant", [false, false]),
+    ("update", "nodes", "", [true, false]),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn signer_alone_has_the_keys_and_devices_join_at_replicas() {
+    let setup = Setup::installed_as("overlays/signer", INSTALLED + SIGNER).await;
+    setup.aggregate(&["edgesync-place-configmaps"]);
+    for (verb, resource, namespace, expected) in KEYS {
+        let question = (verb, resource, namespace);
+        let may = [ACCOUNT, SIGNER_ACCOUNT].map(|account| setup.may(account, question));
+        assert_eq!(may, expected, "{question:?}");
+    }
+    setup.apply(&PLACEMENT.replace(", secrets, widgets.example.com", ""));
+    setup.admin.run(&["create", "configmap", "settings", "-n", "plant", "--from-literal=mode=fast"]).ok();
+
+    let mut replica = setup.replica();
+    let (signing, socket) = (Site::address(), setup.site.path("signer.sock"));
+    replica.fleet.cloud.process.env("EDGESYNC_CLOUD_PAIRING_SIGNER", format!("https://{signing}"));
+    replica.fleet.cloud.write_config();
+    replica.fleet.cloud.process.start();
+    replica.fleet.cloud.process.logged("edgesync-ca/edgesync-server not found", 0).await;
+
+    let config = setup.site.path("cloud.toml");
+    let words = ["signer".into(), "--config".into(), config.into()];
+    let program = edgesync_testkit::programs::cloud();
+    let mut signer = Process::with_arguments("the signer", program.as_ref(), words.into());
+    for (key, value) in [
+        ("KUBERNETES_KUBECONFIG", setup.account("edgesync-signer").display().to_string()),
+        ("STORE_PATH", setup.site.path("signer/cloud.db").display().to_string()),
+        ("BROKER_LISTEN", replica.fleet.cloud.mqtt.to_string()),
+        ("BROKER_TLS", "on".to_owned()),
+        ("PAIRING_LISTEN", signing.to_string()),
+        ("API_SOCKET", socket.display().to_string()),
+        ("API_HEALTH", "off".to_owned()),
+        ("LOG_FORMAT", "text".to_owned()),
+    ] {
+        signer.env(&format!("EDGESYNC_CLOUD_{key}"), value);
+    }
+    signer.start();
+    signer.logged("serving joins and renewals", 0).await;
+    eventually("the replica is ready", PATIENCE, async || replica.health.text("/readyz").await.ok()).await;
+
+    let run = async |socket: &Path, words: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(words).env("EDGESYNC_CLOUD_SERVER", socket);
+        ended(command).await
+    };
+    let refused = run(&replica.fleet.cloud.socket, &["token", "create"]).await;
+    let text = output_text(&refused);
+    assert!(!refused.status.success() && text.contains("exec deploy/edgesync-signer"), "{text}");
+    let token = run(&socket, &["token", "create", "--node", "edge-1"]).await;
+    assert!(token.status.success(), "{}", output_text(&token));
+    let refused = run(&socket, &["nodes"]).await;
+    assert!(output_text(&refused).contains("exec deploy/edgesync-cloud"), "{}", output_text(&refused));
+
+    let token = String::from_utf8(token.stdout).unwrap();
+    let mut agent = replica.fleet.new_device(&setup.site, "edge-1");
+    let joined = replica.fleet.join(&agent, token.trim(), &[]).await;
+    assert!(joined.status.success(), "{}", output_text(&joined));
+    agent.run_as_configured().await;
+    in_sync(&agent).await;
+    // A revocation by the replica, which needs no key.
+    let output = replica.fleet.command(&["node", "revoke", "edge-1"]).await;
+    assert!(output.status.success(), "{}", output_text(&output));
+    eventually("the node is cut", PATIENCE, async || {
+        (replica.fleet.cloud.state("edge-1").await == "revoked").then_some(())
+    })
+    .await;
+    assert!(signer.terminate(PATIENCE).await.success());
+    assert!(replica.refused().is_empty(), "{:#?}", replica.refused());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -489,7 +594,7 @@ async fn replica_reports_a_missing_right_and_recovers_once_granted() {
         assert!(replica.health.text("/readyz").await.is_err(), "nodes are not sent to it");
         replica.health.text("/livez").await.expect("it need not be started anew");
     };
-    waits("cannot get resource \"secrets\" in API group \"\" in the namespace \"edgesync\"").await;
+    waits("cannot list resource \"secrets\" in API group \"\" in the namespace \"edgesync\"").await;
     let give = |name: &str| {
         let text = fs::read_to_string(packaging("base/rights.yaml")).unwrap();
         let parts = text.split("\n---\n");

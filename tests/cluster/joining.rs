@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use edgesync_enrollment::membership::MembershipStore;
-use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentService};
+use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentRole, EnrollmentService};
 use edgesync_kubernetes::cluster::Cluster;
 use edgesync_object::{Labels, Status};
 use edgesync_transport::tls::{Certificate, Key};
@@ -20,7 +20,9 @@ use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::Site;
 use edgesync_testkit::timing::{assert_within, within};
 
+/// The namespace of edgesync, and that of its keys.
 const NAMESPACE: &str = "edgesync";
+const CA_NAMESPACE: &str = "edgesync-ca";
 const HOUR: Duration = Duration::from_secs(3600);
 /// Maximum time until a revocation is in force everywhere.
 const SOON: Duration = Duration::from_secs(2);
@@ -48,6 +50,12 @@ impl Setup {
         Self { kubernetes, admin, site }
     }
 
+    fn create_namespaces(&self) {
+        for namespace in [NAMESPACE, CA_NAMESPACE] {
+            self.admin.run(&["create", "namespace", namespace]).ok();
+        }
+    }
+
     fn directory(&self, name: &str) -> PathBuf {
         self.site.path(name)
     }
@@ -69,6 +77,7 @@ impl Setup {
             lifetime: HOUR,
             grace: HOUR,
             external: false,
+            role: EnrollmentRole::Whole,
         };
         EnrollmentService::open(
             options,
@@ -114,8 +123,8 @@ impl Replica {
 async fn replicas_share_one_ca_and_count_token_uses_together() {
     let setup = Setup::start().await;
     let error = format!("{:#}", setup.open("0").await.unwrap_err());
-    assert!(error.contains("kubectl create namespace edgesync"), "{error}");
-    setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
+    assert!(error.contains("kubectl create namespace edgesync-ca"), "{error}");
+    setup.create_namespaces();
     let (one, two, three) = tokio::join!(setup.replica("1"), setup.replica("2"), setup.replica("3"));
     let replicas = [one, two, three];
     let trusted: Vec<_> = replicas.iter().map(|replica| replica.service.trust().0[0].fingerprint()).collect();
@@ -130,7 +139,7 @@ async fn replicas_share_one_ca_and_count_token_uses_together() {
     let refusals: Vec<Status> = joining.join_all().await.into_iter().flatten().collect();
     assert_eq!(refusals.len(), 19, "{refusals:?}");
     assert!(refusals.iter().all(|status| status.message.contains("token used up")), "{refusals:?}");
-    let members = ["get", "configmaps", "-n", NAMESPACE, "-l", "edgesync.io/pairing=member", "-o", "name"];
+    let members = ["get", "secrets", "-n", NAMESPACE, "-l", "edgesync.io/pairing=member", "-o", "name"];
     assert_eq!(setup.admin.run(&members).lines().len(), 1);
 
     // A token for many uses is contended and counts each use.
@@ -149,7 +158,7 @@ async fn replicas_share_one_ca_and_count_token_uses_together() {
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn revocations_reach_all_replicas_across_a_server_crash() {
     let mut setup = Setup::start().await;
-    setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
+    setup.create_namespaces();
     let (one, other) = (setup.replica("1").await, setup.replica("2").await);
     for node in ["a", "b", "c"] {
         join(&one.service, &one.token(Some(node), 1).await, node).await.unwrap();
@@ -182,21 +191,21 @@ async fn revocations_reach_all_replicas_across_a_server_crash() {
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn lost_ca_is_reported_with_working_advice() {
     let setup = Setup::start().await;
-    setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
+    setup.create_namespaces();
     let fingerprint = setup.open("1").await.unwrap().trust().0[0].fingerprint();
-    let kept = setup.admin.run(&["get", "secret", "edgesync-ca", "-n", NAMESPACE, "-o", "json"]).json();
+    let kept = setup.admin.run(&["get", "secret", "edgesync-ca", "-n", CA_NAMESPACE, "-o", "json"]).json();
     assert_eq!(kept["type"], "kubernetes.io/tls");
-    setup.admin.run(&["delete", "secret", "edgesync-ca", "-n", NAMESPACE]).ok();
+    setup.admin.run(&["delete", "secret", "edgesync-ca", "-n", CA_NAMESPACE]).ok();
     let error = format!("{:#}", setup.open("1").await.unwrap_err());
     assert!(error.contains(&fingerprint) && error.contains("create secret tls edgesync-ca"), "{error}");
     let restored = json!({
         "apiVersion": "v1", "kind": "Secret", "type": kept["type"], "data": kept["data"],
-        "metadata": {"name": "edgesync-ca", "namespace": NAMESPACE},
+        "metadata": {"name": "edgesync-ca", "namespace": CA_NAMESPACE},
     });
     setup.admin.feed(&["create", "-f", "-"], &restored.to_string()).ok();
     assert_eq!(setup.open("1").await.unwrap().trust().0[0].fingerprint(), fingerprint);
     // The alternative advice: start over.
-    setup.admin.run(&["delete", "secret", "edgesync-ca", "edgesync-token-key", "-n", NAMESPACE]).ok();
+    setup.admin.run(&["delete", "secret", "edgesync-ca", "edgesync-token-key", "-n", CA_NAMESPACE]).ok();
     assert_ne!(setup.open("1").await.unwrap().trust().0[0].fingerprint(), fingerprint);
 }
 
@@ -204,7 +213,7 @@ async fn lost_ca_is_reported_with_working_advice() {
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn revocations_reach_replicas_of_a_restored_cluster() {
     let mut setup = Setup::start().await;
-    setup.admin.run(&["create", "namespace", NAMESPACE]).ok();
+    setup.create_namespaces();
     let replica = setup.replica("1").await;
     for node in ["a", "b", "c"] {
         join(&replica.service, &replica.token(Some(node), 1).await, node).await.unwrap();

@@ -46,15 +46,18 @@ async fn objects_reach_the_node_and_its_reports_the_cluster<K: ApiServer>() {
     let in_the_cluster = setup.admin.run(&["get", "cm/c0", "-n", "shop", "-o", "json"]).json();
     let on_the_node: Value = agent.client().get("/api/v1/namespaces/shop/configmaps/c0").await.unwrap();
     assert!(in_the_cluster.pointer(NOTE).is_some() && on_the_node.pointer(NOTE).is_none(), "{on_the_node}");
-    for (object, expected) in [
+    for (object, namespace, expected) in [
         (
             "cm/c0",
+            "shop",
             [": desired on node 'edge-1'", "placed by: Placement shop/all", "held at the newest version"],
         ),
-        ("cm/c1", ["configmaps \"c1\" not found in namespace shop", "", ""]),
+        ("cm/c1", "shop", ["configmaps \"c1\" not found in namespace shop", "", ""]),
+        // The key of the CA is not read, whoever asks.
+        ("secret/edgesync-ca", "edgesync-ca", ["namespace edgesync-ca is reserved for edgesync", "", ""]),
     ] {
         let mut command = Command::new(edgesync_testkit::programs::cloud());
-        command.args(["explain-placement", "edge-1", object, "-n", "shop", "--server"]).arg(&cloud.socket);
+        command.args(["explain-placement", "edge-1", object, "-n", namespace, "--server"]).arg(&cloud.socket);
         let text = output_text(&ended(command).await);
         assert!(expected.iter().all(|words| text.contains(words)), "{expected:?}: {text}");
     }
@@ -476,7 +479,7 @@ async fn forgotten_node_is_forgotten_by_all_replicas() {
     let client = replicas[0].client();
     client.post::<Value>("/edgesync/v1/nodes/edge-1/forget", &Value::Null).await.unwrap();
     replicas[1].process.logged("removed from the fleet", 0).await;
-    let members = setup.list("configmaps");
+    let members = setup.list("secrets");
     let members = members.iter().filter(|map| !map["metadata"]["labels"]["edgesync.io/pairing"].is_null());
     let named: Vec<_> = members.filter(|map| map.to_string().contains("edge-1")).collect();
     assert!(named.is_empty(), "{named:?}");

@@ -55,7 +55,7 @@ impl<K: ApiServer> Setup<K> {
     fn prepare(kubernetes: K, site: Site) -> Self {
         let admin = Kubectl::with_kubeconfig(&site, "admin", kubernetes.admin());
         let setup = Self { kubernetes, admin, site };
-        for namespace in ["edgesync", "shop"] {
+        for namespace in ["edgesync", "edgesync-ca", "shop"] {
             setup.admin.run(&["create", "namespace", namespace]).ok();
         }
         if K::IS_OURS {

@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as STANDARD;
 use serde_json::Value;
 
 use crate::setup::{EVERYWHERE, PATIENCE, Setup, config_map};
@@ -175,11 +177,12 @@ async fn nodes_are_removed_admitted_and_forgotten_via_the_cluster() {
     setup.fails(&["node", "forget", "edge-2"], 1, "node 'edge-2' not found").await;
 
     // A removal that stopped between its two steps is completed by the next one.
-    let members = ["get", "configmap/edgesync-member.edge-1", "-n", "edgesync", "-o", "json"];
+    let members = ["get", "secret/edgesync-member.edge-1", "-n", "edgesync", "-o", "json"];
     let mut member = setup.admin.run(&members).json();
-    let mut known: Value = serde_json::from_str(member["data"]["member.json"].as_str().unwrap()).unwrap();
+    let text = STANDARD.decode(member["data"]["member.json"].as_str().unwrap()).unwrap();
+    let mut known: Value = serde_json::from_slice(&text).unwrap();
     known["removed"] = "2026-11-23T00:00:00Z".into();
-    member["data"]["member.json"] = known.to_string().into();
+    member["data"]["member.json"] = STANDARD.encode(known.to_string()).into();
     setup.apply(&member.to_string());
     setup.node_is("edge-1", "being removed").await;
     let removed = setup.says(&["node", "remove", "edge-1"]).await;

@@ -87,7 +87,7 @@ async fn messages_pass_over_tls_and_its_bytes_are_counted() {
 async fn bad_certificates_are_refused_and_reported_by_both_sides() {
     let (authority, other) = (Authority::new(), Authority::new());
     let revoked = authority.node("n-1");
-    let rule = authority.rule(vec![authority.revoke(&[&revoked])]);
+    let rule = authority.rule(&[&revoked]);
     let server = Server::new(&authority.server_identity(), &rule, Clock::system([])).unwrap();
     let (broker, _fleet) = endpoint(server).await;
     let bad = [
@@ -115,7 +115,7 @@ async fn node_accepts_only_valid_certificates_of_its_server() {
         (authority.server_for(&["cloud.example"], -HOUR, HOUR), "other-name"),
         (authority.server_for(&["127.0.0.1"], -2 * HOUR, -HOUR), "time"),
     ] {
-        let server = Server::new(&identity, &authority.rule(Vec::new()), Clock::system([])).unwrap();
+        let server = Server::new(&identity, &authority.rule(&[]), Clock::system([])).unwrap();
         let (broker, _fleet) = endpoint(server).await;
         let tls = authority.client(&authority.node("n-1"));
         let cause = first_cause(options(broker.address(), "n-1", tls)).await;
@@ -189,7 +189,7 @@ async fn revoked_node_is_disconnected_and_others_stay() {
     let two = authority.client(&authority.node("n-2"));
     let (two, _events) = connect(options(broker.address(), "n-2", two)).await;
 
-    let rule = authority.rule(vec![authority.revoke(&[&revoked])]);
+    let rule = authority.rule(&[&revoked]);
     server.replace(&authority.server_identity(), &rule).unwrap();
     assert!(broker.disconnect(&node_name("n-1")));
     assert!(!broker.disconnect(&node_name("n-3")));

@@ -17,7 +17,7 @@ fn manifest(name: &str) -> String {
 #[test]
 fn rbac_rules_name_the_code_that_needs_them() {
     let mut rules = 0;
-    for name in ["base/rights.yaml", "base/place.yaml"] {
+    for name in ["base/rights.yaml", "base/place.yaml", "overlays/signer/rights.yaml"] {
         let text = manifest(name);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         let is_rule = |line: &str| line.starts_with("- apiGroups:") || line.starts_with("- nonResourceURLs:");
@@ -39,6 +39,40 @@ fn rbac_rules_name_the_code_that_needs_them() {
         }
     }
     assert!(rules > 12, "the rules were not found");
+}
+
+/// A right to list or watch includes every Secret of its namespace.
+#[test]
+fn secrets_with_keys_are_read_by_name_only() {
+    for name in ["base/rights.yaml", "base/place.yaml", "overlays/signer/rights.yaml", "examples/rights.yaml"]
+    {
+        let text = manifest(name);
+        for document in text.split("\n---\n").filter(|document| document.contains("secrets]")) {
+            let is_of_keys = document.contains("namespace: edgesync-ca\n");
+            let is_cluster_wide = document.contains("kind: ClusterRole\n");
+            assert!(!is_cluster_wide, "{name}: a right to Secrets of all namespaces:\n{document}");
+            let lists = document.contains("list") && document.contains("watch]");
+            assert!(!is_of_keys || !lists, "{name}: the keys can be listed:\n{document}");
+        }
+    }
+}
+
+/// Replicas relay to the Service of the signer, whose Pods have the configuration of replicas.
+#[test]
+fn signer_has_the_keys_and_replicas_relay_to_it() {
+    let overlay = manifest("overlays/signer/kustomization.yaml");
+    assert!(overlay.contains("value: https://edgesync-signer.edgesync.svc:10002"));
+    assert!(overlay.contains("path: /subjects/0/name\n        value: edgesync-signer"));
+    let (deployment, service) =
+        (manifest("overlays/signer/deployment.yaml"), manifest("overlays/signer/service.yaml"));
+    assert!(deployment.contains("command: [edgesync-cloud, signer, --config,"));
+    assert!(deployment.contains("serviceAccountName: edgesync-signer"));
+    assert!(deployment.contains("enableServiceLinks: false"));
+    assert!(deployment.contains("containerPort: 10002") && service.contains("port: 10002"));
+    let config = deployment.contains("configMap: { name: edgesync-cloud-config }");
+    assert!(
+        config && manifest("base/deployment.yaml").contains("configMap: { name: edgesync-cloud-config }")
+    );
 }
 
 #[test]

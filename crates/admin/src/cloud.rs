@@ -14,7 +14,7 @@ use edgesync_object::Labels;
 pub use enrollment::{
     AdmitRequest, Admitted, BrokerConfigRequest, BrokerFiles, Confirmed, NewOperator, NewToken, Operator,
     OperatorCertificate, OperatorList, PageInvitation, Removed, RevokedCertificates, RevokedOperators,
-    RevokedToken, Token, TokenList, TokenRequest,
+    RevokedPageKeys, RevokedToken, Token, TokenList, TokenRequest,
 };
 pub use nodes::{
     HeldBackObject, JoinedNode, Membership, NodeCounters, NodeInfo, NodeList, ObjectNotInEffect,

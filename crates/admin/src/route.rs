@@ -131,6 +131,8 @@ pub enum Route<'a> {
     BrokerConfig,
     /// Cloud: creates a key for the page.
     Page,
+    /// Cloud: revokes all keys of the page.
+    RevokePageKeys,
 }
 
 impl<'a> Route<'a> {
@@ -171,6 +173,7 @@ impl<'a> Route<'a> {
             ("POST", ["operators", which, "revoke"]) => Self::RevokeOperators(which),
             ("POST", ["broker-config"]) => Self::BrokerConfig,
             ("POST", ["page"]) => Self::Page,
+            ("POST", ["page", "revoke"]) => Self::RevokePageKeys,
             _ => return None,
         })
     }
@@ -227,6 +230,7 @@ impl<'a> Route<'a> {
             Self::RevokeOperators(which) => (Post, vec!["operators", which, "revoke"]),
             Self::BrokerConfig => (Post, vec!["broker-config"]),
             Self::Page => (Post, vec!["page"]),
+            Self::RevokePageKeys => (Post, vec!["page", "revoke"]),
         }
     }
 }
@@ -280,6 +284,7 @@ mod tests {
             Route::RevokeOperators("ada"),
             Route::BrokerConfig,
             Route::Page,
+            Route::RevokePageKeys,
         ];
         all.extend(NodeAction::ALL.map(|action| Route::ChangeNode("a", action)));
         all

@@ -1,6 +1,8 @@
 //! Authentication and authorization: bearer tokens with roles, peers of the Unix socket, and
 //! certificates of operators. No I/O: [`Operators`] looks up the operators.
 //!
+//! A page key is bound to the caller that it was issued to, and verified with each request.
+//!
 //! A token is sent as `Authorization: Bearer`, or as the password of `Authorization: Basic`:
 //! `kubectl` sends no bearer token over plain HTTP, but the user and password of the server's
 //! address.
@@ -9,16 +11,20 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
+use tokio::sync::watch;
 
 use super::kind::Kind;
 use super::request::Verb;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{Scope, Status};
+use edgesync_transport::tls::Certificate;
 
 /// Maximum length of an accepted `Authorization` header, in bytes.
 const MAX_HEADER: usize = 1024;
@@ -70,8 +76,8 @@ pub enum Peer {
     Tls(SocketAddr),
     /// TLS with a verified client certificate.
     Certificate {
-        /// Serial number in hexadecimal.
-        serial: Arc<str>,
+        /// The certificate.
+        certificate: Arc<Certificate>,
         /// Address that the client connects from.
         from: SocketAddr,
     },
@@ -93,28 +99,68 @@ impl Peer {
 }
 
 /// The authenticated sender of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// Name for people and the audit log: `ada`, `uid 1000`, `token`.
+    /// Name for people and the audit log: `ada`, `uid 1000`, `token`, `page key of ada`.
     pub name: Arc<str>,
     /// Role that authorizes its requests.
     pub role: Role,
+    /// What has authenticated it.
+    pub credential: Credential,
+}
+
+/// What has authenticated a caller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Credential {
+    /// Nothing.
+    #[default]
+    None,
+    /// A bearer token.
+    Token,
+    /// The kernel, as a user of the Unix socket.
+    Socket,
+    /// The certificate of an operator.
+    Certificate(Arc<Certificate>),
+    /// A key of the page.
+    PageKey,
 }
 
 /// Lookup of operators by certificate.
 pub trait Operators: Send + Sync {
-    /// Returns the operator of a certificate, by its serial number in hexadecimal; `None` if it is
-    /// revoked or not an operator's.
-    fn find(&self, serial: &str) -> Option<Caller>;
+    /// Returns the operator of a certificate; `None` if it is revoked or not an operator's. The
+    /// serial number is recorded, and the subject is that of the recorded name and role: a record
+    /// alone makes no operator of another certificate.
+    fn find(&self, certificate: &Certificate) -> Option<Caller>;
+
+    /// Returns the role of the operator whose certificate has this serial number; `None` if it is
+    /// revoked or has another name. For the keys that were issued to it.
+    fn role(&self, serial: &str, name: &str) -> Option<Role>;
 
     /// Returns a watch that changes whenever an operator is revoked.
-    fn revoked(&self) -> tokio::sync::watch::Receiver<()>;
+    fn revoked(&self) -> watch::Receiver<()>;
 }
 
 /// Lookup of the page's keys.
 pub trait PageKeys: Send + Sync {
-    /// Returns the role of a key; `None` if it is unknown or expired.
-    fn role(&self, key: &str) -> Option<Role>;
+    /// Returns the holder of a key; `None` if it is unknown, expired or revoked.
+    fn holder(&self, key: &str) -> Option<PageKeyHolder>;
+
+    /// Returns a watch that changes whenever keys are revoked.
+    fn revoked(&self) -> watch::Receiver<()>;
+}
+
+/// The caller that a page key was issued to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageKeyHolder {
+    /// Name of the caller.
+    pub name: String,
+    /// Serial number of the operator's certificate that requested the key; `None` for a user of the
+    /// Unix socket. The key is valid while that certificate is.
+    pub serial: Option<String>,
+    /// Role of the caller when the key was issued. The operator's current role limits it.
+    pub role: Role,
+    /// Expiry.
+    pub ends: Timestamp,
 }
 
 /// The access rules of a server.
@@ -180,9 +226,12 @@ impl Access {
     /// operator's.
     pub fn authenticate(&self, authorization: Option<&str>, peer: &Peer) -> Result<Caller> {
         let by_peer = match peer {
-            Peer::Certificate { serial, .. } => {
-                match self.operators.as_ref().and_then(|all| all.find(serial)) {
-                    Some(caller) => return Ok(caller),
+            Peer::Certificate { certificate, .. } => {
+                match self.operators.as_ref().and_then(|all| all.find(certificate)) {
+                    Some(caller) => {
+                        let credential = Credential::Certificate(Arc::clone(certificate));
+                        return Ok(Caller { credential, ..caller });
+                    }
                     None if authorization.is_none() => return Err(no_operator()),
                     None => None,
                 }
@@ -191,34 +240,67 @@ impl Access {
             Peer::Unix { uid: Some(uid) } if *uid == 0 || *uid == self.own_uid => Some(Role::Admin),
             Peer::Unix { .. } => Some(self.group),
         };
-        if let (Peer::Tcp(_), Some(pages), Some(key)) = (peer, &self.pages, authorization.and_then(token))
-            && let Some(role) = pages.role(&key)
+        if let (Peer::Tcp(_), Some(key)) = (peer, authorization.and_then(token))
+            && let Some((caller, _)) = self.holder_of(&key)
         {
-            return Ok(Caller { name: "page".into(), role });
+            return Ok(caller);
         }
         let by_token = match authorization {
             Some(header) => Some(self.role_of(header).ok_or_else(unauthorized)?),
             None => None,
         };
         let role = by_peer.max(by_token).ok_or_else(unauthorized)?;
-        let name = match peer {
-            Peer::Unix { uid: Some(uid) } => format!("uid {uid}").into(),
-            _ => "token".into(),
+        let (name, credential) = match peer {
+            Peer::Unix { uid: Some(uid) } => (format!("uid {uid}").into(), Credential::Socket),
+            Peer::Unix { uid: None } => ("token".into(), Credential::Socket),
+            _ => ("token".into(), Credential::Token),
         };
-        Ok(Caller { name, role })
+        Ok(Caller { name, role, credential })
+    }
+
+    /// Returns the caller behind a page key, and when the key expires; `None` if the key or the
+    /// operator that it was issued to is not valid.
+    fn holder_of(&self, key: &str) -> Option<(Caller, Timestamp)> {
+        let holder = self.pages.as_ref()?.holder(key)?;
+        let role = match &holder.serial {
+            Some(serial) => self.operators.as_ref()?.role(serial, &holder.name)?.min(holder.role),
+            None => holder.role,
+        };
+        let name = format!("page key of {}", holder.name).into();
+        Some((Caller { name, role, credential: Credential::PageKey }, holder.ends))
+    }
+
+    /// Completes when the page key of a request ends: it expires, or it or its operator is revoked.
+    pub(super) fn until_key_ends(
+        &self,
+        authorization: Option<&str>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (access, key) = (self.clone(), authorization.and_then(token).unwrap_or_default());
+        async move {
+            let mut keys = access.pages.as_ref().map(|pages| pages.revoked());
+            let mut operators = access.operators.as_ref().map(|operators| operators.revoked());
+            while let Some((_, ends)) = access.holder_of(&key) {
+                let left = Duration::try_from(ends.duration_since(Timestamp::now())).unwrap_or_default();
+                tokio::select! {
+                    () = tokio::time::sleep(left) => {}
+                    () = changed(&mut keys) => {}
+                    () = changed(&mut operators) => {}
+                }
+            }
+        }
     }
 
     /// Completes when the operator behind a certificate is revoked. Never for other peers: each of
     /// their requests is authenticated separately.
     pub(super) async fn until_revoked(&self, peer: &Peer) {
-        let (Peer::Certificate { serial, .. }, Some(operators)) = (peer, &self.operators) else {
+        let (Peer::Certificate { certificate, .. }, Some(operators)) = (peer, &self.operators) else {
             return std::future::pending().await;
         };
         let mut revoked = operators.revoked();
-        if operators.find(serial).is_none() {
+        if operators.find(certificate).is_none() {
             return std::future::pending().await;
         }
-        while operators.find(serial).is_some() {
+        while operators.find(certificate).is_some() {
             if revoked.changed().await.is_err() {
                 return std::future::pending().await;
             }
@@ -245,6 +327,14 @@ impl Access {
                 false => found,
             }
         })
+    }
+}
+
+/// Waits for a change; forever if there can be none.
+async fn changed(watch: &mut Option<watch::Receiver<()>>) {
+    match watch {
+        Some(watch) if watch.changed().await.is_ok() => {}
+        _ => std::future::pending().await,
     }
 }
 
@@ -301,18 +391,39 @@ fn token(header: &str) -> Option<String> {
 mod tests {
     use super::*;
     use edgesync_object::kinds;
+    use edgesync_transport::tls::Identity;
 
-    /// One operator per role, with the role's name as serial number.
-    struct OneOperatorPerRole;
+    /// Every certificate is one of an operator with this role, or none is.
+    struct AnyOperator(Option<Role>);
 
-    impl Operators for OneOperatorPerRole {
-        fn find(&self, serial: &str) -> Option<Caller> {
-            let role = serial.parse().ok()?;
-            Some(Caller { name: "ada".into(), role })
+    impl Operators for AnyOperator {
+        fn find(&self, _: &Certificate) -> Option<Caller> {
+            Some(Caller { name: "ada".into(), role: self.0?, ..Caller::default() })
         }
 
-        fn revoked(&self) -> tokio::sync::watch::Receiver<()> {
-            tokio::sync::watch::channel(()).1
+        fn role(&self, serial: &str, name: &str) -> Option<Role> {
+            self.0.filter(|_| (serial, name) == ("7", "ada"))
+        }
+
+        fn revoked(&self) -> watch::Receiver<()> {
+            watch::channel(()).1
+        }
+    }
+
+    /// Keys whose text is the serial number of an operator's certificate, or `socket`.
+    struct KeysByHolder;
+
+    impl PageKeys for KeysByHolder {
+        fn holder(&self, key: &str) -> Option<PageKeyHolder> {
+            let (name, serial) = match key {
+                "socket" => ("uid 7", None),
+                serial => ("ada", Some(serial.to_owned())),
+            };
+            Some(PageKeyHolder { name: name.into(), serial, role: Role::Edit, ends: Timestamp::MAX })
+        }
+
+        fn revoked(&self) -> watch::Receiver<()> {
+            watch::channel(()).1
         }
     }
 
@@ -329,8 +440,9 @@ mod tests {
         ([127, 0, 0, 1], 1).into()
     }
 
-    fn certificate(serial: &str) -> Peer {
-        Peer::Certificate { serial: serial.into(), from: from() }
+    fn certificate() -> Peer {
+        let identity = Identity::local(from().ip()).unwrap();
+        Peer::Certificate { certificate: Arc::new(identity.certificate().clone()), from: from() }
     }
 
     fn role(access: &Access, header: Option<&str>, peer: &Peer) -> Result<Role, u16> {
@@ -379,25 +491,48 @@ mod tests {
         assert_eq!(on_socket(Some("Bearer secret-token"), Some(1001)), Ok(Role::Admin));
         assert_eq!(on_socket(Some("Bearer local-token"), Some(0)), Ok(Role::Admin));
         assert_eq!(on_socket(Some("Bearer wrong"), Some(0)), Err(401));
-        let cloud = Access::certificates(Arc::new(OneOperatorPerRole), 1000);
+        let cloud = Access::certificates(Arc::new(AnyOperator(None)), 1000);
         assert_eq!(role(&cloud, None, &Peer::Unix { uid: Some(1000) }), Ok(Role::Admin));
         assert_eq!(role(&cloud, None, &Peer::Unix { uid: Some(1001) }), Ok(Role::View));
     }
 
     #[test]
     fn operator_has_the_role_of_their_certificate() {
-        let cloud = Access::certificates(Arc::new(OneOperatorPerRole), 1);
+        let certificate = certificate();
         for known in [Role::View, Role::Edit, Role::Admin] {
-            let caller = cloud.authenticate(None, &certificate(&known.to_string())).unwrap();
+            let cloud = Access::certificates(Arc::new(AnyOperator(Some(known))), 1);
+            let caller = cloud.authenticate(None, &certificate).unwrap();
             assert_eq!((&*caller.name, caller.role), ("ada", known));
         }
-        assert_eq!(role(&cloud, None, &certificate("other")), Err(403));
-        assert_eq!(role(&cloud, Some("Bearer x"), &certificate("other")), Err(401));
+        let cloud = Access::certificates(Arc::new(AnyOperator(None)), 1);
+        assert_eq!(role(&cloud, None, &certificate), Err(403));
+        assert_eq!(role(&cloud, Some("Bearer x"), &certificate), Err(401));
         for peer in [Peer::Tls(from()), Peer::Tcp(from())] {
             assert_eq!(role(&cloud, None, &peer), Err(401));
             assert_eq!(role(&cloud, Some("Bearer x"), &peer), Err(401));
         }
-        assert_eq!(role(&access(), None, &certificate("admin")), Err(403), "nobody is an operator there");
+        assert_eq!(role(&access(), None, &certificate), Err(403), "nobody is an operator there");
+    }
+
+    /// A key used to be valid for twelve hours, whatever happened to the operator.
+    #[test]
+    fn page_key_is_valid_while_its_operator_is() {
+        let access =
+            |role| Access::certificates(Arc::new(AnyOperator(role)), 1).with_pages(Arc::new(KeysByHolder));
+        let ask = |access: &Access, key: &str| {
+            let caller = access.authenticate(Some(&format!("Bearer {key}")), &Peer::Tcp(from()));
+            caller.map(|caller| (caller.name.to_string(), caller.role, caller.credential))
+        };
+        let key_of = |name: &str, role| Ok((format!("page key of {name}"), role, Credential::PageKey));
+        // The lower one of the roles then and now.
+        for (now, expected) in [(Role::Admin, Role::Edit), (Role::View, Role::View)] {
+            assert_eq!(ask(&access(Some(now)), "7"), key_of("ada", expected));
+        }
+        assert_eq!(ask(&access(Some(Role::Admin)), "8").unwrap_err().code, 401, "another certificate");
+        assert_eq!(ask(&access(None), "7").unwrap_err().code, 401, "revoked");
+        assert_eq!(ask(&access(None), "socket"), key_of("uid 7", Role::Edit));
+        let tls = access(None).authenticate(Some("Bearer socket"), &Peer::Tls(from()));
+        assert_eq!(tls.unwrap_err().code, 401, "a page is served without TLS on loopback");
     }
 
     #[test]

@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn page_key_reads_and_does_three_actions() {
-        let caller = Caller { name: "page".into(), role: Role::Admin };
+        let caller = Caller { name: "page key of ada".into(), role: Role::Admin, ..Caller::default() };
         let (tcp, unix) = (Peer::Tcp(([127, 0, 0, 1], 1).into()), Peer::Unix { uid: Some(0) });
         let role = |peer: &Peer, method: &str, path: &str| {
             let request = Request::parse(method, path, None).unwrap();

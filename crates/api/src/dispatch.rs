@@ -130,9 +130,9 @@ impl<K: Storage, E: Extension> Api<K, E> {
                 let (bytes, _memory) = body.read().await?;
                 let body = media::read_body(head.content_type, &bytes)?;
                 drop(bytes);
-                let role = head.actor.caller.role;
+                let caller = head.actor.caller.clone();
                 let audited = (method != "GET").then(|| (method.clone(), path.clone(), body.clone()));
-                let call = ExtensionCall { method, path, query, body, role };
+                let call = ExtensionCall { method, path, query, body, caller };
                 if let Some(ready) = self.extension.ready(&call, self.stopping.subscribe()).await? {
                     return Ok(response::ready(ready));
                 }

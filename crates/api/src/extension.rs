@@ -6,7 +6,7 @@ use hyper::body::Bytes;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-use super::auth::Role;
+use super::auth::Caller;
 use super::metrics::MetricsWriter;
 use edgesync_object::Status;
 use edgesync_object::status::Result;
@@ -76,8 +76,8 @@ pub struct ExtensionCall {
     pub query: Vec<(String, String)>,
     /// The parsed body; `Null` if it is empty.
     pub body: Value,
-    /// The role of the caller.
-    pub role: Role,
+    /// The caller.
+    pub caller: Caller,
 }
 
 impl ExtensionCall {

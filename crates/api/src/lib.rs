@@ -71,8 +71,8 @@ mod write_timeout;
 
 pub use address::{Address, AddressError};
 pub use audit::AUDIT;
-pub use auth::PageKeys;
-pub use auth::{Access, Caller, Operators, Peer, Role};
+pub use auth::{Access, Caller, Credential, Operators, Peer, Role};
+pub use auth::{PageKeyHolder, PageKeys};
 pub use client::{Client, ClientError, collection_path, object_path};
 pub use events::check_event;
 pub use extension::{Extension, ExtensionCall};

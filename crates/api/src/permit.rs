@@ -70,10 +70,18 @@ impl ConnectionPermit {
     }
 }
 
+/// What lasts until the end of a response body.
+#[derive(Default)]
+pub(super) struct Lasting {
+    pub(super) permit: Option<RequestPermit>,
+    /// Ends the body early: the credential of its caller ends.
+    pub(super) ends: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
 /// A response body with the permit of its request, released at the end of the body.
 pub(super) struct PermitBody {
     pub(super) body: ResponseBody,
-    pub(super) request_permit: Option<RequestPermit>,
+    pub(super) lasting: Lasting,
 }
 
 impl Body for PermitBody {
@@ -81,10 +89,11 @@ impl Body for PermitBody {
     type Error = Status;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>>>> {
-        let body = self.get_mut();
-        let polled = Pin::new(&mut body.body).poll_frame(cx);
+        let Self { body, lasting } = self.get_mut();
+        let has_ended = lasting.ends.as_mut().is_some_and(|ends| ends.as_mut().poll(cx).is_ready());
+        let polled = if has_ended { Poll::Ready(None) } else { Pin::new(body).poll_frame(cx) };
         if matches!(polled, Poll::Ready(None)) {
-            body.request_permit = None;
+            *lasting = Lasting::default();
         }
         polled
     }

@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn answer_to(review: Review, kinds: &[Arc<Kind>], role: Role, sent: Value) -> Result<Value, u16> {
-        let caller = Caller { name: "ada".into(), role };
+        let caller = Caller { name: "ada".into(), role, ..Caller::default() };
         answer(review, kinds, &tokens(), &caller, sent).map_err(|status| status.code)
     }
 

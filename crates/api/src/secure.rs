@@ -1,6 +1,7 @@
 //! TLS handshake of the cloud's API: accepts a connection and reads the client's certificate.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -54,6 +55,6 @@ pub(super) async fn accept(
     let valid_for = Duration::try_from(certificate.ends().duration_since(Timestamp::now()));
     // A certificate in its grace period after expiry gives no access here.
     let valid_for = valid_for.unwrap_or_default().min(MAX_CONNECTION_AGE);
-    let peer = Peer::Certificate { serial: certificate.serial().into(), from };
+    let peer = Peer::Certificate { certificate: Arc::new(certificate), from };
     Some(Secured { stream, peer, valid_for })
 }

@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 
 use super::accept::choose;
 use super::audit::Actor;
-use super::auth::{Access, Caller, Peer, Role};
+use super::auth::{Access, Caller, Credential, Peer};
 use super::body::{HttpBody, MemoryBudgets};
 use super::browser;
 use super::dispatch::{Api, Head, Schemas};
@@ -32,7 +32,7 @@ use super::media::{self, Format};
 use super::memory_budget::ObjectBudget;
 use super::metrics::ApiMetrics;
 use super::object_locks::ObjectLocks;
-use super::permit::{ConnectionPermit, PermitBody, RequestPermit};
+use super::permit::{ConnectionPermit, Lasting, PermitBody};
 use super::request::{Refusal, Request, Verb};
 use super::response::compress;
 use super::response::{self, ResponseBody};
@@ -251,14 +251,13 @@ impl<K: Storage, E: Extension> Server<K, E> {
         permit: &ConnectionPermit,
     ) -> Response<PermitBody> {
         permit.request_started();
-        let (started, mut request_permit) = (Instant::now(), None);
+        let (started, mut lasting) = (Instant::now(), Lasting::default());
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let parsed = Request::parse(method.as_str(), uri.path(), uri.query());
         let label = Label::of(&parsed, &*self.api.storage);
         let gzip = accepts_gzip(request.headers());
         let body_unread = AtomicBool::new(!request.body().is_end_stream());
-        let mut response =
-            self.answer(request, parsed, peer, (permit, &mut request_permit), &body_unread).await;
+        let mut response = self.answer(request, parsed, peer, (permit, &mut lasting), &body_unread).await;
         if body_unread.into_inner() {
             // The unread body blocks the connection for further requests.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -271,7 +270,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
         let elapsed_us = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         tracing::debug!(%method, path = uri.path(), status, elapsed_us, "API request");
         let response = if gzip { compress::compressed(response) } else { response };
-        response.map(|body| PermitBody { body, request_permit })
+        response.map(|body| PermitBody { body, lasting })
     }
 
     async fn answer(
@@ -279,7 +278,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
         request: HttpRequest<Incoming>,
         parsed: Result<Request, Refusal>,
         peer: &Peer,
-        (permit, request_permit): (&ConnectionPermit, &mut Option<RequestPermit>),
+        (permit, lasting): (&ConnectionPermit, &mut Lasting),
         body_unread: &AtomicBool,
     ) -> Response<ResponseBody> {
         let (head, body) = request.into_parts();
@@ -314,7 +313,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
             Ok(caller) => caller,
             Err(_) if open => {
                 is_known = false;
-                Caller { name: "system:anonymous".into(), role: Role::View }
+                Caller { name: "system:anonymous".into(), ..Caller::default() }
             }
             Err(status) if status.code == 401 => return response::unauthorized(&status),
             Err(status) => return response::status(&status, "", Format::Json),
@@ -331,9 +330,12 @@ impl<K: Storage, E: Extension> Server<K, E> {
         };
         if is_known {
             match permit.for_request(is_watch) {
-                Ok(stays) => *request_permit = Some(stays),
+                Ok(stays) => lasting.permit = Some(stays),
                 Err(status) => return response::status(&status, "", Format::Json),
             }
+        }
+        if is_watch && caller.credential == Credential::PageKey {
+            lasting.ends = Some(Box::pin(self.access.until_key_ends(authorization)));
         }
         let accept = header(&head.headers, &ACCEPT);
         let info = Head {

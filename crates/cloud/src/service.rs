@@ -2,6 +2,8 @@
 
 #[cfg(feature = "kubernetes")]
 mod replica;
+#[cfg(feature = "kubernetes")]
+mod signer;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -27,7 +29,7 @@ use edgesync_transport::tls::{self, Clock};
 
 use edgesync_enrollment::pages::Keys;
 use edgesync_enrollment::service::JoinService;
-use edgesync_enrollment::{EnrollmentOptions, EnrollmentService};
+use edgesync_enrollment::{EnrollmentOptions, EnrollmentRole, EnrollmentService, JoinRelay};
 use edgesync_fleet::admin::{Admin, BrokerDefaults, Parts};
 use edgesync_fleet::fleet::Fleet;
 use edgesync_fleet::objects::CloudObjects;
@@ -36,6 +38,7 @@ use edgesync_fleet::probes::Probes;
 use edgesync_fleet::source::{Embedded, Source};
 use edgesync_fleet::summary::Board;
 use edgesync_fleet::upkeep::Upkeep;
+use edgesync_object::name::check_subdomain;
 
 /// Time over which a stopping replica sends its nodes to the others, at most.
 const DRAIN_PERIOD: Duration = Duration::from_secs(5);
@@ -59,18 +62,45 @@ pub(crate) async fn run(service: Service<Config>) -> anyhow::Result<()> {
         #[cfg(feature = "kubernetes")]
         StoreType::Kubernetes => replica::run(service, signals, probes).await,
         #[cfg(not(feature = "kubernetes"))]
-        StoreType::Kubernetes => anyhow::bail!(
-            "store.type = \"kubernetes\" needs a build with the feature 'kubernetes'; hint: cargo build --release -p edgesync-cloud --features kubernetes"
-        ),
+        StoreType::Kubernetes => without_feature(),
     }
+}
+
+/// Runs the signer of a fleet in a cluster until it is stopped.
+///
+/// # Errors
+/// The store is no cluster; the cluster's configuration is unusable, or an address is in use.
+pub(crate) async fn run_signer(service: Service<Config>) -> anyhow::Result<()> {
+    let kind = service.config().store.r#type;
+    match kind {
+        StoreType::Sqlite => anyhow::bail!(
+            "a signer needs store.type = \"kubernetes\"; hint: with a database of its own the cloud side signs itself, \
+             'edgesync-cloud run'"
+        ),
+        #[cfg(feature = "kubernetes")]
+        StoreType::Kubernetes => signer::run(service).await,
+        #[cfg(not(feature = "kubernetes"))]
+        StoreType::Kubernetes => without_feature(),
+    }
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn without_feature() -> anyhow::Result<()> {
+    anyhow::bail!(
+        "store.type = \"kubernetes\" needs a build with the feature 'kubernetes'; hint: cargo build --release -p edgesync-cloud --features kubernetes"
+    )
 }
 
 /// Runs with a database of this process.
 async fn run_embedded(service: Service<Config>, signals: Signals, probes: Probes) -> anyhow::Result<()> {
     let config = service.config().clone();
     let store = systemd::patiently("opening the database", open_store(&config)).await?;
-    let enrollment =
-        EnrollmentService::open(enrollment_options(&config), store.clone()).await.context("open the CA")?;
+    let enrollment = EnrollmentService::open(
+        enrollment_options(&config, EnrollmentRole::Whole, &host_name()),
+        store.clone(),
+    )
+    .await
+    .context("open the CA")?;
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("read the kinds")?);
     let mut upkeep = Upkeep::start(&objects).await.context("prepare the API")?;
     let backing = Backing {
@@ -109,17 +139,25 @@ struct EnrollmentTasks {
 }
 
 impl EnrollmentTasks {
-    /// Starts the join service, if it is configured.
+    /// Starts the join service, or its relay to the signer, if it is configured.
     ///
     /// # Errors
     /// The address is in use.
     async fn open(config: &Config, enrollment: &EnrollmentService) -> anyhow::Result<Self> {
         let mut enrollment_tasks = Self { address: None, tasks: JoinSet::new() };
-        if let Some(address) = config.pairing.listen {
-            let service =
-                JoinService::bind(address, enrollment.clone()).await.context("open the join service")?;
-            enrollment_tasks.address = Some(service.address());
-            enrollment_tasks.tasks.spawn(service.serve());
+        let Some(address) = config.pairing.listen else { return Ok(enrollment_tasks) };
+        let failed = "open the join service";
+        match &config.pairing.signer {
+            None => {
+                let service = JoinService::bind(address, enrollment.clone()).await.context(failed)?;
+                enrollment_tasks.address = Some(service.address());
+                enrollment_tasks.tasks.spawn(service.serve());
+            }
+            Some(JoinUrl { host, port }) => {
+                let relay = JoinRelay::bind(address, (host.clone(), *port)).await.context(failed)?;
+                enrollment_tasks.address = Some(relay.address());
+                enrollment_tasks.tasks.spawn(relay.serve());
+            }
         }
         Ok(enrollment_tasks)
     }
@@ -323,19 +361,30 @@ fn local_api_url(address: &Address) -> String {
 /// The URL of the join service for a hint, with the first configured name, else the host name.
 fn join_url(config: &Config, address: SocketAddr) -> String {
     let host = config.pairing.names.first().cloned().unwrap_or_else(|| match address.ip().is_unspecified() {
-        true => host_name(),
+        true => Some(host_name()).filter(|name| check_subdomain(name).is_ok()).unwrap_or("HOST".to_owned()),
         false => address.ip().to_string(),
     });
     JoinUrl { host, port: address.port() }.to_string()
 }
 
-fn enrollment_options(config: &Config) -> EnrollmentOptions {
+/// Returns the settings of enrollment on the machine with this host name. The certificate of a
+/// signer is for all replicas, and so has the configured names only.
+fn enrollment_options(config: &Config, role: EnrollmentRole, host_name: &str) -> EnrollmentOptions {
     let mut names = config.pairing.names.clone();
-    names.push(host_name());
-    for address in [config.pairing.listen, Some(config.broker.listen), config.api.listen] {
-        names.extend(address.filter(|address| !address.ip().is_unspecified()).map(|at| at.ip().to_string()));
+    if role == EnrollmentRole::Whole {
+        match check_subdomain(host_name) {
+            Ok(()) => names.push(host_name.to_owned()),
+            Err(problem) => tracing::warn!(
+                "host name left out of the server certificate, {problem}; hint: list the names by which nodes reach this \
+                 machine in pairing.names"
+            ),
+        }
+        for address in [config.pairing.listen, Some(config.broker.listen), config.api.listen] {
+            names.extend(
+                address.filter(|address| !address.ip().is_unspecified()).map(|at| at.ip().to_string()),
+            );
+        }
     }
-    names.retain(|name| !name.is_empty());
     names.sort();
     names.dedup();
     EnrollmentOptions {
@@ -350,6 +399,7 @@ fn enrollment_options(config: &Config) -> EnrollmentOptions {
         lifetime: config.pairing.certificate_lifetime,
         grace: config.pairing.renewal_grace,
         external: config.broker.mode == BrokerMode::External,
+        role,
     }
 }
 
@@ -449,5 +499,16 @@ mod tests {
         assert_eq!(options.topics.prefix(), "plant/7");
         assert_eq!(options.max_keepalive, Duration::from_secs(45));
         assert_eq!((options.max_packet, options.inflight), ((32 << 10) + 2048, 7));
+    }
+
+    /// The cloud side used not to start there: "host name must be a DNS-1123 subdomain".
+    #[test]
+    fn host_names_that_no_certificate_can_have_are_left_out() {
+        let names = |role, host: &str| enrollment_options(&Config::default(), role, host).names;
+        for host in ["(none)", "my_machine", "", "-a", "b\u{fc}ro"] {
+            assert_eq!(names(EnrollmentRole::Whole, host), ["127.0.0.1"], "{host:?}");
+        }
+        assert_eq!(names(EnrollmentRole::Whole, "gw-1"), ["127.0.0.1", "gw-1"]);
+        assert_eq!(names(EnrollmentRole::Signer, "edgesync-signer-5d9"), [""; 0], "the name of one Pod");
     }
 }

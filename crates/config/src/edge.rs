@@ -10,7 +10,7 @@ use super::slot::Keys;
 use super::units::{self, GIB, KIB, MIB, TIB, hours, minutes, seconds};
 use super::{Files, JoinUrl, KubeEdge, Link, LinkType, Log, Review, Settings};
 use crate::section;
-use edgesync_object::name;
+use edgesync_object::{name, node_labels};
 
 /// Configuration of the agent.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -257,6 +257,13 @@ impl Settings for Config {
 
     fn complete(&mut self, review: &mut Review<'_>) {
         self.node.complete(review);
+        let ignored = self.node.labels.iter().filter(|(key, value)| !node_labels::may_set(key, value));
+        for (key, _) in ignored {
+            review.warn(format!(
+                "label '{key}' of node.labels is not set on the Node: Kubernetes reserves it; an operator or the node's token \
+                 may set it"
+            ));
+        }
         // A CloudCore does not use it.
         if self.link.client_id.is_empty() && self.link_type == LinkType::Mqtt {
             self.link.client_id.clone_from(&self.node.name);

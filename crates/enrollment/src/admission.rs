@@ -27,7 +27,7 @@ impl Enrollment {
     ///
     /// # Errors
     /// Name or labels are invalid, there are too many labels, time to live or number of uses is out
-    /// of range, or the store fails.
+    /// of range, this process has no keys, or the store fails.
     pub async fn create_token(
         &self,
         node: Option<&str>,
@@ -46,6 +46,7 @@ impl Enrollment {
         if !USES.contains(&uses) {
             return Err(Status::bad_request("uses of a token must be 1 to 1,000,000"));
         }
+        let keys = self.keys()?;
         let id = tokens::hex(&tokens::random::<8>().map_err(Status::internal)?);
         let created = now();
         let record = TokenRecord {
@@ -60,8 +61,8 @@ impl Enrollment {
         };
         self.membership.put_token(record.clone()).await?;
         let claims = TokenClaims { id, node: record.node.clone(), expires: record.expires };
-        let fingerprint = self.authority.certificate().fingerprint();
-        Ok(NewToken { token: format!("{fingerprint}.{}", self.tokens.sign(&claims)), record })
+        let fingerprint = self.ca.fingerprint();
+        Ok(NewToken { token: format!("{fingerprint}.{}", keys.tokens.sign(&claims)), record })
     }
 
     /// Returns the usable tokens and those that ended within the last week.
@@ -99,7 +100,7 @@ impl EnrollmentService {
     pub async fn join(&self, bearer: &str, node: &str, request: &[u8]) -> Result<tls::Certificate> {
         let now = now();
         let refused = |refusal: TokenRefusal| Status::new(Reason::Unauthorized, refusal.to_string());
-        let claims = self.shared.tokens.verify(bearer, now).map_err(refused)?;
+        let claims = self.shared.keys()?.tokens.verify(bearer, now).map_err(refused)?;
         let request = read_request(node, request)?;
         if let Some(only) = claims.node.filter(|only| only != node) {
             return Err(refusal(&EnrollmentRefusal::OtherNode(only), node));
@@ -167,7 +168,7 @@ impl EnrollmentService {
             let state = self.state();
             (state.lifetime, state.grace)
         };
-        let signed = self.shared.authority.sign(request, node, now, lifetime);
+        let signed = self.shared.keys()?.authority.sign(request, node, now, lifetime);
         Ok((signed.map_err(|error| Status::internal(format!("{error:#}")))?, grace))
     }
 }

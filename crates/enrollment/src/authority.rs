@@ -20,7 +20,7 @@ use super::tokens::{hex, random};
 use super::{after, before, files, request};
 use edgesync_object::name;
 use edgesync_store::durable::{self, with_suffix};
-use edgesync_transport::tls::{Certificate, Identity, Key, NODES, Subject, Trust};
+use edgesync_transport::tls::{Certificate, Identity, Key, NODES, Subject};
 
 /// Lifetime of a CA created here.
 const CA_LIFETIME: Duration = Duration::from_secs(20 * 365 * 24 * 3600);
@@ -130,11 +130,6 @@ impl Authority {
 
     pub(super) fn certificate(&self) -> &Certificate {
         &self.certificate
-    }
-
-    /// The trust anchor with the CA's certificate.
-    pub(super) fn trust(&self) -> Trust {
-        Trust::new(vec![self.certificate.clone()])
     }
 
     /// The CA's certificate and the CAs that sign it, in PEM.

@@ -53,10 +53,11 @@ pub struct BrokerConfig {
 /// Generates the files, by name. The comments of the main configuration say how to install them.
 ///
 /// # Errors
-/// A name, the directory, the prefix or the port is invalid; signing fails.
+/// A name, the directory, the prefix or the port is invalid; this process has no keys; signing
+/// fails.
 pub fn files(service: &EnrollmentService, config: &BrokerConfig) -> Result<BTreeMap<String, String>> {
     check(config)?;
-    let authority = &service.shared.authority;
+    let authority = &service.shared.keys()?.authority;
     let identity = authority
         .server(&config.names, now(), LIFETIME)
         .map_err(|error| Status::internal(format!("{error:#}")))?;
@@ -69,7 +70,7 @@ pub fn files(service: &EnrollmentService, config: &BrokerConfig) -> Result<BTree
         ("ca.crt".to_owned(), authority.chain_pem()),
         ("server.crt".to_owned(), identity.certificate().to_pem()),
         ("server.key".to_owned(), identity.key().to_pem()),
-        ("revoked.crl".to_owned(), service.revocation_list()),
+        ("revoked.crl".to_owned(), service.revocation_list()?),
     ]);
     Ok(files)
 }

@@ -7,20 +7,30 @@ use std::time::Duration;
 
 use super::authority::Authority;
 use super::operators;
+use super::published;
 use super::tokens::TokenKey;
-use super::{EnrollmentOptions, files, now};
+use super::{EnrollmentOptions, EnrollmentRole, files, now};
 use crate::membership::{MembershipStore, OperatorRecord};
 use crate::object_store::ObjectStore;
 use edgesync_api::Role;
-use edgesync_object::status::Result;
-use edgesync_transport::tls::{Identity, Trust};
+use edgesync_object::Status;
+use edgesync_object::status::{Reason, Result};
+use edgesync_transport::tls::{Certificate, Identity, Trust};
 
-/// CA, token key and membership store. A revocation takes effect in the processes that follow the
+/// CA, keys and membership store. A revocation takes effect in the processes that follow the
 /// store: [`EnrollmentService`](super::EnrollmentService) does.
 pub struct Enrollment {
+    /// The certificate of the CA.
+    pub(super) ca: Certificate,
+    /// `None` in a replica whose fleet has a signer.
+    keys: Option<SigningKeys>,
+    pub(super) membership: MembershipStore,
+}
+
+/// What a process needs to sign.
+pub(super) struct SigningKeys {
     pub(super) authority: Authority,
     pub(super) tokens: TokenKey,
-    pub(super) membership: MembershipStore,
 }
 
 impl std::fmt::Debug for Enrollment {
@@ -36,38 +46,67 @@ impl Enrollment {
     /// # Errors
     /// The Secrets cannot be read, or do not exist. The message says what to do.
     pub async fn connect(cluster: Arc<dyn ObjectStore>, namespace: &str) -> anyhow::Result<Self> {
-        let (authority, tokens) = super::keys::read(&*cluster, namespace).await?;
-        let membership = MembershipStore::of_cluster(cluster, namespace);
-        Ok(Self { authority, tokens, membership })
+        let keys = super::keys::read(&*cluster, namespace).await?;
+        Ok(Self::with_keys(keys, MembershipStore::of_cluster(cluster, namespace)))
     }
 
-    /// Opens the keys, creates those that are missing, and follows the membership.
+    fn with_keys((authority, tokens): (Authority, TokenKey), membership: MembershipStore) -> Self {
+        let ca = authority.certificate().clone();
+        Self { ca, keys: Some(SigningKeys { authority, tokens }), membership }
+    }
+
+    /// Opens the keys, creates those that are missing, and follows the membership. A replica opens
+    /// no keys and reads the certificate of the CA.
     ///
     /// # Errors
-    /// Files or cluster fail; `ca.crt` is not a CA, or not the one of the other replicas.
+    /// Files or cluster fail; `ca.crt` is not a CA, or not the one of the other replicas. For a
+    /// replica: the signer has not started yet.
     pub(super) async fn open(
         options: &EnrollmentOptions,
         membership: MembershipStore,
     ) -> anyhow::Result<Self> {
         let directory = options.directory.clone();
-        let (authority, tokens) = match membership.cluster() {
+        let enrollment = match membership.cluster() {
             None => {
-                tokio::task::spawn_blocking(move || {
+                let opened = tokio::task::spawn_blocking(move || {
                     files::open_directory(&directory)?;
                     anyhow::Ok((Authority::open(&directory, now())?, TokenKey::open(&directory)?))
-                })
-                .await??
+                });
+                Self::with_keys(opened.await??, membership)
             }
-            Some((cluster, namespace)) => super::keys::open(cluster, namespace, &directory).await?,
+            Some((cluster, namespace)) if options.role == EnrollmentRole::Replica => {
+                let (ca, _) = published::read(cluster, namespace).await?;
+                Self { ca, keys: None, membership }
+            }
+            Some((cluster, namespace)) => {
+                let keys = super::keys::open(cluster, namespace, &directory).await?;
+                Self::with_keys(keys, membership)
+            }
         };
-        membership.follow().await?;
-        Ok(Self { authority, tokens, membership })
+        enrollment.membership.follow().await?;
+        Ok(enrollment)
+    }
+
+    /// Returns the keys.
+    ///
+    /// # Errors
+    /// 409 in a process without keys, with a hint where they are.
+    pub(super) fn keys(&self) -> Result<&SigningKeys> {
+        self.keys.as_ref().ok_or_else(|| {
+            let namespace = self.membership.cluster().map_or("NAMESPACE", |(_, namespace)| namespace);
+            let message = format!(
+                "this process has no key of the CA: the signer of the fleet has it; hint: run the command in the Pod of the \
+                 signer, kubectl -n {namespace} exec deploy/edgesync-signer -- edgesync-cloud ..., or with the kubeconfig of the \
+                 cluster, --kubeconfig FILE"
+            );
+            Status::new(Reason::Conflict, message)
+        })
     }
 
     /// The trust anchor of nodes: the CA.
     #[must_use]
     pub fn trust(&self) -> Trust {
-        self.authority.trust()
+        Trust::new(vec![self.ca.clone()])
     }
 
     /// The store of tokens, certificates and members.
@@ -114,7 +153,7 @@ impl Enrollment {
     /// # Errors
     /// Name, role or lifetime is invalid; there are too many operators; signing or the store fails.
     pub async fn new_operator(&self, name: &str, role: Role, lifetime: Duration) -> Result<Identity> {
-        operators::issue(&self.authority, &self.membership, name, role, lifetime).await
+        operators::issue(&self.keys()?.authority, &self.membership, name, role, lifetime).await
     }
 
     /// Revokes the operator certificate with this serial number, or all of this name. Returns their

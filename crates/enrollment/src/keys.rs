@@ -1,5 +1,8 @@
-//! The keys of all replicas: Secrets in the namespace of edgesync. The first replica creates them,
-//! all others read them.
+//! The keys of a fleet in a cluster: Secrets in [a namespace of their own](super::ca_namespace). The
+//! first process that signs creates them, all others read them.
+//!
+//! They are read by name, and never listed or watched: no right of RBAC excludes single objects of
+//! a list, and nothing that places objects may have a right to these.
 //!
 //! The Secret with the token key records the CA that it belongs to. A CA that was replaced, or lost
 //! and recreated, is detected before nodes that trust another one are refused.
@@ -12,16 +15,16 @@ use jiff::Timestamp;
 use super::authority::{self, Authority};
 use super::membership::objects::{secret, secret_object};
 use super::tokens::{self, TokenKey};
-use super::{files, now};
+use super::{ca_namespace, files, now};
 use crate::object_store::{Failure, ObjectStore};
 use edgesync_object::{Object, Resource, kinds};
 use edgesync_transport::tls::Certificate;
 
 /// Name of the Secret with the CA, of the type for TLS.
 pub(super) const CA: &str = "edgesync-ca";
-const CA_TYPE: &str = "kubernetes.io/tls";
-const CERTIFICATE: &str = "tls.crt";
-const KEY: &str = "tls.key";
+const TLS_TYPE: &str = "kubernetes.io/tls";
+pub(super) const CERTIFICATE: &str = "tls.crt";
+pub(super) const KEY: &str = "tls.key";
 /// Name of the Secret with the key that signs tokens.
 pub(super) const TOKENS: &str = "edgesync-token-key";
 const TOKENS_TYPE: &str = "edgesync.io/token-key";
@@ -29,14 +32,14 @@ const TOKEN_KEY: &str = "key";
 /// Annotation of the token key's Secret: the fingerprint of the CA that it belongs to.
 const CA_ANNOTATION: &str = "edgesync.io/ca";
 
-/// The Secrets of a namespace.
-struct SecretStore<'a> {
+/// The Secrets in the namespace of the keys.
+pub(super) struct SecretStore<'a> {
     cluster: &'a dyn ObjectStore,
-    namespace: &'a str,
+    namespace: String,
     resource: Resource,
 }
 
-/// Opens the CA and the token key of a namespace, and creates those that are missing.
+/// Opens the CA and the token key of a fleet, and creates those that are missing.
 ///
 /// `ca.crt` and `ca.key` in the directory are the operator's own CA: the Secret is created from
 /// them, and an existing Secret must hold the same CA.
@@ -71,7 +74,7 @@ pub(super) async fn open(
     Ok((authority, tokens))
 }
 
-/// Opens the CA and the token key of a namespace without creating them.
+/// Opens the CA and the token key of a fleet without creating them.
 ///
 /// # Errors
 /// As for [`open`]; the Secrets do not exist.
@@ -79,8 +82,9 @@ pub(super) async fn read(cluster: &dyn ObjectStore, namespace: &str) -> Result<(
     let secrets = SecretStore::new(cluster, namespace);
     let (Some(key), Some(ca)) = (secrets.get(TOKENS).await?, secrets.get(CA).await?) else {
         bail!(
-            "no CA of edgesync in namespace '{namespace}' of {cluster:?}: wrong namespace or cluster, or no replica of \
-             edgesync-cloud has started yet"
+            "no CA of edgesync in namespace '{}' of {cluster:?}: wrong namespace or cluster, or no replica of edgesync-cloud \
+             has started yet",
+            secrets.namespace
         );
     };
     let authority = secrets.authority(&ca)?;
@@ -89,32 +93,63 @@ pub(super) async fn read(cluster: &dyn ObjectStore, namespace: &str) -> Result<(
 }
 
 impl<'a> SecretStore<'a> {
-    fn new(cluster: &'a dyn ObjectStore, namespace: &'a str) -> Self {
-        Self { cluster, namespace, resource: kinds::guess("v1", "Secret", true) }
+    /// The Secrets of the fleet whose members are in this namespace.
+    pub(super) fn new(cluster: &'a dyn ObjectStore, namespace: &str) -> Self {
+        Self { cluster, namespace: ca_namespace(namespace), resource: kinds::guess("v1", "Secret", true) }
     }
 
-    async fn get(&self, name: &str) -> Result<Option<Object>> {
-        let got = self.cluster.get(&self.resource, self.namespace, name).await;
+    pub(super) async fn get(&self, name: &str) -> Result<Option<Object>> {
+        let got = self.cluster.get(&self.resource, &self.namespace, name).await;
         got.with_context(|| format!("read {}", self.describe(name)))
     }
 
     /// Creates a Secret. If another replica was faster, returns that one's.
     async fn make(&self, name: &str, secret: &Object) -> Result<Object> {
-        let failed = || format!("create {}", self.describe(name));
-        match self.cluster.create(&self.resource, secret).await {
-            Err(Failure::Conflict(_)) => match self.get(name).await? {
-                Some(made) => return Ok(made),
+        match self.create(name, secret).await? {
+            Some(made) => Ok(made),
+            None => match self.get(name).await? {
+                Some(made) => Ok(made),
                 None => bail!("{} was deleted right after its creation", self.describe(name)),
             },
-            Err(Failure::NotFound(_)) => {
-                let namespace = self.namespace;
-                Err(anyhow::anyhow!(
-                    "namespace '{namespace}' not found; hint: kubectl create namespace {namespace}"
-                ))
-            }
-            made => Ok(made.inspect(|_| tracing::info!(name, "Secret created"))?),
         }
-        .with_context(failed)
+    }
+
+    /// Creates a Secret; `None` if it exists.
+    async fn create(&self, name: &str, secret: &Object) -> Result<Option<Object>> {
+        let created = match self.cluster.create(&self.resource, secret).await {
+            Err(Failure::Conflict(_)) => return Ok(None),
+            Err(Failure::NotFound(_)) => Err(anyhow::anyhow!(
+                "namespace '{namespace}' not found; hint: kubectl create namespace {namespace}",
+                namespace = self.namespace
+            )),
+            created => created.map_err(anyhow::Error::from),
+        };
+        let created = created.with_context(|| format!("create {}", self.describe(name)))?;
+        tracing::info!(name, "Secret created");
+        Ok(Some(created))
+    }
+
+    /// Creates a Secret of the type for TLS, or replaces the one that was read. Returns whether no
+    /// other process was faster.
+    pub(super) async fn put_tls(
+        &self,
+        name: &str,
+        replaces: Option<Object>,
+        data: &[(&str, &[u8])],
+    ) -> Result<bool> {
+        let fresh = secret_object((&self.namespace, name), TLS_TYPE, data);
+        let Some(mut object) = replaces else { return Ok(self.create(name, &fresh).await?.is_some()) };
+        if let Some(data) = fresh.fields().get("data") {
+            object.fields_mut().insert("data".to_owned(), data.clone());
+        }
+        match self.cluster.replace(&self.resource, &object).await {
+            // A deleted Secret has changed, too.
+            Err(Failure::Conflict(_) | Failure::NotFound(_)) => Ok(false),
+            replaced => {
+                replaced.with_context(|| format!("replace {}", self.describe(name)))?;
+                Ok(true)
+            }
+        }
     }
 
     async fn make_ca(&self, own: Option<&OperatorCa>, key: Option<&Object>) -> Result<Object> {
@@ -143,12 +178,12 @@ impl<'a> SecretStore<'a> {
             }
         };
         let data = [(CERTIFICATE, &*certificate), (KEY, &*secret)];
-        self.make(CA, &secret_object((self.namespace, CA), CA_TYPE, &data)).await
+        self.make(CA, &secret_object((&self.namespace, CA), TLS_TYPE, &data)).await
     }
 
     async fn make_token_key(&self, authority: &Authority) -> Result<Object> {
         let data = tokens::new_secret()?;
-        let mut key = secret_object((self.namespace, TOKENS), TOKENS_TYPE, &[(TOKEN_KEY, &data)]);
+        let mut key = secret_object((&self.namespace, TOKENS), TOKENS_TYPE, &[(TOKEN_KEY, &data)]);
         let annotations = serde_json::json!({ CA_ANNOTATION: authority.certificate().fingerprint() });
         key.set_metadata("annotations", annotations);
         self.make(TOKENS, &key).await
@@ -177,7 +212,7 @@ impl<'a> SecretStore<'a> {
         TokenKey::load(&what, &secret)
     }
 
-    fn describe(&self, name: &str) -> String {
+    pub(super) fn describe(&self, name: &str) -> String {
         format!("Secret {}/{name}", self.namespace)
     }
 }
@@ -263,9 +298,10 @@ mod tests {
         ) -> Pending<'a, Result<Object, Failure>> {
             let mut held = self.held.lock().unwrap();
             let created = match held.contains_key(object.name()) {
-                true => Err(Failure::Conflict(resource.key("edgesync", object.name()))),
+                true => Err(Failure::Conflict(resource.key("edgesync-ca", object.name()))),
                 false => Ok(object.clone()),
             };
+            assert_eq!(object.namespace(), "edgesync-ca");
             held.entry(object.name().to_owned()).or_insert_with(|| object.clone());
             Box::pin(async { created })
         }

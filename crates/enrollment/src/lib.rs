@@ -7,8 +7,9 @@
 //!
 //! Private keys are files in `pairing.directory`, mode 0600: `ca.key`, `token.key`, `server.pem`.
 //! An existing `ca.crt` with `ca.key`, the operator's own CA, is used unchanged. With a cluster as
-//! the store, the keys of CA and tokens are Secrets that all replicas share, and each replica
-//! watches the revocations of the others.
+//! the store, the keys of CA and tokens are Secrets in a namespace of their own, and each replica
+//! watches the revocations of the others. All replicas sign, or a separate signer does
+//! ([`EnrollmentRole`]).
 
 mod admission;
 pub mod authority;
@@ -20,6 +21,8 @@ pub mod membership;
 pub mod object_store;
 mod operators;
 pub mod pages;
+mod published;
+mod relay;
 mod request;
 mod revocation_watch;
 mod served_certificates;
@@ -43,9 +46,9 @@ use edgesync_store::durable;
 use edgesync_transport::admission::LogThrottle;
 use edgesync_transport::tls::{self, Identity, Subject, Trust};
 
-use authority::Authority;
 pub use enrollment::Enrollment;
 use membership::{Changes, MembershipError, MembershipStore, TokenRecord};
+pub use relay::JoinRelay;
 
 /// Lifetime of the cloud side's certificate for an external broker. Its key is never stored: each
 /// start generates a new one.
@@ -60,9 +63,30 @@ const REPUBLISH_INTERVAL: Duration = Duration::from_secs(5);
 /// grace.
 const RETENTION: Duration = days(7);
 const LIST_FILE: &str = "revoked.crl";
+/// Interval at which a replica reads the certificate of the services that the signer renews.
+const PUBLISHED_INTERVAL: Duration = Duration::from_secs(60);
 
 const fn days(days: u64) -> Duration {
     Duration::from_secs(days * 24 * 3600)
+}
+
+/// Returns the namespace with the keys of the fleet whose members are in `namespace`. Only the part
+/// that signs has rights to it.
+#[must_use]
+pub fn ca_namespace(namespace: &str) -> String {
+    format!("{namespace}-ca")
+}
+
+/// The part of a process in enrollment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EnrollmentRole {
+    /// Signs, and serves nodes and the API.
+    #[default]
+    Whole,
+    /// Signs for replicas, and publishes the certificate of their services.
+    Signer,
+    /// Serves nodes without the keys, which the signer has.
+    Replica,
 }
 
 /// Settings of enrollment, the section `pairing` of the configuration.
@@ -82,6 +106,8 @@ pub struct EnrollmentOptions {
     pub grace: Duration,
     /// Whether an external broker authenticates nodes. It may use an older revocation list.
     pub external: bool,
+    /// What this process does; a process with a database does everything.
+    pub role: EnrollmentRole,
 }
 
 /// Issues, renews and revokes certificates, and publishes the revocation list. Cheap to clone.
@@ -97,6 +123,7 @@ struct Shared {
     broker: String,
     prefix: String,
     external: bool,
+    role: EnrollmentRole,
     state: Mutex<State>,
     /// The number of the last revocation list. The lock serializes publishing: each list is built
     /// from the store under it.
@@ -144,9 +171,12 @@ struct State {
     published_generation: u64,
 }
 
-/// The revocation list in force.
+/// The revocations in force.
 struct RevocationList {
-    der: Vec<u8>,
+    /// The signed list for brokers; `None` without the key of the CA.
+    der: Option<Vec<u8>>,
+    /// Serial numbers of revoked certificates.
+    serials: Arc<HashSet<String>>,
     created: Timestamp,
     /// Nodes whose messages are ignored.
     nodes: HashSet<String>,
@@ -179,24 +209,31 @@ impl EnrollmentService {
         membership: impl Into<MembershipStore>,
     ) -> anyhow::Result<Self> {
         let enrollment = Enrollment::open(&options, membership.into()).await?;
-        let EnrollmentOptions { directory, names, broker, prefix, lifetime, grace, external } = options;
+        let EnrollmentOptions { directory, names, broker, prefix, lifetime, grace, external, role } = options;
         let names = served_certificates::all_names(&names);
-        let (directory, names, enrollment, identity) = tokio::task::spawn_blocking(move || {
-            let identity =
-                served_certificates::load_or_issue(&enrollment.authority, &directory, &names, now())?;
-            anyhow::Ok((directory, names, enrollment, identity))
-        })
-        .await??;
+        let (directory, names, enrollment, identity) = match (role, enrollment.membership.cluster()) {
+            (EnrollmentRole::Whole, _) | (_, None) => {
+                tokio::task::spawn_blocking(move || {
+                    let authority = &enrollment.keys()?.authority;
+                    let identity = served_certificates::load_or_issue(authority, &directory, &names, now())?;
+                    anyhow::Ok((directory, names, enrollment, identity))
+                })
+                .await??
+            }
+            (EnrollmentRole::Signer, Some((cluster, namespace))) => {
+                let authority = &enrollment.keys()?.authority;
+                let identity = published::issue(cluster, namespace, authority, &names, now()).await?;
+                (directory, names, enrollment, identity)
+            }
+            (EnrollmentRole::Replica, Some((cluster, namespace))) => {
+                let (_, identity) = published::read(cluster, namespace).await?;
+                (directory, names, enrollment, identity)
+            }
+        };
         let mut number = 0;
         let changes = tokio::sync::Mutex::new(enrollment.membership.changes());
-        let revoked = served_certificates::build_list(
-            &enrollment.authority,
-            &enrollment.membership,
-            external,
-            &mut number,
-        )
-        .await?;
-        let written = write_list(&directory, &revoked.der).await;
+        let revoked = served_certificates::build_list(&enrollment, external, &mut number).await?;
+        let written = write_list(&directory, revoked.der.as_deref()).await;
         if let Err(error) = &written {
             tracing::error!("{error:#}");
         }
@@ -204,12 +241,8 @@ impl EnrollmentService {
         let state =
             State { lifetime, grace, identity, revoked, to_disconnect, generation: 1, published_generation };
         let server = |required, grace| {
-            let rule = state.rule(&enrollment.authority, required, grace);
-            tls::Server::new(
-                &state.identity,
-                &rule,
-                tls::Clock::system([enrollment.authority.certificate().not_before()]),
-            )
+            let rule = state.rule(&enrollment, required, grace);
+            tls::Server::new(&state.identity, &rule, tls::Clock::system([enrollment.ca.not_before()]))
         };
         let (endpoint, api, joining) =
             (server(true, Duration::ZERO)?, server(true, Duration::ZERO)?, server(false, grace)?);
@@ -221,6 +254,7 @@ impl EnrollmentService {
             broker,
             prefix,
             external,
+            role,
             state: Mutex::new(state),
             publishing: tokio::sync::Mutex::new(number),
             refusals: LogThrottle::new(),
@@ -252,7 +286,7 @@ impl EnrollmentService {
     /// The trust anchor of nodes: the CA.
     #[must_use]
     pub fn trust(&self) -> Trust {
-        self.shared.authority.trust()
+        self.shared.trust()
     }
 
     /// The certificate of this machine's services. [`EnrollmentService::run`] renews it well
@@ -265,10 +299,10 @@ impl EnrollmentService {
     /// Issues the client certificate for an external broker, with a new key, valid for ten years.
     ///
     /// # Errors
-    /// Signing fails.
+    /// This process has no keys; signing fails.
     pub fn cloud_identity(&self) -> anyhow::Result<Identity> {
         let subject = Subject { common_name: tls::CLOUD.to_owned(), ..Subject::default() };
-        self.shared.authority.client(&subject, now(), CLOUD_LIFETIME)
+        self.shared.keys()?.authority.client(&subject, now(), CLOUD_LIFETIME)
     }
 
     /// TLS for the MQTT endpoint: a client certificate is required, neither expired nor revoked.
@@ -315,29 +349,64 @@ impl EnrollmentService {
                 }
             }
         };
-        tokio::join!(upkeep, republish, self.follow_changes());
+        let published = async {
+            while self.shared.role == EnrollmentRole::Replica {
+                tokio::time::sleep(PUBLISHED_INTERVAL).await;
+                if let Err(error) = self.renew_identity(now()).await {
+                    tracing::warn!(
+                        "server certificate not read, retrying in {PUBLISHED_INTERVAL:?}: {error:#}"
+                    );
+                }
+            }
+        };
+        tokio::join!(upkeep, republish, published, self.follow_changes());
     }
 
     /// Runs one round of renewal and pruning.
     async fn upkeep(&self, now: Timestamp) -> anyhow::Result<()> {
-        let (grace, created, identity) = {
+        let (grace, created) = {
             let state = self.state();
-            (state.grace, state.revoked.created, state.identity.clone())
+            (state.grace, state.revoked.created)
         };
-        if served_certificates::needs_renewal(&self.shared.authority, &identity, now) {
-            let service = self.clone();
-            let fresh = tokio::task::spawn_blocking(move || {
-                let Shared { enrollment, directory, names, .. } = &*service.shared;
-                served_certificates::issue(&enrollment.authority, directory, names, now)
-            })
-            .await??;
-            let mut state = self.state();
-            state.identity = fresh;
-            self.shared.apply(&state)?;
-        }
+        self.renew_identity(now).await?;
         let forgotten = self.shared.membership.prune_expired(before(before(now, grace), RETENTION)).await?;
         if forgotten > 0 || after(created, LIST_MAX_AGE) < now {
             self.publish().await?;
+        }
+        Ok(())
+    }
+
+    /// Renews the certificate of the services, or reads the one that the signer has renewed.
+    async fn renew_identity(&self, now: Timestamp) -> anyhow::Result<()> {
+        let held = self.state().identity.clone();
+        let Shared { enrollment, names, role, .. } = &*self.shared;
+        let fresh = match (role, enrollment.membership.cluster()) {
+            (EnrollmentRole::Whole, _) | (_, None) => {
+                if !served_certificates::needs_renewal(&enrollment.keys()?.authority, &held, now) {
+                    return Ok(());
+                }
+                let service = self.clone();
+                tokio::task::spawn_blocking(move || {
+                    let Shared { enrollment, directory, names, .. } = &*service.shared;
+                    served_certificates::issue(&enrollment.keys()?.authority, directory, names, now)
+                })
+                .await??
+            }
+            (EnrollmentRole::Signer, Some((cluster, namespace))) => {
+                published::issue(cluster, namespace, &enrollment.keys()?.authority, names, now).await?
+            }
+            (EnrollmentRole::Replica, Some((cluster, namespace))) => {
+                let (ca, identity) = published::read(cluster, namespace).await?;
+                if ca != enrollment.ca {
+                    anyhow::bail!("the CA of the signer has changed; hint: restart the replicas");
+                }
+                identity
+            }
+        };
+        if fresh.certificate() != held.certificate() {
+            let mut state = self.state();
+            state.identity = fresh;
+            self.shared.apply(&state)?;
         }
         Ok(())
     }
@@ -367,9 +436,7 @@ impl EnrollmentService {
     async fn publish_as(&self, number: &mut u64) -> anyhow::Result<()> {
         let Shared { enrollment, directory, external, .. } = &*self.shared;
         let generation = self.state().generation;
-        let revoked =
-            served_certificates::build_list(&enrollment.authority, &enrollment.membership, *external, number)
-                .await?;
+        let revoked = served_certificates::build_list(enrollment, *external, number).await?;
         let der = revoked.der.clone();
         {
             let mut state = self.state();
@@ -379,7 +446,7 @@ impl EnrollmentService {
             self.shared.apply(&state)?;
         }
         self.shared.disconnect_notify.notify_one();
-        write_list(directory, &der).await?;
+        write_list(directory, der.as_deref()).await?;
         let mut state = self.state();
         state.published_generation = state.published_generation.max(generation);
         Ok(())
@@ -487,9 +554,12 @@ impl EnrollmentService {
     }
 
     /// The revocation list in PEM, for brokers.
-    #[must_use]
-    pub fn revocation_list(&self) -> String {
-        served_certificates::list_pem(&self.state().revoked.der)
+    ///
+    /// # Errors
+    /// This process has no keys.
+    pub fn revocation_list(&self) -> Result<String> {
+        self.shared.keys()?;
+        Ok(served_certificates::list_pem(self.state().revoked.der.as_deref().unwrap_or_default()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -505,21 +575,22 @@ impl Shared {
             (&self.api, true, Duration::ZERO),
             (&self.joining, false, state.grace),
         ] {
-            server.replace(&state.identity, &state.rule(&self.authority, required, grace))?;
+            server.replace(&state.identity, &state.rule(&self.enrollment, required, grace))?;
         }
         Ok(())
     }
 }
 
 impl State {
-    fn rule(&self, authority: &Authority, required: bool, grace: Duration) -> tls::ClientRule {
-        let revoked = vec![self.revoked.der.clone()];
-        tls::ClientRule { trust: authority.trust(), revoked, required, expired_grace: grace }
+    fn rule(&self, enrollment: &Enrollment, required: bool, grace: Duration) -> tls::ClientRule {
+        let revoked = Arc::clone(&self.revoked.serials);
+        tls::ClientRule { trust: enrollment.trust(), revoked, required, expired_grace: grace }
     }
 }
 
-/// Writes the revocation list to the directory, for brokers.
-async fn write_list(directory: &Path, der: &[u8]) -> anyhow::Result<()> {
+/// Writes the revocation list, if there is one, to the directory, for brokers.
+async fn write_list(directory: &Path, der: Option<&[u8]>) -> anyhow::Result<()> {
+    let Some(der) = der else { return Ok(()) };
     let (path, pem) = (directory.join(LIST_FILE), served_certificates::list_pem(der));
     tokio::task::spawn_blocking(move || durable::write(&path, pem.as_bytes(), 0o600))
         .await?

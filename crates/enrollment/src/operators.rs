@@ -1,7 +1,8 @@
 //! Operators of the API: issues, records and revokes their certificates.
 //!
 //! Each certificate is recorded with a role when it is issued. One that is not recorded, or
-//! revoked, grants nothing.
+//! revoked, grants nothing; neither does one whose subject is not that of the recorded name and
+//! role. So whoever can write records, and has no key of the CA, makes no operator.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,7 +19,7 @@ use edgesync_api::{Caller, Kubeconfig, Operators, Role};
 use edgesync_object::name::check_subdomain;
 use edgesync_object::status::{Reason, Result, Status};
 use edgesync_store::durable;
-use edgesync_transport::tls::{Identity, OPERATOR_PREFIX, OPERATORS, Subject};
+use edgesync_transport::tls::{Certificate, Identity, OPERATOR_PREFIX, OPERATORS, Subject};
 
 /// Lifetime of an operator's certificate.
 const LIFETIMES: std::ops::RangeInclusive<Duration> = Duration::from_secs(60)..=days(3653);
@@ -30,14 +31,28 @@ const LOCAL_RENEWAL: Duration = days(30);
 
 /// The operators with a certificate that is not revoked, by serial number.
 pub(super) struct Table {
-    callers: RwLock<HashMap<String, Caller>>,
+    operators: RwLock<HashMap<String, Operator>>,
     revoked: watch::Sender<()>,
     refresh_lock: tokio::sync::Mutex<()>,
 }
 
+/// A recorded operator, and the subject that its certificate must have.
+struct Operator {
+    caller: Caller,
+    subject: Subject,
+}
+
 impl Operators for Table {
-    fn find(&self, serial: &str) -> Option<Caller> {
-        self.callers.read().unwrap_or_else(PoisonError::into_inner).get(serial).cloned()
+    fn find(&self, certificate: &Certificate) -> Option<Caller> {
+        let operators = self.operators.read().unwrap_or_else(PoisonError::into_inner);
+        let recorded = operators.get(certificate.serial())?;
+        (recorded.subject == *certificate.subject()).then(|| recorded.caller.clone())
+    }
+
+    fn role(&self, serial: &str, name: &str) -> Option<Role> {
+        let operators = self.operators.read().unwrap_or_else(PoisonError::into_inner);
+        let caller = &operators.get(serial)?.caller;
+        (*caller.name == *name).then_some(caller.role)
     }
 
     fn revoked(&self) -> watch::Receiver<()> {
@@ -48,23 +63,24 @@ impl Operators for Table {
 impl Table {
     pub(super) fn new(records: &[OperatorRecord]) -> Arc<Self> {
         Arc::new(Self {
-            callers: RwLock::new(callers(records)),
+            operators: RwLock::new(operators(records)),
             revoked: watch::Sender::new(()),
             refresh_lock: tokio::sync::Mutex::default(),
         })
     }
 
     fn replace(&self, records: &[OperatorRecord]) {
-        *self.callers.write().unwrap_or_else(PoisonError::into_inner) = callers(records);
+        *self.operators.write().unwrap_or_else(PoisonError::into_inner) = operators(records);
         self.revoked.send_replace(());
     }
 }
 
-fn callers(records: &[OperatorRecord]) -> HashMap<String, Caller> {
+fn operators(records: &[OperatorRecord]) -> HashMap<String, Operator> {
     let good = records.iter().filter(|record| record.revoked.is_none());
     good.filter_map(|record| {
-        let caller = Caller { name: record.name.as_str().into(), role: record.role.parse().ok()? };
-        Some((record.serial.clone(), caller))
+        let role = record.role.parse().ok()?;
+        let caller = Caller { name: record.name.as_str().into(), role, ..Caller::default() };
+        Some((record.serial.clone(), Operator { caller, subject: subject(&record.name, role) }))
     })
     .collect()
 }
@@ -126,10 +142,10 @@ impl EnrollmentService {
         let what = path.display().to_string();
         let found = files::read_secret(path)?;
         let found = found.and_then(|bytes| Kubeconfig::read(&what, std::str::from_utf8(&bytes).ok()?).ok());
-        let authority = vec![self.shared.authority.certificate().clone()];
+        let authority = vec![self.shared.ca.clone()];
         let is_good = |kept: &Kubeconfig| {
             let certificate = kept.identity.certificate();
-            let role = self.shared.operators.find(certificate.serial()).map(|caller| caller.role);
+            let role = self.shared.operators.find(certificate).map(|caller| caller.role);
             role == Some(Role::Admin) && after(now(), LOCAL_RENEWAL) < certificate.not_after()
         };
         let kept = found.filter(|kept| kept.authority == authority).filter(is_good);
@@ -165,7 +181,7 @@ pub(super) async fn issue(
         return Err(Status::bad_request("role of an operator must be view, edit or admin"));
     }
     let now = now();
-    let identity = sign(authority, name, role, now, lifetime).map_err(Status::internal)?;
+    let identity = authority.client(&subject(name, role), now, lifetime).map_err(Status::internal)?;
     let certificate = identity.certificate();
     let record = OperatorRecord {
         serial: certificate.serial().to_owned(),
@@ -195,19 +211,12 @@ pub(super) fn check_found(which: &str, revoked: usize) -> Result<usize> {
     Err(Status::new(Reason::NotFound, message))
 }
 
-/// Signs an operator's certificate. The common name contains a colon, so that no broker mistakes an
-/// operator for a node.
-fn sign(
-    authority: &Authority,
-    name: &str,
-    role: Role,
-    now: Timestamp,
-    lifetime: Duration,
-) -> anyhow::Result<Identity> {
+/// The subject of an operator's certificate. The common name contains a colon, so that no broker
+/// mistakes an operator for a node.
+fn subject(name: &str, role: Role) -> Subject {
     let organization = match role {
         Role::Admin => OPERATORS.to_owned(),
         role => format!("edgesync:{role}"),
     };
-    let subject = Subject { common_name: format!("{OPERATOR_PREFIX}{name}"), organization };
-    authority.client(&subject, now, lifetime)
+    Subject { common_name: format!("{OPERATOR_PREFIX}{name}"), organization }
 }

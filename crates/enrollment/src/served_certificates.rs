@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -10,13 +11,12 @@ use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 
 use super::authority::Authority;
-use super::membership::MembershipStore;
-use super::{RevocationList, after, days, files, now};
+use super::{Enrollment, RevocationList, after, days, files, now};
 use edgesync_store::durable;
 use edgesync_transport::tls::Identity;
 
 /// Lifetime of the services' certificate.
-const LIFETIME: Duration = days(397);
+pub(super) const LIFETIME: Duration = days(397);
 /// Remaining lifetime at which the certificate is renewed.
 const RENEWAL: Duration = days(130);
 const FILE: &str = "server.pem";
@@ -58,8 +58,7 @@ pub(super) fn load_or_issue(
         identity.inspect_err(|error| tracing::warn!("{error}: replacing it")).ok()
     });
     if let Some(kept) = kept {
-        let of: BTreeSet<String> =
-            kept.certificate().names().iter().map(|name| normalize_name(name)).collect();
+        let of = names_of(&kept);
         // The file carries the CA to record which one signed.
         let signed_here = kept.chain().get(1).is_some_and(|ca| ca == authority.certificate());
         if signed_here && of == names.iter().cloned().collect() && !needs_renewal(authority, &kept, now) {
@@ -71,6 +70,11 @@ pub(super) fn load_or_issue(
         }
     }
     issue(authority, directory, names, now)
+}
+
+/// Returns the names in a certificate, each address in one spelling.
+pub(super) fn names_of(identity: &Identity) -> BTreeSet<String> {
+    identity.certificate().names().iter().map(|name| normalize_name(name)).collect()
 }
 
 /// Whether a certificate is due for renewal and the CA lets a new one live longer.
@@ -87,25 +91,33 @@ pub(super) fn issue(
     let identity = authority.server(names, now, LIFETIME)?;
     let pem = format!("{}{}", identity.to_pem(), authority.certificate().to_pem());
     durable::write(&directory.join(FILE), pem.as_bytes(), 0o600)?;
-    tracing::info!(names = names.join(", "), until = %identity.certificate().not_after(), "server certificate issued");
+    log_issued(names, &identity);
     Ok(identity)
+}
+
+pub(super) fn log_issued(names: &[String], identity: &Identity) {
+    tracing::info!(names = names.join(", "), until = %identity.certificate().not_after(), "server certificate issued");
 }
 
 /// Builds the list of the current revocations. Its number is the time in milliseconds, so that it
 /// grows across restarts.
 pub(super) async fn build_list(
-    authority: &Authority,
-    membership: &MembershipStore,
+    enrollment: &Enrollment,
     external: bool,
     number: &mut u64,
 ) -> anyhow::Result<RevocationList> {
-    let revocations = membership.revocations().await?;
+    let revocations = enrollment.membership.revocations().await?;
     let now = now();
     let milliseconds = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default();
     *number = milliseconds.max(*number + 1);
-    let der = authority.revocation_list(*number, &revocations.serials, now)?;
+    let der = match enrollment.keys() {
+        Ok(keys) => Some(keys.authority.revocation_list(*number, &revocations.serials, now)?),
+        Err(_) => None,
+    };
+    let serials = Arc::new(revocations.serials.into_iter().map(|(serial, _)| serial).collect());
     let doubtful = revocations.doubtful.into_iter().filter(|_| external);
-    Ok(RevocationList { der, created: now, nodes: revocations.nodes.into_iter().chain(doubtful).collect() })
+    let nodes = revocations.nodes.into_iter().chain(doubtful).collect();
+    Ok(RevocationList { der, serials, created: now, nodes })
 }
 
 pub(super) fn list_pem(der: &[u8]) -> String {

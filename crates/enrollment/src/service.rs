@@ -25,7 +25,7 @@ use edgesync_transport::tls::Certificate;
 /// Maximum number of connections. Beyond it, those that have been silent longest are closed.
 const MAX_CONNECTIONS: usize = 256;
 /// Maximum number of connections per address.
-const MAX_PER_ADDRESS: usize = 64;
+pub(super) const MAX_PER_ADDRESS: usize = 64;
 /// Maximum number of connections that wait for a permit, and as many again that have sent nothing
 /// yet.
 const MAX_QUEUED: usize = 1024;
@@ -42,6 +42,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct JoinService {
     listener: TcpListener,
     address: SocketAddr,
+    per_address: usize,
     service: EnrollmentService,
 }
 
@@ -54,7 +55,14 @@ impl JoinService {
         let failed = || format!("listen on {address} for the join service");
         let listener = TcpListener::bind(address).await.with_context(failed)?;
         let address = listener.local_addr().with_context(failed)?;
-        Ok(Self { listener, address, service })
+        Ok(Self { listener, address, per_address: MAX_PER_ADDRESS, service })
+    }
+
+    /// Lifts the limit per address: the clients are relays of replicas, which limit devices
+    /// themselves.
+    #[must_use]
+    pub fn behind_relays(self) -> Self {
+        Self { per_address: MAX_CONNECTIONS, ..self }
     }
 
     /// The bound address, with the port that the system chose for port 0.
@@ -65,38 +73,55 @@ impl JoinService {
     /// Serves until it is dropped. At most 256 connections are open, 64 per address; beyond that,
     /// those that have been silent longest are closed. A connection is closed after 30 s.
     pub async fn serve(self) {
-        let limits = ConnectionLimits { total: MAX_CONNECTIONS, per_origin: MAX_PER_ADDRESS };
-        let limiter = ConnectionLimiter::new(limits);
-        let mut queue = Queue::new(limiter, QueueLimits { most: MAX_QUEUED, silence: HANDSHAKE_TIMEOUT });
-        let overflow_log = LogThrottle::new();
-        // Dropping the set aborts all connections.
-        let mut connections = JoinSet::new();
-        loop {
-            tokio::select! {
-                Some(_) = connections.join_next() => {}
-                admitted = queue.next(|| Tcp::accept(&self.listener)) => match admitted {
-                    Ok((Tcp(stream, peer), Some(permit))) => {
-                        let (service, permit) = (self.service.clone(), Arc::new(permit));
-                        connections.spawn(async move {
-                            tokio::select! {
-                                _ = timeout(CONNECTION_TIMEOUT, connection(service, stream, peer, permit.clone())) => {}
-                                () = permit.evicted() => {
-                                    tracing::debug!(%peer, "slow connection to the join service closed");
-                                }
+        let Self { listener, per_address, service, .. } = self;
+        accept_all(&listener, per_address, move |stream, peer, permit| {
+            connection(service.clone(), stream, peer, permit)
+        })
+        .await;
+    }
+}
+
+/// Accepts connections of devices within the limits, and serves each until it ends, is evicted, or
+/// [`CONNECTION_TIMEOUT`] has passed. Never returns.
+pub(super) async fn accept_all<F>(
+    listener: &TcpListener,
+    per_address: usize,
+    serve: impl Fn(TcpStream, SocketAddr, Arc<Permit>) -> F,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let limiter =
+        ConnectionLimiter::new(ConnectionLimits { total: MAX_CONNECTIONS, per_origin: per_address });
+    let mut queue = Queue::new(limiter, QueueLimits { most: MAX_QUEUED, silence: HANDSHAKE_TIMEOUT });
+    let overflow_log = LogThrottle::new();
+    // Dropping the set aborts all connections.
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(_) = connections.join_next() => {}
+            admitted = queue.next(|| Tcp::accept(listener)) => match admitted {
+                Ok((Tcp(stream, peer), Some(permit))) => {
+                    let permit = Arc::new(permit);
+                    let served = serve(stream, peer, Arc::clone(&permit));
+                    connections.spawn(async move {
+                        tokio::select! {
+                            _ = timeout(CONNECTION_TIMEOUT, served) => {}
+                            () = permit.evicted() => {
+                                tracing::debug!(%peer, "slow connection to the join service closed");
                             }
-                        });
-                    }
-                    Ok((Tcp(_, peer), None)) => {
-                        if let Some(LinePermit { suppressed }) = overflow_log.permit_line() {
-                            tracing::warn!(%peer, suppressed, "too many connections to the join service: connection closed");
                         }
+                    });
+                }
+                Ok((Tcp(_, peer), None)) => {
+                    if let Some(LinePermit { suppressed }) = overflow_log.permit_line() {
+                        tracing::warn!(%peer, suppressed, "too many connections to the join service: connection closed");
                     }
-                    Err(error) => {
-                        tracing::warn!("accept a connection to the join service: {error}");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
-                },
-            }
+                }
+                Err(error) => {
+                    tracing::warn!("accept a connection to the join service: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
         }
     }
 }
@@ -145,7 +170,7 @@ async fn answer(
         body: certificate.der().to_vec(),
     };
     match (path, question.method.as_str()) {
-        ("/ca.crt", "GET") => Ok(der(service.shared.authority.certificate())),
+        ("/ca.crt", "GET") => Ok(der(&service.shared.ca)),
         ("/edge.crt", "GET" | "POST") => Ok(der(&certificate(service, presented, question).await?)),
         (MEMBERSHIP, "GET") => membership(service, presented).await,
         ("/ca.crt" | "/edge.crt" | MEMBERSHIP, _) => Err(Status::new(Reason::MethodNotAllowed, "use GET")),

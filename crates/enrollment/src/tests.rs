@@ -1,10 +1,11 @@
 //! Joining, renewing and revoking, without a network. Submodules test the service over TLS and the
 //! brokers.
 
+use super::authority::Authority;
 use super::tokens::TokenClaims;
 use super::*;
-use crate::membership::CertificateRecord;
-use edgesync_api::{Kubeconfig, Role};
+use crate::membership::{CertificateRecord, OperatorRecord};
+use edgesync_api::{Kubeconfig, Operators as _, Role};
 use edgesync_cloud_store::{CloudOptions, CloudStore};
 use edgesync_object::Labels;
 use edgesync_transport::tls::{Certificate, Key};
@@ -32,6 +33,7 @@ fn options(dir: &tempfile::TempDir) -> EnrollmentOptions {
         lifetime: HOUR,
         grace: GRACE,
         external: false,
+        role: EnrollmentRole::Whole,
     }
 }
 
@@ -143,10 +145,10 @@ async fn refused_tokens_say_what_to_do() {
     service.join(&once, "a", &csr).await.unwrap();
     assert_eq!(refused(service.join(&once, "b", &request("b")).await, "token used up"), 401);
     let expired = TokenClaims { id: "x".into(), node: None, expires: now() };
-    let expired = service.shared.tokens.sign(&expired);
+    let expired = service.shared.keys().unwrap().tokens.sign(&expired);
     assert_eq!(refused(service.join(&expired, "b", &request("b")).await, "token expired"), 401);
     let unknown = TokenClaims { id: "x".into(), node: None, expires: after(now(), HOUR) };
-    let unknown = service.shared.tokens.sign(&unknown);
+    let unknown = service.shared.keys().unwrap().tokens.sign(&unknown);
     assert_eq!(refused(service.join(&unknown, "b", &request("b")).await, "token unknown"), 401);
 }
 
@@ -195,7 +197,7 @@ async fn a_certificate_renews_only_its_own_name_and_only_if_recorded() {
     );
     // Signed by this CA and recorded nowhere: the database was lost.
     let (_, csr) = Authority::read_request(&request("c")).unwrap();
-    let unknown = service.shared.authority.sign(&csr, "c", now(), HOUR).unwrap();
+    let unknown = service.shared.keys().unwrap().authority.sign(&csr, "c", now(), HOUR).unwrap();
     assert_eq!(refused(service.renew(&unknown, "c", &request("c")).await, "revoked or unknown"), 403);
     service.revoke_node("a").await.unwrap();
     assert_eq!(refused(service.renew(&renewed, "a", &request("a")).await, "certificate revoked"), 403);
@@ -208,7 +210,8 @@ async fn an_expired_certificate_is_renewed_within_the_grace() {
     for (age, good) in [(GRACE, true), (GRACE + 2 * HOUR, false)] {
         let (_, csr) = Authority::read_request(&request("a")).unwrap();
         let past = before(now(), age);
-        let ended = service.shared.authority.sign(&csr, "a", past, Duration::from_secs(60)).unwrap();
+        let ended =
+            service.shared.keys().unwrap().authority.sign(&csr, "a", past, Duration::from_secs(60)).unwrap();
         let bound =
             service.enrollment().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().record.id;
         let recorded = CertificateRecord {
@@ -234,10 +237,10 @@ async fn revoked_node_is_ignored_across_restarts_until_it_rejoins() {
     let fixture = fixture().await;
     fixture.joined("a").await;
     fixture.joined("b").await;
-    let empty = fixture.service.revocation_list();
+    let empty = fixture.service.revocation_list().unwrap();
     assert_eq!(fixture.service.revoke_node("a").await.unwrap(), 1);
     assert!(fixture.service.is_revoked("a") && !fixture.service.is_revoked("b"));
-    let list = fixture.service.revocation_list();
+    let list = fixture.service.revocation_list().unwrap();
     assert_ne!(list, empty);
     assert_eq!(std::fs::read_to_string(fixture.file("revoked.crl")).unwrap(), list);
     let fixture = fixture.reopen(|_| {}).await;
@@ -264,7 +267,7 @@ async fn a_revocation_completes_when_its_caller_is_cancelled() {
     assert!(service.is_revoked("a"));
     // The second publication waits for the first.
     service.publish().await.unwrap();
-    assert_eq!(std::fs::read_to_string(fixture.file(LIST_FILE)).unwrap(), service.revocation_list());
+    assert_eq!(std::fs::read_to_string(fixture.file(LIST_FILE)).unwrap(), service.revocation_list().unwrap());
 }
 
 /// Across a restart too: the new process publishes from the store.
@@ -273,12 +276,12 @@ async fn a_revocation_that_fails_to_publish_is_in_force_and_retried() {
     let fixture = fixture().await;
     fixture.joined("a").await;
     let list = fixture.file(LIST_FILE);
-    let before = fixture.service.revocation_list();
+    let before = fixture.service.revocation_list().unwrap();
     std::fs::remove_file(&list).unwrap();
     std::fs::create_dir(&list).unwrap();
     let error = fixture.service.revoke_node("a").await.unwrap_err();
     assert!(error.message.contains("write revocation list for brokers"), "{error:?}");
-    assert!(fixture.service.is_revoked("a") && fixture.service.revocation_list() != before);
+    assert!(fixture.service.is_revoked("a") && fixture.service.revocation_list().unwrap() != before);
     assert_eq!(fixture.service.nodes_to_disconnect().await[0], "a");
     assert!(fixture.service.republish().await.is_err());
     let fixture = fixture.reopen(|_| {}).await;
@@ -286,7 +289,7 @@ async fn a_revocation_that_fails_to_publish_is_in_force_and_retried() {
     std::fs::remove_dir(&list).unwrap();
     assert!(fixture.service.republish().await.unwrap());
     assert!(!fixture.service.republish().await.unwrap());
-    assert_eq!(std::fs::read_to_string(&list).unwrap(), fixture.service.revocation_list());
+    assert_eq!(std::fs::read_to_string(&list).unwrap(), fixture.service.revocation_list().unwrap());
 }
 
 /// Behind an external broker the cloud side cannot distinguish the two certificates.
@@ -335,6 +338,43 @@ async fn tokens_have_limits() {
     );
 }
 
+/// A recorded serial number used to be enough: that of a node's certificate made its device an
+/// administrator.
+#[tokio::test]
+async fn a_record_makes_no_operator_of_another_certificate() {
+    let fixture = fixture().await;
+    let service = &fixture.service;
+    let node = fixture.joined("a").await;
+    let viewer = service.new_operator("bob", Role::View, HOUR).await.unwrap();
+    for (identity, name) in [(&node, "a"), (&node, "eve"), (&viewer, "bob"), (&viewer, "eve")] {
+        let serial = identity.certificate().serial().to_owned();
+        let forged = OperatorRecord {
+            serial: serial.clone(),
+            name: name.into(),
+            role: "admin".into(),
+            created: now(),
+            expires: after(now(), HOUR),
+            revoked: None,
+        };
+        // As someone who writes records, and has no key, would forge them.
+        let table = operators::Table::new(&[forged]);
+        assert_eq!(table.find(identity.certificate()), None, "{name} {serial}");
+    }
+    let role = |record: &str| {
+        let real = OperatorRecord {
+            serial: viewer.certificate().serial().into(),
+            name: "bob".into(),
+            role: record.into(),
+            created: now(),
+            expires: after(now(), HOUR),
+            revoked: None,
+        };
+        let table = operators::Table::new(&[real]);
+        table.find(viewer.certificate()).map(|caller| caller.role)
+    };
+    assert_eq!((role("view"), role("edit"), role("admin")), (Some(Role::View), None, None));
+}
+
 #[tokio::test]
 async fn operators_are_recorded_and_revoked_one_by_one() {
     let fixture = fixture().await;
@@ -357,7 +397,7 @@ async fn operators_are_recorded_and_revoked_one_by_one() {
     // Brokers must not mistake an operator for a node.
     assert_eq!(ada.certificate().subject().common_name, "edgesync:operator:ada");
     let role = |service: &EnrollmentService, identity: &Identity| {
-        service.operators().find(&serial(identity)).map(|it| it.role)
+        service.operators().find(identity.certificate()).map(|it| it.role)
     };
     let roles = |service: &EnrollmentService| [&ada, &first, &second].map(|one| role(service, one));
     assert_eq!(roles(service), [Some(Role::Admin), Some(Role::View), Some(Role::Edit)]);
@@ -387,8 +427,7 @@ async fn the_local_kubeconfig_is_replaced_when_it_is_not_valid() {
         Kubeconfig::read("the file", &std::fs::read_to_string(&path).unwrap()).unwrap()
     };
     let first = write("https://127.0.0.1:1").await;
-    let serial = first.identity.certificate().serial().to_owned();
-    assert_eq!(fixture.service.operators().find(&serial).unwrap().role, Role::Admin);
+    assert_eq!(fixture.service.operators().find(first.identity.certificate()).unwrap().role, Role::Admin);
     let same = |config: &Kubeconfig| config.identity.certificate() == first.identity.certificate();
     assert!(same(&write("https://127.0.0.1:1").await));
     let moved = write("https://127.0.0.1:2").await;
@@ -450,10 +489,10 @@ async fn upkeep_renews_certificates_and_prunes_records() {
     let service = &fixture.service;
     fixture.joined("a").await;
     service.revoke_node("a").await.unwrap();
-    let (first, list) = (service.server_identity(), service.revocation_list());
+    let (first, list) = (service.server_identity(), service.revocation_list().unwrap());
     service.upkeep(after(now(), days(200))).await.unwrap();
     assert_eq!(service.server_identity().certificate(), first.certificate());
-    assert_ne!(service.revocation_list(), list, "a month has passed");
+    assert_ne!(service.revocation_list().unwrap(), list, "a month has passed");
     assert!(!service.is_revoked("a"), "its certificates have ended long ago");
     assert_eq!(service.shared.membership.tokens().await.unwrap(), []);
     service.upkeep(after(now(), days(300))).await.unwrap();

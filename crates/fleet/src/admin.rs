@@ -1,5 +1,7 @@
 //! Admin protocol of the fleet under `/edgesync/v1/`, and the metrics of the cloud side.
 
+mod redaction;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,14 +19,14 @@ use super::summary::{Board, ObjectFilter, RolloutAnswer, RolloutOf};
 use edgesync_admin::cloud::{
     AdmitRequest, Admitted, BrokerConfigRequest, BrokerFiles, Confirmed, LabelAnswer, NodeHistory, NodeInfo,
     NodeList, NodeObjects, ObjectList, ObjectNotInEffect, PageInvitation, PlacementExplanation, Removed,
-    RevokedCertificates, RevokedOperators, RuleList,
+    RevokedCertificates, RevokedOperators, RevokedPageKeys, RuleList,
 };
 use edgesync_admin::{Method, NodeAction, RolloutSubject, Route};
-use edgesync_api::{Extension, ExtensionCall, MetricsWriter, PageFile, Prebuilt, Role};
+use edgesync_api::{Caller, Credential, Extension, ExtensionCall, MetricsWriter, PageFile, Prebuilt, Role};
 use edgesync_broker::Downlink;
 use edgesync_cloud_store::{CloudError, CloudStore};
-use edgesync_enrollment::EnrollmentService;
 use edgesync_enrollment::broker_config::{self, BrokerConfig, Flavor};
+use edgesync_enrollment::{EnrollmentService, ca_namespace};
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Object, Resource, Scope, Status};
@@ -36,6 +38,10 @@ use edgesync_store::engine::wal_path;
 
 /// Maximum wait of a metrics request for the fleet; shorter than Prometheus' timeout.
 const METRICS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why there is no page for keys.
+const NO_PAGE: &str = "no page without certificates is served: page.enabled or page.listen disables it, or its address was in use \
+                       at the start";
 
 /// A request to the fleet.
 #[derive(Debug)]
@@ -142,12 +148,18 @@ impl Admin {
         Ok(shown)
     }
 
-    /// Returns one node in full.
-    async fn node(&self, node: &NodeName) -> Result<NodeInfo> {
+    /// Returns one node in full, without what may quote Secrets for callers who may not read them.
+    async fn node(&self, node: &NodeName, role: Role) -> Result<NodeInfo> {
         let found = self.ask(|answer| AdminRequest::Node(node.clone(), answer)).await?;
         let member = self.parts.enrollment_service.enrollment().store().member(node).await?;
         let mut found = answers::with_member(found, member.as_ref()).ok_or_else(|| unknown(node))?;
-        self.add_effects(node, &mut found).await?;
+        self.add_effects(node, &mut found, role).await?;
+        if !reads_secrets(role)
+            && let NodeInfo::Served(served) = &mut found
+            && let Some(rejected) = &mut served.refused_objects
+        {
+            redaction::hide_rejections(rejected);
+        }
         Ok(found)
     }
 
@@ -174,7 +186,8 @@ impl Admin {
         }
     }
 
-    /// Returns the current state of an object.
+    /// Returns the current state of an object. Those in the namespaces of edgesync itself are not
+    /// read: their keys must not depend on who asks.
     async fn object(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Object> {
         let missing = || {
             let mut status = Status::not_found(resource, name);
@@ -183,7 +196,12 @@ impl Admin {
             }
             status
         };
-        if let Some((cluster, _)) = self.parts.enrollment_service.enrollment().store().cluster() {
+        if let Some((cluster, own)) = self.parts.enrollment_service.enrollment().store().cluster() {
+            if namespace == own || namespace == ca_namespace(own) {
+                let message =
+                    format!("namespace {namespace} is reserved for edgesync: its objects are never placed");
+                return Err(Status::new(Reason::Forbidden, message));
+            }
             let found = cluster.get(resource, namespace, name).await;
             return found.map_err(|error| Status::unavailable(error.to_string(), 5))?.ok_or_else(missing);
         }
@@ -205,13 +223,16 @@ impl Admin {
     }
 
     /// Adds the objects that are not in effect on a node, if this process stores them.
-    async fn add_effects(&self, node: &NodeName, shown: &mut NodeInfo) -> Result<()> {
+    async fn add_effects(&self, node: &NodeName, shown: &mut NodeInfo, role: Role) -> Result<()> {
         let Some((store, _)) = &self.parts.database else { return Ok(()) };
         let unavailable = |error| Status::unavailable(format!("read objects in effect: {error}"), 5);
-        let known = store.in_effect(node).await.map_err(unavailable)?;
+        let mut known = store.in_effect(node).await.map_err(unavailable)?;
         let records =
             if known.is_empty() { Vec::new() } else { store.records(node).await.map_err(unavailable)? };
         let objects: HashMap<Uid, Record> = records.into_iter().collect();
+        if !reads_secrets(role) {
+            redaction::hide_effects(&mut known, &objects);
+        }
         let not = known.into_iter().filter(|one| one.state != EffectState::InEffect).map(|one| {
             let record = objects.get(&one.uid);
             ObjectNotInEffect {
@@ -266,12 +287,12 @@ impl Admin {
             namespace: call.parameter("namespace").into(),
             name: call.parameter("name").into(),
             exact: call.parameter("exact") == "1",
-            secrets: call.role >= Role::Edit,
+            secrets: reads_secrets(call.caller.role),
         };
         let gone = || Status::new(Reason::NotFound, "object or rule not found".to_owned());
         let shown = match route {
             Route::Nodes => answer(&self.nodes().await?)?,
-            Route::Node(node) => answer(&self.node(&node_name(node)?).await?)?,
+            Route::Node(node) => answer(&self.node(&node_name(node)?, call.caller.role).await?)?,
             Route::Placement(node) => answer(&self.placement(&node_name(node)?, &call.query).await?)?,
             Route::NodeHistory(node) => {
                 let name = node_name(node)?;
@@ -340,6 +361,7 @@ impl Admin {
                 let identity = enrollment_service.new_operator(&user, role, lifetime).await?;
                 answer(&answers::new_operator(&enrollment_service.trust(), &identity))
             }
+            Route::RevokePageKeys => answer(&self.revoke_page_keys().await?),
             Route::BrokerConfig => {
                 let config = self.parts.broker.complete(parse_request(body)?)?;
                 answer(&BrokerFiles(broker_config::files(enrollment_service, &config)?))
@@ -376,12 +398,22 @@ impl Admin {
         }
     }
 
-    /// Returns the URL of the page, with a key for the requester's role.
-    fn invite(&self, role: Role) -> Result<PageInvitation> {
-        let invitation = self.parts.page.as_ref().and_then(|page| page.invitation(role));
-        let message = "no page without certificates is served: page.enabled or page.listen disables it, or its address was in \
-                       use at the start";
-        invitation.ok_or_else(|| Status::new(Reason::NotFound, message))
+    /// Returns the URL of the page, with a key for the requester. The holder of a key gets no other:
+    /// its end would have no effect.
+    fn invite(&self, caller: &Caller) -> Result<PageInvitation> {
+        if caller.credential == Credential::PageKey {
+            let message = "a page key creates no other key; hint: run 'edgesync-cloud page' on the machine of the cloud side";
+            return Err(Status::new(Reason::Forbidden, message));
+        }
+        let invitation = self.parts.page.as_ref().and_then(|page| page.invitation(caller));
+        invitation.ok_or_else(|| Status::new(Reason::NotFound, NO_PAGE))
+    }
+
+    /// Revokes all keys of the page.
+    async fn revoke_page_keys(&self) -> Result<RevokedPageKeys> {
+        let page = self.parts.page.clone().ok_or_else(|| Status::new(Reason::NotFound, NO_PAGE))?;
+        tokio::task::spawn_blocking(move || page.revoke_keys()).await.map_err(Status::internal)??;
+        Ok(RevokedPageKeys { revoked: true })
     }
 }
 
@@ -423,15 +455,15 @@ impl Extension for Admin {
     async fn call(&self, call: ExtensionCall) -> Result<Value> {
         let route = Route::parse(&call.method, &call.path);
         if route == Some(Route::Page) {
-            return answer(&self.invite(call.role)?);
+            return answer(&self.invite(&call.caller)?);
         }
         if let Some(route) = route
             && let Some(shown) = self.look(route, &call).await?
         {
             return Ok(shown);
         }
-        if call.method != Method::Get.as_str() && call.role != Role::Admin {
-            let message = format!("requires role 'admin', have '{}'", call.role);
+        if call.method != Method::Get.as_str() && call.caller.role != Role::Admin {
+            let message = format!("requires role 'admin', have '{}'", call.caller.role);
             return Err(Status::new(Reason::Forbidden, message));
         }
         self.change(route.ok_or_else(Status::no_such_path)?, &call.body).await
@@ -465,6 +497,11 @@ impl Extension for Admin {
 /// Parses the name of a node in a path. An invalid name is answered like an unknown node.
 fn node_name(node: &str) -> Result<NodeName> {
     NodeName::parse(node).map_err(|_| unknown(node))
+}
+
+/// Returns whether a role may read Secrets.
+fn reads_secrets(role: Role) -> bool {
+    role >= Role::Edit
 }
 
 /// Returns the size of a file in bytes; zero if it does not exist.

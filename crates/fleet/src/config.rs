@@ -1,6 +1,7 @@
 //! Configuration of the cloud side: `config/edgesync-cloud.toml`.
 
 mod kubernetes;
+mod network;
 mod placement;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,11 +14,13 @@ use edgesync_config::slot::Keys;
 use edgesync_config::units::{
     self, GIB, KIB, MIB, hours, minutes, ordered, seconds, show_duration, show_size,
 };
-use edgesync_config::{BrokerUrl, Link, Log, Review, Settings};
+use edgesync_config::{BrokerUrl, JoinUrl, Link, Log, Review, Settings};
+use edgesync_enrollment::ca_namespace;
 use edgesync_object::name;
 use edgesync_placement::Naming;
 
 pub use kubernetes::{Kubernetes, ObjectSyncs};
+pub use network::Network;
 pub use placement::Placement;
 
 /// Configuration of the cloud side.
@@ -183,6 +186,9 @@ section! {
     /// Address of the join service; `None` to disable it.
     listen: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10_002))),
         fixed units::address_or_off(listen);
+    /// The signer of a fleet in a cluster: this process has no keys, and relays devices to the
+    /// signer's join service. `None` if it signs itself.
+    signer: Option<JoinUrl> = None, fixed units::optional(signer, SIGNER, str::parse);
     /// Directory of keys and certificates; never empty after loading.
     directory: PathBuf = PathBuf::new(), fixed units::path_or_derived(directory);
     /// Host names and addresses by which nodes reach this machine, in addition to its host name.
@@ -297,6 +303,7 @@ impl Sync {
 }
 
 const NAMES: &str = "a list of host names and addresses such as [\"cloud.example\", \"192.0.2.1\"]";
+const SIGNER: &str = "an address such as \"https://edgesync-signer.edgesync.svc:10002\", or \"\"";
 const BROKER_URL: &str = "a broker address such as \"mqtts://broker.example:8883\", or \"\"";
 
 const TRUSTED_LABELS: &str = "a list of keys of labels such as [\"rack\", \"example.com/*\"]";
@@ -317,11 +324,34 @@ fn check_host(text: &str) -> Result<(), String> {
 }
 
 impl Config {
-    /// Returns the namespace in which edgesync keeps its CA, keys and members, if the store is a
-    /// cluster. Its objects are never placed. The embedded store keeps them outside of its objects.
+    /// A signer needs a cluster, through which replicas get their certificate and the revocations.
+    /// Towards an external broker a replica would need another certificate.
+    fn check_signer(&self, review: &mut Review<'_>) {
+        if self.pairing.signer.is_none() {
+            return;
+        }
+        if self.store.r#type != StoreType::Kubernetes {
+            let message = "pairing.signer requires store.type = \"kubernetes\": with a database of its own the cloud side \
+                           signs itself";
+            review.conflict(&["pairing.signer", "store.type"], message.to_owned());
+        }
+        if self.broker.mode == BrokerMode::External {
+            let message = "pairing.signer requires broker.mode = \"embedded\": with an external broker each replica signs its \
+                           own certificate for the broker";
+            review.conflict(&["pairing.signer", "broker.mode"], message.to_owned());
+        }
+    }
+
+    /// Returns the namespaces in which edgesync keeps its members and its keys, if the store is a
+    /// cluster. Their objects are never placed. The embedded store keeps them outside of its
+    /// objects.
     #[must_use]
-    pub(crate) fn reserved_namespace(&self) -> Option<Arc<str>> {
-        (self.store.r#type == StoreType::Kubernetes).then(|| self.kubernetes.namespace.as_str().into())
+    pub fn reserved_namespaces(&self) -> Vec<Arc<str>> {
+        let own = &self.kubernetes.namespace;
+        match self.store.r#type {
+            StoreType::Sqlite => Vec::new(),
+            StoreType::Kubernetes => vec![own.as_str().into(), ca_namespace(own).into()],
+        }
     }
 
     /// Returns the objects that may name their own nodes. In a cluster, authors of objects are not
@@ -386,6 +416,7 @@ impl Settings for Config {
                            is not read from a cluster";
             review.conflict(&["sync.strip_managed_fields", "store.type"], message.to_owned());
         }
+        self.check_signer(review);
         self.broker.tls.check(("broker.listen", self.broker.listen), "broker.tls", review);
         if self.broker.mode == BrokerMode::Embedded && review.is_set("link.broker") {
             review.warn("link.broker is not used: broker.mode is \"embedded\"");

@@ -127,7 +127,7 @@ impl<S: Source> Fleet<S> {
             reconciler: Reconciler::new(
                 Nodes::new(lifecycle, known.nodes),
                 Placement::new(config.placement.rules.clone())
-                    .with_reserved(config.reserved_namespace())
+                    .with_reserved(config.reserved_namespaces())
                     .with_naming(config.naming()),
                 Timeline::new(source.incarnation(), source.issued()),
                 Settings::new(config),

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use edgesync_admin::cloud::PageInvitation;
-use edgesync_api::{PageFile, PageKeys, Role};
+use edgesync_api::{Caller, PageFile, PageKeys};
 use edgesync_enrollment::pages::Keys;
+use edgesync_object::status::Result;
 use edgesync_object::time::rfc3339;
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -59,13 +60,21 @@ impl Page {
         Arc::clone(&self.keys) as Arc<dyn PageKeys>
     }
 
-    /// Returns the URL with a key for this role, and the key's expiry; `None` if the page is not
+    /// Returns the URL with a key for this caller, and the key's expiry; `None` if the page is not
     /// served without certificates.
-    pub(super) fn invitation(&self, role: Role) -> Option<PageInvitation> {
+    pub(super) fn invitation(&self, caller: &Caller) -> Option<PageInvitation> {
         let address = self.address?;
-        let (key, ends) = self.keys.sign(role, Timestamp::now());
+        let (key, ends) = self.keys.sign(caller, Timestamp::now());
         let url = format!("http://{address}/page/#key={key}");
-        Some(PageInvitation { url, role: role.to_string(), expires: rfc3339(ends) })
+        Some(PageInvitation { url, role: caller.role.to_string(), expires: rfc3339(ends) })
+    }
+
+    /// Revokes all keys. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The new secret cannot be written; then the keys stay valid.
+    pub(super) fn revoke_keys(&self) -> Result<()> {
+        self.keys.revoke_all()
     }
 }
 

@@ -92,13 +92,7 @@ impl Kubernetes {
         let leader = Leader::new(requests.clone(), &options.namespace, replica);
         let shared = Arc::new(Shared {
             reader: Reader::new(config, cluster, cache),
-            nodes: NodeService::new(
-                &requests,
-                members,
-                options.objectsyncs,
-                config.nodes.max_events,
-                replica,
-            ),
+            nodes: NodeService::new(&requests, members, config, replica),
             rules: Rules::new(&requests),
             background: Background::new(leader),
             requests,

@@ -18,8 +18,26 @@ pub const NODE_LABELS_ANNOTATION: &str = "edgesync.io/node-labels";
 const HOST_NAME_LABEL: &str = "kubernetes.io/hostname";
 /// Maximum number of labels that a node sets; further ones are ignored.
 pub const MAX_NODE_LABELS: usize = 64;
-/// Prefix of labels that a node must not set, as in Kubernetes.
-const RESTRICTED: &str = "node-restriction.kubernetes.io";
+/// Namespaces of keys that belong to Kubernetes, with all below them.
+const RESERVED: [&str; 2] = ["kubernetes.io", "k8s.io"];
+/// Those among them in which a node may set every label.
+const OWN_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
+/// Other reserved labels that a node may set.
+const OWN_LABELS: [&str; 11] = [
+    HOST_NAME_LABEL,
+    "kubernetes.io/arch",
+    "kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+];
+/// The role of every node of edgesync, without a value, which agents report.
+const EDGE_ROLE: &str = "node-role.kubernetes.io/edge";
 
 /// Labels of a Node by owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,11 +118,20 @@ pub fn has_reported(node: &Object) -> bool {
     node.annotations().contains_key(NODE_LABELS_ANNOTATION)
 }
 
-/// Returns whether a node may set a label on its own Node.
-fn may_set(key: &str, value: &str) -> bool {
-    let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
-    let below = prefix.strip_suffix(RESTRICTED).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-    !below && check_label_key(key).is_ok() && check_label_value(value).is_ok()
+/// Returns whether a node may set a label on its own Node: what the admission plugin
+/// NodeRestriction allows a kubelet, and the role of every node. So no node becomes a control plane
+/// by its own word.
+#[must_use]
+pub fn may_set(key: &str, value: &str) -> bool {
+    let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
+    let is_below = |parent: &&str| {
+        namespace.strip_suffix(*parent).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    let is_allowed = !RESERVED.iter().any(is_below)
+        || OWN_NAMESPACES.iter().any(is_below)
+        || OWN_LABELS.contains(&key)
+        || (key, value) == (EDGE_ROLE, "");
+    is_allowed && check_label_key(key).is_ok() && check_label_value(value).is_ok()
 }
 
 fn write(node: &mut Object, labels: &NodeLabels) {

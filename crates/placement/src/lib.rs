@@ -72,8 +72,8 @@ pub struct Placement {
     references: HashMap<Id, Box<[Reference]>>,
     /// Cache of the number of objects that a set of rules selects; cleared by changes of objects.
     counted: HashMap<Vec<usize>, usize>,
-    /// A namespace whose objects are never placed.
-    reserved: Option<Arc<str>>,
+    /// Namespaces whose objects are never placed.
+    reserved: Vec<Arc<str>>,
     /// The objects that may name their nodes; all if `None`.
     naming: Option<Naming>,
     /// Objects desired on a node for reasons 1 and 2.
@@ -133,11 +133,11 @@ impl Placement {
         Self { rules: rules.into_iter().map(Rule::new).collect(), ..Self::default() }
     }
 
-    /// Excludes the objects of a namespace, whatever places them: rules, labels, annotations and
+    /// Excludes the objects of these namespaces, whatever places them: rules, labels, annotations and
     /// references of Pods.
     #[must_use]
-    pub fn with_reserved(self, namespace: Option<Arc<str>>) -> Self {
-        Self { reserved: namespace, ..self }
+    pub fn with_reserved(self, namespaces: Vec<Arc<str>>) -> Self {
+        Self { reserved: namespaces, ..self }
     }
 
     /// Restricts the objects that may name their own nodes; `None` permits it to all.
@@ -152,9 +152,9 @@ impl Placement {
         nodes.unwrap_or_else(|| object.nodes.all()).into_iter().cloned().collect()
     }
 
-    /// Returns whether an object is in the reserved namespace.
+    /// Returns whether an object is in a reserved namespace.
     fn is_reserved(&self, object: &Summary) -> bool {
-        self.reserved.as_ref().is_some_and(|namespace| *namespace == object.namespace)
+        self.reserved.contains(&object.namespace)
     }
 
     /// Adds a node, or changes its labels. Returns the differences for the node.

@@ -241,18 +241,21 @@ fn records_events_leases_and_nodes_are_never_placed() {
 #[test]
 fn objects_of_the_reserved_namespace_are_never_placed() {
     let every = "[[placement]]\nobjects.kinds = ['cm', 'secrets', 'pods']";
-    let mut placement = Placement::new(rules(every)).with_reserved(Some("edgesync".into()));
+    let reserved = vec!["edgesync".into(), "edgesync-ca".into()];
+    let mut placement = Placement::new(rules(every)).with_reserved(reserved);
     placement.set_node(&node_name("a"), Labels::new());
     let labels = json!({"metadata": {"labels": {NODE_LABEL: "a"}, "annotations": {NODES_ANNOTATION: "a"}}});
     let bound = json!({"spec": {"nodeName": "a", "volumes": [{"name": "v", "secret": {"secretName": "edgesync-ca"}}]}});
     let pod = summary("pod", "p", 1, "edgesync", "p", &bound);
     let key = summary("secret", "k", 2, "edgesync", "edgesync-ca", &labels);
     let members = summary("cm", "m", 3, "edgesync", "edgesync-members", &labels);
-    for object in [&pod, &key, &members] {
+    let signing = summary("secret", "c", 5, "edgesync-ca", "edgesync-ca", &labels);
+    for object in [&pod, &key, &members, &signing] {
         assert_eq!(shown(&placement.put(object)), [] as [&str; 0], "{}", object.name);
         assert_eq!(placement.other_reasons(&node_name("a"), object), [] as [&str; 0]);
         let verdict = placement.verdicts(&node_name("a"), Some(object)).remove(0).object;
-        assert_eq!(verdict.as_deref(), Some("namespace edgesync is reserved for edgesync"));
+        let expected = format!("namespace {} is reserved for edgesync", object.namespace);
+        assert_eq!(verdict, Some(expected));
     }
     assert!(placement.is_empty());
     let elsewhere = summary("secret", "s", 4, "shop", "edgesync-ca", &json!({}));

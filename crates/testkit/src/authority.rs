@@ -1,14 +1,14 @@
-//! A certificate authority for tests: issues certificates of nodes, operators and servers, and
-//! revocation lists.
+//! A certificate authority for tests: issues certificates of nodes, operators and servers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use edgesync_transport::tls::{
     Certificate, Client, ClientRule, Clock, Identity, NODES, OPERATORS, Server, Subject, Trust,
 };
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose,
-    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SerialNumber, date_time_ymd,
 };
 
 /// One hour in seconds.
@@ -89,33 +89,15 @@ impl Authority {
         self.issue(&subject("cloud", ""), names, from, until)
     }
 
-    /// Issues a revocation list.
-    pub fn revoke(&self, identities: &[&Identity]) -> Vec<u8> {
-        let now = date_time_ymd(1970, 1, 1) + from_now(-HOUR);
-        let revoked = identities.iter().map(|identity| RevokedCertParams {
-            serial_number: SerialNumber::from_slice(&bytes(identity.certificate().serial())),
-            revocation_time: now,
-            reason_code: None,
-            invalidity_date: None,
-        });
-        let list = CertificateRevocationListParams {
-            this_update: now,
-            next_update: date_time_ymd(1970, 1, 1) + from_now(HOUR),
-            crl_number: SerialNumber::from_slice(&[1]),
-            issuing_distribution_point: None,
-            revoked_certs: revoked.collect(),
-            key_identifier_method: KeyIdMethod::Sha256,
-        };
-        list.signed_by(&self.issuer).unwrap().der().to_vec()
-    }
-
-    /// Returns a rule that requires valid certificates of this authority.
-    pub fn rule(&self, revoked: Vec<Vec<u8>>) -> ClientRule {
+    /// Returns a rule that requires valid certificates of this authority, except revoked ones.
+    pub fn rule(&self, revoked: &[&Identity]) -> ClientRule {
+        let serial = |identity: &&Identity| identity.certificate().serial().to_owned();
+        let revoked = Arc::new(revoked.iter().map(serial).collect());
         ClientRule { trust: self.trust(), revoked, required: true, expired_grace: Duration::ZERO }
     }
 
     pub fn server(&self) -> Server {
-        Server::new(&self.server_identity(), &self.rule(Vec::new()), Clock::system([])).unwrap()
+        Server::new(&self.server_identity(), &self.rule(&[]), Clock::system([])).unwrap()
     }
 
     /// Creates a client that trusts this authority and presents an identity.
@@ -127,11 +109,4 @@ impl Authority {
     pub fn anonymous(&self) -> Client {
         Client::new(&self.trust(), None, Clock::system([])).unwrap()
     }
-}
-
-fn bytes(hex: &str) -> Vec<u8> {
-    hex.as_bytes()
-        .chunks(2)
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
-        .collect()
 }

@@ -215,12 +215,12 @@ pub(super) fn show(outcome: &Outcome, role: Role) -> FilesList {
     let mut rules = outcome.rules.clone();
     if role != Role::Admin {
         for rule in &mut rules {
-            let mut secrets = rule.objects.iter_mut().filter(|object| object.sealed).peekable();
-            if secrets.peek().is_some() {
+            // A program reads all files of its rule, and may quote any in each message.
+            if rule.objects.iter().any(|object| object.sealed) {
                 rule.output =
                     "output hidden: it may quote Secrets; hint: 'edgesync files' as root".to_owned();
+                rule.objects.iter_mut().for_each(|object| object.message.clear());
             }
-            secrets.for_each(|object| object.message.clear());
         }
     }
     FilesList { rules: rules.iter().map(show_rule).collect() }
@@ -283,6 +283,38 @@ mod tests {
         assert_eq!(plural("lab.io/v1", "Mouse", "mice"), "mice");
         assert_eq!(plural("lab.io/v1", "Widget", "widgets"), "");
         assert_eq!(plural("v1", "ConfigMap", "configmaps"), "");
+    }
+
+    /// The message about a ConfigMap used to be shown, with the lines of the Secret beside it that a
+    /// program had quoted.
+    #[test]
+    fn messages_of_a_rule_with_secrets_are_for_those_who_may_read_them() {
+        let object = |name: &str, sealed| ObjectState {
+            name: name.into(),
+            sealed,
+            message: "line 3: 'hunter2'".into(),
+            ..ObjectState::default()
+        };
+        let rule = |name: &str, objects| RuleStatistics {
+            name: name.into(),
+            output: "line 3: 'hunter2'".into(),
+            objects,
+            ..RuleStatistics::default()
+        };
+        let rules = vec![
+            rule("mixed", vec![object("map", false), object("key", true)]),
+            rule("plain", vec![object("map", false)]),
+        ];
+        let outcome = Outcome { rules, ..Outcome::default() };
+        let quotes = |role| {
+            let shown = show(&outcome, role).rules;
+            let quotes = |rule: &FilesRule| {
+                rule.output.contains("hunter2")
+                    || rule.objects.iter().any(|object| object.message.contains("hunter2"))
+            };
+            shown.iter().map(quotes).collect::<Vec<_>>()
+        };
+        assert_eq!((quotes(Role::Admin), quotes(Role::Local)), (vec![true, true], vec![false, true]));
     }
 
     #[tokio::test]

@@ -1,5 +1,7 @@
 //! Reports which objects are in effect: to the cloud durably and once, and as Events.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::agent::events::{EventReason, Events, Regarding};
@@ -87,8 +89,14 @@ fn object_of(status: &Status) -> ObjectRef {
     }
 }
 
-/// Emits Events for new results, except those already emitted.
-pub(super) fn emit(events: &Events, kinds: &KindRegistry, updates: &[StatusUpdate], emitted: u64) {
+/// Emits Events for new results, except those already emitted. A program reads all files of its
+/// rule and may quote any: rules in `quoting` concern sealed kinds, and their messages stay here.
+pub(super) fn emit(
+    events: &Events,
+    (kinds, quoting): (&KindRegistry, &HashSet<&str>),
+    updates: &[StatusUpdate],
+    emitted: u64,
+) {
     let updates: Vec<&StatusUpdate> = updates.iter().filter(|update| update.status.seq > emitted).collect();
     let in_effect = updates.iter().filter(|update| update.status.state == State::InEffect).count();
     if in_effect > MAX_SINGLE_EVENTS {
@@ -111,6 +119,9 @@ pub(super) fn emit(events: &Events, kinds: &KindRegistry, updates: &[StatusUpdat
             State::InEffect => String::new(),
             // Log and Events have more readers than the object.
             _ if kinds.is_sealed(&object.key()) => ": sealed kind; hint: 'edgesync files' as root".to_owned(),
+            _ if quoting.contains(rule.as_str()) => {
+                ": output may quote a sealed kind; hint: 'edgesync files' as root".to_owned()
+            }
             _ => format!(": {}", status.message),
         };
         let note = match status.state {

@@ -164,6 +164,17 @@ impl Answer for PageInvitation {
     const NAME: &'static str = "page invitation";
 }
 
+/// Response to revoking all keys of the page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevokedPageKeys {
+    /// Always true.
+    pub revoked: bool,
+}
+
+impl Answer for RevokedPageKeys {
+    const NAME: &'static str = "revoked page keys";
+}
+
 /// Request to readmit a node. Without a body it is [`AdmitRequest::default`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -33,6 +33,12 @@ pub struct CloudArgs {
 pub enum CloudCommand {
     /// Run the cloud side
     Run(ConfigArgs),
+    /// Run the signer of a fleet in a Kubernetes cluster
+    ///
+    /// The signer has the keys of CA and tokens, and serves joining and renewal. Replicas
+    /// ('edgesync-cloud run' with pairing.signer) relay devices to it and have no right to the
+    /// keys. On its socket it answers the commands for tokens and operators.
+    Signer(ConfigArgs),
     /// Validate a configuration and print the effective values
     ///
     /// Each value is printed with its source: the file, an environment variable, or the default.
@@ -77,8 +83,14 @@ pub enum CloudCommand {
     Nodes(NodesArgs),
     /// Explain why an object is on a node, or is not
     ExplainPlacement(ExplainArgs),
-    /// Print the URL of the fleet page, with a key valid for twelve hours
-    Page(ServerArgs),
+    /// Print the URL of the fleet page, with a key valid for twelve hours, or revoke all keys
+    #[command(args_conflicts_with_subcommands = true)]
+    Page {
+        #[command(subcommand)]
+        command: Option<PageCommand>,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
     /// Show the reported versions: ObjectSync records
     Syncs {
         /// Only records of this node
@@ -157,6 +169,16 @@ pub enum CloudCommand {
         #[arg(value_name = "SHELL")]
         shell: Shell,
     },
+}
+
+/// The commands of `edgesync-cloud page`; without one it prints the URL.
+#[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
+pub enum PageCommand {
+    /// Revoke all keys of the page
+    ///
+    /// Open pages stop at once. Keys that an operator has requested end with the certificate of the
+    /// operator in any case.
+    Revoke(ServerArgs),
 }
 
 /// Output format and server of a command that lists.

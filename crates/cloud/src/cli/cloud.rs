@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::args_cloud::{AdmitArgs, CloudArgs, CloudCommand, FleetArgs, NodeArgs, NodeCommand};
+use super::args_cloud::{AdmitArgs, CloudArgs, CloudCommand, FleetArgs, NodeArgs, NodeCommand, PageCommand};
 use super::nodes;
 use super::server::{Fleet, body, client};
 use super::{enrollment, explain, maintenance_cloud};
 use edgesync_admin::cloud::{
-    AdmitRequest, Admitted, Confirmed, PageInvitation, Removed, RevokedCertificates,
+    AdmitRequest, Admitted, Confirmed, PageInvitation, Removed, RevokedCertificates, RevokedPageKeys,
 };
 use edgesync_admin::{InvalidResponse, NodeAction, Route, read};
 use edgesync_api::ClientError;
@@ -54,10 +54,18 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::ExplainPlacement(args) => {
             program::run_command(async |terminal| explain::run(args, terminal).await)
         }
-        CloudCommand::Page(server) => program::run_command(async |terminal| {
+        CloudCommand::Page { command: None, server } => program::run_command(async |terminal| {
             let answer: Value = client(server).await?.post(&Route::Page.path(), &Value::Null).await?;
             Ok(writeln!(terminal.out, "{}", read::<PageInvitation>(&answer)?.url)?)
         }),
+        CloudCommand::Page { command: Some(PageCommand::Revoke(server)), .. } => {
+            program::run_command(async |terminal| {
+                let path = Route::RevokePageKeys.path();
+                let answer: Value = client(server).await?.post(&path, &Value::Null).await?;
+                read::<RevokedPageKeys>(&answer)?;
+                Ok(writeln!(terminal.out, "all keys of the page revoked")?)
+            })
+        }
         CloudCommand::Syncs { node, output, server } => program::run_command(async |terminal| {
             let now = Timestamp::now();
             records::syncs_of(&Fleet::open(server).await?, node.as_deref(), output.output, now, terminal)
@@ -98,6 +106,9 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::Completions { shell } => program::completions::<CloudArgs>(shell),
         CloudCommand::Run(config) => {
             program::serve::<Config>(&config.path, Threads::Two, crate::service::run)
+        }
+        CloudCommand::Signer(config) => {
+            program::serve::<Config>(&config.path, Threads::Two, crate::service::run_signer)
         }
     }
 }

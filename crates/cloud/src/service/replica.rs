@@ -2,7 +2,7 @@
 //!
 //! It waits for an unavailable cluster and reports that; only errors that the cluster cannot fix
 //! end it. With an external broker one replica serves all nodes, and the others stand by; every
-//! replica runs the join service.
+//! replica runs the join service, or its relay to the signer.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use anyhow::Context as _;
 
 use super::{Backing, EnrollmentTasks, enrollment_options, serve};
 use edgesync_config::host_name;
-use edgesync_enrollment::EnrollmentService;
 use edgesync_enrollment::membership::MembershipStore;
+use edgesync_enrollment::{EnrollmentRole, EnrollmentService};
 use edgesync_fleet::bare::{Bare, Readiness};
 use edgesync_fleet::config::{BrokerMode, Config};
 use edgesync_fleet::probes::Probes;
@@ -47,7 +47,8 @@ pub(super) async fn run(
     systemd::ready("waiting for the cluster");
     let replica = format!("{}-{:08x}", host_name(), random() >> 32);
     tracing::info!(?cluster, replica, "replica started");
-    let opening = open(&config, &cluster, &cache, &replica, probes.readiness());
+    let attempt = async || try_open(&config, &cluster, &cache, &replica).await;
+    let opening = until_open("fleet not served yet", probes.readiness(), attempt);
     let Some(Opened { source, enrollment }) = signals.unless_stopped(opening).await else { return Ok(()) };
     let mut enrollment_tasks = EnrollmentTasks::open(&config, &enrollment).await?;
     enrollment_tasks.keep(&enrollment, None);
@@ -84,22 +85,21 @@ pub(super) async fn run(
     }
 }
 
-/// Opens the shared state, and retries until the cluster is available and permits it.
-async fn open(
-    config: &Config,
-    cluster: &Cluster,
-    cache: &Cache,
-    replica: &str,
+/// Opens the shared state, and retries until the cluster is available and permits it. `missing`
+/// says what does not work until then.
+pub(super) async fn until_open<T>(
+    missing: &str,
     readiness: &Readiness,
-) -> Opened {
+    attempt: impl AsyncFn() -> anyhow::Result<T>,
+) -> T {
     let mut last_error = String::new();
     loop {
-        match try_open(config, cluster, cache, replica).await {
+        match attempt().await {
             Ok(opened) => return opened,
             Err(error) => {
                 let why = format!("{error:#}");
                 if why != last_error {
-                    tracing::error!("fleet not served yet, next attempt in {RETRY_INTERVAL:?}: {why}");
+                    tracing::error!("{missing}, next attempt in {RETRY_INTERVAL:?}: {why}");
                     systemd::status(&format!("waiting: {why}"));
                 }
                 readiness.set(Some(why.clone()));
@@ -119,9 +119,12 @@ async fn try_open(
     let version = cluster.version().await?;
     let membership =
         MembershipStore::of_cluster(std::sync::Arc::new(cluster.clone()), &config.kubernetes.namespace);
-    let enrollment = EnrollmentService::open(enrollment_options(config), membership.clone())
-        .await
-        .context("open the CA")?;
+    let role = match config.pairing.signer {
+        Some(_) => EnrollmentRole::Replica,
+        None => EnrollmentRole::Whole,
+    };
+    let options = enrollment_options(config, role, &host_name());
+    let enrollment = EnrollmentService::open(options, membership.clone()).await.context("open the CA")?;
     let opened = Kubernetes::open(config, cluster.clone(), cache.clone(), membership, replica).await;
     let source = opened.context("read the state shared by replicas")?;
     tracing::info!(version, "cluster connected");

@@ -7,6 +7,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -20,7 +22,7 @@ use super::{Changed, MembershipError, MembershipStore, OperatorRecord, Result, w
 use crate::object_store::{Failure, Follow, Precondition, WatchEvent};
 use edgesync_object::{Object, ResourceVersion};
 
-/// Name of the mark, and the value of its label.
+/// Name of the mark, a Secret, and the value of its label.
 const MARK: &str = "edgesync-revoked";
 const MARK_LABEL: &str = "mark";
 /// Interval between two reads of the mark, and the time limit of one.
@@ -94,15 +96,16 @@ impl MembershipStore {
     /// delays the other replicas.
     pub(super) async fn mark(&self) {
         let Some(documents) = &self.shared.cluster else { return };
-        let ClusterDocuments { cluster, namespace, maps, .. } = &**documents;
-        let data = json!({ "changed": uuid::Uuid::new_v4().to_string() });
+        let ClusterDocuments { cluster, namespace, secrets, .. } = &**documents;
+        let data = json!({ "changed": BASE64_STANDARD.encode(uuid::Uuid::new_v4().as_bytes()) });
         let patch = json!({ "data": data });
-        let marked = match cluster.merge(maps, (namespace, MARK), Precondition::default(), patch).await {
+        let marked = match cluster.merge(secrets, (namespace, MARK), Precondition::default(), patch).await {
             Err(Failure::NotFound(_)) => {
                 let mut mark = objects::object(MARK, namespace);
                 mark.set_metadata("labels", json!({ objects::LABEL: MARK_LABEL }));
+                mark.fields_mut().insert("type".to_owned(), objects::secret_type(MARK_LABEL).into());
                 mark.fields_mut().insert("data".to_owned(), data);
-                cluster.create(maps, &mark).await
+                cluster.create(secrets, &mark).await
             }
             marked => marked,
         };
@@ -117,6 +120,11 @@ impl MembershipStore {
     }
 }
 
+/// Selects what is watched: everything but tokens.
+fn followed() -> String {
+    format!("{} in ({MARK_LABEL},{},{})", objects::LABEL, Member::KIND, OperatorRecord::KIND)
+}
+
 /// The version of the mark, or why it could not be read.
 type Probe = std::result::Result<ResourceVersion, String>;
 
@@ -128,8 +136,8 @@ fn probe_mark(documents: &Arc<ClusterDocuments>) -> (mpsc::Receiver<Probe>, Join
     probing.spawn(async move {
         loop {
             sleep(PROBE_INTERVAL).await;
-            let ClusterDocuments { cluster, namespace, maps, .. } = &*documents;
-            let probe = match timeout(PROBE_TIMEOUT, cluster.get(maps, namespace, MARK)).await {
+            let ClusterDocuments { cluster, namespace, secrets, .. } = &*documents;
+            let probe = match timeout(PROBE_TIMEOUT, cluster.get(secrets, namespace, MARK)).await {
                 Ok(Ok(mark)) => Ok(mark.map_or_else(|| 0.into(), |mark| mark.resource_version().into())),
                 Ok(Err(failure)) => Err(failure.to_string()),
                 Err(_) => Err("timed out".to_owned()),
@@ -166,7 +174,7 @@ impl Follower {
     fn new(documents: &Arc<ClusterDocuments>, cache: &Arc<Cache>) -> Self {
         let documents = Arc::clone(documents);
         let start_watch =
-            Box::new(move || documents.cluster.follow(&documents.maps, &documents.namespace, objects::LABEL));
+            Box::new(move || documents.cluster.follow(&documents.secrets, &documents.namespace, &followed()));
         Self {
             cache: Arc::clone(cache),
             watch: start_watch(),

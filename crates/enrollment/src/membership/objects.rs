@@ -1,8 +1,9 @@
-//! Documents as objects of a Kubernetes cluster, all in one namespace: tokens are Secrets, all
-//! others ConfigMaps.
+//! Documents as Secrets of a Kubernetes cluster, all in one namespace.
 //!
-//! Write access to those Secrets is enough to enroll devices. Read access is not: they do not
-//! contain the signature of the token.
+//! Write access to them decides who belongs to the fleet: it revives revoked certificates, changes
+//! the labels of nodes, and frees names. It creates no certificate, because that needs the keys,
+//! which are in another namespace. Read access is not enough to join: a Secret does not contain
+//! the signature of its token.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +14,6 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use super::documents::{DocumentStore, Found, Record, Revision, parse};
-use super::records::TokenRecord;
 use super::{MembershipError, Result};
 use crate::object_store::{Failure, ObjectStore, Pending, Precondition};
 use edgesync_cloud_store::{Document, NodeEffect};
@@ -25,8 +25,8 @@ use edgesync_transport::tls::certificate::sha256_hex;
 pub(super) const LABEL: &str = "edgesync.io/pairing";
 /// Label with the node that an object is for, as a hash: names may be longer than label values.
 const NODE_HASH: &str = "edgesync.io/pairing-node";
-/// The `type` of the Secrets.
-const TOKEN_TYPE: &str = "edgesync.io/token";
+/// The beginning of the `type` of the Secrets, before the kind of the document.
+const TYPE_PREFIX: &str = "edgesync.io/";
 /// Maximum length of an id in the name of an object. Names of objects and of nodes both have up to
 /// 253 characters.
 const MAX_ID: usize = 200;
@@ -35,8 +35,7 @@ const MAX_ID: usize = 200;
 pub(super) struct ClusterDocuments {
     pub(super) cluster: Arc<dyn ObjectStore>,
     pub(super) namespace: String,
-    pub(super) maps: Resource,
-    secrets: Resource,
+    pub(super) secrets: Resource,
     nodes: Resource,
 }
 
@@ -50,12 +49,8 @@ impl fmt::Debug for ClusterDocuments {
 impl ClusterDocuments {
     pub(super) fn new(cluster: Arc<dyn ObjectStore>, namespace: &str) -> Self {
         let kind = |kind: &str, is_namespaced| kinds::guess("v1", kind, is_namespaced);
-        let (maps, secrets, nodes) = (kind("ConfigMap", true), kind("Secret", true), kind("Node", false));
-        Self { cluster, namespace: namespace.to_owned(), maps, secrets, nodes }
-    }
-
-    fn resource(&self, kind: &str) -> &Resource {
-        if is_secret(kind) { &self.secrets } else { &self.maps }
+        let (secrets, nodes) = (kind("Secret", true), kind("Node", false));
+        Self { cluster, namespace: namespace.to_owned(), secrets, nodes }
     }
 }
 
@@ -64,13 +59,13 @@ impl DocumentStore for ClusterDocuments {
         name(kind, id)
     }
 
-    fn damaged(&self, kind: &str, name: &str, why: String) -> MembershipError {
-        MembershipError::Damaged { key: self.resource(kind).key(&self.namespace, name), why }
+    fn damaged(&self, _: &str, name: &str, why: String) -> MembershipError {
+        MembershipError::Damaged { key: self.secrets.key(&self.namespace, name), why }
     }
 
     fn get<'a>(&'a self, kind: &'static str, id: &'a str) -> Pending<'a, Result<Option<Found>>> {
         Box::pin(async move {
-            let object = self.cluster.get(self.resource(kind), &self.namespace, &name(kind, id)).await?;
+            let object = self.cluster.get(&self.secrets, &self.namespace, &name(kind, id)).await?;
             Ok(object.map(|object| found(kind, object)))
         })
     }
@@ -78,7 +73,7 @@ impl DocumentStore for ClusterDocuments {
     fn list<'a>(&'a self, kind: &'static str, node: Option<&'a str>) -> Pending<'a, Result<Vec<Found>>> {
         Box::pin(async move {
             let selector = selector(kind, node);
-            let objects = self.cluster.list(self.resource(kind), Some(&self.namespace), &selector).await?;
+            let objects = self.cluster.list(&self.secrets, Some(&self.namespace), &selector).await?;
             Ok(objects.into_iter().map(|object| found(kind, object)).collect())
         })
     }
@@ -90,16 +85,15 @@ impl DocumentStore for ClusterDocuments {
         _: NodeEffect,
     ) -> Pending<'_, Result<Option<ResourceVersion>>> {
         Box::pin(async move {
-            let resource = self.resource(document.kind);
             let is_new = matches!(replaces, Revision::Row(_));
             let written = match replaces {
                 Revision::Row(_) => {
                     let object = new_object(&document, &self.namespace);
-                    self.cluster.create(resource, &object).await
+                    self.cluster.create(&self.secrets, &object).await
                 }
                 Revision::Object(mut object) => {
                     write(&mut object, &document);
-                    self.cluster.replace(resource, &object).await
+                    self.cluster.replace(&self.secrets, &object).await
                 }
             };
             match written {
@@ -112,13 +106,13 @@ impl DocumentStore for ClusterDocuments {
         })
     }
 
-    fn delete<'a>(&'a self, kind: &'static str, _: &'a str, revision: Revision) -> Pending<'a, Result<bool>> {
+    fn delete<'a>(&'a self, _: &'static str, _: &'a str, revision: Revision) -> Pending<'a, Result<bool>> {
         Box::pin(async move {
             let Revision::Object(object) = revision else { return Ok(false) };
             let precondition =
                 Precondition { uid: Some(object.uid()), version: Some(object.resource_version()) };
             let key = (&*self.namespace, object.name());
-            match self.cluster.delete(self.resource(kind), key, precondition).await {
+            match self.cluster.delete(&self.secrets, key, precondition).await {
                 Err(Failure::Conflict(_)) => Ok(false),
                 deleted => Ok(deleted?),
             }
@@ -138,10 +132,6 @@ fn has_kubelet(node: &Object) -> bool {
     let version =
         node.fields().get("status").and_then(|status| status.get("nodeInfo")?.get("kubeletVersion"));
     version.and_then(Value::as_str).is_some_and(|version| !version.is_empty())
-}
-
-fn is_secret(kind: &str) -> bool {
-    kind == TokenRecord::KIND
 }
 
 /// The name of a document's object.
@@ -175,18 +165,19 @@ fn new_object(document: &Document, namespace: &str) -> Object {
     labels.extend(document.node.as_ref().map(|node| (NODE_HASH, hash(node))));
     let mut object = object(&name(document.kind, &document.id), namespace);
     object.set_metadata("labels", json!(labels));
-    if is_secret(document.kind) {
-        object.fields_mut().insert("type".to_owned(), TOKEN_TYPE.into());
-    }
+    object.fields_mut().insert("type".to_owned(), secret_type(document.kind).into());
     write(&mut object, document);
     object
 }
 
+/// The `type` of the Secrets with this value of the label.
+pub(super) fn secret_type(kind: &str) -> String {
+    format!("{TYPE_PREFIX}{kind}")
+}
+
 /// Writes a document into its object and keeps the other fields.
 fn write(object: &mut Object, document: &Document) {
-    let text =
-        if is_secret(document.kind) { BASE64_STANDARD.encode(&document.text) } else { document.text.clone() };
-    let data = BTreeMap::from([(format!("{}.json", document.kind), text)]);
+    let data = BTreeMap::from([(format!("{}.json", document.kind), BASE64_STANDARD.encode(&document.text))]);
     object.fields_mut().insert("data".to_owned(), json!(data));
 }
 
@@ -208,11 +199,7 @@ pub(super) fn record<T: Record>(object: &Object) -> Result<T, String> {
 
 fn read(kind: &str, object: &Object) -> Result<String, String> {
     let key = format!("{kind}.json");
-    if is_secret(kind) {
-        String::from_utf8(secret(object, &key)?).map_err(|error| format!("'{key}': {error}"))
-    } else {
-        text(object, &key).map(str::to_owned)
-    }
+    String::from_utf8(secret(object, &key)?).map_err(|error| format!("'{key}': {error}"))
 }
 
 /// Decodes the value of a key of a Secret.
@@ -220,7 +207,8 @@ fn read(kind: &str, object: &Object) -> Result<String, String> {
 /// # Errors
 /// The key is missing, or its value is no base64.
 pub(crate) fn secret(object: &Object, key: &str) -> Result<Vec<u8>, String> {
-    let text = text(object, key)?;
+    let text = object.fields().get("data").and_then(|data| data.get(key)?.as_str());
+    let text = text.ok_or_else(|| format!("no key '{key}'"))?;
     BASE64_STANDARD.decode(text).map_err(|error| format!("decode '{key}': {error}"))
 }
 
@@ -242,17 +230,12 @@ pub(super) fn object(name: &str, namespace: &str) -> Object {
     object
 }
 
-fn text<'a>(object: &'a Object, key: &str) -> Result<&'a str, String> {
-    let text = object.fields().get("data").and_then(|data| data.get(key)?.as_str());
-    text.ok_or_else(|| format!("no key '{key}'"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::membership::documents::write as document;
     use crate::membership::member::Member;
-    use crate::membership::records::OperatorRecord;
+    use crate::membership::records::{OperatorRecord, TokenRecord};
     use edgesync_object::Labels;
     use edgesync_object::name::{MAX_SUBDOMAIN, check_label_value, check_subdomain};
     use jiff::Timestamp;
@@ -316,7 +299,8 @@ mod tests {
         let mut object = object_of(&Member::new("a"));
         write(&mut object, &document(&Member::new("b")));
         assert!(record::<Member>(&object).unwrap_err().contains("'b'"));
-        object.fields_mut().insert("data".to_owned(), json!({ "member.json": "{" }));
+        let damaged = BASE64_STANDARD.encode("{");
+        object.fields_mut().insert("data".to_owned(), json!({ "member.json": damaged }));
         assert!(record::<Member>(&object).is_err());
         object.fields_mut().remove("data");
         assert!(record::<Member>(&object).unwrap_err().contains("member.json"));

@@ -1,6 +1,7 @@
 //! The join service over real TLS, with curl as an independent client.
 
 use super::*;
+use crate::JoinRelay;
 use crate::service::JoinService;
 use edgesync_join::{Membership, calls};
 use std::process::{Command, Stdio};
@@ -173,4 +174,32 @@ async fn idle_connections_do_not_block_devices_that_join() {
     assert_eq!((code, ca.as_slice()), (200, served.fixture.service.trust().0[0].der()));
     assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{:?}", begun.elapsed());
     drop(idle);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_connects_devices_to_the_signer() {
+    let mut served = served().await;
+    let signer = (served.address.ip().to_string(), served.address.port());
+    let relay = JoinRelay::bind(([127, 0, 0, 1], 0).into(), signer).await.unwrap();
+    served.address = relay.address();
+    served.serving.spawn(relay.serve());
+    let (code, ca) = served.curl("/ca.crt", &["--insecure"]).await;
+    assert_eq!((code, ca.as_slice()), (200, served.fixture.service.trust().0[0].der()));
+    // TLS ends at the signer: it sees the certificate of the device.
+    let pem = served.file("a.pem", served.fixture.joined("a").await.to_pem().as_bytes());
+    let (code, body) =
+        served.curl("/edgesync/v1/join", &["--cert", pem.as_str(), "--key", pem.as_str()]).await;
+    let membership: Membership = serde_json::from_slice(&body).unwrap();
+    assert_eq!((code, membership.node.as_str()), (200, "a"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_closes_connections_without_a_signer() {
+    let mut served = served().await;
+    let gone = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap().local_addr().unwrap();
+    let relay =
+        JoinRelay::bind(([127, 0, 0, 1], 0).into(), ("127.0.0.1".to_owned(), gone.port())).await.unwrap();
+    served.address = relay.address();
+    served.serving.spawn(relay.serve());
+    assert_eq!(served.curl("/ca.crt", &["--insecure"]).await.0, 0);
 }

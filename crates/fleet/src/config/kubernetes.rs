@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use super::network::Network;
+
 use edgesync_config::section;
 use edgesync_config::units;
+use edgesync_enrollment::ca_namespace;
 use edgesync_object::name;
 use edgesync_placement::rules::{GlobError, KindError};
 use edgesync_placement::{Glob, KindMatch};
@@ -14,7 +17,8 @@ section! {
     pub struct Kubernetes in "kubernetes";
     /// Kubeconfig; `None` for the service account of the Pod, else that of the user.
     kubeconfig: Option<PathBuf> = None, fixed units::optional_path(kubeconfig);
-    /// Namespace of the replicas' own objects.
+    /// Namespace of the replicas' own objects. Their keys are in a namespace of the same name with
+    /// the ending `-ca`.
     namespace: String = "edgesync".to_owned(), fixed units::text(namespace, NAMESPACE, namespace_name, String::clone);
     /// File of the cache of desired objects; never empty after loading.
     cache: PathBuf = PathBuf::new(), fixed units::path_or_derived(cache);
@@ -26,6 +30,8 @@ section! {
     /// Namespaces whose Pods are placed on the nodes that they name, with the objects that they
     /// reference.
     pods: Vec<Glob> = Vec::new(), fixed units::list(pods, PODS, glob);
+    /// Networks of the addresses that devices may report for their Node.
+    node_addresses: Vec<Network> = Vec::new(), fixed units::list(node_addresses, NETWORKS, str::parse);
     /// Mode of writing ObjectSyncs.
     objectsyncs: ObjectSyncs = ObjectSyncs::All, fixed units::choice(objectsyncs, OBJECT_SYNCS);
     /// Sustained rate of a replica's write requests, per second.
@@ -51,11 +57,16 @@ const OBJECT_SYNCS: &[(&str, ObjectSyncs)] =
 
 const NAMESPACE: &str = "the name of a namespace such as \"edgesync\"";
 const KINDS: &str = "a list of kinds such as [\"configmaps\", \"widgets.example.com\"]";
+const NETWORKS: &str = "a list of networks such as [\"10.20.0.0/16\", \"2001:db8::/32\"]";
 const PODS: &str = "a list of namespaces, with * and ? as in [[placement]], such as [\"plant-*\"]";
 
 fn namespace_name(text: &str) -> Result<String, String> {
-    let checked = name::check_label(text).map(|()| text.to_owned());
-    checked.map_err(|problem| format!("must be {NAMESPACE}: {text:?} {problem}"))
+    let refused = |problem: String| format!("must be {NAMESPACE}: {text:?} {problem}");
+    name::check_label(text).map_err(refused)?;
+    // That of the keys is longer.
+    name::check_label(&ca_namespace(text))
+        .map_err(|_| refused("must have at most 60 characters".to_owned()))?;
+    Ok(text.to_owned())
 }
 
 fn kind(text: &str) -> Result<KindMatch, String> {

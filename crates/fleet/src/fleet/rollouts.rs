@@ -109,10 +109,10 @@ impl Straggler {
                 };
                 let other = stands.other?;
                 let held = other.map(|record| record.version.to_string());
-                let (why, message) = match stands.refusal {
-                    Some(refusal) => (State::Rejecting, Some(refusal.message.clone())),
-                    None => (State::Syncing, None),
-                };
+                let why = if stands.refusal.is_some() { State::Rejecting } else { State::Syncing };
+                // All roles get the same roll-out, and a message may quote the object.
+                let refusal = stands.refusal.filter(|_| !Placement::is_secret(&object.resource));
+                let message = refusal.map(|refusal| refusal.message.clone());
                 Some(Self { why, held, object: None, message })
             }
         }

@@ -18,7 +18,7 @@ use crate::CloudObjects;
 use crate::source::Embedded;
 use edgesync_broker::{Broker, BrokerOptions};
 use edgesync_cloud_store::{CloudOptions, CloudStore, Stored};
-use edgesync_enrollment::EnrollmentOptions;
+use edgesync_enrollment::{EnrollmentOptions, EnrollmentRole};
 use edgesync_object::{Object, ObjectKey, Resource, ResourceVersion, kinds};
 use edgesync_protocol::apply::{self, Applied, Held, Rows, Totals};
 use edgesync_protocol::change::Put;
@@ -141,6 +141,7 @@ async fn enrollment(directory: &Path, store: &CloudStore) -> EnrollmentService {
         prefix: "edgesync/v1".into(),
         lifetime: Duration::from_secs(3600),
         external: false,
+        role: EnrollmentRole::Whole,
         grace: Duration::from_secs(3600),
     };
     EnrollmentService::open(options, store.clone()).await.unwrap()

@@ -100,7 +100,7 @@ impl Cloud {
         let authority = Arc::new(Authority::new("ca"));
         let rule = ClientRule {
             trust: Trust::new(vec![authority.ca.clone()]),
-            revoked: Vec::new(),
+            revoked: Arc::default(),
             required: true,
             expired_grace: Duration::ZERO,
         };

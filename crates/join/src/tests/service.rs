@@ -54,7 +54,7 @@ impl Service {
     ) -> Self {
         let rule = ClientRule {
             trust: Trust::new(vec![authority.ca.clone()]),
-            revoked: Vec::new(),
+            revoked: Arc::default(),
             required: false,
             expired_grace: Duration::from_secs(90 * 86_400),
         };

@@ -28,10 +28,10 @@ pub struct Feed {
 
 impl Feed {
     /// Follows these interests, which include [`Interest::fleet`], and those of rules stored as
-    /// objects of the cluster. Placeable objects in the namespace `reserved` are not read: it is
-    /// that of edgesync itself.
+    /// objects of the cluster. Placeable objects in the namespaces `reserved` are not read:
+    /// they are those of edgesync itself.
     #[must_use]
-    pub fn new(cluster: Cluster, interests: Vec<Interest>, reserved: Arc<str>) -> Self {
+    pub fn new(cluster: Cluster, interests: Vec<Interest>, reserved: Vec<Arc<str>>) -> Self {
         let (to, items) = mpsc::channel(ITEMS);
         let (requests, requested) = watch::channel(0);
         let restore_suspected = Arc::new(Notify::new());

@@ -45,7 +45,7 @@ impl Informer {
     pub(super) fn new(
         cluster: Cluster,
         interests: Vec<Interest>,
-        reserved: Arc<str>,
+        reserved: Vec<Arc<str>>,
         items: mpsc::Sender<Item>,
         restore_suspected: Arc<Notify>,
     ) -> Self {

@@ -226,8 +226,8 @@ pub struct Watch {
     pub selector: Selector,
     /// For Pods: only those bound to a node.
     pub bound_only: bool,
-    /// A namespace without interest, which the API server leaves out.
-    pub excluded: Option<Arc<str>>,
+    /// Namespaces without interest, which the API server leaves out.
+    pub excluded: BTreeSet<Arc<str>>,
     /// Originators of the interests that this watch covers.
     pub origins: BTreeSet<Origin>,
 }
@@ -333,7 +333,7 @@ impl Plan {
         let wide = self.watches.iter_mut().filter(|(scope, _)| scope.namespaces == Namespaces::All);
         let namespaced = |watch: &&mut Watch| watch.resource.scope == Scope::Namespaced && placeable(watch);
         for watch in wide.map(|(_, watch)| watch).filter(namespaced) {
-            watch.excluded = Some(Arc::clone(namespace));
+            watch.excluded.insert(Arc::clone(namespace));
         }
     }
 
@@ -363,7 +363,7 @@ impl Plan {
             resource: Arc::clone(resource),
             selector: interest.objects.selector.clone(),
             bound_only: interest.bound_only,
-            excluded: None,
+            excluded: BTreeSet::new(),
             origins: BTreeSet::new(),
         };
         if self.watches.len() < MAX_WATCHES || self.watches.contains_key(&scope) {
@@ -479,33 +479,37 @@ mod tests {
 
     #[test]
     fn placeable_objects_of_the_excluded_namespace_are_not_watched() {
-        let own: Arc<str> = "edgesync".into();
+        let [own, keys]: [Arc<str>; 2] = ["edgesync".into(), "edgesync-ca".into()];
         let [nodes, rules] = Interest::fleet(Selector::default());
         let kinds = served(&["cm", "secret", "pod", "clusterrole", "node"]);
-        let placed = [rule(0, &["cm"], &[], ""), rule(1, &["secret"], &["edgesync", "shop"], "")];
+        let own_ones = ["edgesync", "edgesync-ca", "shop"];
+        let placed = [rule(0, &["cm"], &[], ""), rule(1, &["secret"], &own_ones, "")];
         let unscoped = rule(2, &["clusterrole"], &[], "");
         let pods = Interest::pods("*".parse().unwrap());
         let interests: Vec<_> = placed.into_iter().chain([unscoped, pods, nodes, rules]).collect();
         let mut plan = Plan::of(&interests, &kinds, &BTreeSet::new());
         plan.problems.clear();
         plan.exclude(&own);
+        plan.exclude(&keys);
+        let both = BTreeSet::from([own, keys]);
         let excluded: Vec<String> = plan
             .watches
             .iter()
-            .filter(|(_, watch)| watch.excluded.as_ref() == Some(&own))
+            .filter(|(_, watch)| watch.excluded == both)
             .map(|(scope, _)| scope.to_string())
             .collect();
         assert_eq!(excluded, ["configmaps", "pods"]);
         let others: Vec<String> = plan
             .watches
             .iter()
-            .filter(|(_, watch)| watch.excluded.is_none())
+            .filter(|(_, watch)| watch.excluded.is_empty())
             .map(|(scope, _)| scope.to_string())
             .collect();
         assert_eq!(others, ["nodes", "secrets in namespace shop", "clusterroles.rbac.authorization.k8s.io"]);
-        let [problem] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
+        let [problem, other] = &plan.problems[..] else { panic!("{:?}", plan.problems) };
         assert_eq!((&problem.origin, &problem.cause), (&Origin::Configured(1), &Cause::Reserved));
         assert_eq!(problem.kind, "secrets in namespace edgesync");
+        assert_eq!(other.kind, "secrets in namespace edgesync-ca");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use edgesync_placement::Unread;
 /// The served kinds and the current plan.
 #[derive(Debug)]
 pub(super) struct Planner {
-    /// The namespace of edgesync itself, whose objects are never placed.
-    reserved: Arc<str>,
+    /// The namespaces of edgesync itself, whose objects are never placed.
+    reserved: Vec<Arc<str>>,
     /// `None` before the first discovery.
     kinds: Option<Kinds>,
     /// The current plan without its watches, which the caller has.
@@ -21,7 +21,7 @@ pub(super) struct Planner {
 
 impl Planner {
     /// Creates a planner without kinds.
-    pub(super) fn new(reserved: Arc<str>) -> Self {
+    pub(super) fn new(reserved: Vec<Arc<str>>) -> Self {
         Self { reserved, kinds: None, plan: Plan::default(), is_outdated: false }
     }
 
@@ -56,7 +56,9 @@ impl Planner {
         refused: &BTreeSet<WatchScope>,
     ) -> Option<BTreeMap<WatchScope, Watch>> {
         self.plan = Plan::of(interests, self.kinds.as_ref()?, refused);
-        self.plan.exclude(&self.reserved);
+        for namespace in &self.reserved {
+            self.plan.exclude(namespace);
+        }
         Some(std::mem::take(&mut self.plan.watches))
     }
 
@@ -96,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_plan_is_outdated_after_a_change_of_the_kinds_only() {
-        let mut planner = Planner::new("edgesync".into());
+        let mut planner = Planner::new(vec!["edgesync".into()]);
         assert!(planner.replan(&[], &BTreeSet::new()).is_none() && !planner.has_kinds());
         planner.set_kinds(served(&["cm"]));
         assert!(planner.take_outdated() && !planner.take_outdated());
@@ -112,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_fleet_is_served_once_its_kinds_are() {
-        let mut planner = Planner::new("edgesync".into());
+        let mut planner = Planner::new(vec!["edgesync".into()]);
         let interests = Interest::fleet(Selector::default());
         assert!(!planner.is_fleet_served());
         planner.set_kinds(served(&["nodes"]));

@@ -126,7 +126,7 @@ fn config(watch: &Watch) -> watcher::Config {
 /// Returns the field selector of a watch.
 fn field_selector(watch: &Watch) -> Option<String> {
     let bound = watch.bound_only.then(|| "spec.nodeName!=".to_owned());
-    let excluded = watch.excluded.as_ref().map(|namespace| format!("metadata.namespace!={namespace}"));
+    let excluded = watch.excluded.iter().map(|namespace| format!("metadata.namespace!={namespace}"));
     let terms: Vec<String> = bound.into_iter().chain(excluded).collect();
     (!terms.is_empty()).then(|| terms.join(","))
 }

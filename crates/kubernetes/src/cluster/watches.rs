@@ -211,7 +211,7 @@ mod tests {
             resource: Arc::new(kinds::by_word("cm").unwrap().resource()),
             selector: selector.parse::<Selector>().unwrap(),
             bound_only: false,
-            excluded: None,
+            excluded: BTreeSet::new(),
             origins: BTreeSet::from([Origin::Pods]),
         };
         namespaces.iter().map(|namespace| (scope(namespace), watch.clone())).collect()

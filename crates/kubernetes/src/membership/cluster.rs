@@ -139,6 +139,39 @@ async fn a_replica_observes_changes_of_another_one() {
     assert_eq!(next(&mut told).await, Changed::Operators);
 }
 
+/// Write access to ConfigMaps used to be enough to become an administrator.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn config_maps_make_neither_operators_nor_members() {
+    let served = Served::start().await;
+    let (one, _) = two(&served).await;
+    let operator = json!({
+        "serial": "7", "name": "eve", "role": "admin", "created": at(100), "expires": at(1000), "revoked": null,
+    });
+    let member = json!({
+        "node": "a", "used": true, "labels": {"site": "north"},
+        "certificates": [{"serial": "8", "notBefore": at(100), "notAfter": at(500)}],
+    });
+    let maps = kinds::by_word("configmaps").unwrap().resource();
+    for (kind, id, record) in [("operator", "7", operator), ("member", "a", member)] {
+        let (data, label) = (format!("{kind}.json"), "edgesync.io/pairing");
+        let map: Object = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": format!("edgesync-{kind}.{id}"), "namespace": NAMESPACE, "labels": {label: kind}},
+            "data": {data: record.to_string()},
+        }))
+        .unwrap();
+        one.cluster().unwrap().0.create(&maps, &map).await.unwrap();
+    }
+    assert_eq!(one.operators().await.unwrap(), []);
+    assert_eq!(one.member_labels("a").await.unwrap(), None);
+    let renewed = one.renew_certificate("8", certificate("9", "a"), at(200)).await.unwrap();
+    assert_eq!(renewed, Err(EnrollmentRefusal::Revoked));
+    // A replica that starts later does not read them either.
+    let later = served.members().await;
+    later.follow().await.unwrap();
+    assert_eq!((later.members().await.unwrap(), later.membership("a")), (Vec::new(), None));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_damaged_object_is_named_and_does_not_block_others() {
     let served = Served::start().await;
@@ -150,8 +183,8 @@ async fn a_damaged_object_is_named_and_does_not_block_others() {
         one.revoke_certificates(node, at(300)).await.unwrap();
     }
     let mut told = other.changes();
-    let damage = async |word: &str, name: &str| {
-        let resource = kinds::by_word(word).unwrap().resource();
+    let damage = async |name: &str| {
+        let resource = kinds::by_word("secrets").unwrap().resource();
         let patch = json!({ "data": null });
         one.cluster()
             .unwrap()
@@ -160,8 +193,8 @@ async fn a_damaged_object_is_named_and_does_not_block_others() {
             .await
             .unwrap();
     };
-    damage("configmaps", "edgesync-member.a").await;
-    damage("secrets", "edgesync-token.damaged").await;
+    damage("edgesync-member.a").await;
+    damage("edgesync-token.damaged").await;
     let error = one.revoke_certificates("a", at(400)).await.unwrap_err().to_string();
     assert!(error.contains("edgesync-member.a") && error.contains("restore it, or delete it"), "{error}");
     assert_eq!(one.tokens().await.unwrap().len(), 1);

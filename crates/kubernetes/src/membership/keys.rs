@@ -2,18 +2,19 @@
 
 use serde_json::json;
 
-use super::replicas::{open, options};
-use super::served::{NAMESPACE, Served};
+use super::replicas::{Replica, SOON, open, options};
+use super::served::{CA_NAMESPACE, NAMESPACE, Served};
 use super::*;
 use crate::cluster::Precondition;
-use edgesync_enrollment::{Enrollment, EnrollmentService};
+use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentRole, EnrollmentService};
 use edgesync_object::kinds;
-use edgesync_transport::tls::Key;
+use edgesync_testkit::timing::within;
+use edgesync_transport::tls::{self, Identity, Key};
 
 async fn delete(served: &Served, name: &str) {
     let secrets = kinds::by_word("secrets").unwrap().resource();
     let cluster = served.cluster().await;
-    assert!(cluster.delete(&secrets, (NAMESPACE, name), Precondition::default()).await.unwrap());
+    assert!(cluster.delete(&secrets, (CA_NAMESPACE, name), Precondition::default()).await.unwrap());
 }
 
 /// Returns the error with which a replica refuses to start.
@@ -62,10 +63,10 @@ async fn the_operators_ca_becomes_the_clusters_and_another_is_refused() {
     let replica = open(&served, "own").await;
     let plain = open(&served, "plain").await;
     assert_eq!(fingerprint(&replica.service), fingerprint(&plain.service));
-    let advice = "kubectl -n edgesync delete secret edgesync-ca edgesync-token-key";
+    let advice = "kubectl -n edgesync-ca delete secret edgesync-ca edgesync-token-key";
     let error = refused(&served, "other").await;
     assert!(
-        error.starts_with("conflicting CAs: Secret edgesync/edgesync-ca") && error.contains(advice),
+        error.starts_with("conflicting CAs: Secret edgesync-ca/edgesync-ca") && error.contains(advice),
         "{error}"
     );
     // Without its key, the certificate still identifies the CA.
@@ -86,7 +87,7 @@ async fn a_lost_or_replaced_ca_stops_the_start_of_a_replica() {
     let served = Served::start().await;
     let first = fingerprint(&open(&served, "1").await.service);
     let secrets = kinds::by_word("secrets").unwrap().resource();
-    let kept = served.cluster().await.get(&secrets, NAMESPACE, "edgesync-ca").await.unwrap().unwrap();
+    let kept = served.cluster().await.get(&secrets, CA_NAMESPACE, "edgesync-ca").await.unwrap().unwrap();
 
     delete(&served, "edgesync-ca").await;
     let error = refused(&served, "1").await;
@@ -94,7 +95,8 @@ async fn a_lost_or_replaced_ca_stops_the_start_of_a_replica() {
 
     let elsewhere = Served::start().await;
     open(&elsewhere, "1").await;
-    let mut other = elsewhere.cluster().await.get(&secrets, NAMESPACE, "edgesync-ca").await.unwrap().unwrap();
+    let mut other =
+        elsewhere.cluster().await.get(&secrets, CA_NAMESPACE, "edgesync-ca").await.unwrap().unwrap();
     other.remove_metadata("uid");
     other.remove_metadata("resourceVersion");
     served.cluster().await.create(&secrets, &other).await.unwrap();
@@ -112,10 +114,10 @@ async fn a_lost_or_replaced_ca_stops_the_start_of_a_replica() {
     assert_eq!(fingerprint(&open(&served, "1").await.service), first);
 
     let broken = json!({ "data": { "key": "c2hvcnQ=" } });
-    let at = (NAMESPACE, "edgesync-token-key");
+    let at = (CA_NAMESPACE, "edgesync-token-key");
     served.cluster().await.merge(&secrets, at, Precondition::default(), broken).await.unwrap();
     let error = refused(&served, "1").await;
-    assert!(error.contains("edgesync/edgesync-token-key has 5 bytes"), "{error}");
+    assert!(error.contains("edgesync-ca/edgesync-token-key has 5 bytes"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,9 +125,90 @@ async fn a_remote_operator_creates_no_keys() {
     let served = Served::start().await;
     let error =
         Enrollment::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap_err().to_string();
-    assert!(error.contains("no CA of edgesync in namespace 'edgesync'"), "{error}");
+    assert!(error.contains("no CA of edgesync in namespace 'edgesync-ca'"), "{error}");
     open(&served, "1").await;
     Enrollment::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
     let error = Enrollment::connect(Arc::new(served.cluster().await), "other").await.unwrap_err().to_string();
     assert!(error.contains("wrong namespace or cluster"), "{error}");
+}
+
+/// Opens a process with a part of the enrollment, which follows changes of others.
+async fn part(served: &Served, name: &str, role: EnrollmentRole) -> Result<Replica, String> {
+    let options = EnrollmentOptions { role, ..options(served, name) };
+    let opened = EnrollmentService::open(options, served.members().await).await;
+    opened.map(Replica::of).map_err(|error| format!("{error:#}"))
+}
+
+/// Returns whether a server accepts this client.
+async fn accepts(server: &tls::Server, trust: &tls::Trust, identity: &Identity) -> bool {
+    let client = tls::Client::new(trust, Some(identity), tls::Clock::system([])).unwrap();
+    let (near, far) = tokio::io::duplex(64 << 10);
+    let (connected, accepted) = tokio::join!(client.connect("localhost", near), server.accept(far));
+    drop(connected);
+    accepted.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_of_a_signer_has_no_keys_and_refuses_the_revoked() {
+    let served = Served::start().await;
+    let early = part(&served, "replica", EnrollmentRole::Replica).await.err().unwrap();
+    assert!(
+        early.starts_with("Secret edgesync-ca/edgesync-server not found: the signer creates it"),
+        "{early}"
+    );
+    let signer = part(&served, "signer", EnrollmentRole::Signer).await.unwrap();
+    let second = part(&served, "second", EnrollmentRole::Signer).await.unwrap();
+    let replica = part(&served, "replica", EnrollmentRole::Replica).await.unwrap();
+    assert_eq!(fingerprint(&replica.service), fingerprint(&signer.service));
+    let shown = signer.service.endpoint_tls().shows();
+    assert_eq!(
+        [second.service.endpoint_tls().shows(), replica.service.endpoint_tls().shows()],
+        [shown.clone(), shown]
+    );
+    assert!(!options(&served, "replica").directory.exists(), "a replica stores no key");
+
+    let hour = std::time::Duration::from_secs(3600);
+    let refused = replica.service.enrollment().create_token(None, hour, 1, Labels::new()).await.unwrap_err();
+    assert!(refused.code == 409 && refused.message.contains("deploy/edgesync-signer"), "{refused}");
+    let refused = replica.service.new_operator("ada", edgesync_api::Role::Admin, hour).await.unwrap_err();
+    assert_eq!(refused.code, 409);
+    assert!(replica.service.cloud_identity().is_err() && replica.service.revocation_list().is_err());
+
+    let token = signer.service.enrollment().create_token(None, hour, 1, Labels::new()).await.unwrap().token;
+    let key = Key::generate().unwrap();
+    let bearer = token.split_once('.').unwrap().1;
+    let certificate = signer.service.join(bearer, "a", &key.node_request("a").unwrap()).await.unwrap();
+    let identity = Identity::new("the answer", vec![certificate], key).unwrap();
+    let (endpoint, trust) = (replica.service.endpoint_tls(), replica.service.trust());
+    assert!(accepts(&endpoint, &trust, &identity).await);
+    signer.service.revoke_node("a").await.unwrap();
+    let cut = within("the replica cuts the node", SOON, replica.service.nodes_to_disconnect()).await;
+    assert_eq!(cut, ["a"]);
+    assert!(!accepts(&endpoint, &trust, &identity).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_published_certificate_is_replaced_when_names_or_ca_change() {
+    let served = Served::start().await;
+    let shown = |part: &Replica| part.service.endpoint_tls().shows();
+    let first = shown(&part(&served, "signer", EnrollmentRole::Signer).await.unwrap());
+    let kept = shown(&part(&served, "signer", EnrollmentRole::Signer).await.unwrap());
+    assert_eq!(kept, first);
+    let other = EnrollmentOptions {
+        names: vec!["other.example".into()],
+        role: EnrollmentRole::Signer,
+        ..options(&served, "signer")
+    };
+    let service = EnrollmentService::open(other, served.members().await).await.unwrap();
+    let renamed = service.endpoint_tls().shows();
+    assert!(renamed.names().contains(&"other.example".to_owned()), "{:?}", renamed.names());
+    let replica = part(&served, "replica", EnrollmentRole::Replica).await.unwrap();
+    assert_eq!(shown(&replica), renamed);
+    for name in ["edgesync-ca", "edgesync-token-key"] {
+        delete(&served, name).await;
+    }
+    let fresh = part(&served, "signer", EnrollmentRole::Signer).await.unwrap();
+    assert_ne!(fingerprint(&fresh.service), fingerprint(&replica.service));
+    let after = part(&served, "later", EnrollmentRole::Replica).await.unwrap();
+    assert_eq!(fingerprint(&after.service), fingerprint(&fresh.service));
 }

@@ -16,8 +16,9 @@ use edgesync_fleet::CloudObjects;
 
 /// Token with the admin role.
 const TOKEN: &str = "a-token-that-opens-everything";
-/// The namespace of edgesync.
+/// The namespace of edgesync, and that of its keys.
 pub(crate) const NAMESPACE: &str = "edgesync";
+pub(crate) const CA_NAMESPACE: &str = "edgesync-ca";
 
 struct Nothing;
 

@@ -16,7 +16,7 @@ use super::syncs::Syncs;
 use super::uploads::{EffectRecords, Uploads};
 use edgesync_enrollment::membership::MembershipStore;
 use edgesync_enrollment::now;
-use edgesync_fleet::config::ObjectSyncs;
+use edgesync_fleet::config::{Config, ObjectSyncs};
 use edgesync_fleet::source::{LeaseRenewal, NodeChange, Result, UploadBatch, UploadOutcome};
 use edgesync_object::NodeName;
 use edgesync_placement::DELETIONS_CONFIRMED_ANNOTATION;
@@ -43,10 +43,11 @@ impl NodeService {
     pub(super) fn new(
         requests: &Requests,
         members: MembershipStore,
-        object_syncs: ObjectSyncs,
-        max_events: usize,
+        config: &Config,
         replica: &str,
     ) -> Self {
+        let options = &config.kubernetes;
+        let object_syncs = options.objectsyncs;
         let leases = Leases::new(requests.clone(), replica);
         let records = Records::new(requests);
         let store = members.clone();
@@ -54,12 +55,13 @@ impl NodeService {
             Some(membership) if membership.removed.is_some() => None,
             membership => Some(membership.map(|member| (*member.labels).clone()).unwrap_or_default()),
         });
-        let nodes = Nodes::new(requests.clone(), leases.clone(), records.clone(), labels_of_token);
+        let networks = options.node_addresses.as_slice().into();
+        let nodes = Nodes::new(requests.clone(), leases.clone(), records.clone(), labels_of_token, networks);
         let syncs = Syncs::new(requests, records.clone(), &leases, MAX_SYNCS);
         let effect_records = EffectRecords { records, syncs: syncs.clone() };
         let effect_records = Some(effect_records).filter(|_| object_syncs == ObjectSyncs::All);
         let uploads =
-            Uploads::new(requests.clone(), leases.clone(), nodes.clone(), effect_records, max_events);
+            Uploads::new(requests.clone(), leases.clone(), nodes.clone(), effect_records, config.nodes.max_events);
         let serving = Serving::new(leases.clone(), syncs.clone());
         Self { members, object_syncs, leases, nodes, uploads, syncs, serving }
     }

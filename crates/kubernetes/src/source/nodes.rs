@@ -1,6 +1,8 @@
 //! Writes the Nodes of a fleet: creates and updates them on reports, and never adopts those of a
 //! kubelet.
 
+mod addresses;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,6 +15,8 @@ use super::mark::{self, MARK, MARKED};
 use super::records::Records;
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
+use addresses::admit_addresses;
+use edgesync_fleet::config::Network;
 pub(super) use edgesync_fleet::source::{NodeChange, Result, SourceError};
 use edgesync_object::node_labels::{assign_missing_labels, has_reported, labels_by_name};
 use edgesync_object::{Labels, NodeName, Object, Resource, kinds};
@@ -21,6 +25,8 @@ use edgesync_store::checksum::checksum64;
 
 /// Role that `kubectl get nodes` shows; others may remove it.
 const ROLE: &str = "node-role.kubernetes.io/edge";
+/// Label of Nodes that controllers of load balancers send no traffic to; others may remove it.
+const NO_LOAD_BALANCER: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 /// Taint of our Nodes, which keeps the scheduler from placing Pods there.
 ///
 /// The effect is `NoSchedule`, not `NoExecute`: the latter would delete Pods bound to the node by
@@ -96,6 +102,8 @@ pub(super) struct Nodes {
     records: Records,
     node: Arc<Resource>,
     member_labels: MemberLabels,
+    /// Networks of the addresses that devices may report.
+    networks: Arc<[Network]>,
     /// Locks that serialize this replica's writes to a Node, which would conflict otherwise.
     locks: Arc<[tokio::sync::Mutex<()>]>,
 }
@@ -112,10 +120,11 @@ impl Nodes {
         leases: Leases,
         records: Records,
         member_labels: MemberLabels,
+        networks: Arc<[Network]>,
     ) -> Self {
         let node = Arc::new(kinds::guess("v1", "Node", false));
         let locks = (0..LOCKS).map(|_| tokio::sync::Mutex::default()).collect();
-        Self { requests, leases, records, node, member_labels, locks }
+        Self { requests, leases, records, node, member_labels, networks, locks }
     }
 
     async fn lock(&self, node: &NodeName) -> tokio::sync::MutexGuard<'_, ()> {
@@ -256,7 +265,8 @@ impl Nodes {
         if old.is_none() && member_labels.is_none() {
             return Ok(());
         }
-        let new = changed(old.clone(), change, member_labels.unwrap_or_default(), Timestamp::now());
+        let member_labels = member_labels.unwrap_or_default();
+        let new = changed(old.clone(), change, member_labels, &self.networks, Timestamp::now());
         self.write(old, new).await.map_err(Attempt::of)
     }
 
@@ -321,7 +331,13 @@ fn contended(node: &NodeName) -> SourceError {
 }
 
 /// Computes the new Node from the old one, or from scratch.
-fn changed(old: Option<Object>, change: &NodeChange, member_labels: Labels, now: Timestamp) -> Object {
+fn changed(
+    old: Option<Object>,
+    change: &NodeChange,
+    member_labels: Labels,
+    networks: &[Network],
+    now: Timestamp,
+) -> Object {
     let is_new = old.is_none();
     let mut node = old.unwrap_or_else(|| new_node(&change.node));
     if is_new || change.report.is_some() {
@@ -332,13 +348,14 @@ fn changed(old: Option<Object>, change: &NodeChange, member_labels: Labels, now:
         labels.extend(labels_by_name(&change.node));
         labels.insert(MARK.to_owned(), MARKED.to_owned());
         if is_new {
-            labels.insert(ROLE.to_owned(), String::new());
+            labels.extend([ROLE, NO_LOAD_BALANCER].map(|key| (key.to_owned(), String::new())));
         }
         assign_missing_labels(&mut node, &labels);
         taint(&mut node);
     }
     if let Some(report) = &change.report {
         merge_report(&mut node, report, now);
+        admit_addresses(&mut node, networks);
     }
     for condition in &change.conditions {
         set_node_condition(&mut node, condition, now);

@@ -18,21 +18,21 @@ pub(super) struct Reader {
     cluster: Cluster,
     cache: Cache,
     interests: Vec<Interest>,
-    /// The namespace of edgesync itself.
-    reserved: Arc<str>,
+    /// The namespaces of edgesync itself.
+    reserved: Vec<Arc<str>>,
     /// Problems of all interests; [`Intake`] replaces them as a whole.
     problems: Problems,
 }
 
 impl Reader {
     pub(super) fn new(config: &Config, cluster: Cluster, cache: Cache) -> Self {
-        let reserved = config.kubernetes.namespace.as_str().into();
+        let reserved = config.reserved_namespaces();
         Self { cluster, cache, interests: interests(config), reserved, problems: Problems::default() }
     }
 
     /// Starts the stream of changes.
     pub(super) fn follow(&self, others: OtherSources) -> Intake {
-        let feed = Feed::new(self.cluster.clone(), self.interests.clone(), Arc::clone(&self.reserved));
+        let feed = Feed::new(self.cluster.clone(), self.interests.clone(), self.reserved.clone());
         Intake::new(feed, self.cache.clone(), Arc::clone(&self.problems), others)
     }
 

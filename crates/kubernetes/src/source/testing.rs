@@ -97,7 +97,8 @@ impl Rig {
     ) -> Replica {
         let requests = self.requests();
         let (leases, records) = (Leases::new(requests.clone(), id), Records::of(&requests, RECORDS));
-        let nodes = Nodes::new(requests.clone(), leases.clone(), records.clone(), Arc::new(member_labels));
+        let (labels, networks) = (Arc::new(member_labels), Arc::default());
+        let nodes = Nodes::new(requests.clone(), leases.clone(), records.clone(), labels, networks);
         let syncs = Syncs::new(&requests, records.clone(), &leases, 1000);
         let effect_records = EffectRecords { records, syncs: syncs.clone() };
         let uploads =

@@ -81,6 +81,41 @@ fn labels_of_a_new_token_replace_those_of_the_old() {
     assert_eq!(NodeLabels::of(&node).assigned, second);
 }
 
+/// A device used to make its Node a control plane.
+#[test]
+fn node_sets_the_labels_that_kubernetes_allows_a_kubelet() {
+    for key in [
+        "site",
+        "example.com/rack",
+        "notkubernetes.io/x",
+        "cluster.x-k8s.io/x",
+        "kubernetes.io/arch",
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+        "kubelet.kubernetes.io/x",
+        "mine.kubelet.kubernetes.io/x",
+        "node.kubernetes.io/instance-type",
+        "x.node.kubernetes.io/y",
+    ] {
+        assert!(may_set(key, "v"), "{key}");
+    }
+    for key in [
+        "node-role.kubernetes.io/control-plane",
+        "node-role.kubernetes.io/master",
+        "kubernetes.io/role",
+        "kubernetes.io/cluster-service",
+        "node-restriction.kubernetes.io/x",
+        "x.node-restriction.kubernetes.io/y",
+        "my-node-restriction.kubernetes.io/y",
+        "notnode.kubernetes.io/x",
+        "k8s.io/x",
+        "autoscaler.k8s.io/x",
+    ] {
+        assert!(!may_set(key, ""), "{key}");
+    }
+    assert!(may_set("node-role.kubernetes.io/edge", "") && !may_set("node-role.kubernetes.io/edge", "x"));
+}
+
 proptest! {
     /// Assigned labels persist whatever the node reports, and the node sets no privileged label.
     #[test]

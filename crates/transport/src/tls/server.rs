@@ -1,5 +1,6 @@
 //! The accepting side of TLS: the cloud side's MQTT endpoint, join service and API.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -44,6 +45,7 @@ struct Terms {
 struct Clients {
     /// None if no certificate is requested.
     chain: Option<Arc<dyn ClientCertVerifier>>,
+    revoked: Arc<HashSet<String>>,
     expired_grace: Duration,
     clock: Clock,
 }
@@ -63,8 +65,8 @@ pub struct ClientRule {
     /// Trusted authorities of clients. Without any, and unless one is required, no certificate is
     /// requested.
     pub trust: Trust,
-    /// Revocation lists (DER). A list past its next update still counts.
-    pub revoked: Vec<Vec<u8>>,
+    /// Serial numbers of revoked certificates, as [`Certificate::serial`] returns them.
+    pub revoked: Arc<HashSet<String>>,
     /// Whether a client without a certificate is refused. An invalid certificate always is.
     pub required: bool,
     /// Accepts a client certificate that expired no longer ago than this: for renewals only.
@@ -75,7 +77,7 @@ impl Server {
     /// Creates a server that presents `identity`.
     ///
     /// # Errors
-    /// Identity, authorities or lists cannot be used.
+    /// Identity or authorities cannot be used.
     pub fn new(identity: &Identity, clients: &ClientRule, clock: Clock) -> Result<Self, TlsError> {
         let terms = Mutex::new(Terms::new(identity, clients, clock)?);
         Ok(Self { shared: Arc::new(Shared { clock, terms }) })
@@ -179,7 +181,7 @@ impl Terms {
 impl Clients {
     fn new(rule: &ClientRule, clock: Clock) -> Result<Self, TlsError> {
         let chain = if rule.required || !rule.trust.0.is_empty() { Some(chain(rule)?) } else { None };
-        Ok(Self { chain, expired_grace: rule.expired_grace, clock })
+        Ok(Self { chain, revoked: Arc::clone(&rule.revoked), expired_grace: rule.expired_grace, clock })
     }
 
     fn verify(
@@ -194,14 +196,20 @@ impl Clients {
         let grace = SignedDuration::try_from(self.expired_grace).unwrap_or(SignedDuration::MAX);
         let end = certificate.not_after();
         let at = if now > end && now.duration_since(end) <= grace { end } else { now };
-        chain.verify_client_cert(end_entity, intermediates, clock::unix(at)).map_err(|error| match error {
-            // A wrong signature means another authority of the same name; the alert for the client
-            // says so.
-            rustls::Error::InvalidCertificate(CertificateError::BadSignature) => {
-                rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)
-            }
-            error => error,
-        })
+        let verified = chain.verify_client_cert(end_entity, intermediates, clock::unix(at)).map_err(
+            |error| match error {
+                // A wrong signature means another authority of the same name; the alert for the client
+                // says so.
+                rustls::Error::InvalidCertificate(CertificateError::BadSignature) => {
+                    rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)
+                }
+                error => error,
+            },
+        )?;
+        if self.revoked.contains(certificate.serial()) {
+            return Err(CertificateError::Revoked.into());
+        }
+        Ok(verified)
     }
 
     /// Checks the certificates that a client presented.
@@ -218,10 +226,7 @@ impl Clients {
 
 fn chain(rule: &ClientRule) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let roots = Arc::new(rule.trust.roots()?);
-    let lists = rule.revoked.iter().map(|list| list.clone().into());
-    let mut builder = WebPkiClientVerifier::builder_with_provider(roots, provider())
-        .with_crls(lists)
-        .allow_unknown_revocation_status();
+    let mut builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
     if !rule.required {
         builder = builder.allow_unauthenticated();
     }

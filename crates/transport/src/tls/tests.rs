@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose,
-    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SerialNumber,
 };
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -139,33 +139,20 @@ impl Authority {
         self.identity(Wish::server())
     }
 
-    /// Issues a revocation list of serial numbers with a next update.
-    fn revoke(&self, serials: &[u64], next: Timestamp) -> Vec<u8> {
-        let revoked = |serial: &u64| RevokedCertParams {
-            serial_number: SerialNumber::from(*serial),
-            revocation_time: date!(today()),
-            reason_code: None,
-            invalidity_date: None,
-        };
-        let list = CertificateRevocationListParams {
-            this_update: date!(today() - YEAR),
-            next_update: date!(next),
-            crl_number: SerialNumber::from(7_u64),
-            issuing_distribution_point: None,
-            revoked_certs: serials.iter().map(revoked).collect(),
-            key_identifier_method: KeyIdMethod::Sha256,
-        };
-        list.signed_by(&self.issuer).unwrap().der().to_vec()
-    }
-
     /// Returns a rule that requires certificates of nodes.
     fn demanded(&self) -> ClientRule {
         ClientRule {
             trust: self.trust.clone(),
-            revoked: Vec::new(),
+            revoked: Arc::default(),
             required: true,
             expired_grace: Duration::ZERO,
         }
+    }
+
+    /// Returns the same rule with revoked serial numbers.
+    fn revoking(&self, serials: &[&str]) -> ClientRule {
+        let revoked = serials.iter().map(|serial| (*serial).to_owned()).collect();
+        ClientRule { revoked: Arc::new(revoked), ..self.demanded() }
     }
 }
 

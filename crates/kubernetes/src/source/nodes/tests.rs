@@ -44,6 +44,7 @@ async fn a_new_node_is_ours_and_takes_no_pods() {
         ("edgesync.io/edge", "true"),
         ("kubernetes.io/hostname", "edge-1"),
         ("node-role.kubernetes.io/edge", ""),
+        ("node.kubernetes.io/exclude-from-external-load-balancers", ""),
         ("site", "a"),
     ];
     assert_eq!(node.labels(), labels(&expected), "the token counts more than the node");
@@ -68,7 +69,7 @@ async fn a_new_node_is_ours_and_takes_no_pods() {
 #[test]
 fn hostname_label_is_the_name_of_the_node_not_the_tokens() {
     let member = labels(&[("kubernetes.io/hostname", "evil"), ("site", "a")]);
-    let node = changed(None, &reported("edge-1", "1Gi"), member, Timestamp::now());
+    let node = changed(None, &reported("edge-1", "1Gi"), member, &[], Timestamp::now());
     let shown = node.labels();
     assert_eq!((&*shown["kubernetes.io/hostname"], &*shown["site"]), ("edge-1", "a"));
 }

@@ -95,7 +95,7 @@ async fn openssl_chain_is_trusted() {
     let trust = Trust::new(roots);
     let rule = ClientRule {
         trust: trust.clone(),
-        revoked: Vec::new(),
+        revoked: Arc::default(),
         required: true,
         expired_grace: Duration::ZERO,
     };
