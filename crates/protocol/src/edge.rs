@@ -76,10 +76,10 @@ enum Phase {
 ///   returns `false`.
 /// - The clock: [`deadline`](Self::deadline), [`tick`](Self::tick), [`renew`](Self::renew).
 /// - Answers of the store: [`applied`](Self::applied), [`changes_read`](Self::changes_read),
-///   [`buckets_read`](Self::buckets_read), [`inventory_read`](Self::inventory_read),
-///   [`read_failed`](Self::read_failed), [`outbox_read`](Self::outbox_read),
-///   [`outbox_failed`](Self::outbox_failed), [`store_reset`](Self::store_reset). Answer every
-///   [`EdgeEffect`] that demands it, in any order.
+///   [`changes_compacted`](Self::changes_compacted), [`buckets_read`](Self::buckets_read),
+///   [`inventory_read`](Self::inventory_read), [`read_failed`](Self::read_failed),
+///   [`outbox_read`](Self::outbox_read), [`outbox_failed`](Self::outbox_failed),
+///   [`store_reset`](Self::store_reset). Answer every [`EdgeEffect`] that demands it, in any order.
 /// - The state: [`phase`](Self::phase), [`in_sync`](Self::in_sync), [`announced`](Self::announced),
 ///   [`totals`](Self::totals), [`counters`](Self::counters).
 ///
@@ -301,6 +301,7 @@ impl EdgeMachine {
         }
         self.confirmed = confirmed;
         self.effects.push_back(EdgeEffect::Confirm(confirmed));
+        self.skip_confirmed();
         true
     }
 

@@ -63,6 +63,11 @@ impl Driver {
                 let entries = page.entries.into_iter().map(entry).collect();
                 self.machine.inventory_read(now, InventoryPage { entries, next });
             }
+            Ok(Page::Changes(Err(error @ StoreError::Compacted { after, .. }))) => {
+                // A confirmation overtook the read, as it may after a power cut.
+                tracing::debug!(%error, "changes confirmed before they were read");
+                self.machine.changes_compacted(now, after);
+            }
             Ok(Page::Changes(Err(error)) | Page::Buckets(Err(error)) | Page::Inventory(Err(error))) => {
                 tracing::warn!(%error, "read of the store failed");
                 self.machine.read_failed(now);

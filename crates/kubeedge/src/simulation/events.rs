@@ -205,9 +205,10 @@ impl World {
         let fails = self.time.random.percent(self.chaos.crash / 2);
         let Some(Agent { machine, .. }) = &mut self.agent else { return };
         match *effect {
-            EdgeEffect::ReadChanges { after, limit } => {
-                machine.changes_read(now, self.disk.db.changes(after, limit));
-            }
+            EdgeEffect::ReadChanges { after, limit } => match self.disk.db.changes(after, limit) {
+                Some(page) => machine.changes_read(now, page),
+                None => machine.changes_compacted(now, after),
+            },
             EdgeEffect::ReadOutbox { .. } if fails => machine.outbox_failed(now),
             EdgeEffect::ReadOutbox { lane, after, limit, .. } => {
                 machine.outbox_read(now, self.disk.outbox.page(lane, after, limit.min(8), usize::MAX));

@@ -14,7 +14,10 @@ use super::{ChangesPage, EdgeEffect, EdgeMachine, EdgeNotice, InventoryPage, Pha
 enum Reading {
     #[default]
     Nothing,
-    Changes,
+    /// Changes after this revision.
+    Changes {
+        after: u64,
+    },
     Buckets {
         theirs: Buckets,
     },
@@ -56,12 +59,22 @@ impl EdgeMachine {
     /// Reports all unconfirmed changes again.
     pub(super) fn replay(&mut self) {
         if self.confirmed < self.totals.revision && matches!(self.pages.reading, Reading::Nothing) {
-            self.pages.read(Reading::Changes, self.read_changes(self.confirmed));
+            self.read_changes(self.confirmed);
         }
     }
 
-    fn read_changes(&self, after: u64) -> EdgeEffect {
-        EdgeEffect::ReadChanges { after, limit: self.page_limit() }
+    fn read_changes(&mut self, after: u64) {
+        let next = EdgeEffect::ReadChanges { after, limit: self.page_limit() };
+        self.pages.read(Reading::Changes { after }, next);
+    }
+
+    /// Moves a read that has not started behind the changes confirmed meanwhile.
+    pub(super) fn skip_confirmed(&mut self) {
+        let Some(EdgeEffect::ReadChanges { after, .. }) = &self.pages.next else { return };
+        if *after < self.confirmed {
+            self.pages.clear();
+            self.replay();
+        }
     }
 
     /// Returns the number of full items that fit into a frame: an item has at most about 900 bytes.
@@ -71,18 +84,35 @@ impl EdgeMachine {
 
     /// Handles a page of changes.
     pub fn changes_read(&mut self, now: Now, page: ChangesPage) {
-        if !matches!(self.pages.reading, Reading::Changes) {
+        if !matches!(self.pages.reading, Reading::Changes { .. }) {
             return;
         }
         let ChangesPage { from, to, entries } = page;
         let (objects, removed) = split(entries, |entry| (entry.uid, entry.version, Some(entry.object)));
         self.report(Report { from, to, objects, removed, ..Report::default() });
-        if to < self.totals.revision && to > from {
-            self.pages.read(Reading::Changes, self.read_changes(to));
+        let next = to.max(self.confirmed);
+        if next < self.totals.revision && to > from {
+            self.read_changes(next);
         } else {
             self.pages.end();
         }
         self.await_page(now);
+    }
+
+    /// Handles a read of changes after a revision before the start of the journal. They were
+    /// confirmed after the read was requested, and a commit dropped them first. The read continues
+    /// after the newest confirmed revision.
+    pub fn changes_compacted(&mut self, now: Now, after: u64) {
+        if !matches!(self.pages.reading, Reading::Changes { after: asked } if asked == after) {
+            return;
+        }
+        if after >= self.confirmed {
+            // The store was replaced; its reset follows.
+            return self.read_failed(now);
+        }
+        self.pages.clear();
+        self.replay();
+        self.arm_repeat(now);
     }
 
     pub(super) fn inventory_requested(&mut self, now: Now, request: InventoryRequest) {
@@ -168,3 +198,6 @@ pub(super) fn split<T>(
     removed.reverse();
     (objects, removed)
 }
+
+#[cfg(test)]
+mod tests;

@@ -75,7 +75,8 @@ pub enum EdgeEffect {
         /// The changes, in order.
         changes: Vec<Change>,
     },
-    /// Read changes after a revision; answer with [`EdgeMachine::changes_read`].
+    /// Read changes after a revision; answer with [`EdgeMachine::changes_read`], or with
+    /// [`EdgeMachine::changes_compacted`] if the journal starts later.
     ReadChanges {
         /// The revision before the first requested change.
         after: u64,

@@ -61,6 +61,8 @@ pub struct EdgeDb {
     tombstones: BTreeMap<u64, (Uid, ObjectKey)>,
     totals: Totals,
     pub confirmed: u64,
+    /// The confirmed revision as of the last commit: the journal starts after it.
+    journal_start: u64,
     pub incarnation: Option<String>,
     pub outbox: Outbox,
     /// Everything ever committed in this file: the versions that may be reported.
@@ -147,6 +149,7 @@ impl EdgeDb {
             tombstones: BTreeMap::new(),
             totals: Totals { epoch: Epoch(u128::from(epoch)), ..Totals::default() },
             confirmed: 0,
+            journal_start: 0,
             incarnation: None,
             outbox: Outbox::new(epoch),
             ever: HashSet::new(),
@@ -159,14 +162,17 @@ impl EdgeDb {
         self.unsaved.unwrap_or(self.totals)
     }
 
-    /// Simulates a power cut: totals not saved yet are lost.
+    /// Simulates a power cut: totals not saved yet are lost, and confirmations since the last
+    /// commit.
     pub fn crash(&mut self) {
         self.unsaved = None;
+        self.confirmed = self.journal_start;
     }
 
     pub fn apply(&mut self, changes: &[Change], truth: &dyn Truth) -> Result<Commit, String> {
         let mut totals = self.totals();
         let before = totals.revision;
+        self.cut_journal(before);
         let mut applied = Applied::default();
         let mut transaction = Transaction { db: self, truth };
         for change in changes {
@@ -195,7 +201,11 @@ impl EdgeDb {
         }
     }
 
-    pub fn changes(&self, after: u64, limit: usize) -> ChangesPage {
+    /// Returns a page of changes; `None` if the journal starts later.
+    pub fn changes(&self, after: u64, limit: usize) -> Option<ChangesPage> {
+        if after < self.journal_start {
+            return None;
+        }
         let rows = self.rows.iter().map(|(uid, row)| (row.revision, uid, Some(&row.version), &row.key));
         let gone = self.tombstones.iter().map(|(at, (uid, key))| (*at, uid, None, key));
         let mut all: Vec<_> = rows.chain(gone).filter(|(revision, ..)| *revision > after).collect();
@@ -212,7 +222,7 @@ impl EdgeDb {
             .filter(|(_, uid, version, _)| version.is_some() || !self.rows.contains_key(*uid))
             .map(|(_, uid, version, key)| entry(uid, version, key))
             .collect();
-        ChangesPage { from: after, to, entries }
+        Some(ChangesPage { from: after, to, entries })
     }
 
     pub fn buckets(&self) -> Buckets {
@@ -241,7 +251,12 @@ impl EdgeDb {
 
     pub fn confirm(&mut self, revision: u64) {
         self.confirmed = self.confirmed.max(revision);
-        self.tombstones.retain(|at, _| *at > revision);
+    }
+
+    /// Drops confirmed changes from the journal, as each commit does.
+    fn cut_journal(&mut self, newest: u64) {
+        self.journal_start = self.confirmed.min(newest);
+        self.tombstones.retain(|at, _| *at > self.journal_start);
     }
 
     pub fn held(&self) -> BTreeMap<Uid, ResourceVersion> {

@@ -136,6 +136,27 @@ fn a_rolled_back_database_gets_only_missing_versions() {
     assert_eq!(world.sent().0 - before.0, 7);
 }
 
+/// A power cut loses the newest confirmation, and the disk is slow after the start: a commit cuts
+/// the journal at the confirmation in the Welcome before the first page is read.
+#[test]
+fn a_read_overtaken_by_a_confirmation_costs_no_inventory() {
+    let mut world = in_sync(100);
+    world.stop_agent(0);
+    world.start_agent(0);
+    world.slow_reads(3000);
+    world.forget_traffic();
+    world.write("object-003", 20);
+    let before = world.sent();
+    world.connect(0);
+    let time = world.pass_until_in_sync(Duration::from_secs(60));
+    assert!(time < Duration::from_secs(5), "{time:?}");
+    assert_eq!((world.frames("Inventory"), world.sent().0 - before.0), (0, 1));
+    // The read that was overtaken changes nothing either.
+    world.pass(Duration::from_secs(5)).unwrap();
+    world.converged().unwrap();
+    assert_eq!(world.frames("Inventory"), 0);
+}
+
 #[test]
 fn an_older_copy_of_the_cloud_store_holds_deletes_back() {
     let mut world = in_sync(20);

@@ -198,6 +198,8 @@ pub(super) struct World {
     line: Line,
     sizes: Sizes,
     load_ms: u64,
+    /// The longest time that the node's store takes to read a page.
+    read_ms: u64,
     is_old: bool,
     agrees: bool,
     /// The progress that a node of an older version has reported on its incoming object.
@@ -289,6 +291,7 @@ impl World {
             line,
             sizes,
             load_ms,
+            read_ms: 5,
             is_old,
             agrees,
             received: 0,
@@ -524,7 +527,7 @@ impl World {
                 }
             }
             EdgeEffect::Notice(notice) => self.time.say(|| format!("agent {agent}: {notice:?}")),
-            read => self.time.after(5, Event::Read { agent, life, effect: read }),
+            read => self.time.after(self.read_ms, Event::Read { agent, life, effect: read }),
         }
     }
 

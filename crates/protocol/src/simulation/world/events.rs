@@ -204,9 +204,10 @@ impl Simulated for World {
                     return Ok(());
                 };
                 match effect {
-                    EdgeEffect::ReadChanges { after, limit } => {
-                        machine.changes_read(now, db.changes(after, limit));
-                    }
+                    EdgeEffect::ReadChanges { after, limit } => match db.changes(after, limit) {
+                        Some(page) => machine.changes_read(now, page),
+                        None => machine.changes_compacted(now, after),
+                    },
                     EdgeEffect::ReadBuckets => machine.buckets_read(&db.buckets()),
                     EdgeEffect::ReadInventory { buckets, cursor, limit } => {
                         machine.inventory_read(now, db.inventory(buckets, cursor, limit));

@@ -72,6 +72,11 @@ impl World {
         self.clock_behind = Duration::ZERO;
     }
 
+    /// Lets pages of the node's store take up to this time to read.
+    pub(in crate::simulation) fn slow_reads(&mut self, ms: u64) {
+        self.read_ms = ms;
+    }
+
     /// Stalls the cloud; arriving frames wait.
     pub(in crate::simulation) fn stall(&mut self, time: Duration) {
         self.stalled_until = self.time.now + time;

@@ -131,9 +131,10 @@ impl Simulated for World {
             Event::Read { life, effect } if self.life == life => {
                 let Some(edge) = &mut self.edge else { return Ok(()) };
                 match effect {
-                    EdgeEffect::ReadChanges { after, limit } => {
-                        edge.changes_read(now, self.db.changes(after, limit));
-                    }
+                    EdgeEffect::ReadChanges { after, limit } => match self.db.changes(after, limit) {
+                        Some(page) => edge.changes_read(now, page),
+                        None => edge.changes_compacted(now, after),
+                    },
                     EdgeEffect::ReadBuckets => edge.buckets_read(&self.db.buckets()),
                     EdgeEffect::ReadInventory { buckets, cursor, limit } => {
                         edge.inventory_read(now, self.db.inventory(buckets, cursor, limit));
