@@ -91,7 +91,7 @@ enum Phase {
 ///
 /// [`wants_frame`](Self::wants_frame) limits the commits in flight to `EdgeConfig::max_applying`.
 /// One page and one upload frame are in flight at a time. One message in parts is received at a
-/// time, of at most `EdgeConfig::max_object` bytes and its envelope; memory holds 256 KiB of it, or
+/// time, of at most `EdgeConfig::max_object` bytes and its envelope; memory holds 128 KiB of it, or
 /// `EdgeConfig::max_frame` if that is less.
 ///
 /// ```

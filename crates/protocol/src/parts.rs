@@ -17,7 +17,7 @@ use super::message::{Interner, Message};
 const ENVELOPE: u64 = 4096;
 /// The most bytes of a message in memory before the store keeps them, unless `link.max_frame` is
 /// smaller.
-const PIECE_BYTES: usize = 256 << 10;
+const PIECE_BYTES: usize = 128 << 10;
 /// The share of these bytes that is worth a commit at the end of a session.
 const MIN_PIECE_SHARE: usize = 8;
 /// The least bytes that a Hello names. Fewer cost less to send again.

@@ -270,6 +270,7 @@ fn welcome(wish: &Wish) -> CloudMachine {
         incarnation: None,
         max_frame: DEFAULT_MAX_FRAME,
         max_object: DEFAULT_MAX_OBJECT,
+        partial: None,
     };
     cloud.received(Now::ZERO, Up::Hello(hello), wish);
     loop {

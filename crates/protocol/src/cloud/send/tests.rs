@@ -309,7 +309,7 @@ fn large_objects_respect_the_window_one_body_at_a_time() {
     while sent < 20 {
         let (uids, alive) = send_all(&mut cloud, &wishes, 300 * KIB);
         assert!((1..=3).contains(&uids.len()), "a window of 1 MiB: {uids:?}");
-        assert_eq!(alive, 1);
+        assert!(alive <= 2, "one on its way, and one that was sent: {alive}");
         sent += uids.len();
         to += 1;
         holds(&mut cloud, &wishes, to, &uids);

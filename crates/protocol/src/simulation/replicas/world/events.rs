@@ -134,6 +134,7 @@ impl Simulated for World {
                     EdgeEffect::ReadChanges { after, limit } => {
                         edge.changes_read(now, self.db.changes(after, limit));
                     }
+                    EdgeEffect::ReadParts => edge.parts_read(now, self.db.parts(), random),
                     EdgeEffect::ReadBuckets => edge.buckets_read(&self.db.buckets()),
                     EdgeEffect::ReadInventory { buckets, cursor, limit } => {
                         edge.inventory_read(now, self.db.inventory(buckets, cursor, limit));
