@@ -8,6 +8,7 @@ use crate::store::EdgeStore;
 use edgesync_protocol::apply::Applied;
 use edgesync_protocol::change::{Change, RejectReason, Rejected};
 use edgesync_protocol::edge::Commit;
+use edgesync_protocol::frame::PartialMessage;
 use edgesync_store::StoreError;
 
 /// Applies all changes in one transaction. If the store is full, applies them one by one and
@@ -23,11 +24,40 @@ pub(super) async fn apply(store: EdgeStore, changes: Vec<Change>) -> Result<Comm
         // The file was replaced meanwhile: the same changes go into the new one.
         result = store.apply_range(changes.clone(), whole).await;
     }
+    if matches!(result, Err(StoreError::Full { .. })) && store.drop_parts().await.unwrap_or(false) {
+        // What is kept of a message in parts gives way to what is complete.
+        result = store.apply_range(changes.clone(), 0..changes.len()).await;
+    }
     match result {
         Ok(commit) => Ok(joined(commit)),
         Err(StoreError::Full { .. }) if changes.len() > 1 => one_by_one(&store, &changes).await,
         Err(error) => Err(error),
     }
+}
+
+/// The outcome of a batch.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The batch was committed.
+    Committed(Commit),
+    /// A message in parts was applied. Its change was not known before.
+    Assembled(Commit, Option<Change>),
+    /// The kept bytes of a message in parts are damaged or gone.
+    Lost,
+}
+
+/// Completes a message in parts.
+///
+/// # Errors
+/// Fails if the store does.
+pub(super) async fn apply_parts(
+    store: EdgeStore,
+    message: PartialMessage,
+    rest: String,
+    max_object: usize,
+) -> Result<Outcome, StoreError> {
+    let applied = store.apply_parts(message, rest, max_object).await?;
+    Ok(applied.map_or(Outcome::Lost, |applied| Outcome::Assembled(joined(applied.commit), applied.change)))
 }
 
 fn joined(commit: edge::Commit) -> Commit {
@@ -36,7 +66,7 @@ fn joined(commit: edge::Commit) -> Commit {
 }
 
 async fn one_by_one(store: &EdgeStore, changes: &Arc<Vec<Change>>) -> Result<Commit, StoreError> {
-    let mut outcome = Outcome::default();
+    let mut outcome = SingleResults::default();
     for at in 0..changes.len() {
         let result = store.apply_range(changes.clone(), at..at + 1).await;
         if !outcome.add(changes.get(at..).unwrap_or_default(), result) {
@@ -49,13 +79,13 @@ async fn one_by_one(store: &EdgeStore, changes: &Arc<Vec<Change>>) -> Result<Com
 /// Accumulated results of single changes. A committed change is reported as held, whatever the
 /// results of the others.
 #[derive(Default)]
-struct Outcome {
+struct SingleResults {
     committed: Option<Commit>,
     rejected: Vec<Rejected>,
     last: Option<StoreError>,
 }
 
-impl Outcome {
+impl SingleResults {
     /// Adds the result of the first remaining change. Returns whether to continue.
     fn add(&mut self, left: &[Change], result: Result<edge::Commit, StoreError>) -> bool {
         match result {
@@ -139,7 +169,7 @@ mod tests {
     #[test]
     fn changes_committed_before_a_failure_are_reported_as_held() {
         let changes = changes(5);
-        let mut outcome = Outcome::default();
+        let mut outcome = SingleResults::default();
         let full = StoreError::Full(Arc::new(std::io::Error::other("no room")));
         let gone = StoreError::Unavailable(Arc::new(std::io::Error::other("gone")));
         assert!(outcome.add(&changes, Ok(committed(10, "u-0"))));
@@ -157,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_store_that_accepts_nothing_fails_the_batch() {
-        let mut outcome = Outcome::default();
+        let mut outcome = SingleResults::default();
         assert!(!outcome.add(&changes(2), Err(StoreError::Closed)));
         assert!(matches!(outcome.finish(), Err(StoreError::Closed)));
     }

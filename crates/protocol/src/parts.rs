@@ -140,8 +140,12 @@ pub(super) struct Assembler {
 
 impl Assembler {
     /// Continues the message that the store keeps from an earlier run.
-    pub(super) fn resume(&mut self, kept: PartialMessage) {
+    pub(super) fn resume(&mut self, kept: PartialMessage, max_object: u64) {
         let PartialMessage { uid, resource_version, total, digest, received } = kept;
+        if total > max_object.saturating_add(ENVELOPE) {
+            self.is_stale = true;
+            return;
+        }
         self.open = Some(Open {
             uid,
             version: resource_version,

@@ -145,7 +145,7 @@ pub async fn session(
                             memory.parts.clear();
                         }
                         memory.parts.push_str(&text);
-                        machine.part_kept(&message, Ok(()));
+                        machine.part_kept(&message, Ok(true));
                     }
                     EdgeEffect::ApplyParts { token, message, rest, max_object } => {
                         let text = std::mem::take(&mut memory.parts) + &rest;

@@ -66,22 +66,24 @@ impl EdgeMachine {
         #[cfg(any(test, feature = "simulation"))]
         let kept = kept.filter(|_| !planted(Fault::PartsForgotten));
         if let Some(kept) = kept {
-            self.receiving.parts.resume(kept);
+            self.receiving.parts.resume(kept, u64::from(self.config.max_object));
+            self.drop_stale_parts();
         }
         if matches!(self.phase, Phase::Settling) {
             self.settle(now, random, 0);
         }
     }
 
-    /// Handles the answer to [`EdgeEffect::KeepPart`]. A message that cannot be kept is rejected:
-    /// the cloud sends it again after a while.
-    pub fn part_kept(&mut self, message: &PartialMessage, result: Result<(), (RejectReason, String)>) {
+    /// Handles the answer to [`EdgeEffect::KeepPart`]: whether the bytes are kept, `false` if those
+    /// before them are gone. The cloud sends the message from its start then. A message that the
+    /// store cannot keep is rejected: the cloud sends it after a while.
+    pub fn part_kept(&mut self, message: &PartialMessage, result: Result<bool, (RejectReason, String)>) {
         self.receiving.keeping = self.receiving.keeping.saturating_sub(1);
-        let Err((reason, text)) = result else { return };
-        if !self.receiving.parts.not_kept(message) {
+        if matches!(result, Ok(true)) || !self.receiving.parts.not_kept(message) {
             return;
         }
         self.drop_stale_parts();
+        let Err((reason, text)) = result else { return };
         let rejected = Rejected {
             uid: message.uid.clone(),
             resource_version: message.resource_version.clone(),

@@ -132,7 +132,7 @@ fn a_message_goes_on_in_the_next_session_and_after_a_restart() {
     assert_eq!(parts.partial(), Some(kept(4096, 9000)));
     assert_eq!(take(&mut parts, part("a", 4096, 9000, "y")), Ok(4097));
     let mut parts = Assembler::default();
-    parts.resume(kept(8998, 9000));
+    parts.resume(kept(8998, 9000), MAX_OBJECT);
     assert_eq!(parts.partial(), Some(kept(8998, 9000)));
     let Arrival::Kept { message, rest } = parts.take(part("a", 8998, 9000, "yz"), MAX_OBJECT) else {
         panic!("complete");
@@ -155,14 +155,21 @@ fn nothing_is_kept_of_a_message_of_an_older_cloud_side() {
 #[test]
 fn another_message_makes_the_kept_bytes_stale_once() {
     let mut parts = Assembler::default();
-    parts.resume(kept(5, 9));
+    parts.resume(kept(5, 9), MAX_OBJECT);
     take(&mut parts, part("b", 0, 9, "x")).unwrap();
     assert!(parts.take_stale() && !parts.take_stale());
     take(&mut parts, part("c", 0, 9, "x")).unwrap();
     assert!(!parts.take_stale(), "the store has nothing of it");
-    parts.resume(kept(5, 9));
+    parts.resume(kept(5, 9), MAX_OBJECT);
     assert!(!parts.not_kept(&PartialMessage { digest: MessageDigest(8), ..kept(5, 9) }));
     assert!(parts.not_kept(&kept(0, 9)) && parts.take_stale() && !parts.is_about("a"));
+}
+
+#[test]
+fn a_message_beyond_a_lowered_limit_is_not_continued() {
+    let mut parts = Assembler::default();
+    parts.resume(kept(5000, 20_000), MAX_OBJECT);
+    assert!(parts.partial().is_none() && parts.take_stale());
 }
 
 #[test]

@@ -192,20 +192,20 @@ impl EdgeDb {
         Ok(Commit { before, totals, applied })
     }
 
-    /// Keeps the next bytes of a message in parts.
-    pub fn keep_part(&mut self, message: PartialMessage, text: &str) -> Result<(), String> {
+    /// Keeps the next bytes of a message in parts. Returns false if those before them are gone.
+    pub fn keep_part(&mut self, message: PartialMessage, text: &str) -> bool {
         if message.received == 0 {
             self.parts = Some((message, text.to_owned()));
-            return Ok(());
+            return true;
         }
         match &mut self.parts {
             Some((kept, before))
                 if kept.is_same_message(&message) && before.len() as u64 == message.received =>
             {
                 before.push_str(text);
-                Ok(())
+                true
             }
-            _ => Err(format!("parts: {} bytes before these are not kept", message.received)),
+            _ => false,
         }
     }
 

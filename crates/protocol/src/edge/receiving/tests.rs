@@ -133,7 +133,7 @@ fn pieces_that_the_store_has_not_kept_hold_frames_back() {
     assert!(machine.wants_frame());
     receive(&mut machine, 20_000, 40_000);
     assert!(!machine.wants_frame());
-    machine.part_kept(&message(0), Ok(()));
+    machine.part_kept(&message(0), Ok(true));
     assert!(machine.wants_frame());
 }
 
@@ -243,6 +243,18 @@ fn a_piece_that_cannot_be_kept_rejects_the_message() {
     });
     let rejected = rejected.unwrap();
     assert_eq!((&*rejected.uid, rejected.reason), ("large", RejectReason::StoreFull));
+}
+
+#[test]
+fn a_piece_after_bytes_that_are_gone_starts_the_message_over() {
+    let mut machine = live();
+    receive(&mut machine, 0, 20_000);
+    receive(&mut machine, 20_000, 40_000);
+    effects(&mut machine);
+    machine.part_kept(&message(20_000), Ok(false));
+    assert_eq!(effects(&mut machine), [Work::Drop]);
+    receive(&mut machine, 40_000, 45_000);
+    assert_eq!(received(&mut machine), Some(0));
 }
 
 #[test]

@@ -238,8 +238,11 @@ impl Simulated for World {
                 let Agent { db, machine: Some(machine), .. } = &mut self.agents[agent] else {
                     return Ok(());
                 };
-                let kept = if is_full { Err("no room".to_owned()) } else { db.keep_part(message.clone(), &text) };
-                machine.part_kept(&message, kept.map_err(|why| (RejectReason::StoreFull, why)));
+                let kept = match is_full {
+                    true => Err((RejectReason::StoreFull, "no room".to_owned())),
+                    false => Ok(db.keep_part(message.clone(), &text)),
+                };
+                machine.part_kept(&message, kept);
             }
             Event::DropParts { agent, life } if self.agents[agent].life == life => {
                 self.agents[agent].db.drop_parts();

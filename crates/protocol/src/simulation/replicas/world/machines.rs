@@ -1,6 +1,6 @@
 //! The effects of the machines, and the invariants at each step.
 
-use crate::change::{Change, RejectReason};
+use crate::change::Change;
 use crate::cloud::CloudEffect;
 use crate::edge::{EdgeEffect, EdgePhase};
 use crate::frame::{Down, Up};
@@ -42,7 +42,7 @@ impl World {
             EdgeEffect::KeepPart { message, text } => {
                 let kept = self.db.keep_part(message.clone(), &text);
                 if let Some(edge) = &mut self.edge {
-                    edge.part_kept(&message, kept.map_err(|why| (RejectReason::StoreFull, why)));
+                    edge.part_kept(&message, Ok(kept));
                 }
             }
             EdgeEffect::ApplyParts { token, message, rest, max_object } => {
