@@ -104,10 +104,13 @@ fn pieces_are_sealed_and_void_without_their_key() {
     assert_eq!(kept(&conn, &own), (Some(16), "password=hunter2".into()));
     assert_eq!(kept(&conn, &other), (None, String::new()));
     // A piece moved to another row opens nowhere.
-    let moved = "UPDATE parts SET piece = (SELECT piece FROM parts WHERE start = 0), length = 9, checksum = ?1
+    let moved =
+        "UPDATE parts SET piece = (SELECT piece FROM parts WHERE start = 0), length = 9, checksum = ?1
                  WHERE start = 9";
     let (identity, piece): (String, Vec<u8>) = conn
-        .query_row("SELECT message, piece FROM parts WHERE start = 0", [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .query_row("SELECT message, piece FROM parts WHERE start = 0", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
         .unwrap();
     conn.execute(moved, [checksum(9, 9, &identity, &piece)]).unwrap();
     assert_eq!(kept(&conn, &own), (Some(9), "password=".into()));

@@ -29,13 +29,7 @@ fn take(parts: &mut Assembler, part: Part) -> Result<u64, String> {
 }
 
 fn kept(received: u64, total: u64) -> PartialMessage {
-    PartialMessage {
-        uid: "a".into(),
-        resource_version: 1.into(),
-        total,
-        digest: MessageDigest(7),
-        received,
-    }
+    PartialMessage { uid: "a".into(), resource_version: 1.into(), total, digest: MessageDigest(7), received }
 }
 
 #[test]

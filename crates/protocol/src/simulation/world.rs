@@ -589,7 +589,9 @@ impl World {
                 None => {
                     let now = self.time.now;
                     let Some(mut frame) = cloud.poll_frame(now, &self.wishes) else { return };
-                    if self.is_cloud_old && let Down::Part(part) = &mut frame {
+                    if self.is_cloud_old
+                        && let Down::Part(part) = &mut frame
+                    {
                         part.digest = None;
                     }
                     self.time.say(|| format!("cloud → {frame:?}").chars().take(300).collect());

@@ -1,9 +1,9 @@
 //! The scheduled events and their handling.
 
+use crate::apply::Applied;
 use crate::change::{Change, RejectReason, Uid};
 use crate::cloud::{CloudMachine, RecordBatch};
 use crate::edge::{Commit, EdgeEffect};
-use crate::apply::Applied;
 use crate::frame::{PartialMessage, Received, Up};
 use crate::simulation::timeline::{Simulated, Timeline};
 use crate::timing::Now;
@@ -185,7 +185,9 @@ impl Simulated for World {
                 if let Some(cloud) = &mut self.cloud {
                     let mut frame =
                         Up::decode(&bytes, &mut Budget::of(max_frame)).map_err(|e| e.to_string())?;
-                    if self.is_cloud_old && let Up::Hello(hello) = &mut frame {
+                    if self.is_cloud_old
+                        && let Up::Hello(hello) = &mut frame
+                    {
                         hello.partial = None;
                     }
                     cloud.received(now, frame, &self.wishes);
