@@ -185,6 +185,62 @@ mod tests {
         assert_eq!(rejected, [("u-1", full), ("u-3", gone), ("u-4", gone)]);
     }
 
+    /// Returns text that hardly compresses.
+    fn noise(bytes: usize) -> String {
+        let mut state = 7_u64;
+        let mut letter = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            char::from(b'0' + u8::try_from(state >> 58).unwrap())
+        };
+        (0..bytes).map(|_| letter()).collect::<String>().replace(['\\', '"'], "x")
+    }
+
+    fn large(bytes: usize) -> Change {
+        let body = format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"c","namespace":"n","uid":"u","resourceVersion":"1"}},"data":{{"x":"{}"}}}}"#,
+            noise(bytes)
+        );
+        let resource = edgesync_object::Resource {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "ConfigMap".into(),
+            plural: "configmaps".into(),
+            scope: edgesync_object::Scope::Namespaced,
+        };
+        Change::Put(edgesync_protocol::change::Put {
+            uid: "u".into(),
+            version: 1.into(),
+            supersedes: None,
+            resource: Arc::new(resource),
+            namespace: "n".into(),
+            name: "c".into(),
+            body: serde_json::value::RawValue::from_string(body).unwrap(),
+        })
+    }
+
+    #[tokio::test]
+    async fn parts_give_way_to_complete_objects() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = crate::store::EdgeOptions::default();
+        options.engine.max_bytes = Some(2 << 20);
+        let store = EdgeStore::open(&dir.path().join("edge.db"), options).unwrap();
+        let piece = noise(128 << 10);
+        let mut message = PartialMessage {
+            uid: "other".into(),
+            resource_version: 1.into(),
+            total: 1 << 20,
+            digest: edgesync_protocol::digest::MessageDigest(1),
+            received: 0,
+        };
+        for _ in 0..7 {
+            assert!(store.keep_part(message.clone(), piece.clone()).await.unwrap());
+            message.received += piece.len() as u64;
+        }
+        let commit = apply(store.clone(), vec![large(1 << 20)]).await.unwrap();
+        assert_eq!((commit.totals.count, store.kept_parts().await.unwrap()), (1, None));
+        store.close().await;
+    }
+
     #[test]
     fn a_store_that_accepts_nothing_fails_the_batch() {
         let mut outcome = SingleResults::default();
