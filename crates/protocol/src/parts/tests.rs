@@ -101,7 +101,7 @@ fn one_message_is_in_reassembly_at_a_time() {
 }
 
 #[test]
-fn the_store_gets_each_byte_once_and_a_complete_message_names_them() {
+fn the_store_gets_each_byte_of_a_message_once() {
     let mut parts = Assembler::default();
     assert_eq!(take(&mut parts, part("a", 0, 9, "abc")), Ok(3));
     assert!(parts.cut(4).is_none(), "too few");

@@ -487,7 +487,7 @@ fn a_claim_that_fits_no_message_continues_nothing() {
 }
 
 #[test]
-fn a_begun_version_goes_first_unless_the_newer_one_needs_fewer_bytes() {
+fn a_begun_version_goes_first_unless_a_newer_one_is_shorter() {
     let (mut cloud, mut wishes, partial) = interrupted();
     desire_version(&mut cloud, &mut wishes, 0, 2, LARGE);
     welcome_with(&mut cloud, &wishes, Some(&partial));
