@@ -1,8 +1,8 @@
 //! A slow line: the bytes that cross it in both directions, beside the bytes needed.
 //!
 //! The line is emulated in user space: a bandwidth and a delay for each direction, with minimal
-//! buffers, and cuts at an interval. The bytes needed are those of the same transfer on an unlimited line, where nothing is
-//! sent twice: that is checked.
+//! buffers, and cuts at an interval. The bytes needed are those of the same transfer on an
+//! unlimited line, where nothing is sent twice: that is checked.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

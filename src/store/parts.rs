@@ -49,7 +49,8 @@ impl EdgeStore {
     }
 
     /// Appends the rest of a message to its kept bytes, applies its change, and drops what is kept,
-    /// in one transaction. Returns `None`, and drops it as well, if those bytes are damaged or gone.
+    /// in one transaction. Returns `None`, and drops it as well, if those bytes are damaged or
+    /// gone.
     ///
     /// # Errors
     /// Fails if the store does: then what is kept stays.
@@ -132,8 +133,8 @@ fn keep(conn: &Connection, seals: &Seals, message: &PartialMessage, text: &str) 
     Ok(true)
 }
 
-/// Passes the sound pieces to `each`, from the start of the message up to a gap. Returns the message
-/// with the number of their bytes.
+/// Passes the sound pieces to `each`, from the start of the message up to a gap. Returns the
+/// message with the number of their bytes.
 fn scan(
     conn: &Connection,
     seals: &Seals,

@@ -138,8 +138,9 @@ struct Settings {
 ///
 /// `CloudConfig` bounds the objects and bytes in flight. One batch of records, one upload and one
 /// load per lane are at the store at a time. Memory grows with [`differences`](Self::differences),
-/// refusals and objects in flight, never with the objects that node and desired state share. The text
-/// of one message in parts outlives the connection, until [`forget_begun`](Self::forget_begun).
+/// refusals and objects in flight, never with the objects that node and desired state share. The
+/// text of one message in parts outlives the connection, until
+/// [`forget_begun`](Self::forget_begun).
 ///
 /// ```
 /// use std::sync::Arc;

@@ -265,8 +265,8 @@ impl Bodies {
         true
     }
 
-    /// Returns whether a load of a large object waits for memory, after [`Bodies::step`] has nothing
-    /// left to do.
+    /// Returns whether a load of a large object waits for memory, after [`Bodies::step`] has
+    /// nothing left to do.
     pub(super) fn is_short(&self) -> bool {
         !self.queues[SizeClass::Large as usize].is_empty()
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::nodes::NodeId;
 use edgesync_protocol::timing::Now;
 
-/// Time after the end of a connection for which the text of an interrupted transfer is kept. A later
-/// one is continued as long as its object does not change.
+/// Time after the end of a connection for which the text of an interrupted transfer is kept. A
+/// later one is continued as long as its object does not change.
 const KEPT: Duration = Duration::from_secs(3600);
 
 /// Disconnected nodes with an interrupted transfer.

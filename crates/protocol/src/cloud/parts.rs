@@ -286,8 +286,8 @@ impl Transfer {
         Some((part, whole))
     }
 
-    /// Returns the most bytes of a part: a connection that has carried this much will probably carry
-    /// as much again.
+    /// Returns the most bytes of a part: a connection that has carried this much will probably
+    /// carry as much again.
     fn max_part(&self) -> usize {
         self.carried.map_or(usize::MAX, |carried| carried.max(self.acknowledged) / PART_SHARE)
     }

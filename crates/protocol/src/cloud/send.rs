@@ -35,8 +35,8 @@ impl CloudMachine {
         self.load(Lane::Small, limits.max_frame, desired).or_else(|| self.load(Lane::Large, 0, desired))
     }
 
-    /// Takes up the message in parts that the last session has begun, if the node holds a part of it
-    /// and it is worth completing.
+    /// Takes up the message in parts that the last session has begun, if the node holds a part of
+    /// it and it is worth completing.
     fn take_up_begun(&mut self, desired: &impl DesiredState) {
         if self.sender.is_preparing(Lane::Large) {
             return;

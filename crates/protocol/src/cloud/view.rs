@@ -93,8 +93,8 @@ impl View {
         self.0.as_ref().map_or(State::Current, |shared| shared.state)
     }
 
-    /// Returns whether the lent desired state is at least as new as anything sent to the node before
-    /// its Hello.
+    /// Returns whether the lent desired state is at least as new as anything sent to the node
+    /// before its Hello.
     pub(super) fn is_current(&self) -> bool {
         self.state() == State::Current
     }
