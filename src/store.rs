@@ -16,6 +16,7 @@ mod metadata;
 mod new_file;
 mod outbox;
 mod outbox_access;
+mod parts;
 mod read;
 mod rotation;
 mod rows;
@@ -55,6 +56,7 @@ pub use outbox::{
     MAX_UPLOAD_BYTES, MonotonicTime, OutboxLimits, OutboxPut, OutboxState, OutboxWrite, TIME_CORRECTED,
     effect_key, event_key, status_key,
 };
+pub use parts::AppliedMessage;
 pub use rotation::{Rotated, SealFacts};
 pub(crate) use shared::MAX_SNAPSHOTS;
 pub use snapshot::{EdgeSnapshot, RecordRow, Scan, ScanRow};

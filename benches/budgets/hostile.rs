@@ -228,6 +228,7 @@ async fn flood(
         incarnation: None,
         max_frame: DEFAULT_MAX_FRAME,
         max_object: DEFAULT_MAX_OBJECT,
+        partial: None,
     };
     line.publish(UP, &Up::Hello(hello).encode(1024)?).await?;
     for page in 0_u64.. {

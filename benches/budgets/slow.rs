@@ -1,8 +1,8 @@
 //! A slow line: the bytes that cross it in both directions, beside the bytes needed.
 //!
 //! The line is emulated in user space: a bandwidth and a delay for each direction, with minimal
-//! buffers. The bytes needed are those of the same transfer on an unlimited line, where nothing is
-//! sent twice: that is checked.
+//! buffers, and cuts at an interval. The bytes needed are those of the same transfer on an
+//! unlimited line, where nothing is sent twice: that is checked.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -38,6 +38,18 @@ const SMALL: usize = 1000;
 const LARGE: usize = 4 << 20;
 /// The large object takes seven minutes; much more is a failure.
 const TIMEOUT: Duration = Duration::from_secs(660);
+/// Durations of the connections over a line that is cut.
+const OFTEN: Duration = Duration::from_secs(30);
+const SELDOM: Duration = Duration::from_secs(120);
+
+/// The properties of a line; the default is without limits.
+#[derive(Clone, Copy, Default)]
+struct Limits {
+    /// Bytes per second in each direction.
+    rate: Option<u32>,
+    /// The time after which a connection is cut.
+    cut_after: Option<Duration>,
+}
 
 /// A line to a port of this machine.
 struct Line {
@@ -46,8 +58,9 @@ struct Line {
 }
 
 impl Line {
-    /// Creates a line; slow with a `rate`.
-    fn new(to: u16, rate: Option<u32>) -> anyhow::Result<Self> {
+    /// Creates a line; slow with a rate.
+    fn new(to: u16, limits: Limits) -> anyhow::Result<Self> {
+        let Limits { rate, cut_after } = limits;
         let (port, carried) = (free_port()?, Arc::<AtomicU64>::default());
         let listener = TcpListener::bind(("127.0.0.1", port))?;
         if rate.is_some() {
@@ -62,6 +75,9 @@ impl Line {
                 }
                 carry(&near, &far, rate, &count);
                 carry(&far, &near, rate, &count);
+                if let Some(time) = cut_after {
+                    cut(near, far, time);
+                }
             }
         });
         Ok(Self { port, carried })
@@ -70,6 +86,20 @@ impl Line {
     fn carried(&self) -> u64 {
         self.carried.load(Ordering::Relaxed)
     }
+}
+
+/// Cuts a connection after this time.
+fn cut(near: TcpStream, far: TcpStream, time: Duration) {
+    std::thread::spawn(move || {
+        let end = Instant::now() + time;
+        // A thread may wake early.
+        while let Some(rest) = end.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
+            std::thread::park_timeout(rest);
+        }
+        for stream in [near, far] {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    });
 }
 
 /// Connects with the small buffer set first, because the system derives the TCP window from it.
@@ -132,11 +162,11 @@ struct Installation {
 }
 
 impl Installation {
-    fn new(with_tls: bool, rate: Option<u32>) -> anyhow::Result<Self> {
+    fn new(with_tls: bool, limits: Limits) -> anyhow::Result<Self> {
         let root = tempfile::tempdir()?;
         let path = root.path().display();
         let (broker, joining) = (free_port()?, free_port()?);
-        let line = Line::new(broker, rate)?;
+        let line = Line::new(broker, limits)?;
         let (tls, pairing, link) = if with_tls {
             let pairing =
                 format!("listen = \"127.0.0.1:{joining}\"\nbroker_url = \"mqtts://127.0.0.1:{}\"", line.port);
@@ -222,8 +252,8 @@ fn large() -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"firmware": text}})
 }
 
-fn measure(with_tls: bool, rate: Option<u32>, objects: &[Value]) -> anyhow::Result<Crossing> {
-    Installation::new(with_tls, rate)?.fill(objects)
+fn measure(with_tls: bool, limits: Limits, objects: &[Value]) -> anyhow::Result<Crossing> {
+    Installation::new(with_tls, limits)?.fill(objects)
 }
 
 /// Runs all cases concurrently, each on its own line: together they take as long as the longest.
@@ -232,21 +262,25 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let small: Vec<Value> = (0..SMALL).map(|number| object(number, 0)).collect();
     let large = vec![large()];
     let cases = [
-        ("1,000 objects of 1 KB", &small, false),
-        ("1,000 objects of 1 KB over TLS", &small, true),
-        ("one object of 4 MiB that hardly compresses", &large, false),
-        ("one object of 4 MiB that hardly compresses, over TLS", &large, true),
+        ("1,000 objects of 1 KB", &small, false, None),
+        ("1,000 objects of 1 KB over TLS", &small, true, None),
+        ("one object of 4 MiB that hardly compresses", &large, false, None),
+        ("one object of 4 MiB that hardly compresses, over TLS", &large, true, None),
+        ("the same object, cut every 30 s", &large, false, Some(OFTEN)),
+        ("the same object, cut every 120 s", &large, false, Some(SELDOM)),
+        ("the same object, cut every 120 s, over TLS", &large, true, Some(SELDOM)),
     ];
     let results = std::thread::scope(|scope| {
-        let runs = cases.map(|(what, objects, with_tls)| {
+        let runs = cases.map(|(what, objects, with_tls, cut_after)| {
             let run = scope.spawn(move || {
-                let needed = measure(with_tls, None, objects).context("without limits")?;
+                let needed = measure(with_tls, Limits::default(), objects).context("without limits")?;
                 anyhow::ensure!(
                     needed.resent == 0,
                     "{} objects were sent twice unnecessarily",
                     needed.resent
                 );
-                anyhow::Ok((needed, measure(with_tls, Some(RATE), objects)?))
+                let slow = Limits { rate: Some(RATE), cut_after };
+                anyhow::Ok((needed, measure(with_tls, slow, objects)?))
             });
             (what, run)
         });

@@ -8,6 +8,7 @@ use crate::store::EdgeStore;
 use edgesync_protocol::apply::Applied;
 use edgesync_protocol::change::{Change, RejectReason, Rejected};
 use edgesync_protocol::edge::Commit;
+use edgesync_protocol::frame::PartialMessage;
 use edgesync_store::StoreError;
 
 /// Applies all changes in one transaction. If the store is full, applies them one by one and
@@ -23,11 +24,40 @@ pub(super) async fn apply(store: EdgeStore, changes: Vec<Change>) -> Result<Comm
         // The file was replaced meanwhile: the same changes go into the new one.
         result = store.apply_range(changes.clone(), whole).await;
     }
+    if matches!(result, Err(StoreError::Full { .. })) && store.drop_parts().await.unwrap_or(false) {
+        // What is kept of a message in parts gives way to what is complete.
+        result = store.apply_range(changes.clone(), 0..changes.len()).await;
+    }
     match result {
         Ok(commit) => Ok(joined(commit)),
         Err(StoreError::Full { .. }) if changes.len() > 1 => one_by_one(&store, &changes).await,
         Err(error) => Err(error),
     }
+}
+
+/// The outcome of a batch.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The batch was committed.
+    Committed(Commit),
+    /// A message in parts was applied. Its change was not known before.
+    Assembled(Commit, Option<Change>),
+    /// The kept bytes of a message in parts are damaged or gone.
+    Lost,
+}
+
+/// Completes a message in parts.
+///
+/// # Errors
+/// Fails if the store does.
+pub(super) async fn apply_parts(
+    store: EdgeStore,
+    message: PartialMessage,
+    rest: String,
+    max_object: usize,
+) -> Result<Outcome, StoreError> {
+    let applied = store.apply_parts(message, rest, max_object).await?;
+    Ok(applied.map_or(Outcome::Lost, |applied| Outcome::Assembled(joined(applied.commit), applied.change)))
 }
 
 fn joined(commit: edge::Commit) -> Commit {
@@ -36,7 +66,7 @@ fn joined(commit: edge::Commit) -> Commit {
 }
 
 async fn one_by_one(store: &EdgeStore, changes: &Arc<Vec<Change>>) -> Result<Commit, StoreError> {
-    let mut outcome = Outcome::default();
+    let mut outcome = SingleResults::default();
     for at in 0..changes.len() {
         let result = store.apply_range(changes.clone(), at..at + 1).await;
         if !outcome.add(changes.get(at..).unwrap_or_default(), result) {
@@ -49,13 +79,13 @@ async fn one_by_one(store: &EdgeStore, changes: &Arc<Vec<Change>>) -> Result<Com
 /// Accumulated results of single changes. A committed change is reported as held, whatever the
 /// results of the others.
 #[derive(Default)]
-struct Outcome {
+struct SingleResults {
     committed: Option<Commit>,
     rejected: Vec<Rejected>,
     last: Option<StoreError>,
 }
 
-impl Outcome {
+impl SingleResults {
     /// Adds the result of the first remaining change. Returns whether to continue.
     fn add(&mut self, left: &[Change], result: Result<edge::Commit, StoreError>) -> bool {
         match result {
@@ -139,7 +169,7 @@ mod tests {
     #[test]
     fn changes_committed_before_a_failure_are_reported_as_held() {
         let changes = changes(5);
-        let mut outcome = Outcome::default();
+        let mut outcome = SingleResults::default();
         let full = StoreError::Full(Arc::new(std::io::Error::other("no room")));
         let gone = StoreError::Unavailable(Arc::new(std::io::Error::other("gone")));
         assert!(outcome.add(&changes, Ok(committed(10, "u-0"))));
@@ -155,9 +185,65 @@ mod tests {
         assert_eq!(rejected, [("u-1", full), ("u-3", gone), ("u-4", gone)]);
     }
 
+    /// Returns text that hardly compresses.
+    fn noise(bytes: usize) -> String {
+        let mut state = 7_u64;
+        let mut letter = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            char::from(b'0' + u8::try_from(state >> 58).unwrap())
+        };
+        (0..bytes).map(|_| letter()).collect::<String>().replace(['\\', '"'], "x")
+    }
+
+    fn large(bytes: usize) -> Change {
+        let body = format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"c","namespace":"n","uid":"u","resourceVersion":"1"}},"data":{{"x":"{}"}}}}"#,
+            noise(bytes)
+        );
+        let resource = edgesync_object::Resource {
+            group: String::new(),
+            version: "v1".into(),
+            kind: "ConfigMap".into(),
+            plural: "configmaps".into(),
+            scope: edgesync_object::Scope::Namespaced,
+        };
+        Change::Put(edgesync_protocol::change::Put {
+            uid: "u".into(),
+            version: 1.into(),
+            supersedes: None,
+            resource: Arc::new(resource),
+            namespace: "n".into(),
+            name: "c".into(),
+            body: serde_json::value::RawValue::from_string(body).unwrap(),
+        })
+    }
+
+    #[tokio::test]
+    async fn parts_give_way_to_complete_objects() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = crate::store::EdgeOptions::default();
+        options.engine.max_bytes = Some(2 << 20);
+        let store = EdgeStore::open(&dir.path().join("edge.db"), options).unwrap();
+        let piece = noise(128 << 10);
+        let mut message = PartialMessage {
+            uid: "other".into(),
+            resource_version: 1.into(),
+            total: 1 << 20,
+            digest: edgesync_protocol::digest::MessageDigest(1),
+            received: 0,
+        };
+        for _ in 0..7 {
+            assert!(store.keep_part(message.clone(), piece.clone()).await.unwrap());
+            message.received += piece.len() as u64;
+        }
+        let commit = apply(store.clone(), vec![large(1 << 20)]).await.unwrap();
+        assert_eq!((commit.totals.count, store.kept_parts().await.unwrap()), (1, None));
+        store.close().await;
+    }
+
     #[test]
     fn a_store_that_accepts_nothing_fails_the_batch() {
-        let mut outcome = Outcome::default();
+        let mut outcome = SingleResults::default();
         assert!(!outcome.add(&changes(2), Err(StoreError::Closed)));
         assert!(matches!(outcome.finish(), Err(StoreError::Closed)));
     }

@@ -4,6 +4,7 @@
 mod connection;
 mod notices;
 mod numbers;
+mod parts;
 mod reading;
 mod reporting;
 mod service_status;
@@ -34,7 +35,7 @@ use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
 use edgesync_store::StoreError;
 use edgesync_transport::link::{LinkEvent, LinkHandle};
 
-use super::apply::apply;
+use super::apply::{self, Outcome};
 use super::edge_config;
 use super::events::{EventReason, Regarding};
 use super::files::{self, Files};
@@ -181,6 +182,9 @@ impl Driver {
             self.emit_reset(reset);
         }
         self.begin_reporting();
+        if matches!(self.wire, Wire::Mqtt(_)) {
+            self.machine.restore_parts();
+        }
         let mut end: Option<Instant> = None;
         loop {
             watchdog.turned();
@@ -209,6 +213,8 @@ impl Driver {
                     None => break,
                 },
                 result = self.storing.commits.front() => self.applied(result),
+                kept = self.storing.keeps.front() => self.part_kept(kept),
+                parts = finished(&mut self.storing.reading_parts) => self.parts_read(parts),
                 page = finished(&mut self.storing.reading) => self.page_read(page),
                 page = held_page(&mut self.wire) => self.held_read(page),
                 page = finished(&mut self.reporting.outbox.page) => self.outbox_read(page),
@@ -226,6 +232,7 @@ impl Driver {
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }
         }
+        self.end_transfer().await;
         self.end_reporting();
     }
 
@@ -271,12 +278,20 @@ impl Driver {
         let Some((token, rules)) = self.storing.end_commit() else { return };
         self.files.due(rules);
         let result = match result {
-            Ok(Ok(commit)) => Ok(commit),
+            Ok(Ok(Outcome::Committed(commit))) => Ok(commit),
+            Ok(Ok(Outcome::Assembled(commit, change))) => {
+                let changes = change.as_slice();
+                self.record_changes(changes);
+                self.files.due(files::affected_rules(&self.settings.rules, changes));
+                Ok(commit)
+            }
+            Ok(Ok(Outcome::Lost)) => {
+                tracing::warn!("kept parts of an object damaged or gone, receiving it from its start");
+                return self.machine.parts_lost(self.now(), token, random());
+            }
             Ok(Err(error)) => {
                 tracing::warn!(%error, "changes not stored");
-                let full = matches!(error, StoreError::Full { .. });
-                let reason = if full { RejectReason::StoreFull } else { RejectReason::StoreUnavailable };
-                Err((reason, error.to_string()))
+                Err((reject_reason(&error), error.to_string()))
             }
             Err(error) => Err((RejectReason::StoreUnavailable, error.to_string())),
         };
@@ -356,7 +371,25 @@ impl Driver {
                 // Spawned, so that the writer queues it at once and includes it in the next group
                 // commit.
                 let rules = files::affected_rules(&self.settings.rules, &changes);
-                self.storing.commits.begin(token, rules, tokio::spawn(apply(store, changes)));
+                self.record_changes(&changes);
+                let task = async move { Ok(Outcome::Committed(apply::apply(store, changes).await?)) };
+                self.storing.commits.begin(token, rules, tokio::spawn(task));
+            }
+            EdgeEffect::ApplyParts { token, message, rest, max_object } => {
+                let task = apply::apply_parts(store, message, rest, max_object);
+                self.storing.commits.begin(token, files::AffectedRules::default(), tokio::spawn(task));
+            }
+            EdgeEffect::KeepPart { message, text } => self.storing.keeps.begin(store, message, text),
+            EdgeEffect::DropParts => {
+                tokio::spawn(async move {
+                    if let Err(error) = store.drop_parts().await {
+                        tracing::warn!(%error, "parts of an object not dropped");
+                    }
+                });
+            }
+            EdgeEffect::ReadParts => {
+                let read = async move { store.kept_parts().await };
+                self.storing.reading_parts = Some(tokio::spawn(read));
             }
             effect @ (EdgeEffect::ReadChanges { .. }
             | EdgeEffect::ReadBuckets
@@ -399,6 +432,14 @@ impl Driver {
             }
             Query::Verify(answer) => self.verify(answer),
         }
+    }
+}
+
+/// Returns the reason of a rejection for a failure of the store.
+fn reject_reason(error: &StoreError) -> RejectReason {
+    match error {
+        StoreError::Full { .. } => RejectReason::StoreFull,
+        _ => RejectReason::StoreUnavailable,
     }
 }
 

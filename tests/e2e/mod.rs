@@ -20,6 +20,7 @@ mod kubectl_table;
 mod kubectl_words;
 mod kubectl_write;
 mod kubeedge;
+mod large;
 mod link;
 mod nodes;
 mod objects;

@@ -141,6 +141,7 @@ async fn node_supplied_text_forges_no_log_lines() {
         incarnation: None,
         max_frame: DEFAULT_MAX_FRAME,
         max_object: DEFAULT_MAX_OBJECT,
+        partial: None,
     };
     forger.send(&up, &Up::Hello(hello).encode(1024).unwrap()).await;
     forger.receive().await;

@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use edgesync_object::{Budget, ObjectRef, Resource, ResourceVersion, Scope};
 use edgesync_protocol::change::{Change, RejectReason, Rejected};
-use edgesync_protocol::digest::{BucketSet, Buckets, Digest, Epoch};
+use edgesync_protocol::digest::{BucketSet, Buckets, Digest, Epoch, MessageDigest};
 use edgesync_protocol::frame::{
     Confirm, DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, HelloRequest, Inventory, InventoryRequest,
-    Item, Lease, ObjectsText, Part, Received, Report, Up, Upload, UploadConfirm, Welcome,
+    Item, Lease, ObjectsText, Part, PartialMessage, Received, Report, Up, Upload, UploadConfirm, Welcome,
 };
 use edgesync_protocol::message::{Body, MessageText, Outgoing};
 use edgesync_protocol::node::NodeReport;
@@ -63,6 +63,7 @@ fn versions() -> Vec<(String, Frames)> {
 
 const SESSION: &str = "4295632f";
 const OUTBOX: &str = "0f5b6c7d8e9fa0b1";
+const MESSAGE: MessageDigest = MessageDigest(0x75dc_4300_a926_d135_9b7e_7225_1be1_0cef);
 const EPOCH: Epoch = Epoch(0x524e_61e6_d721_4a93_8a33_f678_dc1f_6fb7);
 
 fn object() -> ObjectRef {
@@ -126,6 +127,13 @@ fn up() -> Vec<Up> {
             incarnation: Some("feb9e0bd2faf4720".into()),
             max_frame: 16384,
             max_object: 65536,
+            partial: Some(Box::new(PartialMessage {
+                uid: "u-4".into(),
+                resource_version: 1070.into(),
+                total: 50407,
+                digest: MESSAGE,
+                received: 47616,
+            })),
         }),
         Up::Report(report()),
         Up::Inventory(Inventory { session: session(), page: 1, buckets, more: true, objects: vec![item()] }),
@@ -191,6 +199,7 @@ fn down() -> Vec<Down> {
             total: 50407,
             data: "abcdef".into(),
             receipt: 0,
+            digest: Some(MESSAGE),
             object: None,
         }),
         Down::Confirm(Confirm { session: session(), revision: 5, pending: 2, held: 1 }),

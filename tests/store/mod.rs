@@ -9,5 +9,6 @@ mod full;
 mod kill;
 mod local;
 mod outbox;
+mod parts;
 mod seal;
 mod support;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::FleetEvent;
 use super::inflow::{BUDGET_BYTES, Inflow, Share};
 use edgesync_object::NodeName;
-use edgesync_transport::admission::LogThrottle;
+use edgesync_transport::admission::{LinePermit, LogThrottle};
 
 /// Maximum number of waiting messages of one node.
 const MAX_WAITING: usize = 256;
@@ -68,7 +68,7 @@ impl NodeQueues {
         }
         if queue.waiting.len() >= MAX_WAITING || queue.bytes + bytes > limit || total + bytes > BUDGET_BYTES {
             drop(queues);
-            if let Some(suppressed) = self.drops.line() {
+            if let Some(LinePermit { suppressed }) = self.drops.permit_line() {
                 tracing::warn!(
                     node = node.as_str(),
                     bytes,

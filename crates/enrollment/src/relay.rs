@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::service::{MAX_PER_ADDRESS, accept_all};
-use edgesync_transport::admission::{LogThrottle, Permit};
+use edgesync_transport::admission::{LinePermit, LogThrottle, Permit};
 
 /// Time limit of connecting to the signer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -71,7 +71,7 @@ async fn relay(
     let mut upstream = match connected {
         Ok(upstream) => upstream,
         Err(error) => {
-            if let Some(suppressed) = failures.line() {
+            if let Some(LinePermit { suppressed }) = failures.permit_line() {
                 tracing::warn!(%peer, host, port, suppressed, "connect to the signer: {error}: connection of a device closed");
             }
             return;

@@ -21,6 +21,7 @@ mod effects;
 mod events;
 mod explain;
 mod ingest;
+mod interrupted;
 mod ledger_loader;
 mod nodes;
 mod numbers;
@@ -66,6 +67,7 @@ use super::summary::Board;
 use bodies::Bodies;
 use changes::Feed;
 use ingest::Intake;
+use interrupted::Interrupted;
 use nodes::{NodeId, Nodes};
 use numbers::Counts;
 use overview::{Overview, Traffic};
@@ -92,6 +94,7 @@ pub struct Fleet<S: Source> {
     reconciler: Reconciler,
     sender: Sender,
     bodies: Bodies,
+    interrupted: Interrupted,
     rules: Rules,
     removals: Removals,
     intake: Intake,
@@ -137,6 +140,7 @@ impl<S: Source> Fleet<S> {
             feed: Feed::new(changes),
             sender: Sender::new(downlink),
             bodies: Bodies::new(config.sync.bodies),
+            interrupted: Interrupted::default(),
             rules: Rules::default(),
             removals: Removals::new(
                 known

@@ -19,6 +19,7 @@ mod ingest;
 mod ledger;
 mod output;
 mod pacing;
+mod parts;
 mod queue;
 mod quota;
 mod reconcile;
@@ -122,6 +123,7 @@ struct Settings {
 ///
 /// - The link: [`received`](Self::received), [`link_progress`](Self::link_progress),
 ///   [`disconnected`](Self::disconnected).
+/// - Memory: [`has_begun`](Self::has_begun), [`forget_begun`](Self::forget_begun).
 /// - The desired state: [`desire`](Self::desire), [`fall_behind`](Self::fall_behind),
 ///   [`reads_more`](Self::reads_more).
 /// - Answers of the store: [`opened`](Self::opened), [`loaded`](Self::loaded),
@@ -137,7 +139,9 @@ struct Settings {
 ///
 /// `CloudConfig` bounds the objects and bytes in flight. One batch of records, one upload and one
 /// load per lane are at the store at a time. Memory grows with [`differences`](Self::differences),
-/// refusals and objects in flight, never with the objects that node and desired state share.
+/// refusals and objects in flight, never with the objects that node and desired state share. The
+/// text of one message in parts outlives the connection, until
+/// [`forget_begun`](Self::forget_begun).
 ///
 /// ```
 /// use std::sync::Arc;
@@ -194,6 +198,7 @@ struct Settings {
 /// #     incarnation: None,
 /// #     max_frame: DEFAULT_MAX_FRAME,
 /// #     max_object: DEFAULT_MAX_OBJECT,
+/// #     partial: None,
 ///     // …
 /// };
 /// cloud.received(now, Up::Hello(hello), &Nothing);
@@ -346,7 +351,7 @@ impl CloudMachine {
         self.view.end_session();
         self.phase = Phase::Offline;
         self.queue.clear();
-        self.sender.clear();
+        self.sender.end_session();
         self.ingest.end_session();
         self.output.end_session();
         self.guard.end_session();
@@ -464,7 +469,22 @@ impl CloudMachine {
     #[must_use]
     pub fn pending(&self) -> u64 {
         let waits = self.ledger.is_behind() || self.view.is_awaited();
-        (self.queue.len() + self.sender.len()) as u64 + u64::from(waits)
+        // The node drops what it holds of a message once nothing is pending.
+        let continues = self.sender.transfer.partial().is_some_and(|(uid, _)| !self.is_scheduled(uid));
+        (self.queue.len() + self.sender.len()) as u64 + u64::from(waits) + u64::from(continues)
+    }
+
+    /// Returns whether the machine keeps the text of a message in parts although the node is not
+    /// connected, to complete it later.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        matches!(self.phase, Phase::Offline) && self.sender.transfer.has_begun()
+    }
+
+    /// Frees the text of a message in parts that the last session has begun. If its object has
+    /// changed since, the newest version is sent from its start.
+    pub fn forget_begun(&mut self) {
+        drop(self.sender.transfer.take_begun());
     }
 
     /// Returns the state of one desired object on the node; `None` while it is unknown.

@@ -50,6 +50,11 @@ pub struct Epoch(pub u128);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Digest(pub u128);
 
+/// A keyed hash over the text of one message. It identifies a message that is sent in parts over
+/// several sessions. Two digests are comparable only under the same [`Epoch`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct MessageDigest(pub u128);
+
 impl Epoch {
     fn hasher(self) -> SipHasher24 {
         SipHasher24::new_with_key(&self.0.to_le_bytes())
@@ -64,6 +69,16 @@ impl Epoch {
         hasher.write_u8(0xff);
         hasher.write(version.as_str().as_bytes());
         finish(hasher)
+    }
+
+    /// Returns the digest of a message, whose text is given in any number of pieces.
+    #[must_use]
+    pub fn message_digest<'a>(self, pieces: impl IntoIterator<Item = &'a str>) -> MessageDigest {
+        let mut hasher = self.hasher();
+        // No UID begins with the byte 0xff: this hash is none of a held version.
+        hasher.write(&[0xff]);
+        pieces.into_iter().for_each(|piece| hasher.write(piece.as_bytes()));
+        MessageDigest(finish(hasher))
     }
 
     /// Returns the bucket of an object: a keyed hash of its UID, so that buckets fill evenly.
@@ -241,6 +256,7 @@ macro_rules! hex128 {
 }
 hex128!(Epoch);
 hex128!(Digest);
+hex128!(MessageDigest);
 
 impl fmt::Debug for Buckets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -318,6 +334,20 @@ mod tests {
         let epoch = Epoch(1);
         assert_ne!(epoch.hash("a", &"bc".into()), epoch.hash("ab", &"c".into()));
         assert_ne!(epoch.hash("a", &"1".into()), Epoch(2).hash("a", &"1".into()));
+    }
+
+    #[test]
+    fn a_message_has_one_digest_however_it_is_cut() {
+        let text = "{\"header\":{},\"content\":\"0123456789abcdef\u{e4}\"}";
+        let whole = Epoch(5).message_digest([text]);
+        for (at, _) in text.char_indices() {
+            let (first, rest) = text.split_at(at);
+            assert_eq!(Epoch(5).message_digest([first, "", rest]), whole, "{at}");
+        }
+        assert_ne!(Epoch(6).message_digest([text]), whole);
+        assert_ne!(Epoch(5).message_digest([&text[1..]]), whole);
+        assert_ne!(Epoch(5).message_digest(["a"]).0, Epoch(5).hash("a", &"".into()));
+        assert_eq!(Epoch(5).message_digest(["a"]).to_string(), "75dc4300a926d1359b7e72251be10cef");
     }
 
     #[test]

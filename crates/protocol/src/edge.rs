@@ -7,6 +7,7 @@ mod applying;
 mod lease;
 mod outbox;
 mod pages;
+mod receiving;
 mod types;
 mod wait;
 
@@ -15,7 +16,6 @@ use std::time::Duration;
 
 use super::apply::Totals;
 use super::frame::{Confirm, Hello, HelloRequest, Received, Report, Up, Welcome};
-use super::parts::Assembler;
 use super::timing::{Now, backoff, earlier};
 use super::upload::Lease;
 use super::wait::Wait;
@@ -28,6 +28,7 @@ use applying::Commits;
 use lease::Renewal;
 use outbox::Outbox;
 use pages::Pages;
+use receiving::Receiving;
 use wait::{Line, Repeat};
 
 #[derive(Debug)]
@@ -60,7 +61,8 @@ enum Phase {
 /// # Order of calls
 ///
 /// 1. [`new`](Self::new) with the totals of the store, once per process;
-///    [`outbox_changed`](Self::outbox_changed) before the first item enters the outbox.
+///    [`outbox_changed`](Self::outbox_changed) before the first item enters the outbox, and
+///    [`restore_parts`](Self::restore_parts) to continue a message in parts of an earlier run.
 /// 2. [`connected`](Self::connected) when the link is up, [`disconnected`](Self::disconnected) when
 ///    it is down.
 /// 3. After every input, pull the outputs: [`poll_effect`](Self::poll_effect) until it returns
@@ -75,19 +77,22 @@ enum Phase {
 ///   [`wants_frame`](Self::wants_frame) is the back-pressure: leave frames to the link while it
 ///   returns `false`.
 /// - The clock: [`deadline`](Self::deadline), [`tick`](Self::tick), [`renew`](Self::renew).
-/// - Answers of the store: [`applied`](Self::applied), [`changes_read`](Self::changes_read),
-///   [`changes_compacted`](Self::changes_compacted), [`buckets_read`](Self::buckets_read),
-///   [`inventory_read`](Self::inventory_read), [`read_failed`](Self::read_failed),
-///   [`outbox_read`](Self::outbox_read), [`outbox_failed`](Self::outbox_failed),
-///   [`store_reset`](Self::store_reset). Answer every [`EdgeEffect`] that demands it, in any order.
+/// - Answers of the store: [`applied`](Self::applied), [`part_kept`](Self::part_kept),
+///   [`parts_lost`](Self::parts_lost), [`parts_read`](Self::parts_read),
+///   [`changes_read`](Self::changes_read), [`changes_compacted`](Self::changes_compacted),
+///   [`buckets_read`](Self::buckets_read), [`inventory_read`](Self::inventory_read),
+///   [`read_failed`](Self::read_failed), [`outbox_read`](Self::outbox_read),
+///   [`outbox_failed`](Self::outbox_failed), [`store_reset`](Self::store_reset). Answer every
+///   [`EdgeEffect`] that demands it, in any order.
 /// - The state: [`phase`](Self::phase), [`in_sync`](Self::in_sync), [`announced`](Self::announced),
 ///   [`totals`](Self::totals), [`counters`](Self::counters).
 ///
 /// # Limits
 ///
 /// [`wants_frame`](Self::wants_frame) limits the commits in flight to `EdgeConfig::max_applying`.
-/// One page and one upload frame are in flight at a time. A message in parts has at most
-/// `EdgeConfig::max_object` bytes and its envelope.
+/// One page and one upload frame are in flight at a time. One message in parts is received at a
+/// time, of at most `EdgeConfig::max_object` bytes and its envelope; memory holds 128 KiB of it, or
+/// `EdgeConfig::max_frame` if that is less.
 ///
 /// ```
 /// use std::time::Duration;
@@ -125,7 +130,7 @@ pub struct EdgeMachine {
     phase: Phase,
     commits: Commits,
     pages: Pages,
-    parts: Assembler,
+    receiving: Receiving,
     effects: VecDeque<EdgeEffect>,
     frames: VecDeque<Up>,
     repeat: Repeat,
@@ -139,7 +144,6 @@ impl EdgeMachine {
     /// Creates a machine without a link, over a store with these totals.
     #[must_use]
     pub fn new(config: EdgeConfig, totals: Totals, confirmed: u64, incarnation: Option<String>) -> Self {
-        let parts = Assembler::new(config.max_object as usize);
         Self {
             config,
             totals,
@@ -148,7 +152,7 @@ impl EdgeMachine {
             phase: Phase::Down,
             commits: Commits::default(),
             pages: Pages::default(),
-            parts,
+            receiving: Receiving::default(),
             effects: VecDeque::new(),
             frames: VecDeque::new(),
             repeat: Repeat::default(),
@@ -172,7 +176,8 @@ impl EdgeMachine {
         self.settle(now, random, 0);
     }
 
-    /// Ends the connection. Everything in flight for it is dropped; commits continue.
+    /// Ends the connection. Everything in flight for it is dropped; commits continue, and a message
+    /// in parts goes on with the next connection.
     pub fn disconnected(&mut self) {
         self.forget_connection();
         self.phase = Phase::Down;
@@ -183,6 +188,8 @@ impl EdgeMachine {
     pub fn store_reset(&mut self, now: Now, totals: Totals, confirmed: u64, random: u64) {
         self.totals = totals;
         self.confirmed = confirmed.min(totals.revision);
+        // The new file has nothing of it, or keeps it under a digest of the old epoch.
+        self.drop_parts();
         if !matches!(self.phase, Phase::Down) {
             self.reconnect(now, random);
         }
@@ -190,7 +197,7 @@ impl EdgeMachine {
 
     fn forget_connection(&mut self) {
         self.frames.clear();
-        self.parts.clear();
+        self.suspend_parts();
         self.pages.clear();
         self.repeat.clear();
         self.forget_outbox_session();
@@ -207,7 +214,7 @@ impl EdgeMachine {
     }
 
     fn settle(&mut self, now: Now, random: u64, attempt: u32) {
-        if self.commits.is_empty() {
+        if self.commits.is_empty() && self.receiving.is_known() {
             self.hello(now, random, attempt);
         } else {
             self.phase = Phase::Settling;
@@ -229,6 +236,7 @@ impl EdgeMachine {
             incarnation: self.incarnation.clone(),
             max_frame: self.max_frame(),
             max_object: self.config.max_object,
+            partial: self.receiving.partial(),
         }));
         self.counters.hellos += 1;
         let time = backoff(self.config.hello_timeout * 2, self.config.retry_max * 2, attempt, random);
@@ -242,7 +250,6 @@ impl EdgeMachine {
 
     /// Replaces limits and delays at run time. The node's name must stay.
     pub fn set_config(&mut self, config: EdgeConfig) {
-        self.parts = Assembler::new(config.max_object as usize);
         self.config = config;
     }
 
@@ -283,6 +290,9 @@ impl EdgeMachine {
         }
         let Welcome { session, pending, held, confirmed, register, .. } = welcome;
         self.phase = Phase::Live { session, pending, held };
+        if pending == 0 {
+            self.drop_parts();
+        }
         self.advance(confirmed);
         self.repeat.stop();
         self.arm_repeat(now);
@@ -315,6 +325,10 @@ impl EdgeMachine {
             // A Confirm during a long replay before the Welcome.
             Phase::Greeting { session, .. } if *session == confirm.session => self.extend_greeting(now),
             _ => return self.foreign(now),
+        }
+        if matches!(self.phase, Phase::Live { pending: 0, .. }) {
+            // Nothing is to come: what has arrived of a message is not continued.
+            self.drop_parts();
         }
         if self.advance(confirm.revision) {
             self.repeat.clear();
@@ -486,11 +500,11 @@ impl EdgeMachine {
         !self.frames.is_empty() || self.renewal.has_frame() || self.has_upload()
     }
 
-    /// Returns whether the machine accepts another frame: fewer than `max_applying` commits are in
-    /// flight.
+    /// Returns whether the machine accepts another frame: fewer than `max_applying` commits, pieces
+    /// of a message in parts included, are in flight.
     #[must_use]
     pub fn wants_frame(&self) -> bool {
-        self.commits.len() < self.config.max_applying
+        self.commits.len() + self.receiving.keeping() < self.config.max_applying
     }
 
     /// Returns the phase of the connection.

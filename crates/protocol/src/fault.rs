@@ -54,6 +54,16 @@ pub enum Fault {
     OneIsEnough,
     /// The cloud does not store the fact that a node claimed a rollback of the store.
     DoubtForgotten,
+    /// Both sides continue a message in parts with another version of its object.
+    PartsOfAnyVersion,
+    /// The edge applies a message in parts whatever its digest.
+    DamagedParts,
+    /// The cloud sends a message in parts from its start, whatever the node holds of it.
+    PartsFromStart,
+    /// The edge does not read what its store keeps of a message in parts.
+    PartsForgotten,
+    /// The cloud drops a message in parts when its object changes.
+    PartsOutrun,
     /// The cloud's ledger keeps records that equal the desired version.
     LedgerOfAll,
     /// The cloud wakes each machine fifty times a second.

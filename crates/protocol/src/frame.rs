@@ -18,7 +18,7 @@ use edgesync_object::{Budget, Exceeded, ResourceVersion};
 
 use super::change::{Change, ObjectRef, Rejected, Uid};
 use super::compression;
-use super::digest::{BucketSet, Buckets, Digest, Epoch, Tally};
+use super::digest::{BucketSet, Buckets, Digest, Epoch, MessageDigest, Tally};
 use super::message::{Interner, Message, MessageText};
 pub use super::upload::{Lease, Upload, UploadConfirm};
 pub use validation::MAX_WORD;
@@ -60,6 +60,7 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 ///     incarnation: None,
 ///     max_frame: DEFAULT_MAX_FRAME,
 ///     max_object: DEFAULT_MAX_OBJECT,
+///     partial: None,
 /// };
 /// let bytes = Up::Hello(hello.clone()).encode(1024)?;
 /// let decoded = Up::decode(&bytes, &mut Budget::of(64 * 1024))?;
@@ -95,6 +96,34 @@ pub struct Hello {
     /// The largest object the node accepts, in bytes of JSON.
     #[serde(default = "default_max_object", skip_serializing_if = "is_default_max_object")]
     pub max_object: u32,
+    /// The message that the node holds a part of. The cloud continues it, or starts another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<Box<PartialMessage>>,
+}
+
+/// The first bytes of a message in parts, held by the node over sessions and restarts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PartialMessage {
+    /// The UID of the object.
+    pub uid: Uid,
+    /// The version of the object.
+    pub resource_version: ResourceVersion,
+    /// The length of the whole message in bytes.
+    pub total: u64,
+    /// The digest of the whole message, as the parts stated it.
+    pub digest: MessageDigest,
+    /// The number of bytes held, without a gap from the start.
+    pub received: u64,
+}
+
+impl PartialMessage {
+    /// Returns whether both are parts of one message.
+    #[must_use]
+    pub fn is_same_message(&self, other: &Self) -> bool {
+        (&self.uid, &self.resource_version) == (&other.uid, &other.resource_version)
+            && (self.total, self.digest) == (other.total, other.digest)
+    }
 }
 
 impl Hello {
@@ -340,6 +369,10 @@ pub struct Part {
     /// The piece. Empty if the message exceeds the node's limit: an announcement that the node
     /// answers with a rejection.
     pub data: String,
+    /// The digest of the whole message under the epoch of the Hello. Absent from older versions,
+    /// and in an announcement: such a message is not kept over sessions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<MessageDigest>,
     /// The announced object, for the node's rejection notice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<Box<ObjectRef>>,

@@ -7,6 +7,7 @@
 //! # Layout
 //!
 //! - [`frame`], [`message`], [`upload`]: the wire format; `docs/protocol.md` specifies it
+//! - [`parts`]: messages larger than a frame
 //! - [`edge`]: the state machine of the node
 //! - [`cloud`]: the state machine of the cloud side, one per node
 //! - [`replica`]: applies changes to the rows of a node
@@ -25,7 +26,7 @@ pub mod fault;
 pub mod frame;
 pub mod message;
 pub mod node;
-mod parts;
+pub mod parts;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 pub mod timing;

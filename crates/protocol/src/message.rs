@@ -17,6 +17,7 @@ use edgesync_object::{
 };
 
 use super::change::{Change, Delete, Put, RejectReason, Rejected};
+use super::digest::{Epoch, MessageDigest};
 
 /// The header: message ids, timestamp and object version.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -171,6 +172,11 @@ impl MessageText {
     /// Appends the text to `out`.
     pub fn write_to(&self, out: &mut String) {
         out.extend(self.pieces());
+    }
+
+    /// Returns the digest of the text.
+    pub(crate) fn digest(&self, epoch: Epoch) -> MessageDigest {
+        epoch.message_digest(self.pieces())
     }
 
     /// Returns whether `offset` is a character boundary of the text.

@@ -1,154 +1,260 @@
-//! Reassembles messages that were too large for one frame.
+//! Reassembles a message that is larger than a frame, over sessions and restarts.
+//!
+//! One message is received at a time. The store keeps its first bytes, memory only those after
+//! them. What the store keeps is a cache: [`assemble`] proves the whole message before it is applied, and
+//! a message whose bytes are damaged or gone is received again from its start.
 
-use std::collections::VecDeque;
+use edgesync_object::{ResourceVersion, name};
 
-use edgesync_object::ResourceVersion;
+use super::change::{Change, RejectReason, Rejected, Uid};
+use super::digest::{Epoch, MessageDigest};
+#[cfg(any(test, feature = "simulation"))]
+use super::fault::{Fault, planted};
+use super::frame::{Part, PartialMessage};
+use super::message::{Interner, Message};
 
-use super::change::{RejectReason, Rejected, Uid};
-use super::frame::Part;
-
-/// The largest number of messages in reassembly at one time.
-const MAX_OPEN: usize = 2;
 /// Allowance for header and route around the object, in bytes.
 const ENVELOPE: u64 = 4096;
+/// The most bytes of a message in memory before the store keeps them, unless `link.max_frame` is
+/// smaller.
+const PIECE_BYTES: usize = 128 << 10;
+/// The share of these bytes that is worth a commit at the end of a session.
+const MIN_PIECE_SHARE: usize = 8;
+/// The least bytes that a Hello names. Fewer cost less to send again.
+const MIN_NAMED: u64 = 4096;
+
+/// Returns the most bytes in memory before the store keeps them.
+pub(super) fn piece_bytes(max_frame: usize) -> usize {
+    max_frame.min(PIECE_BYTES)
+}
+
+/// Returns the least bytes that the store keeps at the end of a session.
+pub(super) fn min_piece_bytes(max_frame: usize) -> usize {
+    piece_bytes(max_frame) / MIN_PIECE_SHARE
+}
+
+/// Parses a message that arrived in parts. Returns `None` if its text is not the announced one.
+#[must_use]
+pub fn assemble(
+    text: &str,
+    expected: MessageDigest,
+    epoch: Epoch,
+    max_object: usize,
+) -> Option<Result<Change, Rejected>> {
+    let is_whole = epoch.message_digest([text]) == expected;
+    #[cfg(any(test, feature = "simulation"))]
+    let is_whole = is_whole || planted(Fault::DamagedParts);
+    is_whole.then(|| parse(text, max_object))
+}
+
+/// Parses the text of one message.
+pub(super) fn parse(text: &str, max_object: usize) -> Result<Change, Rejected> {
+    let message = serde_json::from_str::<Message<'_>>(text);
+    let message = message.map_err(|error| invalid(format!("must be the JSON of a message: {error}")))?;
+    message.to_change(&mut Interner::default(), max_object)
+}
+
+/// Rejects a message that names no valid object.
+fn invalid(message: String) -> Rejected {
+    Rejected {
+        uid: "".into(),
+        resource_version: "".into(),
+        reason: RejectReason::Invalid,
+        message,
+        object: None,
+    }
+}
 
 /// The outcome of one part.
 #[derive(Debug)]
-pub(super) enum Assembled {
+pub(super) enum Arrival {
     /// More parts are needed; `received` bytes have arrived without a gap.
-    Waiting { received: u64 },
-    /// The message is complete.
-    Message(String),
-    /// The message exceeds the size limit.
+    Incomplete { received: u64 },
+    /// The message is complete, in memory.
+    Whole { text: String, digest: Option<MessageDigest> },
+    /// The message is complete: the store keeps the first `message.received` bytes.
+    Kept { message: PartialMessage, rest: String },
+    /// The message cannot be taken.
     Rejected(Rejected),
 }
 
+/// The message in reassembly.
 #[derive(Debug)]
 struct Open {
     uid: Uid,
     version: ResourceVersion,
     total: u64,
-    text: String,
+    /// Absent from a cloud side of an older version, which continues nothing: the store keeps
+    /// nothing of it.
+    digest: Option<MessageDigest>,
+    /// The first bytes, which were given to the store.
+    kept: u64,
+    /// The bytes after them.
+    tail: String,
 }
 
-/// The messages in reassembly, bounded in number and size.
-#[derive(Debug)]
+impl Open {
+    fn new(part: &Part) -> Self {
+        Self {
+            uid: part.uid.clone(),
+            version: part.resource_version.clone(),
+            total: part.total,
+            digest: part.digest,
+            kept: 0,
+            tail: String::new(),
+        }
+    }
+
+    fn received(&self) -> u64 {
+        self.kept + self.tail.len() as u64
+    }
+
+    fn is_continued_by(&self, part: &Part) -> bool {
+        #[cfg(any(test, feature = "simulation"))]
+        if planted(Fault::PartsOfAnyVersion) {
+            return self.uid == part.uid;
+        }
+        (&self.uid, &self.version, self.total, self.digest)
+            == (&part.uid, &part.resource_version, part.total, part.digest)
+    }
+
+    /// Returns the identity of the message with this number of its bytes.
+    fn with(&self, received: u64) -> Option<PartialMessage> {
+        Some(PartialMessage {
+            uid: self.uid.clone(),
+            resource_version: self.version.clone(),
+            total: self.total,
+            digest: self.digest?,
+            received,
+        })
+    }
+}
+
+/// Reassembles one message at a time.
+#[derive(Debug, Default)]
 pub(super) struct Assembler {
-    open: VecDeque<Open>,
-    max_object: u64,
+    open: Option<Open>,
+    /// Whether the store keeps bytes of a message that is not continued.
+    is_stale: bool,
 }
 
 impl Assembler {
-    pub(super) fn new(max_object: usize) -> Self {
-        Self { open: VecDeque::new(), max_object: max_object as u64 }
+    /// Continues the message that the store keeps from an earlier run.
+    pub(super) fn resume(&mut self, kept: PartialMessage, max_object: u64) {
+        let PartialMessage { uid, resource_version, total, digest, received } = kept;
+        if total > max_object.saturating_add(ENVELOPE) {
+            self.is_stale = true;
+            return;
+        }
+        self.open = Some(Open {
+            uid,
+            version: resource_version,
+            total,
+            digest: Some(digest),
+            kept: received,
+            tail: String::new(),
+        });
     }
 
-    /// Discards all partial messages: a new session sends from the start.
-    pub(super) fn clear(&mut self) {
-        self.open.clear();
+    /// Drops the message in reassembly.
+    pub(super) fn forget(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.is_stale |= open.kept > 0;
+        }
+    }
+
+    /// Ends a session. A cloud side of an older version sends the message from its start again.
+    pub(super) fn end_session(&mut self) {
+        self.open.take_if(|open| open.digest.is_none());
+    }
+
+    /// Returns whether the store shall drop what it keeps, once.
+    pub(super) fn take_stale(&mut self) -> bool {
+        std::mem::take(&mut self.is_stale)
+    }
+
+    /// Returns whether the store keeps bytes of the message in reassembly.
+    pub(super) fn is_kept(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.kept > 0)
+    }
+
+    /// Returns whether a message about this object is in reassembly.
+    pub(super) fn is_about(&self, uid: &str) -> bool {
+        self.open.as_ref().is_some_and(|open| *open.uid == *uid)
+    }
+
+    /// Returns the message in reassembly, for a Hello.
+    pub(super) fn partial(&self) -> Option<PartialMessage> {
+        let open = self.open.as_ref().filter(|open| open.received() >= MIN_NAMED)?;
+        open.with(open.received())
+    }
+
+    /// Takes the bytes in memory for the store, if they are at least so many. Returns them with the
+    /// message, whose `received` counts the bytes before them.
+    pub(super) fn cut(&mut self, least: usize) -> Option<(PartialMessage, String)> {
+        let open = self.open.as_mut().filter(|open| !open.tail.is_empty() && open.tail.len() >= least)?;
+        let message = open.with(open.kept)?;
+        let text = std::mem::take(&mut open.tail);
+        open.kept += text.len() as u64;
+        Some((message, text))
+    }
+
+    /// Drops the message that the store could not keep. Returns whether it was in reassembly.
+    pub(super) fn not_kept(&mut self, message: &PartialMessage) -> bool {
+        let open = self.open.as_ref().and_then(|open| open.with(0));
+        let is_open = open.is_some_and(|open| open.is_same_message(message));
+        if is_open {
+            self.forget();
+        }
+        is_open
     }
 
     /// Takes the next part. A part that does not continue the message is dropped; the sender learns
     /// how much has arrived and resumes there.
-    pub(super) fn take(&mut self, part: Part) -> Assembled {
+    pub(super) fn take(&mut self, part: Part, max_object: u64) -> Arrival {
         // A part without data is an announcement: the sender knows the limit and requests the
         // rejection.
-        if part.total > self.max_object.saturating_add(ENVELOPE) || part.data.is_empty() {
-            return Assembled::Rejected(Rejected {
+        if part.total > max_object.saturating_add(ENVELOPE) || part.data.is_empty() {
+            return Arrival::Rejected(Rejected {
                 uid: part.uid,
                 resource_version: part.resource_version,
                 reason: RejectReason::TooLarge,
-                message: format!("must be at most {} bytes, has {}", self.max_object, part.total),
+                message: format!("must be at most {max_object} bytes, has {}", part.total),
                 object: part.object,
             });
         }
-        let same = |open: &Open| open.uid == part.uid && open.version == part.resource_version;
-        if part.offset == 0 {
-            self.open.retain(|open| open.uid != part.uid);
-            if self.open.len() == MAX_OPEN {
-                self.open.pop_front();
-            }
-            self.open.push_back(Open {
-                uid: part.uid.clone(),
-                version: part.resource_version.clone(),
-                total: part.total,
-                text: String::new(),
-            });
+        // A Hello names them.
+        if let Err(problem) = name::check_uid(&part.uid) {
+            return Arrival::Rejected(invalid(format!("`uid` {problem}")));
         }
-        let Some((at, open)) = self.open.iter_mut().enumerate().find(|(_, open)| same(open)) else {
-            return Assembled::Waiting { received: 0 };
+        if let Err(problem) = name::check_version(part.resource_version.as_str()) {
+            return Arrival::Rejected(invalid(format!("`resourceVersion` {problem}")));
+        }
+        if part.offset == 0 {
+            self.forget();
+            self.open = Some(Open::new(&part));
+        }
+        let Some(open) = self.open.as_mut().filter(|open| open.is_continued_by(&part)) else {
+            return Arrival::Incomplete { received: 0 };
         };
-        let received = open.text.len() as u64;
+        let received = open.received();
         let end = received + part.data.len() as u64;
         if part.offset != received || end > open.total {
-            return Assembled::Waiting { received };
+            return Arrival::Incomplete { received };
         }
-        open.text.push_str(&part.data);
+        open.tail.push_str(&part.data);
         if end < open.total {
-            return Assembled::Waiting { received: end };
+            return Arrival::Incomplete { received: end };
         }
-        match self.open.remove(at) {
-            Some(open) => Assembled::Message(open.text),
-            None => Assembled::Waiting { received: 0 },
+        let (message, digest) = (open.with(open.kept), open.digest);
+        let rest = std::mem::take(&mut open.tail);
+        self.open = None;
+        match message.filter(|message| message.received > 0) {
+            Some(message) => Arrival::Kept { message, rest },
+            None => Arrival::Whole { text: rest, digest },
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn part(uid: &str, offset: usize, total: usize, data: &str) -> Part {
-        Part {
-            session: "s".into(),
-            receipt: 0,
-            uid: uid.into(),
-            resource_version: 1.into(),
-            offset: offset as u64,
-            total: total as u64,
-            data: data.into(),
-            object: None,
-        }
-    }
-
-    #[test]
-    fn parts_in_order_make_the_message() {
-        let mut parts = Assembler::new(100);
-        assert!(matches!(parts.take(part("a", 0, 6, "ab")), Assembled::Waiting { received: 2 }));
-        assert!(matches!(parts.take(part("b", 0, 2, "x")), Assembled::Waiting { .. }));
-        assert!(matches!(parts.take(part("a", 2, 6, "cd")), Assembled::Waiting { received: 4 }));
-        let Assembled::Message(text) = parts.take(part("a", 4, 6, "ef")) else { panic!("complete") };
-        assert_eq!(text, "abcdef");
-        let Assembled::Message(text) = parts.take(part("b", 1, 2, "y")) else { panic!("complete") };
-        assert_eq!(text, "xy");
-    }
-
-    #[test]
-    fn gaps_repeats_and_overruns_are_dropped() {
-        let mut parts = Assembler::new(100);
-        assert!(matches!(parts.take(part("a", 2, 6, "cd")), Assembled::Waiting { .. }));
-        parts.take(part("a", 0, 4, "ab"));
-        assert!(matches!(parts.take(part("a", 3, 4, "d")), Assembled::Waiting { .. }));
-        assert!(matches!(parts.take(part("a", 2, 4, "cdefgh")), Assembled::Waiting { .. }));
-        let Assembled::Message(text) = parts.take(part("a", 2, 4, "cd")) else { panic!("complete") };
-        assert_eq!(text, "abcd");
-    }
-
-    #[test]
-    fn a_too_large_message_is_rejected_at_its_first_part() {
-        let mut parts = Assembler::new(100);
-        let Assembled::Rejected(rejected) = parts.take(part("a", 0, 20_000_000, "")) else {
-            panic!("must be refused");
-        };
-        assert_eq!(rejected.reason, RejectReason::TooLarge);
-    }
-
-    #[test]
-    fn the_number_of_open_messages_is_bounded() {
-        let mut parts = Assembler::new(100);
-        for n in 0..100 {
-            parts.take(part(&format!("u{n}"), 0, 10, "x"));
-        }
-        assert_eq!(parts.open.len(), MAX_OPEN);
-    }
-}
+mod tests;

@@ -10,6 +10,7 @@ use edgesync_protocol::apply::{self, Applied, Held, Rows, Totals};
 use edgesync_protocol::change::{Put, Uid};
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
 use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Received};
+use edgesync_protocol::parts;
 use edgesync_transport::link::LinkOptions;
 use edgesync_transport::link::retry::{Retry, RetryOptions};
 use tokio::sync::watch;
@@ -28,6 +29,8 @@ pub struct Memory {
     pub totals: Totals,
     pub confirmed: u64,
     pub incarnation: Option<String>,
+    /// The kept bytes of a message in parts.
+    pub parts: String,
 }
 
 impl Rows for Memory {
@@ -137,6 +140,28 @@ pub async fn session(
                             random(),
                         );
                     }
+                    EdgeEffect::KeepPart { message, text } => {
+                        if message.received == 0 {
+                            memory.parts.clear();
+                        }
+                        memory.parts.push_str(&text);
+                        machine.part_kept(&message, Ok(true));
+                    }
+                    EdgeEffect::ApplyParts { token, message, rest, max_object } => {
+                        let text = std::mem::take(&mut memory.parts) + &rest;
+                        let epoch = memory.totals.epoch;
+                        match parts::assemble(&text, message.digest, epoch, max_object) {
+                            Some(Ok(change)) => {
+                                let (mut totals, mut applied) = (memory.totals, Applied::default());
+                                apply::apply(memory, &mut totals, &change, &mut applied)?;
+                                let before = std::mem::replace(&mut memory.totals, totals).revision;
+                                let commit = Commit { before, totals, applied };
+                                machine.applied(origin.elapsed(), token, Ok(commit), random());
+                            }
+                            _ => machine.parts_lost(origin.elapsed(), token, random()),
+                        }
+                    }
+                    EdgeEffect::DropParts => memory.parts.clear(),
                     EdgeEffect::Confirm(revision) => memory.confirmed = revision,
                     EdgeEffect::SetIncarnation(incarnation) => memory.incarnation = Some(incarnation),
                     EdgeEffect::RenewLease => {

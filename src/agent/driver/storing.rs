@@ -6,17 +6,18 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::parts::{Keeps, PartsRead};
 use super::reading::Page;
+use crate::agent::apply::Outcome;
 use crate::agent::files::AffectedRules;
 use crate::agent::objects;
 use crate::store::{Health, Reset, Writing};
-use edgesync_protocol::edge::Commit;
 use edgesync_store::StoreError;
 
 /// Time after the start at which memory is released, unless a burst of commits comes first.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
 
-pub(super) type Applied = Result<Commit, StoreError>;
+pub(super) type Applied = Result<Outcome, StoreError>;
 
 /// A commit in flight.
 struct InFlightCommit {
@@ -35,6 +36,10 @@ pub(super) struct Storing {
     pub(super) commits: Commits,
     /// The page that is read for the machine.
     pub(super) reading: Option<JoinHandle<Page>>,
+    /// The pieces of a message in parts that are being kept.
+    pub(super) keeps: Keeps,
+    /// The read of what is kept of such a message.
+    pub(super) reading_parts: Option<JoinHandle<PartsRead>>,
     /// When to release the memory of a burst: a quiet period after the last commit.
     release_at: Option<Instant>,
     writing: Writing,
@@ -66,6 +71,8 @@ impl Storing {
         Self {
             commits: Commits::default(),
             reading: None,
+            keeps: Keeps::default(),
+            reading_parts: None,
             // Covers the memory that the start allocated.
             release_at: Some(Instant::now() + SETTLE_TIME),
             writing: Writing::Works,

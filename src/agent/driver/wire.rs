@@ -18,7 +18,7 @@ use edgesync_kubeedge::Bridge;
 use edgesync_kubeedge::link::TEXT;
 use edgesync_object::time::rounded;
 use edgesync_protocol::change::Change;
-use edgesync_protocol::frame::{Objects, Up};
+use edgesync_protocol::frame::Up;
 use edgesync_transport::link::presence::Presence;
 use edgesync_transport::link::{Cause, LinkEvent, Publish, PublishError, Topics};
 
@@ -172,9 +172,9 @@ impl Driver {
         self.machine.wants_frame() && self.wire.cloud_core().is_none_or(|core| !core.bridge.has_frame())
     }
 
-    /// Records objects on their way to the machine: traffic, kinds, cleared rejections.
-    pub(super) fn record_objects(&mut self, objects: &Objects) {
-        for change in &objects.changes {
+    /// Records objects on their way to the store: traffic, kinds, cleared rejections.
+    pub(super) fn record_changes(&mut self, changes: &[Change]) {
+        for change in changes {
             if let Change::Put(put) = change {
                 let bytes = put.body.get().len();
                 self.reporting.traffic.meter.object(Direction::Down, &put.resource, bytes);

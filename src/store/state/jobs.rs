@@ -1,4 +1,4 @@
-//! The writer's jobs for local objects, outbox and metadata.
+//! The writer's jobs for local objects, outbox, metadata, and the message in parts.
 
 use rusqlite::Connection;
 
@@ -7,10 +7,39 @@ use crate::store::LocalKind;
 use crate::store::local::{self, LocalOutcome, LocalWrite};
 use crate::store::metadata::{MetadataWriter, Occasion};
 use crate::store::outbox::{self, EVENT_PREFIX, MonotonicTime, OutboxPut, OutboxWrite};
+use crate::store::parts::{self, AppliedMessage};
+use edgesync_protocol::frame::PartialMessage;
+use edgesync_protocol::parts::assemble;
 use edgesync_protocol::upload::Lane;
 use edgesync_store::StoreError;
 
 impl State {
+    /// Runs the job of [`crate::store::EdgeStore::apply_parts`].
+    pub(in crate::store) fn apply_parts(
+        &mut self,
+        conn: &Connection,
+        message: &PartialMessage,
+        rest: &str,
+        max_object: usize,
+    ) -> Result<Option<AppliedMessage>, StoreError> {
+        let text = parts::whole(conn, &self.seals, message, rest)?;
+        // The object takes their pages.
+        parts::clear(conn)?;
+        let epoch = self.stored.totals.epoch;
+        match text.and_then(|text| assemble(&text, message.digest, epoch, max_object)) {
+            None => Ok(None),
+            Some(Ok(change)) => {
+                let commit = self.apply(conn, std::slice::from_ref(&change))?;
+                Ok(Some(AppliedMessage { commit, change: Some(change) }))
+            }
+            Some(Err(rejected)) => {
+                let mut commit = self.apply(conn, &[])?;
+                commit.applied.rejected.push(rejected);
+                Ok(Some(AppliedMessage { commit, change: None }))
+            }
+        }
+    }
+
     /// Runs the job of [`crate::store::EdgeStore::write_local`].
     pub(in crate::store) fn write_local(
         &mut self,

@@ -7,6 +7,7 @@ use rusqlite::Connection;
 use super::{Stored, open_file, open_sound};
 use crate::store::journal::{self, Recent};
 use crate::store::new_file::renew;
+use crate::store::parts;
 use crate::store::seals::{self, Seals};
 use edgesync_protocol::upload::Lanes;
 use edgesync_store::StoreError;
@@ -60,6 +61,7 @@ fn settle(conn: &Connection, seals: &Seals, stored: &mut Stored) -> Result<Vec<i
     let Stored { resources, outbox, .. } = stored;
     let lost = seals::settle(conn, seals, resources)?;
     outbox.seal_all(conn, seals, resources)?;
+    parts::drop_unsealed(conn, seals)?;
     seals.end_rotation()?;
     Ok(lost)
 }

@@ -265,6 +265,12 @@ impl Bodies {
         true
     }
 
+    /// Returns whether a load of a large object waits for memory, after [`Bodies::step`] has
+    /// nothing left to do.
+    pub(super) fn is_short(&self) -> bool {
+        !self.queues[SizeClass::Large as usize].is_empty()
+    }
+
     /// Returns the next complete answer.
     pub(super) fn next_answer(&mut self) -> Option<Answer> {
         loop {

@@ -57,6 +57,10 @@ impl<S: Source> Fleet<S> {
                 .with_machine(node, |machine, desired| machine.loaded(now, token, bodies, desired));
         } else if self.bodies.step() {
             return true;
+        } else if let Some(id) = self.interrupted.next(self.reconciler.now(), self.bodies.is_short()) {
+            if let Some(node) = self.reconciler.nodes.get_mut(id).filter(|node| node.machine.has_begun()) {
+                node.machine.forget_begun();
+            }
         } else if let Some(uids) = self.bodies.next_read() {
             let left_out = self.reconciler.settings.left_out;
             self.requests.ask(|source| async move {

@@ -16,12 +16,15 @@ impl<S: Source> Fleet<S> {
         self.release();
     }
 
-    /// Releases nodes whose connection has ended: drops their loads of bodies, and announces that
-    /// this replica no longer serves them.
+    /// Releases nodes whose connection has ended: drops their loads of bodies, records interrupted
+    /// transfers, and announces that this replica no longer serves them.
     pub(super) fn release(&mut self) {
         for name in self.reconciler.take_left() {
             if let Some(id) = self.reconciler.nodes.id(&name) {
                 self.bodies.forget(id);
+                if self.reconciler.nodes.get(id).is_some_and(|node| node.machine.has_begun()) {
+                    self.interrupted.add(self.reconciler.now(), id);
+                }
             }
             if let Some(replication) = self.requests.replication() {
                 replication.set_served(&name, false);

@@ -40,12 +40,7 @@ pub(super) struct NodeService {
 
 impl NodeService {
     /// Creates the writers of a replica. Nothing is written before a node connects.
-    pub(super) fn new(
-        requests: &Requests,
-        members: MembershipStore,
-        config: &Config,
-        replica: &str,
-    ) -> Self {
+    pub(super) fn new(requests: &Requests, members: MembershipStore, config: &Config, replica: &str) -> Self {
         let options = &config.kubernetes;
         let object_syncs = options.objectsyncs;
         let leases = Leases::new(requests.clone(), replica);
@@ -60,8 +55,13 @@ impl NodeService {
         let syncs = Syncs::new(requests, records.clone(), &leases, MAX_SYNCS);
         let effect_records = EffectRecords { records, syncs: syncs.clone() };
         let effect_records = Some(effect_records).filter(|_| object_syncs == ObjectSyncs::All);
-        let uploads =
-            Uploads::new(requests.clone(), leases.clone(), nodes.clone(), effect_records, config.nodes.max_events);
+        let uploads = Uploads::new(
+            requests.clone(),
+            leases.clone(),
+            nodes.clone(),
+            effect_records,
+            config.nodes.max_events,
+        );
         let serving = Serving::new(leases.clone(), syncs.clone());
         Self { members, object_syncs, leases, nodes, uploads, syncs, serving }
     }

@@ -9,13 +9,16 @@ use crate::change::Uid;
 use crate::digest::BucketSet;
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
-use crate::frame::{Hello, Inventory, InventoryRequest, Item, MIN_MAX_FRAME, Report, Welcome};
+use crate::frame::{
+    Hello, Inventory, InventoryRequest, Item, MIN_MAX_FRAME, PartialMessage, Report, Welcome,
+};
 use crate::timing::Now;
 use edgesync_object::Budget;
 
 use super::desired::DesiredState;
 use super::ledger::Differences;
 use super::pacing::STALLED;
+use super::queue::Action;
 use super::quota::{self, Allowance};
 use super::{CloudEffect, CloudMachine, CloudNotice, CloudPhase, PeerLimits, Phase, Record};
 
@@ -160,6 +163,7 @@ impl CloudMachine {
     /// void.
     pub fn restart_after_rollback(&mut self) {
         self.end_with_reason("store restored from a copy");
+        self.forget_begun();
     }
 
     /// Ends the session, if there is one, and requests a Hello at once.
@@ -397,7 +401,7 @@ impl CloudMachine {
         let Phase::Connecting(connecting) = std::mem::replace(&mut self.phase, Phase::Offline) else {
             return;
         };
-        let hello = connecting.hello;
+        let mut hello = connecting.hello;
         self.phase = Phase::Live {
             session: hello.session.clone(),
             limits: PeerLimits {
@@ -414,6 +418,7 @@ impl CloudMachine {
             true => self.check_removals(hello.incarnation.as_deref(), desired),
             false => self.view.defer_removals(hello.incarnation.clone()),
         }
+        self.continue_partial(hello.partial.take(), desired);
         self.reconsider_all(self.last_received, desired);
         let may_learn = is_checked || hello.incarnation.is_none();
         let changed = may_learn && hello.incarnation.as_deref() != Some(&self.settings.incarnation);
@@ -428,6 +433,15 @@ impl CloudMachine {
         });
         self.output.notice(CloudNotice::Welcomed { pending, held });
         self.flush_records(desired);
+    }
+
+    /// Prepares to continue the message that the node holds a part of, if its object is to be sent.
+    fn continue_partial(&mut self, partial: Option<Box<PartialMessage>>, desired: &impl DesiredState) {
+        let partial = partial.filter(|partial| {
+            let is_lost = self.settings.issued.is_lost(&partial.resource_version);
+            !is_lost && self.needed(&partial.uid, desired) == Some(Action::Put)
+        });
+        self.sender.transfer.begin_session(partial, self.ledger.epoch());
     }
 }
 

@@ -74,6 +74,11 @@ impl Queue {
         self.order.of(lane).first().map(|(_, action, uid)| (uid.clone(), *action))
     }
 
+    /// Returns the action on a UID that waits in a lane.
+    pub(super) fn in_lane(&self, uid: &Uid, lane: Lane) -> Option<Action> {
+        self.by_uid.get(uid).filter(|(.., of)| *of == lane).map(|(_, action, _)| *action)
+    }
+
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

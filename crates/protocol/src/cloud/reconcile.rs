@@ -77,14 +77,18 @@ impl CloudMachine {
         if !self.is_live() || self.ledger.is_behind() || self.sender.is_busy_with(uid) {
             return;
         }
-        let Some(action) = self.needed(uid, desired) else {
+        let needed = self.needed(uid, desired);
+        if needed != Some(Action::Put) {
+            self.sender.transfer.forget_partial(uid);
+        }
+        let Some(action) = needed else {
             self.queue.remove(uid);
             return self.deliveries.forget(uid);
         };
         if self.deliveries.is_delayed(uid, now) {
             return self.queue.remove(uid);
         }
-        if !self.view.permits(uid, &self.ledger, desired) {
+        if !self.view.permits(uid, &self.ledger, desired) || self.is_behind_partial(uid, desired) {
             self.deliveries.suspend(uid);
             self.request_catch_up();
             return self.queue.remove(uid);
@@ -108,6 +112,15 @@ impl CloudMachine {
         if let Some(token) = self.view.request() {
             self.output.effect(CloudEffect::CatchUp { token });
         }
+    }
+
+    /// Returns whether another replica has begun to send a newer version than this one knows.
+    fn is_behind_partial(&self, uid: &Uid, desired: &impl DesiredState) -> bool {
+        let Some((_, version)) = self.sender.transfer.partial().filter(|(held, _)| *held == uid) else {
+            return false;
+        };
+        let is_older = |latest: Desired| latest.version.is_older_than(version);
+        !self.view.is_current() && desired.get(uid).is_some_and(is_older)
     }
 
     pub(super) fn object(&self, uid: &Uid, desired: &impl DesiredState) -> Option<Arc<ObjectRef>> {

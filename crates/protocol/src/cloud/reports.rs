@@ -61,7 +61,7 @@ impl CloudMachine {
             self.take_rejected(now, rejected, desired);
         }
         if let Some(uid) = &report.receiving {
-            self.receiving(now, uid, report.received, report.receipt);
+            self.receiving(now, uid, report.received, report.receipt, desired);
         }
         self.take_receipt(now, report.receipt, report.receiving.is_some(), newest, desired);
         self.flush_records(desired);
@@ -141,6 +141,11 @@ impl CloudMachine {
         if sent.as_ref().is_some_and(|(_, sent)| !version.as_str().is_empty() && *sent != version) {
             // The rejection concerns another version than the one in flight.
             return;
+        }
+        if sent.is_none() && self.sender.transfer.is_about(&uid, &version) {
+            // The node cannot keep it.
+            self.sender.transfer.abort(&uid);
+            self.sender.drop_prepared(&uid);
         }
         self.sender.done(&uid);
         let (action, version) = sent.unwrap_or((Action::Put, version));

@@ -12,8 +12,9 @@ use crate::timing::{Now, backoff};
 use edgesync_object::{Resource, ResourceVersion, Scope, pluralize, split_api_version};
 
 use super::desired::{Desired, DesiredState};
+use super::parts::{Progress, Unfinished};
 use super::queue::{Action, Lane};
-use super::sender::{FRAME_OVERHEAD, Ready};
+use super::sender::{Departed, FRAME_OVERHEAD};
 use super::{CloudEffect, CloudMachine, Loaded, PeerLimits, Phase, Record};
 
 impl CloudMachine {
@@ -30,7 +31,46 @@ impl CloudMachine {
     /// large ones singly.
     pub(super) fn next_load(&mut self, desired: &impl DesiredState) -> Option<CloudEffect> {
         let Phase::Live { limits, .. } = self.phase else { return None };
+        self.take_up_begun(desired);
         self.load(Lane::Small, limits.max_frame, desired).or_else(|| self.load(Lane::Large, 0, desired))
+    }
+
+    /// Takes up the message in parts that the last session has begun, if the node holds a part of
+    /// it and it is worth completing.
+    fn take_up_begun(&mut self, desired: &impl DesiredState) {
+        if self.sender.is_preparing(Lane::Large) {
+            return;
+        }
+        let Some(begun) = self.sender.transfer.begun() else { return };
+        if !self.queue.contains(&begun.uid) {
+            return;
+        }
+        let latest = desired.get(&begun.uid).filter(|_| !self.is_held(&begun, desired));
+        match latest.filter(|latest| begun.is_continued(Some(latest))) {
+            Some(latest) => {
+                self.queue.remove(&begun.uid);
+                self.sender.prepare(&begun.uid, latest.object);
+                self.sender.take_up_begun();
+            }
+            None => drop(self.sender.transfer.take_begun()),
+        }
+    }
+
+    /// Returns the next object of a lane. Of the large ones, first the one that the node holds a
+    /// part of: another one would replace that part. If this replica has to catch up before it may
+    /// send that object, the others wait.
+    fn next_queued(&self, lane: Lane) -> Option<(Uid, Action)> {
+        if lane == Lane::Large
+            && let Some((uid, _)) = self.sender.transfer.partial()
+        {
+            if let Some(action) = self.queue.in_lane(uid, lane) {
+                return Some((uid.clone(), action));
+            }
+            if self.view.is_awaited() {
+                return None;
+            }
+        }
+        self.queue.first(lane)
     }
 
     fn load(&mut self, lane: Lane, most: usize, desired: &impl DesiredState) -> Option<CloudEffect> {
@@ -43,7 +83,7 @@ impl CloudMachine {
         let is_idle = self.sender.window(lane) == 0;
         let (mut puts, mut taken, mut bytes) = (Vec::new(), Vec::new(), 0);
         while taken.len() < max_objects && self.sender.len() < max_window {
-            let Some((uid, action)) = self.queue.first(lane) else { break };
+            let Some((uid, action)) = self.next_queued(lane) else { break };
             let size = size(&uid, action, desired);
             // One object may be in flight alone, whatever its size.
             let is_first = taken.is_empty();
@@ -175,7 +215,7 @@ impl CloudMachine {
             }
             let Some(ready) = self.sender.take_ready() else { break };
             bytes = length;
-            self.mark_sent(&ready, Lane::Small, ready.text.len());
+            self.mark_sent(ready.departed(), Lane::Small, ready.text.len());
             messages.push(ready.text);
             if alone {
                 break;
@@ -203,14 +243,14 @@ impl CloudMachine {
     }
 
     /// Records a message as sent with the next frame.
-    fn mark_sent(&mut self, ready: &Ready, lane: Lane, bytes: usize) {
-        match ready.action() {
+    fn mark_sent(&mut self, sent: Departed, lane: Lane, bytes: usize) {
+        match sent.action {
             Action::Put => self.counters.sent += 1,
             Action::Delete => self.counters.removals_sent += 1,
         }
         let frame = self.pacer.next_frame();
-        let first = self.deliveries.first_frame(&ready.out.uid, &ready.out.version);
-        self.sender.mark_sent(ready, lane, bytes, frame, first.unwrap_or(frame));
+        let first = self.deliveries.first_frame(&sent.uid, &sent.version);
+        self.sender.mark_sent(sent, lane, bytes, frame, first.unwrap_or(frame));
     }
 
     fn next_part(
@@ -227,28 +267,55 @@ impl CloudMachine {
         // A node that names no frame answers only after the length of a whole frame.
         let min = if self.pacer.acks_frames() { 0 } else { 2 * limits.max_frame };
         let capacity = self.pacer.capacity(&self.settings.config, min)?;
+        self.drop_outrun(now, desired);
         if let Some(ready) = self.sender.take_large() {
             if self.is_obsolete(&ready.out, desired) {
                 self.drop_prepared(now, &ready.out.uid, desired);
                 return None;
             }
-            self.sender.begin_parts(ready);
+            self.sender.transfer.begin(ready, self.ledger.epoch());
         }
-        let (part, whole) = self.sender.cut_part(session, limits, self.pacer.next_frame(), capacity)?;
-        if let Some((ready, bytes)) = whole {
-            self.mark_sent(&ready, Lane::Large, bytes);
+        let (part, whole) = self.sender.transfer.cut(session, limits, self.pacer.next_frame(), capacity)?;
+        if let Some((sent, bytes)) = whole {
+            self.mark_sent(sent, Lane::Large, bytes);
         }
         self.pacer.on_sent(now, &self.settings.config, part.data.len());
         Some(Down::Part(part))
     }
 
+    /// Stops sending a message in parts that is not worth completing any more.
+    fn drop_outrun(&mut self, now: Now, desired: &impl DesiredState) {
+        let Some(sending) = self.sender.transfer.sending() else { return };
+        let latest = desired.get(&sending.uid).filter(|_| !self.is_held(&sending, desired));
+        if !sending.is_continued(latest.as_ref()) {
+            self.sender.transfer.abort(&sending.uid);
+            self.drop_prepared(now, &sending.uid, desired);
+        }
+    }
+
+    /// Returns whether the node holds what a message would bring: a report of it came late.
+    fn is_held(&self, message: &Unfinished, desired: &impl DesiredState) -> bool {
+        let record = self.ledger.get(&message.uid, desired);
+        record.is_some_and(|record| record.version == message.version)
+    }
+
     /// Handles the node's progress on a large object; `receipt` is the acknowledged frame, or zero.
-    pub(super) fn receiving(&mut self, now: Now, uid: &Uid, received: Option<u64>, receipt: u64) {
+    pub(super) fn receiving(
+        &mut self,
+        now: Now,
+        uid: &Uid,
+        received: Option<u64>,
+        receipt: u64,
+        desired: &impl DesiredState,
+    ) {
         let Phase::Live { limits, .. } = self.phase else { return };
         if receipt == 0 {
-            self.pacer.on_arrival(now, &self.settings.config, limits.max_frame);
-        } else if self.sender.part_received(uid, received, receipt) {
-            self.counters.resent += 1;
+            return self.pacer.on_arrival(now, &self.settings.config, limits.max_frame);
+        }
+        match self.sender.transfer.received(uid, received, receipt) {
+            Progress::Continues => {}
+            Progress::Resumed => self.counters.resent += 1,
+            Progress::Lost => self.send_again(now, vec![uid.clone()], desired),
         }
     }
 
@@ -279,10 +346,10 @@ impl CloudMachine {
         }
         let has_failed_twice = self.pacer.timeouts() > 1;
         let has_more = self.sender.has_ready();
-        if self.sender.has_parts() {
+        if self.sender.transfer.is_sending() {
             // Without an answer about the missing part, all unacknowledged parts are sent again.
             if has_failed_twice {
-                self.sender.restart_parts();
+                self.sender.transfer.restart();
                 self.counters.resent += 1;
                 if !self.pacer.acks_frames() {
                     // The node answers only after the length of a whole frame: the window must
@@ -316,6 +383,7 @@ impl CloudMachine {
     fn schedule_resend(&mut self, now: Now, at: Now, uid: &Uid, desired: &impl DesiredState) {
         self.counters.resent += 1;
         self.deliveries.lose(uid, self.sender.first_sent(uid), at);
+        self.sender.transfer.lose(uid);
         self.sender.done(uid);
         self.reconsider(now, uid, desired);
     }

@@ -7,20 +7,17 @@ use std::sync::Arc;
 use crate::change::{ObjectRef, Uid};
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
-use crate::frame::Part;
 use crate::message::{MessageText, Outgoing};
 use edgesync_object::{Relation, ResourceVersion};
 
-use super::PeerLimits;
 use super::desired::DesiredState;
 use super::ledger::Ledger;
+use super::parts::Transfer;
 use super::queue::{Action, Lane, Lanes};
 use super::types::Record;
 
 /// Frame bytes around the messages.
 pub(super) const FRAME_OVERHEAD: usize = 512;
-/// The smallest part of a large object, in bytes.
-const MIN_PART: usize = 4096;
 
 /// An object sent and not reported yet.
 #[derive(Debug)]
@@ -50,24 +47,25 @@ impl Ready {
     pub(super) fn action(&self) -> Action {
         if self.out.body.is_some() { Action::Put } else { Action::Delete }
     }
-}
 
-/// A message being sent in parts.
-#[derive(Debug)]
-struct Parts {
-    ready: Ready,
-    offset: usize,
-    /// The bytes that the node has acknowledged.
-    arrived: usize,
-    /// The unacknowledged frames with parts, each with the end of its part.
-    sent: VecDeque<(u64, usize)>,
-}
-
-impl Parts {
-    fn resume_at(&mut self, offset: usize) {
-        (self.offset, self.arrived) = (offset, offset);
-        self.sent.clear();
+    /// Returns the identity of the message, for the time after it has left.
+    pub(super) fn departed(&self) -> Departed {
+        Departed {
+            uid: self.out.uid.clone(),
+            version: self.out.version.clone(),
+            object: self.object.clone(),
+            action: self.action(),
+        }
     }
+}
+
+/// The identity of a message that has left.
+#[derive(Debug)]
+pub(super) struct Departed {
+    pub(super) uid: Uid,
+    pub(super) version: ResourceVersion,
+    object: Arc<ObjectRef>,
+    pub(super) action: Action,
 }
 
 /// Objects whose bodies are being loaded.
@@ -90,16 +88,18 @@ pub(super) struct Sender {
     next_load: u64,
     ready: VecDeque<Ready>,
     large: VecDeque<Ready>,
-    parts: Option<Box<Parts>>,
+    pub(super) transfer: Transfer,
     parts_next: bool,
-    /// The UIDs in `loading`, `ready`, `large` and `parts`.
+    /// The UIDs in `loading`, `ready` and `large`, and of the message being sent in parts.
     preparing: HashMap<Uid, Arc<ObjectRef>>,
 }
 
 impl Sender {
-    pub(super) fn clear(&mut self) {
-        let next_load = self.next_load;
-        *self = Self { next_load, ..Self::default() };
+    /// Ends the session. Only a message in parts is remembered.
+    pub(super) fn end_session(&mut self) {
+        self.transfer.end_session();
+        let (next_load, transfer) = (self.next_load, std::mem::take(&mut self.transfer));
+        *self = Self { next_load, transfer, ..Self::default() };
     }
 
     pub(super) fn is_busy_with(&self, uid: &Uid) -> bool {
@@ -115,7 +115,7 @@ impl Sender {
     pub(super) fn is_preparing(&self, lane: Lane) -> bool {
         let waits = match lane {
             Lane::Small => !self.ready.is_empty(),
-            Lane::Large => !self.large.is_empty() || self.parts.is_some(),
+            Lane::Large => !self.large.is_empty() || self.transfer.is_sending(),
         };
         waits || self.is_loading(lane)
     }
@@ -197,17 +197,13 @@ impl Sender {
 
     /// Returns the next large message, unless another one is being sent in parts.
     pub(super) fn take_large(&mut self) -> Option<Ready> {
-        self.large.pop_front_if(|_| self.parts.is_none())
+        self.large.pop_front_if(|_| !self.transfer.is_sending())
     }
 
-    /// Begins to send a message in parts.
-    pub(super) fn begin_parts(&mut self, ready: Ready) {
-        self.parts = Some(Box::new(Parts { ready, offset: 0, arrived: 0, sent: VecDeque::new() }));
-    }
-
-    /// Returns whether a message is being sent in parts.
-    pub(super) fn has_parts(&self) -> bool {
-        self.parts.is_some()
+    /// Takes up the message that the last session has begun, prepared by
+    /// [`prepare`](Self::prepare).
+    pub(super) fn take_up_begun(&mut self) {
+        self.large.extend(self.transfer.take_begun());
     }
 
     /// Returns whether it is the turn of a part: parts alternate with frames of objects.
@@ -215,84 +211,13 @@ impl Sender {
         std::mem::replace(&mut self.parts_next, is_next)
     }
 
-    /// Cuts the next part off the large message, for the frame of this number. The last part also
-    /// returns the message and its length.
-    pub(super) fn cut_part(
-        &mut self,
-        session: &str,
-        limits: PeerLimits,
-        receipt: u64,
-        capacity: usize,
-    ) -> Option<(Part, Option<(Ready, usize)>)> {
-        let Parts { ready, offset, arrived, mut sent } = *self.parts.take()?;
-        let announce_only =
-            ready.out.body.as_ref().is_some_and(|body| body.as_str().len() > limits.max_object);
-        // A piece of JSON text at most doubles in size as a JSON string.
-        let room = ((limits.max_frame - FRAME_OVERHEAD) / 2).min(capacity.max(MIN_PART));
-        let data = if announce_only { String::new() } else { ready.text.cut(offset, room) };
-        let (end, total) = (offset + data.len(), ready.text.len());
-        let part = Part {
-            session: session.to_owned(),
-            receipt,
-            uid: ready.out.uid.clone(),
-            resource_version: ready.out.version.clone(),
-            offset: offset as u64,
-            total: total as u64,
-            data,
-            object: announce_only.then(|| Box::new(ready.out.object_ref())),
-        };
-        if announce_only || end == total {
-            return Some((part, Some((ready, end))));
-        }
-        sent.push_back((receipt, end));
-        self.parts = Some(Box::new(Parts { ready, offset: end, arrived, sent }));
-        Some((part, None))
-    }
-
-    /// Handles the node's progress on the large message, its answer to a frame. Returns true if a
-    /// part is missing: sending resumes there.
-    pub(super) fn part_received(&mut self, uid: &Uid, received: Option<u64>, receipt: u64) -> bool {
-        let parts = self.parts.as_mut().filter(|parts| parts.ready.out.uid == *uid);
-        let (Some(parts), Some(received)) = (parts, received.and_then(|it| usize::try_from(it).ok())) else {
-            return false;
-        };
-        let Some(at) = parts.sent.iter().position(|(frame, _)| *frame == receipt) else { return false };
-        let Some((_, end)) = parts.sent.drain(..=at).next_back() else { return false };
-        if received >= end {
-            parts.arrived = end;
-            return false;
-        }
-        // The node dropped the parts after the missing one.
-        let is_cut = parts.ready.text.is_char_boundary(received);
-        if is_cut {
-            parts.resume_at(received);
-        }
-        is_cut
-    }
-
-    /// Resends all unacknowledged parts of the large message.
-    pub(super) fn restart_parts(&mut self) {
-        if let Some(parts) = &mut self.parts {
-            parts.resume_at(parts.arrived);
-        }
-    }
-
     /// Records a message as sent with a frame. `first` is the first frame that carried it.
-    pub(super) fn mark_sent(&mut self, ready: &Ready, lane: Lane, bytes: usize, frame: u64, first: u64) {
-        let Ready { out, object, .. } = ready;
+    pub(super) fn mark_sent(&mut self, sent: Departed, lane: Lane, bytes: usize, frame: u64, first: u64) {
+        let Departed { uid, version, object, action } = sent;
         *self.window.of_mut(lane) += bytes;
-        self.preparing.remove(&out.uid);
-        let sent = InFlight {
-            frame,
-            first,
-            version: out.version.clone(),
-            object: object.clone(),
-            action: ready.action(),
-            lane,
-            bytes,
-            answered: false,
-        };
-        self.in_flight.insert(out.uid.clone(), sent);
+        self.preparing.remove(&uid);
+        let sent = InFlight { frame, first, version, object, action, lane, bytes, answered: false };
+        self.in_flight.insert(uid, sent);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -301,6 +226,7 @@ impl Sender {
 
     /// Ends the flight of an object.
     pub(super) fn done(&mut self, uid: &Uid) {
+        self.transfer.end(uid);
         if let Some(sent) = self.in_flight.remove(uid) {
             *self.window.of_mut(sent.lane) -= sent.bytes;
         }

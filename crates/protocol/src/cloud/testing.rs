@@ -108,6 +108,7 @@ pub(super) fn hello_with(session: &str, max_frame: u32) -> Up {
         incarnation: None,
         max_frame,
         max_object: DEFAULT_MAX_OBJECT,
+        partial: None,
     })
 }
 

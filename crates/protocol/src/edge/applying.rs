@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 
 use crate::apply::Applied;
 use crate::change::{Change, RejectReason, Rejected, Uid};
-use crate::frame::{Objects, Part, Report};
-use crate::message::{Interner, Message};
-use crate::parts::Assembled;
+use crate::frame::{Objects, PartialMessage, Report};
 use crate::timing::Now;
 use edgesync_object::ResourceVersion;
 
@@ -22,6 +20,8 @@ struct Applying {
     versions: Vec<(Uid, ResourceVersion)>,
     rejected: Vec<Rejected>,
     receipt: u64,
+    /// Whether the store assembles the change from the bytes that it keeps.
+    is_assembled: bool,
 }
 
 /// The batches in commit, in the order of their start.
@@ -55,7 +55,18 @@ impl Commits {
             versions,
             rejected,
             receipt,
+            is_assembled: false,
         });
+        token
+    }
+
+    /// Begins a batch of one change, which is known once the store has assembled its message.
+    fn begin_parts(&mut self, session: &str, message: &PartialMessage, receipt: u64) -> u64 {
+        let token = self.begin(session, &[], Vec::new(), receipt);
+        if let Some(applying) = self.in_flight.back_mut() {
+            applying.versions.push((message.uid.clone(), message.resource_version.clone()));
+            applying.is_assembled = true;
+        }
         token
     }
 
@@ -72,43 +83,14 @@ impl EdgeMachine {
             return self.foreign(now);
         }
         self.extend_waits_for_objects(now);
+        if objects.changes.iter().any(|change| self.receiving.is_about(change.uid())) {
+            // The cloud has sent another version in one frame, or removes the object.
+            self.drop_parts();
+        }
         self.apply(objects.changes, objects.rejected, objects.receipt);
     }
 
-    pub(super) fn part(&mut self, now: Now, part: Part) {
-        if !self.is_live(&part.session) {
-            return self.foreign(now);
-        }
-        self.extend_waits_for_objects(now);
-        let (uid, receipt) = (part.uid.clone(), part.receipt);
-        match self.parts.take(part) {
-            Assembled::Waiting { received } => {
-                let (at, received) = (self.totals.revision, Some(received));
-                let receiving = Some(uid);
-                self.report(Report { from: at, to: at, receiving, received, receipt, ..Report::default() });
-            }
-            Assembled::Rejected(rejected) => self.apply(Vec::new(), vec![rejected], receipt),
-            Assembled::Message(text) => {
-                let change = serde_json::from_str::<Message<'_>>(&text)
-                    .map_err(|error| Rejected {
-                        uid: "".into(),
-                        resource_version: "".into(),
-                        reason: RejectReason::Invalid,
-                        message: format!("must be the JSON of a message: {error}"),
-                        object: None,
-                    })
-                    .and_then(|message| {
-                        message.to_change(&mut Interner::default(), self.config.max_object as usize)
-                    });
-                match change {
-                    Ok(change) => self.apply(vec![change], Vec::new(), receipt),
-                    Err(rejected) => self.apply(Vec::new(), vec![rejected], receipt),
-                }
-            }
-        }
-    }
-
-    fn apply(&mut self, changes: Vec<Change>, rejected: Vec<Rejected>, receipt: u64) {
+    pub(super) fn apply(&mut self, changes: Vec<Change>, rejected: Vec<Rejected>, receipt: u64) {
         let Phase::Live { session, .. } = &self.phase else { return };
         let token = self.commits.begin(session, &changes, rejected, receipt);
         #[cfg(any(test, feature = "simulation"))]
@@ -118,6 +100,27 @@ impl EdgeMachine {
         #[cfg(any(test, feature = "simulation"))]
         if let Some(applied) = early {
             self.report_applied(self.totals.revision, self.totals.revision, applied, receipt);
+        }
+    }
+
+    /// Completes a message whose first bytes the store keeps.
+    pub(super) fn apply_parts(&mut self, message: PartialMessage, rest: String, receipt: u64) {
+        let Phase::Live { session, .. } = &self.phase else { return };
+        let token = self.commits.begin_parts(session, &message, receipt);
+        let max_object = self.config.max_object as usize;
+        self.effects.push_back(EdgeEffect::ApplyParts { token, message, rest, max_object });
+    }
+
+    /// Handles the store's answer to [`EdgeEffect::ApplyParts`] that the kept bytes are damaged or
+    /// gone: nothing was applied, and the cloud sends the message from its start.
+    pub fn parts_lost(&mut self, now: Now, token: u64, random: u64) {
+        let Some(applying) = self.commits.end(token) else { return };
+        if self.is_live(&applying.session) {
+            let uid = applying.versions.into_iter().next().map(|(uid, _)| uid);
+            self.report_parts(uid, 0, applying.receipt);
+            self.arm_repeat(now);
+        } else if matches!(self.phase, Phase::Settling) {
+            self.settle(now, random, 0);
         }
     }
 
@@ -149,6 +152,10 @@ impl EdgeMachine {
                 }
             }
             Err((reason, message)) => {
+                if applying.is_assembled && !self.receiving.is_kept() {
+                    // The cloud sends it from its start, after a while.
+                    self.effects.push_back(EdgeEffect::DropParts);
+                }
                 let refuse = |(uid, resource_version)| Rejected {
                     uid,
                     resource_version,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::apply::{Applied, Totals};
 use crate::change::{Change, ObjectRef, Rejected, Uid};
 use crate::digest::BucketSet;
+use crate::frame::PartialMessage;
 use crate::upload::{Lane, Lanes, RefusedReason};
 use edgesync_object::ResourceVersion;
 
@@ -75,6 +76,34 @@ pub enum EdgeEffect {
         /// The changes, in order.
         changes: Vec<Change>,
     },
+    /// Keep the next bytes of a message that arrives in parts; answer with
+    /// [`EdgeMachine::part_kept`]. They may be lost at any time: the store keeps them to save a
+    /// transfer, not to be complete.
+    KeepPart {
+        /// The message, with the number of its bytes before these. Nothing else is kept: zero
+        /// replaces whatever is.
+        message: PartialMessage,
+        /// The bytes.
+        text: String,
+    },
+    /// Complete a message: append the rest to the kept bytes, check the whole with
+    /// [`crate::parts::assemble`], and apply its change, in order with [`EdgeEffect::Apply`].
+    /// Answer with [`EdgeMachine::applied`], or with [`EdgeMachine::parts_lost`] if the bytes are
+    /// damaged or gone. Unless the store fails, nothing is kept afterwards.
+    ApplyParts {
+        /// The token that the answer repeats.
+        token: u64,
+        /// The message, with the number of its kept bytes.
+        message: PartialMessage,
+        /// The bytes after them.
+        rest: String,
+        /// The largest object accepted, in bytes of JSON.
+        max_object: usize,
+    },
+    /// Drop what is kept of a message in parts.
+    DropParts,
+    /// Read what is kept of a message in parts; answer with [`EdgeMachine::parts_read`].
+    ReadParts,
     /// Read changes after a revision; answer with [`EdgeMachine::changes_read`], or with
     /// [`EdgeMachine::changes_compacted`] if the journal starts later.
     ReadChanges {

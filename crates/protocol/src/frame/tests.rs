@@ -19,6 +19,7 @@ fn hello() -> Hello {
         incarnation: Some("1b2c3d4e5f607182".into()),
         max_frame: DEFAULT_MAX_FRAME,
         max_object: DEFAULT_MAX_OBJECT,
+        partial: None,
     }
 }
 
@@ -167,7 +168,21 @@ fn words_that_no_object_can_have_are_refused() {
         format!(r#""rejected":[{{"uid":"u","resourceVersion":"{long}","reason":"Invalid","message":""}}]"#);
     assert_eq!(label(&report(rejected)), Err("invalid"));
     let Up::Hello(hello) = Up::Hello(hello()) else { unreachable!() };
+    let partial = |uid: &str, version: &str, received| {
+        let digest = MessageDigest(1);
+        let (uid, resource_version, total) = (uid.into(), version.into(), 9);
+        Some(Box::new(PartialMessage { uid, resource_version, total, digest, received }))
+    };
+    let partial_hello = Hello { partial: partial("u", "1", 9), ..hello.clone() };
+    let bytes = Up::Hello(partial_hello.clone()).encode(usize::MAX).unwrap();
+    let Ok(Up::Hello(back)) = Up::decode(&bytes, &mut Budget::of(LIMIT)) else { panic!("must be a Hello") };
+    assert_eq!(back, partial_hello);
     for hello in [
+        Hello { partial: partial(&long, "1", 9), ..hello.clone() },
+        Hello { partial: partial("a.b", "1", 9), ..hello.clone() },
+        Hello { partial: partial("u", &long, 9), ..hello.clone() },
+        Hello { partial: partial("u", "", 9), ..hello.clone() },
+        Hello { partial: partial("u", "1", 10), ..hello.clone() },
         Hello { session: long.clone(), ..hello.clone() },
         Hello { agent: long.clone(), ..hello.clone() },
         Hello { incarnation: Some(long.clone()), ..hello.clone() },

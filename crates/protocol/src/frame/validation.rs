@@ -5,7 +5,7 @@
 
 use edgesync_object::{Budget, name};
 
-use super::{FrameError, Item, Report, Up};
+use super::{FrameError, Item, PartialMessage, Report, Up};
 
 /// The longest id or program name in a frame, in bytes.
 pub const MAX_WORD: usize = 256;
@@ -16,7 +16,8 @@ impl Up {
         match self {
             Self::Hello(hello) => {
                 let words = [&hello.session, &hello.agent, &hello.node];
-                words.into_iter().chain(&hello.incarnation).try_for_each(|word| check_text(word))
+                words.into_iter().chain(&hello.incarnation).try_for_each(|word| check_text(word))?;
+                hello.partial.as_deref().map_or(Ok(()), check_partial)
             }
             Self::Report(report) => check_report(report, budget),
             Self::Inventory(inventory) => {
@@ -56,13 +57,25 @@ fn check_items(items: &[Item], budget: &mut Budget) -> Result<(), FrameError> {
     budget.take_items(items.len())?;
     for item in items {
         check_uid(&item.uid)?;
-        let version = item.resource_version.as_str();
-        name::check_version(version).map_err(|problem| invalid("resourceVersion", &problem))?;
+        check_version(item.resource_version.as_str())?;
         if let Some(object) = &item.object {
             object.check().map_err(FrameError::Invalid)?;
         }
     }
     Ok(())
+}
+
+fn check_partial(partial: &PartialMessage) -> Result<(), FrameError> {
+    check_uid(&partial.uid)?;
+    check_version(partial.resource_version.as_str())?;
+    if partial.received <= partial.total {
+        return Ok(());
+    }
+    Err(FrameError::Invalid("`partial.received` must be at most `partial.total`".into()))
+}
+
+fn check_version(version: &str) -> Result<(), FrameError> {
+    name::check_version(version).map_err(|problem| invalid("resourceVersion", &problem))
 }
 
 fn check_uid(uid: &str) -> Result<(), FrameError> {

@@ -12,10 +12,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::apply::{self, Applied, Held, Rows, Totals};
-use crate::change::{Change, ObjectRef, Put, Uid};
-use crate::digest::{BucketSet, Buckets, Digest, Epoch};
+use crate::change::{Change, ObjectRef, Put, Rejected, Uid};
+use crate::digest::{BucketSet, Buckets, Digest, Epoch, MessageDigest};
 use crate::edge::{ChangesPage, Commit, Entry, InventoryPage};
 use crate::fault::{Fault, planted};
+use crate::frame::PartialMessage;
+use crate::parts;
 use edgesync_object::{ObjectKey, Resource, ResourceVersion, Scope};
 
 #[cfg(test)]
@@ -50,6 +52,12 @@ struct Row {
     revision: u64,
     /// The write number in the body.
     content: Option<u64>,
+    body: MessageDigest,
+}
+
+/// Returns the digest of a body, by which a damaged one is recognized.
+pub fn body_digest(body: &str) -> MessageDigest {
+    Epoch::default().message_digest([body])
 }
 
 /// The committed state of the edge's database.
@@ -65,6 +73,8 @@ pub struct EdgeDb {
     journal_start: u64,
     pub incarnation: Option<String>,
     pub outbox: Outbox,
+    /// The message in parts, and its bytes kept so far.
+    parts: Option<(PartialMessage, String)>,
     /// Everything ever committed in this file: the versions that may be reported.
     ever: HashSet<(Uid, ResourceVersion)>,
     /// Totals not saved yet, if the injected bug saves them apart from the rows.
@@ -118,7 +128,8 @@ impl Rows for Transaction<'_> {
             return Err(format!("G2: {} came back as it was at {}", put.uid, put.version));
         }
         let content = written(put.body.get());
-        let row = Row { version: put.version.clone(), key: put.key(), revision, content };
+        let body = body_digest(put.body.get());
+        let row = Row { version: put.version.clone(), key: put.key(), revision, content, body };
         self.db.names.insert(row.key.clone(), put.uid.clone());
         if let Some(old) = self.db.rows.insert(put.uid.clone(), row).filter(|old| old.key != put.key()) {
             self.db.names.remove(&old.key);
@@ -152,6 +163,7 @@ impl EdgeDb {
             journal_start: 0,
             incarnation: None,
             outbox: Outbox::new(epoch),
+            parts: None,
             ever: HashSet::new(),
             unsaved: None,
             gone: Vec::new(),
@@ -184,6 +196,63 @@ impl EdgeDb {
             self.totals = totals;
         }
         Ok(Commit { before, totals, applied })
+    }
+
+    /// Keeps the next bytes of a message in parts. Returns false if those before them are gone.
+    pub fn keep_part(&mut self, message: PartialMessage, text: &str) -> bool {
+        if message.received == 0 {
+            self.parts = Some((message, text.to_owned()));
+            return true;
+        }
+        match &mut self.parts {
+            Some((kept, before))
+                if kept.is_same_message(&message) && before.len() as u64 == message.received =>
+            {
+                before.push_str(text);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns what is kept of a message in parts.
+    pub fn parts(&self) -> Option<PartialMessage> {
+        let (message, text) = self.parts.as_ref()?;
+        Some(PartialMessage { received: text.len() as u64, ..message.clone() })
+    }
+
+    /// Drops what is kept of a message in parts.
+    pub fn drop_parts(&mut self) {
+        self.parts = None;
+    }
+
+    /// Completes a message in parts. Returns `None` if its bytes are damaged or gone.
+    pub fn assemble(
+        &mut self,
+        message: &PartialMessage,
+        rest: &str,
+        max_object: usize,
+    ) -> Option<Result<Change, Rejected>> {
+        let (kept, mut text) = self.parts.take()?;
+        if !kept.is_same_message(message) && !planted(Fault::PartsOfAnyVersion) {
+            return None;
+        }
+        text.push_str(rest);
+        parts::assemble(&text, message.digest, self.totals.epoch, max_object)
+    }
+
+    /// Damages one of the kept bytes of a message in parts. Returns whether there are any.
+    pub fn damage_parts(&mut self) -> bool {
+        let Some((_, text)) = &mut self.parts else { return false };
+        let at = text.len() / 2;
+        let other = if text.as_bytes()[at] == b'a' { "b" } else { "a" };
+        text.replace_range(at..=at, other);
+        true
+    }
+
+    /// Returns the digest of the body of a held object.
+    pub fn body(&self, uid: &str) -> Option<MessageDigest> {
+        self.rows.get(uid).map(|row| row.body)
     }
 
     /// Returns the objects removed since the last call.

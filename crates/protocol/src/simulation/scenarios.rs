@@ -9,6 +9,7 @@ use super::world::{Line, Setting, Sizes, World};
 use crate::simulation::timeline::Simulated;
 
 mod copies;
+mod drops;
 mod line;
 mod memory;
 mod refusal;

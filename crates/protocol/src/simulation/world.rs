@@ -149,6 +149,8 @@ pub(super) struct Setting {
     pub(super) is_old: bool,
     /// Whether the other nodes agree with this one's claim of a rollback of the cloud's store.
     pub(super) agrees: bool,
+    /// Whether the cloud is of a version that continues no message in parts.
+    pub(super) is_cloud_old: bool,
 }
 
 impl Setting {
@@ -160,6 +162,7 @@ impl Setting {
         load_ms: 5,
         is_old: false,
         agrees: true,
+        is_cloud_old: false,
     };
 
     pub(super) fn for_seed(seed: u64) -> Self {
@@ -178,7 +181,8 @@ impl Setting {
         let line = Line { rate, latency, socket, is_external: random.percent(50) };
         let sizes = if random.percent(50) { Sizes::Default } else { Sizes::Small };
         let load_ms = if random.percent(70) { 5 } else { 1000 };
-        Self { chaos, line, sizes, load_ms, is_old: random.percent(10), agrees: random.percent(50) }
+        let (is_old, agrees, is_cloud_old) = (random.percent(10), random.percent(50), random.percent(10));
+        Self { chaos, line, sizes, load_ms, is_old, agrees, is_cloud_old }
     }
 }
 
@@ -202,6 +206,7 @@ pub(super) struct World {
     read_ms: u64,
     is_old: bool,
     agrees: bool,
+    is_cloud_old: bool,
     /// The progress that a node of an older version has reported on its incoming object.
     received: u64,
     /// The number of requested bodies.
@@ -242,6 +247,9 @@ pub(super) struct World {
     vanished: Vec<(usize, usize)>,
     /// Frames upward and downward.
     sent: [Sent; 2],
+    /// The bytes that the line has carried in each direction: not those that waited for it when it
+    /// was cut.
+    carried: [u64; 2],
     /// The number of reads of the node's records by the cloud.
     reads: usize,
     /// The inputs of the cloud's machine, without timer ticks.
@@ -270,7 +278,7 @@ impl World {
 
     /// Creates a world whose cloud has this database, or its own.
     pub(super) fn over(shared: Option<Shared>, seed: u64, setting: Setting, trace: bool) -> Self {
-        let Setting { chaos, line, sizes, load_ms, is_old, agrees } = setting;
+        let Setting { chaos, line, sizes, load_ms, is_old, agrees, is_cloud_old } = setting;
         let mut random = Random(seed);
         let own = CloudDb::new(&mut random);
         let (cloud_db, busy) = shared.map_or((own, None), |shared| (shared.db, Some(shared.busy)));
@@ -294,6 +302,7 @@ impl World {
             read_ms: 5,
             is_old,
             agrees,
+            is_cloud_old,
             received: 0,
             loads: 0,
             history: History::default(),
@@ -318,6 +327,7 @@ impl World {
             wakes: [0; 2],
             vanished: vec![(0, usize::MAX)],
             sent: [Sent::default(); 2],
+            carried: [0; 2],
             reads: 0,
             inputs: 0,
             busy,
@@ -383,6 +393,7 @@ impl World {
         let (totals, confirmed) = (it.db.totals(), it.db.confirmed);
         let mut machine = EdgeMachine::new(self.sizes.edge(), totals, confirmed, it.db.incarnation.clone());
         machine.outbox_changed(self.time.now, &it.db.outbox.items.marks());
+        machine.restore_parts();
         it.machine = Some(machine);
         self.time.say(|| format!("agent {agent} starts with {totals:?}"));
     }
@@ -399,6 +410,7 @@ impl World {
     pub(super) fn cut(&mut self) {
         let Some(agent) = self.link.take() else { return };
         self.time.say(|| "link cut".into());
+        self.end_ways();
         if let Some(machine) = &mut self.agents[agent].machine {
             machine.disconnected();
         }
@@ -493,6 +505,9 @@ impl World {
 
     /// Rewrites a frame into the form of an older version; returns whether it is sent at all.
     fn make_old(&mut self, frame: &mut Up) -> bool {
+        if let Up::Hello(hello) = frame {
+            hello.partial = None;
+        }
         let Up::Report(report) = frame else { return true };
         report.receipt = 0;
         let Some(received) = report.received.take() else { return true };
@@ -512,6 +527,19 @@ impl World {
             EdgeEffect::Apply { token, changes } => {
                 let at = self.time.in_order(&mut self.agents[agent].last_commit, 15);
                 self.time.at(at, Event::Commit { agent, life, connection: self.connection, token, changes });
+            }
+            EdgeEffect::KeepPart { message, text } => {
+                let at = self.time.in_order(&mut self.agents[agent].last_commit, 15);
+                self.time.at(at, Event::Keep { agent, life, message, text });
+            }
+            EdgeEffect::ApplyParts { token, message, rest, .. } => {
+                let at = self.time.in_order(&mut self.agents[agent].last_commit, 15);
+                let connection = self.connection;
+                self.time.at(at, Event::CommitParts { agent, life, connection, token, message, rest });
+            }
+            EdgeEffect::DropParts => {
+                let at = self.time.in_order(&mut self.agents[agent].last_commit, 15);
+                self.time.at(at, Event::DropParts { agent, life });
             }
             EdgeEffect::Confirm(revision) => self.agents[agent].db.confirm(revision),
             EdgeEffect::SetIncarnation(incarnation) => {
@@ -563,7 +591,12 @@ impl World {
                 None if !has_room => return,
                 None => {
                     let now = self.time.now;
-                    let Some(frame) = cloud.poll_frame(now, &self.wishes) else { return };
+                    let Some(mut frame) = cloud.poll_frame(now, &self.wishes) else { return };
+                    if self.is_cloud_old
+                        && let Down::Part(part) = &mut frame
+                    {
+                        part.digest = None;
+                    }
                     self.time.say(|| format!("cloud → {frame:?}").chars().take(300).collect());
                     let bytes = frame.encode(COMPRESS_ABOVE).unwrap();
                     self.check_told(&frame);

@@ -21,6 +21,8 @@ const PREFIX: &str = "sealed:1:";
 /// The encoding of a packed body.
 const AS_IT_IS: u8 = 0;
 const COMPRESSED: u8 = 1;
+/// Precedes sealed bytes; none of the encodings above.
+const SEALED: u8 = 2;
 /// The largest body in bytes, as `sync.max_object` allows it.
 const MAX_BODY: usize = 64 << 20;
 const KEY_BYTES: usize = 32;
@@ -200,6 +202,32 @@ impl Keyring {
         unpack(&packed).ok_or(UnsealError::Damaged)
     }
 
+    /// Seals a text with the newest key, as bytes: text would take a third more.
+    ///
+    /// # Errors
+    /// [`SealError::NoRandomness`].
+    pub fn seal_bytes(&self, binding: Binding<'_>, text: &str) -> Result<Vec<u8>, SealError> {
+        let keys = self.keys();
+        let key = &keys.newest;
+        let sealed = encrypt(&key.cipher, &associated(key.number, binding), &pack(text))?;
+        self.inner.sealed.fetch_add(1, Ordering::Relaxed);
+        Ok([&[SEALED], key.number.to_le_bytes().as_slice(), sealed.as_slice()].concat())
+    }
+
+    /// Opens sealed bytes.
+    ///
+    /// # Errors
+    /// See [`UnsealError`].
+    pub fn open_bytes(&self, binding: Binding<'_>, sealed: &[u8]) -> Result<String, UnsealError> {
+        let rest = sealed.strip_prefix(&[SEALED]).ok_or(UnsealError::Damaged)?;
+        let (number, sealed) = rest.split_first_chunk::<4>().ok_or(UnsealError::Damaged)?;
+        let number = u32::from_le_bytes(*number);
+        let keys = self.keys();
+        let key = keys.find(number).ok_or(UnsealError::KeyLost)?;
+        let packed = decrypt(&key.cipher, &associated(number, binding), sealed.to_vec());
+        unpack(&packed.ok_or(UnsealError::Damaged)?).ok_or(UnsealError::Damaged)
+    }
+
     /// Returns whether a body was sealed with the newest key.
     #[must_use]
     pub fn is_current(&self, sealed: &str) -> bool {
@@ -294,9 +322,10 @@ fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Packs a body: an encoding byte, and the body, compressed if that is shorter. Sealed text grows
+/// Packs a text: an encoding byte, and the text, compressed if that is shorter. Sealed text grows
 /// by a third in base64, and no file system can compress it.
-fn pack(body: &str) -> Vec<u8> {
+#[must_use]
+pub fn pack(body: &str) -> Vec<u8> {
     let compressed = compression::compress(body.as_bytes()).ok();
     match compressed.filter(|compressed| compressed.len() < body.len()) {
         Some(compressed) => [&[COMPRESSED], compressed.as_slice()].concat(),
@@ -304,7 +333,9 @@ fn pack(body: &str) -> Vec<u8> {
     }
 }
 
-fn unpack(packed: &[u8]) -> Option<String> {
+/// Unpacks a text; `None` if it is damaged or longer than any body.
+#[must_use]
+pub fn unpack(packed: &[u8]) -> Option<String> {
     let (how, bytes) = packed.split_first()?;
     let body = match *how {
         AS_IT_IS => bytes.to_vec(),

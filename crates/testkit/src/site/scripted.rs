@@ -58,6 +58,7 @@ impl Scripted {
             incarnation: None,
             max_frame: u32::try_from(MAX_FRAME).unwrap(),
             max_object: 1 << 20,
+            partial: None,
         }))
         .await;
     }

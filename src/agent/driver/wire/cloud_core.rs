@@ -23,7 +23,6 @@ use edgesync_object::Resource;
 use edgesync_object::kinds::guess;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::BucketSet;
-use edgesync_protocol::frame::Received;
 use edgesync_runtime::random;
 use edgesync_store::StoreError;
 
@@ -198,9 +197,6 @@ impl Driver {
         while self.machine.wants_frame() {
             let Wire::KubeEdge(cloud_core) = &mut self.wire else { break };
             let Some(frame) = cloud_core.bridge.poll_frame() else { break };
-            if let Received::Objects(objects) = &frame {
-                self.record_objects(objects);
-            }
             self.machine.received(self.now(), frame, random());
             moved = true;
         }

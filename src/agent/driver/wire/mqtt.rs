@@ -53,9 +53,6 @@ impl Driver {
         match Received::decode(payload, &mut Budget::of(self.settings.max_frame), self.settings.max_object) {
             Ok(frame) => {
                 self.reporting.traffic.meter.frame(Direction::Down, frame.name(), payload.len());
-                if let Received::Objects(objects) = &frame {
-                    self.record_objects(objects);
-                }
                 self.machine.received(self.now(), frame, random());
             }
             Err(error) => self.unreadable(payload.len(), &error),

@@ -45,6 +45,7 @@ impl<const SHARED: bool> Played<SHARED> {
             incarnation: None,
             max_frame: DEFAULT_MAX_FRAME,
             max_object: DEFAULT_MAX_OBJECT,
+            partial: None,
         }));
         let frames = played.run().await;
         assert!(frames.iter().any(|frame| matches!(frame, Received::Welcome(_))), "{frames:?}");

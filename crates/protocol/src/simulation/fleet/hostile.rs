@@ -3,8 +3,10 @@
 use serde_json::value::to_raw_value;
 
 use crate::change::{RejectReason, Rejected, Uid};
-use crate::digest::{BucketSet, Digest, Epoch};
-use crate::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Inventory, Item, Report, Up};
+use crate::digest::{BucketSet, Digest, Epoch, MessageDigest};
+use crate::frame::{
+    DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Inventory, Item, PartialMessage, Report, Up,
+};
 use crate::simulation::model::{Thing, object_ref};
 use crate::simulation::timeline::Random;
 use crate::simulation::world::World;
@@ -32,8 +34,8 @@ impl Hostile {
 
     fn frame(&mut self, objects: &[Uid]) -> Up {
         match self.random.below(9) {
-            0 => self.hello(true),
-            1 => self.hello(false),
+            0 => self.hello(true, objects),
+            1 => self.hello(false, objects),
             2 => self.inventory(objects),
             3 => self.upload(),
             4 => Up::Lease(Lease {
@@ -60,7 +62,7 @@ impl Hostile {
     }
 
     /// Returns a Hello of a new node, or one with claims.
-    fn hello(&mut self, is_new: bool) -> Up {
+    fn hello(&mut self, is_new: bool, objects: &[Uid]) -> Up {
         self.session = format!("{:08x}", self.random.below(1 << 32));
         let mut claim = || if is_new { 0 } else { self.number() };
         let (revision, confirmed, count, digest, epoch) = (claim(), claim(), claim(), claim(), claim());
@@ -76,7 +78,18 @@ impl Hostile {
             incarnation: (!is_new).then(|| "of another cloud".into()),
             max_frame: if is_new { DEFAULT_MAX_FRAME } else { u32::MAX },
             max_object: DEFAULT_MAX_OBJECT,
+            partial: self.partial(objects),
         })
+    }
+
+    /// Claims to hold a part of a message.
+    fn partial(&mut self, objects: &[Uid]) -> Option<Box<PartialMessage>> {
+        let Item { uid, resource_version, .. } = self.items(objects).swap_remove(0);
+        let total = self.number();
+        let digest = MessageDigest(u128::from(self.number()));
+        let received = total / (1 + self.random.below(4));
+        let partial = PartialMessage { uid, resource_version, total, digest, received };
+        self.random.percent(50).then(|| Box::new(partial))
     }
 
     fn version(&mut self) -> ResourceVersion {

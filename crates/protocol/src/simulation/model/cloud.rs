@@ -25,6 +25,19 @@ pub struct CloudObject {
     pub size: usize,
 }
 
+impl CloudObject {
+    /// Returns the object as JSON text.
+    pub fn body(&self, uid: &str) -> String {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{}","namespace":"default","uid":"{uid}","resourceVersion":"{}"}},"data":{{"written":"{}","x":"{}"}}}}"#,
+            self.name,
+            self.version,
+            self.content,
+            noise(self.content, self.size)
+        )
+    }
+}
+
 /// The committed state of the cloud's database.
 #[derive(Clone)]
 pub struct CloudDb {
@@ -131,13 +144,7 @@ impl CloudDb {
     pub fn load(&self, objects: &[(Uid, ResourceVersion)]) -> Vec<Loaded> {
         let load = |(uid, _): &(Uid, ResourceVersion)| {
             let object = self.objects.get(uid)?;
-            let body = format!(
-                r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{}","namespace":"default","uid":"{uid}","resourceVersion":"{}"}},"data":{{"written":"{}","x":"{}"}}}}"#,
-                object.name,
-                object.version,
-                object.content,
-                noise(object.content, object.size)
-            );
+            let body = object.body(uid);
             Some(Loaded { uid: uid.clone(), version: object.version.into(), body: Body::new(body).unwrap() })
         };
         objects.iter().filter_map(load).collect()

@@ -242,7 +242,9 @@ impl World {
         self.db.crash();
         let totals = self.db.totals();
         let incarnation = self.db.incarnation.clone();
-        self.edge = Some(EdgeMachine::new(self.sizes.edge(), totals, self.db.confirmed, incarnation));
+        let mut edge = EdgeMachine::new(self.sizes.edge(), totals, self.db.confirmed, incarnation);
+        edge.restore_parts();
+        self.edge = Some(edge);
         self.time.say(|| format!("the node starts with {totals:?}"));
     }
 

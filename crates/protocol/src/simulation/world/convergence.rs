@@ -10,6 +10,7 @@ use crate::frame::{Down, Up};
 use edgesync_object::ResourceVersion;
 
 use super::{Chaos, DOWN, Event, UP, World};
+use crate::simulation::model::body_digest;
 use crate::simulation::timeline::Simulated;
 
 impl World {
@@ -156,6 +157,13 @@ impl World {
         let Some(edge) = &self.agents[0].machine else { return Err("no agent".into()) };
         if cloud.phase() != CloudPhase::Live || cloud.pending() != 0 || !edge.in_sync() {
             return Err(format!("G6: {:?}, {} pending, edge {edge:?}", cloud.phase(), cloud.pending()));
+        }
+        let is_damaged = |uid: &&Uid| {
+            let body = self.cloud_db.objects[*uid].body(uid);
+            self.agents[0].db.body(uid) != Some(body_digest(&body))
+        };
+        if let Some(uid) = wanted.keys().find(is_damaged) {
+            return Err(format!("G6: {uid} is held in its version, with a damaged body"));
         }
         let stored = self.recorded();
         if stored != self.agents[0].db.held() {

@@ -1,9 +1,10 @@
 //! The scheduled events and their handling.
 
+use crate::apply::Applied;
 use crate::change::{Change, RejectReason, Uid};
 use crate::cloud::{CloudMachine, RecordBatch};
 use crate::edge::{Commit, EdgeEffect};
-use crate::frame::{Received, Up};
+use crate::frame::{PartialMessage, Received, Up};
 use crate::simulation::timeline::{Simulated, Timeline};
 use crate::timing::Now;
 use crate::upload::{IngestCursor, Lane, Refused, Upload};
@@ -45,6 +46,31 @@ pub(in crate::simulation) enum Event {
         connection: usize,
         token: u64,
         changes: Vec<Change>,
+    },
+    /// Completes a message in parts from the bytes that are kept of it.
+    CommitParts {
+        agent: usize,
+        life: u64,
+        connection: usize,
+        token: u64,
+        message: PartialMessage,
+        rest: String,
+    },
+    /// Keeps the next bytes of a message in parts.
+    Keep {
+        agent: usize,
+        life: u64,
+        message: PartialMessage,
+        text: String,
+    },
+    DropParts {
+        agent: usize,
+        life: u64,
+    },
+    PartsLost {
+        agent: usize,
+        life: u64,
+        token: u64,
     },
     Applied {
         agent: usize,
@@ -157,7 +183,13 @@ impl Simulated for World {
             Event::ToCloud { bytes } => {
                 // A broker delivers old messages even after their connection has ended.
                 if let Some(cloud) = &mut self.cloud {
-                    let frame = Up::decode(&bytes, &mut Budget::of(max_frame)).map_err(|e| e.to_string())?;
+                    let mut frame =
+                        Up::decode(&bytes, &mut Budget::of(max_frame)).map_err(|e| e.to_string())?;
+                    if self.is_cloud_old
+                        && let Up::Hello(hello) = &mut frame
+                    {
+                        hello.partial = None;
+                    }
                     cloud.received(now, frame, &self.wishes);
                 }
             }
@@ -178,18 +210,49 @@ impl Simulated for World {
             Event::Silent { connection } if self.connection == connection => self.silent(),
             Event::Gone { connection } if self.connection == connection => self.gone(),
             Event::Commit { agent, life, connection, token, changes } if self.agents[agent].life == life => {
-                // Occasionally the store is full: nothing is committed then.
-                let is_full = self.time.random.percent(self.chaos.crash / 2);
-                let result = if is_full || changes.iter().any(self.unstorable) {
-                    Err((RejectReason::StoreFull, "no room".to_owned()))
-                } else {
-                    let commit = self.agents[agent].db.apply(&changes, &self.history)?;
-                    self.check_gone(agent, connection)?;
-                    Ok(commit)
-                };
+                let result = self.commit(agent, connection, &changes)?;
                 let at = self.time.in_order(&mut self.agents[agent].last_answer, 5);
                 self.time.at(at, Event::Applied { agent, life, token, result });
                 self.time.after(40, Event::SaveTotals { agent, life });
+            }
+            Event::CommitParts { agent, life, connection, token, message, rest }
+                if self.agents[agent].life == life =>
+            {
+                let change = self.agents[agent].db.assemble(&message, &rest, max_object);
+                let at = self.time.in_order(&mut self.agents[agent].last_answer, 5);
+                let Some(change) = change else {
+                    self.time.at(at, Event::PartsLost { agent, life, token });
+                    return Ok(());
+                };
+                let (changes, rejected) = match change {
+                    Ok(change) => (vec![change], Vec::new()),
+                    Err(rejected) => (Vec::new(), vec![rejected]),
+                };
+                let mut result = self.commit(agent, connection, &changes)?;
+                if let Ok(Commit { applied: Applied { rejected: all, .. }, .. }) = &mut result {
+                    all.extend(rejected);
+                }
+                self.time.at(at, Event::Applied { agent, life, token, result });
+                self.time.after(40, Event::SaveTotals { agent, life });
+            }
+            Event::Keep { agent, life, message, text } if self.agents[agent].life == life => {
+                let is_full = self.time.random.percent(self.chaos.crash / 2);
+                let Agent { db, machine: Some(machine), .. } = &mut self.agents[agent] else {
+                    return Ok(());
+                };
+                let kept = match is_full {
+                    true => Err((RejectReason::StoreFull, "no room".to_owned())),
+                    false => Ok(db.keep_part(message.clone(), &text)),
+                };
+                machine.part_kept(&message, kept);
+            }
+            Event::DropParts { agent, life } if self.agents[agent].life == life => {
+                self.agents[agent].db.drop_parts();
+            }
+            Event::PartsLost { agent, life, token } if self.agents[agent].life == life => {
+                if let Some(machine) = &mut self.agents[agent].machine {
+                    machine.parts_lost(now, token, random);
+                }
             }
             Event::SaveTotals { agent, life } if self.agents[agent].life == life => {
                 self.agents[agent].db.save_totals();
@@ -208,6 +271,7 @@ impl Simulated for World {
                         Some(page) => machine.changes_read(now, page),
                         None => machine.changes_compacted(now, after),
                     },
+                    EdgeEffect::ReadParts => machine.parts_read(now, db.parts(), random),
                     EdgeEffect::ReadBuckets => machine.buckets_read(&db.buckets()),
                     EdgeEffect::ReadInventory { buckets, cursor, limit } => {
                         machine.inventory_read(now, db.inventory(buckets, cursor, limit));
@@ -272,5 +336,24 @@ impl Simulated for World {
             other => self.handle_upstream(other)?,
         }
         Ok(())
+    }
+}
+
+impl World {
+    /// Commits changes in the store of an agent.
+    fn commit(
+        &mut self,
+        agent: usize,
+        connection: usize,
+        changes: &[Change],
+    ) -> Result<Result<Commit, (RejectReason, String)>, String> {
+        // Occasionally the store is full: nothing is committed then.
+        let is_full = self.time.random.percent(self.chaos.crash / 2);
+        if is_full || changes.iter().any(self.unstorable) {
+            return Ok(Err((RejectReason::StoreFull, "no room".to_owned())));
+        }
+        let commit = self.agents[agent].db.apply(changes, &self.history)?;
+        self.check_gone(agent, connection)?;
+        Ok(Ok(commit))
     }
 }

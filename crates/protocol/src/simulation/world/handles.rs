@@ -6,10 +6,11 @@ use crate::change::{Change, Uid};
 use crate::cloud::{CloudCounters, CloudMachine};
 use crate::frame::{Down, Up};
 
-use super::super::model::{CloudDb, EdgeDb};
+use super::super::model::{CloudDb, EdgeDb, config_map};
 use super::{Event, Sent, World};
 use crate::simulation::timeline::Simulated;
 use crate::timing::Now;
+use edgesync_object::ResourceVersion;
 
 impl World {
     pub(in crate::simulation) fn write(&mut self, name: &str, size: usize) {
@@ -113,6 +114,45 @@ impl World {
         }
         self.converged().unwrap();
         self.time.now - start
+    }
+
+    /// Advances time until both sides are equal and idle, at most by `most`. Returns whether they
+    /// are.
+    pub(in crate::simulation) fn converges_within(&mut self, most: Duration) -> Result<bool, String> {
+        let end = self.time.now + most;
+        while self.converged().is_err() {
+            if self.time.now >= end {
+                return Ok(false);
+            }
+            self.pass(Duration::from_millis(500).min(end - self.time.now))?;
+        }
+        Ok(true)
+    }
+
+    /// Returns the bytes that the line has carried, in both directions.
+    pub(in crate::simulation) fn carried(&self) -> u64 {
+        self.carried.iter().sum()
+    }
+
+    /// Returns the version of an object that the agent holds.
+    pub(in crate::simulation) fn held_version(&self, name: &str) -> Option<ResourceVersion> {
+        let db = &self.agents[0].db;
+        let uid = db.named(&config_map().key("default", name))?;
+        db.version(uid).cloned()
+    }
+
+    /// Damages what the agent keeps of a message in parts.
+    pub(in crate::simulation) fn damage_parts(&mut self) {
+        assert!(self.agents[0].db.damage_parts(), "nothing is kept");
+    }
+
+    /// Makes the cloud free the text of a message in parts of the last session. Returns whether
+    /// there was one.
+    pub(in crate::simulation) fn forget_begun(&mut self) -> bool {
+        let Some(cloud) = &mut self.cloud else { return false };
+        let has_begun = cloud.has_begun();
+        cloud.forget_begun();
+        has_begun
     }
 
     /// Steps until the condition holds, and returns the time it took.

@@ -68,6 +68,18 @@ impl World {
         self.ways = [(); 2].map(|()| Way { free_at: now, last_arrival: now, ..Way::default() });
     }
 
+    /// Ends the connection: what waits for the line is not carried.
+    pub(super) fn end_ways(&mut self) {
+        let now = self.time.now;
+        for (direction, way) in self.ways.iter_mut().enumerate() {
+            let rest = way.free_at.saturating_sub(now);
+            let rate = self.line.rate[direction].unwrap_or(0);
+            let waiting = u64::try_from(rest.as_micros()).unwrap() * rate / 1_000_000;
+            self.carried[direction] = self.carried[direction].saturating_sub(waiting);
+            way.free_at = now;
+        }
+    }
+
     /// Returns whether the sender may pass another frame.
     pub(super) fn has_room(&self, direction: usize) -> bool {
         let way = &self.ways[direction];
@@ -86,6 +98,7 @@ impl World {
             return self.lost += 1;
         }
         let size = bytes.len() + OVERHEAD;
+        self.carried[direction] += size as u64;
         let time = |bytes: usize| match line.rate[direction] {
             Some(rate) => Duration::from_micros(bytes as u64 * 1_000_000 / rate),
             None => Duration::ZERO,
@@ -183,6 +196,7 @@ impl World {
     pub(super) fn silent(&mut self) {
         let Some(agent) = self.link.take() else { return };
         self.time.say(|| format!("agent {agent} gives up a dead connection"));
+        self.end_ways();
         if let Some(machine) = &mut self.agents[agent].machine {
             machine.disconnected();
         }

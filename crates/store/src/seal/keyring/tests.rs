@@ -77,6 +77,27 @@ fn no_byte_of_a_sealed_body_can_be_changed() {
 }
 
 #[test]
+fn no_byte_of_sealed_bytes_can_be_changed() {
+    let place = KeyDirectory::new();
+    let (ring, _) = open(&place.source());
+    let sealed = ring.seal_bytes(BINDING, BODY).unwrap();
+    assert_eq!(ring.open_bytes(BINDING, &sealed).unwrap(), BODY);
+    assert!(!sealed.windows(8).any(|bytes| bytes == b"password"));
+    for at in 0..sealed.len() {
+        let mut changed = sealed.clone();
+        changed[at] ^= 1;
+        assert!(ring.open_bytes(BINDING, &changed).is_err(), "byte {at}");
+        assert!(ring.open_bytes(BINDING, &sealed[..at]).is_err(), "cut off at {at}");
+    }
+    let other = Binding { name: "other", ..BINDING };
+    assert_eq!(ring.open_bytes(other, &sealed), Err(UnsealError::Damaged));
+    for text in ["", BODY, &BODY.repeat(100)] {
+        assert_eq!(unpack(&pack(text)).as_deref(), Some(text));
+        assert!(ring.open_bytes(BINDING, &pack(text)).is_err(), "plain text is not sealed");
+    }
+}
+
+#[test]
 fn a_body_opens_in_its_own_row_only() {
     let place = KeyDirectory::new();
     let (ring, _) = open(&place.source());

@@ -135,6 +135,7 @@ impl Simulated for World {
                         Some(page) => edge.changes_read(now, page),
                         None => edge.changes_compacted(now, after),
                     },
+                    EdgeEffect::ReadParts => edge.parts_read(now, self.db.parts(), random),
                     EdgeEffect::ReadBuckets => edge.buckets_read(&self.db.buckets()),
                     EdgeEffect::ReadInventory { buckets, cursor, limit } => {
                         edge.inventory_read(now, self.db.inventory(buckets, cursor, limit));

@@ -39,6 +39,24 @@ impl World {
                 let at = self.time.in_order(&mut self.last_commit, 15);
                 self.time.at(at, Event::Commit { life, token, changes });
             }
+            EdgeEffect::KeepPart { message, text } => {
+                let kept = self.db.keep_part(message.clone(), &text);
+                if let Some(edge) = &mut self.edge {
+                    edge.part_kept(&message, Ok(kept));
+                }
+            }
+            EdgeEffect::ApplyParts { token, message, rest, max_object } => {
+                match self.db.assemble(&message, &rest, max_object) {
+                    Some(Ok(change)) => self.perform(EdgeEffect::Apply { token, changes: vec![change] }),
+                    _ => {
+                        let (now, random) = (self.time.now, self.time.random.next());
+                        if let Some(edge) = &mut self.edge {
+                            edge.parts_lost(now, token, random);
+                        }
+                    }
+                }
+            }
+            EdgeEffect::DropParts => self.db.drop_parts(),
             EdgeEffect::Confirm(revision) => self.db.confirm(revision),
             EdgeEffect::SetIncarnation(incarnation) => self.db.incarnation = Some(incarnation),
             EdgeEffect::RenewLease => {

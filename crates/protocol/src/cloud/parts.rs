@@ -1,0 +1,304 @@
+//! A message that is larger than a frame on its way to the node: sent in parts, one message at a
+//! time, and continued in the next session where the node holds it.
+//!
+//! The Hello names what the node holds of a message, with the digest of the whole. Only a message
+//! with that digest is continued. The text of a message that was begun is kept over the end of a
+//! session, because the store may have a newer version of the object by then.
+
+use std::collections::VecDeque;
+
+use crate::change::Uid;
+use crate::digest::{Epoch, MessageDigest};
+#[cfg(any(test, feature = "simulation"))]
+use crate::fault::{Fault, planted};
+use crate::frame::{Part, PartialMessage};
+use edgesync_object::ResourceVersion;
+
+use super::PeerLimits;
+use super::desired::Desired;
+use super::sender::{Departed, FRAME_OVERHEAD, Ready};
+
+/// The smallest part of a message in bytes, unless its rest is smaller.
+const MIN_PART: usize = 4096;
+/// On a line that has been cut during a message, a part is at most this share of the bytes that one
+/// connection carries: a part that is cut off is lost.
+const PART_SHARE: usize = 12;
+
+/// The effect of the node's answer to a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Nothing is missing.
+    Continues,
+    /// A part is missing: sending resumes there.
+    Resumed,
+    /// A part is missing although all were sent: the message has to be taken up again.
+    Lost,
+}
+
+/// A message being sent in parts, until the node has reported its object.
+#[derive(Debug)]
+struct Parts {
+    ready: Ready,
+    digest: MessageDigest,
+    offset: usize,
+    /// The bytes that the node has acknowledged.
+    arrived: usize,
+    /// The unacknowledged frames with parts, each with the end of its part.
+    sent: VecDeque<(u64, usize)>,
+}
+
+impl Parts {
+    fn is_sent(&self) -> bool {
+        self.offset >= self.ready.text.len()
+    }
+
+    fn resume_at(&mut self, offset: usize) {
+        (self.offset, self.arrived) = (offset, offset);
+        self.sent.clear();
+    }
+
+    /// Returns what the node is known to hold.
+    fn partial(&self) -> PartialMessage {
+        PartialMessage {
+            uid: self.ready.out.uid.clone(),
+            resource_version: self.ready.out.version.clone(),
+            total: self.ready.text.len() as u64,
+            digest: self.digest,
+            received: self.arrived as u64,
+        }
+    }
+
+    fn received(&mut self, received: usize, receipt: u64) -> Progress {
+        let at = self.sent.iter().position(|(frame, _)| *frame == receipt);
+        let last = at.and_then(|at| self.sent.drain(..=at).next_back());
+        let Some((_, end)) = last else { return Progress::Continues };
+        if received >= end {
+            self.arrived = end;
+            return Progress::Continues;
+        }
+        if !self.ready.text.is_char_boundary(received) {
+            return Progress::Continues;
+        }
+        // The node dropped the parts after the missing one.
+        let was_sent = self.is_sent();
+        self.resume_at(received);
+        if was_sent { Progress::Lost } else { Progress::Resumed }
+    }
+}
+
+/// A message in parts that is not complete at the node.
+#[derive(Clone, Debug)]
+pub(super) struct Unfinished {
+    pub(super) uid: Uid,
+    pub(super) version: ResourceVersion,
+    /// The bytes that the node lacks.
+    left: u64,
+}
+
+impl Unfinished {
+    /// Returns whether the message is worth completing: its object is still desired in its version,
+    /// or the newer version needs more bytes than the rest. An object that changes faster than it
+    /// travels would never arrive otherwise.
+    pub(super) fn is_continued(&self, latest: Option<&Desired>) -> bool {
+        let Some(latest) = latest else { return false };
+        // Also a version whose change has not been received here yet.
+        if latest.version == self.version || latest.version.is_older_than(&self.version) {
+            return true;
+        }
+        #[cfg(any(test, feature = "simulation"))]
+        if planted(Fault::PartsOutrun) {
+            return false;
+        }
+        self.version.is_older_than(&latest.version) && self.left <= latest.size as u64
+    }
+}
+
+/// The one message in parts, and what is known of the last one.
+#[derive(Debug, Default)]
+pub(super) struct Transfer {
+    parts: Option<Box<Parts>>,
+    /// What the node holds of a message that is not being sent now, and whose object is still to be
+    /// sent.
+    partial: Option<Box<PartialMessage>>,
+    /// The message that the last session has begun.
+    begun: Option<Box<Ready>>,
+    /// The bytes of parts that the node has acknowledged in this session.
+    acknowledged: usize,
+    /// The same of the last session, if it ended during a message.
+    carried: Option<usize>,
+}
+
+impl Transfer {
+    /// Ends the session. The text of a message in parts stays.
+    pub(super) fn end_session(&mut self) {
+        let carried = if self.parts.is_some() { Some(self.acknowledged) } else { self.carried };
+        let begun = self.parts.take().map(|parts| Box::new(parts.ready)).or_else(|| self.begun.take());
+        *self = Self { begun, carried, ..Self::default() };
+    }
+
+    /// Begins a session with a node that holds a part of this message. The text of another one is
+    /// dropped.
+    pub(super) fn begin_session(&mut self, partial: Option<Box<PartialMessage>>, epoch: Epoch) {
+        self.begun.take_if(|begun| {
+            let is_held = |partial: &PartialMessage| is_part_of(partial, begun, begun.text.digest(epoch));
+            !partial.as_deref().is_some_and(is_held)
+        });
+        self.partial = partial;
+    }
+
+    /// Returns the object of the message that the node holds a part of, while it is not being sent.
+    pub(super) fn partial(&self) -> Option<(&Uid, &ResourceVersion)> {
+        self.partial.as_deref().map(|partial| (&partial.uid, &partial.resource_version))
+    }
+
+    /// Forgets what the node holds of a message about this object: it is not to be sent.
+    pub(super) fn forget_partial(&mut self, uid: &Uid) {
+        self.partial.take_if(|partial| partial.uid == *uid);
+    }
+
+    /// Returns the message that the last session has begun and the node holds a part of.
+    pub(super) fn begun(&self) -> Option<Unfinished> {
+        let (begun, partial) = (self.begun.as_deref()?, self.partial.as_deref()?);
+        let (uid, version) = (begun.out.uid.clone(), begun.out.version.clone());
+        Some(Unfinished { uid, version, left: partial.total.saturating_sub(partial.received) })
+    }
+
+    /// Takes the message that the last session has begun.
+    pub(super) fn take_begun(&mut self) -> Option<Ready> {
+        self.begun.take().map(|begun| *begun)
+    }
+
+    /// Returns whether a text is kept although there is no session.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.is_some()
+    }
+
+    /// Returns whether a message is being sent.
+    pub(super) fn is_sending(&self) -> bool {
+        self.parts.as_ref().is_some_and(|parts| !parts.is_sent())
+    }
+
+    /// Returns the message that is being sent.
+    pub(super) fn sending(&self) -> Option<Unfinished> {
+        let parts = self.parts.as_deref().filter(|parts| !parts.is_sent())?;
+        let left = parts.ready.text.len().saturating_sub(parts.arrived) as u64;
+        let (uid, version) = (parts.ready.out.uid.clone(), parts.ready.out.version.clone());
+        Some(Unfinished { uid, version, left })
+    }
+
+    /// Begins a message, where the node holds it. What the node holds of another one is void then:
+    /// it receives one message at a time.
+    pub(super) fn begin(&mut self, ready: Ready, epoch: Epoch) {
+        let digest = ready.text.digest(epoch);
+        let held = self.partial.take().filter(|partial| is_part_of(partial, &ready, digest));
+        let offset = held.and_then(|partial| usize::try_from(partial.received).ok()).unwrap_or(0);
+        #[cfg(any(test, feature = "simulation"))]
+        let offset = if planted(Fault::PartsFromStart) { 0 } else { offset };
+        let is_inside = offset < ready.text.len() && ready.text.is_char_boundary(offset);
+        let offset = if is_inside { offset } else { 0 };
+        self.begun = None;
+        self.parts = Some(Box::new(Parts { ready, digest, offset, arrived: offset, sent: VecDeque::new() }));
+    }
+
+    /// Returns whether the message being sent is about this version of an object.
+    pub(super) fn is_about(&self, uid: &Uid, version: &ResourceVersion) -> bool {
+        let is_it = |parts: &Parts| (&parts.ready.out.uid, &parts.ready.out.version) == (uid, version);
+        self.parts.as_deref().is_some_and(is_it)
+    }
+
+    /// Stops sending the message about this object.
+    pub(super) fn abort(&mut self, uid: &Uid) {
+        self.forget_partial(uid);
+        self.parts.take_if(|parts| parts.ready.out.uid == *uid);
+    }
+
+    /// Ends the message about this object, which was sent as a whole: the node has reported it.
+    pub(super) fn end(&mut self, uid: &Uid) {
+        if self.parts.take_if(|parts| parts.is_sent() && parts.ready.out.uid == *uid).is_some() {
+            self.carried = None;
+        }
+    }
+
+    /// Handles the loss of the message about this object: it is to be continued where the node
+    /// holds it.
+    pub(super) fn lose(&mut self, uid: &Uid) {
+        let Some(parts) = self.parts.take_if(|parts| parts.ready.out.uid == *uid) else { return };
+        self.partial = (parts.arrived > 0).then(|| Box::new(parts.partial()));
+        self.begun = Some(Box::new(parts.ready));
+    }
+
+    /// Sends all unacknowledged parts again.
+    pub(super) fn restart(&mut self) {
+        if let Some(parts) = self.parts.as_deref_mut().filter(|parts| !parts.is_sent()) {
+            parts.resume_at(parts.arrived);
+        }
+    }
+
+    /// Handles the node's progress on a message, its answer to a frame.
+    pub(super) fn received(&mut self, uid: &Uid, received: Option<u64>, receipt: u64) -> Progress {
+        let parts = self.parts.as_deref_mut().filter(|parts| parts.ready.out.uid == *uid);
+        let (Some(parts), Some(received)) = (parts, received.and_then(|it| usize::try_from(it).ok())) else {
+            return Progress::Continues;
+        };
+        let before = parts.arrived;
+        let progress = parts.received(received, receipt);
+        self.acknowledged += parts.arrived.saturating_sub(before);
+        progress
+    }
+
+    /// Cuts the next part off the message, for the frame of this number. The last part also returns
+    /// the message and its length.
+    pub(super) fn cut(
+        &mut self,
+        session: &str,
+        limits: PeerLimits,
+        receipt: u64,
+        capacity: usize,
+    ) -> Option<(Part, Option<(Departed, usize)>)> {
+        let most = self.max_part();
+        let parts = self.parts.as_deref_mut().filter(|parts| !parts.is_sent())?;
+        let Parts { ready, digest, offset, sent, .. } = parts;
+        let is_announced =
+            ready.out.body.as_ref().is_some_and(|body| body.as_str().len() > limits.max_object);
+        // A piece of JSON text at most doubles in size as a JSON string.
+        let room = ((limits.max_frame - FRAME_OVERHEAD) / 2).min(capacity.min(most).max(MIN_PART));
+        let data = if is_announced { String::new() } else { ready.text.cut(*offset, room) };
+        let (end, total) = (*offset + data.len(), ready.text.len());
+        let part = Part {
+            session: session.to_owned(),
+            receipt,
+            uid: ready.out.uid.clone(),
+            resource_version: ready.out.version.clone(),
+            offset: *offset as u64,
+            total: total as u64,
+            data,
+            digest: (!is_announced).then_some(*digest),
+            object: is_announced.then(|| Box::new(ready.out.object_ref())),
+        };
+        if is_announced {
+            let departed = ready.departed();
+            self.parts = None;
+            return Some((part, Some((departed, end))));
+        }
+        *offset = end;
+        sent.push_back((receipt, end));
+        let whole = (end == total).then(|| (ready.departed(), end));
+        Some((part, whole))
+    }
+
+    /// Returns the most bytes of a part: a connection that has carried this much will probably
+    /// carry as much again.
+    fn max_part(&self) -> usize {
+        self.carried.map_or(usize::MAX, |carried| carried.max(self.acknowledged) / PART_SHARE)
+    }
+}
+
+/// Returns whether the node holds a part of this message.
+fn is_part_of(partial: &PartialMessage, ready: &Ready, digest: MessageDigest) -> bool {
+    #[cfg(any(test, feature = "simulation"))]
+    if planted(Fault::PartsOfAnyVersion) {
+        return partial.uid == ready.out.uid;
+    }
+    (&partial.uid, &partial.resource_version) == (&ready.out.uid, &ready.out.version)
+        && (partial.total, partial.digest) == (ready.text.len() as u64, digest)
+}

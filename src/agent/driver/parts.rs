@@ -1,0 +1,98 @@
+//! The message in parts: keeps what has arrived of it in the store, and reads it after a restart.
+
+use std::collections::VecDeque;
+
+use tokio::task::{JoinError, JoinHandle};
+
+use super::{Driver, random, reject_reason};
+use crate::store::EdgeStore;
+use edgesync_protocol::change::RejectReason;
+use edgesync_protocol::edge::EdgeEffect;
+use edgesync_protocol::frame::PartialMessage;
+use edgesync_store::StoreError;
+
+/// The result of keeping a piece: `false` if the bytes before it are gone.
+type Kept = Result<bool, StoreError>;
+/// The result of reading what is kept.
+pub(super) type PartsRead = Result<Option<PartialMessage>, StoreError>;
+
+/// The pieces that are being kept, in order.
+#[derive(Default)]
+pub(super) struct Keeps(VecDeque<(PartialMessage, JoinHandle<Kept>)>);
+
+impl Keeps {
+    /// Gives a piece to the store. Spawned, so that the writer queues it at once and in order with
+    /// the commits.
+    pub(super) fn begin(&mut self, store: EdgeStore, message: PartialMessage, text: String) {
+        let piece = message.clone();
+        let task = tokio::spawn(async move { store.keep_part(piece, text).await });
+        self.0.push_back((message, task));
+    }
+
+    /// Waits for the oldest piece; pends forever without one.
+    pub(super) async fn front(&mut self) -> Result<Kept, JoinError> {
+        match self.0.front_mut() {
+            Some((_, task)) => task.await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Removes the oldest piece. Returns its message.
+    fn end(&mut self) -> Option<PartialMessage> {
+        self.0.pop_front().map(|(message, _)| message)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Driver {
+    /// Passes the result of the oldest piece to the machine.
+    pub(super) fn part_kept(&mut self, result: Result<Kept, JoinError>) {
+        let Some(message) = self.storing.keeps.end() else { return };
+        let result = match result {
+            Ok(Ok(is_kept)) => Ok(is_kept),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, uid = &*message.uid, "part of an object not stored");
+                Err((reject_reason(&error), error.to_string()))
+            }
+            Err(error) => Err((RejectReason::StoreUnavailable, error.to_string())),
+        };
+        self.machine.part_kept(&message, result);
+    }
+
+    /// Passes what is kept from an earlier run to the machine.
+    pub(super) fn parts_read(&mut self, read: Result<PartsRead, JoinError>) {
+        self.storing.reading_parts = None;
+        let kept = match read {
+            Ok(Ok(kept)) => kept,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "kept parts of an object not read, receiving it from its start");
+                None
+            }
+            Err(error) => {
+                tracing::error!(%error, "read of the kept parts of an object ended early");
+                None
+            }
+        };
+        if let Some(PartialMessage { uid, received, total, .. }) = &kept {
+            tracing::info!(uid = &**uid, received, total, "continuing an object received in parts");
+        }
+        self.machine.parts_read(self.now(), kept, random());
+    }
+
+    /// Ends the session, and keeps what has arrived of a message in parts.
+    pub(super) async fn end_transfer(&mut self) {
+        self.machine.disconnected();
+        while let Some(effect) = self.machine.poll_effect() {
+            if let EdgeEffect::KeepPart { message, text } = effect {
+                self.storing.keeps.begin(self.store.clone(), message, text);
+            }
+        }
+        while !self.storing.keeps.is_empty() {
+            let result = self.storing.keeps.front().await;
+            self.part_kept(result);
+        }
+    }
+}
