@@ -147,7 +147,8 @@ impl Server {
             self.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))?;
         }
         until("the kinds are served", || {
-            let served = self.client().get::<Value>("/apis/edgesync.io/v1alpha1");
+            let client = self.client();
+            let served = client.get::<Value>("/apis/edgesync.io/v1alpha1");
             let served = self.runtime.block_on(served).ok()?;
             let has =
                 |plural: &str| served["resources"].as_array()?.iter().find(|kind| kind["name"] == plural);

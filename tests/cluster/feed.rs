@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use edgesync_kubernetes::cluster::{Cause, Cluster, Feed, Interest, Item, ObservedObject, Origin, Problem};
@@ -127,7 +128,7 @@ impl Follower {
             Item::Deleted(summary) => self.remove(&summary),
             Item::Unlisted(gone) => gone.iter().for_each(|summary| self.remove(summary)),
             Item::Complete => self.is_complete = true,
-            Item::CaughtUp { question, reached } => self.caught_up = (question, reached),
+            Item::CaughtUp { question, reached } => self.caught_up = (question, reached.version),
             Item::Unread(unread) => {
                 self.unread = unread.iter().map(Unread::to_string).collect();
                 self.known_then = self.objects.len();

@@ -88,6 +88,7 @@ impl Actor<'_> {
                 | Route::RevokeToken(_)
                 | Route::RevokeOperators(_)
                 | Route::Page
+                | Route::RevokePageKeys
                 | Route::Resources
                 | Route::Status
                 | Route::Traffic
@@ -259,7 +260,7 @@ mod tests {
             .without_time()
             .with_writer(move || Lines(sender.clone()))
             .finish();
-        let caller = Caller { name: "ada".into(), role: Role::Admin };
+        let caller = Caller { name: "ada".into(), role: Role::Admin, ..Caller::default() };
         let peer = Peer::Tcp(([127, 0, 0, 1], 7).into());
         tracing::subscriber::with_default(subscriber, || {
             Actor { caller: &caller, peer: &peer }.administered("POST", path, body, 200);

@@ -309,10 +309,9 @@ impl Access {
 
     /// Returns who presents a bearer token over plain TCP; `None` if it is unknown or expired.
     pub(super) fn bearer(&self, token: &str) -> Option<Caller> {
-        match self.pages.as_ref().and_then(|pages| pages.role(token)) {
-            Some(role) => Some(Caller { name: "page".into(), role }),
-            None => self.role_of_token(token).map(|role| Caller { name: "token".into(), role }),
-        }
+        let by_token = |role| Caller { name: "token".into(), role, credential: Credential::Token };
+        let page = self.holder_of(token).map(|(caller, _)| caller);
+        page.or_else(|| self.role_of_token(token).map(by_token))
     }
 
     fn role_of(&self, header: &str) -> Option<Role> {
@@ -332,10 +331,12 @@ impl Access {
 
 /// Waits for a change; forever if there can be none.
 async fn changed(watch: &mut Option<watch::Receiver<()>>) {
-    match watch {
-        Some(watch) if watch.changed().await.is_ok() => {}
-        _ => std::future::pending().await,
+    if let Some(watch) = watch
+        && watch.changed().await.is_ok()
+    {
+        return;
     }
+    std::future::pending().await
 }
 
 /// Checks that a role allows a verb on objects of a kind.

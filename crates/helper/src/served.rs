@@ -281,7 +281,7 @@ fn objects_that_the_rule_does_not_select_are_not_written() {
         ("/metadata/labels/app", "other"),
     ] {
         let outcome = served.done(&retry(), &[other(field, value)]);
-        let status = &outcome.news[0].status;
+        let status = &outcome.updates[0].status;
         assert!(
             status.state == State::NotInEffect && status.message.contains("objects of the rule"),
             "{status:?}"

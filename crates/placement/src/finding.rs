@@ -57,7 +57,7 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use crate::rules::PlacementRule;
-    use crate::{NodeMatch, ObjectMatch, Summary};
+    use crate::{NamedNodes, NodeMatch, ObjectMatch, Summary};
     use edgesync_object::{Labels, kinds};
 
     use super::*;
@@ -71,7 +71,10 @@ mod tests {
             name: name.into(),
             labels: Labels::new(),
             notes: None,
-            nodes: nodes.iter().map(|node| NodeName::parse(node).unwrap()).collect(),
+            nodes: NamedNodes {
+                annotation: nodes.iter().map(|node| NodeName::parse(node).unwrap()).collect(),
+                ..NamedNodes::default()
+            },
             references: BTreeSet::new(),
             rule: None,
             size: 0,

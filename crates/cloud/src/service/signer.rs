@@ -22,7 +22,7 @@ use edgesync_config::host_name;
 use edgesync_enrollment::membership::MembershipStore;
 use edgesync_enrollment::service::JoinService;
 use edgesync_enrollment::{EnrollmentRole, EnrollmentService};
-use edgesync_fleet::answers::{self, OperatorRequest, answer, wanted};
+use edgesync_fleet::answers::{self, OperatorRequest, answer, parse_request};
 use edgesync_fleet::bare::Bare;
 use edgesync_fleet::config::Config;
 use edgesync_fleet::probes::Probes;
@@ -121,11 +121,11 @@ impl Extension for Admin {
                 Err(Status::new(Reason::Forbidden, message))
             }
             Route::CreateToken => {
-                answer(&answers::create_token(enrollment, wanted(&call.body)?, None).await?)
+                answer(&answers::create_token(enrollment, parse_request(&call.body)?, None).await?)
             }
             Route::RevokeToken(id) => answer(&answers::revoke_token(enrollment, id).await?),
             Route::CreateOperator => {
-                let OperatorRequest { user, role, lifetime_seconds } = wanted(&call.body)?;
+                let OperatorRequest { user, role, lifetime_seconds } = parse_request(&call.body)?;
                 let lifetime = Duration::from_secs(lifetime_seconds);
                 let identity = service.new_operator(&user, role, lifetime).await?;
                 answer(&answers::new_operator(&service.trust(), &identity))

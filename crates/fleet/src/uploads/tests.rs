@@ -1,9 +1,7 @@
-use std::collections::BTreeSet;
-
 use super::*;
 use crate::node_name;
 use edgesync_object::{Labels, ResourceVersion, kinds};
-use edgesync_placement::{Placement, Summary};
+use edgesync_placement::{NODES_ANNOTATION, Placement, Summary};
 use edgesync_protocol::upload::{Lane, UploadItem};
 use proptest::prelude::*;
 use serde_json::json;
@@ -20,9 +18,9 @@ fn upload(lane: Lane, contents: &[Value]) -> Upload {
 fn placement() -> Placement {
     let mut placement = Placement::default();
     let mut add = |object: Value, resource: Resource, node: &str| {
-        let object = Object::from(object.as_object().unwrap().clone());
-        let mut summary = Summary::of(&object, Arc::new(resource), ResourceVersion::from(3));
-        summary.nodes = BTreeSet::from([node_name(node)]);
+        let mut object = Object::from(object.as_object().unwrap().clone());
+        object.set_metadata("annotations", json!({ NODES_ANNOTATION: node }));
+        let summary = Summary::of(&object, Arc::new(resource), ResourceVersion::from(3));
         placement.upsert(&summary);
     };
     let named = |kind: &str, name: &str, uid: &str| {
@@ -37,7 +35,7 @@ fn placement() -> Placement {
     let lamp =
         json!({"apiVersion": "lab.io/v1", "kind": "Lamp", "metadata": {"name": "hall", "uid": "lamp"}});
     add(lamp, kinds::guess("lab.io/v1", "Lamp", false), "edge-1");
-    placement.meet_node(&node_name("edge-1"), Labels::new());
+    placement.add_node(&node_name("edge-1"), Labels::new());
     placement
 }
 

@@ -290,7 +290,7 @@ mod tests {
             resource: Arc::new(kinds::by_word("cm").unwrap().resource()),
             selector: Selector::default(),
             bound_only: false,
-            excluded: None,
+            excluded: BTreeSet::new(),
             origins: BTreeSet::new(),
         };
         let config = config(&watch);

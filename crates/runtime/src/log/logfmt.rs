@@ -3,7 +3,7 @@
 //! Each line stays one line, whatever foreign text it has: control characters are escaped, so that
 //! text can neither forge lines nor send escape sequences to a terminal.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use tracing::field::Field;
 use tracing_subscriber::fmt::format::Writer;
