@@ -15,8 +15,8 @@ fn upload(lane: Lane, contents: &[Value]) -> Upload {
     Upload { session: "s".into(), outbox: "o".into(), lane, confirmed: 6, items: items.collect() }
 }
 
-/// Returns the objects of a fleet: a Pod and a cluster-scoped Lamp on `edge-1`, a Pod and a Secret on
-/// other nodes.
+/// Returns the objects of a fleet: a Pod and a cluster-scoped Lamp on `edge-1`, a Pod and a Secret
+/// on other nodes.
 fn placement() -> Placement {
     let mut placement = Placement::default();
     let mut add = |object: Value, resource: Resource, node: &str| {
