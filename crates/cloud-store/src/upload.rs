@@ -247,8 +247,8 @@ impl Tx<'_> {
         }
     }
 
-    /// Replaces only the status of an object. One that was deleted or replaced since the caller found
-    /// it placed on the node is not placed there any more.
+    /// Replaces only the status of an object. One that was deleted or replaced since the caller
+    /// found it placed on the node is not placed there any more.
     fn apply_status(
         &mut self,
         resource: &Resource,

@@ -561,8 +561,8 @@ impl CloudMachine {
         self.ledger.get(uid, desired).map(|record| record.version)
     }
 
-    /// Returns the object recorded as held by the node, desired or not; `None` while the records are
-    /// unknown.
+    /// Returns the object recorded as held by the node, desired or not; `None` while the records
+    /// are unknown.
     #[must_use]
     pub fn recorded_object(&self, uid: &str, desired: &impl DesiredState) -> Option<Arc<ObjectRef>> {
         self.ledger.get(uid, desired).map(|record| record.object)

@@ -1,10 +1,10 @@
 //! Ingests uploads of nodes: applies the items of their outboxes. Concurrently, so that they share
 //! commits.
 //!
-//! An upload that cannot be ingested now gets no answer, and the node resends it: if it does not fit
-//! into the queue, which is bounded for thousands of nodes that reconnect at once; if its Events
-//! exceed the node's rate; or if this replica may not know yet what another one has placed on the
-//! node. A refusal is final, so nothing is refused for these reasons.
+//! An upload that cannot be ingested now gets no answer, and the node resends it: if it does not
+//! fit into the queue, which is bounded for thousands of nodes that reconnect at once; if its
+//! Events exceed the node's rate; or if this replica may not know yet what another one has placed
+//! on the node. A refusal is final, so nothing is refused for these reasons.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::node_name;
+use edgesync_fuzz::fuzz;
 use edgesync_object::{Labels, ResourceVersion, kinds};
 use edgesync_placement::{NODES_ANNOTATION, Placement, Summary};
 use edgesync_protocol::upload::{Lane, UploadItem};
@@ -7,14 +8,17 @@ use proptest::prelude::*;
 use serde_json::json;
 use serde_json::value::RawValue;
 
+/// The namespace in which nodes create no Events.
+const SYSTEM: &str = "kube-system";
+
 fn upload(lane: Lane, contents: &[Value]) -> Upload {
     let raw = |content: &Value| RawValue::from_string(content.to_string()).unwrap();
     let items = contents.iter().zip(7..).map(|(content, seq)| UploadItem { seq, content: raw(content) });
     Upload { session: "s".into(), outbox: "o".into(), lane, confirmed: 6, items: items.collect() }
 }
 
-/// Returns the objects of a fleet: a Pod and a cluster-scoped Lamp on `edge-1`, a Pod and a Secret on
-/// other nodes.
+/// Returns the objects of a fleet: a Pod and a cluster-scoped Lamp on `edge-1`, a Pod and a Secret
+/// on other nodes.
 fn placement() -> Placement {
     let mut placement = Placement::default();
     let mut add = |object: Value, resource: Resource, node: &str| {
@@ -313,6 +317,53 @@ fn invalid_items_are_refused_and_the_rest_is_applied() {
     let batch = prepare((&node_name("edge-1"), Epoch(7)), &upload, &targets(&upload), builtin);
     let taken: Vec<_> = batch.items.iter().map(|item| (item.seq, item.effect.is_ok())).collect();
     assert_eq!(taken, [(7, false), (8, false), (9, false), (10, true)]);
+}
+
+/// UIDs of the objects that are placed on the node.
+const PLACED: [&str; 3] = ["here", "lamp", "of-system"];
+
+/// Asserts that an effect concerns the node itself or an object that is placed on it.
+fn assert_own(effect: &Effect) {
+    match effect {
+        Effect::Node(_) => {}
+        Effect::Status { uid, .. } => assert!(PLACED.contains(&&**uid), "{uid}"),
+        Effect::InEffect { effect, known, .. } => assert_eq!(*known, PLACED.contains(&&*effect.uid)),
+        Effect::Event(event) => {
+            let uid = event.fields()["regarding"]["uid"].as_str().unwrap();
+            assert!(uid == "edge-1" || PLACED.contains(&uid), "{uid}");
+            assert_eq!(event.fields()["reportingInstance"], "edge-1");
+            assert_ne!(event.namespace(), SYSTEM);
+        }
+    }
+}
+
+/// Whatever a device uploads, it affects itself and its own objects only.
+#[test]
+fn fuzz_uploads() {
+    let (placement, node) = (placement(), node_name("edge-1"));
+    let pod = json!({"kind": "Pod", "namespace": "shop", "name": "p", "uid": "here"});
+    let samples = [
+        json!({"node": {"labels": {"a": "b"}, "status": {"capacity": {"memory": "1Gi"}}}}),
+        status("here", "Pod", "p", json!({"phase": "Running"})),
+        status("secret", "Secret", "s", json!({})),
+        effect("here", "p", "InEffect"),
+        effect("elsewhere", "q", "NotInEffect"),
+        event("default"),
+        event(SYSTEM),
+        about("shop", pod),
+        about("shop", json!({"kind": "Secret", "namespace": "shop", "name": "s", "uid": "secret"})),
+    ];
+    fuzz("upload", &samples.map(|content| content.to_string().into_bytes()), |bytes| {
+        let Ok(content) = String::from_utf8(bytes.to_vec()) else { return };
+        let Ok(content) = RawValue::from_string(content) else { return };
+        for lane in Lane::ALL {
+            let items = vec![UploadItem { seq: 7, content: content.clone() }];
+            let upload = Upload { session: "s".into(), outbox: "o".into(), lane, confirmed: 6, items };
+            let targets = References::of(&upload).resolve(&node, &placement.on(&node), |_| None);
+            let batch = prepare((&node, Epoch(7)), &upload, &targets, builtin);
+            batch.items.iter().flat_map(|item| &item.effect).for_each(assert_own);
+        }
+    });
 }
 
 proptest! {

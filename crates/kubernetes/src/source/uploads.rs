@@ -139,7 +139,8 @@ struct StatusItem<'a> {
 }
 
 impl Uploads {
-    /// Creates the ingest of a replica; `max_events` is the limit of a node's Events in the cluster.
+    /// Creates the ingest of a replica. `max_events` is the limit of a node's Events in the
+    /// cluster.
     pub(super) fn new(
         requests: Requests,
         leases: Leases,
@@ -409,9 +410,9 @@ impl StatusItem<'_> {
     }
 }
 
-/// Converts an Event about a cluster-scoped object, in the form of the core group, to the form without
-/// `eventTime`. Older servers, such as 1.20, refuse one with it outside of `kube-system`, where nodes
-/// create none. Returns whether the Event is such a one.
+/// Converts an Event about a cluster-scoped object, in the form of the core group, to the form
+/// without `eventTime`. Older servers, such as 1.20, refuse one with it outside of `kube-system`,
+/// where nodes create none. Returns whether the Event is such a one.
 fn make_legacy(event: &mut Object, node: &NodeName) -> bool {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
     let fields = event.fields();

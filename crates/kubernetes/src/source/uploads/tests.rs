@@ -194,7 +194,7 @@ async fn a_node_has_only_so_many_events_and_the_oldest_make_room() {
     assert_eq!((reasons(&outcome), outcome.events_dropped), (vec![], 15));
     assert_eq!(names().await, [16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 40]);
 
-    // A continued Event needs no room, and is the most recent one; a long one counts more than once.
+    // A continued Event needs no room and is the most recent one. A long one counts five times.
     let Effect::Event(mut long) = event("e26", 1) else { panic!() };
     long.set_metadata("annotations", json!({"long": "x".repeat(9 << 10)}));
     let items = vec![(26, event("e16", 2)), (27, Effect::Event(long))];

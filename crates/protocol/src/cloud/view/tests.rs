@@ -183,8 +183,8 @@ fn a_lagging_replica_leaves_unknown_objects_and_asks_once() {
     assert!(rig.cloud.in_sync());
 }
 
-/// An upload about an object that this replica has not received yet must not be refused: the refusal
-/// is final, and the status would be lost.
+/// An upload about an object that this replica has not received yet must not be refused: the
+/// refusal is final, and the status would be lost.
 #[test]
 fn a_replica_is_current_after_it_caught_up_in_the_session() {
     let mut rig = Rig::new(&[("a", 3)]);
