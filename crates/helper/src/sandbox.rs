@@ -44,6 +44,8 @@ const USERS: RangeInclusive<u32> = 65_520..=65_533;
 const CANDIDATES: &str = "/tmp/edgesync";
 /// List of the candidates in the sandbox: a line for each, with its destination after a tab.
 pub(super) const LIST: &str = "/tmp/edgesync/candidates";
+/// Flags for reading what others may have replaced.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 /// Remedy for a system that refuses the sandbox.
 const HINT: &str = "; hint: the helper needs CAP_SYS_ADMIN and a kernel with namespaces, or check_user = \"root\" \
                     in the rule";
@@ -207,11 +209,7 @@ fn create_namespaces() -> rustix::io::Result<()> {
 /// Adds a candidate: the file or directory itself if all users may read it, otherwise a copy. As
 /// everywhere below the directory of a rule, no link is followed.
 fn add(candidate: &Candidate, at: &Path) -> io::Result<()> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut file = openat(CWD, candidate.base.as_str(), flags | OFlags::DIRECTORY, Mode::empty())?;
-    for name in candidate.below.split('/') {
-        file = openat(&file, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
-    }
+    let file = open(candidate)?;
     let mode = fstat(&file)?.st_mode;
     let permits = |bits| mode & bits == bits;
     match FileType::from_raw_mode(mode) {
@@ -225,7 +223,7 @@ fn add(candidate: &Candidate, at: &Path) -> io::Result<()> {
                 let entry = entry?;
                 let name = entry.file_name();
                 if !matches!(name.to_bytes(), b"." | b"..") {
-                    let one = openat(&file, name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+                    let one = openat(&file, name, READ, Mode::empty())?;
                     copy(one, &at.join(OsStr::from_bytes(name.to_bytes())))?;
                 }
             }
@@ -237,6 +235,20 @@ fn add(candidate: &Candidate, at: &Path) -> io::Result<()> {
         }
         _ => copy(file, at),
     }
+}
+
+/// Opens a candidate, one directory after the other: systemd may refuse openat2(2).
+fn open(candidate: &Candidate) -> rustix::io::Result<OwnedFd> {
+    let directory = READ | OFlags::DIRECTORY;
+    // The base is the rule's own word.
+    let base = directory.difference(OFlags::NOFOLLOW);
+    let mut at = openat(CWD, candidate.base.as_str(), base, Mode::empty())?;
+    let mut parts = candidate.below.split('/').peekable();
+    while let Some(part) = parts.next() {
+        let flags = if parts.peek().is_some() { directory } else { READ };
+        at = openat(&at, part, flags, Mode::empty())?;
+    }
+    Ok(at)
 }
 
 fn bind(file: &OwnedFd, at: &Path) -> io::Result<()> {
