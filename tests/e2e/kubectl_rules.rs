@@ -27,7 +27,7 @@ spec:
             type: object
             x-kubernetes-validations:
             - rule: self.min <= self.max
-              messageExpression: \"'min ' + string(self.min) + ' is more than max ' + string(self.max)\"
+              messageExpression: \"'min %d is more than max %d'.format([self.min, self.max])\"
               fieldPath: .min
             properties:
               class:
@@ -37,10 +37,11 @@ spec:
               max: {type: integer, default: 5}
               listeners:
                 type: array
+                maxItems: 8
                 items:
                   type: object
                   required: [name]
-                  properties: {name: {type: string}, host: {type: string}}
+                  properties: {name: {type: string}, host: {type: string, maxLength: 63}}
                   x-kubernetes-validations:
                   - {rule: \"!has(self.host) || self.host.matches('^[a-z.]+$')\"}
 ";

@@ -12,13 +12,19 @@ use super::tree::{Each, Expr, How, Node, Operator};
 use super::types::Type;
 
 /// Returns the type of an expression over variables of these types, and the item types of its `sum`
-/// calls. A step is a node of the tree, or a few bytes of a compiled pattern.
+/// calls. A step is a node of the tree, or a few bytes of a compiled pattern. Adds the types of all
+/// nodes to `types`.
 ///
 /// # Errors
 /// The first type error, the first function that is not evaluated, or too few steps.
-pub(super) fn check(node: &Node, variables: &[(&str, Type)], steps: u64) -> Result<(Type, Sums), Fault> {
+pub(super) fn check(
+    node: &Node,
+    variables: &[(&str, Type)],
+    steps: u64,
+    types: Option<&mut Types>,
+) -> Result<(Type, Sums), Fault> {
     let scope = variables.iter().map(|(name, of)| (Arc::from(*name), of.clone())).collect();
-    let mut checker = Checker { scope, sums: Sums::new(), meter: Meter::new(steps) };
+    let mut checker = Checker { scope, sums: Sums::new(), meter: Meter::new(steps), types };
     let of = checker.node(node)?;
     Ok((of, checker.sums))
 }
@@ -26,19 +32,31 @@ pub(super) fn check(node: &Node, variables: &[(&str, Type)], steps: u64) -> Resu
 /// The calls of `sum` by byte offset, each with its item type: the sum of an empty list needs it.
 pub(super) type Sums = BTreeMap<usize, Type>;
 
+/// The types of nodes, by address.
+pub(super) type Types = BTreeMap<*const Node, Type>;
+
 /// Arguments that an error message shows.
 const MAX_SHOWN: usize = 10;
 
-struct Checker {
+struct Checker<'t> {
     scope: Vec<(Arc<str>, Type)>,
     sums: Sums,
     meter: Meter,
+    types: Option<&'t mut Types>,
 }
 
 type Checked = Result<Type, Fault>;
 
-impl Checker {
+impl Checker<'_> {
     fn node(&mut self, node: &Node) -> Checked {
+        let of = self.type_of(node)?;
+        if let Some(types) = &mut self.types {
+            types.insert(node, of.clone());
+        }
+        Ok(of)
+    }
+
+    fn type_of(&mut self, node: &Node) -> Checked {
         let at = node.at;
         self.meter.spend(1).map_err(|_| too_costly(at))?;
         match &node.expr {

@@ -51,6 +51,9 @@
 //! assert_eq!(answer, Err(Failure::Budget));
 //! assert_eq!(meter.left(), 0);
 //! ```
+//!
+//! [`Program::compile_and_estimate`] also returns the estimate by which an API server of Kubernetes
+//! refuses expensive rules.
 
 #![warn(missing_docs)]
 
@@ -59,6 +62,7 @@ use serde_json::Value;
 mod call;
 mod check;
 mod convert;
+mod estimate;
 mod lists;
 mod meter;
 mod named;
@@ -79,6 +83,7 @@ mod tree;
 mod types;
 mod value;
 
+pub use estimate::Sizes;
 pub use meter::{Failure, Meter};
 pub use regexes::{Pattern, Regexes, pattern};
 pub use types::{FieldOf, ListOf, Merge, ObjectOf, Type, escape};
@@ -168,8 +173,26 @@ impl Program {
     /// grows with its length.
     pub fn compile(text: &str, variables: &[(&str, Type)]) -> Result<Self, Fault> {
         let root = parse::parse(text)?;
-        let (of, sums) = check::check(&root, variables, CHECK_STEPS + 20 * text.len() as u64)?;
+        let (of, sums) = check::check(&root, variables, steps(text), None)?;
         Ok(Self { root, of, sums })
+    }
+
+    /// Compiles an expression, and estimates the maximum cost of an evaluation from the maximum
+    /// sizes of the variables: as an API server of Kubernetes does, in its units. They have no
+    /// relation to the steps of a [`Meter`].
+    ///
+    /// # Errors
+    /// Those of [`Program::compile`].
+    pub fn compile_and_estimate(
+        text: &str,
+        variables: &[(&str, Type)],
+        sizes: &Sizes,
+    ) -> Result<(Self, u64), Fault> {
+        let root = parse::parse(text)?;
+        let mut types = check::Types::new();
+        let (of, sums) = check::check(&root, variables, steps(text), Some(&mut types))?;
+        let cost = estimate::estimate(&root, &types, sizes);
+        Ok((Self { root, of, sums }, cost))
     }
 
     /// Returns the static type of the result: [`Type::Dyn`] if it is known only at run time.
@@ -211,6 +234,11 @@ impl Program {
             other => Answer::Other(other.kind()),
         })
     }
+}
+
+/// Returns the steps that checking an expression may take.
+fn steps(text: &str) -> u64 {
+    CHECK_STEPS + 20 * text.len() as u64
 }
 
 /// The README's example, compiled as a test.

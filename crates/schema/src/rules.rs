@@ -10,10 +10,12 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{ListType, Schema, Type};
+use costs::{Costs, Count, Extent, Fields, Total};
 use edgesync_cel as cel;
 use edgesync_cel::{FieldOf, ListOf, Merge, ObjectOf, Program};
 use edgesync_object::status::Cause;
 
+mod costs;
 mod evaluate;
 
 pub use evaluate::{check_defaults, check_rules};
@@ -64,6 +66,7 @@ struct Rule {
     path: String,
     uses_old: bool,
     optional_old: bool,
+    costs: Costs,
     problems: Vec<Problem>,
 }
 
@@ -81,13 +84,16 @@ pub struct RuleProblems {
     pub causes: Vec<Cause>,
     /// Rules that are not evaluated, each with its path and the unsupported feature.
     pub lacking: Vec<String>,
+    /// Exceeded limits of estimated costs. Such rules are evaluated nevertheless.
+    pub costs: Vec<Cause>,
 }
 
 /// Returns the problems of the rules in a schema at a path.
 #[must_use]
 pub fn rule_problems(schema: &Schema, path: &str) -> RuleProblems {
-    let mut problems = RuleProblems::default();
-    problems.of(schema, path);
+    let (mut problems, mut total) = (RuleProblems::default(), Total::default());
+    problems.of(schema, path, &mut total);
+    problems.costs = total.into_causes(path);
     problems.lacking.extend(schema.rules.iter().flat_map(|rules| rules.skipped.clone()));
     problems
 }
@@ -97,9 +103,10 @@ impl RuleProblems {
     pub fn add(&mut self, other: Self) {
         self.causes.extend(other.causes);
         self.lacking.extend(other.lacking);
+        self.costs.extend(other.costs);
     }
 
-    fn of(&mut self, schema: &Schema, path: &str) {
+    fn of(&mut self, schema: &Schema, path: &str, total: &mut Total) {
         if !schema.ruled {
             return;
         }
@@ -112,10 +119,12 @@ impl RuleProblems {
             });
         }
         for (number, rule) in schema.rules.iter().flat_map(|rules| rules.list.iter().enumerate()) {
+            let at = format!("{path}.x-kubernetes-validations[{number}]");
+            total.add(&at, rule.costs);
             for problem in &rule.problems {
                 let at = match problem.keyword {
-                    "" => format!("{path}.x-kubernetes-validations[{number}]"),
-                    keyword => format!("{path}.x-kubernetes-validations[{number}].{keyword}"),
+                    "" => at.clone(),
+                    keyword => format!("{at}.{keyword}"),
                 };
                 match &problem.what {
                     Ok((reason, message)) => self.causes.push(Cause {
@@ -128,13 +137,13 @@ impl RuleProblems {
             }
         }
         for (name, field) in &schema.properties {
-            self.of(field, &format!("{path}.properties[{name}]"));
+            self.of(field, &format!("{path}.properties[{name}]"), total);
         }
         if let Some(additional) = &schema.additional {
-            self.of(additional, &format!("{path}.additionalProperties"));
+            self.of(additional, &format!("{path}.additionalProperties"), total);
         }
         if let Some(items) = &schema.items {
-            self.of(items, &format!("{path}.items"));
+            self.of(items, &format!("{path}.items"), total);
         }
     }
 }
@@ -160,7 +169,7 @@ pub(super) fn given(rules: Value) -> Arc<Rules> {
 
 /// Compiles the rules of a whole object's schema, and stores the reports of skipped ones.
 pub(super) fn compile(schema: &mut Schema, skipped: Vec<String>) {
-    declare(schema, true, Correlated::Yes);
+    declare(schema, true, Correlated::Yes, Count::ONE);
     if !skipped.is_empty() {
         let rules = schema.rules.get_or_insert_with(|| given(Value::Null));
         if let Some(rules) = Arc::get_mut(rules) {
@@ -176,64 +185,83 @@ enum Correlated {
     No,
 }
 
-/// Compiles the rules of a schema recursively. Returns the type of its values; `None` if it
-/// declares none.
-fn declare(schema: &mut Schema, root: bool, correlated: Correlated) -> Option<cel::Type> {
+/// Compiles the rules of a schema recursively. `count` is how many of its values an object may
+/// contain. Returns the type and extent of its values; `None` if it declares none.
+fn declare(
+    schema: &mut Schema,
+    root: bool,
+    correlated: Correlated,
+    count: Count,
+) -> Option<(cel::Type, Extent)> {
     let whole = root || schema.embedded_resource;
     let mut ruled = schema.rules.is_some();
-    let mut within = |child: &mut Arc<Schema>, correlated: Correlated| {
+    let mut within = |child: &mut Arc<Schema>, correlated: Correlated, count: Count| {
         // Schemas shared by all objects have no rules.
         let child = Arc::get_mut(child)?;
-        let of = declare(child, false, correlated);
+        let declared = declare(child, false, correlated, count);
         ruled |= child.ruled;
-        of
+        declared
     };
+    let limits = schema.limits.as_deref();
+    let max_items = limits.and_then(|limits| limits.max_items);
+    let max_properties = limits.and_then(|limits| limits.max_properties);
     let correlated_fields = if schema.atomic_map { Correlated::No } else { correlated };
-    let mut fields = std::collections::BTreeMap::new();
+    let (mut fields, mut extents) = (std::collections::BTreeMap::new(), Fields::default());
     for (name, field) in &mut schema.properties {
         if whole && matches!(&**name, "apiVersion" | "kind" | "metadata") {
             continue;
         }
-        let of = within(field, correlated_fields);
-        if let (Some(escaped), Some(of)) = (cel::escape(name), of) {
-            fields.insert(escaped.into(), FieldOf { name: Arc::clone(name), of });
+        let Some((of, extent)) = within(field, correlated_fields, count) else { continue };
+        let escaped: Option<Arc<str>> = cel::escape(name).map(Into::into);
+        let is_sent = schema.required.contains(name) && field.default.is_none();
+        extents.add(name, escaped.clone(), extent, is_sent);
+        if let Some(escaped) = escaped {
+            fields.insert(escaped, FieldOf { name: Arc::clone(name), of });
         }
     }
-    let additional = schema.additional.as_mut().map(|additional| within(additional, correlated_fields));
+    let count_values = count.times(max_properties);
+    let additional =
+        schema.additional.as_mut().map(|additional| within(additional, correlated_fields, count_values));
     let keyed = matches!(schema.list, ListType::Map(_));
     let correlated_items = if keyed { correlated } else { Correlated::No };
-    let items = schema.items.as_mut().and_then(|items| within(items, correlated_items));
-    let of = match schema.kind {
+    let count_items = count.times(max_items);
+    let items = schema.items.as_mut().and_then(|items| within(items, correlated_items, count_items));
+    let scalar = |of: cel::Type| Some((of, Extent::of_scalar(schema)));
+    let declared = match schema.kind {
         Type::Any => None,
-        Type::IntOrString => Some(cel::Type::Dyn),
-        Type::Boolean => Some(cel::Type::Bool),
-        Type::Integer => Some(cel::Type::Int),
-        Type::Number => Some(cel::Type::Double),
-        Type::String => Some(match &*schema.format {
+        Type::IntOrString => scalar(cel::Type::Dyn),
+        Type::Boolean => scalar(cel::Type::Bool),
+        Type::Integer => scalar(cel::Type::Int),
+        Type::Number => scalar(cel::Type::Double),
+        Type::String => scalar(match &*schema.format {
             "byte" => cel::Type::Bytes,
             "duration" => cel::Type::Span,
             "date" | "date-time" => cel::Type::Time,
             _ => cel::Type::Text,
         }),
-        Type::Array => {
-            items.map(|item| cel::Type::List(Arc::new(ListOf { item, merge: merge(&schema.list) })))
-        }
+        Type::Array => items.map(|(item, extent)| {
+            let of = cel::Type::List(Arc::new(ListOf { item, merge: merge(&schema.list) }));
+            (of, Extent::of_list(extent, max_items))
+        }),
         Type::Object => match additional {
-            Some(of) => of.map(|of| cel::Type::map(cel::Type::Text, of)),
+            Some(value) => value.map(|(of, extent)| {
+                (cel::Type::map(cel::Type::Text, of), Extent::of_map(extent, max_properties))
+            }),
             None => {
                 if whole {
                     add_object_fields(&mut fields);
+                    extents.add_object_fields(&schema.required);
                 }
-                Some(cel::Type::Object(Arc::new(ObjectOf { fields })))
+                Some((cel::Type::Object(Arc::new(ObjectOf { fields })), extents.into_extent()))
             }
         },
     };
     if let Some(rules) = schema.rules.take() {
-        let of = of.clone().unwrap_or(cel::Type::Dyn);
-        schema.rules = Some(Arc::new(read(&rules.given, of, schema, correlated)));
+        let (of, extent) = declared.clone().unwrap_or((cel::Type::Dyn, Extent::default()));
+        schema.rules = Some(Arc::new(read(&rules.given, of, schema, correlated, (count, &extent))));
     }
     schema.ruled = ruled;
-    of
+    declared
 }
 
 fn merge(list: &ListType) -> Merge {
@@ -253,10 +281,16 @@ fn add_object_fields(fields: &mut std::collections::BTreeMap<Arc<str>, FieldOf>)
     fields.insert("metadata".into(), FieldOf { name: "metadata".into(), of });
 }
 
-fn read(given: &Value, of: cel::Type, schema: &Schema, correlated: Correlated) -> Rules {
+fn read(
+    given: &Value,
+    of: cel::Type,
+    schema: &Schema,
+    correlated: Correlated,
+    values: (Count, &Extent),
+) -> Rules {
     let old = |optional: bool| if optional { cel::Type::optional(of.clone()) } else { of.clone() };
     let rules = given.as_array().into_iter().flatten().take(MAX_RULES);
-    let list = rules.map(|rule| read_one(rule, &of, &old, schema, correlated)).collect();
+    let list = rules.map(|rule| read_one(rule, &of, &old, schema, correlated, values)).collect();
     Rules { given: given.clone(), old: old(true), of, list, skipped: Vec::new() }
 }
 
@@ -266,6 +300,7 @@ fn read_one(
     old: &impl Fn(bool) -> cel::Type,
     schema: &Schema,
     correlated: Correlated,
+    (count, extent): (Count, &Extent),
 ) -> Rule {
     let text = |name: &str| given.get(name).and_then(Value::as_str).unwrap_or_default().trim().to_owned();
     let optional_old = given.get("optionalOldSelf").and_then(Value::as_bool);
@@ -277,12 +312,14 @@ fn read_one(
         path: String::new(),
         uses_old: false,
         optional_old: optional_old == Some(true),
+        costs: Costs::default(),
         problems: Vec::new(),
     };
     let mut problems = Problems(Vec::new());
     problems.of_texts(&rule);
     let variables = [("self", of.clone()), ("oldSelf", old(rule.optional_old))];
-    let program = problems.compile("rule", &rule.text, &variables, &cel::Type::Bool);
+    let declared = (&variables[..], &*extent.sizes);
+    let (program, cost) = problems.compile("rule", &rule.text, declared, &cel::Type::Bool).unzip();
     if let Some(program) = &program {
         rule.uses_old = program.names("oldSelf");
         if rule.uses_old && correlated == Correlated::No {
@@ -296,9 +333,11 @@ fn read_one(
         }
     }
     let expression = text("messageExpression");
-    let message = (!expression.is_empty())
-        .then(|| problems.compile("messageExpression", &expression, &variables, &cel::Type::Text))
-        .flatten();
+    let (message, message_cost) =
+        problems.compile("messageExpression", &expression, declared, &cel::Type::Text).unzip();
+    if program.is_some() {
+        rule.costs = Costs::new(cost.unwrap_or(0), message_cost.unwrap_or(0), count, extent);
+    }
     if message.as_ref().is_some_and(|message| message.names("oldSelf")) && !rule.uses_old && program.is_some()
     {
         let problem = "messageExpression may not use oldSelf if the rule does not";
@@ -350,15 +389,15 @@ impl Problems {
         &mut self,
         keyword: &'static str,
         text: &str,
-        variables: &[(&str, cel::Type)],
+        (variables, sizes): (&[(&str, cel::Type)], &cel::Sizes),
         expected: &cel::Type,
-    ) -> Option<Program> {
+    ) -> Option<(Program, u64)> {
         if text.is_empty() {
             return None;
         }
-        let problem = match Program::compile(text, variables) {
-            Ok(program) if program.of() == expected || *program.of() == cel::Type::Dyn => {
-                return Some(program);
+        let problem = match Program::compile_and_estimate(text, variables, sizes) {
+            Ok((program, cost)) if program.of() == expected || *program.of() == cel::Type::Dyn => {
+                return Some((program, cost));
             }
             Ok(_) if *expected == cel::Type::Bool => "cel expression must evaluate to a bool".to_owned(),
             Ok(_) => "messageExpression must evaluate to a string".to_owned(),

@@ -50,13 +50,15 @@ pub(super) fn check(old: Option<&Object>, object: &Object) -> (Vec<Cause>, Vec<S
     let mut causes = Vec::new();
     check_group(object, spec, &mut causes);
     check_names(object, spec, &mut causes);
-    let mut problems = check_versions(spec, &mut causes);
-    if let Some(old) = old {
+    let before = old.map(|old| map(old.fields(), "spec"));
+    let mut problems = check_versions(before, spec, &mut causes);
+    if let Some(before) = before {
         // Existing problems may stay: they may have been accepted before rules were validated.
-        let before = rule_problems(map(old.fields(), "spec")).causes;
+        let before = rule_problems(before).causes;
         problems.causes.retain(|cause| !before.contains(cause));
     }
-    causes.extend(problems.causes.into_iter().take(MAX_CAUSES.saturating_sub(causes.len())));
+    let of_rules = problems.causes.into_iter().chain(problems.costs);
+    causes.extend(of_rules.take(MAX_CAUSES.saturating_sub(causes.len())));
     let strategy = text(map(spec, "conversion"), "strategy");
     if !matches!(strategy, "" | "None") {
         let must = "must be 'None': conversion webhooks are not supported";
@@ -156,8 +158,13 @@ fn check_names(object: &Object, spec: &Map<String, Value>, causes: &mut Vec<Caus
     }
 }
 
-/// Validates the versions. Returns the problems with their rules.
-fn check_versions(spec: &Map<String, Value>, causes: &mut Vec<Cause>) -> schema::RuleProblems {
+/// Validates the versions. Returns the problems with their rules. The costs of a schema that stays
+/// the same are no problem: it may have been accepted before costs were limited.
+fn check_versions(
+    before: Option<&Map<String, Value>>,
+    spec: &Map<String, Value>,
+    causes: &mut Vec<Cause>,
+) -> schema::RuleProblems {
     let mut rules = schema::RuleProblems::default();
     let mut seen = HashSet::new();
     let mut stored = 0;
@@ -175,7 +182,13 @@ fn check_versions(spec: &Map<String, Value>, causes: &mut Vec<Cause>) -> schema:
                 causes.push(Cause::required(&at_schema, "every version must have a schema"));
             }
             Some(given) => match schema::read(given, &at_schema) {
-                Ok(read) => rules.add(problems_of(&read, &at_schema)),
+                Ok(read) => {
+                    let mut problems = problems_of(&read, &at_schema);
+                    if before.is_some_and(|before| schema_of(before, name) == Some(given)) {
+                        problems.costs.clear();
+                    }
+                    rules.add(problems);
+                }
                 Err(wrong) => causes.extend(wrong),
             },
         }
@@ -191,6 +204,12 @@ fn check_versions(spec: &Map<String, Value>, causes: &mut Vec<Cause>) -> schema:
         ));
     }
     rules
+}
+
+/// Returns the schema of the version with this name.
+fn schema_of<'a>(spec: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    let version = list(spec, "versions").find(|version| text(version, "name") == name)?;
+    map(version, "schema").get("openAPIV3Schema")
 }
 
 fn check_columns(at: &str, version: &Map<String, Value>, causes: &mut Vec<Cause>) {

@@ -93,6 +93,34 @@ fn definition_problems_name_their_field() {
 }
 
 #[test]
+fn expensive_rules_are_refused_unless_the_definition_had_them() {
+    let with_rule = |rule: &str| {
+        let mut value = definition("widgets", "Widget");
+        let names = json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-validations": [{"rule": rule}]});
+        value["spec"]["versions"][1]["schema"]["openAPIV3Schema"] = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"names": names}}}});
+        object(value)
+    };
+    let crd = Kind::without_schema(kind("crd"));
+    let unique = "self.all(x, self.exists_one(y, x == y))";
+    let refused = admit(&crd, None, &mut with_rule(unique)).unwrap_err();
+    assert_eq!(refused.code, 422);
+    let cause = &refused.details.unwrap().causes[0];
+    let at = "spec.versions[1].schema.openAPIV3Schema.properties[spec].properties[names].x-kubernetes-validations[0].rule";
+    assert_eq!((&*cause.field, &*cause.reason), (at, "FieldValueForbidden"));
+    assert!(cause.message.contains("exceeds budget by factor of more than 100x"), "{cause}");
+    admit(&crd, None, &mut with_rule("self.size() < 9")).unwrap();
+    // A definition that was stored without the limit stays, and its rule is evaluated.
+    let old = with_rule(unique);
+    let mut new = old.clone();
+    new.fields_mut()["spec"]["versions"][1]["deprecated"] = json!(true);
+    admit(&crd, Some(&old), &mut new).unwrap();
+    let known = BTreeMap::from([("widgets.lab.io".to_owned(), Definition::of(&old, 1))]);
+    assert_eq!(known["widgets.lab.io"].lacking, [""; 0]);
+    let other = "self.all(x, self.exists(y, x == y))";
+    admit(&crd, Some(&old), &mut with_rule(other)).unwrap_err();
+}
+
+#[test]
 fn invalid_rules_are_refused_and_unevaluated_ones_reported() {
     let with_rule = |rule: &str| {
         let mut value = definition("widgets", "Widget");

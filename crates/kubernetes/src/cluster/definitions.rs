@@ -55,7 +55,7 @@ impl Definitions {
 
     /// Returns the API groups of the cluster's own store, once known. Without permission to list
     /// definitions, these are the groups of Kubernetes.
-    pub(super) fn groups(&self) -> impl Future<Output = Groups> + Send + 'static {
+    pub(super) fn groups(&self) -> impl Future<Output = Groups> + Send + use<> {
         let mut groups = self.groups.clone();
         async move {
             let known = groups.wait_for(Option::is_some).await;
