@@ -10,4 +10,5 @@ mod kill;
 mod local;
 mod outbox;
 mod seal;
+mod start;
 mod support;
