@@ -4,6 +4,7 @@
 mod connection;
 mod notices;
 mod numbers;
+mod peer_log;
 mod reading;
 mod reporting;
 mod service_status;
@@ -43,6 +44,7 @@ use super::kinds::KindRegistry;
 use super::objects;
 use super::status::Query;
 use connection::Connection;
+use peer_log::PeerLog;
 pub(super) use reporting::{Reporting, event_limits, outbox_limits};
 use service_status::ServiceStatus;
 use statistics::Statistics;
@@ -122,6 +124,8 @@ pub(super) struct Driver {
     link: LinkHandle,
     wire: Wire,
     connection: Connection,
+    /// Limits the log lines that the other side causes.
+    peer_log: PeerLog,
     reporting: Reporting,
     files: Files,
     /// Key and certificates; `None` until the node has joined.
@@ -153,6 +157,7 @@ impl Driver {
             link,
             wire,
             connection: Connection::default(),
+            peer_log: PeerLog::default(),
             reporting,
             files,
             identity,
@@ -181,6 +186,9 @@ impl Driver {
             self.emit_reset(reset);
         }
         self.begin_reporting();
+        if before.writing != Writing::Works {
+            self.health_changed(&before);
+        }
         let mut end: Option<Instant> = None;
         loop {
             watchdog.turned();
@@ -273,7 +281,9 @@ impl Driver {
         let result = match result {
             Ok(Ok(commit)) => Ok(commit),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "changes not stored");
+                if let Some(suppressed) = self.peer_log.objects.line() {
+                    tracing::warn!(%error, suppressed, "changes not stored");
+                }
                 let full = matches!(error, StoreError::Full { .. });
                 let reason = if full { RejectReason::StoreFull } else { RejectReason::StoreUnavailable };
                 Err((reason, error.to_string()))
@@ -286,10 +296,12 @@ impl Driver {
     fn health_changed(&mut self, health: &Health) {
         let before = self.storing.observe_writing(&health.writing);
         self.emit_health(&before, health);
-        match &health.writing {
-            Writing::Works => tracing::info!("store writable"),
-            Writing::Full => tracing::error!("store full: no new objects are stored"),
-            Writing::Fails { reason } => tracing::error!(reason, "store not writable"),
+        if let Some(suppressed) = self.peer_log.store.line() {
+            match &health.writing {
+                Writing::Works => tracing::info!(suppressed, "store writable"),
+                Writing::Full => tracing::error!(suppressed, "store full: no new objects are stored"),
+                Writing::Fails { reason } => tracing::error!(reason, suppressed, "store not writable"),
+            }
         }
         if let Some(reset) = self.storing.observe_reset(health) {
             self.database_replaced(reset);

@@ -351,11 +351,6 @@ impl State {
         self.shared.health.send_if_modified(|health| {
             let differs = health.writing != writing;
             if differs {
-                match &writing {
-                    Writing::Works => tracing::info!("store writable"),
-                    Writing::Full => tracing::warn!("store full"),
-                    Writing::Fails { reason } => tracing::error!(%reason, "store not writable"),
-                }
                 health.writing = writing;
             }
             differs

@@ -49,7 +49,9 @@ impl Driver {
             }
             Ok(Page::Buckets(Ok(_))) => {
                 // A row was damaged, and then changed before a check detected the damage.
-                tracing::error!("digest does not match the rows: checking all rows");
+                if let Some(suppressed) = self.peer_log.reads.line() {
+                    tracing::error!(suppressed, "digest does not match the rows: checking all rows");
+                }
                 self.machine.read_failed(now);
                 let store = self.store.clone();
                 tokio::spawn(async move {
@@ -69,7 +71,9 @@ impl Driver {
                 self.machine.changes_compacted(now, after);
             }
             Ok(Page::Changes(Err(error)) | Page::Buckets(Err(error)) | Page::Inventory(Err(error))) => {
-                tracing::warn!(%error, "read of the store failed");
+                if let Some(suppressed) = self.peer_log.reads.line() {
+                    tracing::warn!(%error, suppressed, "read of the store failed");
+                }
                 self.machine.read_failed(now);
             }
             Err(error) => {

@@ -9,6 +9,7 @@ use edgesync_files::wire::{News, ReportPosition};
 use edgesync_files::{State, Status};
 use edgesync_object::{ObjectRef, ResourceVersion};
 use edgesync_protocol::upload::{EffectContent, EffectState};
+use edgesync_transport::admission::LogThrottle;
 
 /// Metadata key of the report position, written in the transaction of the report.
 const METADATA_KEY: &str = "files";
@@ -83,7 +84,7 @@ fn object_of(status: &Status) -> ObjectRef {
 }
 
 /// Emits Events for new results, except those already emitted.
-pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], emitted: u64) {
+pub(super) fn emit(events: &Events, kinds: &KindRegistry, lines: &LogThrottle, news: &[News], emitted: u64) {
     let news: Vec<&News> = news.iter().filter(|news| news.status.seq > emitted).collect();
     let in_effect = news.iter().filter(|news| news.status.state == State::InEffect).count();
     if in_effect > MAX_SINGLE_EVENTS {
@@ -116,12 +117,15 @@ pub(super) fn emit(events: &Events, kinds: &KindRegistry, news: &[News], emitted
             }
             _ => format!("version {wanted} not in effect (rule {rule}), current {there}{detail}"),
         };
-        if status.state != State::InEffect {
+        if status.state != State::InEffect
+            && let Some(suppressed) = lines.line()
+        {
             tracing::warn!(
                 rule,
                 kind = &*status.kind,
                 namespace = &*status.namespace,
                 name = &*status.name,
+                suppressed,
                 "{note}"
             );
         }

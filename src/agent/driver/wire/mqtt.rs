@@ -32,18 +32,24 @@ impl Driver {
         let presence = match serde_json::from_slice::<CloudPresence>(payload) {
             Ok(presence) => presence,
             Err(error) => {
-                tracing::warn!(%error, "invalid presence of the cloud side");
+                if let Some(suppressed) = self.peer_log.presence.line() {
+                    tracing::warn!(%error, suppressed, "invalid presence of the cloud side");
+                }
                 return;
             }
         };
         match self.connection.observe_cloud(presence) {
             CloudChange::Unchanged => {}
             CloudChange::Offline => {
-                tracing::warn!("cloud side offline");
+                if let Some(suppressed) = self.peer_log.presence.line() {
+                    tracing::warn!(suppressed, "cloud side offline");
+                }
                 self.machine.cloud_gone(self.now());
             }
             CloudChange::Returned => {
-                tracing::info!("cloud side online");
+                if let Some(suppressed) = self.peer_log.presence.line() {
+                    tracing::info!(suppressed, "cloud side online");
+                }
                 self.machine.cloud_returned(self.now(), random());
             }
         }
@@ -67,8 +73,8 @@ impl Driver {
         let count = self.statistics.count_bad_frame(error.label());
         if error.is_of_another_version() && count > 1 {
             tracing::debug!(bytes, %error, "frame of another protocol version");
-        } else {
-            tracing::warn!(bytes, %error, "invalid frame");
+        } else if let Some(suppressed) = self.peer_log.frames.line() {
+            tracing::warn!(bytes, %error, suppressed, "invalid frame");
         }
         if let FrameError::Protocol { found, .. } = error {
             let behind = if *found > PROTOCOL { "agent" } else { "cloud side" };
