@@ -252,14 +252,14 @@ fn newest(conn: &Connection, epoch: Epoch) -> Result<(Totals, Written), StoreErr
     Ok((totals.ok_or_else(damaged)?, written))
 }
 
-/// Finds the changes that only their rows record, after a crash. The transaction of the caller
-/// keeps the log from restarting.
+/// Finds the changes that only their rows record, after a crash. The caller's transaction makes it
+/// one snapshot.
 pub(super) fn find_unwritten(conn: &Connection, path: &Path, recent: &Recent) -> Result<(), StoreError> {
     let sql = "SELECT revision, log FROM journal ORDER BY revision DESC LIMIT 1";
     let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?));
     let Some((newest, Some(log))) = conn.query_row(sql, [], read).optional()? else { return Ok(()) };
     let mut found = match wal::rows_in_log(path, LogId::from_number(log))? {
-        Some(ids) => newer_of(conn, newest, ids)?,
+        Some(ids) => newer_of(conn, newest, &ids)?,
         None => newer_of_all(conn, newest)?,
     };
     found.sort_unstable();
@@ -270,11 +270,11 @@ pub(super) fn find_unwritten(conn: &Connection, path: &Path, recent: &Recent) ->
 }
 
 /// Returns the revisions and ids of the given rows that are newer than a revision.
-fn newer_of(conn: &Connection, newest: i64, ids: Vec<i64>) -> Result<Vec<(i64, i64)>, StoreError> {
+fn newer_of(conn: &Connection, newest: i64, ids: &[i64]) -> Result<Vec<(i64, i64)>, StoreError> {
     let mut statement = conn.prepare("SELECT revision, id FROM objects WHERE id = ?1 AND revision > ?2")?;
     let mut found = Vec::new();
     for id in ids {
-        let mut rows = statement.query([id, newest])?;
+        let mut rows = statement.query([*id, newest])?;
         if let Some(row) = rows.next()? {
             found.push((row.get(0)?, row.get(1)?));
         }

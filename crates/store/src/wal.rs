@@ -62,8 +62,7 @@ pub fn log_id(database: &Path) -> io::Result<Option<LogId>> {
 ///
 /// Every row that was inserted or updated since the restart of the log is among them, whatever its
 /// table. So are rows beside them, earlier rows of a page, and rows of a commit that never
-/// completed. A frame has at most a few hundred rows. The log must not restart meanwhile: the
-/// caller holds a snapshot.
+/// completed. A frame has at most a few hundred rows.
 ///
 /// # Errors
 /// The system's.
@@ -78,6 +77,10 @@ pub fn rows_in_log(database: &Path, log: LogId) -> io::Result<Option<Vec<i64>>> 
     // Frames of an earlier log follow after the last one.
     while read_whole(&mut file, &mut frame)? && LogId::read(&frame, 8) == Some(log) {
         add_rows(&frame, &mut rows);
+    }
+    // A restart overwrites the header first, then the frames.
+    if log_id(database)? != Some(log) {
+        return Ok(None);
     }
     rows.sort_unstable();
     rows.dedup();
