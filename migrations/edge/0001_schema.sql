@@ -32,6 +32,7 @@ CREATE UNIQUE INDEX objects_by_name ON objects (resource_id, namespace, name);
 
 -- One row per change that the cloud has not confirmed. The newest row carries the totals. A transaction that only
 -- updates a few rows in place writes no row here: its last object row carries the totals until the next transaction.
+-- log: the salts of the write-ahead log that may have such rows; null if no object row is newer than the journal.
 CREATE TABLE journal (
   revision    INTEGER PRIMARY KEY,
   object_id   INTEGER,                -- the row that was put; superseded if its revision is larger
@@ -40,9 +41,9 @@ CREATE TABLE journal (
   namespace   TEXT,
   name        TEXT,
   version     TEXT,
-  count       INTEGER,                -- totals; valid in the newest row
-  digest      BLOB,                   -- 16 bytes, little-endian
-  confirmed   INTEGER                 -- the largest revision the cloud had confirmed
+  totals      BLOB,                   -- count and digest; these three are valid in the newest row
+  confirmed   INTEGER,                -- the largest revision the cloud had confirmed
+  log         INTEGER
 ) STRICT;
 
 -- Properties of the file: epoch, created, incarnation.

@@ -5,6 +5,7 @@ mod connection;
 mod notices;
 mod numbers;
 mod parts;
+mod peer_log;
 mod reading;
 mod reporting;
 mod service_status;
@@ -14,6 +15,7 @@ mod storing;
 mod verify;
 mod wire;
 
+use edgesync_transport::admission::LinePermit;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +46,7 @@ use super::kinds::KindRegistry;
 use super::objects;
 use super::status::Query;
 use connection::Connection;
+use peer_log::PeerLog;
 pub(super) use reporting::{Reporting, event_limits, outbox_limits};
 use service_status::ServiceStatus;
 use statistics::Statistics;
@@ -123,6 +126,8 @@ pub(super) struct Driver {
     link: LinkHandle,
     wire: Wire,
     connection: Connection,
+    /// Limits the log lines that the other side causes.
+    peer_log: PeerLog,
     reporting: Reporting,
     files: Files,
     /// Key and certificates; `None` until the node has joined.
@@ -154,6 +159,7 @@ impl Driver {
             link,
             wire,
             connection: Connection::default(),
+            peer_log: PeerLog::default(),
             reporting,
             files,
             identity,
@@ -184,6 +190,9 @@ impl Driver {
         self.begin_reporting();
         if matches!(self.wire, Wire::Mqtt(_)) {
             self.machine.restore_parts();
+        }
+        if before.writing != Writing::Works {
+            self.health_changed(&before);
         }
         let mut end: Option<Instant> = None;
         loop {
@@ -290,7 +299,9 @@ impl Driver {
                 return self.machine.parts_lost(self.now(), token, random());
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "changes not stored");
+                if let Some(LinePermit { suppressed }) = self.peer_log.objects.permit_line() {
+                    tracing::warn!(%error, suppressed, "changes not stored");
+                }
                 Err((reject_reason(&error), error.to_string()))
             }
             Err(error) => Err((RejectReason::StoreUnavailable, error.to_string())),
@@ -301,10 +312,12 @@ impl Driver {
     fn health_changed(&mut self, health: &Health) {
         let before = self.storing.observe_writing(&health.writing);
         self.emit_health(&before, health);
-        match &health.writing {
-            Writing::Works => tracing::info!("store writable"),
-            Writing::Full => tracing::error!("store full: no new objects are stored"),
-            Writing::Fails { reason } => tracing::error!(reason, "store not writable"),
+        if let Some(LinePermit { suppressed }) = self.peer_log.store.permit_line() {
+            match &health.writing {
+                Writing::Works => tracing::info!(suppressed, "store writable"),
+                Writing::Full => tracing::error!(suppressed, "store full: no new objects are stored"),
+                Writing::Fails { reason } => tracing::error!(reason, suppressed, "store not writable"),
+            }
         }
         if let Some(reset) = self.storing.observe_reset(health) {
             self.database_replaced(reset);

@@ -32,6 +32,7 @@ use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::node::{FilesFailure, FilesSummary};
 use edgesync_runtime::systemd;
+use edgesync_transport::admission::LogThrottle;
 use helper_client::{HelperClient, RequestError, RequestScope};
 use report::Kept;
 
@@ -47,6 +48,8 @@ const MAX_DEFERRALS: u32 = 10;
 const REFUSED_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// Commands that may queue for the task.
 const QUEUE: usize = 8;
+/// Maximum number of log lines about objects that are not in effect, in ten seconds.
+const LINES: u32 = 20;
 /// Bits of the set of rules; the rules after the last bit share it.
 const BITS: usize = 64;
 
@@ -204,6 +207,7 @@ impl Files {
             told: kept.map(|kept| kept.told),
             clear_at: None,
             failures: Failures::default(),
+            lines: LogThrottle::of(LINES),
             release_at: None,
         };
         task.set_rules(config);
@@ -387,6 +391,8 @@ struct Task {
     /// When files of deleted rules are removed.
     clear_at: Option<Instant>,
     failures: Failures,
+    /// Limits the log lines about objects that are not in effect.
+    lines: LogThrottle,
     /// When memory is released.
     release_at: Option<Instant>,
 }
@@ -648,7 +654,7 @@ impl Task {
             let emitted = emitted.map_or(0, |emitted| emitted.seq);
             let quoting = |due: &&ScheduledRule| self.kinds.seals_any(|kind| due.rule.objects.takes(kind));
             let quoting = self.rules.iter().filter(quoting).map(|due| due.rule.name.as_str()).collect();
-            report::emit(&self.events, (&self.kinds, &quoting), &outcome.updates, emitted);
+            report::emit(&self.events, (&self.kinds, &quoting), &self.lines, &outcome.updates, emitted);
             self.told = Some(outcome.told.clone());
             self.emitted.clone_from(&self.told);
         }

@@ -107,7 +107,7 @@ pub fn inspect(path: &Path, go_on: impl FnMut() -> bool) -> Result<Option<Inspec
     }
     let tx = conn.unchecked_transaction()?;
     let recent = Recent::default();
-    journal::find_unwritten(&tx, &recent)?;
+    journal::find_unwritten(&tx, path, &recent)?;
     scan(&tx, &recent, go_on)
 }
 

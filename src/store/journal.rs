@@ -4,10 +4,16 @@
 //! A transaction that only updates a few rows in place does not write the journal: its last row has
 //! the totals and each row its revision, so that one page is written instead of two. [`Recent`]
 //! keeps these rows in memory until the next transaction that writes the journal anyway, at the
-//! latest after [`MAX_UNWRITTEN`] changes and when the store closes. After a crash, which a
-//! non-empty write-ahead log indicates, a scan of all rows finds them.
+//! latest after [`MAX_UNWRITTEN`] changes, after a checkpoint, and when the store closes.
+//!
+//! The newest row of the journal names the write-ahead log that such rows may be in, or none: this
+//! is the mark of a clean file. Changes in place are permitted only while the database has that
+//! log. After a crash the pages in the log therefore name all rows that may be newer than the
+//! journal. If the log is missing or was restarted, as by another program that opened the file, a
+//! scan of all rows finds them.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, Row};
@@ -19,6 +25,7 @@ use edgesync_protocol::digest::{Digest, Epoch};
 use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 use edgesync_store::engine::integer;
+use edgesync_store::wal::{self, LogId};
 
 /// Maximum number of changes that only their rows record: bounds the memory, and the size of the
 /// next journal write.
@@ -65,6 +72,17 @@ pub(super) struct Written {
     pub(super) revision: u64,
     /// Confirmed revision in it, where the journal starts.
     pub(super) confirmed: u64,
+    /// The log that may have rows newer than the journal; `None` if no row is newer.
+    pub(super) log: Option<LogId>,
+}
+
+/// What a write of the journal records beside the changes and the totals.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    /// The confirmed revision.
+    pub(super) confirmed: u64,
+    /// The log in which later changes in place are permitted.
+    pub(super) log: Option<LogId>,
 }
 
 /// Kind of a change, for the journal.
@@ -98,29 +116,25 @@ pub(super) fn record(
     written: &mut Written,
     entries: &[JournalEntry],
     totals: &Totals,
-    confirmed: u64,
+    mark: Mark,
 ) -> Result<(), StoreError> {
-    let in_place: Option<Vec<(u64, i64)>> = entries.iter().map(JournalEntry::in_place).collect();
+    let Some(last) = entries.last() else { return Ok(()) };
     let unwritten = recent.after(written.revision);
-    match in_place {
-        Some(in_place)
-            if in_place.len() <= MAX_IN_PLACE && unwritten.len() + in_place.len() <= MAX_UNWRITTEN =>
-        {
-            let Some((_, last)) = in_place.last() else { return Ok(()) };
-            conn.prepare_cached("UPDATE objects SET totals = ?2 WHERE id = ?1")?
-                .execute((last, encode_totals(totals).as_slice()))?;
-            for (revision, object_id) in in_place {
-                recent.push(revision, object_id);
-            }
-            Ok(())
-        }
-        _ => {
-            write_unwritten(conn, &unwritten, confirmed)?;
-            write(conn, entries)?;
-            *written = write_totals(conn, totals, confirmed)?;
-            Ok(())
-        }
+    let in_place: Option<Vec<(u64, i64)>> = entries.iter().map(JournalEntry::in_place).collect();
+    let fits = entries.len() <= MAX_IN_PLACE && unwritten.len() + entries.len() <= MAX_UNWRITTEN;
+    let may_stay = fits && mark.log.is_some() && written.log == mark.log;
+    let (Some(in_place), Some((_, row))) = (in_place.filter(|_| may_stay), last.in_place()) else {
+        write_unwritten(conn, &unwritten, mark.confirmed)?;
+        write(conn, entries)?;
+        *written = write_totals(conn, totals, mark)?;
+        return Ok(());
+    };
+    conn.prepare_cached("UPDATE objects SET totals = ?2 WHERE id = ?1")?
+        .execute((row, encode_totals(totals).as_slice()))?;
+    for (revision, object_id) in in_place {
+        recent.push(revision, object_id);
     }
+    Ok(())
 }
 
 impl JournalEntry {
@@ -163,21 +177,22 @@ fn write_unwritten(conn: &Connection, unwritten: &[(u64, i64)], confirmed: u64) 
 }
 
 /// Writes the totals to the row of the newest revision, and drops the rows up to the confirmed one.
-fn write_totals(conn: &Connection, totals: &Totals, confirmed: u64) -> Result<Written, StoreError> {
-    let Totals { revision, count, digest: Digest(digest), .. } = totals;
+fn write_totals(conn: &Connection, totals: &Totals, mark: Mark) -> Result<Written, StoreError> {
+    let Mark { confirmed, log } = mark;
+    let revision = integer(totals.revision);
     conn.prepare_cached(
-        "INSERT INTO journal (revision, count, digest, confirmed) VALUES (?1, ?2, ?3, ?4)
-         ON CONFLICT DO UPDATE SET count = ?2, digest = ?3, confirmed = ?4",
+        "INSERT INTO journal (revision, totals, confirmed, log) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT DO UPDATE SET totals = ?2, confirmed = ?3, log = ?4",
     )?
     .execute((
-        integer(*revision),
-        integer(*count),
-        digest.to_le_bytes().as_slice(),
+        revision,
+        encode_totals(totals).as_slice(),
         integer(confirmed),
+        log.map(LogId::number),
     ))?;
     conn.prepare_cached("DELETE FROM journal WHERE revision <= ?1 AND revision < ?2")?
-        .execute((integer(confirmed), integer(*revision)))?;
-    Ok(Written { revision: *revision, confirmed })
+        .execute((integer(confirmed), revision))?;
+    Ok(Written { revision: totals.revision, confirmed, log })
 }
 
 /// Brings the journal up to date.
@@ -186,33 +201,31 @@ pub(super) fn flush(
     recent: &Recent,
     written: Written,
     totals: &Totals,
-    confirmed: u64,
+    mark: Mark,
 ) -> Result<Written, StoreError> {
-    write_unwritten(conn, &recent.after(written.revision), confirmed)?;
-    write_totals(conn, totals, confirmed)
+    write_unwritten(conn, &recent.after(written.revision), mark.confirmed)?;
+    write_totals(conn, totals, mark)
 }
 
 /// Restarts the journal: no change before this revision is available.
 pub(super) fn restart(conn: &Connection, totals: &Totals) -> Result<Written, StoreError> {
     conn.execute("DELETE FROM journal", [])?;
-    write_totals(conn, totals, totals.revision)
+    write_totals(conn, totals, Mark { confirmed: totals.revision, log: None })
 }
 
 /// Returns the totals as of this commit, and the extent of the written journal.
 pub(super) fn totals(conn: &Connection, recent: &Recent) -> Result<(Totals, Written), StoreError> {
     let epoch = meta(conn, "epoch")?.ok_or_else(|| StoreError::corrupt("no epoch in table meta"))?;
     let epoch = epoch.parse().map_err(|error| StoreError::corrupt(format!("epoch {error}")))?;
-    let (journaled, confirmed) = newest(conn, epoch)?;
-    let written = Written { revision: journaled.revision, confirmed };
+    let (journaled, written) = newest(conn, epoch)?;
     // The snapshot exists by now: a newer hint is not valid in it.
     let mut row = conn.prepare_cached("SELECT totals FROM objects WHERE id = ?1 AND revision = ?2")?;
     for (revision, id) in recent.after(written.revision).into_iter().rev() {
-        let encode_totals =
+        let sealed =
             row.query_row((id, integer(revision)), |row| row.get::<_, Option<Vec<u8>>>(0)).optional()?;
-        if let Some(encode_totals) = encode_totals {
+        if let Some(sealed) = sealed {
             // The newest change was the last of its transaction: it has the totals, or is damaged.
-            let totals =
-                encode_totals.and_then(|encode_totals| decode_totals(epoch, revision, &encode_totals));
+            let totals = sealed.and_then(|sealed| decode_totals(epoch, revision, &sealed));
             let missing = || StoreError::corrupt(format!("no totals in row {id} of revision {revision}"));
             return Ok((totals.ok_or_else(missing)?, written));
         }
@@ -220,32 +233,61 @@ pub(super) fn totals(conn: &Connection, recent: &Recent) -> Result<(Totals, Writ
     Ok((journaled, written))
 }
 
-/// Returns the totals and the confirmed revision in the newest row of the journal.
-fn newest(conn: &Connection, epoch: Epoch) -> Result<(Totals, u64), StoreError> {
-    let sql = "SELECT revision, count, digest, confirmed FROM journal ORDER BY revision DESC LIMIT 1";
+/// Returns the totals in the newest row of the journal, and its extent.
+fn newest(conn: &Connection, epoch: Epoch) -> Result<(Totals, Written), StoreError> {
+    let sql = "SELECT revision, totals, confirmed, log FROM journal ORDER BY revision DESC LIMIT 1";
     let read = |row: &Row<'_>| {
-        let (count, confirmed): (i64, i64) = (row.get(1)?, row.get(3)?);
-        Ok((row.get::<_, i64>(0)?, count, row.get::<_, [u8; 16]>(2)?, confirmed))
+        let (revision, confirmed): (i64, Option<i64>) = (row.get(0)?, row.get(2)?);
+        Ok((revision, row.get::<_, Option<Vec<u8>>>(1)?, confirmed, row.get::<_, Option<i64>>(3)?))
     };
     let row = conn.prepare_cached(sql)?.query_row([], read).optional()?;
-    let (revision, count, digest, confirmed) =
+    let (revision, sealed, confirmed, log) =
         row.ok_or_else(|| StoreError::corrupt("the journal has no totals"))?;
-    let whole = |value: i64| u64::try_from(value).map_err(|_| StoreError::corrupt("negative totals"));
-    let digest = Digest(u128::from_le_bytes(digest));
-    Ok((Totals { epoch, revision: whole(revision)?, count: whole(count)?, digest }, whole(confirmed)?))
+    let damaged = || StoreError::corrupt(format!("totals of revision {revision} in the journal"));
+    let whole = |value: i64| u64::try_from(value).map_err(|_| damaged());
+    let revision = whole(revision)?;
+    let totals = sealed.and_then(|sealed| decode_totals(epoch, revision, &sealed));
+    let confirmed = whole(confirmed.ok_or_else(damaged)?)?;
+    let written = Written { revision, confirmed, log: log.map(LogId::from_number) };
+    Ok((totals.ok_or_else(damaged)?, written))
 }
 
-/// Finds the changes that only their rows record, after a crash.
-pub(super) fn find_unwritten(conn: &Connection, recent: &Recent) -> Result<(), StoreError> {
-    let newest: i64 =
-        conn.query_row("SELECT coalesce(max(revision), 0) FROM journal", [], |row| row.get(0))?;
-    let mut statement =
-        conn.prepare("SELECT revision, id FROM objects WHERE revision > ?1 ORDER BY revision")?;
-    let mut rows = statement.query([newest])?;
-    while let Some(row) = rows.next()? {
-        recent.push(row.get::<_, i64>(0)?.unsigned_abs(), row.get(1)?);
+/// Finds the changes that only their rows record, after a crash. The caller's transaction makes it
+/// one snapshot.
+pub(super) fn find_unwritten(conn: &Connection, path: &Path, recent: &Recent) -> Result<(), StoreError> {
+    let sql = "SELECT revision, log FROM journal ORDER BY revision DESC LIMIT 1";
+    let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?));
+    let Some((newest, Some(log))) = conn.query_row(sql, [], read).optional()? else { return Ok(()) };
+    let mut found = match wal::rows_in_log(path, LogId::from_number(log))? {
+        Some(ids) => newer_of(conn, newest, &ids)?,
+        None => newer_of_all(conn, newest)?,
+    };
+    found.sort_unstable();
+    for (revision, id) in found {
+        recent.push(revision.unsigned_abs(), id);
     }
     Ok(())
+}
+
+/// Returns the revisions and ids of the given rows that are newer than a revision.
+fn newer_of(conn: &Connection, newest: i64, ids: &[i64]) -> Result<Vec<(i64, i64)>, StoreError> {
+    let mut statement = conn.prepare("SELECT revision, id FROM objects WHERE id = ?1 AND revision > ?2")?;
+    let mut found = Vec::new();
+    for id in ids {
+        let mut rows = statement.query([*id, newest])?;
+        if let Some(row) = rows.next()? {
+            found.push((row.get(0)?, row.get(1)?));
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the revisions and ids of all rows that are newer than a revision.
+fn newer_of_all(conn: &Connection, newest: i64) -> Result<Vec<(i64, i64)>, StoreError> {
+    tracing::info!("write-ahead log replaced since the last run: reading all rows");
+    let mut statement = conn.prepare("SELECT revision, id FROM objects WHERE revision > ?1")?;
+    let rows = statement.query_map([newest], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
 }
 
 /// Reads a text of table `meta`.
@@ -305,11 +347,12 @@ pub(super) fn choose_base(conn: &Connection, floor: u64) -> Result<u64, StoreErr
     Ok(base)
 }
 
-/// Encodes the totals for a row: count, digest, and a checksum over both and the revision.
+/// Encodes the totals for a row: count, digest, and a checksum over both, the epoch and the
+/// revision.
 fn encode_totals(totals: &Totals) -> [u8; 32] {
-    let Totals { revision, count, digest: Digest(digest), .. } = totals;
+    let Totals { epoch: Epoch(epoch), revision, count, digest: Digest(digest) } = totals;
     let (count, digest) = (count.to_le_bytes(), digest.to_le_bytes());
-    let check = checksum64(&[&revision.to_le_bytes(), &count, &digest]).to_le_bytes();
+    let check = checksum64(&[&epoch.to_le_bytes(), &revision.to_le_bytes(), &count, &digest]).to_le_bytes();
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&count);
     bytes[8..24].copy_from_slice(&digest);
@@ -330,11 +373,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encoded_totals_decode_for_their_own_revision_only() {
+    fn sealed_totals_are_valid_for_their_epoch_and_revision_only() {
         let totals = Totals { epoch: Epoch(1), revision: 7, count: 3, digest: Digest(u128::MAX - 5) };
         let bytes = encode_totals(&totals);
         assert_eq!(decode_totals(Epoch(1), 7, &bytes), Some(totals));
         assert_eq!(decode_totals(Epoch(1), 8, &bytes), None);
+        assert_eq!(decode_totals(Epoch(2), 7, &bytes), None, "a row of an earlier epoch");
         for bit in 0..256 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);

@@ -6,6 +6,7 @@ use super::commit_listener::Versions;
 use super::journal::{self, Written};
 use super::local::Local;
 use super::outbox::{Numbering, Outbox};
+use super::read::unsigned;
 use super::rows::Resources;
 use super::seals;
 use edgesync_protocol::apply::Totals;
@@ -50,11 +51,13 @@ pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<(), StoreError> 
     Local::start(conn, floor.versions.local)
 }
 
-/// Gives the file a new epoch, with recounted totals, at a revision after `revision`.
+/// Gives the file a new epoch, with recounted totals, at a revision after `revision` and those of
+/// all rows: no row may look newer than the journal.
 pub(super) fn renew(conn: &Connection, revision: u64) -> Result<(Totals, Written), StoreError> {
     let epoch = Epoch(uuid::Uuid::new_v4().as_u128());
     journal::set_meta(conn, "epoch", &epoch.to_string())?;
-    let (count, digest) = recount(conn, epoch)?;
+    let Recount { count, digest, newest } = recount(conn, epoch)?;
+    let revision = revision.max(newest);
     // A file that never held anything starts at zero.
     let revision = if revision == 0 && count == 0 { 0 } else { revision + 1 };
     let totals = Totals { epoch, revision, count, digest };
@@ -62,15 +65,54 @@ pub(super) fn renew(conn: &Connection, revision: u64) -> Result<(Totals, Written
     Ok((totals, written))
 }
 
-/// Returns count and digest of the rows.
-pub(super) fn recount(conn: &Connection, epoch: Epoch) -> Result<(u64, Digest), StoreError> {
-    let (mut count, mut digest) = (0, Digest::default());
-    let mut statement = conn.prepare_cached("SELECT uid, version FROM objects")?;
+/// What the rows themselves say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Recount {
+    pub(super) count: u64,
+    pub(super) digest: Digest,
+    /// The newest revision of a row.
+    pub(super) newest: u64,
+}
+
+/// Counts the rows.
+pub(super) fn recount(conn: &Connection, epoch: Epoch) -> Result<Recount, StoreError> {
+    let mut found = Recount::default();
+    let mut statement = conn.prepare_cached("SELECT uid, version, revision FROM objects")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        count += 1;
-        let version: String = row.get(1)?;
-        digest.add(epoch, row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?, &version.as_str().into());
+        let (version, revision): (String, i64) = (row.get(1)?, row.get(2)?);
+        let uid = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
+        found.digest.add(epoch, uid, &version.as_str().into());
+        found.count += 1;
+        found.newest = found.newest.max(unsigned(revision));
     }
-    Ok((count, digest))
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn insert(conn: &Connection, uid: &str, revision: i64) {
+        conn.execute(
+            "INSERT INTO objects (uid, uid_key, resource_id, namespace, name, version, revision, checksum, body)
+             VALUES (?1, 0, 1, '', ?1, '5', ?2, 0, '{}')",
+            (uid, revision),
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn a_renewed_epoch_begins_above_the_newest_row() {
+        let conn = Connection::open_in_memory().unwrap();
+        KIND.migrations.iter().for_each(|migration| conn.execute_batch(migration.sql).unwrap());
+        let (totals, written) = renew(&conn, 0).unwrap();
+        assert_eq!((totals.revision, totals.count, written.log), (0, 0, None));
+        insert(&conn, "a", 41);
+        insert(&conn, "b", 17);
+        let (totals, written) = renew(&conn, 20).unwrap();
+        assert_eq!((totals.revision, totals.count), (42, 2));
+        assert_eq!((written.revision, written.confirmed, written.log), (42, 42, None));
+        assert_eq!(renew(&conn, 60).unwrap().0.revision, 61);
+    }
 }

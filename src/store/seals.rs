@@ -10,12 +10,17 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
+use super::journal;
 use super::rows::{self, Interned, OBJECT_COLUMNS, ObjectRow, Resources};
 use edgesync_object::{ObjectKey, Resource};
 use edgesync_store::StoreError;
 use edgesync_store::seal::{Binding, Keyring, SealOptions, UnsealError, is_sealed};
 
 pub(super) use clean::{clean, needs_cleaning, record_kinds, recorded_kinds};
+
+/// Key in table `meta` of the key with which all rows of the sealed kinds are sealed, and of the
+/// kinds.
+const SETTLED_KEY: &str = "sealed_with";
 
 /// Limits of a resealing transaction: rows, and bytes of bodies. Other jobs wait no longer than for
 /// a large object.
@@ -128,6 +133,13 @@ impl Seals {
         }
     }
 
+    /// Returns the record of a file whose rows are all sealed as required; `None` while a rotation
+    /// is unfinished, and without keys.
+    fn settled(&self) -> Option<String> {
+        let active = self.0.as_ref().filter(|_| !self.is_rotating())?;
+        Some(format!("{} {}", active.keys.newest(), clean::required(self)?))
+    }
+
     /// Returns whether a rotation is unfinished.
     pub(super) fn is_rotating(&self) -> bool {
         self.0.as_ref().is_some_and(|active| active.keys.facts().keys > 1)
@@ -177,14 +189,32 @@ pub(super) fn reseal_row(
     Ok(())
 }
 
+/// Records that all rows are sealed as required: the next opening with the same key and kinds does
+/// not read them.
+pub(super) fn record_settled(conn: &Connection, seals: &Seals) -> Result<(), StoreError> {
+    match seals.settled() {
+        Some(settled) if journal::meta(conn, SETTLED_KEY)?.as_ref() != Some(&settled) => {
+            journal::set_meta(conn, SETTLED_KEY, &settled)
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Checks the objects of covered kinds when a file is opened, or all objects after an interrupted
-/// rotation: seals plain bodies, in batches. Returns the ids of rows that cannot be opened.
+/// rotation: seals plain bodies, in batches. Returns the ids of rows that cannot be opened. Reads
+/// nothing if [`record_settled`] says so.
 pub(super) fn settle(
     conn: &Connection,
     seals: &Seals,
     resources: &Resources,
 ) -> Result<Vec<i64>, StoreError> {
     if seals.0.is_none() {
+        // Rows stay plain from now on.
+        conn.execute("DELETE FROM meta WHERE key = ?1", [SETTLED_KEY])?;
+        return Ok(Vec::new());
+    }
+    let settled = seals.settled();
+    if settled.is_some() && journal::meta(conn, SETTLED_KEY)? == settled {
         return Ok(Vec::new());
     }
     let rotating = seals.is_rotating();

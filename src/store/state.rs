@@ -18,10 +18,10 @@ use tokio::sync::watch;
 
 use super::commit_listener::{Recorder, Versions};
 use super::files::{self, Aside};
-use super::journal::{self, Recent, Written};
+use super::journal::{self, Mark, Recent, Written};
 use super::local::Local;
 use super::metadata::{MetadataWriter, Occasion, Pending};
-use super::new_file::{self, Floor, KIND, recount};
+use super::new_file::{self, Floor, KIND, Recount, recount};
 use super::outbox::{Outbox, OutboxShared};
 use super::rows::Resources;
 use super::salvage::{self, Salvaged};
@@ -35,8 +35,9 @@ use edgesync_protocol::change::Change;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::upload::Lanes;
 use edgesync_store::StoreError;
-use edgesync_store::engine::{self, Checkpoint, EngineOptions, PAGE_BYTES, open_writer};
+use edgesync_store::engine::{self, Checkpoint, EngineOptions, PAGE_BYTES, WalState, open_writer};
 use edgesync_store::reader::Generation;
+use edgesync_store::wal::LogId;
 use edgesync_store::writer::WriterHooks;
 use file::DatabaseFile;
 use opening::{Opened, open_sealed};
@@ -229,9 +230,10 @@ impl State {
         for change in changes {
             apply::apply(&mut tables, &mut totals, change, &mut applied)?;
         }
-        let confirmed = self.shared.confirmed.load(Ordering::Acquire).min(before);
         let entries = tables.into_entries();
-        journal::record(conn, &self.shared.recent, &mut self.stored.written, &entries, &totals, confirmed)?;
+        let confirmed = self.shared.confirmed.load(Ordering::Acquire).min(before);
+        let mark = Mark { confirmed, log: self.file.log() };
+        journal::record(conn, &self.shared.recent, &mut self.stored.written, &entries, &totals, mark)?;
         self.stored.totals = totals;
         Ok(Commit { before, totals, applied })
     }
@@ -267,7 +269,7 @@ impl State {
             sealed += u64::from(damage == sealing::Damage::Sealed);
         }
         let totals = self.stored.totals;
-        let (count, digest) = recount(conn, totals.epoch)?;
+        let Recount { count, digest, .. } = recount(conn, totals.epoch)?;
         if lost == 0 && (count, digest) == (totals.count, totals.digest) {
             return Ok((0, false));
         }
@@ -277,9 +279,7 @@ impl State {
             _ if sealed > 0 => format!("damaged rows; {}", seals::cause_of_loss(sealed)),
             _ => "damaged rows".to_owned(),
         };
-        let versions = self.stored.versions();
-        (self.stored.totals, self.stored.written) = new_file::renew(conn, totals.revision)?;
-        self.stored.base = journal::choose_base(conn, versions.objects)?;
+        self.stored.renew(conn)?;
         self.recorder.forget();
         self.pending = Some((cause, Salvaged { kept: count, lost, set_aside: None }));
         Ok((lost, true))
@@ -351,11 +351,6 @@ impl State {
         self.shared.health.send_if_modified(|health| {
             let differs = health.writing != writing;
             if differs {
-                match &writing {
-                    Writing::Works => tracing::info!("store writable"),
-                    Writing::Full => tracing::warn!("store full"),
-                    Writing::Fails { reason } => tracing::error!(%reason, "store not writable"),
-                }
                 health.writing = writing;
             }
             differs
@@ -417,15 +412,21 @@ impl State {
         Ok(())
     }
 
-    /// Brings the journal and its confirmed revision up to date.
-    fn flush(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        let confirmed = self.shared.facts().confirmed;
+    /// Brings the journal and its confirmed revision up to date. `log` is the one in which later
+    /// changes in place are permitted.
+    fn flush(&mut self, conn: &Connection, log: Option<LogId>) -> Result<(), StoreError> {
+        if self.stale {
+            self.reload(conn)?;
+        }
+        let confirmed = self.shared.facts().confirmed.max(self.stored.written.confirmed);
         let Stored { totals, written, .. } = &self.stored;
-        if confirmed <= written.confirmed && written.revision == totals.revision {
+        let is_marked = log.is_some() || written.log.is_none();
+        if confirmed == written.confirmed && written.revision == totals.revision && is_marked {
             return Ok(());
         }
         let tx = conn.unchecked_transaction()?;
-        let written = journal::flush(&tx, &self.shared.recent, *written, totals, confirmed)?;
+        let mark = Mark { confirmed, log };
+        let written = journal::flush(&tx, &self.shared.recent, *written, totals, mark)?;
         tx.commit()?;
         self.stored.written = written;
         Ok(())
@@ -438,7 +439,8 @@ impl State {
         if !remaining.is_zero() {
             return remaining;
         }
-        let done = self.flush(conn).and_then(|()| self.flush_deferred(conn, Occasion::Quiet));
+        let log = self.file.log();
+        let done = self.flush(conn, log).and_then(|()| self.flush_deferred(conn, Occasion::Quiet));
         if let Err(error) = done {
             // Only a repeated report depends on it.
             tracing::warn!(%error, "confirmed revision not written");
@@ -448,6 +450,19 @@ impl State {
 }
 
 impl WriterHooks for State {
+    fn checkpointed(&mut self, conn: &mut Connection, state: WalState) {
+        self.file.checkpointed(state);
+        let Stored { totals, written, .. } = &self.stored;
+        if written.revision == totals.revision {
+            return;
+        }
+        // The next log must not begin with rows that the journal lacks: a start after a crash would
+        // not find them in it.
+        if let Err(error) = self.flush(conn, None) {
+            tracing::warn!(%error, "journal not written after a checkpoint");
+        }
+    }
+
     fn log_too_long(&mut self) {
         let lists = self.shared.snapshots.end_all();
         if lists > 0 {
@@ -526,8 +541,8 @@ impl WriterHooks for State {
         if let Some(observer) = self.shared.observer.get() {
             observer.closed();
         }
-        // Only a journal that is up to date permits to drop the log: see `open_sound`.
-        let done = self.flush(conn).and_then(|()| self.flush_deferred(conn, Occasion::End)).and_then(|()| {
+        let flushed = self.flush(conn, None).and_then(|()| self.flush_deferred(conn, Occasion::End));
+        let done = flushed.and_then(|()| {
             engine::checkpoint(conn, Checkpoint::Truncate)?;
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
             Ok(())
@@ -552,29 +567,30 @@ impl Stored {
     fn versions(&self) -> Versions {
         Versions { objects: self.base + self.totals.revision, local: self.local.version() }
     }
+
+    /// Gives the file a new epoch, after a loss.
+    fn renew(&mut self, conn: &Connection) -> Result<(), StoreError> {
+        (self.totals, self.written) = new_file::renew(conn, self.totals.revision)?;
+        self.base = journal::choose_base(conn, self.base.saturating_add(self.totals.revision))?;
+        Ok(())
+    }
 }
 
 /// Opens the database and reads its state, and the confirmed numbers of the outbox; a new file gets
 /// its first epoch.
-///
-/// A log that is not empty shows that the file was not closed cleanly, so the journal may lack
-/// changes. This requires that no connection removes the log on its own when it closes.
 fn open_sound(
     path: &Path,
     options: &EngineOptions,
     recent: &Recent,
 ) -> Result<(Connection, Stored, Lanes), StoreError> {
     recent.cut(0);
-    let crashed = std::fs::metadata(engine::wal_path(path)).is_ok_and(|log| log.len() > 0);
     let conn = open_file(path, options)?;
-    if is_empty(&conn)? {
-        let tx = conn.unchecked_transaction()?;
+    let tx = conn.unchecked_transaction()?;
+    if is_empty(&tx)? {
         new_file::start(&tx, &Floor::default())?;
-        tx.commit()?;
     }
-    if crashed {
-        journal::find_unwritten(&conn, recent)?;
-    }
+    journal::find_unwritten(&tx, path, recent)?;
+    tx.commit()?;
     if !journal::has_base(&conn)? {
         // Damage to this one row costs a jump of the versions, and no object.
         journal::choose_base(&conn, 0)?;
@@ -594,9 +610,9 @@ fn open_file(path: &Path, options: &EngineOptions) -> Result<Connection, StoreEr
 }
 
 fn is_empty(conn: &Connection) -> Result<bool, StoreError> {
-    let sql = "SELECT (SELECT count(*) FROM journal) + (SELECT count(*) FROM meta)
-                    + EXISTS (SELECT 1 FROM objects)";
-    Ok(conn.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0)
+    let sql = "SELECT NOT EXISTS (SELECT 1 FROM journal) AND NOT EXISTS (SELECT 1 FROM meta)
+                  AND NOT EXISTS (SELECT 1 FROM objects)";
+    Ok(conn.query_row(sql, [], |row| row.get(0))?)
 }
 
 fn announce(number: u64, cause: String, salvaged: Salvaged, totals: &Totals) -> Reset {

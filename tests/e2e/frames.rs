@@ -5,6 +5,7 @@
 use edgesync_testkit as support;
 use edgesync_testkit::site;
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use edgesync_object::Budget;
 use edgesync_protocol::frame::{Hello, Report, Up};
@@ -282,6 +283,40 @@ async fn agent_refuses_bad_frames_and_stays_in_sync() {
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 300);
     assert!(agent.process.runs());
     assert_eq!(agent.status().await["counters"]["badFrames"], expected, "what was readable was read");
+}
+
+#[tokio::test]
+async fn log_lines_that_the_other_side_causes_are_limited() {
+    let broker = Mosquitto::start();
+    let site = Site::new();
+    let mut cloud = Forger::start("edgesync-cloud", broker.address(), &up(NODE)).await;
+    let agent = Agent::start(&site, NODE, broker.address()).await;
+    let Up::Hello(hello) = reported(&mut cloud).await else { panic!("no Hello") };
+    let session = hello.session;
+    let started = Instant::now();
+    let welcome = json!({ "session": &session, "incarnation": "scripted", "confirmed": 0, "pending": 1 });
+    cloud.send(&down(NODE), &frame("Welcome", welcome)).await;
+    for _ in 0..200 {
+        cloud.send(&down(NODE), b"no frame").await;
+    }
+    let nameless = json!({ "header": {}, "route": { "operation": "update", "resource": "" } });
+    cloud
+        .send(&down(NODE), &frame("Objects", json!({ "session": &session, "objects": vec![nameless; 200] })))
+        .await;
+    agent
+        .until("everything is counted", |status| {
+            let counters = &status["counters"];
+            counters["badFrames"]["json"] == 200 && counters["rejected"].as_u64() >= Some(200)
+        })
+        .await;
+    let refusal = json!({ "session": &session, "reason": "come later", "retryAfterSeconds": 3600 });
+    cloud.send(&down(NODE), &frame("HelloRequest", refusal)).await;
+    agent.process.logged("session refused by the cloud", 0).await;
+    let times = 1 + started.elapsed().as_secs() as usize / 10;
+    for kind in ["invalid frame", "object rejected"] {
+        let lines = agent.process.log().iter().filter(|line| line.contains(kind)).count();
+        assert!((1..=20 * times).contains(&lines), "{lines} of '{kind}' in {times} times ten seconds");
+    }
 }
 
 /// Well-formed frames of the session with impossible contents.

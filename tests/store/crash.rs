@@ -6,9 +6,14 @@
 
 use crate::store::support;
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
 
 use edgesync::store::{EdgeOptions, EdgeStore, LocalKind, OutboxLimits, Writing};
 use edgesync_protocol::apply::Totals;
+use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine, EdgePhase};
+use edgesync_protocol::frame::{Objects, Received, Up, Welcome};
+use edgesync_protocol::timing::Now;
 use edgesync_protocol::upload::Lane;
 use edgesync_store::StoreError;
 use rusqlite::ffi;
@@ -99,6 +104,14 @@ async fn outbox(store: &EdgeStore) -> BTreeMap<String, String> {
     rows
 }
 
+/// Opens and closes a database as `sqlite3` does, which copies and removes the log.
+fn look(path: &Path) {
+    if let Ok(conn) = rusqlite::Connection::open(path) {
+        // A file from before its first commit is not readable yet.
+        let _ = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()));
+    }
+}
+
 /// Opens the disk after a power cut and compares it with the commits that were acknowledged before.
 async fn verify(
     ops: &[Op],
@@ -111,6 +124,9 @@ async fn verify(
     let image = after_power_cut(ops, position, syncs, &mut random);
     let dir = tempfile::tempdir().unwrap();
     write_image(dir.path(), &image);
+    if seed.is_multiple_of(3) {
+        look(&dir.path().join("edge.db"));
+    }
     let store = EdgeStore::open(&dir.path().join("edge.db"), quiet()).map_err(|error| error.to_string())?;
     if let Some(reset) = &store.health().borrow().reset {
         return Err(format!("{reset:?}"));
@@ -210,4 +226,89 @@ async fn failing_disk_fails_only_the_change() {
     assert_eq!(store.health().borrow().reset, None);
     store.close().await;
     assert_eq!(assert_consistent(&open(&path)).await.len(), 75);
+}
+
+const NOW: Now = Duration::from_secs(1);
+
+/// Returns the effects that the machine demands once its frames have left.
+fn effects(machine: &mut EdgeMachine) -> Vec<EdgeEffect> {
+    while machine.poll_frame(NOW).is_some() {}
+    std::iter::from_fn(|| machine.poll_effect()).collect()
+}
+
+/// Returns the revision after which the machine reads changes, and their largest number.
+fn next_read(machine: &mut EdgeMachine) -> (u64, usize) {
+    let read = |effect| {
+        if let EdgeEffect::ReadChanges { after, limit } = effect { Some((after, limit)) } else { None }
+    };
+    effects(machine).into_iter().find_map(read).expect("must read changes")
+}
+
+fn edge_config() -> EdgeConfig {
+    EdgeConfig {
+        node: "edge".into(),
+        agent: "test".into(),
+        max_frame: 256 << 10,
+        max_object: 8 << 20,
+        hello_timeout: Duration::from_secs(10),
+        report_timeout: Duration::from_secs(10),
+        retry_max: Duration::from_secs(60),
+        report_attempts: 4,
+        max_applying: 8,
+        lease_interval: Duration::from_secs(10),
+        lease_duration: Duration::from_secs(40),
+    }
+}
+
+/// The power takes the last confirmation. The Welcome repeats it, and the commit of the first object
+/// cuts the journal there, before the page that the Hello began is read.
+#[tokio::test]
+async fn a_confirmation_overtakes_a_read_after_a_power_cut() {
+    let disk = register("overtaken");
+    let dir = tempfile::tempdir().unwrap();
+    let store = EdgeStore::open(&dir.path().join("edge.db"), options("overtaken")).unwrap();
+    store.apply(batch(0..30, 1)).await.unwrap();
+    store.confirm(10);
+    store.apply(batch(0..10, 2)).await.unwrap();
+    store.confirm(38);
+    let (ops, position) = (disk.ops(), disk.position());
+    store.close().await;
+    let image = after_power_cut(&ops, position, true, &mut Random(7));
+    let dir = tempfile::tempdir().unwrap();
+    write_image(dir.path(), &image);
+    let store = EdgeStore::open(&dir.path().join("edge.db"), quiet()).unwrap();
+    let facts = store.facts();
+    assert_eq!((facts.totals.revision, facts.confirmed), (40, 10));
+
+    let mut machine = EdgeMachine::new(edge_config(), facts.totals, facts.confirmed, None);
+    machine.connected(NOW, 256 << 10, 1 << 32);
+    let Some(Up::Hello(hello)) = machine.poll_frame(NOW) else { panic!("must be a Hello") };
+    assert_eq!((hello.revision, hello.confirmed), (40, Some(10)));
+    let (after, limit) = next_read(&mut machine);
+    let (session, incarnation) = (hello.session.clone(), None);
+    let welcome = Welcome { session, incarnation, confirmed: 38, pending: 1, held: 0, register: false };
+    machine.received(NOW, Received::Welcome(welcome), 0);
+    let (session, changes) = (hello.session.clone(), vec![put(100, 3)]);
+    let objects = Objects { session, changes, rejected: Vec::new(), receipt: 1 };
+    machine.received(NOW, Received::Objects(objects), 0);
+    for effect in effects(&mut machine) {
+        match effect {
+            EdgeEffect::Confirm(revision) => store.confirm(revision),
+            EdgeEffect::Apply { token, changes } => {
+                let edgesync::store::Commit { before, totals, applied } = store.apply(changes).await.unwrap();
+                machine.applied(NOW, token, Ok(Commit { before, totals, applied }), 0);
+            }
+            _ => {}
+        }
+    }
+    let error = store.changes(after, limit).await.unwrap_err();
+    assert!(matches!(error, StoreError::Compacted { after: 10, oldest: 38 }), "{error}");
+
+    machine.changes_compacted(NOW, after);
+    let (after, limit) = next_read(&mut machine);
+    let page = store.changes(after, limit).await.unwrap();
+    let revisions: Vec<u64> = page.entries.iter().map(|entry| entry.revision).collect();
+    assert_eq!((after, revisions), (38, vec![39, 40, 41]));
+    assert_eq!((machine.phase(), machine.session()), (EdgePhase::Live, Some(hello.session.as_str())));
+    store.close().await;
 }

@@ -226,13 +226,35 @@ async fn totals_that_mismatch_the_rows_start_a_new_epoch() {
     let path = dir.path().join("edge.db");
     let before = closed(&path).await;
     let conn = rusqlite::Connection::open(&path).unwrap();
-    conn.execute_batch("UPDATE journal SET count = count + 1 WHERE count IS NOT NULL").unwrap();
+    conn.execute_batch("DELETE FROM objects WHERE name = 'settings-000200'").unwrap();
     drop(conn);
     let store = open(&path);
     let report = store.check().await;
     assert!(report.is_ok());
-    let reset = assert_goes_on(&store, &before, OBJECTS..=OBJECTS).await;
-    assert_eq!((reset.kept, reset.lost, reset.set_aside), (OBJECTS, 0, None));
+    let reset = assert_goes_on(&store, &before, OBJECTS - 1..=OBJECTS - 1).await;
+    assert_eq!((reset.kept, reset.lost, reset.set_aside), (OBJECTS - 1, 0, None));
+}
+
+#[tokio::test]
+async fn totals_sealed_for_another_epoch_are_never_reported() {
+    for damage in [
+        "UPDATE meta SET value = '00000000000000000000000000000001' WHERE key = 'epoch'",
+        "UPDATE journal SET totals = zeroblob(32) WHERE totals IS NOT NULL",
+        "UPDATE journal SET revision = revision + 1 WHERE totals IS NOT NULL",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("edge.db");
+        let before = closed(&path).await;
+        let conn = rusqlite::Connection::open(&path).unwrap();
+        conn.execute_batch(damage).unwrap();
+        drop(conn);
+        // At once: a Hello would name them before a check has read all rows.
+        let store = open(&path);
+        assert!(store.health().borrow().reset.is_some(), "{damage}");
+        let reset = assert_goes_on(&store, &before, OBJECTS..=OBJECTS).await;
+        assert_eq!((reset.kept, reset.lost), (OBJECTS, 0), "{damage}");
+        store.close().await;
+    }
 }
 
 #[tokio::test]

@@ -11,4 +11,5 @@ mod local;
 mod outbox;
 mod parts;
 mod seal;
+mod start;
 mod support;

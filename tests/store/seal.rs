@@ -366,6 +366,44 @@ async fn sealed_objects_without_keys_are_neither_read_nor_dropped() {
 }
 
 #[tokio::test]
+async fn start_reads_sealed_rows_only_for_another_key_or_kind() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = |name: &str, kinds: &[&str]| {
+        let disk = register(name);
+        let mut options = sealing(dir.path(), kinds);
+        options.engine.vfs = Some(name.to_owned());
+        options.check_pause = Duration::from_secs(3600);
+        let store = EdgeStore::open(&database(dir.path()), options).unwrap();
+        // The check has read its first batch of rows at most.
+        (store, disk.reads("edge.db"))
+    };
+    let (store, _) = start("seals-1", &[]);
+    for first in (0..4000).step_by(500) {
+        store.apply(secret_batch(first..first + 500, 1)).await.unwrap();
+    }
+    store.close().await;
+    let pages = usize::try_from(std::fs::metadata(database(dir.path())).unwrap().len() / 4096).unwrap();
+    let (store, reads) = start("seals-2", &[]);
+    assert!(reads < pages / 3, "{reads} reads of {pages} pages");
+    store.rotate_seal().await.unwrap();
+    store.close().await;
+    let (store, reads) = start("seals-3", &[]);
+    assert!(reads > pages / 2, "another key: {reads} reads of {pages} pages");
+    store.close().await;
+    let (store, reads) = start("seals-4", &[]);
+    assert!(reads < pages / 3, "{reads} reads of {pages} pages");
+    store.close().await;
+    // Without keys rows stay plain: the next start with keys seals them.
+    let store = open(&database(dir.path()));
+    store.apply(vec![secret(9000, 1)]).await.unwrap();
+    store.close().await;
+    assert_eq!(keys_of_rows(dir.path()).get(&0), Some(&1));
+    let (store, _) = start("seals-5", &[]);
+    assert_eq!(keys_of_rows(dir.path()).get(&0), None);
+    store.close().await;
+}
+
+#[tokio::test]
 async fn unreadable_key_file_is_an_error_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = open_sealed(dir.path());

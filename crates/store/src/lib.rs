@@ -12,6 +12,7 @@
 //! - [`reader`] runs reads in snapshots, on their own connections and threads.
 //! - [`seal`] encrypts bodies of Secrets.
 //! - [`snapshots`] keeps a commit readable between the pages of a list.
+//! - [`wal`] reads the identity and the rows of a write-ahead log.
 //! - [`StoreError`] classifies failures by the caller's options.
 
 #![warn(missing_docs)]
@@ -25,6 +26,7 @@ pub mod migrate;
 pub mod reader;
 pub mod seal;
 pub mod snapshots;
+pub mod wal;
 pub mod writer;
 
 pub use error::{Cause, StoreError};

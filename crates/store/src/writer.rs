@@ -16,7 +16,7 @@ use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::StoreError;
-use super::engine::{self, Checkpoint, LOG_FACTOR, PAGE_BYTES};
+use super::engine::{self, Checkpoint, LOG_FACTOR, PAGE_BYTES, WalState};
 
 /// The limits of the writer's queue.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +66,10 @@ pub trait WriterHooks: Send + 'static {
     /// Called after a failure of the database, outside of a transaction. May replace the
     /// connection.
     fn failed(&mut self, _conn: &mut Connection, _error: &StoreError) {}
+
+    /// Called after a checkpoint has copied pages, outside of a transaction. If it copied all pages
+    /// and no reader needs them, the next write restarts the log.
+    fn checkpointed(&mut self, _conn: &mut Connection, _state: WalState) {}
 
     /// Called when the write-ahead log far exceeds its limit: long readers have to release it.
     fn log_too_long(&mut self) {}
@@ -446,11 +450,16 @@ impl<S: WriterHooks> Owner<S> {
     }
 
     fn idle(&mut self) -> Duration {
+        self.count_sync(|hooks, conn| hooks.idle(conn))
+    }
+
+    /// Runs a callback that may write a transaction of its own, and counts its sync.
+    fn count_sync<T>(&mut self, run: impl FnOnce(&mut S, &mut Connection) -> T) -> T {
         let before = self.conn.total_changes();
-        let idle_timeout = self.hooks.idle(&mut self.conn);
+        let result = run(&mut self.hooks, &mut self.conn);
         let wrote = self.conn.total_changes() > before;
         self.shared.counters.syncs.fetch_add(u64::from(wrote), Ordering::Relaxed);
-        idle_timeout
+        result
     }
 
     /// Adds the jobs that have arrived meanwhile to the group of `first`, up to the byte limit.
@@ -576,6 +585,7 @@ impl<S: WriterHooks> Owner<S> {
             Ok(state) => {
                 self.shared.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
                 self.shared.counters.syncs.fetch_add(2, Ordering::Relaxed);
+                self.count_sync(|hooks, conn| hooks.checkpointed(conn, state));
                 self.restart_log(state.pages.saturating_mul(PAGE_BYTES));
             }
             Err(error) => {

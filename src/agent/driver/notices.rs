@@ -10,32 +10,42 @@ use edgesync_object::ObjectRef;
 use edgesync_object::time::{rfc3339, rounded};
 use edgesync_protocol::change::Rejected;
 use edgesync_protocol::edge::{EdgeNotice, EdgePhase};
+use edgesync_transport::admission::LinePermit;
 
 impl Driver {
     pub(super) fn notice(&mut self, notice: EdgeNotice) {
         match notice {
             EdgeNotice::Welcomed { pending, held, round_trip } => {
                 self.connection.welcomed(round_trip);
-                tracing::info!(pending, held, round_trip = %rounded(round_trip), "session established");
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    let round_trip = rounded(round_trip);
+                    tracing::info!(pending, held, %round_trip, suppressed, "session established");
+                }
                 if let Some(silence) = self.reporting.silence.end() {
                     let note = format!("cloud side responds again after {} s", silence.as_secs());
                     self.reporting.events.emit(EventReason::CloudReachable, Regarding::Node, note);
                 }
             }
             EdgeNotice::IncarnationChanged { from, to } => {
-                tracing::warn!(from, to, "incarnation of the cloud's store changed");
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    tracing::warn!(from, to, suppressed, "incarnation of the cloud's store changed");
+                }
                 let note = format!("incarnation of the cloud's store changed: {to}, was {from}");
                 self.reporting.events.emit(EventReason::CloudIncarnationChanged, Regarding::Node, note);
             }
             EdgeNotice::Repairing => {
                 self.records_differed();
-                tracing::warn!("records differ from held objects: sending the inventory");
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    tracing::warn!(suppressed, "records differ from held objects: sending the inventory");
+                }
                 let note = "the cloud's records differ from held objects and are corrected".to_owned();
                 self.reporting.events.emit(EventReason::RecordsDiffered, Regarding::Node, note);
             }
             EdgeNotice::CloudSilent { attempts } => {
                 let silence = self.wire.silence();
-                tracing::warn!(attempts, "cloud unreachable: {silence}");
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    tracing::warn!(attempts, suppressed, "cloud unreachable: {silence}");
+                }
                 if self.reporting.silence.observe(self.wire.silence_threshold()) {
                     self.reporting.events.emit(
                         EventReason::CloudUnreachable,
@@ -45,16 +55,30 @@ impl Driver {
                 }
             }
             EdgeNotice::HelloRequested { reason, retry_after_seconds } => {
+                let line = self.peer_log.sessions.line();
+                match (retry_after_seconds > 0, line) {
+                    (true, Some(suppressed)) => {
+                        tracing::warn!(
+                            reason,
+                            retry_after_seconds,
+                            suppressed,
+                            "session refused by the cloud"
+                        );
+                    }
+                    (false, Some(suppressed)) => {
+                        tracing::info!(reason, suppressed, "Hello requested by the cloud");
+                    }
+                    (_, None) => {}
+                }
                 if retry_after_seconds > 0 {
-                    tracing::warn!(reason, retry_after_seconds, "session refused by the cloud");
                     self.connection.refusal = Some(reason);
-                } else {
-                    tracing::info!(reason, "Hello requested by the cloud");
                 }
             }
             EdgeNotice::Register => self.report_node(true),
             EdgeNotice::Removed { reason } => {
-                tracing::error!(reason, "node removed from the fleet");
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    tracing::error!(reason, suppressed, "node removed from the fleet");
+                }
                 if self.connection.remove() {
                     self.reporting.events.emit(EventReason::NodeRemoved, Regarding::Node, reason);
                 }
@@ -65,7 +89,10 @@ impl Driver {
             EdgeNotice::Rejected(rejected) => {
                 let Rejected { uid, resource_version, reason, message, object } = rejected;
                 let name = object.as_deref().map(named);
-                tracing::warn!(name, %uid, %resource_version, ?reason, why = message, "object rejected");
+                if let Some(LinePermit { suppressed }) = self.peer_log.objects.permit_line() {
+                    let why = &*message;
+                    tracing::warn!(name, %uid, %resource_version, ?reason, why, suppressed, "object rejected");
+                }
                 self.statistics.count_rejection(reason);
                 let note = format!("{reason:?}: {message}");
                 let entry = RejectedObject {

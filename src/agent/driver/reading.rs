@@ -1,5 +1,6 @@
 //! Reads pages of the store for the machine.
 
+use edgesync_transport::admission::LinePermit;
 use tokio::task::JoinHandle;
 
 use super::Driver;
@@ -49,7 +50,9 @@ impl Driver {
             }
             Ok(Page::Buckets(Ok(_))) => {
                 // A row was damaged, and then changed before a check detected the damage.
-                tracing::error!("digest does not match the rows: checking all rows");
+                if let Some(LinePermit { suppressed }) = self.peer_log.reads.permit_line() {
+                    tracing::error!(suppressed, "digest does not match the rows: checking all rows");
+                }
                 self.machine.read_failed(now);
                 let store = self.store.clone();
                 tokio::spawn(async move {
@@ -69,7 +72,9 @@ impl Driver {
                 self.machine.changes_compacted(now, after);
             }
             Ok(Page::Changes(Err(error)) | Page::Buckets(Err(error)) | Page::Inventory(Err(error))) => {
-                tracing::warn!(%error, "read of the store failed");
+                if let Some(LinePermit { suppressed }) = self.peer_log.reads.permit_line() {
+                    tracing::warn!(%error, suppressed, "read of the store failed");
+                }
                 self.machine.read_failed(now);
             }
             Err(error) => {

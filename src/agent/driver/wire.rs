@@ -4,6 +4,7 @@
 mod cloud_core;
 mod mqtt;
 
+use edgesync_transport::admission::LinePermit;
 use std::time::Duration;
 
 use super::{Driver, random};
@@ -121,7 +122,9 @@ impl Driver {
             LinkEvent::Connected { .. } => self.link_up(),
             LinkEvent::Disconnected { cause, retry_in } => self.link_down(&cause, retry_in),
             LinkEvent::Rejected { topic, code, reason } => {
-                tracing::warn!(topic, code, reason, "publish refused by the broker");
+                if let Some(LinePermit { suppressed }) = self.peer_log.publishes.permit_line() {
+                    tracing::warn!(topic, code, reason, suppressed, "publish refused by the broker");
+                }
             }
             LinkEvent::Message { topic, payload, .. } => match &self.wire {
                 Wire::Mqtt(_) => self.receive_topic(&topic, &payload),

@@ -11,6 +11,7 @@ use edgesync_files::wire::{ReportPosition, StatusUpdate};
 use edgesync_files::{State, Status};
 use edgesync_object::{ObjectRef, ResourceVersion};
 use edgesync_protocol::upload::{EffectContent, EffectState};
+use edgesync_transport::admission::{LinePermit, LogThrottle};
 
 /// Metadata key of the report position, written in the transaction of the report.
 const METADATA_KEY: &str = "files";
@@ -94,6 +95,7 @@ fn object_of(status: &Status) -> ObjectRef {
 pub(super) fn emit(
     events: &Events,
     (kinds, quoting): (&KindRegistry, &HashSet<&str>),
+    lines: &LogThrottle,
     updates: &[StatusUpdate],
     emitted: u64,
 ) {
@@ -132,12 +134,15 @@ pub(super) fn emit(
             }
             _ => format!("version {wanted} not in effect (rule {rule}), current {there}{detail}"),
         };
-        if status.state != State::InEffect {
+        if status.state != State::InEffect
+            && let Some(LinePermit { suppressed }) = lines.permit_line()
+        {
             tracing::warn!(
                 rule,
                 kind = &*status.kind,
                 namespace = &*status.namespace,
                 name = &*status.name,
+                suppressed,
                 "{note}"
             );
         }

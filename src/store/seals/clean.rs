@@ -31,7 +31,7 @@ pub(in crate::store) fn record_kinds(conn: &Connection, kinds: &str) -> Result<(
 
 /// Returns the value to record for a store with these options: each kind, and its status, which is
 /// sealed too; Secrets have none.
-fn required(seals: &Seals) -> Option<String> {
+pub(super) fn required(seals: &Seals) -> Option<String> {
     let kinds = &seals.0.as_ref()?.options.kinds;
     let with_status = kinds
         .iter()

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use edgesync_store::StoreError;
-use edgesync_store::engine::EngineOptions;
+use edgesync_store::engine::{EngineOptions, WalState};
+use edgesync_store::wal::{self, LogId};
 
 use crate::store::files::Identity;
 
@@ -22,6 +23,8 @@ pub(super) struct DatabaseFile {
     checked_at: Instant,
     /// Whether the file had lost its path at the last check and could not be replaced.
     misplaced: bool,
+    /// The log that was copied into the database completely: the next write may restart it.
+    copied_log: Option<LogId>,
     /// Excludes other processes; released after the connection.
     _lock: File,
 }
@@ -35,6 +38,7 @@ impl DatabaseFile {
             identity: Identity::of(path)?,
             checked_at: Instant::now(),
             misplaced: false,
+            copied_log: None,
             _lock: lock,
         })
     }
@@ -43,6 +47,19 @@ impl DatabaseFile {
     pub(super) fn reopened(&mut self) -> Result<(), StoreError> {
         self.identity = Identity::of(&self.path)?;
         Ok(())
+    }
+
+    /// Returns the log that the next write appends to; `None` without a log, or if the write may
+    /// restart it.
+    pub(super) fn log(&self) -> Option<LogId> {
+        // An unreadable log only costs a page of the journal.
+        wal::log_id(&self.path).ok().flatten().filter(|log| self.copied_log != Some(*log))
+    }
+
+    /// Records the result of a checkpoint.
+    pub(super) fn checkpointed(&mut self, state: WalState) {
+        let is_copied = state.pages == state.copied;
+        self.copied_log = wal::log_id(&self.path).ok().flatten().filter(|_| is_copied);
     }
 
     /// Returns whether the path has to be checked before the next group of writes. A file known to

@@ -5,8 +5,7 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use super::{Stored, open_file, open_sound};
-use crate::store::journal::{self, Recent};
-use crate::store::new_file::renew;
+use crate::store::journal::{self, Mark, Recent};
 use crate::store::parts;
 use crate::store::seals::{self, Seals};
 use edgesync_protocol::upload::Lanes;
@@ -47,10 +46,12 @@ pub(super) fn open_sealed(
         for id in &lost {
             tx.execute("DELETE FROM objects WHERE id = ?1", [id])?;
         }
-        let versions = stored.versions();
-        (stored.totals, stored.written) = renew(&tx, stored.totals.revision)?;
-        stored.base = journal::choose_base(&tx, versions.objects)?;
+        stored.renew(&tx)?;
         tx.commit()?;
+    }
+    if sealed && let Err(error) = seals::record_settled(&conn, seals) {
+        // The next opening reads the rows again.
+        tracing::debug!(%error, "record of the sealed rows not written");
     }
     Ok(Opened { conn, stored, settled, lost: lost.len() as u64, sealed })
 }
@@ -78,10 +79,12 @@ pub(super) fn clean(
     if !seals::needs_cleaning(&conn, seals, stored.totals.revision == 0)? {
         return Ok(conn);
     }
-    // Only a journal that is up to date permits to drop the log.
+    // The file is rewritten without its log: only a journal that is up to date spares the next
+    // start a scan.
     let tx = conn.unchecked_transaction()?;
     let Stored { totals, written, .. } = &*stored;
-    let flushed = journal::flush(&tx, recent, *written, totals, written.confirmed)?;
+    let mark = Mark { confirmed: written.confirmed, log: None };
+    let flushed = journal::flush(&tx, recent, *written, totals, mark)?;
     tx.commit()?;
     stored.written = flushed;
     seals::clean(conn, path, seals, || open_file(path, options))

@@ -228,10 +228,16 @@ impl Keyring {
         unpack(&packed.ok_or(UnsealError::Damaged)?).ok_or(UnsealError::Damaged)
     }
 
+    /// Returns the number of the newest key.
+    #[must_use]
+    pub fn newest(&self) -> u32 {
+        self.keys().newest.number
+    }
+
     /// Returns whether a body was sealed with the newest key.
     #[must_use]
     pub fn is_current(&self, sealed: &str) -> bool {
-        split(sealed).is_some_and(|(number, _)| number == self.keys().newest.number)
+        split(sealed).is_some_and(|(number, _)| number == self.newest())
     }
 
     /// Adds a new key, which seals from now on. It is durable when this returns.

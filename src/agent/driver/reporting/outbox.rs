@@ -1,6 +1,7 @@
 //! The outbox's way to the cloud: reads its pages for the machine, renumbers it after a restore,
 //! and reports dropped and refused items.
 
+use edgesync_transport::admission::LinePermit;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -96,7 +97,9 @@ impl Driver {
         match page {
             Ok(Ok(items)) => self.machine.outbox_read(now, items),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "read of the outbox failed");
+                if let Some(LinePermit { suppressed }) = self.peer_log.reads.permit_line() {
+                    tracing::warn!(%error, suppressed, "read of the outbox failed");
+                }
                 self.machine.outbox_failed(now);
             }
             Err(error) => {
@@ -113,7 +116,9 @@ impl Driver {
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
-        tracing::error!(error, "renumbering the outbox failed");
+        if let Some(LinePermit { suppressed }) = self.peer_log.uploads.permit_line() {
+            tracing::error!(error, suppressed, "renumbering the outbox failed");
+        }
         self.machine.outbox_failed(self.now());
     }
 
@@ -129,12 +134,15 @@ impl Driver {
             EdgeEffect::SettleOutbox { lane, upto } => store.settle_outbox(lane, upto),
             EdgeEffect::RenumberOutbox { lane, sent, above } => {
                 let lane_name = lane.name();
-                tracing::warn!(
-                    lane = lane_name,
-                    sent,
-                    above,
-                    "database is an older copy: renumbering the outbox"
-                );
+                if let Some(LinePermit { suppressed }) = self.peer_log.uploads.permit_line() {
+                    tracing::warn!(
+                        lane = lane_name,
+                        sent,
+                        above,
+                        suppressed,
+                        "database is an older copy: renumbering the outbox"
+                    );
+                }
                 outbox.renumbering =
                     Some(tokio::spawn(async move { store.renumber_outbox(lane, sent, above).await }));
             }
@@ -165,7 +173,9 @@ impl Driver {
             false => message.to_owned(),
         };
         // The content stays out of the log: it may be long or confidential.
-        tracing::warn!(?reason, why = &*why, "upload refused by the cloud");
+        if let Some(LinePermit { suppressed }) = self.peer_log.uploads.permit_line() {
+            tracing::warn!(?reason, why = &*why, suppressed, "upload refused by the cloud");
+        }
         let Some(status) = status else { return };
         let note = format!("status refused by the cloud: {why}");
         let regarding = Regarding::Object(status.object, status.uid);

@@ -1,6 +1,7 @@
 //! The KubeEdge link: connects the bridge to machine and WebSocket, and performs the bridge's
 //! effects.
 
+use edgesync_transport::admission::LinePermit;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -220,7 +221,12 @@ impl Driver {
                 });
             }
             BridgeEffect::Reconnect => {
-                tracing::warn!("CloudCore accepts messages and does not respond: reconnecting");
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    tracing::warn!(
+                        suppressed,
+                        "CloudCore accepts messages and does not respond: reconnecting"
+                    );
+                }
                 self.link.give_up();
             }
             BridgeEffect::Notice(notice) => self.bridge_notice(notice),
@@ -236,18 +242,24 @@ impl Driver {
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
-        tracing::warn!(error, "read of held objects failed");
         cloud_core.bridge.read_failed(at);
+        if let Some(LinePermit { suppressed }) = self.peer_log.reads.permit_line() {
+            tracing::warn!(error, suppressed, "read of held objects failed");
+        }
     }
 
     fn bridge_notice(&mut self, notice: BridgeNotice) {
         match notice {
             BridgeNotice::BadMessage { problem } => {
                 self.statistics.count_bad_frame("message");
-                tracing::warn!(problem, "invalid message");
+                if let Some(LinePermit { suppressed }) = self.peer_log.frames.permit_line() {
+                    tracing::warn!(problem, suppressed, "invalid message");
+                }
             }
             BridgeNotice::Refilling(reason) => {
-                tracing::info!(reason = reason.name(), "full refill started");
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    tracing::info!(reason = reason.name(), suppressed, "full refill started");
+                }
                 if reason == RoundReason::Lost {
                     self.records_differed();
                     let note = "database unknown to CloudCore: full refill started";
@@ -259,7 +271,10 @@ impl Driver {
                 }
             }
             BridgeNotice::Verified { reason, compared, differed } => {
-                tracing::info!(reason = reason.name(), compared, differed, "held objects compared");
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    let reason = reason.name();
+                    tracing::info!(reason, compared, differed, suppressed, "held objects compared");
+                }
                 if differed == 0 {
                     return;
                 }
@@ -272,13 +287,24 @@ impl Driver {
                 }
             }
             BridgeNotice::DynamicControllerSilent => {
-                tracing::warn!(
-                    "CloudCore's dynamic controller does not respond: kubeedge.watch, and kubeedge.fetch with '*', \
-                     have no effect"
-                );
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    tracing::warn!(
+                        suppressed,
+                        "CloudCore's dynamic controller does not respond: kubeedge.watch, and kubeedge.fetch with '*', \
+                         have no effect"
+                    );
+                }
             }
             BridgeNotice::Denied { what, message } => {
-                tracing::warn!(what, why = message, "CloudCore's dynamic controller refused the request");
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    let message = &*message;
+                    tracing::warn!(
+                        what,
+                        why = message,
+                        suppressed,
+                        "CloudCore's dynamic controller refused the request"
+                    );
+                }
                 let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
                 if cloud_core.denied.len() < MAX_DENIED || cloud_core.denied.contains_key(&what) {
                     cloud_core.denied.insert(what, message);

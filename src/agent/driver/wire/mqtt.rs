@@ -7,6 +7,7 @@ use crate::agent::traffic::Direction;
 use edgesync_object::Budget;
 use edgesync_protocol::frame::{FrameError, PROTOCOL, Received};
 use edgesync_runtime::random;
+use edgesync_transport::admission::LinePermit;
 use edgesync_transport::link::presence::CloudPresence;
 use edgesync_transport::link::{Backlog, Topic};
 
@@ -32,18 +33,24 @@ impl Driver {
         let presence = match serde_json::from_slice::<CloudPresence>(payload) {
             Ok(presence) => presence,
             Err(error) => {
-                tracing::warn!(%error, "invalid presence of the cloud side");
+                if let Some(LinePermit { suppressed }) = self.peer_log.presence.permit_line() {
+                    tracing::warn!(%error, suppressed, "invalid presence of the cloud side");
+                }
                 return;
             }
         };
         match self.connection.observe_cloud(presence) {
             CloudChange::Unchanged => {}
             CloudChange::Offline => {
-                tracing::warn!("cloud side offline");
+                if let Some(LinePermit { suppressed }) = self.peer_log.presence.permit_line() {
+                    tracing::warn!(suppressed, "cloud side offline");
+                }
                 self.machine.cloud_gone(self.now());
             }
             CloudChange::Returned => {
-                tracing::info!("cloud side online");
+                if let Some(LinePermit { suppressed }) = self.peer_log.presence.permit_line() {
+                    tracing::info!(suppressed, "cloud side online");
+                }
                 self.machine.cloud_returned(self.now(), random());
             }
         }
@@ -64,8 +71,8 @@ impl Driver {
         let count = self.statistics.count_bad_frame(error.label());
         if error.is_of_another_version() && count > 1 {
             tracing::debug!(bytes, %error, "frame of another protocol version");
-        } else {
-            tracing::warn!(bytes, %error, "invalid frame");
+        } else if let Some(LinePermit { suppressed }) = self.peer_log.frames.permit_line() {
+            tracing::warn!(bytes, %error, suppressed, "invalid frame");
         }
         if let FrameError::Protocol { found, .. } = error {
             let behind = if *found > PROTOCOL { "agent" } else { "cloud side" };
