@@ -55,9 +55,9 @@ impl Driver {
                 }
             }
             EdgeNotice::HelloRequested { reason, retry_after_seconds } => {
-                let line = self.peer_log.sessions.line();
+                let line = self.peer_log.sessions.permit_line();
                 match (retry_after_seconds > 0, line) {
-                    (true, Some(suppressed)) => {
+                    (true, Some(LinePermit { suppressed })) => {
                         tracing::warn!(
                             reason,
                             retry_after_seconds,
@@ -65,7 +65,7 @@ impl Driver {
                             "session refused by the cloud"
                         );
                     }
-                    (false, Some(suppressed)) => {
+                    (false, Some(LinePermit { suppressed })) => {
                         tracing::info!(reason, suppressed, "Hello requested by the cloud");
                     }
                     (_, None) => {}

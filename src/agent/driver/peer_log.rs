@@ -1,6 +1,6 @@
 //! Limits the log lines that the other side causes: the cloud side, the broker, or CloudCore.
 
-use edgesync_transport::admission::{LinePermit, LogThrottle};
+use edgesync_transport::admission::LogThrottle;
 
 /// Maximum number of log lines of one kind in ten seconds.
 const LINES: u32 = 20;
@@ -46,6 +46,7 @@ impl Default for PeerLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use edgesync_transport::admission::LinePermit;
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_one_kind_of_line_hides_no_other() {
