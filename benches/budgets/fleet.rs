@@ -179,8 +179,8 @@ fn record(database: &std::path::Path, memories: &[Memory]) -> anyhow::Result<()>
     for (n, memory) in memories.iter().enumerate() {
         let Totals { epoch, revision, count, digest } = memory.totals;
         tx.execute(
-            "INSERT INTO nodes (name, epoch, confirmed, incarnation, last_seen, held_count, held_digest)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            "INSERT INTO nodes (name, epoch, confirmed, incarnation, last_seen, held_count, held_digest, epochs)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, '[]')",
             (
                 format!("node-{n:05}"),
                 epoch.to_string(),

@@ -693,9 +693,9 @@ impl<'a, H: Effects> Pass<'a, H> {
         listed.map(|object| Member { uid: object.uid.clone(), version: object.version.clone() }).collect()
     }
 
-    /// Returns the version of an object whose files are held and were read by the program.
+    /// Returns the version of an object whose files are held, complete, and were read by the program.
     fn held_version(&self, path: &str, number: usize) -> Option<String> {
-        if self.record.owes_reload {
+        if self.record.owes_reload || self.record.stuck.contains_key(path) {
             return None;
         }
         let listed = self.listed.get(number)?;
@@ -828,6 +828,7 @@ impl<'a, H: Effects> Pass<'a, H> {
         let (listed, places) = (self.listed, std::mem::take(&mut self.places));
         for (path, (_, numbers)) in &places {
             let is_current = !self.record.waits.contains_key(path)
+                && !self.record.stuck.contains_key(path)
                 && self.record.places.get(path).is_some_and(|held| self.is_made(held, numbers));
             for number in numbers {
                 let Some(object) = listed.get(*number) else { continue };

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::tests::{Bed, config_map, state};
 use edgesync_files::State;
-use edgesync_files::rule::{Rule, Write};
+use edgesync_files::rule::{CheckUser, Rule, Write};
 
 /// A user that owns nothing.
 const NOBODY: u32 = 65_534;
@@ -96,7 +96,13 @@ fn candidate_gets_its_owner_after_the_check() {
         let bed = Bed::in_memory();
         let (base, owners) = (bed.base(), bed.directory.path().join("owners"));
         let check = check(&base, &format!("stat -c %u {candidate} > {}", owners.display()));
-        let rule = Rule { owner: "65534:65534".into(), mode: Some(0o640), check, ..bed.rule(to, write) };
+        let rule = Rule {
+            owner: "65534:65534".into(),
+            mode: Some(0o640),
+            check,
+            check_user: CheckUser::Root,
+            ..bed.rule(to, write)
+        };
         for version in 1..3 {
             let (record, _) = bed.pass(&rule, &[config_map(version, &json!({ "a": "one" }))], None);
             assert_eq!(state(&record).0, State::InEffect, "{:?}", record.objects["u"]);
@@ -122,7 +128,8 @@ fn candidate_replaced_during_the_check_is_refused() {
     fs::write(&victim, "root's").unwrap();
     // What the owner of the directory can do while the check runs.
     let planted = format!("mv web/..v2 web/away; mkdir web/..v2; ln {} web/..v2/a", victim.display());
-    let rule = Rule { check: check(&base, &planted), text: "2".into(), ..owned };
+    let check_user = CheckUser::Root;
+    let rule = Rule { check: check(&base, &planted), check_user, text: "2".into(), ..owned };
     let (record, _) = bed.pass(&rule, &[config_map(2, &json!({ "a": "two" }))], None);
     assert_eq!(state(&record), (State::NotInEffect, Some("1")));
     assert!(record.objects["u"].message.contains("replaced during the check"), "{:?}", record.objects["u"]);

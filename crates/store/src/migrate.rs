@@ -26,10 +26,8 @@ impl Migration {
 }
 
 /// The migrations of `migrations/edge`, in order.
-pub const EDGE: &[Migration] = &[
-    Migration { name: "0001_schema.sql", sql: include_str!("../../../migrations/edge/0001_schema.sql") },
-    Migration { name: "0002_parts.sql", sql: include_str!("../../../migrations/edge/0002_parts.sql") },
-];
+pub const EDGE: &[Migration] =
+    &[Migration { name: "0001_schema.sql", sql: include_str!("../../../migrations/edge/0001_schema.sql") }];
 
 /// The migrations of `migrations/cloud`, in order.
 pub const CLOUD: &[Migration] =

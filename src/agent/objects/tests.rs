@@ -223,7 +223,9 @@ async fn disturb(
             let before = storage.store.versions();
             storage.store.set_incarnation(Some("x".into())).await.unwrap();
             let vandal = rusqlite::Connection::open(path).unwrap();
-            vandal.execute_batch("UPDATE journal SET count = count + 1 WHERE count IS NOT NULL").unwrap();
+            vandal
+                .execute_batch("UPDATE journal SET totals = zeroblob(24) WHERE totals IS NOT NULL")
+                .unwrap();
             vandal.execute_batch("UPDATE objects SET totals = NULL").unwrap();
             drop(vandal);
             // It may be damage to the one and a wrong count to the other.

@@ -6,7 +6,7 @@ use crate::store::seals::Active;
 
 fn database() -> Connection {
     let conn = Connection::open_in_memory().unwrap();
-    conn.execute_batch(include_str!("../../../migrations/edge/0002_parts.sql")).unwrap();
+    conn.execute_batch(include_str!("../../../migrations/edge/0001_schema.sql")).unwrap();
     conn
 }
 

@@ -218,7 +218,8 @@ fn defaults_depend_on_other_fields() {
 
 #[test]
 fn volume_files_have_permissions_of_nine_bits() {
-    let volume = |volume: Value| wrong("po", json!({"spec": with(pod_spec(), "/volumes/0", volume)}));
+    let spec = with(pod_spec(), "/containers/0/env", json!([]));
+    let volume = |volume: Value| wrong("po", json!({"spec": with(spec.clone(), "/volumes/0", volume)}));
     for (mode, right) in [(0, true), (0o777, true), (0o1000, false), (-1, false), (400 * 8, false)] {
         let found = volume(json!({"name": "v", "configMap": {"name": "c", "defaultMode": mode}}));
         assert_eq!(found.is_empty(), right, "{mode}: {found:?}");

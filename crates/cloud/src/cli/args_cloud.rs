@@ -83,7 +83,7 @@ pub enum CloudCommand {
     Nodes(NodesArgs),
     /// Explain why an object is on a node, or is not
     ExplainPlacement(ExplainArgs),
-    /// Print the URL of the fleet page, with a key valid for twelve hours, or revoke all keys
+    /// Print the URL of the fleet page with a key of twelve hours, or revoke all keys
     #[command(args_conflicts_with_subcommands = true)]
     Page {
         #[command(subcommand)]

@@ -217,7 +217,10 @@ fn large_object_has_one_body_for_two_hundred_nodes() {
         }
     }
     assert!(parts >= 200 * BYTES / (128 << 10), "{parts}");
-    assert_eq!((most, alive(&bodies)), (1, (0, 0)));
+    assert_eq!(most, 1);
+    // Until a node reports the last part, its transfer can be continued.
+    drop(machines);
+    assert_eq!(alive(&bodies), (0, 0));
 }
 
 /// One object desired on all nodes.
