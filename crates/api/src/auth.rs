@@ -321,10 +321,12 @@ impl Access {
 
 /// Waits for a change; forever if there can be none.
 async fn changed(watch: &mut Option<watch::Receiver<()>>) {
-    match watch {
-        Some(watch) if watch.changed().await.is_ok() => {}
-        _ => std::future::pending().await,
+    if let Some(watch) = watch
+        && watch.changed().await.is_ok()
+    {
+        return;
     }
+    std::future::pending().await
 }
 
 /// Checks that a role allows a verb on objects of a kind.

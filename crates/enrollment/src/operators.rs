@@ -9,7 +9,6 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::authority::Authority;
