@@ -83,7 +83,10 @@ pub enum CloudCommand {
     Nodes(NodesArgs),
     /// Explain why an object is on a node, or is not
     ExplainPlacement(ExplainArgs),
-    /// Print the URL of the fleet page with a key of twelve hours, or revoke all keys
+    /// Print the URL of the fleet page with a key, or revoke all keys
+    ///
+    /// The key is valid for twelve hours, and one that an operator has requested no longer than the
+    /// certificate of the operator.
     #[command(args_conflicts_with_subcommands = true)]
     Page {
         #[command(subcommand)]

@@ -133,7 +133,8 @@ fn conditions_need_only_type_and_status() {
         assert!(prune(&schema, &mut sent).is_empty(), "{kind}");
         apply_defaults(&schema, &mut sent);
         assert_eq!(sent["status"]["conditions"][0], json!({"type": "A", "status": "True"}), "{kind}");
-        let causes = validate(&schema, &object(json!({"status": sent["status"]})));
+        let mut causes = validate(&schema, &object(json!({"status": sent["status"]})));
+        causes.retain(|cause| cause.field.starts_with("status"));
         assert_eq!(reasons(&causes), [("status.conditions[1].status", "FieldValueRequired")], "{kind}");
     }
     let budget = builtin("policy", "v1", "PodDisruptionBudget").unwrap();
