@@ -71,7 +71,7 @@ async fn healthy_node_passes_every_check() {
     ] {
         assert_eq!(checks[id]["status"], "ok", "{id}: {checks:#}");
     }
-    assert_eq!(checks.as_object().unwrap().len(), 18);
+    assert_eq!(checks.as_object().unwrap().len(), 19);
 
     // Without the agent, which is the only failure, the checks also cover the connection and the
     // access rules.

@@ -87,8 +87,10 @@ fn problem(command: &str) -> Option<String> {
     };
     let error = parsed.err()?;
     match error.kind() {
-        // A message may name a command without its arguments.
-        ErrorKind::MissingRequiredArgument | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => None,
+        // A message may name a command without its arguments, or its help.
+        ErrorKind::MissingRequiredArgument
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        | ErrorKind::DisplayHelp => None,
         // The replacement of a placeholder may have the wrong type.
         ErrorKind::ValueValidation if command.contains('{') => None,
         _ => Some(error.to_string()),
