@@ -9,6 +9,7 @@ mod uploads;
 
 use edgesync_object::Budget;
 use edgesync_protocol::change::Uid;
+use edgesync_protocol::parts::assemble;
 use edgesync_runtime::random;
 use serde_json::json;
 use tempfile::TempDir;
@@ -67,6 +68,8 @@ impl Rows for Memory {
 struct Device {
     machine: EdgeMachine,
     rows: Memory,
+    /// Kept bytes of a message that arrives in parts.
+    parts: String,
     totals: Totals,
     origin: Instant,
 }
@@ -84,7 +87,7 @@ impl Device {
         let epoch = Epoch(u128::from(random()) + 1);
         let totals = Totals { epoch, ..Totals::default() };
         let machine = EdgeMachine::new(config, totals, 0, None);
-        Self { machine, rows: Memory::default(), totals, origin: Instant::now() }
+        Self { machine, rows: Memory::default(), parts: String::new(), totals, origin: Instant::now() }
     }
 
     fn connected(&mut self) {
@@ -98,9 +101,23 @@ impl Device {
 
     /// Performs the effects of the machine, and returns its next frame.
     fn next_frame(&mut self) -> Option<Vec<u8>> {
-        let Self { machine, rows, totals, origin } = self;
+        let Self { machine, rows, parts, totals, origin } = self;
         while let Some(effect) = machine.poll_effect() {
-            let EdgeEffect::Apply { token, changes } = effect else { continue };
+            let (token, changes) = match effect {
+                EdgeEffect::Apply { token, changes } => (token, changes),
+                EdgeEffect::KeepPart { message, text } => {
+                    parts.truncate(usize::try_from(message.received).unwrap());
+                    parts.push_str(&text);
+                    machine.part_kept(&message, Ok(true));
+                    continue;
+                }
+                EdgeEffect::ApplyParts { token, message, rest, max_object } => {
+                    let text = std::mem::take(parts) + &rest;
+                    let change = assemble(&text, message.digest, totals.epoch, max_object);
+                    (token, vec![change.unwrap().unwrap()])
+                }
+                _ => continue,
+            };
             let (before, mut applied) = (totals.revision, Applied::default());
             for change in &changes {
                 apply::apply(rows, totals, change, &mut applied).unwrap();

@@ -52,11 +52,14 @@ fn desire_version(
 }
 
 fn load(cloud: &mut CloudMachine, wishes: &DesiredObjects) -> Option<(u64, Vec<Uid>)> {
-    match cloud.poll_effect(wishes)? {
-        CloudEffect::Load { token, objects } => {
-            Some((token, objects.into_iter().map(|(uid, _)| uid).collect()))
+    loop {
+        match cloud.poll_effect(wishes)? {
+            CloudEffect::Load { token, objects } => {
+                return Some((token, objects.into_iter().map(|(uid, _)| uid).collect()));
+            }
+            CloudEffect::Notice(_) => {}
+            other => panic!("must be a load: {other:?}"),
         }
-        other => panic!("must be a load: {other:?}"),
     }
 }
 
@@ -409,9 +412,12 @@ fn welcome_with(cloud: &mut CloudMachine, wishes: &DesiredObjects, partial: Opti
 }
 
 fn next_part(cloud: &mut CloudMachine, wishes: &DesiredObjects) -> Part {
-    match cloud.poll_frame(Now::ZERO, wishes) {
-        Some(Down::Part(part)) => part,
-        other => panic!("must be a part: {other:?}"),
+    loop {
+        match cloud.poll_frame(Now::ZERO, wishes) {
+            Some(Down::Part(part)) => return part,
+            Some(Down::Confirm(_)) => {}
+            other => panic!("must be a part: {other:?}"),
+        }
     }
 }
 

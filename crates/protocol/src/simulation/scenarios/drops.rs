@@ -17,6 +17,8 @@ const MAX_PERCENT: u64 = 110;
 const PIECE: u64 = 128 << 10;
 /// The object takes about six minutes.
 const PATIENCE: Duration = Duration::from_secs(6 * 3600);
+/// Time for a transfer that is interrupted once.
+const PATIENCE_ONCE: Duration = Duration::from_secs(3600);
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -61,9 +63,13 @@ enum End {
 }
 
 /// Connects for the time that `next` returns, until both sides are equal.
-fn cross(world: &mut World, mut next: impl FnMut(&mut World) -> (Duration, End)) -> Result<u64, String> {
+fn cross(
+    world: &mut World,
+    patience: Duration,
+    mut next: impl FnMut(&mut World) -> (Duration, End),
+) -> Result<u64, String> {
     let (start, mut cuts) = (world.now(), 0);
-    while world.now() - start < PATIENCE {
+    while world.now() - start < patience {
         let (time, end) = next(world);
         world.connect(0);
         if world.converges_within(time)? {
@@ -86,7 +92,7 @@ fn cross(world: &mut World, mut next: impl FnMut(&mut World) -> (Duration, End))
 fn cut_every(time: Duration) -> Result<(), String> {
     for is_external in [false, true] {
         let mut world = slow(is_external);
-        let cuts = cross(&mut world, |_| (time, End::Cut))?;
+        let cuts = cross(&mut world, PATIENCE, |_| (time, End::Cut))?;
         println!("external {is_external}: {cuts} cuts");
         check_bytes(&world, needed(&[SIZE], is_external), 0)?;
     }
@@ -119,7 +125,7 @@ fn run(seed: u64, trace: bool) -> Result<(), String> {
     let mut world = world_over(seed, line, trace);
     world.write("large", size);
     let mut crashes = 0;
-    cross(&mut world, |world| {
+    cross(&mut world, PATIENCE, |world| {
         // A connection that carries little loses a large share of it: the part that was cut off.
         let time = Duration::from_secs_f64((200_000 + random.below(2_000_000)) as f64 / rate as f64);
         let is_crash = crashes < 2 && random.percent(20);
@@ -232,7 +238,7 @@ fn interrupted(between: impl FnOnce(&mut World)) -> Result<World, String> {
     world.pass(seconds(200))?;
     world.cut();
     between(&mut world);
-    cross(&mut world, |_| (seconds(1200), End::Cut))?;
+    cross(&mut world, PATIENCE_ONCE, |_| (seconds(1200), End::Cut))?;
     Ok(world)
 }
 
@@ -320,6 +326,7 @@ fn a_transfer_goes_on_before_other_large_objects() {
 #[test]
 fn sides_of_an_older_version_transfer_as_before() {
     for (is_old, is_cloud_old) in [(true, false), (false, true)] {
+        println!("old node: {is_old}, old cloud: {is_cloud_old}");
         let setting = Setting {
             line: Line::slow(false),
             sizes: Sizes::Default,
