@@ -86,7 +86,8 @@ impl NodeQueues {
         queues.bytes += bytes;
     }
 
-    /// Drops all waiting messages: the connection to the broker has ended, and all sessions with it.
+    /// Drops all waiting messages: the connection to the broker has ended, and with it all
+    /// sessions.
     pub(super) fn clear(&self) {
         let mut queues = lock(&self.queues);
         queues.bytes = 0;
@@ -116,7 +117,8 @@ impl Queues {
         Some((Arc::clone(&queue.share), first.bytes))
     }
 
-    /// Removes a node's first waiting message, if it has this size: all may have been dropped since.
+    /// Removes a node's first waiting message, if it has this size: all may have been dropped
+    /// since.
     fn take(&mut self, node: &NodeName, bytes: usize) -> Option<FleetEvent> {
         let queue = self.nodes.get_mut(node)?;
         let first = queue.waiting.pop_front_if(|first| first.bytes == bytes)?;

@@ -6,7 +6,7 @@
 //! privileges.
 //!
 //! Namespaces and `no_new_privs` are attributes of a thread, and inherited by its children. A
-//! thread of its own enters the sandbox, starts the program, and ends: no code runs between fork
+//! dedicated thread enters the sandbox, starts the program, and ends: no code runs between fork
 //! and exec, and the helper itself stays outside. The program is the first process of its PID
 //! namespace, so none of its processes outlives it.
 
@@ -51,8 +51,8 @@ const HINT: &str = "; hint: the helper needs CAP_SYS_ADMIN and a kernel with nam
                     in the rule";
 /// Parents of sockets: services answer there, some of them with access to the network.
 const HIDDEN: [&str; 2] = ["/run", "/var/run"];
-/// Settings of the network namespace that permit any port and address. Nobody is reached there, but
-/// a program that checks its configuration may open its listening sockets.
+/// Settings of the network namespace that permit any port and address. No peer is reached there,
+/// but a program that checks its configuration may open its listening sockets.
 const LISTENING: [(&str, &str); 3] = [
     ("sys/net/ipv4/ip_unprivileged_port_start", "0"),
     ("sys/net/ipv4/ip_nonlocal_bind", "1"),
