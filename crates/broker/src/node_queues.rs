@@ -1,9 +1,9 @@
 //! Queues per node for an external broker, whose one connection carries the messages of all nodes.
 //!
-//! A message goes to the fleet as soon as the share of its node permits, see [`super::inflow`].
-//! Further ones of that node wait behind it, in order, while those of other nodes go ahead. A full
-//! queue drops messages: the broker has delivered them already, it cannot be slowed down for one
-//! node, and the sync protocol repeats what was lost.
+//! A message is delivered to the fleet as soon as the share of its node permits, see
+//! [`super::inflow`]. Further messages of that node wait behind it, in order, and do not block
+//! those of other nodes. A full queue drops messages: the broker has delivered them already, it
+//! cannot be slowed down for one node, and the sync protocol repeats what was lost.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

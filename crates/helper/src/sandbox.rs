@@ -1,9 +1,8 @@
 //! Sandbox of check programs, which parse what others wrote before it is in effect.
 //!
-//! Who says it: the author of an object, through the candidates. What could they gain: what the
-//! check program can be made to do, as root. What stops them: the program runs as a user that owns
-//! nothing, without network, with a read-only file system but its own `/tmp`, and cannot gain
-//! privileges.
+//! Attacker: the author of an object, through the candidates. Gain: root, as far as the input can
+//! make the check program act. Defence: the program runs as a user that owns nothing, without
+//! network, with a read-only file system but its own `/tmp`, and cannot gain privileges.
 //!
 //! Namespaces and `no_new_privs` are attributes of a thread, and inherited by its children. A
 //! dedicated thread enters the sandbox, starts the program, and ends: no code runs between fork
