@@ -1,5 +1,6 @@
 //! Writes the manual pages and shell completions of both programs from their command lines:
-//! `cargo run -p edgesync-tests --example manuals -- DIRECTORY`. The same code gives the same bytes.
+//! `cargo run -p edgesync-tests --example manuals -- DIRECTORY`. The same code gives the same
+//! bytes.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
 /// The pages of a program go to `man`, one for each subcommand, its completions to `completions`.
 fn write(command: &Command, directory: &Path) -> io::Result<()> {
     let (pages, completions) = (directory.join("man"), directory.join("completions"));
-    // What an earlier version had and this one has not must not stay.
+    // Pages of an earlier version that this one no longer has must not stay.
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

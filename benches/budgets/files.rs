@@ -13,7 +13,7 @@ use crate::table::Table;
 
 /// Changes that are timed.
 const CHANGES: usize = 300;
-/// ConfigMaps of one rule, each of which becomes one file.
+/// Number of ConfigMaps of one rule; each becomes one file.
 const OBJECTS: usize = 1000;
 /// Interval at which a file is checked.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);

@@ -133,7 +133,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Returns a client with a connection of its own.
+    /// Returns a client with a separate connection.
     fn client(&self) -> Client {
         Client::with_tls(self.address.clone(), self.tls.clone())
     }

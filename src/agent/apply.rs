@@ -25,7 +25,7 @@ pub(super) async fn apply(store: EdgeStore, changes: Vec<Change>) -> Result<Comm
         result = store.apply_range(changes.clone(), whole).await;
     }
     if matches!(result, Err(StoreError::Full { .. })) && store.drop_parts().await.unwrap_or(false) {
-        // What is kept of a message in parts gives way to what is complete.
+        // The stored parts of an incomplete message give way to complete changes.
         result = store.apply_range(changes.clone(), 0..changes.len()).await;
     }
     match result {

@@ -76,10 +76,9 @@ pub(super) struct Written {
     pub(super) log: Option<LogId>,
 }
 
-/// What a write of the journal records beside the changes and the totals.
+/// Confirmed revision and log that a write of the journal records beside changes and totals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
-    /// The confirmed revision.
     pub(super) confirmed: u64,
     /// The log in which later changes in place are permitted.
     pub(super) log: Option<LogId>,

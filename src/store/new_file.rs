@@ -65,7 +65,7 @@ pub(super) fn renew(conn: &Connection, revision: u64) -> Result<(Totals, Written
     Ok((totals, written))
 }
 
-/// What the rows themselves say.
+/// Totals computed from the rows, independent of the stored ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Recount {
     pub(super) count: u64,
@@ -74,7 +74,7 @@ pub(super) struct Recount {
     pub(super) newest: u64,
 }
 
-/// Counts the rows.
+/// Recomputes count, digest and newest revision by a scan of all rows.
 pub(super) fn recount(conn: &Connection, epoch: Epoch) -> Result<Recount, StoreError> {
     let mut found = Recount::default();
     let mut statement = conn.prepare_cached("SELECT uid, version, revision FROM objects")?;

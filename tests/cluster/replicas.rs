@@ -53,7 +53,7 @@ async fn objects_reach_the_node_and_its_reports_the_cluster<K: ApiServer>() {
             [": desired on node 'edge-1'", "placed by: Placement shop/all", "held at the newest version"],
         ),
         ("cm/c1", "shop", ["configmaps \"c1\" not found in namespace shop", "", ""]),
-        // The key of the CA is not read, whoever asks.
+        // The key of the CA is never read, for any requester.
         ("secret/edgesync-ca", "edgesync-ca", ["namespace edgesync-ca is reserved for edgesync", "", ""]),
     ] {
         let mut command = Command::new(edgesync_testkit::programs::cloud());

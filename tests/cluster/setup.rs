@@ -81,7 +81,7 @@ impl<K: ApiServer> Setup<K> {
     pub(crate) fn replica(&self, site: &Site) -> Cloud {
         let mut replica = replica_by(site, self.kubernetes.admin());
         if K::IS_OURS {
-            // The embedded server writes the ObjectSyncs of its own fleet.
+            // The embedded server itself writes the ObjectSyncs of its fleet.
             replica.settings.text("kubernetes.objectsyncs", "off");
         }
         replica

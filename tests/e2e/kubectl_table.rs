@@ -17,7 +17,7 @@ const GOES_ON: Duration = Duration::from_secs(10);
 /// The expected end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Exits with 0.
+    /// Exits with code 0.
     Works,
     /// Exits with another code.
     Refused,

@@ -310,7 +310,7 @@ async fn objects_with_finalizers_are_deleted_after_the_last_one() {
     assert!(!cluster.has("cm/held"));
 }
 
-/// Creates an owner with two dependents, one of which blocks its deletion and owns another object.
+/// Creates an owner with two dependents. One blocks its deletion and owns another object.
 fn family(cluster: &Cluster) {
     cluster.apply(&config_map("owner", "x"));
     let owned = |name: &str, owner: &str| {

@@ -32,7 +32,7 @@ const SLACK: Duration = Duration::from_secs(3);
 /// Time for both sides to converge again.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Timeouts so long that a slow response on a busy machine causes no resend.
+/// Sets timeouts that a slow response on a busy machine does not reach, so it causes no resend.
 fn patient(settings: &mut Settings) {
     settings.text("link.keepalive", "4s").text("sync.resend_min", "20s").text("sync.resend_max", "5m");
 }

@@ -108,7 +108,7 @@ impl Device {
     }
 }
 
-/// Returns the user of checks: as by default where this machine permits it, else that of the helper.
+/// Returns the user of checks: the default where this machine permits it, else that of the helper.
 pub(crate) fn check_user() -> &'static str {
     let arguments = ["--mount", "--net", "--ipc", "--pid", "--fork", "true"];
     let unshared = std::process::Command::new("unshare").args(arguments).output();

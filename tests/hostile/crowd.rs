@@ -1,5 +1,5 @@
-//! 200 good nodes: simulated, each with the real protocol machine, a certificate and a connection
-//! of its own.
+//! 200 good nodes: simulated, each with the real protocol machine, its own certificate and its own
+//! connection.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -49,7 +49,7 @@ pub(crate) struct Deeds {
     pub(crate) reasons: BTreeSet<String>,
 }
 
-/// The running intruder: it cycles through the attacks, each over a connection of its own.
+/// The running intruder: it cycles through the attacks, each over a separate connection.
 pub(crate) struct Intruder {
     deeds: watch::Receiver<Deeds>,
     task: JoinHandle<()>,

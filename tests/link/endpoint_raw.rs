@@ -23,7 +23,7 @@ use tokio::task::{spawn_blocking, yield_now};
 use tokio::time::timeout;
 use tracing::Level;
 
-/// Runs a raw client in a thread of its own, beside the endpoint.
+/// Runs a raw client in its own thread, beside the endpoint.
 async fn raw<T: Send + 'static>(
     address: SocketAddr,
     talk: impl FnOnce(&mut Peer) -> T + Send + 'static,

@@ -254,7 +254,7 @@ async fn pings_and_pongs_of_both_sides_are_handled() {
     link.try_publish(kubeedge::PING, b"7".to_vec(), false).unwrap();
     assert_eq!(peer.pinged().await, b"7");
     peer.frame(PONG, b"7").await;
-    // The link consumes the pong of its own ping.
+    // The link consumes the pong that answers its ping.
     assert_eq!(message(&mut events).await, (kubeedge::PONG.to_owned(), b"7".to_vec()));
     peer.frame(PING, b"theirs").await;
     let answer = peer.next().await.unwrap();

@@ -3,7 +3,8 @@
 //! recorded frame. Today's encoder writes every field of the recorded frames with the same meaning,
 //! so that older programs read them.
 //!
-//! A release records its own: `EDGESYNC_TEST_RECORD_FRAMES=1 cargo nextest run --test parts frames`.
+//! A release records its own:
+//! `EDGESYNC_TEST_RECORD_FRAMES=1 cargo nextest run --test parts frames`.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]

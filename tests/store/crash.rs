@@ -260,8 +260,8 @@ fn edge_config() -> EdgeConfig {
     }
 }
 
-/// The power takes the last confirmation. The Welcome repeats it, and the commit of the first object
-/// cuts the journal there, before the page that the Hello began is read.
+/// A power cut loses the last confirmation. The Welcome repeats it, and the commit of the first
+/// object cuts the journal there, before the page that the Hello began is read.
 #[tokio::test]
 async fn a_confirmation_overtakes_a_read_after_a_power_cut() {
     let disk = register("overtaken");

@@ -18,7 +18,7 @@ use support::*;
 const OBJECTS: u64 = 400;
 const PAGE: u64 = 4096;
 
-/// A closed database of 400 objects, of which 350 are confirmed.
+/// A closed database of 400 objects, 350 of them confirmed.
 async fn closed(path: &Path) -> Facts {
     let store = open(path);
     store.apply(batch(0..OBJECTS, 5)).await.unwrap();

@@ -1,4 +1,4 @@
-//! A full disk: a small tmpfs of its own, where mounting is permitted.
+//! A full disk: a small dedicated tmpfs, where mounting is permitted.
 
 // The functions that tests call are tests too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

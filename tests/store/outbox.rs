@@ -167,7 +167,7 @@ async fn oldest_item_of_the_least_important_lane_is_evicted() {
     assert_eq!((state(&store).marks.rows, state(&store).dropped), (lanes(3, 3, 0), lanes(0, 0, 4)));
     put(&store, Events, "late", "x").await;
     assert_eq!(numbers(&store, Events).await, [2, 3, 4]);
-    // An item that replaces one of its own key evicts no other.
+    // An item that replaces one with the same key evicts no other.
     put(&store, Events, "late", "y").await;
     assert_eq!((numbers(&store, Events).await, state(&store).dropped), (vec![2, 3, 5], lanes(0, 1, 4)));
     for number in 3..9 {

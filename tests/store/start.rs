@@ -40,7 +40,7 @@ async fn content(store: &EdgeStore) -> (Totals, Changes) {
     (facts.totals, store.changes(facts.confirmed, 10_000).await.unwrap())
 }
 
-/// Writes objects, and changes of which only their rows tell.
+/// Writes objects, and changes recorded in their rows only.
 async fn fill(store: &EdgeStore) {
     store.apply(batch(0..200, 1)).await.unwrap();
     store.confirm(150);

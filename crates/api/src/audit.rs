@@ -204,7 +204,7 @@ impl<T: Logged> Logged for Option<T> {
     }
 }
 
-/// Lists as `a,b`.
+/// Logs a list as `a,b`; omits an empty one.
 impl Logged for Vec<String> {
     type Form = Option<String>;
 
@@ -213,7 +213,7 @@ impl Logged for Vec<String> {
     }
 }
 
-/// Labels as `key=value,…`.
+/// Logs labels as `key=value,…`; omits an empty set.
 impl Logged for Labels {
     type Form = Option<String>;
 

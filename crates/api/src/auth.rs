@@ -76,7 +76,7 @@ pub enum Peer {
     Tls(SocketAddr),
     /// TLS with a verified client certificate.
     Certificate {
-        /// The certificate.
+        /// The verified certificate of the client.
         certificate: Arc<Certificate>,
         /// Address that the client connects from.
         from: SocketAddr,
@@ -105,17 +105,17 @@ pub struct Caller {
     pub name: Arc<str>,
     /// Role that authorizes its requests.
     pub role: Role,
-    /// What has authenticated it.
+    /// Credential that authenticated it.
     pub credential: Credential,
 }
 
-/// What has authenticated a caller.
+/// Credential that authenticated a caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Credential {
-    /// Nothing.
+    /// The caller is not authenticated.
     #[default]
     None,
-    /// A bearer token.
+    /// A bearer token, or anonymous access.
     Token,
     /// The kernel, as a user of the Unix socket.
     Socket,
@@ -159,7 +159,7 @@ pub struct PageKeyHolder {
     pub serial: Option<String>,
     /// Role of the caller when the key was issued. The operator's current role limits it.
     pub role: Role,
-    /// Expiry.
+    /// Time at which the key expires.
     pub ends: Timestamp,
 }
 

@@ -33,7 +33,7 @@ const WRITABLE_ONE_BY_ONE: &[&str] = &["create", "delete", "get", "list", "patch
 const CREATABLE: &[&str] = &["create"];
 /// Verbs of a read-only kind.
 const READABLE: &[&str] = &["get", "list", "watch"];
-/// Verbs of `/finalize`.
+/// Verbs of the subresource `/finalize`.
 const FINALIZABLE: &[&str] = &["update"];
 /// Verbs of a writable status.
 const STATUS_WRITABLE: &[&str] = &["get", "patch", "update"];

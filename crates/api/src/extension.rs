@@ -76,7 +76,7 @@ pub struct ExtensionCall {
     pub query: Vec<(String, String)>,
     /// The parsed body; `Null` if it is empty.
     pub body: Value,
-    /// The caller.
+    /// The authenticated sender of the request.
     pub caller: Caller,
 }
 

@@ -119,7 +119,7 @@ impl Kind {
         self.writable == Writable::Everything && !self.is_namespace()
     }
 
-    /// Returns whether `/finalize` is served: it replaces the finalizers in the spec of a Namespace.
+    /// Returns whether `/finalize` is served, which replaces the finalizers in a Namespace's spec.
     #[must_use]
     pub(crate) fn is_finalized(&self) -> bool {
         self.writable == Writable::Everything && self.is_namespace()

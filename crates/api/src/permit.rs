@@ -70,7 +70,7 @@ impl ConnectionPermit {
     }
 }
 
-/// What lasts until the end of a response body.
+/// State kept until the end of a response body.
 #[derive(Default)]
 pub(super) struct Lasting {
     pub(super) permit: Option<RequestPermit>,

@@ -161,7 +161,7 @@ pub(super) const ONE_BY_ONE_METHODS: &str = "GET, HEAD, POST, OPTIONS";
 pub(super) const OBJECT_METHODS: &str = "GET, HEAD, PUT, PATCH, DELETE, OPTIONS";
 /// Methods of a subresource.
 pub(super) const SUBRESOURCE_METHODS: &str = "GET, HEAD, PUT, PATCH, OPTIONS";
-/// Methods of `/finalize`.
+/// Methods of the subresource `/finalize`.
 pub(super) const FINALIZE_METHODS: &str = "PUT, OPTIONS";
 /// Methods of a read-only path.
 pub(super) const READ_METHODS: &str = "GET, HEAD, OPTIONS";

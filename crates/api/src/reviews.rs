@@ -13,8 +13,8 @@ use edgesync_object::status::Reason;
 /// Verb of a review.
 const CREATE: &str = "create";
 
-/// Answers a review: the object that was sent, with its status. `tokens` are the access rules of the
-/// server.
+/// Answers a review: the object that was sent, with its status. `tokens` are the access rules of
+/// the server.
 ///
 /// # Errors
 /// 403 for a review of a token without the role `admin`, 400 for one without a token.
@@ -40,7 +40,7 @@ pub(super) fn answer(
     Ok(sent)
 }
 
-/// Checks that a role may post a review; returns the reason if not. Whoever reviews tokens can guess
+/// Checks that a role may post a review; returns the reason if not. A reviewer of tokens can guess
 /// them, and learns the role of others.
 fn may_post(role: Role, review: Review) -> Result<(), String> {
     if review != Review::Token || role == Role::Admin {

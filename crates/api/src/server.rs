@@ -98,8 +98,8 @@ impl<K: Storage, E: Extension> Server<K, E> {
         })
     }
 
-    /// Serves a listener until `shutdown`; then lets requests in progress finish, for at most the
-    /// drain timeout.
+    /// Serves a listener until `shutdown`; then waits for requests in flight, for at most the drain
+    /// timeout.
     pub async fn serve(self: &Arc<Self>, listener: Listener, shutdown: impl Future<Output = ()> + Send) {
         let (stop, stopped) = watch::channel(());
         let watches = connection_limiter(self.limits.watches);

@@ -1,9 +1,9 @@
 //! Queues per node for an external broker, whose one connection carries the messages of all nodes.
 //!
-//! A message goes to the fleet as soon as the share of its node permits, see [`super::inflow`].
-//! Further ones of that node wait behind it, in order, while those of other nodes go ahead. A full
-//! queue drops messages: the broker has delivered them already, it cannot be slowed down for one
-//! node, and the sync protocol repeats what was lost.
+//! A message is delivered to the fleet as soon as the share of its node permits, see
+//! [`super::inflow`]. Further messages of that node wait behind it, in order, and do not block
+//! those of other nodes. A full queue drops messages: the broker has delivered them already, it
+//! cannot be slowed down for one node, and the sync protocol repeats what was lost.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,7 +86,8 @@ impl NodeQueues {
         queues.bytes += bytes;
     }
 
-    /// Drops all waiting messages: the connection to the broker has ended, and all sessions with it.
+    /// Drops all waiting messages: the connection to the broker has ended, and with it all
+    /// sessions.
     pub(super) fn clear(&self) {
         let mut queues = lock(&self.queues);
         queues.bytes = 0;
@@ -116,7 +117,8 @@ impl Queues {
         Some((Arc::clone(&queue.share), first.bytes))
     }
 
-    /// Removes a node's first waiting message, if it has this size: all may have been dropped since.
+    /// Removes a node's first waiting message, if it has this size: all may have been dropped
+    /// since.
     fn take(&mut self, node: &NodeName, bytes: usize) -> Option<FleetEvent> {
         let queue = self.nodes.get_mut(node)?;
         let first = queue.waiting.pop_front_if(|first| first.bytes == bytes)?;

@@ -101,7 +101,7 @@ enum Step<'s> {
     Index,
 }
 
-/// What is known of a node.
+/// Estimates for a node of an expression.
 #[derive(Clone, Copy, Debug)]
 struct Found<'a> {
     cost: u64,

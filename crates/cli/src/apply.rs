@@ -239,7 +239,7 @@ struct Sent {
     origin: Origin,
     kind: String,
     name: String,
-    /// See [`object_key`].
+    /// The key from [`object_key`], unique per object.
     key: String,
     result: Result<(Outcome, Resource), CliError>,
 }

@@ -38,7 +38,7 @@ pub const EXIT_UNAVAILABLE: u8 = 69;
 /// Exit codes that scripts can rely on, as shown by `--help`.
 pub const EXIT_CODES: &str = "Exit codes: 0 success, 1 refused or failed, 64 usage error, 69 unreachable, \
                               70 internal error, 78 invalid configuration.";
-/// Exit code for a refused or failed request, and for any error without a code of its own.
+/// Exit code for a refused or failed request, and for any error without a specific code.
 pub const EXIT_FAILED: u8 = 1;
 
 /// The standard streams of a command.

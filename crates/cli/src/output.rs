@@ -68,7 +68,7 @@ impl Table {
         self.rows.push(cells.into_iter().map(plain).take(self.headers.len()).collect());
     }
 
-    /// Sorts the rows by the cells of some columns, the first of which counts most.
+    /// Sorts the rows by the cells of some columns, the most significant first.
     pub(super) fn sort_by(&mut self, columns: &[usize]) {
         self.rows.sort_by(|a, b| {
             let others = columns.iter().map(|column| b.get(*column));

@@ -155,7 +155,7 @@ fn rule(value: &Value<'_>) -> Result<Rule, Refusals> {
         };
         refusals.add(key_name, &value.span(), read);
     }
-    // What only several keys together violate is reported at the rule.
+    // A violation by several keys together is reported at the rule.
     let mut require = |keys: &[&str], met: Result<(), String>| {
         if !keys.iter().any(|key| refusals.has(key)) {
             refusals.add("", &value.span(), met);

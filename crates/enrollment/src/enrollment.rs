@@ -27,7 +27,7 @@ pub struct Enrollment {
     pub(super) membership: MembershipStore,
 }
 
-/// What a process needs to sign.
+/// Keys of a process that signs certificates and tokens.
 pub(super) struct SigningKeys {
     pub(super) authority: Authority,
     pub(super) tokens: TokenKey,

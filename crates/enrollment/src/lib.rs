@@ -106,7 +106,7 @@ pub struct EnrollmentOptions {
     pub grace: Duration,
     /// Whether an external broker authenticates nodes. It may use an older revocation list.
     pub external: bool,
-    /// What this process does; a process with a database does everything.
+    /// Role of this process; a process with a database does everything.
     pub role: EnrollmentRole,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each certificate is recorded with a role when it is issued. One that is not recorded, or
 //! revoked, grants nothing; neither does one whose subject is not that of the recorded name and
-//! role. So whoever can write records, and has no key of the CA, makes no operator.
+//! role. So a writer of records without the CA's key makes no operator.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -693,7 +693,8 @@ impl<'a, H: Effects> Pass<'a, H> {
         listed.map(|object| Member { uid: object.uid.clone(), version: object.version.clone() }).collect()
     }
 
-    /// Returns the version of an object whose files are held, complete, and were read by the program.
+    /// Returns the version of an object whose files are held, are complete, and were read by the
+    /// program.
     fn held_version(&self, path: &str, number: usize) -> Option<String> {
         if self.record.owes_reload || self.record.stuck.contains_key(path) {
             return None;
@@ -818,8 +819,8 @@ impl<'a, H: Effects> Pass<'a, H> {
         self.dirty |= self.record.set(uid, status, self.seq, self.options.now);
     }
 
-    /// Withdraws the versions in effect while a reload is owed. Once the program has read its files,
-    /// objects whose current versions are in place are in effect.
+    /// Withdraws the versions in effect while a reload is owed. Once the program has read its
+    /// files, objects whose current versions are in place are in effect.
     fn settle(&mut self) {
         if self.record.owes_reload {
             self.dirty |= self.record.withhold(self.seq, self.options.now);

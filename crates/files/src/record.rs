@@ -149,7 +149,7 @@ pub struct Change {
 /// A change that could not be rolled back: its place is in an unknown state until it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stuck {
-    /// The change.
+    /// The change whose rollback failed.
     pub change: Change,
     /// Why its last rollback failed.
     pub message: String,

@@ -195,7 +195,7 @@ impl Transaction {
                 self.ended.rolled_back = self.count > 0;
                 if self.count > 0 { self.roll_back(self.count) } else { None }
             }
-            // What cannot be removed stays beside the files, and blocks nothing.
+            // Files that cannot be removed stay beside the others, and block nothing.
             (Step::Discard(at), _) => self.discard(at + 1),
             (Step::Keep, Ok(())) => self.forget(),
             (Step::Keep, Err(_)) => {

@@ -136,7 +136,7 @@ pub enum Reply {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Outcome {
-    /// Statuses, over all rules, that [`Request::told`] does not cover.
+    /// Statuses, over all rules, that the position in the [`Request`] does not cover.
     #[serde(rename = "news")]
     pub updates: Vec<StatusUpdate>,
     /// Position for the next request.

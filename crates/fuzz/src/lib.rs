@@ -2,7 +2,8 @@
 //! panic. A dev-dependency, independent of any decoder. Read a test `fuzz_…` of `edgesync-protocol`
 //! first.
 //!
-//! Each test `fuzz_…` runs several thousand inputs, or the number in the variable `EDGESYNC_TEST_FUZZ`:
+//! Each test `fuzz_…` runs several thousand inputs, or the number in the variable
+//! `EDGESYNC_TEST_FUZZ`:
 //!
 //! ```text
 //! EDGESYNC_TEST_FUZZ=10000000 cargo test --release --workspace --lib fuzz_ -- --nocapture --test-threads 1

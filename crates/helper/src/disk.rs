@@ -748,7 +748,7 @@ fn open_directory(directory: &OwnedFd, name: impl Arg + Copy) -> Result<Option<O
     match openat(directory, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
         Ok(found) => Ok(Some(found)),
         Err(Errno::NOENT) => Ok(None),
-        // What the system returns for a link, too.
+        // The system returns this for a link, too.
         Err(Errno::NOTDIR) if readlinkat(directory, name, Vec::new()).is_ok() => Err(Errno::LOOP),
         Err(error) => Err(error),
     }

@@ -109,7 +109,7 @@ struct Collector {
     kept: Vec<u8>,
 }
 
-/// What a wait for a program ended with.
+/// Result of a wait for a program.
 enum Ready {
     /// The process has ended.
     Process,
@@ -337,7 +337,7 @@ mod tests {
     fn process_that_leaves_the_group_keeps_nothing_of_the_helper() {
         let directory = tempfile::tempdir().unwrap();
         let (left, file) = (directory.path().join("left"), directory.path().join("closed"));
-        // It writes until nobody reads, and survives the signal for that.
+        // It writes until the pipe has no reader, and survives the signal for that.
         let leaves = format!(
             "trap \"\" PIPE; touch {}; while echo x; do :; done 2>/dev/null; touch {}",
             left.display(),

@@ -126,7 +126,7 @@ fn candidate_replaced_during_the_check_is_refused() {
     bed.pass(&owned, &[config_map(1, &json!({ "a": "one" }))], None);
     let victim = bed.directory.path().join("victim");
     fs::write(&victim, "root's").unwrap();
-    // What the owner of the directory can do while the check runs.
+    // The owner of the directory can do this while the check runs.
     let planted = format!("mv web/..v2 web/away; mkdir web/..v2; ln {} web/..v2/a", victim.display());
     let check_user = CheckUser::Root;
     let rule = Rule { check: check(&base, &planted), check_user, text: "2".into(), ..owned };

@@ -4,8 +4,8 @@
 //! network and database. Read `serve` first.
 //!
 //! It executes the plans of [`edgesync_files`]: [`disk`] lays out files, `hook` runs programs,
-//! `sandbox` confines those that check files, `records` persists the state. Requests are serial, so no two programs run at once. It exits when
-//! idle, and systemd starts it on demand.
+//! `sandbox` confines those that check files, `records` persists the state. Requests are serial, so
+//! no two programs run at once. It exits when idle, and systemd starts it on demand.
 
 mod check;
 pub mod disk;

@@ -55,7 +55,7 @@ impl Created {
         let (user, group) = owner::find(owner, Path::new("/etc"))
             .map_err(|error| failed(io::Error::new(ErrorKind::InvalidInput, error)))?;
         refuse_if_live(path).map_err(failed)?;
-        // Renamed once its permissions are set: nobody else can connect before.
+        // Renamed once its permissions are set: no other user can connect before.
         let mut staged = path.as_os_str().to_owned();
         staged.push(format!(".{}", std::process::id()));
         let staged = PathBuf::from(staged);

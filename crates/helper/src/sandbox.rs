@@ -1,12 +1,11 @@
 //! Sandbox of check programs, which parse what others wrote before it is in effect.
 //!
-//! Who says it: the author of an object, through the candidates. What could they gain: what the
-//! check program can be made to do, as root. What stops them: the program runs as a user that owns
-//! nothing, without network, with a read-only file system but its own `/tmp`, and cannot gain
-//! privileges.
+//! Attacker: the author of an object, through the candidates. Gain: root, as far as the input can
+//! make the check program act. Defence: the program runs as a user that owns nothing, without
+//! network, with a read-only file system but its own `/tmp`, and cannot gain privileges.
 //!
 //! Namespaces and `no_new_privs` are attributes of a thread, and inherited by its children. A
-//! thread of its own enters the sandbox, starts the program, and ends: no code runs between fork
+//! dedicated thread enters the sandbox, starts the program, and ends: no code runs between fork
 //! and exec, and the helper itself stays outside. The program is the first process of its PID
 //! namespace, so none of its processes outlives it.
 
@@ -51,8 +50,8 @@ const HINT: &str = "; hint: the helper needs CAP_SYS_ADMIN and a kernel with nam
                     in the rule";
 /// Parents of sockets: services answer there, some of them with access to the network.
 const HIDDEN: [&str; 2] = ["/run", "/var/run"];
-/// Settings of the network namespace that permit any port and address. Nobody is reached there, but
-/// a program that checks its configuration may open its listening sockets.
+/// Settings of the network namespace that permit any port and address. No peer is reached there,
+/// but a program that checks its configuration may open its listening sockets.
 const LISTENING: [(&str, &str); 3] = [
     ("sys/net/ipv4/ip_unprivileged_port_start", "0"),
     ("sys/net/ipv4/ip_nonlocal_bind", "1"),

@@ -1,5 +1,5 @@
 //! Calls of the join service: those of KubeEdge (`GET /ca.crt`, `GET /edge.crt` with a body), and
-//! one of its own (`GET /edgesync/v1/join`). Each uses one connection; answers are limited in size.
+//! edgesync's own (`GET /edgesync/v1/join`). Each uses one connection; answers are limited in size.
 
 use std::error::Error;
 use std::io;

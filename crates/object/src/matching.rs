@@ -19,10 +19,9 @@ pub struct ObjectMatch {
     /// Kinds. If empty, any kind except those that structure the cluster: Namespaces, which follow
     /// their first object, and CustomResourceDefinitions.
     pub kinds: Vec<KindMatch>,
-    /// Namespace patterns, one of which must match. If empty, any namespace, and cluster-scoped
-    /// objects too.
+    /// Namespace patterns; one must match. If empty, any namespace, and cluster-scoped objects too.
     pub namespaces: Vec<Glob>,
-    /// Object names, one of which must match; any name if empty.
+    /// Object names; one must match. Any name if empty.
     pub names: Vec<String>,
     /// Requirements for the labels.
     pub selector: Selector,

@@ -1,4 +1,4 @@
-//! Rules as objects: `Placement` places objects of its own namespace, so write access to the
+//! Rules as objects: `Placement` places objects of its namespace only, so write access to the
 //! namespace decides; `ClusterPlacement` places objects of any namespace and cluster-scoped ones.
 //! `packaging/kubernetes/crds` defines both.
 

@@ -1,9 +1,9 @@
 //! A keyed digest over the objects a node holds: both sides prove equality without listing
 //! anything.
 //!
-//! `digest = Σ hash(epoch, uid, resourceVersion) mod 2^128`. Addition makes it independent of order
-//! and lets one change adjust it in constant time. The key is the store epoch, random per database
-//! file, so that an attacker cannot prepare objects whose hashes cancel out.
+//! `digest = Σ hash(epoch, uid, resourceVersion) mod 2^128`. Addition makes it independent of
+//! order, and one change adjusts it in constant time. The key is the store epoch, random per
+//! database file, so that an attacker cannot prepare objects whose hashes cancel out.
 
 use std::fmt;
 use std::hash::Hasher;

@@ -72,7 +72,7 @@ pub enum Fault {
     PauseUnnoticed,
     /// A replica continues from the ledger of its last session with the node.
     LedgerUnproven,
-    /// A replica mistakes revisions confirmed by another replica for a loss of its own store.
+    /// A replica mistakes revisions confirmed by another replica for a loss in its store.
     LossByMemory,
     /// A replica that lags behind deletes objects it has not received yet.
     DeleteUnasked,

@@ -1,8 +1,8 @@
 //! Reassembles a message that is larger than a frame, over sessions and restarts.
 //!
 //! One message is received at a time. The store keeps its first bytes, memory only those after
-//! them. What the store keeps is a cache: [`assemble`] proves the whole message before it is applied, and
-//! a message whose bytes are damaged or gone is received again from its start.
+//! them. The stored bytes are a cache: [`assemble`] proves the whole message before it is applied,
+//! and a message whose bytes are damaged or gone is received again from its start.
 
 use edgesync_object::{ResourceVersion, name};
 

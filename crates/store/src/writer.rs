@@ -453,7 +453,7 @@ impl<S: WriterHooks> Owner<S> {
         self.count_sync(|hooks, conn| hooks.idle(conn))
     }
 
-    /// Runs a callback that may write a transaction of its own, and counts its sync.
+    /// Runs a callback that may write its own transaction, and counts its sync.
     fn count_sync<T>(&mut self, run: impl FnOnce(&mut S, &mut Connection) -> T) -> T {
         let before = self.conn.total_changes();
         let result = run(&mut self.hooks, &mut self.conn);

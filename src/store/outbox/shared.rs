@@ -60,7 +60,7 @@ impl OutboxShared {
         if let Some(settled) = self.settled.get(lane.index()) {
             settled.fetch_max(upto, Ordering::AcqRel);
         }
-        // The caller needs no notification of its own change.
+        // The caller knows its change and needs no notification.
         self.state.send_if_modified(|state| {
             self.exclude_settled(state);
             false

@@ -9,7 +9,7 @@ pub(crate) struct Unit {
 }
 
 impl Unit {
-    /// Reads `/usr/lib/systemd/system/<name>.service`.
+    /// Reads the unit `/usr/lib/systemd/system/<name>.service`.
     pub(crate) fn installed(root: &Root, name: &str) -> Self {
         let text = root.read(&format!("/usr/lib/systemd/system/{name}.service"));
         let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', '[']));

@@ -181,7 +181,7 @@ async fn items_with_a_lost_key_are_dropped_and_counted() {
     store.post(vec![upload(Lane::Status, "node", "plain"), status(300, "last")]).await.unwrap();
     let before = store.outbox().borrow().clone();
     store.close().await;
-    // Without keys the store cannot tell which items are lost, so it drops none.
+    // Without keys the store does not know which items are lost, so it drops none.
     let store = open(&database(dir.path()));
     store.check().await.unwrap();
     assert_eq!(store.outbox_item(Lane::Status, status_key(&uid(1_000_000))).await.unwrap(), None);

@@ -167,7 +167,7 @@ impl Answer for PageInvitation {
 /// Response to revoking all keys of the page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokedPageKeys {
-    /// Always true.
+    /// Always true: a failure is an error.
     pub revoked: bool,
 }
 

@@ -11,7 +11,7 @@ use edgesync_object::ObjectRef;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 
-/// Replaces a message.
+/// Text that replaces a hidden message.
 const HIDDEN: &str = "hidden: it may quote a Secret, which the role 'view' may not read";
 
 /// Hides the messages of all rules that concern a Secret, or an object of unknown kind. `effects`

@@ -63,7 +63,7 @@ const PODS: &str = "a list of namespaces, with * and ? as in [[placement]], such
 fn namespace_name(text: &str) -> Result<String, String> {
     let refused = |problem: String| format!("must be {NAMESPACE}: {text:?} {problem}");
     name::check_label(text).map_err(refused)?;
-    // That of the keys is longer.
+    // The derived namespace of the keys has a longer name.
     name::check_label(&ca_namespace(text))
         .map_err(|_| refused("must have at most 60 characters".to_owned()))?;
     Ok(text.to_owned())

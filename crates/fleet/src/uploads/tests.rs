@@ -337,7 +337,7 @@ fn assert_own(effect: &Effect) {
     }
 }
 
-/// Whatever a device uploads, it affects itself and its own objects only.
+/// A device affects itself and its own objects only, with any upload.
 #[test]
 fn fuzz_uploads() {
     let (placement, node) = (placement(), node_name("edge-1"));

@@ -63,7 +63,7 @@ impl Schedule {
         self.suspended.take().filter(|_| reason == RoundReason::Routine)
     }
 
-    /// Records the end of a round of which a list has failed, to be repeated at `again`.
+    /// Records the end of a round with a failed list, which is repeated at `again`.
     pub(super) fn failed(&mut self, reason: RoundReason, again: Now) {
         if reason.compares() {
             self.next_at = Some(again);

@@ -1,6 +1,6 @@
 //! The newest version delivered that the cluster's own store has assigned. Pure.
 //!
-//! An aggregated API server may have a store of its own, whose versions have no relation to those
+//! An aggregated API server may have a separate store, whose versions have no relation to those
 //! of the cluster. Only versions of the cluster's own API groups are therefore compared: those of
 //! Kubernetes and of CustomResourceDefinitions.
 

@@ -4,10 +4,10 @@
 //! checks that annotation, which fences the writes of other replicas, see [`super::syncs`] and
 //! [`super::uploads`].
 //!
-//! Each write is a compare-and-swap on the Lease's `resourceVersion`, so a late renewal of a replica
-//! with a stale connection changes nothing. Such a replica drops it and is fenced. A node renews
-//! over its newest connection only: if a fenced replica receives another renewal, the node is back,
-//! and the replica takes over. No clock is compared, neither the nodes' nor the replicas'.
+//! Each write is a compare-and-swap on the Lease's `resourceVersion`, so a late renewal of a
+//! replica with a stale connection changes nothing. Such a replica drops it and is fenced. A node
+//! renews over its newest connection only: if a fenced replica receives another renewal, the node
+//! is back, and the replica takes over. No clock is compared, neither the nodes' nor the replicas'.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -235,8 +235,8 @@ impl Leases {
         is_dropped
     }
 
-    /// Patches a Lease with this UID and `resourceVersion`. Returns false if it has changed since, or
-    /// was deleted.
+    /// Patches a Lease with this UID and `resourceVersion`. Returns false if it has changed since,
+    /// or was deleted.
     async fn patch(&self, node: &NodeName, (uid, version): (&str, &str), patch: Value) -> Result<bool> {
         let same = Precondition { uid: Some(uid), version: Some(version) };
         match self.requests.merge(&self.lease, (NAMESPACE, node), same, patch).await {

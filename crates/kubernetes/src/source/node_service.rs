@@ -152,7 +152,7 @@ impl NodeService {
         self.uploads.ingest(batch).await
     }
 
-    /// Forgets Events of nodes that were not written for so long: the API server has deleted them.
+    /// Forgets Events of nodes last written more than `ttl` ago: the API server has deleted them.
     pub(super) fn expire_events(&self, ttl: Duration) {
         self.uploads.expire_events(ttl);
     }

@@ -187,7 +187,7 @@ impl Uploads {
         Ok(UploadOutcome { taken: taken.clone(), refused, events_dropped })
     }
 
-    /// Forgets Events that were not written for so long.
+    /// Forgets Events that were last written more than `ttl` ago.
     pub(super) fn expire_events(&self, ttl: Duration) {
         self.event_log().expire(ttl);
     }

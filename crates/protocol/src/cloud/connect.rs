@@ -435,7 +435,7 @@ impl CloudMachine {
         self.flush_records(desired);
     }
 
-    /// Prepares to continue the message that the node holds a part of, if its object is to be sent.
+    /// Prepares to continue the message that the node holds a part of, if its object is pending.
     fn continue_partial(&mut self, partial: Option<Box<PartialMessage>>, desired: &impl DesiredState) {
         let partial = partial.filter(|partial| {
             let is_lost = self.settings.issued.is_lost(&partial.resource_version);

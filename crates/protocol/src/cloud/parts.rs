@@ -27,7 +27,7 @@ const PART_SHARE: usize = 12;
 /// The effect of the node's answer to a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Nothing is missing.
+    /// No part is missing so far.
     Continues,
     /// A part is missing: sending resumes there.
     Resumed,
@@ -117,8 +117,8 @@ impl Unfinished {
 #[derive(Debug, Default)]
 pub(super) struct Transfer {
     parts: Option<Box<Parts>>,
-    /// What the node holds of a message that is not being sent now, and whose object is still to be
-    /// sent.
+    /// The part that the node holds of a message that is not in flight, and whose object is still
+    /// pending.
     partial: Option<Box<PartialMessage>>,
     /// The message that the last session has begun.
     begun: Option<Box<Ready>>,
@@ -219,8 +219,8 @@ impl Transfer {
         }
     }
 
-    /// Handles the loss of the message about this object: it is to be continued where the node
-    /// holds it.
+    /// Handles the loss of the message about this object: it continues after the part that the node
+    /// holds.
     pub(super) fn lose(&mut self, uid: &Uid) {
         let Some(parts) = self.parts.take_if(|parts| parts.ready.out.uid == *uid) else { return };
         self.partial = (parts.arrived > 0).then(|| Box::new(parts.partial()));

@@ -83,7 +83,7 @@ pub struct Record {
 /// The newest version that a store is known to have issued.
 #[derive(Clone, Debug)]
 pub struct Reached {
-    /// The version.
+    /// The version, comparable within `groups` only.
     pub version: ResourceVersion,
     /// The API groups of the store; `None` for all. Other groups have versions of other stores,
     /// which have no relation to this one.

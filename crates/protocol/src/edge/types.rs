@@ -83,7 +83,7 @@ pub enum EdgeEffect {
         /// The message, with the number of its bytes before these. Nothing else is kept: zero
         /// replaces whatever is.
         message: PartialMessage,
-        /// The bytes.
+        /// The bytes to append, always valid UTF-8.
         text: String,
     },
     /// Complete a message: append the rest to the kept bytes, check the whole with

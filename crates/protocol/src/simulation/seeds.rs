@@ -6,7 +6,8 @@ use crate::fault::{self, Fault};
 pub struct Seeds {
     /// Runs one seed and optionally traces it step by step.
     pub run: fn(seed: u64, trace: bool) -> Result<(), String>,
-    /// The number of seeds, unless `EDGESYNC_TEST_SEEDS` sets another or `EDGESYNC_TEST_MAX_SEEDS` a lower one.
+    /// The number of seeds, unless `EDGESYNC_TEST_SEEDS` sets another or `EDGESYNC_TEST_MAX_SEEDS`
+    /// a lower one.
     pub count: u64,
     /// The package of the simulation.
     pub package: &'static str,

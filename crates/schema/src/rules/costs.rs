@@ -147,7 +147,7 @@ impl Fields {
 pub(super) struct Costs {
     /// For all values of an object.
     pub(super) rule: u64,
-    /// For one value.
+    /// For the message of one value.
     pub(super) message: u64,
 }
 

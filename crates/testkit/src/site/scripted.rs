@@ -43,7 +43,7 @@ impl Scripted {
         self.forger.send(&topic, &frame.encode(usize::MAX).unwrap()).await;
     }
 
-    /// Begins a session.
+    /// Begins the next session with a Hello.
     pub async fn hello(&mut self) {
         self.sessions += 1;
         self.say(Up::Hello(Hello {

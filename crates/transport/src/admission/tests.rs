@@ -209,7 +209,7 @@ async fn permit_with_progress_gets_the_longer_grace() {
     assert!(try_acquire(&limiter, v4(3)).is_some(), "whoever says nothing more goes as well");
 }
 
-/// Lets the queue take in all arriving connections.
+/// Runs the queue until it has accepted all arriving connections.
 async fn take_in_all(queue: &mut Queue<u32>, mut arriving: Vec<(Origin, u32)>) {
     assert!(timeout(Duration::from_millis(1), next(queue, &mut arriving)).await.is_err());
 }

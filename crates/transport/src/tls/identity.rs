@@ -193,8 +193,8 @@ impl Identity {
     }
 
     /// Generates an identity for a server used only by programs on this machine, at this address
-    /// among others: its certificate, and that of its own authority, whose key is dropped at once.
-    /// They never expire: no clock is trusted here.
+    /// among others: its certificate, and that of a separate authority, whose key is dropped at
+    /// once. They never expire: no clock is trusted here.
     ///
     /// # Errors
     /// The system has no randomness.

@@ -12,8 +12,8 @@ pub(in crate::agent) struct Silence {
 }
 
 impl Silence {
-    /// Records that the cloud is silent. Returns whether that is to be reported: once, from the
-    /// threshold on.
+    /// Records that the cloud is silent. Returns whether to report that: once, from the threshold
+    /// on.
     pub(in crate::agent::driver) fn observe(&mut self, threshold: Duration) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
         since.elapsed() >= threshold && !std::mem::replace(&mut self.is_reported, true)

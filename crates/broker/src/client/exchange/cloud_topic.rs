@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::registry::{Origin, Outbound};
 
-/// Watches the retained message, of which a client gets the newest version only.
+/// Watches the retained message. A client gets its newest version only.
 pub(super) struct CloudTopic {
     name: Arc<str>,
     payload: watch::Receiver<Option<Bytes>>,

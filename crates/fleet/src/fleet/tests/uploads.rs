@@ -144,7 +144,7 @@ async fn a_lagging_replica_refuses_nothing_before_it_is_current() {
     let batches = played.ingested();
     assert!(matches!(&batches[..], [batch] if matches!(batch.items[0].effect, Ok(Effect::Status { .. }))));
 
-    // What is not there now is not placed on the node.
+    // An object that does not exist at that moment is not placed on the node.
     let confirm = played.upload(Lane::Status, &[status("invented"), status("late")]).await.unwrap();
     assert_eq!((reasons(&confirm), confirm.last.status), (vec![RefusedReason::NotPlaced], 3));
     assert_eq!(played.world.asked.load(Ordering::Relaxed), 1, "once in a session");

@@ -2,7 +2,7 @@
 //! the cluster. Pure.
 //!
 //! The log outlives connections, and forgets an Event when the API server has deleted it. Another
-//! replica has a log of its own, so a node that moves between replicas may have as many Events as
+//! replica has its own log, so a node that moves between replicas may have as many Events as
 //! each of them permits.
 
 use std::collections::{HashMap, VecDeque};
@@ -93,7 +93,7 @@ impl EventLog {
         events.push(LoggedEvent { namespace, name, uid, tokens, written: Instant::now() });
     }
 
-    /// Forgets Events that were not written for so long: the API server has deleted them.
+    /// Forgets Events last written more than `ttl` ago: the API server has deleted them.
     pub(super) fn expire(&mut self, ttl: Duration) {
         let now = Instant::now();
         self.nodes.retain(|_, events| {

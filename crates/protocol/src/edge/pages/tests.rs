@@ -41,7 +41,7 @@ fn next_read(machine: &mut EdgeMachine) -> Option<u64> {
 }
 
 /// The order after a power cut: the node's own record of what is confirmed is older than the
-/// cloud's, the Welcome tells the newer one, and a commit cuts the journal there before the read
+/// cloud's, the Welcome carries the newer one, and a commit cuts the journal there before the read
 /// runs.
 #[test]
 fn a_read_overtaken_by_a_confirmation_continues_after_it() {

@@ -114,7 +114,7 @@ fn a_message_sent_from_its_start_each_time_is_found() {
     fault::with(Some(Fault::PartsFromStart), || cut_every(seconds(120))).unwrap_err();
 }
 
-/// Runs a transfer over a random line with random cuts, some of which are crashes of either side.
+/// Runs a transfer over a random line with random cuts. Some cuts are crashes of either side.
 fn run(seed: u64, trace: bool) -> Result<(), String> {
     let mut random = Random(seed ^ 0xd20b);
     let rate = 5_000 + random.below(45_000);
@@ -137,7 +137,7 @@ fn run(seed: u64, trace: bool) -> Result<(), String> {
         }
         (time, if is_crash { End::Kill } else { End::Cut })
     })?;
-    // What was in memory, and the piece that was being committed.
+    // A crash loses the bytes in memory, and the piece that was being committed.
     check_bytes(&world, needed(&[size], is_external), crashes * 2 * PIECE)
 }
 
