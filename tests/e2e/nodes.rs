@@ -94,34 +94,34 @@ async fn uploads_take_effect_once_or_are_refused_with_a_reason() {
     let cloud = started(&site).await;
     let mut node = Scripted::connect(NODE, cloud.mqtt).await;
     node.welcome().await;
-    let event = |name: &str, namespace: &str, reason: &str, pod: &str| {
+    let event = |name: &str, namespace: &str, reason: &str, (kind, object): (&str, &str)| {
         json!({"event": {
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
             "eventTime": "2024-01-02T00:00:00.000000Z", "type": "Normal", "reason": reason, "action": "Test",
             "reportingController": "edgesync.io/agent", "reportingInstance": "edge-2", "note": "a test",
-            "regarding": {"kind": "Pod", "namespace": namespace, "name": pod},
+            "regarding": {"kind": kind, "namespace": namespace, "name": object},
         }})
     };
-    let pod = |name: &str, placed: Value| {
-        json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": name, "namespace": "shop", "labels": placed},
-            "spec": {"containers": [{"name": "c", "image": "i"}]},
-        })
-    };
-    let here = pod("here", json!({"edgesync.io/node": NODE}));
-    let there = pod("there", json!({"edgesync.io/node": "edge-2"}));
+    let here = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "here", "namespace": "shop"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    });
+    // No rule places it.
+    let there = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "there", "namespace": "shop"},
+        "spec": {"ports": [{"port": 80}]},
+    });
     cloud.apply([json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})]).await;
     cloud.apply([here.clone(), there.clone(), config_map(1)]).await;
     let uid = cloud.get(&here).await["metadata"]["uid"].clone();
     let items = [
-        event("one", "shop", "First", "here"),
-        event("two", "shop", "", "here"),
+        event("one", "shop", "First", ("Pod", "here")),
+        event("two", "shop", "", ("Pod", "here")),
         json!({"event": 7}),
-        event("four", "nowhere", "First", "here"),
-        event("five", "shop", "First", "there"),
-        event("six", "shop", "First", "invented"),
+        event("four", "nowhere", "First", ("Pod", "here")),
+        event("five", "shop", "First", ("Service", "there")),
+        event("six", "shop", "First", ("Pod", "invented")),
     ];
     node.is_sent("here").await;
     let confirm = node.upload(Lane::Events, &items).await;

@@ -29,6 +29,7 @@ use rustix::path::Arg;
 use super::owner::Owner;
 use edgesync_files::contents::Desired;
 use edgesync_files::{Change, Digest, Entry, Held, Observed, Place, Shape};
+use removal::MAX_REMOVED;
 
 const DATA: &str = "..data";
 /// Upper bound of stamps; a larger one is foreign.

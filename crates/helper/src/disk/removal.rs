@@ -16,7 +16,7 @@ use edgesync_files::{Change, Shape};
 /// Maximum depth of foreign directories inside one of ours, for its removal.
 const MAX_DEPTH: u32 = 8;
 /// Maximum number of entries that are removed, or kept for others, after one change of a place.
-const MAX_REMOVED: usize = 100_000;
+pub(super) const MAX_REMOVED: usize = 100_000;
 
 impl Disk {
     /// Removes what a change leaves behind in the directory of a place, and what earlier ones did
