@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use edgesync_kubernetes::cluster::{Cause, Cluster, Feed, Interest, Item, ObservedObject, Origin, Problem};
