@@ -336,7 +336,7 @@ async fn changed(watch: &mut Option<watch::Receiver<()>>) {
     {
         return;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Checks that a role allows a verb on objects of a kind.

@@ -350,7 +350,10 @@ impl EnrollmentService {
             }
         };
         let published = async {
-            while self.shared.role == EnrollmentRole::Replica {
+            if self.shared.role != EnrollmentRole::Replica {
+                return;
+            }
+            loop {
                 tokio::time::sleep(PUBLISHED_INTERVAL).await;
                 if let Err(error) = self.renew_identity(now()).await {
                     tracing::warn!(

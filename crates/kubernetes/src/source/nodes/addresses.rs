@@ -34,7 +34,7 @@ fn admitted(node: &str, address: &Value, networks: &[Network]) -> Option<Value> 
 mod tests {
     use super::*;
 
-    fn addresses(reported: Value, networks: &[&str]) -> Value {
+    fn addresses(reported: &Value, networks: &[&str]) -> Value {
         let networks: Vec<Network> = networks.iter().map(|network| network.parse().unwrap()).collect();
         let node = json!({"metadata": {"name": "edge-1"}, "status": {"addresses": reported}});
         let mut node: Object = serde_json::from_value(node).unwrap();
@@ -54,9 +54,9 @@ mod tests {
             {"address": "10.20.0.8"}, "10.20.0.9",
         ]);
         let name = json!({"type": "Hostname", "address": "edge-1"});
-        assert_eq!(addresses(reported.clone(), &[]), json!([name]));
+        assert_eq!(addresses(&reported, &[]), json!([name]));
         let external = json!({"type": "ExternalIP", "address": "10.20.0.7"});
-        assert_eq!(addresses(reported, &["10.20.0.0/16"]), json!([name, external]));
-        assert_eq!(addresses(json!("10.20.0.7"), &["0.0.0.0/0"]), json!([]));
+        assert_eq!(addresses(&reported, &["10.20.0.0/16"]), json!([name, external]));
+        assert_eq!(addresses(&json!("10.20.0.7"), &["0.0.0.0/0"]), json!([]));
     }
 }
