@@ -193,11 +193,14 @@ impl Pacer {
         self.on_progress(now, config);
     }
 
-    /// Handles the arrival of `bytes` bytes in flight, from a node that names no frame.
+    /// Handles the arrival of `bytes` bytes in flight, from a node that names no frame: it reports
+    /// after the part that completes them.
     pub(super) fn on_arrival(&mut self, now: Now, config: &CloudConfig, bytes: usize) {
         let mut rest = bytes;
-        while let Some(arrived) = self.in_flight.pop_front_if(|sent| sent.bytes <= rest) {
-            rest -= arrived.bytes;
+        while rest > 0
+            && let Some(arrived) = self.in_flight.pop_front()
+        {
+            rest = rest.saturating_sub(arrived.bytes);
             self.bytes_in_flight -= arrived.bytes;
         }
         self.on_progress(now, config);

@@ -6,6 +6,7 @@
 //! session, because the store may have a newer version of the object by then.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 
 use crate::change::Uid;
 use crate::digest::{Epoch, MessageDigest};
@@ -113,8 +114,39 @@ impl Unfinished {
     }
 }
 
-/// The one message in parts, and what is known of the last one.
+/// What is known of the messages in parts to a node, allocated only in a session and while
+/// something is remembered.
 #[derive(Debug, Default)]
+pub(super) struct Transfers(Option<Box<Transfer>>);
+
+static NONE: Transfer = Transfer::new();
+
+impl Transfers {
+    /// Ends the session, and frees what needs not be remembered.
+    pub(super) fn end_session(&mut self) {
+        self.0.take_if(|transfer| {
+            transfer.end_session();
+            transfer.begun.is_none() && transfer.carried.is_none()
+        });
+    }
+}
+
+impl Deref for Transfers {
+    type Target = Transfer;
+
+    fn deref(&self) -> &Transfer {
+        self.0.as_deref().unwrap_or(&NONE)
+    }
+}
+
+impl DerefMut for Transfers {
+    fn deref_mut(&mut self) -> &mut Transfer {
+        self.0.get_or_insert_with(|| Box::new(Transfer::new()))
+    }
+}
+
+/// The one message in parts, and what is known of the last one.
+#[derive(Debug)]
 pub(super) struct Transfer {
     parts: Option<Box<Parts>>,
     /// The part that the node holds of a message that is not in flight, and whose object is still
@@ -129,11 +161,15 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
+    const fn new() -> Self {
+        Self { parts: None, partial: None, begun: None, acknowledged: 0, carried: None }
+    }
+
     /// Ends the session. The text of a message in parts stays.
-    pub(super) fn end_session(&mut self) {
+    fn end_session(&mut self) {
         let carried = if self.parts.is_some() { Some(self.acknowledged) } else { self.carried };
         let begun = self.parts.take().map(|parts| Box::new(parts.ready)).or_else(|| self.begun.take());
-        *self = Self { begun, carried, ..Self::default() };
+        *self = Self { begun, carried, ..Self::new() };
     }
 
     /// Begins a session with a node that holds a part of this message. The text of another one is

@@ -12,7 +12,7 @@ use edgesync_object::{Relation, ResourceVersion};
 
 use super::desired::DesiredState;
 use super::ledger::Ledger;
-use super::parts::Transfer;
+use super::parts::Transfers;
 use super::queue::{Action, Lane, Lanes};
 use super::types::Record;
 
@@ -88,7 +88,7 @@ pub(super) struct Sender {
     next_load: u64,
     ready: VecDeque<Ready>,
     large: VecDeque<Ready>,
-    pub(super) transfer: Transfer,
+    pub(super) transfer: Transfers,
     parts_next: bool,
     /// The UIDs in `loading`, `ready` and `large`, and of the message being sent in parts.
     preparing: HashMap<Uid, Arc<ObjectRef>>,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::apply::{self, Applied, Held, Rows, Totals};
 use crate::change::{Change, ObjectRef, Put, Rejected, Uid};
-use crate::digest::{BucketSet, Buckets, Digest, Epoch, MessageDigest};
+use crate::digest::{BucketSet, Buckets, Digest, Epoch};
 use crate::edge::{ChangesPage, Commit, Entry, InventoryPage};
 use crate::fault::{Fault, planted};
 use crate::frame::PartialMessage;
@@ -52,12 +52,6 @@ struct Row {
     revision: u64,
     /// The write number in the body.
     content: Option<u64>,
-    body: MessageDigest,
-}
-
-/// Returns the digest of a body, by which a damaged one is recognized.
-pub fn body_digest(body: &str) -> MessageDigest {
-    Epoch::default().message_digest([body])
 }
 
 /// The committed state of the edge's database.
@@ -128,8 +122,7 @@ impl Rows for Transaction<'_> {
             return Err(format!("G2: {} came back as it was at {}", put.uid, put.version));
         }
         let content = written(put.body.get());
-        let body = body_digest(put.body.get());
-        let row = Row { version: put.version.clone(), key: put.key(), revision, content, body };
+        let row = Row { version: put.version.clone(), key: put.key(), revision, content };
         self.db.names.insert(row.key.clone(), put.uid.clone());
         if let Some(old) = self.db.rows.insert(put.uid.clone(), row).filter(|old| old.key != put.key()) {
             self.db.names.remove(&old.key);
@@ -250,11 +243,6 @@ impl EdgeDb {
         true
     }
 
-    /// Returns the digest of the body of a held object.
-    pub fn body(&self, uid: &str) -> Option<MessageDigest> {
-        self.rows.get(uid).map(|row| row.body)
-    }
-
     /// Returns the objects removed since the last call.
     pub fn take_gone(&mut self) -> Vec<Uid> {
         std::mem::take(&mut self.gone)
@@ -366,7 +354,7 @@ impl EdgeDb {
 }
 
 /// Returns the write number in a body.
-fn written(body: &str) -> Option<u64> {
+pub fn written(body: &str) -> Option<u64> {
     let (_, rest) = body.split_once(r#""written":""#)?;
     rest.split_once('"')?.0.parse().ok()
 }

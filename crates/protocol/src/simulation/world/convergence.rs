@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::change::Uid;
+use crate::change::{Change, Put, Uid};
 use crate::cloud::{CloudMachine, CloudPhase};
 use crate::edge::EdgePhase;
 use crate::frame::{Down, Up};
 use edgesync_object::ResourceVersion;
 
 use super::{Chaos, DOWN, Event, UP, World};
-use crate::simulation::model::body_digest;
+use crate::simulation::model::written;
 use crate::simulation::timeline::Simulated;
 
 impl World {
@@ -92,6 +92,23 @@ impl World {
         Ok(())
     }
 
+    /// Checks that the bodies of changes are those of the cloud, as far as it has that version.
+    pub(super) fn check_bodies(&self, changes: &[Change]) -> Result<(), String> {
+        let is_damaged = |put: &Put| {
+            let object = self.cloud_db.objects.get(&put.uid);
+            let body = object.filter(|it| put.version == it.version.into()).map(|it| it.body(&put.uid));
+            body.is_some_and(|body| body != put.body.get() && written(&body) == written(put.body.get()))
+        };
+        for change in changes {
+            if let Change::Put(put) = change
+                && is_damaged(put)
+            {
+                return Err(format!("G2: {} in version {} has another body", put.uid, put.version));
+            }
+        }
+        Ok(())
+    }
+
     /// Confirms the removals held back after a restore of the store. Without one there must be
     /// none.
     fn confirm_held_removals(&mut self) -> Result<(), String> {
@@ -157,13 +174,6 @@ impl World {
         let Some(edge) = &self.agents[0].machine else { return Err("no agent".into()) };
         if cloud.phase() != CloudPhase::Live || cloud.pending() != 0 || !edge.in_sync() {
             return Err(format!("G6: {:?}, {} pending, edge {edge:?}", cloud.phase(), cloud.pending()));
-        }
-        let is_damaged = |uid: &&Uid| {
-            let body = self.cloud_db.objects[*uid].body(uid);
-            self.agents[0].db.body(uid) != Some(body_digest(&body))
-        };
-        if let Some(uid) = wanted.keys().find(is_damaged) {
-            return Err(format!("G6: {uid} is held in its version, with a damaged body"));
         }
         let stored = self.recorded();
         if stored != self.agents[0].db.held() {

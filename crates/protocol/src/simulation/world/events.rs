@@ -352,6 +352,7 @@ impl World {
         if is_full || changes.iter().any(self.unstorable) {
             return Ok(Err((RejectReason::StoreFull, "no room".to_owned())));
         }
+        self.check_bodies(changes)?;
         let commit = self.agents[agent].db.apply(changes, &self.history)?;
         self.check_gone(agent, connection)?;
         Ok(Ok(commit))
