@@ -1,5 +1,5 @@
-//! The keys of a fleet in a cluster: Secrets in [a namespace of their own](super::ca_namespace). The
-//! first process that signs creates them, all others read them.
+//! The keys of a fleet in a cluster: Secrets in [a namespace of their own](super::ca_namespace).
+//! The first process that signs creates them, all others read them.
 //!
 //! They are read by name, and never listed or watched: no right of RBAC excludes single objects of
 //! a list, and nothing that places objects may have a right to these.

@@ -395,8 +395,8 @@ impl Admin {
         }
     }
 
-    /// Returns the URL of the page, with a key for the requester. The holder of a key gets no other:
-    /// its end would have no effect.
+    /// Returns the URL of the page, with a key for the requester. The holder of a key gets no
+    /// other: its end would have no effect.
     fn invite(&self, caller: &Caller) -> Result<PageInvitation> {
         if caller.credential == Credential::PageKey {
             let message = "a page key creates no other key; hint: run 'edgesync-cloud page' on the machine of the cloud side";

@@ -128,8 +128,8 @@ impl Placement {
         Self { rules: rules.into_iter().map(Rule::new).collect(), ..Self::default() }
     }
 
-    /// Excludes the objects of these namespaces, whatever places them: rules, labels, annotations and
-    /// references of Pods.
+    /// Excludes the objects of these namespaces, whatever places them: rules, labels, annotations
+    /// and references of Pods.
     #[must_use]
     pub fn with_reserved(self, namespaces: Vec<Arc<str>>) -> Self {
         Self { reserved: namespaces, ..self }

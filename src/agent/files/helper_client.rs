@@ -261,8 +261,8 @@ mod tests {
     use edgesync_files::wire::Verb;
     use tokio::net::UnixListener;
 
-    /// The message about a ConfigMap used to be shown, with the lines of the Secret beside it that a
-    /// program had quoted.
+    /// The message about a ConfigMap used to be shown, with the lines of the Secret beside it that
+    /// a program had quoted.
     #[test]
     fn messages_of_a_rule_with_secrets_are_for_those_who_may_read_them() {
         let object = |name: &str, sealed| ObjectState {

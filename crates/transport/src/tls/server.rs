@@ -198,8 +198,8 @@ impl Clients {
         let at = if now > end && now.duration_since(end) <= grace { end } else { now };
         let verified = chain.verify_client_cert(end_entity, intermediates, clock::unix(at)).map_err(
             |error| match error {
-                // A wrong signature means another authority of the same name; the alert for the client
-                // says so.
+                // A wrong signature means another authority of the same name; the alert for the
+                // client says so.
                 rustls::Error::InvalidCertificate(CertificateError::BadSignature) => {
                     rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)
                 }
