@@ -187,23 +187,23 @@ mod tests {
         let token = Command::new("token").subcommand_required(true);
         let token = token.subcommands(["create", "revoke"].map(Command::new));
         let get = Command::new("get").arg(Arg::new("KIND").required(true));
-        Command::new("edgesync").subcommand_required(true).subcommands([get, token])
+        Command::new("tool").subcommand_required(true).subcommands([get, token])
     }
 
     #[test]
     fn usage_errors_end_with_a_command_that_works() {
         for (typed, expected) in [
-            ("", "edgesync --help"),
-            ("zzz", "edgesync --help"),
-            ("--zzz", "edgesync --help"),
-            ("gett", "edgesync get --help"),
-            ("get", "edgesync get --help"),
-            ("token", "edgesync token --help"),
-            ("token creat", "edgesync token create --help"),
-            ("token create --node", "edgesync token create --help"),
+            ("", "tool --help"),
+            ("zzz", "tool --help"),
+            ("--zzz", "tool --help"),
+            ("gett", "tool get --help"),
+            ("get", "tool get --help"),
+            ("token", "tool token --help"),
+            ("token creat", "tool token create --help"),
+            ("token create --node", "tool token create --help"),
         ] {
             let args: Vec<OsString> =
-                ["edgesync"].into_iter().chain(typed.split_whitespace()).map(OsString::from).collect();
+                ["tool"].into_iter().chain(typed.split_whitespace()).map(OsString::from).collect();
             let mut command = command();
             let error = command.try_get_matches_from_mut(&args).unwrap_err();
             let text = usage_error(&command, &args, &error);
