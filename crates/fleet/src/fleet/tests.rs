@@ -25,6 +25,7 @@ use edgesync_protocol::change::Put;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
 use edgesync_protocol::frame::Received;
+use edgesync_protocol::parts::assemble;
 use edgesync_transport::link::{Link, LinkEvent, LinkOptions, SessionIntro, Topics};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -67,6 +68,8 @@ impl Rows for Memory {
 struct Device {
     machine: EdgeMachine,
     rows: Memory,
+    /// The kept bytes of a message in parts.
+    parts: String,
     totals: Totals,
     origin: Instant,
 }
@@ -84,7 +87,8 @@ impl Device {
         let epoch = Epoch(u128::from(random()) + 1);
         let totals = Totals { epoch, ..Totals::default() };
         let machine = EdgeMachine::new(config, totals, 0, None);
-        Self { machine, rows: Memory::default(), totals, origin: Instant::now() }
+        let (rows, parts) = (Memory::default(), String::new());
+        Self { machine, rows, parts, totals, origin: Instant::now() }
     }
 
     fn connected(&mut self) {
@@ -98,9 +102,23 @@ impl Device {
 
     /// Performs the effects of the machine, and returns its next frame.
     fn next_frame(&mut self) -> Option<Vec<u8>> {
-        let Self { machine, rows, totals, origin } = self;
+        let Self { machine, rows, parts, totals, origin } = self;
         while let Some(effect) = machine.poll_effect() {
-            let EdgeEffect::Apply { token, changes } = effect else { continue };
+            let (token, changes) = match effect {
+                EdgeEffect::Apply { token, changes } => (token, changes),
+                EdgeEffect::KeepPart { message, text } => {
+                    parts.truncate(usize::try_from(message.received).unwrap());
+                    parts.push_str(&text);
+                    machine.part_kept(&message, Ok(true));
+                    continue;
+                }
+                EdgeEffect::ApplyParts { token, message, rest, max_object } => {
+                    let text = std::mem::take(parts) + &rest;
+                    let change = assemble(&text, message.digest, totals.epoch, max_object);
+                    (token, vec![change.expect("the kept bytes are intact").unwrap()])
+                }
+                _ => continue,
+            };
             let (before, mut applied) = (totals.revision, Applied::default());
             for change in &changes {
                 apply::apply(rows, totals, change, &mut applied).unwrap();
