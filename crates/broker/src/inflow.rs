@@ -88,11 +88,6 @@ impl Inflow {
         Arc::new(Share { permits: Arc::new(Semaphore::new(SHARE as usize)), bucket })
     }
 
-    /// Returns the size of the largest message in bytes.
-    pub(super) fn longest(&self) -> usize {
-        self.longest
-    }
-
     /// Returns the number of permits of a share that a message needs.
     fn permits(&self, bytes: usize) -> u32 {
         #[cfg(test)]

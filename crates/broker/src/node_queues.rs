@@ -13,10 +13,10 @@ use super::inflow::{BUDGET_BYTES, Inflow, Share};
 use edgesync_object::NodeName;
 use edgesync_transport::admission::{LinePermit, LogThrottle};
 
-/// Maximum number of waiting messages of one node.
-const MAX_WAITING: usize = 256;
-/// Maximum size of the waiting messages of one node, in messages of the maximum size.
-const MAX_LARGE: usize = 2;
+/// Maximum size of the waiting messages of one node, in bytes, each counted with [`OVERHEAD`].
+const MAX_WAITING: usize = 4 << 20;
+/// Memory of a waiting message beside its payload, in bytes.
+const OVERHEAD: usize = 256;
 /// Number of entries at which idle ones are first removed.
 const PRUNE_AT: usize = 1024;
 
@@ -59,14 +59,15 @@ impl NodeQueues {
     pub(super) fn send(&self, node: NodeName, event: FleetEvent, bytes: usize) {
         let mut queues = lock(&self.queues);
         queues.prune();
-        let (total, limit) = (queues.bytes, MAX_LARGE * self.inflow.longest());
+        let total = queues.bytes;
         let queue = queues.nodes.entry(node.clone()).or_insert_with(|| NodeQueue::new(&self.inflow));
         if !queue.is_draining
             && let Some(reservation) = self.inflow.try_reserve(bytes, &queue.share)
         {
             return reservation.send(event);
         }
-        if queue.waiting.len() >= MAX_WAITING || queue.bytes + bytes > limit || total + bytes > BUDGET_BYTES {
+        let cost = bytes + OVERHEAD;
+        if queue.bytes + cost > MAX_WAITING || total + cost > BUDGET_BYTES {
             drop(queues);
             if let Some(LinePermit { suppressed }) = self.drops.permit_line() {
                 tracing::warn!(
@@ -79,11 +80,11 @@ impl NodeQueues {
             return;
         }
         queue.waiting.push_back(Waiting { event, bytes });
-        queue.bytes += bytes;
+        queue.bytes += cost;
         if !std::mem::replace(&mut queue.is_draining, true) {
             tokio::spawn(drain(self.inflow.clone(), Arc::clone(&self.queues), node));
         }
-        queues.bytes += bytes;
+        queues.bytes += cost;
     }
 
     /// Drops all waiting messages: the connection to the broker has ended, and with it all
@@ -122,8 +123,8 @@ impl Queues {
     fn take(&mut self, node: &NodeName, bytes: usize) -> Option<FleetEvent> {
         let queue = self.nodes.get_mut(node)?;
         let first = queue.waiting.pop_front_if(|first| first.bytes == bytes)?;
-        queue.bytes -= bytes;
-        self.bytes -= bytes;
+        queue.bytes -= bytes + OVERHEAD;
+        self.bytes -= bytes + OVERHEAD;
         Some(first.event)
     }
 }
@@ -197,16 +198,18 @@ mod tests {
     #[tokio::test]
     async fn a_full_queue_drops_messages() {
         let (queues, mut events) = queues();
-        (0..1000).for_each(|n| send(&queues, "small", n, 100));
-        (0..10).for_each(|n| send(&queues, "large", n, LONGEST));
+        let fit = |bytes: usize| MAX_WAITING / (bytes + OVERHEAD);
+        let sent = (16 + fit(100), 1 + fit(LONGEST));
+        (0..2 * sent.0).for_each(|n| send(&queues, "small", n, 100));
+        (0..2 * sent.1).for_each(|n| send(&queues, "large", n, LONGEST));
         let mut received = (0, 0);
-        for _ in 0..16 + MAX_WAITING + 1 + MAX_LARGE {
+        for _ in 0..sent.0 + sent.1 {
             match next(&mut events).await {
                 (node, _) if node == "small" => received.0 += 1,
                 _ => received.1 += 1,
             }
         }
-        assert_eq!(received, (16 + MAX_WAITING, 1 + MAX_LARGE));
+        assert_eq!(received, sent);
         send(&queues, "small", 7, 100);
         assert_eq!(next(&mut events).await, ("small".to_owned(), 7), "nothing else came before");
     }

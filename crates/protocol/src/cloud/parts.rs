@@ -21,9 +21,14 @@ use super::sender::{Departed, FRAME_OVERHEAD, Ready};
 
 /// The smallest part of a message in bytes, unless its rest is smaller.
 const MIN_PART: usize = 4096;
-/// On a line that has been cut during a message, a part is at most this share of the bytes that one
-/// connection carries: a part that is cut off is lost.
-const PART_SHARE: usize = 12;
+/// About twice the bytes that a part costs beside its data: the rest of its frame, the answer, and
+/// the headers below.
+const PART_COST: usize = 1000;
+/// Until the line is cut during a message, a part is at most this share of it: a part that is cut
+/// off is lost.
+const PART_SHARE: usize = 32;
+/// The smallest such share in bytes.
+const MIN_PART_SHARE: usize = 16 << 10;
 
 /// The effect of the node's answer to a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,11 +296,17 @@ impl Transfer {
         receipt: u64,
         capacity: usize,
     ) -> Option<(Part, Option<(Departed, usize)>)> {
-        let most = self.max_part();
+        let (carried, acknowledged) = (self.carried, self.acknowledged);
         let parts = self.parts.as_deref_mut().filter(|parts| !parts.is_sent())?;
         let Parts { ready, digest, offset, sent, .. } = parts;
         let is_announced =
             ready.out.body.as_ref().is_some_and(|body| body.as_str().len() > limits.max_object);
+        let most = match carried {
+            // The next connection will probably carry as much. A cut loses half a part on average:
+            // with this length that equals the cost of the other parts, and their sum is the least.
+            Some(carried) => carried.max(acknowledged).saturating_mul(PART_COST).isqrt(),
+            None => (ready.text.len() / PART_SHARE).max(MIN_PART_SHARE),
+        };
         // A piece of JSON text at most doubles in size as a JSON string.
         let room = ((limits.max_frame - FRAME_OVERHEAD) / 2).min(capacity.min(most).max(MIN_PART));
         let data = if is_announced { String::new() } else { ready.text.cut(*offset, room) };
@@ -320,12 +331,6 @@ impl Transfer {
         sent.push_back((receipt, end));
         let whole = (end == total).then(|| (ready.departed(), end));
         Some((part, whole))
-    }
-
-    /// Returns the most bytes of a part: a connection that has carried this much will probably
-    /// carry as much again.
-    fn max_part(&self) -> usize {
-        self.carried.map_or(usize::MAX, |carried| carried.max(self.acknowledged) / PART_SHARE)
     }
 }
 

@@ -124,10 +124,11 @@ fn run(seed: u64, trace: bool) -> Result<(), String> {
     let size = (600 << 10) + random.below(3 << 20) as usize;
     let mut world = world_over(seed, line, trace);
     world.write("large", size);
-    let mut crashes = 0;
+    let (mut crashes, mut kills) = (0, 0);
     cross(&mut world, PATIENCE, |world| {
-        // A connection that carries little loses a large share of it: the part that was cut off.
+        // A connection that carries little loses a large share of it: what was under way.
         let time = Duration::from_secs_f64((200_000 + random.below(2_000_000)) as f64 / rate as f64);
+        let time = time.max(latency * 40);
         let is_crash = crashes < 2 && random.percent(20);
         crashes += u64::from(is_crash);
         if is_crash && random.percent(50) {
@@ -135,10 +136,11 @@ fn run(seed: u64, trace: bool) -> Result<(), String> {
             world.start_cloud();
             return (time, End::Cut);
         }
+        kills += u64::from(is_crash);
         (time, if is_crash { End::Kill } else { End::Cut })
     })?;
-    // A crash loses the bytes in memory, and the piece that was being committed.
-    check_bytes(&world, needed(&[size], is_external), crashes * 2 * PIECE)
+    // A kill loses the bytes in memory, and the piece that was being committed.
+    check_bytes(&world, needed(&[size], is_external), kills * 2 * PIECE)
 }
 
 #[test]
