@@ -537,6 +537,7 @@ async fn signer_alone_has_the_keys_and_devices_join_at_replicas() {
         ("BROKER_LISTEN", replica.fleet.cloud.mqtt.to_string()),
         ("BROKER_TLS", "on".to_owned()),
         ("PAIRING_LISTEN", signing.to_string()),
+        ("PAIRING_NAMES", replica.fleet.joining.ip().to_string()),
         ("API_SOCKET", socket.display().to_string()),
         ("API_HEALTH", "off".to_owned()),
         ("LOG_FORMAT", "text".to_owned()),

@@ -26,7 +26,6 @@ use edgesync_protocol::change::Put;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
 use edgesync_protocol::frame::Received;
-use edgesync_protocol::parts::assemble;
 use edgesync_transport::link::{Link, LinkEvent, LinkOptions, SessionIntro, Topics};
 
 const PATIENCE: Duration = Duration::from_secs(120);
