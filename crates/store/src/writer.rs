@@ -450,7 +450,7 @@ impl<S: WriterHooks> Owner<S> {
     }
 
     fn idle(&mut self) -> Duration {
-        self.count_sync(|hooks, conn| hooks.idle(conn))
+        self.count_sync(WriterHooks::idle)
     }
 
     /// Runs a callback that may write its own transaction, and counts its sync.

@@ -435,11 +435,14 @@ impl CloudMachine {
         self.flush_records(desired);
     }
 
-    /// Prepares to continue the message that the node holds a part of, if its object is pending.
+    /// Prepares to continue the message that the node holds a part of, if its object is to be sent
+    /// now.
     fn continue_partial(&mut self, partial: Option<Box<PartialMessage>>, desired: &impl DesiredState) {
         let partial = partial.filter(|partial| {
             let is_lost = self.settings.issued.is_lost(&partial.resource_version);
-            !is_lost && self.needed(&partial.uid, desired) == Some(Action::Put)
+            let is_refused = self.deliveries.refusal(&partial.uid).is_some()
+                && self.deliveries.is_delayed(&partial.uid, self.last_received);
+            !is_lost && !is_refused && self.needed(&partial.uid, desired) == Some(Action::Put)
         });
         self.sender.transfer.begin_session(partial, self.ledger.epoch());
     }

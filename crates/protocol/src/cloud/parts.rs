@@ -194,7 +194,9 @@ impl Transfer {
 
     /// Forgets what the node holds of a message about this object: it is not to be sent.
     pub(super) fn forget_partial(&mut self, uid: &Uid) {
-        self.partial.take_if(|partial| partial.uid == *uid);
+        if self.partial.take_if(|partial| partial.uid == *uid).is_some() {
+            self.begun = None;
+        }
     }
 
     /// Returns the message that the last session has begun and the node holds a part of.

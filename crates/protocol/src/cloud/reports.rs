@@ -154,6 +154,8 @@ impl CloudMachine {
             return self.reconsider(now, &uid, desired);
         }
         self.queue.remove(&uid);
+        // The node has dropped what it held, and nothing is pending until the retry.
+        self.sender.transfer.forget_partial(&uid);
         let message = clip(&message, MAX_REASON).to_owned();
         let refusal = Refusal { version, reason, message: message.clone() };
         let config = &self.settings.config;

@@ -83,14 +83,15 @@ impl EdgeMachine {
             return self.foreign(now);
         }
         self.extend_waits_for_objects(now);
-        if objects.changes.iter().any(|change| self.receiving.is_about(change.uid())) {
-            // The cloud has sent another version in one frame, or removes the object.
-            self.drop_parts();
-        }
         self.apply(objects.changes, objects.rejected, objects.receipt);
     }
 
     pub(super) fn apply(&mut self, changes: Vec<Change>, rejected: Vec<Rejected>, receipt: u64) {
+        let mut uids = changes.iter().map(Change::uid).chain(rejected.iter().map(|rejected| &rejected.uid));
+        if uids.any(|uid| self.receiving.is_about(uid)) {
+            // The cloud has sent another version as a whole, or removes the object.
+            self.drop_parts();
+        }
         let Phase::Live { session, .. } = &self.phase else { return };
         let token = self.commits.begin(session, &changes, rejected, receipt);
         #[cfg(any(test, feature = "simulation"))]

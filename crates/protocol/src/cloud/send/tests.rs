@@ -520,6 +520,28 @@ fn a_begun_version_goes_first_unless_a_newer_one_is_shorter() {
 }
 
 #[test]
+fn parts_of_a_refused_object_are_not_pending() {
+    let (mut cloud, mut wishes, partial) = interrupted();
+    desire_version(&mut cloud, &mut wishes, 0, 2, KIB);
+    welcome_with(&mut cloud, &wishes, Some(&partial));
+    assert_eq!(cloud.pending(), 1);
+    let rejected = Rejected {
+        uid: name(0),
+        resource_version: 2.into(),
+        reason: RejectReason::Invalid,
+        message: "bad".into(),
+        object: None,
+    };
+    let answer = Report { session: "b".into(), rejected: vec![rejected], ..Report::default() };
+    cloud.received(Now::ZERO, Up::Report(answer), &wishes);
+    assert_eq!((cloud.refused().count(), cloud.pending()), (1, 0));
+    cloud.disconnected();
+    assert!(!cloud.has_begun());
+    welcome_with(&mut cloud, &wishes, Some(&partial));
+    assert_eq!(cloud.pending(), 0);
+}
+
+#[test]
 fn no_text_survives_a_rollback_of_the_store() {
     let (mut cloud, mut wishes, partial) = interrupted();
     cloud.restart_after_rollback();

@@ -222,6 +222,20 @@ fn another_version_in_a_frame_ends_the_transfer() {
     assert_eq!(effects(&mut machine), [Work::Apply]);
     machine.received(NOW, Received::Objects(objects("large")), 0);
     assert_eq!(effects(&mut machine), [Work::Drop, Work::Apply]);
+
+    // Also one that the node cannot take.
+    receive(&mut machine, 0, 20_000);
+    effects(&mut machine);
+    let bad = Rejected {
+        uid: "large".into(),
+        resource_version: 2.into(),
+        reason: RejectReason::Invalid,
+        message: "bad".into(),
+        object: None,
+    };
+    let rejected = Objects { session, changes: Vec::new(), rejected: vec![bad], receipt: 5 };
+    machine.received(NOW, Received::Objects(rejected), 0);
+    assert_eq!(effects(&mut machine), [Work::Drop, Work::Apply]);
 }
 
 #[test]

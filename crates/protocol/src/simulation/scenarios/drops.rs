@@ -153,11 +153,6 @@ fn one_seed() {
     SEEDS.one_holds();
 }
 
-#[test]
-fn parts_that_a_restart_forgets_are_found() {
-    SEEDS.find(Fault::PartsForgotten);
-}
-
 /// Changes the object every minute, for an hour over a line that is cut every two. Returns the
 /// number of versions that have arrived.
 fn change_every_minute() -> Result<u64, String> {
@@ -244,13 +239,23 @@ fn interrupted(between: impl FnOnce(&mut World)) -> Result<World, String> {
     Ok(world)
 }
 
-#[test]
-fn a_restart_of_either_side_loses_no_more_than_a_piece() {
-    let agent = interrupted(|world| {
+/// Restarts the agent in the middle of a transfer.
+fn restarted() -> Result<(), String> {
+    let world = interrupted(|world| {
         world.stop_agent(0);
         world.start_agent(0);
-    });
-    check_bytes(&agent.unwrap(), needed(&[SIZE], false), PIECE / 8).unwrap();
+    })?;
+    check_bytes(&world, needed(&[SIZE], false), PIECE / 8)
+}
+
+#[test]
+fn parts_that_a_restart_forgets_are_found() {
+    fault::with(Some(Fault::PartsForgotten), restarted).unwrap_err();
+}
+
+#[test]
+fn a_restart_of_either_side_loses_no_more_than_a_piece() {
+    restarted().unwrap();
     let cloud = interrupted(|world| {
         world.stop_cloud();
         world.start_cloud();
