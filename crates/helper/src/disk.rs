@@ -704,6 +704,7 @@ fn directories(place: &Place, shape: Shape) -> impl Iterator<Item = &str> {
     place.below.split('/').take(parents + usize::from(shape == Shape::Directory))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn errno(error: io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }

@@ -84,7 +84,9 @@ async fn objects_are_applied_concurrently_and_printed_in_order() {
     let barrier = Arc::new(Barrier::new(MAX_IN_FLIGHT));
     let server = server(move |_| {
         let barrier = Arc::clone(&barrier);
-        async move { drop(barrier.wait().await) }
+        async move {
+            barrier.wait().await;
+        }
     })
     .await;
     let names: Vec<String> = (0..MAX_IN_FLIGHT).map(|number| format!("m-{number}")).collect();

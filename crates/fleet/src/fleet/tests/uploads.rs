@@ -33,7 +33,7 @@ impl<const SHARED: bool> Played<SHARED> {
         ] {
             played.world.fleet.event(event);
         }
-        played.send(Up::Hello(Hello {
+        played.send(&Up::Hello(Hello {
             node: NODE.into(),
             agent: "played".into(),
             session: "s".into(),
@@ -52,7 +52,7 @@ impl<const SHARED: bool> Played<SHARED> {
         played
     }
 
-    fn send(&mut self, frame: Up) {
+    fn send(&mut self, frame: &Up) {
         let (node, channel) = (node_name(NODE), Channel::Up);
         let payload = frame.encode(1024).unwrap();
         self.world.fleet.event(FleetEvent::Message { node, channel, payload });
@@ -92,7 +92,7 @@ impl<const SHARED: bool> Played<SHARED> {
         let items = contents.iter().zip(confirmed + 1..);
         let items: Vec<_> = items.map(|(content, seq)| UploadItem { seq, content: raw(content) }).collect();
         let (session, outbox) = ("s".into(), "o".into());
-        self.send(Up::Upload(Upload { session, outbox, lane, confirmed, items }));
+        self.send(&Up::Upload(Upload { session, outbox, lane, confirmed, items }));
         let frames = self.run().await;
         let confirm = frames.into_iter().find_map(|frame| match frame {
             Received::UploadConfirm(confirm) => Some(confirm),
