@@ -47,7 +47,7 @@ impl<'a> Systemd<'a> {
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let enter = ["nsenter", "--target", &self.pid, "--mount", "--pid", "--cgroup", "--"];
+        let enter = ["nsenter", "--target", &self.pid, "--mount", "--pid", "--cgroup", "--root", "--"];
         self.root.command(&[&enter, words].concat())
     }
 
