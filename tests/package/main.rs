@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{Owner, PATIENCE, Root, Service, Systemd, Unit, eventually};
+use support::{Owner, PATIENCE, Root, Service, Unit, eventually};
 
 /// Both packages, which are also the names of the users.
 const NAMES: [&str; 2] = ["edgesync", "edgesync-cloud"];
@@ -237,77 +237,6 @@ fn device_joins_syncs_renews_upgrades_and_is_purged() {
     agent.stop();
     assert_newer_database_is_set_aside(&root, &agent_unit);
     assert_removal_and_purge(&root);
-}
-
-/// A unit that appends its setting to a file when it is reloaded, and rejects a bad one.
-const PROBE: &str = "\
-[Service]
-ExecStart=/bin/sleep infinity
-ExecReload=/bin/sh -c 'cat /etc/probe/setting >>/var/lib/reloads; ! grep -q bad /etc/probe/setting'
-";
-/// A rule for the configuration file of that unit.
-const PROBE_RULE: &str = "
-[[files]]
-name = \"probe\"
-objects = { kinds = [\"configmaps\"], namespaces = [\"default\"], names = [\"probe\"] }
-to = \"/etc/probe/setting\"
-write = \"field\"
-field = \"/data/setting\"
-settle = \"0s\"
-reload = { unit = \"probe.service\" }
-";
-
-fn probe_manifest(setting: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: probe, labels: {{edgesync.io/node: {NODE}}}}}\n\
-         data: {{setting: \"{setting}\\n\"}}\n"
-    )
-}
-
-#[test]
-#[ignore = "needs built packages: packaging/test"]
-fn systemd_runs_the_units_and_reloads_a_program() {
-    let Some(root) = Root::new() else { return };
-    install(&root, BUILT, &NAMES);
-    root.write("/etc/default/edgesync-cloud", "EDGESYNC_CLOUD_PAIRING_NAMES=cloud.test\n");
-    root.write("/etc/systemd/system/probe.service", PROBE);
-    let Some(systemd) = Systemd::boot(&root) else { return };
-    systemd.start(&["edgesync-cloud", "probe"]);
-    join(&root);
-    systemd.start(&["edgesync", "edgesync-files.socket"]);
-    root.write(CONFIG, &(root.read(CONFIG) + PROBE_RULE));
-    systemd.run(&["systemctl", "reload", "edgesync"]);
-
-    let started = systemd.property("probe", "MainPID");
-    let reloads = |expected: &str| {
-        eventually(&format!("the unit is reloaded with {expected:?}"), 2 * PATIENCE, || {
-            let seen = root.attempt(&["cat", "/var/lib/reloads"]);
-            let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
-            if seen == expected {
-                Ok(())
-            } else {
-                Err(format!("{seen:?}\n{}", root.run(&["edgesync", "files"])))
-            }
-        });
-    };
-    root.feed(&["edgesync-cloud", "apply", "-f", "-"], &probe_manifest("good"));
-    reloads("good\n");
-    root.feed(&["edgesync-cloud", "apply", "-f", "-"], &probe_manifest("bad"));
-    reloads("good\nbad\ngood\n");
-    assert_eq!(root.read("/etc/probe/setting"), "good\n", "rolled back");
-    assert_eq!(systemd.property("probe", "MainPID"), started, "the same process");
-
-    let agent = systemd.property("edgesync", "MainPID");
-    systemd.run(&["kill", "-KILL", &agent]);
-    eventually("systemd restarts the agent", 2 * PATIENCE, || {
-        let (state, pid) =
-            (systemd.property("edgesync", "ActiveState"), systemd.property("edgesync", "MainPID"));
-        if state == "active" && pid != agent { Ok(()) } else { Err(format!("{state} {pid}")) }
-    });
-    systemd.run(&["systemctl", "stop", "edgesync", "edgesync-files.socket", "edgesync-cloud"]);
-    for unit in ["edgesync", "edgesync-files", "edgesync-cloud"] {
-        assert_eq!(systemd.property(unit, "Result"), "success", "{unit}");
-    }
 }
 
 /// Starts mosquitto under its own user with the configuration of `edgesync-cloud broker-config`.

@@ -210,7 +210,7 @@ fn packages() -> PathBuf {
     )
 }
 
-pub(super) fn succeeded(words: &[&str], output: &Output) -> String {
+fn succeeded(words: &[&str], output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{words:?} ended with {}\n{out}{err}", output.status);
