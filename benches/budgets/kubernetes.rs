@@ -143,7 +143,7 @@ impl Server {
         for text in KINDS {
             self.create(&yaml::parse(text)?)?;
         }
-        for name in ["edgesync", "rates", "own", "shared"] {
+        for name in ["edgesync", "edgesync-ca", "rates", "own", "shared"] {
             self.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))?;
         }
         until("the kinds are served", || {
