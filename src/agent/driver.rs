@@ -15,7 +15,6 @@ mod storing;
 mod verify;
 mod wire;
 
-use edgesync_transport::admission::LinePermit;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +34,7 @@ use edgesync_runtime::Service;
 use edgesync_runtime::random;
 use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
 use edgesync_store::StoreError;
+use edgesync_transport::admission::LinePermit;
 use edgesync_transport::link::{LinkEvent, LinkHandle};
 
 use super::apply::{self, Outcome};
@@ -295,7 +295,12 @@ impl Driver {
                 Ok(commit)
             }
             Ok(Ok(Outcome::Lost)) => {
-                tracing::warn!("kept parts of an object damaged or gone, receiving it from its start");
+                if let Some(LinePermit { suppressed }) = self.peer_log.objects.permit_line() {
+                    tracing::warn!(
+                        suppressed,
+                        "kept parts of an object damaged or gone, receiving it from its start"
+                    );
+                }
                 return self.machine.parts_lost(self.now(), token, random());
             }
             Ok(Err(error)) => {

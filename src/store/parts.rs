@@ -14,7 +14,7 @@ use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
 use edgesync_store::engine::integer;
 use edgesync_store::seal::Binding;
-use edgesync_store::seal::keyring::{pack, unpack};
+use edgesync_store::seal::keyring::{SEALED, pack, unpack};
 
 /// The result of a message that was applied.
 #[derive(Debug)]
@@ -101,8 +101,7 @@ pub(super) fn clear(conn: &Connection) -> Result<bool, StoreError> {
 /// Drops what was kept without a seal, if everything must be sealed.
 pub(super) fn drop_unsealed(conn: &Connection, seals: &Seals) -> Result<(), StoreError> {
     if seals.0.is_some() {
-        let sealed = [2_u8];
-        conn.execute("DELETE FROM parts WHERE substr(piece, 1, 1) <> ?1", [&sealed[..]])?;
+        conn.execute("DELETE FROM parts WHERE substr(piece, 1, 1) <> ?1", [&[SEALED][..]])?;
     }
     Ok(())
 }

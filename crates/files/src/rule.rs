@@ -44,7 +44,7 @@ pub struct Rule {
     pub overwrite: bool,
     /// Whether Secrets may be written to a disk.
     pub plain_text_on_disk: bool,
-    /// Maximum number of files.
+    /// Maximum number of files and directories.
     pub max_files: u64,
     /// Maximum size of all files in bytes.
     pub max_size: u64,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use edgesync_object::{Budget, ObjectKey, ResourceVersion};
 use edgesync_protocol::apply::{self, Applied, Held, Rows, Totals};
-use edgesync_protocol::change::{Put, Uid};
+use edgesync_protocol::change::{Change, Put, Rejected, Uid};
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
 use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Received};
 use edgesync_protocol::parts;
@@ -91,6 +91,16 @@ async fn connect_with_retries(node: &str, endpoint: &Endpoint) -> Line {
     }
 }
 
+/// Applies changes to the rows of a node, which has already rejected others.
+fn commit(memory: &mut Memory, changes: &[Change], rejected: Vec<Rejected>) -> anyhow::Result<Commit> {
+    let (mut totals, mut applied) = (memory.totals, Applied { rejected, ..Applied::default() });
+    for change in changes {
+        apply::apply(memory, &mut totals, change, &mut applied)?;
+    }
+    let before = std::mem::replace(&mut memory.totals, totals).revision;
+    Ok(Commit { before, totals, applied })
+}
+
 /// Runs one session of a node until it is stopped.
 pub async fn session(
     node: &str,
@@ -128,17 +138,8 @@ pub async fn session(
             if let Some(effect) = machine.poll_effect() {
                 match effect {
                     EdgeEffect::Apply { token, changes } => {
-                        let (mut totals, mut applied) = (memory.totals, Applied::default());
-                        for change in &changes {
-                            apply::apply(memory, &mut totals, change, &mut applied)?;
-                        }
-                        let before = std::mem::replace(&mut memory.totals, totals).revision;
-                        machine.applied(
-                            origin.elapsed(),
-                            token,
-                            Ok(Commit { before, totals, applied }),
-                            random(),
-                        );
+                        let commit = commit(memory, &changes, Vec::new())?;
+                        machine.applied(origin.elapsed(), token, Ok(commit), random());
                     }
                     EdgeEffect::KeepPart { message, text } => {
                         if message.received == 0 {
@@ -150,16 +151,17 @@ pub async fn session(
                     EdgeEffect::ApplyParts { token, message, rest, max_object } => {
                         let text = std::mem::take(&mut memory.parts) + &rest;
                         let epoch = memory.totals.epoch;
-                        match parts::assemble(&text, message.digest, epoch, max_object) {
-                            Some(Ok(change)) => {
-                                let (mut totals, mut applied) = (memory.totals, Applied::default());
-                                apply::apply(memory, &mut totals, &change, &mut applied)?;
-                                let before = std::mem::replace(&mut memory.totals, totals).revision;
-                                let commit = Commit { before, totals, applied };
-                                machine.applied(origin.elapsed(), token, Ok(commit), random());
-                            }
-                            _ => machine.parts_lost(origin.elapsed(), token, random()),
-                        }
+                        let (changes, rejected) =
+                            match parts::assemble(&text, message.digest, epoch, max_object) {
+                                None => {
+                                    machine.parts_lost(origin.elapsed(), token, random());
+                                    continue;
+                                }
+                                Some(Ok(change)) => (vec![change], Vec::new()),
+                                Some(Err(rejected)) => (Vec::new(), vec![rejected]),
+                            };
+                        let commit = commit(memory, &changes, rejected)?;
+                        machine.applied(origin.elapsed(), token, Ok(commit), random());
                     }
                     EdgeEffect::DropParts => memory.parts.clear(),
                     EdgeEffect::Confirm(revision) => memory.confirmed = revision,

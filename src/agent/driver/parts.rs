@@ -10,6 +10,7 @@ use edgesync_protocol::change::RejectReason;
 use edgesync_protocol::edge::EdgeEffect;
 use edgesync_protocol::frame::PartialMessage;
 use edgesync_store::StoreError;
+use edgesync_transport::admission::LinePermit;
 
 /// The result of keeping a piece: `false` if the bytes before it are gone.
 type Kept = Result<bool, StoreError>;
@@ -54,7 +55,9 @@ impl Driver {
         let result = match result {
             Ok(Ok(is_kept)) => Ok(is_kept),
             Ok(Err(error)) => {
-                tracing::warn!(%error, uid = &*message.uid, "part of an object not stored");
+                if let Some(LinePermit { suppressed }) = self.peer_log.objects.permit_line() {
+                    tracing::warn!(%error, uid = &*message.uid, suppressed, "part of an object not stored");
+                }
                 Err((reject_reason(&error), error.to_string()))
             }
             Err(error) => Err((RejectReason::StoreUnavailable, error.to_string())),

@@ -1,6 +1,5 @@
 //! Reads pages of the store for the machine.
 
-use edgesync_transport::admission::LinePermit;
 use tokio::task::JoinHandle;
 
 use super::Driver;
@@ -11,6 +10,7 @@ use edgesync_protocol::change::ObjectRef;
 use edgesync_protocol::digest::Buckets;
 use edgesync_protocol::edge::{ChangesPage, EdgeEffect, Entry, InventoryPage};
 use edgesync_store::StoreError;
+use edgesync_transport::admission::LinePermit;
 
 /// Result of a read that the machine requested.
 pub(super) enum Page {

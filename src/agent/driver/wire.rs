@@ -4,7 +4,6 @@
 mod cloud_core;
 mod mqtt;
 
-use edgesync_transport::admission::LinePermit;
 use std::time::Duration;
 
 use super::{Driver, random};
@@ -20,6 +19,7 @@ use edgesync_kubeedge::link::TEXT;
 use edgesync_object::time::rounded;
 use edgesync_protocol::change::Change;
 use edgesync_protocol::frame::Up;
+use edgesync_transport::admission::LinePermit;
 use edgesync_transport::link::presence::Presence;
 use edgesync_transport::link::{Cause, LinkEvent, Publish, PublishError, Topics};
 

@@ -6,7 +6,7 @@ use super::reconciler::Reconciler;
 use super::removals::Removals;
 use super::rules::Rules;
 use edgesync_object::NodeName;
-use edgesync_placement::Summary;
+use edgesync_placement::{Placement, Summary};
 use edgesync_protocol::cloud::{CloudPhase, DesiredState};
 
 /// Returns the verdicts of the rules on a node and an object, and the resulting state. `None` if
@@ -59,9 +59,11 @@ pub(super) fn explain(
     let state = match (desired, machine.phase()) {
         _ if is_revoked => "node revoked; nothing is sent".to_owned(),
         (true, _) if newest => "held at the newest version".to_owned(),
-        (true, _) if let Some(refusal) = refusal => {
-            format!("rejected by the node, {:?}: {}", refusal.reason, refusal.message)
-        }
+        // All roles get the same answer, and a message may quote the object.
+        (true, _) if let Some(refusal) = refusal => match Placement::is_secret(&object.resource) {
+            true => format!("rejected by the node, {:?}", refusal.reason),
+            false => format!("rejected by the node, {:?}: {}", refusal.reason, refusal.message),
+        },
         (true, CloudPhase::Offline) => "node offline; sent when it reconnects".to_owned(),
         (true, _) => "in flight or queued".to_owned(),
         (false, _) if is_held_back => {

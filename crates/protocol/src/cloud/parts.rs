@@ -267,7 +267,8 @@ impl Transfer {
     pub(super) fn lose(&mut self, uid: &Uid) {
         let Some(parts) = self.parts.take_if(|parts| parts.ready.out.uid == *uid) else { return };
         self.partial = (parts.arrived > 0).then(|| Box::new(parts.partial()));
-        self.begun = Some(Box::new(parts.ready));
+        // The text is needed only to continue.
+        self.begun = self.partial.is_some().then(|| Box::new(parts.ready));
     }
 
     /// Sends all unacknowledged parts again.

@@ -21,8 +21,8 @@ const PREFIX: &str = "sealed:1:";
 /// The encoding of a packed body.
 const AS_IT_IS: u8 = 0;
 const COMPRESSED: u8 = 1;
-/// Precedes sealed bytes; none of the encodings above.
-const SEALED: u8 = 2;
+/// The first byte of sealed bytes, see [`Keyring::seal_bytes`]; none of the encodings above.
+pub const SEALED: u8 = 2;
 /// The largest body in bytes, as `sync.max_object` allows it.
 const MAX_BODY: usize = 64 << 20;
 const KEY_BYTES: usize = 32;

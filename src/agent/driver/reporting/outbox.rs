@@ -1,7 +1,6 @@
 //! The outbox's way to the cloud: reads its pages for the machine, renumbers it after a restore,
 //! and reports dropped and refused items.
 
-use edgesync_transport::admission::LinePermit;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -16,6 +15,7 @@ use edgesync_protocol::edge::{EdgeEffect, OutboxMarks};
 use edgesync_protocol::upload::{Content, Lane, Lanes, RefusedReason, UploadItem};
 use edgesync_runtime::random;
 use edgesync_store::StoreError;
+use edgesync_transport::admission::LinePermit;
 
 type Page = Result<Vec<UploadItem>, StoreError>;
 

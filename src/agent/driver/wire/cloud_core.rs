@@ -1,7 +1,6 @@
 //! The KubeEdge link: connects the bridge to machine and WebSocket, and performs the bridge's
 //! effects.
 
-use edgesync_transport::admission::LinePermit;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -26,6 +25,7 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::BucketSet;
 use edgesync_runtime::random;
 use edgesync_store::StoreError;
+use edgesync_transport::admission::LinePermit;
 
 /// Refusals of the dynamic controller that the status lists.
 const MAX_DENIED: usize = 16;
