@@ -44,8 +44,8 @@ pub(super) struct Leases {
 #[derive(Debug, Default)]
 struct State {
     leases: HashMap<NodeName, OwnLease>,
-    /// Nodes whose last renewal was dropped because another replica serves them.
-    fenced: HashSet<NodeName>,
+    /// Nodes whose last renewal was dropped because another replica serves them, with that renewal.
+    fenced: HashMap<NodeName, LeaseRenewal>,
     /// Nodes of others that are already logged.
     logged_foreign: HashSet<NodeName>,
 }
@@ -195,7 +195,7 @@ impl Leases {
         for _ in 0..ATTEMPTS {
             let done = match self.read_node(node).await? {
                 NodeState::Lease(lease, owner) => {
-                    if self.is_fenced(node, &lease) {
+                    if self.is_fenced(renewal, &lease) {
                         return Ok(());
                     }
                     let version = (lease.uid(), lease.resource_version());
@@ -221,10 +221,16 @@ impl Leases {
     }
 
     /// Returns whether a renewal is dropped: another replica serves the node, and this is the first
-    /// renewal here since then, which may have been on its way before.
-    fn is_fenced(&self, node: &NodeName, lease: &Object) -> bool {
+    /// renewal here since then, which may have been on its way before. After a failure the caller
+    /// repeats renewals, so the same one is dropped again.
+    fn is_fenced(&self, renewal: &LeaseRenewal, lease: &Object) -> bool {
         let by = lease.annotations().remove(SERVED_BY).unwrap_or_default();
-        let is_dropped = !by.is_empty() && by != *self.replica && self.state().fenced.insert(node.clone());
+        if by.is_empty() || by == *self.replica {
+            return false;
+        }
+        let node = &renewal.node;
+        let before = self.state().fenced.insert(node.clone(), renewal.clone());
+        let is_dropped = before.is_none_or(|dropped| dropped == *renewal);
         if is_dropped {
             tracing::debug!(
                 node = node.as_str(),

@@ -140,3 +140,19 @@ async fn a_node_clock_set_back_does_not_open_the_fence() {
     assert_eq!(a.served(&node_name("edge-1")).await.unwrap(), Served::By("b".into()));
     assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::Here);
 }
+
+/// The caller sends all renewals of a batch again if one of them failed.
+#[tokio::test]
+async fn a_repeated_renewal_does_not_open_the_fence() {
+    let rig = Rig::start().await;
+    rig.create_node("edge-1").await;
+    let (a, b) = (rig.replica("a").leases, rig.replica("b").leases);
+    a.renew(vec![renewal("edge-1", 10)]).await.unwrap();
+    b.claim(&node_name("edge-1")).await.unwrap();
+    for _ in 0..3 {
+        a.renew(vec![renewal("edge-1", 20)]).await.unwrap();
+        assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::Here);
+    }
+    a.renew(vec![renewal("edge-1", 30)]).await.unwrap();
+    assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::By("a".into()));
+}
