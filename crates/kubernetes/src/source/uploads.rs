@@ -331,14 +331,15 @@ impl Uploads {
             if old.annotations().get(EVENT_NODE_ANNOTATION).is_some_and(|made_by| *node == **made_by) {
                 self.replace_event(node, &old, event).await?;
                 self.event_log().written(node, &old, tokens);
-                return Ok(());
+                // It may have grown.
+                return self.make_room(node, 0).await;
             }
         }
         Err(NotApplied::Refused(RefusedReason::Other, format!("create {key}: all possible names are taken")))
     }
 
-    /// Deletes the oldest Events of a node until there is room for another one. If one cannot be
-    /// deleted, no other is created.
+    /// Deletes the oldest Events of a node until there is room for another one of so many tokens. If
+    /// one cannot be deleted, no other is created.
     async fn make_room(&self, node: &NodeName, tokens: u32) -> Result<(), NotApplied> {
         while let Some(oldest) = self.oldest_event(node, tokens) {
             let key = (&*oldest.namespace, &*oldest.name);

@@ -1,5 +1,5 @@
 //! The Events that this replica has created for nodes, so that a node has only so many of them in
-//! the cluster. Pure.
+//! the cluster.
 //!
 //! The log outlives connections, and forgets an Event when the API server has deleted it. Another
 //! replica has its own log, so a node that moves between replicas may have as many Events as
@@ -67,10 +67,12 @@ impl EventLog {
     }
 
     /// Removes the oldest Event of a node if another one of so many tokens does not fit beside it.
+    /// With no tokens the last one written stays.
     pub(super) fn take_oldest(&mut self, node: &NodeName, tokens: u32) -> Option<LoggedEvent> {
         let events = self.nodes.get_mut(node)?;
         let fits = events.tokens.saturating_add(tokens) <= self.limit;
-        if fits { None } else { events.remove(0) }
+        let is_last = tokens == 0 && events.events.len() == 1;
+        if fits || is_last { None } else { events.remove(0) }
     }
 
     /// Returns an Event that was taken and not deleted.

@@ -203,6 +203,13 @@ async fn a_node_has_only_so_many_events_and_the_oldest_make_room() {
     let outcome = uploads.ingest(batch(Lane::Events, 25, items)).await.unwrap();
     assert_eq!((reasons(&outcome), outcome.events_dropped), (vec![], 5));
     assert_eq!(names().await, [16, 22, 23, 24, 25, 26, 40]);
+
+    // A continued Event that grows takes the room of the oldest ones.
+    let Effect::Event(mut grown) = event("e22", 2) else { panic!() };
+    grown.set_metadata("annotations", json!({"long": "x".repeat(9 << 10)}));
+    let outcome = uploads.ingest(batch(Lane::Events, 27, vec![(28, Effect::Event(grown))])).await.unwrap();
+    assert_eq!((reasons(&outcome), outcome.events_dropped), (vec![], 4));
+    assert_eq!(names().await, [22, 26, 40]);
 }
 
 #[test]
