@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use edgesync_config::edge::Config;
 use edgesync_object::name;
+use edgesync_object::node_labels::EDGE_ROLE;
 use edgesync_protocol::node::{Condition, NodeReport};
 use edgesync_store::durable::directory_of;
 
@@ -62,7 +63,7 @@ impl Facts<'_> {
         };
         add("kubernetes.io/arch", go_arch().to_owned());
         add("kubernetes.io/os", OS.to_owned());
-        add("node-role.kubernetes.io/edge", String::new());
+        add(EDGE_ROLE, String::new());
         // Devices of one image often share a host name, so the node's name comes first, like a
         // kubelet's `--hostname-override`. It may be too long for a label.
         let names = [Some(node.to_owned()), self.host_name()];

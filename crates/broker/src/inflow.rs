@@ -189,21 +189,27 @@ impl FleetEvents {
     }
 }
 
+impl Bucket {
+    /// Returns the bytes that are not refilled yet.
+    fn level(&self, now: Instant) -> f64 {
+        let refilled = now.duration_since(self.at).as_secs_f64() * f64::from(RATE);
+        (self.bytes - refilled).max(0.0)
+    }
+}
+
 impl Share {
     /// Returns whether no message holds a permit, and the rate would not delay the next one.
     pub(super) fn is_idle(&self) -> bool {
         let bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
-        let refilled = bucket.at.elapsed().as_secs_f64() * f64::from(RATE);
-        self.permits.available_permits() == SHARE as usize && bucket.bytes <= refilled
+        self.permits.available_permits() == SHARE as usize && bucket.level(Instant::now()) <= 0.0
     }
 
     /// Records decoded bytes; returns the delay until the bucket is within its burst.
     fn charge(&self, bytes: usize) -> Duration {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let refilled = now.duration_since(bucket.at).as_secs_f64() * f64::from(RATE);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        *bucket = Bucket { bytes: (bucket.bytes - refilled).max(0.0) + f64::from(bytes), at: now };
+        *bucket = Bucket { bytes: bucket.level(now) + f64::from(bytes), at: now };
         Duration::from_secs_f64((bucket.bytes - f64::from(BURST)).max(0.0) / f64::from(RATE))
     }
 }

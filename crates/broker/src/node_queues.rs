@@ -93,7 +93,7 @@ impl NodeQueues {
         let mut queues = lock(&self.queues);
         queues.bytes = 0;
         for queue in queues.nodes.values_mut() {
-            queue.waiting.clear();
+            queue.waiting = VecDeque::new();
             queue.bytes = 0;
         }
     }
@@ -112,6 +112,8 @@ impl Queues {
     fn first(&mut self, node: &NodeName) -> Option<(Arc<Share>, usize)> {
         let queue = self.nodes.get_mut(node)?;
         let Some(first) = queue.waiting.front() else {
+            // Frees its buffer, which no limit counts.
+            queue.waiting = VecDeque::new();
             queue.is_draining = false;
             return None;
         };

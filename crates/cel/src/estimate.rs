@@ -239,12 +239,12 @@ impl<'a> Estimator<'a> {
             Expr::Call { name, of, arguments } => self.call(node, name, of.as_deref(), arguments),
             Expr::List(items) => {
                 let items: Vec<Found<'_>> = items.iter().map(|(item, _)| self.node(item)).collect();
-                self.collection(node, NEW_LIST, items.len(), items.iter().map(|item| (None, *item)))
+                self.collection(node, true, items.len(), items.iter().map(|item| (None, *item)))
             }
             Expr::Map(entries) => {
                 let entries: Vec<(Option<Found<'_>>, Found<'_>)> =
                     entries.iter().map(|(key, value, _)| (Some(self.node(key)), self.node(value))).collect();
-                self.collection(node, NEW_MAP, entries.len(), entries.iter().copied())
+                self.collection(node, false, entries.len(), entries.iter().copied())
             }
             Expr::Each(each) => self.each(node, each),
             Expr::Given { of, variable, body, flat } => self.given(node, of, variable, body, *flat),
@@ -273,14 +273,14 @@ impl<'a> Estimator<'a> {
     fn collection(
         &self,
         node: &Node,
-        cost: u64,
+        is_list: bool,
         length: usize,
         parts: impl Iterator<Item = (Option<Found<'a>>, Found<'a>)>,
     ) -> Found<'a> {
-        let is_list = cost == NEW_LIST;
         let nothing = Size { min: if length == 0 { 0 } else { u64::MAX }, max: 0 };
         let key = if is_list { Size::SCALAR } else { nothing };
-        let (mut cost, mut entry) = (cost, Entry { is_list, key, value: nothing });
+        let price = if is_list { NEW_LIST } else { NEW_MAP };
+        let (mut cost, mut entry) = (price, Entry { is_list, key, value: nothing });
         for (key, value) in parts {
             if let Some(key) = key {
                 cost = cost.saturating_add(key.cost);

@@ -77,6 +77,13 @@ pub fn ca_namespace(namespace: &str) -> String {
     format!("{namespace}-ca")
 }
 
+/// Returns the namespaces of edgesync in a cluster: of its members, which is `namespace`, and of its
+/// keys. Their objects are never placed.
+#[must_use]
+pub fn reserved_namespaces(namespace: &str) -> [String; 2] {
+    [namespace.to_owned(), ca_namespace(namespace)]
+}
+
 /// The part of a process in enrollment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EnrollmentRole {

@@ -26,7 +26,7 @@ use edgesync_api::{Caller, Credential, Extension, ExtensionCall, MetricsWriter, 
 use edgesync_broker::Downlink;
 use edgesync_cloud_store::{CloudError, CloudStore};
 use edgesync_enrollment::broker_config::{self, BrokerConfig, Flavor};
-use edgesync_enrollment::{EnrollmentService, ca_namespace};
+use edgesync_enrollment::{EnrollmentService, reserved_namespaces};
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Object, Resource, Scope, Status};
@@ -197,7 +197,7 @@ impl Admin {
             status
         };
         if let Some((cluster, own)) = self.parts.enrollment_service.enrollment().store().cluster() {
-            if namespace == own || namespace == ca_namespace(own) {
+            if reserved_namespaces(own).iter().any(|reserved| reserved == namespace) {
                 let message =
                     format!("namespace {namespace} is reserved for edgesync: its objects are never placed");
                 return Err(Status::new(Reason::Forbidden, message));

@@ -15,7 +15,7 @@ use edgesync_config::units::{
     self, GIB, KIB, MIB, hours, minutes, ordered, seconds, show_duration, show_size,
 };
 use edgesync_config::{BrokerUrl, JoinUrl, Link, Log, Review, Settings};
-use edgesync_enrollment::ca_namespace;
+use edgesync_enrollment::reserved_namespaces;
 use edgesync_object::name;
 use edgesync_placement::Naming;
 
@@ -347,10 +347,9 @@ impl Config {
     /// objects.
     #[must_use]
     pub fn reserved_namespaces(&self) -> Vec<Arc<str>> {
-        let own = &self.kubernetes.namespace;
         match self.store.r#type {
             StoreType::Sqlite => Vec::new(),
-            StoreType::Kubernetes => vec![own.as_str().into(), ca_namespace(own).into()],
+            StoreType::Kubernetes => reserved_namespaces(&self.kubernetes.namespace).map(Arc::from).to_vec(),
         }
     }
 

@@ -37,7 +37,7 @@ const OWN_LABELS: [&str; 11] = [
     "failure-domain.beta.kubernetes.io/zone",
 ];
 /// The role of every node of edgesync, without a value, which agents report.
-const EDGE_ROLE: &str = "node-role.kubernetes.io/edge";
+pub const EDGE_ROLE: &str = "node-role.kubernetes.io/edge";
 
 /// Labels of a Node by owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -18,13 +18,11 @@ use crate::cluster::{Failure, Precondition};
 use addresses::admit_addresses;
 use edgesync_fleet::config::Network;
 pub(super) use edgesync_fleet::source::{NodeChange, Result, SourceError};
-use edgesync_object::node_labels::{assign_missing_labels, has_reported, labels_by_name};
+use edgesync_object::node_labels::{EDGE_ROLE, assign_missing_labels, has_reported, labels_by_name};
 use edgesync_object::{Labels, NodeName, Object, Resource, kinds};
 use edgesync_protocol::node::{merge_report, new_node, set_node_condition};
 use edgesync_store::checksum::checksum64;
 
-/// Role that `kubectl get nodes` shows; others may remove it.
-const ROLE: &str = "node-role.kubernetes.io/edge";
 /// Label of Nodes that controllers of load balancers send no traffic to; others may remove it.
 const NO_LOAD_BALANCER: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 /// Taint of our Nodes, which keeps the scheduler from placing Pods there.
@@ -348,7 +346,7 @@ fn changed(
         labels.extend(labels_by_name(&change.node));
         labels.insert(MARK.to_owned(), MARKED.to_owned());
         if is_new {
-            labels.extend([ROLE, NO_LOAD_BALANCER].map(|key| (key.to_owned(), String::new())));
+            labels.extend([EDGE_ROLE, NO_LOAD_BALANCER].map(|key| (key.to_owned(), String::new())));
         }
         assign_missing_labels(&mut node, &labels);
         taint(&mut node);
