@@ -77,8 +77,8 @@ pub fn ca_namespace(namespace: &str) -> String {
     format!("{namespace}-ca")
 }
 
-/// Returns the namespaces of edgesync in a cluster: of its members, which is `namespace`, and of its
-/// keys. Their objects are never placed.
+/// Returns the namespaces of edgesync in a cluster: that of its members, `namespace`, and that of
+/// its keys. Their objects are never placed.
 #[must_use]
 pub fn reserved_namespaces(namespace: &str) -> [String; 2] {
     [namespace.to_owned(), ca_namespace(namespace)]

@@ -41,7 +41,7 @@ const TMP_FILES: u64 = 64 << 10;
 const USERS: RangeInclusive<u32> = 65_520..=65_533;
 /// Directory of the candidates in the sandbox.
 const CANDIDATES: &str = "/tmp/edgesync";
-/// List of the candidates in the sandbox: a line for each, with its destination after a tab.
+/// List of the candidates in the sandbox, see [`Candidate::line`].
 pub(super) const LIST: &str = "/tmp/edgesync/candidates";
 /// Flags for reading what others may have replaced.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
@@ -73,6 +73,11 @@ impl Candidate {
     /// Returns the path of the candidate.
     pub(super) fn path(&self) -> String {
         format!("{}/{}", self.base.trim_end_matches('/'), self.below)
+    }
+
+    /// Returns the line of `EDGESYNC_CANDIDATES` for the candidate at this path.
+    pub(super) fn line(&self, path: &str) -> String {
+        format!("{path}\t{}\n", self.destination)
     }
 }
 
@@ -164,7 +169,7 @@ impl<'a> Sandbox<'a> {
             let at = within(self.stand, &path);
             let added = at.parent().map_or(Ok(()), fs::create_dir).and_then(|()| add(candidate, &at));
             added.map_err(tried(format!("add {}", candidate.path())))?;
-            list.push_str(&format!("{path}\t{}\n", candidate.destination));
+            list.push_str(&candidate.line(&path));
         }
         fs::write(within(self.stand, LIST), list).map_err(tried("list the candidates"))
     }

@@ -1,10 +1,10 @@
 use super::*;
+use crate::fleet::tests::new_hello;
 use edgesync_object::{ObjectRef, Resource};
 use edgesync_protocol::cloud::{
     CloudEffect, CloudMachine, Desired, DesiredState, Issued, LedgerFacts, Records,
 };
-use edgesync_protocol::digest::{Digest, Epoch};
-use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, Report, Up};
+use edgesync_protocol::frame::{Down, Report, Up};
 use edgesync_protocol::timing::Now;
 
 const KIB: usize = 1 << 10;
@@ -262,21 +262,7 @@ fn welcome(wish: &Wish) -> CloudMachine {
     let config = crate::fleet::settings::Settings::new(&crate::config::Config::default()).machine;
     let (issued, state) = (Arc::new(Issued::default()), Records::Stored(LedgerFacts::default()));
     let mut cloud = CloudMachine::new(config, "inc".into(), issued, state);
-    let hello = Hello {
-        node: "edge".into(),
-        agent: "test".into(),
-        session: "a".into(),
-        epoch: Epoch(7),
-        revision: 0,
-        confirmed: None,
-        count: 0,
-        digest: Digest::default(),
-        incarnation: None,
-        max_frame: DEFAULT_MAX_FRAME,
-        max_object: DEFAULT_MAX_OBJECT,
-        partial: None,
-    };
-    cloud.received(Now::ZERO, Up::Hello(hello), wish);
+    cloud.received(Now::ZERO, Up::Hello(new_hello("edge", "a")), wish);
     loop {
         if let Some(Down::Welcome(_)) = cloud.poll_frame(Now::ZERO, wish) {
             return cloud;

@@ -7,8 +7,7 @@ use super::*;
 use crate::node_name;
 use crate::source::{Effect, UploadBatch};
 use edgesync_broker::Channel;
-use edgesync_protocol::digest::Digest;
-use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Up, Upload, UploadConfirm};
+use edgesync_protocol::frame::{Up, Upload, UploadConfirm};
 use edgesync_protocol::upload::{Lane, RefusedReason, UploadItem};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -33,20 +32,7 @@ impl<const SHARED: bool> Played<SHARED> {
         ] {
             played.world.fleet.event(event);
         }
-        played.send(&Up::Hello(Hello {
-            node: NODE.into(),
-            agent: "played".into(),
-            session: "s".into(),
-            epoch: Epoch(7),
-            revision: 0,
-            confirmed: None,
-            count: 0,
-            digest: Digest::default(),
-            incarnation: None,
-            max_frame: DEFAULT_MAX_FRAME,
-            max_object: DEFAULT_MAX_OBJECT,
-            partial: None,
-        }));
+        played.send(&Up::Hello(new_hello(NODE, "s")));
         let frames = played.run().await;
         assert!(frames.iter().any(|frame| matches!(frame, Received::Welcome(_))), "{frames:?}");
         played
