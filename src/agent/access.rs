@@ -15,7 +15,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
 use edgesync_api::{Access, Role, own_uid};
-use edgesync_store::durable;
+use edgesync_store::{durable, random};
 use edgesync_transport::tls::{Identity, Local};
 
 /// File with certificate and key of the API, beside the kubeconfig.
@@ -60,7 +60,7 @@ impl Tokens {
             *token = match read_token(&path).with_context(|| format!("read {}", path.display()))? {
                 Some(token) => token,
                 None => {
-                    let token = new_token().context("read random bytes")?;
+                    let token = URL_SAFE_NO_PAD.encode(random::bytes::<TOKEN_BYTES>()?);
                     durable::write(&path, format!("{token}\n").as_bytes(), mode)?;
                     token
                 }
@@ -103,12 +103,6 @@ impl Tokens {
         }
         Ok(())
     }
-}
-
-fn new_token() -> io::Result<String> {
-    let mut bytes = [0; TOKEN_BYTES];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
 /// Reads a token; `None` if there is no file, or no token in it.

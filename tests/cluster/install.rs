@@ -243,6 +243,17 @@ async fn manifests_are_accepted_by_the_api_server() {
         );
         assert!(output_text(&output).contains("0.0.0.0:8080"), "{name}: {}", output_text(&output));
     }
+    // The controller of a cluster writes the rules of an aggregated role; applying again keeps them.
+    let rules =
+        json!({"rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}]});
+    setup
+        .admin
+        .run(&["patch", "clusterrole", "edgesync-place", "--type=merge", "-p", &rules.to_string()])
+        .ok();
+    let again = setup.kustomize(".", &[]);
+    assert!(again.iter().all(|line| line.ends_with(" unchanged")), "{again:#?}");
+    assert_eq!(setup.get(&["clusterrole", "edgesync-place"])["rules"], rules["rules"]);
+
     let deployment = setup.get(&["deployment", "edgesync-cloud", "-n", "edgesync"]);
     let pod = &deployment["spec"]["template"]["spec"];
     assert_eq!(

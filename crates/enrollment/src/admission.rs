@@ -13,6 +13,7 @@ use edgesync_object::Labels;
 use edgesync_object::name::{check_label_key, check_label_value, check_subdomain};
 use edgesync_object::status::{Reason, Result, Status};
 use edgesync_object::time::duration;
+use edgesync_store::random;
 use edgesync_transport::tls;
 
 /// Time to live of a token.
@@ -47,7 +48,7 @@ impl Enrollment {
             return Err(Status::bad_request("uses of a token must be 1 to 1,000,000"));
         }
         let keys = self.keys()?;
-        let id = tokens::hex(&tokens::random::<8>().map_err(Status::internal)?);
+        let id = tokens::hex(&random::bytes::<8>().map_err(Status::internal)?);
         let created = now();
         let record = TokenRecord {
             id: id.clone(),

@@ -16,10 +16,11 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer as _;
 
-use super::tokens::{hex, random};
+use super::tokens::hex;
 use super::{after, before, files, request};
 use edgesync_object::name;
 use edgesync_store::durable::{self, with_suffix};
+use edgesync_store::random;
 use edgesync_transport::tls::{Certificate, Identity, Key, NODES, Subject};
 
 /// Lifetime of a CA created here.
@@ -295,7 +296,7 @@ fn create(certificate: &Path, key: &Path, now: Timestamp) -> Result<()> {
 /// Signing fails.
 pub fn make(now: Timestamp) -> Result<(String, String)> {
     // A random name: certificates of one CA never appear to be of another.
-    let common_name = format!("edgesync CA {}", hex(&random::<4>()?));
+    let common_name = format!("edgesync CA {}", hex(&random::bytes::<4>()?));
     let subject = Subject { common_name, ..Subject::default() };
     let mut params = base_params(&subject, before(now, BACKDATED), after(now, CA_LIFETIME))?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -333,7 +334,7 @@ fn base_params(subject: &Subject, from: Timestamp, until: Timestamp) -> Result<C
     }
     let mut params = CertificateParams::default();
     params.distinguished_name = name;
-    params.serial_number = Some(SerialNumber::from_slice(&random::<16>()?));
+    params.serial_number = Some(SerialNumber::from_slice(&random::bytes::<16>()?));
     params.not_before = rcgen::date_time_ymd(1970, 1, 1) + since_1970(from);
     params.not_after = rcgen::date_time_ymd(1970, 1, 1) + since_1970(until);
     Ok(params)

@@ -16,10 +16,10 @@ use ring::hmac;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::{files, tokens};
+use super::files;
 use edgesync_api::{Caller, Credential, PageKeyHolder, PageKeys, Role};
 use edgesync_object::{Status, status};
-use edgesync_store::durable;
+use edgesync_store::{durable, random};
 
 /// Lifetime of a key, in seconds.
 const LIFETIME: i64 = 12 * 3600;
@@ -118,7 +118,7 @@ impl Keys {
 
 /// Writes a new secret to its file.
 fn new_secret(path: &Path) -> Result<[u8; SECRET_BYTES]> {
-    let secret = tokens::random()?;
+    let secret = random::bytes()?;
     durable::write(path, &secret, 0o600)?;
     Ok(secret)
 }

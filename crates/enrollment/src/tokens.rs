@@ -9,11 +9,10 @@ use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 
 use super::files;
-use edgesync_store::durable;
+use edgesync_store::{durable, random};
 
 const FILE: &str = "token.key";
 const KEY_BYTES: usize = 32;
@@ -133,19 +132,7 @@ impl TokenKey {
 /// # Errors
 /// The system's random source fails.
 pub(super) fn new_secret() -> Result<[u8; KEY_BYTES]> {
-    random()
-}
-
-/// Reads random bytes from the system.
-///
-/// # Errors
-/// The system's random source fails.
-pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    match SystemRandom::new().fill(&mut bytes) {
-        Ok(()) => Ok(bytes),
-        Err(_) => bail!("random source of the system failed"),
-    }
+    Ok(random::bytes()?)
 }
 
 /// Formats bytes as lower-case hexadecimal digits.

@@ -9,6 +9,7 @@
 //! - [`engine`] opens connections with all durability settings.
 //! - [`migrate`] brings a file to the schema of the program, or refuses it.
 //! - [`writer`] owns the write connection in a thread and groups jobs into commits.
+//! - [`random`] makes bytes for keys and tokens.
 //! - [`reader`] runs reads in snapshots, on their own connections and threads.
 //! - [`seal`] encrypts bodies of Secrets.
 //! - [`snapshots`] keeps a commit readable between the pages of a list.
@@ -23,6 +24,7 @@ pub mod engine;
 mod error;
 pub mod mark;
 pub mod migrate;
+pub mod random;
 pub mod reader;
 pub mod seal;
 pub mod snapshots;

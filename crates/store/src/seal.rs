@@ -14,6 +14,7 @@
 use std::path::PathBuf;
 
 use super::durable::FileError;
+use super::random::NoRandomness;
 use edgesync_object::{ObjectKey, Resource};
 
 mod file;
@@ -129,8 +130,14 @@ pub enum SealError {
         file: PathBuf,
     },
     /// The system provides no randomness.
-    #[error("random number generator of the system failed")]
+    #[error("{NoRandomness}")]
     NoRandomness,
+}
+
+impl From<NoRandomness> for SealError {
+    fn from(_: NoRandomness) -> Self {
+        Self::NoRandomness
+    }
 }
 
 #[cfg(test)]

@@ -214,9 +214,13 @@ impl Step {
             }
             (Self::Slice(from, to), Value::Array(items)) => {
                 let index_from_start = |index: i64| {
-                    let from_start =
-                        if index < 0 { index.saturating_add_unsigned(items.len() as u64) } else { index };
-                    usize::try_from(from_start).unwrap_or(0).min(items.len())
+                    let length = items.len() as u64;
+                    let from_start = match u64::try_from(index) {
+                        Ok(index) => index.min(length),
+                        Err(_) => length.saturating_sub(index.unsigned_abs()),
+                    };
+                    // At most the length, so it fits.
+                    usize::try_from(from_start).unwrap_or(items.len())
                 };
                 let (from, to) = (from.map_or(0, index_from_start), to.map_or(items.len(), index_from_start));
                 items.get(from..to).unwrap_or_default().iter().collect()

@@ -10,11 +10,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hkdf::{self, HKDF_SHA256};
-use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::file::{self, Line};
 use super::{Binding, KeySource, SealError, UnsealError};
 use crate::durable::{self, FileError, with_suffix};
+use crate::random;
 use edgesync_protocol::compression;
 
 const PREFIX: &str = "sealed:1:";
@@ -312,8 +312,8 @@ impl Keys {
 
 impl DataKey {
     fn new() -> Result<Self, SealError> {
-        let number = u32::from_le_bytes(random()?);
-        Self::of(number, now(), random()?).ok_or(SealError::NoRandomness)
+        let number = u32::from_le_bytes(random::bytes()?);
+        Self::of(number, now(), random::bytes()?).ok_or(SealError::NoRandomness)
     }
 
     /// `None` never occurs: the key has the length of the cipher's keys.
@@ -377,15 +377,9 @@ fn associated_with_key(number: u32, made: &str) -> Vec<u8> {
     format!("edgesync-seal 1 key {number} {made}").into_bytes()
 }
 
-fn random<const N: usize>() -> Result<[u8; N], SealError> {
-    let mut bytes = [0; N];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| SealError::NoRandomness)?;
-    Ok(bytes)
-}
-
 /// Encrypts into nonce, ciphertext and tag.
 fn encrypt(key: &LessSafeKey, associated: &[u8], text: &[u8]) -> Result<Vec<u8>, SealError> {
-    let nonce: [u8; NONCE_LEN] = random()?;
+    let nonce: [u8; NONCE_LEN] = random::bytes()?;
     let mut sealed = Vec::with_capacity(NONCE_LEN + text.len() + AES_256_GCM.tag_len());
     sealed.extend(nonce);
     sealed.extend(text);
