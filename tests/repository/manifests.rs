@@ -75,6 +75,22 @@ fn signer_has_the_keys_and_replicas_relay_to_it() {
     );
 }
 
+/// Without a signer each replica has a certificate of its own, in a file.
+#[test]
+fn rights_to_the_certificate_of_a_signer_are_in_its_overlay() {
+    assert!(!manifest("base/rights.yaml").contains("edgesync-server"));
+    let overlay = manifest("overlays/signer/rights.yaml");
+    let role = |name: &str| {
+        let head = format!("kind: Role\nmetadata:\n  name: {name}\n");
+        overlay.split("\n---\n").find(|document| document.contains(&head)).unwrap().to_owned()
+    };
+    for (name, verbs) in [("edgesync-server", "[get]"), ("edgesync-server-issuer", "[get, update]")] {
+        let role = role(name);
+        assert!(role.contains("resourceNames: [edgesync-server]"), "{role}");
+        assert!(role.contains(&format!("verbs: {verbs}")), "{role}");
+    }
+}
+
 #[test]
 fn deployment_has_configured_ports_and_no_service_variables() {
     let (deployment, configuration) =
