@@ -25,6 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::store::{EdgeStore, Health, Reset, Writing};
+use edgesync_api::Role;
 use edgesync_config::edge::Config;
 use edgesync_files::Rule;
 use edgesync_protocol::change::RejectReason;
@@ -439,8 +440,8 @@ impl Driver {
 
     fn answer(&mut self, query: Query) {
         match query {
-            Query::Status(view, answer) => {
-                let _ = answer.send(self.status(&view));
+            Query::Status(view, role, answer) => {
+                let _ = answer.send(self.status(&view, role == Role::Admin));
             }
             Query::Numbers(answer) => {
                 let _ = answer.send(Box::new(self.numbers()));

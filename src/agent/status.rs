@@ -14,7 +14,7 @@ use super::seal;
 use crate::store::{EdgeStats, EdgeStore};
 use edgesync_admin::Route;
 use edgesync_admin::agent::{AgentStatus, CheckedRows, Traffic, Verification, VerifiedCloud, VerifiedStore};
-use edgesync_api::{Extension, ExtensionCall, MetricsWriter};
+use edgesync_api::{Extension, ExtensionCall, MetricsWriter, Role};
 use edgesync_object::status::Result;
 use edgesync_object::{Resource, Status};
 use edgesync_runtime::chain;
@@ -24,8 +24,8 @@ const METRICS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A query to the loop. The requester may disconnect before the answer.
 pub(super) enum Query {
-    /// The status, which includes this view of the store.
-    Status(Box<StoreView>, oneshot::Sender<Box<AgentStatus>>),
+    /// The status for a role, which includes this view of the store.
+    Status(Box<StoreView>, Role, oneshot::Sender<Box<AgentStatus>>),
     /// Traffic counts of the link.
     Traffic(oneshot::Sender<Traffic>),
     /// Verifies by a new Hello that the cloud's records match what is held; answered once both
@@ -80,9 +80,9 @@ impl StatusExtension {
         Ok(Verification { store, cloud: self.ask(Query::Verify).await? })
     }
 
-    async fn status(&self) -> Result<Box<AgentStatus>> {
+    async fn status(&self, role: Role) -> Result<Box<AgentStatus>> {
         let view = self.store_view().await;
-        let mut status = self.ask(|answer| Query::Status(view, answer)).await?;
+        let mut status = self.ask(|answer| Query::Status(view, role, answer)).await?;
         status.api = self.listening.borrow().show();
         status.files = self.files.view().show();
         status.store.seal = seal::show(&self.store).await;
@@ -108,7 +108,7 @@ impl StatusExtension {
 impl Extension for StatusExtension {
     async fn call(&self, call: ExtensionCall) -> Result<Value> {
         match Route::parse(&call.method, &call.path) {
-            Some(Route::Status) => answer(&self.status().await?),
+            Some(Route::Status) => answer(&self.status(call.caller.role).await?),
             Some(Route::RotateSeal) => answer(&seal::rotate(&self.store, call.caller.role).await?),
             Some(Route::Traffic) => answer(&self.ask(Query::Traffic).await?),
             Some(Route::Verify) => answer(&self.verify().await?),
@@ -171,8 +171,9 @@ mod tests {
         let the_loop = tokio::spawn(async move {
             while let Some(query) = queries.recv().await {
                 match query {
-                    Query::Status(view, answer) => {
+                    Query::Status(view, role, answer) => {
                         assert!(view.stats.is_some());
+                        assert_eq!(role, Role::View, "that of the caller");
                         drop(answer.send(Box::new(samples::status())));
                     }
                     Query::Traffic(answer) => drop(answer.send(samples::traffic())),

@@ -2,6 +2,7 @@
 
 use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 use edgesync_files::Rule;
+use edgesync_files::rule::Write;
 
 pub(super) const CHECK: Check = Check {
     id: "file-rules",
@@ -84,21 +85,26 @@ fn evaluate(rules: &[Rule]) -> Finding {
     }
     Finding::warning(
         problems.join("; "),
-        "set objects.names, and to without placeholders; docs/security.md has the reason",
+        "set objects.names, to without placeholders, and keys = { \"KEY\" = \"FILE\" }; docs/security.md has \
+         the reason",
     )
 }
 
-/// Returns what an object can choose in a directory that root interprets.
+/// Returns what an object can choose where root interprets files.
 fn problem(rule: &Rule) -> Option<String> {
-    let directory = INTERPRETED.iter().find(|directory| rule.to.may_reach(directory))?;
+    let names_files = rule.write == Write::Keys && rule.keys.is_empty();
+    let may_write = |path: &&&str| rule.to.may_reach(path) || (names_files && rule.to.contains(path));
+    let path = INTERPRETED.iter().find(may_write)?;
     let what = if rule.to.has_placeholder() {
         "the object's name decides the path"
     } else if rule.objects.names.is_empty() {
         "objects of any name are written there"
+    } else if names_files {
+        "the object's keys are the file names"
     } else {
         return None;
     };
-    Some(format!("rule {:?} writes to {directory}, which root interprets, and {what}", rule.name))
+    Some(format!("rule {:?} may write {path}, which root interprets, and {what}", rule.name))
 }
 
 #[cfg(test)]
@@ -108,20 +114,24 @@ mod tests {
 
     #[test]
     fn objects_that_choose_a_file_of_the_system_cause_a_warning() {
-        let examine = |to: &str, names: &str| {
-            let rule = format!("[[files]]\nname = \"r\"\nobjects = {{ {names} }}\nto = \"{to}\"\n");
+        let examine = |to: &str, names: &str, write: &str| {
+            let rule = format!("[[files]]\nname = \"r\"\nobjects = {{ {names} }}\nto = \"{to}\"\n{write}\n");
             examine(&mut Testbed::new(&rule).examined())
         };
         let one = "names = [\"gateway\"]";
-        for to in [
-            "/etc/systemd/system/gateway.service.d/50.conf",
-            "/etc/nginx/conf.d/{metadata.name}",
-            "/run/edgesync-files/{metadata.namespace}/{metadata.name}",
-            "/etc/systemd-like/{metadata.name}",
+        let field = "write = \"field\"\nfield = \"/data/a\"";
+        let named = "keys = { \"a\" = \"50.conf\" }";
+        for (to, write) in [
+            ("/etc/systemd/system/gateway.service.d/50.conf", field),
+            ("/etc/systemd/system/gateway.service.d", named),
+            ("/etc", named),
+            ("/etc/nginx/conf.d", ""),
+            ("/etc/nginx/conf.d/{metadata.name}", ""),
+            ("/run/edgesync-files/{metadata.namespace}/{metadata.name}", ""),
+            ("/etc/systemd-like/{metadata.name}", ""),
         ] {
-            ok(examine(to, one), "no rule");
+            ok(examine(to, one, write), "no rule");
         }
-        let next = "objects.names";
         for (to, names) in [
             ("/etc/systemd/system/gateway.service.d/50.conf", ""),
             ("/etc/ld.so.preload", ""),
@@ -130,7 +140,10 @@ mod tests {
             ("/etc/{metadata.namespace}/x", one),
             ("/{metadata.name}", one),
         ] {
-            warned(examine(to, names), "which root interprets", next);
+            warned(examine(to, names, field), "which root interprets", "objects.names");
+        }
+        for to in ["/etc/systemd/system/gateway.service.d", "/etc/cron.d", "/etc"] {
+            warned(examine(to, one, ""), "the object's keys are the file names", "keys = {");
         }
     }
 

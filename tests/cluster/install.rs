@@ -33,7 +33,7 @@ const TOO_NEW: &str = "no matches for kind \"PodDisruptionBudget\" in version \"
 /// Number of all other installed objects.
 const INSTALLED: usize = 24;
 /// Number of objects that the overlay with a signer adds.
-const SIGNER: usize = 10;
+const SIGNER: usize = 12;
 
 const PLACEMENT: &str = "{apiVersion: edgesync.io/v1alpha1, kind: Placement, metadata: {name: all, namespace: plant}, \
      spec: {objects: {kinds: [configmaps, secrets, widgets.example.com]}, nodes: {names: ['*']}}}";
@@ -421,7 +421,7 @@ async fn installed_rights_are_sufficient() {
 }
 
 /// Requests that the ServiceAccount may not make: a verb, a resource, a namespace.
-const FORBIDDEN: [(&str, &str, &str); 46] = [
+const FORBIDDEN: [(&str, &str, &str); 48] = [
     ("get", "secrets", "default"),
     ("list", "secrets", "kube-system"),
     ("list", "secrets", "plant"),
@@ -430,6 +430,8 @@ const FORBIDDEN: [(&str, &str, &str); 46] = [
     ("list", "secrets", "edgesync-ca"),
     ("watch", "secrets", "edgesync-ca"),
     ("update", "secrets/edgesync-ca", "edgesync-ca"),
+    ("get", "secrets/edgesync-server", "edgesync-ca"),
+    ("update", "secrets/edgesync-server", "edgesync-ca"),
     ("delete", "secrets/edgesync-ca", "edgesync-ca"),
     ("patch", "configmaps", "edgesync"),
     ("get", "configmaps", "plant"),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use edgesync_enrollment::membership::MembershipStore;
-use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentRole, EnrollmentService};
+use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentRole, EnrollmentService, now};
 use edgesync_kubernetes::cluster::Cluster;
 use edgesync_object::{Labels, Status};
 use edgesync_transport::tls::{Certificate, Key};
@@ -170,7 +170,7 @@ async fn revocations_reach_all_replicas_across_a_server_crash() {
     assert_within(begun.elapsed(), SOON);
     // From the command line of an operator, without a replica's port.
     let enrollment = setup.enrollment().await;
-    assert_eq!(enrollment.revoke_node("b").await.unwrap(), 1);
+    assert_eq!(enrollment.store().revoke_certificates("b", now()).await.unwrap(), 1);
     assert_eq!(other.cut_within(SOON).await, ["b"]);
     one.until_cut("b", SOON).await;
 
@@ -178,12 +178,12 @@ async fn revocations_reach_all_replicas_across_a_server_crash() {
     assert_eq!(other.service.revoke_node("c").await.unwrap_err().code, 503);
     assert!(one.service.is_revoked("a") && other.service.is_revoked("b"));
     setup.kubernetes.run().await;
-    assert_eq!(enrollment.revoke_node("c").await.unwrap(), 1);
+    assert_eq!(enrollment.store().revoke_certificates("c", now()).await.unwrap(), 1);
     one.until_cut("c", PATIENCE).await;
     other.until_cut("c", PATIENCE).await;
     let late = setup.replica("3").await;
     assert!(["a", "b", "c"].iter().all(|node| late.service.is_revoked(node)));
-    assert!(enrollment.forget_node("a").await.unwrap());
+    assert!(enrollment.store().forget_name("a", now()).await.unwrap());
     join(&late.service, &late.token(None, 1).await, "a").await.unwrap();
 }
 
@@ -218,7 +218,7 @@ async fn revocations_reach_replicas_of_a_restored_cluster() {
     for node in ["a", "b", "c"] {
         join(&replica.service, &replica.token(Some(node), 1).await, node).await.unwrap();
     }
-    setup.enrollment().await.revoke_node("a").await.unwrap();
+    setup.enrollment().await.store().revoke_certificates("a", now()).await.unwrap();
     replica.until_cut("a", SOON).await;
     setup.kubernetes.copy_or_restore().await;
     // So many that a restarted server does not reach their versions on its own.
@@ -226,11 +226,11 @@ async fn revocations_reach_replicas_of_a_restored_cluster() {
         .map(|n| format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: m{n} }}\n"))
         .collect();
     setup.admin.feed(&["create", "-f", "-"], &many).ok();
-    setup.enrollment().await.revoke_node("b").await.unwrap();
+    setup.enrollment().await.store().revoke_certificates("b", now()).await.unwrap();
     replica.until_cut("b", PATIENCE).await;
 
     setup.kubernetes.copy_or_restore().await;
-    assert_eq!(setup.enrollment().await.revoke_node("c").await.unwrap(), 1);
+    assert_eq!(setup.enrollment().await.store().revoke_certificates("c", now()).await.unwrap(), 1);
     replica.until_cut("c", PATIENCE).await;
     assert!(replica.service.is_revoked("a"));
 }

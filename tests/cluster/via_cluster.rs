@@ -262,6 +262,15 @@ async fn kubeconfig_type_is_detected_and_refusals_say_what_to_do() {
     let bound = ["create", "rolebinding", "ask", "-n", "edgesync", "--role=ask", "--user=eve"];
     setup.admin.run(&bound).ok();
     fails_with(&ask(&eve, &["nodes"]).await, 1, "User \"eve\" cannot list resource \"nodes\"");
+    // The records need no right to the keys.
+    let rights =
+        ["create", "role", "records", "-n", "edgesync", "--verb=get,list,update", "--resource=secrets"];
+    setup.admin.run(&rights).ok();
+    let bound = ["create", "rolebinding", "records", "-n", "edgesync", "--role=records", "--user=eve"];
+    setup.admin.run(&bound).ok();
+    let listed = ask(&eve, &["operator", "list"]).await;
+    assert!(output_text(&listed).lines().any(|line| line.starts_with("ada")), "{}", output_text(&listed));
+    fails_with(&ask(&eve, &["token", "create"]).await, 1, "in the namespace \"edgesync-ca\"");
     let stranger = setup.kubernetes.caller("stranger", "nonsense");
     fails_with(&ask(&stranger, &["nodes"]).await, 69, "expired, revoked or of another cluster");
 

@@ -189,6 +189,8 @@ async fn operators_authenticate_by_certificate_until_revoked() {
     };
     let made = kubectl(&ada, &["create", "secret", "generic", "by-ada", "--from-literal=a=b"]).await;
     assert!(output_text(&made).contains("secret/by-ada created"), "{}", output_text(&made));
+    let read = kubectl(&ada, &["get", "secret", "by-ada"]).await;
+    assert!(read.status.success(), "{}", output_text(&read));
     let rule = site.path("rule.yaml");
     let spec = "spec: {objects: {kinds: [secrets]}, nodes: {}}";
     let head = "apiVersion: edgesync.io/v1alpha1\nkind: Placement\nmetadata: {name: everywhere, namespace: default}\n";
@@ -240,6 +242,8 @@ async fn operators_authenticate_by_certificate_until_revoked() {
     let has = |words: &[&str]| audit.iter().any(|line| words.iter().all(|word| line.contains(word)));
     for words in [
         &["user=\"ada\"", "role=admin", "create", "secrets", "default/by-ada", "code=201"][..],
+        &["user=\"ada\"", "verb=\"get\"", "secrets", "default/by-ada", "code=200"],
+        &["user=\"eve\"", "verb=\"get\"", "secrets", "default/by-ada", "code=403"],
         &["user=\"ada\"", "create", "placements", "default/everywhere", "code=201"],
         &["user=\"ada\"", "create", "tokens", "code=200"],
         &["user=\"eve\"", "role=view", "create", "tokens", "code=403"],

@@ -1,4 +1,5 @@
-//! Checks that each RBAC rule of the Kubernetes manifests names the code that needs it.
+//! Checks the Kubernetes manifests: each RBAC rule names the code that needs it, and each base of the
+//! image is pinned.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
@@ -73,6 +74,43 @@ fn signer_has_the_keys_and_replicas_relay_to_it() {
     assert!(
         config && manifest("base/deployment.yaml").contains("configMap: { name: edgesync-cloud-config }")
     );
+}
+
+/// Without a signer each replica has a certificate of its own, in a file.
+#[test]
+fn rights_to_the_certificate_of_a_signer_are_in_its_overlay() {
+    assert!(!manifest("base/rights.yaml").contains("edgesync-server"));
+    let overlay = manifest("overlays/signer/rights.yaml");
+    let role = |name: &str| {
+        let head = format!("kind: Role\nmetadata:\n  name: {name}\n");
+        overlay.split("\n---\n").find(|document| document.contains(&head)).unwrap().to_owned()
+    };
+    for (name, verbs) in [("edgesync-server", "[get]"), ("edgesync-server-issuer", "[get, update]")] {
+        let role = role(name);
+        assert!(role.contains("resourceNames: [edgesync-server]"), "{role}");
+        assert!(role.contains(&format!("verbs: {verbs}")), "{role}");
+    }
+}
+
+/// Who can move a tag would otherwise decide what is in the image.
+#[test]
+fn bases_of_the_image_are_pinned_by_digest() {
+    let text = manifest("Containerfile");
+    let value = |name: &str| {
+        let prefix = format!("ARG {name}=");
+        text.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap().to_owned()
+    };
+    let bases = text.lines().filter_map(|line| line.strip_prefix("FROM ")?.split(' ').next());
+    let mut pinned = 0;
+    for base in bases {
+        let name = base.strip_prefix("${").and_then(|name| name.strip_suffix('}'));
+        let image = name.map_or_else(|| base.to_owned(), value);
+        let (_, digest) = image.split_once("@sha256:").unwrap_or_default();
+        let is_hex = digest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        assert!(digest.len() == 64 && is_hex, "not pinned: {image}");
+        pinned += 1;
+    }
+    assert_eq!(pinned, 2);
 }
 
 #[test]

@@ -1,9 +1,15 @@
-//! Audit log of administrative requests and writes of Secrets. It is part of the program's log
-//! under its own target, which no log level silences; the journal stores and bounds it with the
-//! rest.
+//! Audit log of administrative requests, and of reads and writes of Secrets. It is part of the
+//! program's log under its own target, which no log level silences; the journal stores and bounds
+//! it with the rest.
 //!
 //! An entry is written when the result is known, whatever it is, and before the response is sent.
-//! Client text is quoted; object bodies are never logged.
+//! A watch has one entry, when it begins. Client text is quoted; object bodies are never logged.
+//!
+//! Programs read Secrets as often as they like, so [`ReadThrottle`] limits the entries of reads.
+//! Writes and administrative requests have an entry each.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -15,11 +21,16 @@ use edgesync_admin::cloud::{AdmitRequest, BrokerConfigRequest, OperatorCertifica
 use edgesync_admin::{NodeAction, Route};
 use edgesync_object::Labels;
 use edgesync_object::objectsync::is_placement;
+use edgesync_transport::admission::{LinePermit, LogThrottle};
 
 /// Log target of the entries.
 pub const AUDIT: &str = "edgesync::audit";
 /// Maximum bytes shown of one field of an administrative request.
 const MAX_SHOWN: usize = 512;
+/// Maximum number of audit entries about reads of one caller in ten seconds.
+const READ_LINES: u32 = 20;
+/// Maximum number of callers with such a limit of their own; all others share one.
+const MAX_READERS: usize = 256;
 
 /// The author of a request.
 #[derive(Clone, Copy, Debug)]
@@ -28,22 +39,58 @@ pub(super) struct Actor<'a> {
     pub(super) peer: &'a Peer,
 }
 
-/// Returns whether a request on objects is audited: writes of cluster-scoped objects, Secrets and
-/// placement.
+/// Returns whether a request on objects is audited: reads and writes of Secrets and of kinds that
+/// are protected like them, and writes of cluster-scoped objects and placement.
 pub(super) fn concerns(verb: Verb, kind: &Kind) -> bool {
     let is_placement_rule = is_placement(&kind.resource);
-    verb.writes() && (kind.secret || is_placement_rule || auth::changes_the_cluster(verb, kind))
+    kind.secret || (verb.writes() && (is_placement_rule || auth::changes_the_cluster(verb, kind)))
+}
+
+/// Limits the entries about reads, for each caller: a caller who reads without end hides the reads
+/// of no other.
+#[derive(Debug)]
+pub(super) struct ReadThrottle {
+    /// By the name of the caller, of at most [`MAX_READERS`].
+    callers: Mutex<HashMap<Arc<str>, LogThrottle>>,
+    /// Shared by the callers beyond them.
+    others: LogThrottle,
+}
+
+impl Default for ReadThrottle {
+    fn default() -> Self {
+        Self { callers: Mutex::default(), others: LogThrottle::of(READ_LINES) }
+    }
+}
+
+impl ReadThrottle {
+    /// Counts an entry of a caller, and permits it: that of a write always, that of a read within
+    /// the limit.
+    pub(super) fn permit_line(&self, verb: Verb, caller: &Arc<str>) -> Option<LinePermit> {
+        if verb.writes() {
+            return Some(LinePermit { suppressed: None });
+        }
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(throttle) = callers.get(caller) {
+            return throttle.permit_line();
+        }
+        if callers.len() >= MAX_READERS {
+            return self.others.permit_line();
+        }
+        let throttle = callers.entry(Arc::clone(caller)).or_insert_with(|| LogThrottle::of(READ_LINES));
+        throttle.permit_line()
+    }
 }
 
 impl Actor<'_> {
-    /// Logs a write of an object; `created` is the name of a new one.
-    pub(super) fn wrote(
+    /// Logs a request on objects; `created` is the name of a new one.
+    pub(super) fn requested(
         &self,
         verb: Verb,
         kind: &Kind,
         path: &ResourcePath,
         created: Option<&str>,
         code: u16,
+        LinePermit { suppressed }: LinePermit,
     ) {
         let part = path.subresource.as_deref().map_or_else(String::new, |part| format!("/{part}"));
         let resource = format!("{}{part}", kind.resource.plural);
@@ -53,7 +100,8 @@ impl Actor<'_> {
         };
         let (role, source, user) = (self.caller.role, self.peer.describe(), &*self.caller.name);
         tracing::info!(
-            target: AUDIT, user, %role, source, verb = verb.as_str(), resource, object, code, "audit"
+            target: AUDIT, user, %role, source, verb = verb.as_str(), resource, object, code, suppressed,
+            "audit"
         );
     }
 
@@ -244,6 +292,7 @@ fn verb_of(method: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use edgesync_object::kinds;
     use serde_json::json;
 
     #[test]
@@ -254,6 +303,11 @@ mod tests {
 
     /// Logs an administrative request, and returns the line.
     fn logged(path: &str, body: &Value) -> String {
+        lines_of(|actor| actor.administered("POST", path, body, 200))
+    }
+
+    /// Returns the lines that an actor logs.
+    fn lines_of(act: impl FnOnce(Actor<'_>)) -> String {
         let (sender, lines) = std::sync::mpsc::channel();
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)
@@ -262,10 +316,56 @@ mod tests {
             .finish();
         let caller = Caller { name: "ada".into(), role: Role::Admin, ..Caller::default() };
         let peer = Peer::Tcp(([127, 0, 0, 1], 7).into());
-        tracing::subscriber::with_default(subscriber, || {
-            Actor { caller: &caller, peer: &peer }.administered("POST", path, body, 200);
-        });
+        tracing::subscriber::with_default(subscriber, || act(Actor { caller: &caller, peer: &peer }));
         lines.try_iter().collect()
+    }
+
+    #[test]
+    fn reads_of_secrets_are_audited_and_no_other_reads() {
+        let kind = |kind| Kind::without_schema(Arc::new(kinds::guess("v1", kind, true)));
+        let (secrets, config_maps) = (kind("Secret"), kind("ConfigMap"));
+        let sealed = Kind { secret: true, ..config_maps.clone() };
+        for verb in [Verb::Get, Verb::List, Verb::Watch] {
+            assert!(concerns(verb, &secrets) && concerns(verb, &sealed), "{verb:?}");
+            assert!(!concerns(verb, &config_maps), "{verb:?}");
+        }
+        let path = |namespace: Option<&str>, name: Option<&str>| ResourcePath {
+            plural: "secrets".to_owned(),
+            namespace: namespace.map(str::to_owned),
+            name: name.map(str::to_owned),
+            ..ResourcePath::default()
+        };
+        let permit = LinePermit { suppressed: None };
+        for (verb, path, expected) in [
+            (
+                Verb::Get,
+                path(Some("plant"), Some("key")),
+                "verb=\"get\" resource=\"secrets\" object=\"plant/key\"",
+            ),
+            (Verb::List, path(Some("plant"), None), "verb=\"list\" resource=\"secrets\" object=\"plant/*\""),
+            (Verb::Watch, path(None, None), "verb=\"watch\" resource=\"secrets\" object=\"*\""),
+        ] {
+            let line = lines_of(|actor| actor.requested(verb, &secrets, &path, None, 200, permit));
+            assert!(line.ends_with(&format!("{expected} code=200\n")), "{line}");
+        }
+        let permit = LinePermit { suppressed: Some(7) };
+        let line =
+            lines_of(|actor| actor.requested(Verb::List, &secrets, &path(None, None), None, 403, permit));
+        assert!(line.ends_with("code=403 suppressed=7\n"), "{line}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reads_of_one_caller_hide_those_of_no_other() {
+        let throttle = ReadThrottle::default();
+        let written = |verb, caller: &str| throttle.permit_line(verb, &caller.into()).is_some();
+        assert_eq!((0..1000).filter(|_| written(Verb::Get, "ada")).count(), READ_LINES as usize);
+        assert!(written(Verb::Update, "ada"), "a write has its entry");
+        assert!(written(Verb::List, "eve"), "another caller");
+        for number in 0..2 * MAX_READERS {
+            written(Verb::Get, &format!("uid {number}"));
+        }
+        assert_eq!(throttle.callers.lock().unwrap().len(), MAX_READERS);
+        assert!(!written(Verb::Get, "one more"), "callers beyond share a limit");
     }
 
     struct Lines(std::sync::mpsc::Sender<String>);

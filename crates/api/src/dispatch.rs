@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 pub(super) use documents::Schemas;
 
-use super::audit::{self, Actor};
+use super::audit::{self, Actor, ReadThrottle};
 use super::auth::{self, Access};
 use super::browser;
 use super::convert::Texts;
@@ -56,6 +56,8 @@ pub(super) struct Api<K: Storage, E> {
     pub(super) locks: ObjectLocks,
     /// The access rules, for reviews of tokens.
     pub(super) access: Access,
+    /// Limits the audit entries of reads.
+    pub(super) read_entries: ReadThrottle,
     /// Memory budget for stored objects.
     pub(super) object_budget: ObjectBudget,
     /// Limit of an object's size, in bytes.
@@ -159,14 +161,17 @@ impl<K: Storage, E: Extension> Api<K, E> {
                 let accepted = Accepted::read(head.accept, pretty)?;
                 let audited = self.audited(&request);
                 let answer = self.objects(*request, accepted, head, body).await;
-                if let Some((verb, kind, path)) = audited {
+                if let Some((verb, kind, path)) = audited
+                    && let Some(permit) = self.read_entries.permit_line(verb, &head.actor.caller.name)
+                {
                     let (code, created) = match &answer {
                         Ok(response) => {
                             (response.status().as_u16(), response.extensions().get::<CreatedName>())
                         }
                         Err(refusal) => (refusal.status.code, None),
                     };
-                    head.actor.wrote(verb, &kind, &path, created.map(|CreatedName(name)| &**name), code);
+                    let created = created.map(|CreatedName(name)| &**name);
+                    head.actor.requested(verb, &kind, &path, created, code, permit);
                 }
                 answer
             }
@@ -176,8 +181,7 @@ impl<K: Storage, E: Extension> Api<K, E> {
     /// Returns what the audit log records of a request on objects.
     fn audited(&self, request: &ObjectsRequest) -> Option<(Verb, Arc<Kind>, ResourcePath)> {
         let ObjectsRequest { verb, path, .. } = request;
-        let kind =
-            verb.writes().then(|| self.storage.kind(&path.group, &path.version, &path.plural)).flatten()?;
+        let kind = self.storage.kind(&path.group, &path.version, &path.plural)?;
         audit::concerns(*verb, &kind).then(|| (*verb, kind, path.clone()))
     }
 

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::accept::choose;
-use super::audit::Actor;
+use super::audit::{Actor, ReadThrottle};
 use super::auth::{Access, Caller, Credential, Peer};
 use super::body::{HttpBody, MemoryBudgets};
 use super::browser;
@@ -87,6 +87,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
                 schemas: Schemas::default(),
                 locks: ObjectLocks::default(),
                 access: access.clone(),
+                read_entries: ReadThrottle::default(),
                 object_budget: ObjectBudget::new(limits.values_bytes, limits.body_timeout),
                 object_bytes: limits.body_bytes,
                 stopping: watch::channel(false).0,

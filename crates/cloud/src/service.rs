@@ -69,19 +69,33 @@ pub(crate) async fn run(service: Service<Config>) -> anyhow::Result<()> {
 /// Runs the signer of a fleet in a cluster until it is stopped.
 ///
 /// # Errors
-/// The store is no cluster; the cluster's configuration is unusable, or an address is in use.
+/// The fleet can have no signer; the cluster's configuration is unusable, or an address is in use.
 pub(crate) async fn run_signer(service: Service<Config>) -> anyhow::Result<()> {
-    let kind = service.config().store.r#type;
-    match kind {
-        StoreType::Sqlite => anyhow::bail!(
-            "a signer needs store.type = \"kubernetes\"; hint: with a database of its own the cloud side signs itself, \
-             'edgesync-cloud run'"
-        ),
-        #[cfg(feature = "kubernetes")]
-        StoreType::Kubernetes => signer::run(service).await,
-        #[cfg(not(feature = "kubernetes"))]
-        StoreType::Kubernetes => without_feature(),
+    check_signer(service.config())?;
+    #[cfg(feature = "kubernetes")]
+    {
+        signer::run(service).await
     }
+    #[cfg(not(feature = "kubernetes"))]
+    {
+        without_feature()
+    }
+}
+
+/// Refuses a signer of a fleet whose other processes need the keys themselves. Replicas refuse
+/// `pairing.signer` with the same settings, which the configuration of a signer lacks.
+fn check_signer(config: &Config) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        config.store.r#type == StoreType::Kubernetes,
+        "a signer needs store.type = \"kubernetes\"; hint: with a database of its own the cloud side signs itself, \
+         'edgesync-cloud run'"
+    );
+    anyhow::ensure!(
+        config.broker.mode == BrokerMode::Embedded,
+        "a signer needs broker.mode = \"embedded\": with an external broker each replica signs its certificate for the \
+         broker; hint: install replicas without a signer, packaging/kubernetes/overlays/external-broker"
+    );
+    Ok(())
 }
 
 #[cfg(not(feature = "kubernetes"))]
@@ -499,6 +513,17 @@ mod tests {
         assert_eq!(options.topics.prefix(), "plant/7");
         assert_eq!(options.max_keepalive, Duration::from_secs(45));
         assert_eq!((options.max_packet, options.inflight), ((32 << 10) + 2048, 7));
+    }
+
+    #[test]
+    fn signer_is_refused_where_replicas_need_the_keys() {
+        let mut config = Config::default();
+        let refused = |config: &Config| check_signer(config).err().map(|error| error.to_string());
+        assert!(refused(&config).is_some_and(|why| why.contains("store.type = \"kubernetes\"")));
+        config.store.r#type = StoreType::Kubernetes;
+        assert_eq!(refused(&config), None);
+        config.broker.mode = BrokerMode::External;
+        assert!(refused(&config).is_some_and(|why| why.contains("broker.mode = \"embedded\"")));
     }
 
     /// The cloud side used not to start there: "host name must be a DNS-1123 subdomain".

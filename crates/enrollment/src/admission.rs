@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::authority::{Authority, Request};
 use super::tokens::{self, TokenClaims, TokenRefusal};
-use super::{Enrollment, EnrollmentService, NewToken, RETENTION, after, before, days, now};
+use super::{Enrollment, EnrollmentService, NewToken, after, days, now};
 use crate::membership::{CertificateRecord, EnrollmentRefusal, TokenRecord};
 use edgesync_object::Labels;
 use edgesync_object::name::{check_label_key, check_label_value, check_subdomain};
@@ -71,10 +71,7 @@ impl Enrollment {
     /// # Errors
     /// The store fails.
     pub async fn tokens(&self) -> Result<Vec<TokenRecord>> {
-        let since = before(now(), RETENTION);
-        let mut tokens = self.membership.tokens().await?;
-        tokens.retain(|token| token.revoked.is_none_or(|at| at >= since) && token.expires >= since);
-        Ok(tokens)
+        Ok(self.membership.listed_tokens(now()).await?)
     }
 
     /// Revokes a token. Returns whether it was usable before.
@@ -82,12 +79,21 @@ impl Enrollment {
     /// # Errors
     /// 404 if there is no such token; the store fails.
     pub async fn revoke_token(&self, id: &str) -> Result<bool> {
-        let known = self.membership.revoke_token(id, now()).await?;
-        known.ok_or_else(|| {
-            let message = format!("token '{id}' not found; hint: 'edgesync-cloud token list'");
-            Status::new(Reason::NotFound, message)
-        })
+        check_revoked_token(id, self.membership.revoke_token(id, now()).await?)
     }
+}
+
+/// Checks the result of
+/// [`MembershipStore::revoke_token`](crate::membership::MembershipStore::revoke_token). Returns
+/// whether the token was usable before.
+///
+/// # Errors
+/// 404 if there is no such token.
+pub fn check_revoked_token(id: &str, was_usable: Option<bool>) -> Result<bool> {
+    was_usable.ok_or_else(|| {
+        let message = format!("token '{id}' not found; hint: 'edgesync-cloud token list'");
+        Status::new(Reason::NotFound, message)
+    })
 }
 
 impl EnrollmentService {

@@ -1,6 +1,7 @@
 //! The keys and the membership store, without the service.
 //!
-//! The command line uses it alone, from any machine that reaches the cluster.
+//! The command line uses it alone, from any machine that reaches the cluster, for what needs a
+//! signature. All else needs the [`MembershipStore`] only, and no right to the keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +18,7 @@ use edgesync_object::Status;
 use edgesync_object::status::{Reason, Result};
 use edgesync_transport::tls::{Certificate, Identity, Trust};
 
-/// CA, keys and membership store. A revocation takes effect in the processes that follow the
-/// store: [`EnrollmentService`](super::EnrollmentService) does.
+/// CA, keys and membership store.
 pub struct Enrollment {
     /// The certificate of the CA.
     pub(super) ca: Certificate,
@@ -115,31 +115,6 @@ impl Enrollment {
         &self.membership
     }
 
-    /// Revokes all certificates and tokens of a node. Returns the number of certificates.
-    ///
-    /// # Errors
-    /// The store fails.
-    pub async fn revoke_node(&self, node: &str) -> Result<usize> {
-        Ok(self.membership.revoke_certificates(node, now()).await?)
-    }
-
-    /// Frees the name of a removed node. Returns whether the name was used.
-    ///
-    /// # Errors
-    /// The store fails.
-    pub async fn forget_node(&self, node: &str) -> Result<bool> {
-        Ok(self.membership.forget_name(node, now()).await?)
-    }
-
-    /// Records that an external broker refuses all revoked certificates of a node. Returns the
-    /// number of certificates not yet recorded as refused.
-    ///
-    /// # Errors
-    /// The store fails.
-    pub async fn broker_updated(&self, node: &str) -> Result<usize> {
-        Ok(self.membership.note_refused(node, now()).await?)
-    }
-
     /// Returns the recorded certificates of operators, newest first.
     ///
     /// # Errors
@@ -154,15 +129,5 @@ impl Enrollment {
     /// Name, role or lifetime is invalid; there are too many operators; signing or the store fails.
     pub async fn new_operator(&self, name: &str, role: Role, lifetime: Duration) -> Result<Identity> {
         operators::issue(&self.keys()?.authority, &self.membership, name, role, lifetime).await
-    }
-
-    /// Revokes the operator certificate with this serial number, or all of this name. Returns their
-    /// number.
-    ///
-    /// # Errors
-    /// 404 if none could be revoked; the store fails.
-    pub async fn revoke_operators(&self, which: &str) -> Result<usize> {
-        let revoked = self.membership.revoke_operators(which, now()).await?;
-        operators::check_found(which, revoked)
     }
 }

@@ -46,8 +46,10 @@ use edgesync_store::durable;
 use edgesync_transport::admission::LogThrottle;
 use edgesync_transport::tls::{self, Identity, Subject, Trust};
 
+pub use admission::check_revoked_token;
 pub use enrollment::Enrollment;
 use membership::{Changes, MembershipError, MembershipStore, TokenRecord};
+pub use operators::check_revoked_operators;
 pub use relay::JoinRelay;
 
 /// Lifetime of the cloud side's certificate for an external broker. Its key is never stored: each

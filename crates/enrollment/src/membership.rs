@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::{RETENTION, before};
 use crate::object_store::{Failure, ObjectStore};
 use documents::{DocumentStore, Record, Revision, Stored};
 use edgesync_cloud_store::{CloudError, CloudStore, NodeEffect};
@@ -183,6 +184,14 @@ impl MembershipStore {
     pub async fn tokens(&self) -> Result<Vec<TokenRecord>> {
         let mut tokens = self.values::<TokenRecord>().await?;
         tokens.sort_by(|one, other| other.created.cmp(&one.created).then_with(|| one.id.cmp(&other.id)));
+        Ok(tokens)
+    }
+
+    /// Returns the tokens that are usable, and those that ended within the last week, newest first.
+    pub async fn listed_tokens(&self, now: Timestamp) -> Result<Vec<TokenRecord>> {
+        let since = before(now, RETENTION);
+        let mut tokens = self.tokens().await?;
+        tokens.retain(|token| token.revoked.is_none_or(|at| at >= since) && token.expires >= since);
         Ok(tokens)
     }
 

@@ -121,7 +121,7 @@ impl EnrollmentService {
             service.read_operators().await?;
             Ok::<_, Status>(count)
         });
-        check_found(which, revoking.await.map_err(Status::internal)??)
+        check_revoked_operators(which, revoking.await.map_err(Status::internal)??)
     }
 
     pub(super) async fn read_operators(&self) -> Result<()> {
@@ -199,8 +199,11 @@ pub(super) async fn issue(
     Ok(identity)
 }
 
-/// Returns the number of revoked certificates; 404 if it is zero.
-pub(super) fn check_found(which: &str, revoked: usize) -> Result<usize> {
+/// Returns the number of revoked certificates.
+///
+/// # Errors
+/// 404 if it is zero.
+pub fn check_revoked_operators(which: &str, revoked: usize) -> Result<usize> {
     if revoked > 0 {
         return Ok(revoked);
     }

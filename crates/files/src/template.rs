@@ -67,6 +67,14 @@ impl Template {
         }
     }
 
+    /// Returns whether this path can be that of a file in a directory that the template names
+    /// without placeholders.
+    #[must_use]
+    pub fn contains(&self, path: &str) -> bool {
+        let place = Place { base: self.base.clone(), below: self.rest.clone() }.path();
+        Path::new(path).parent() == Some(Path::new(&place))
+    }
+
     /// Returns whether the path depends on the object's name.
     #[must_use]
     pub fn has_name(&self) -> bool {
@@ -151,6 +159,9 @@ mod tests {
 
     #[test]
     fn template_reaches_directories_by_placeholders() {
+        let contains = |text: &str, path: &str| Template::parse(text).unwrap().contains(path);
+        assert!(contains("/etc", "/etc/passwd") && contains("/etc/", "/etc/passwd"));
+        assert!(!contains("/etc", "/etc/ssh/sshd_config") && !contains("/etc/ssh", "/etc/ssh"));
         let reaches = |text: &str, path: &str| Template::parse(text).unwrap().may_reach(path);
         assert!(reaches("/etc/cron.d/a", "/etc/cron.d") && reaches("/etc/cron.d", "/etc/cron.d"));
         assert!(reaches("/etc/cron.d/x-{metadata.name}", "/etc/cron.d"));

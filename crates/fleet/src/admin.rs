@@ -19,7 +19,7 @@ use super::summary::{Board, ObjectFilter, RolloutAnswer, RolloutOf};
 use edgesync_admin::cloud::{
     AdmitRequest, Admitted, BrokerConfigRequest, BrokerFiles, Confirmed, LabelAnswer, NodeHistory, NodeInfo,
     NodeList, NodeObjects, ObjectList, ObjectNotInEffect, PageInvitation, PlacementExplanation, Removed,
-    RevokedCertificates, RevokedOperators, RevokedPageKeys, RuleList,
+    RevokedCertificates, RevokedOperators, RevokedPageKeys, RevokedToken, RuleList,
 };
 use edgesync_admin::{Method, NodeAction, RolloutSubject, Route};
 use edgesync_api::{Caller, Credential, Extension, ExtensionCall, MetricsWriter, PageFile, Prebuilt, Role};
@@ -321,7 +321,10 @@ impl Admin {
                 };
                 answer(&self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?)?
             }
-            Route::Tokens => answer(&answers::tokens(self.parts.enrollment_service.enrollment()).await?)?,
+            Route::Tokens => {
+                let tokens = self.parts.enrollment_service.enrollment().tokens().await?;
+                answer(&answers::tokens(&tokens, Timestamp::now()))?
+            }
             Route::Operators => {
                 let records = self.parts.enrollment_service.operator_records().await?;
                 answer(&answers::operators(records, Timestamp::now()))?
@@ -344,7 +347,8 @@ impl Admin {
                 )
             }
             Route::RevokeToken(id) => {
-                answer(&answers::revoke_token(enrollment_service.enrollment(), id).await?)
+                let revoked = enrollment_service.enrollment().revoke_token(id).await?;
+                answer(&RevokedToken { id: id.to_owned(), revoked })
             }
             Route::RevokeOperators(which) => {
                 let certificates = enrollment_service.revoke_operators(which).await?;

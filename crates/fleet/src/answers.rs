@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use edgesync_admin::cloud::{
     JoinedNode, Membership, NewOperator, NewToken, NodeInfo, Operator, OperatorList, RevokedCertificates,
-    RevokedToken, Token, TokenList, TokenRequest, state,
+    Token, TokenList, TokenRequest, state,
 };
 use edgesync_api::Role;
 use edgesync_enrollment::Enrollment;
@@ -33,10 +33,9 @@ pub fn answer(answer: &impl Serialize) -> Result<Value> {
     edgesync_admin::write(answer).map_err(Status::internal)
 }
 
-/// Returns all tokens, without their secrets.
-pub async fn tokens(enrollment: &Enrollment) -> Result<TokenList> {
-    let now = Timestamp::now();
-    Ok(TokenList { items: enrollment.tokens().await?.iter().map(|record| token(record, now)).collect() })
+/// Returns tokens with their states, without their secrets.
+pub fn tokens(tokens: &[TokenRecord], now: Timestamp) -> TokenList {
+    TokenList { items: tokens.iter().map(|record| token(record, now)).collect() }
 }
 
 /// Creates a token. `service` is the URL of the join service, if known.
@@ -50,11 +49,6 @@ pub async fn create_token(
     let made = enrollment.create_token(node.as_deref(), ttl, uses, labels).await?;
     let record = token(&made.record, Timestamp::now());
     Ok(NewToken { record, token: made.token, cloud: service.map(str::to_owned) })
-}
-
-/// Revokes a token, which can then no longer be used to join.
-pub async fn revoke_token(enrollment: &Enrollment, id: &str) -> Result<RevokedToken> {
-    Ok(RevokedToken { id: id.to_owned(), revoked: enrollment.revoke_token(id).await? })
 }
 
 fn token(token: &TokenRecord, now: Timestamp) -> Token {

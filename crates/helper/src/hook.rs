@@ -1,5 +1,5 @@
 //! Execution of check and reload programs: with limits for time and output, a clean environment,
-//! and a process group that is killed at the end.
+//! without the capability of the sandbox, and a process group that is killed at the end.
 
 use std::io::{self, PipeReader, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,12 +7,17 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs,
+};
 
 use edgesync_files::Failure;
 use edgesync_files::rule::{Reload, Rule, Signal};
@@ -29,6 +34,8 @@ const STEADY_POLLS: u32 = 3;
 const MAX_PID_FILE: u64 = 32;
 /// Time for which output of leftover processes is awaited.
 const OUTPUT_TIMEOUT: Duration = Duration::from_millis(200);
+/// The capability that the helper needs for the sandbox of checks, and for nothing else.
+const SANDBOX: CapabilitySet = CapabilitySet::SYS_ADMIN;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Runs a program to its end; returns its output.
@@ -37,7 +44,46 @@ pub(super) fn run(
     environment: &[(&str, &str)],
     timeout: Duration,
 ) -> Result<String, Failure> {
-    run_started(words, environment, timeout, Command::spawn)
+    run_started(words, environment, timeout, spawn)
+}
+
+/// Starts a program without [`SANDBOX`]. Capabilities are attributes of a thread, and inherited by
+/// its children: a dedicated thread gives the capability up, starts the program, and ends.
+fn spawn(command: &mut Command) -> io::Result<Child> {
+    let start = || {
+        give_up(SANDBOX).map_err(|error| {
+            let error = io::Error::from(error);
+            io::Error::new(error.kind(), format!("give up CAP_SYS_ADMIN: {error}"))
+        })?;
+        command.spawn()
+    };
+    thread::scope(|scope| {
+        let started = thread::Builder::new().name("program".to_owned()).spawn_scoped(scope, start)?;
+        started.join().unwrap_or_else(|_| Err(io::Error::other("the thread of the program panicked")))
+    })
+}
+
+/// Gives up a capability of the calling thread, also for the programs that it starts as root.
+fn give_up(capability: CapabilitySet) -> rustix::io::Result<()> {
+    let held = capabilities(None)?;
+    if !held.permitted.contains(capability) {
+        return Ok(());
+    }
+    match remove_capability_from_bounding_set(capability) {
+        // Without CAP_SETPCAP, as in the packaged unit. A program of root then gains nothing that
+        // this thread does not hold.
+        Err(Errno::PERM) => set_no_new_privs(true)?,
+        removed => removed?,
+    }
+    // This lowers the ambient set, too.
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: held.effective.difference(capability),
+            permitted: held.permitted.difference(capability),
+            inheritable: held.inheritable.difference(capability),
+        },
+    )
 }
 
 /// Runs a program to its end after `start` has started it; returns its output.
@@ -227,7 +273,7 @@ fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure>
     let systemctl_run = |words: &[&str]| {
         let arguments: Vec<String> =
             words.iter().chain(&["--", unit]).map(|word| (*word).to_owned()).collect();
-        run_to_end(&systemctl, &arguments, &[], rule.timeout, Command::spawn)
+        run_to_end(&systemctl, &arguments, &[], rule.timeout, spawn)
     };
     let poll = || {
         let (status, output) =
@@ -248,7 +294,7 @@ fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure>
     let settled = |expected: fn(&str) -> bool| {
         let mut found = poll()?;
         while !expected(&found.state) && Instant::now() < until {
-            std::thread::sleep(POLL_INTERVAL);
+            thread::sleep(POLL_INTERVAL);
             found = poll()?;
         }
         Ok::<_, Failure>(found)
@@ -275,7 +321,7 @@ fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure>
             if polls >= STEADY_POLLS && Instant::now() >= watched {
                 return Ok(());
             }
-            std::thread::sleep(POLL_INTERVAL);
+            thread::sleep(POLL_INTERVAL);
         }
     }
     let lines = systemctl_run(&["status", "--no-pager", "--full", "--lines=10"]);
@@ -286,6 +332,8 @@ fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure>
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn words(script: &str) -> Vec<String> {
@@ -351,6 +399,66 @@ mod tests {
             assert!(Instant::now() < until, "its output is still read");
             std::thread::yield_now();
         }
+    }
+
+    /// The child keeps the pipe open, and is in no group that is killed.
+    #[test]
+    fn child_in_a_session_of_its_own_is_not_awaited() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("pid");
+        let script = format!(
+            "echo said; setsid sh -c 'echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000' & \
+             while ! test -e {0}; do :; done",
+            file.display()
+        );
+        let output = run(&words(&script), &[], LONG);
+        let pid = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+        let survived =
+            rustix::process::kill_process(Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL);
+        assert_eq!((output.unwrap().as_str(), survived), ("said\n", Ok(())));
+    }
+
+    /// Returns the sets of capabilities that a reload program has.
+    fn sets_of_a_reload() -> BTreeMap<String, CapabilitySet> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("sets");
+        let script = format!("grep ^Cap /proc/self/status > {}", file.display());
+        let rule = Rule { reload: Reload::Run(words(&script)), timeout: LONG, ..Rule::default() };
+        reload(&rule, Path::new("/no/such/systemctl")).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let sets = text.lines().filter_map(|line| line.split_once(":\t"));
+        sets.map(|(name, bits)| {
+            (name.to_owned(), CapabilitySet::from_bits_retain(u64::from_str_radix(bits, 16).unwrap()))
+        })
+        .collect()
+    }
+
+    #[test]
+    fn reload_program_lacks_the_capability_of_the_sandbox() {
+        let own = capabilities(None).unwrap().permitted;
+        if !own.contains(SANDBOX) {
+            eprintln!("notice: no CAP_SYS_ADMIN here; that reload programs lack it was not tested");
+            return;
+        }
+        let sets = sets_of_a_reload();
+        for name in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+            assert!(!sets[name].contains(SANDBOX), "{sets:?}");
+        }
+        assert_eq!(sets["CapBnd"].contains(SANDBOX), !own.contains(CapabilitySet::SETPCAP), "{sets:?}");
+        assert!(capabilities(None).unwrap().permitted == own, "the helper keeps it");
+        // As in the packaged unit, which has no CAP_SETPCAP: the rest is kept.
+        let unit = CapabilitySet::CHOWN | CapabilitySet::KILL | SANDBOX;
+        let sets = thread::scope(|scope| {
+            let in_unit = || {
+                let inheritable = CapabilitySet::empty();
+                let sets = CapabilitySets { effective: unit, permitted: unit, inheritable };
+                set_capabilities(None, sets).unwrap();
+                sets_of_a_reload()
+            };
+            scope.spawn(in_unit).join().unwrap()
+        });
+        let kept = unit.difference(SANDBOX);
+        assert_eq!((sets["CapPrm"], sets["CapEff"]), (kept, kept), "{sets:?}");
     }
 
     #[test]

@@ -24,11 +24,12 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, Failure, Precondition};
 use crate::source::{LEASES, mark, recorded_incarnation};
 use edgesync_admin::cloud::{
-    AdmitRequest, Admitted, Confirmed, NodeInfo, NodeList, Removed, RevokedCertificates, RevokedOperators,
+    AdmitRequest, Admitted, Confirmed, NodeInfo, NodeList, OperatorList, Removed, RevokedCertificates,
+    RevokedOperators, RevokedToken, TokenList,
 };
 use edgesync_admin::{NodeAction, Route};
 use edgesync_enrollment::membership::{MembershipError, MembershipStore};
-use edgesync_enrollment::{Enrollment, now};
+use edgesync_enrollment::{Enrollment, check_revoked_operators, check_revoked_token, now};
 use edgesync_fleet::answers::{self, OperatorRequest, answer, parse_request};
 use edgesync_object::objectsync::split_sync_name;
 use edgesync_object::status::{Reason, Result};
@@ -83,15 +84,16 @@ impl ViaCluster {
                  kubeconfig'",
             )),
             Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
-            Route::Tokens => answer(&answers::tokens(&self.enrollment().await?).await?),
+            Route::Tokens => answer(&self.tokens().await?),
             Route::CreateToken => {
                 answer(&answers::create_token(&self.enrollment().await?, parse_request(body)?, None).await?)
             }
-            Route::RevokeToken(id) => answer(&answers::revoke_token(&self.enrollment().await?, id).await?),
-            Route::Operators => {
-                let operators = self.enrollment().await?.operator_records().await?;
-                answer(&answers::operators(operators, Timestamp::now()))
+            Route::RevokeToken(id) => {
+                let revoked = self.membership.revoke_token(id, now()).await.map_err(membership_status)?;
+                let revoked = check_revoked_token(id, revoked)?;
+                answer(&RevokedToken { id: id.to_owned(), revoked })
             }
+            Route::Operators => answer(&self.operators().await?),
             Route::CreateOperator => {
                 let OperatorRequest { user, role, lifetime_seconds } = parse_request(body)?;
                 let enrollment = self.enrollment().await?;
@@ -100,7 +102,8 @@ impl ViaCluster {
                 answer(&answers::new_operator(&enrollment.trust(), &identity))
             }
             Route::RevokeOperators(which) => {
-                let certificates = self.enrollment().await?.revoke_operators(which).await?;
+                let revoked = self.membership.revoke_operators(which, now()).await;
+                let certificates = check_revoked_operators(which, revoked.map_err(membership_status)?)?;
                 answer(&RevokedOperators { operator: which.to_owned(), certificates })
             }
             Route::BrokerConfig => Err(Status::new(
@@ -120,8 +123,8 @@ impl ViaCluster {
             NodeAction::Admit => {
                 let request: AdmitRequest = parse_request::<Option<_>>(body)?.unwrap_or_default();
                 if request.broker_updated {
-                    let noted = self.enrollment().await?.broker_updated(node).await?;
-                    return answer(&answers::certificates(node, noted));
+                    let noted = self.membership.note_refused(node, now()).await;
+                    return answer(&answers::certificates(node, noted.map_err(membership_status)?));
                 }
                 answer(&Admitted { node: node.to_string(), admitted: self.admit(node).await? })
             }
@@ -170,6 +173,35 @@ impl ViaCluster {
 }
 
 impl ViaCluster {
+    async fn tokens(&self) -> Result<TokenList> {
+        let tokens = self.membership.listed_tokens(now()).await.map_err(membership_status)?;
+        self.check_fleet(tokens.is_empty()).await?;
+        Ok(answers::tokens(&tokens, Timestamp::now()))
+    }
+
+    async fn operators(&self) -> Result<OperatorList> {
+        let operators = self.membership.operators().await.map_err(membership_status)?;
+        self.check_fleet(operators.is_empty()).await?;
+        Ok(answers::operators(operators, Timestamp::now()))
+    }
+
+    /// Refuses an empty list if there is no fleet in this namespace. Whoever may read the records
+    /// only gets the list.
+    async fn check_fleet(&self, is_empty: bool) -> Result<()> {
+        if !is_empty {
+            return Ok(());
+        }
+        match self.incarnation().await {
+            Err(status) if status.code != 403 => Err(status),
+            _ => Ok(()),
+        }
+    }
+
+    /// Revokes the certificates and tokens of a node. Returns the number of certificates.
+    async fn revoke_certificates(&self, name: &NodeName) -> Result<usize> {
+        self.membership.revoke_certificates(name, now()).await.map_err(membership_status)
+    }
+
     async fn nodes(&self) -> Result<NodeList> {
         let incarnation = self.incarnation().await?;
         let selector = mark::selector();
@@ -242,9 +274,8 @@ impl ViaCluster {
     }
 
     async fn revoke(&self, name: &NodeName) -> Result<RevokedCertificates> {
-        let enrollment = self.enrollment().await?;
-        let certificates = enrollment.revoke_node(name).await?;
-        if certificates == 0 && !enrollment.store().knows_name(name).await.map_err(membership_status)? {
+        let certificates = self.revoke_certificates(name).await?;
+        if certificates == 0 && !self.membership.knows_name(name).await.map_err(membership_status)? {
             return Err(answers::unknown(name));
         }
         Ok(answers::certificates(name, certificates))
@@ -252,14 +283,13 @@ impl ViaCluster {
 
     /// Revokes a node, removes it and frees its name. Idempotent.
     async fn forget(&self, name: &NodeName) -> Result<RevokedCertificates> {
-        let enrollment = self.enrollment().await?;
-        let certificates = enrollment.revoke_node(name).await?;
+        let certificates = self.revoke_certificates(name).await?;
         let removed = match self.remove(name).await {
             Ok(removed) => Some(removed),
             Err(status) if status.code == 404 => None,
             Err(status) => return Err(status),
         };
-        let known = self.free(&enrollment, name).await?;
+        let known = self.free(name).await?;
         if !known && removed.is_none() && certificates == 0 {
             return Err(answers::unknown(name));
         }
@@ -268,7 +298,7 @@ impl ViaCluster {
             let mut free_since = tokio::time::Instant::now();
             while free_since.elapsed() < NAME_FREE_TIME {
                 tokio::time::sleep(POLL_INTERVAL).await;
-                if self.free(&enrollment, name).await? {
+                if self.free(name).await? {
                     free_since = tokio::time::Instant::now();
                 }
             }
@@ -277,9 +307,10 @@ impl ViaCluster {
     }
 
     /// Frees a name. Returns whether it was in use.
-    async fn free(&self, enrollment: &Enrollment, name: &NodeName) -> Result<bool> {
-        let admitted = enrollment.store().admit_node(name).await.map_err(membership_status)?;
-        Ok(enrollment.forget_node(name).await? || admitted)
+    async fn free(&self, name: &NodeName) -> Result<bool> {
+        let admitted = self.membership.admit_node(name).await.map_err(membership_status)?;
+        let forgotten = self.membership.forget_name(name, now()).await.map_err(membership_status)?;
+        Ok(forgotten || admitted)
     }
 
     /// Confirms the held-back removals of a node, as many as its Node reports. Returns the number.
@@ -339,7 +370,7 @@ impl ViaCluster {
         })
     }
 
-    /// Connects to the enrollment service's keys and membership store.
+    /// Connects to the keys, for what needs a signature: nothing else reads them.
     async fn enrollment(&self) -> Result<Enrollment> {
         let opened = Enrollment::connect(Arc::new(self.cluster.clone()), &self.namespace).await;
         opened.map_err(|error| {

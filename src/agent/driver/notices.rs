@@ -1,7 +1,7 @@
 //! Publishes the machine's notices: to the log, the status, Events and the service manager.
 
 use super::Driver;
-use super::statistics::SyncChange;
+use super::statistics::{Rejection, SyncChange};
 use crate::agent::events::{EventReason, Regarding};
 use crate::agent::identity::IdentityChange;
 use edgesync_admin::agent::RejectedObject;
@@ -86,30 +86,38 @@ impl Driver {
             EdgeNotice::UploadRefused { content, reason, message } => {
                 self.upload_refused(&content, reason, &message);
             }
-            EdgeNotice::Rejected(rejected) => {
-                let Rejected { uid, resource_version, reason, message, object } = rejected;
-                let name = object.as_deref().map(named);
-                if let Some(LinePermit { suppressed }) = self.peer_log.objects.permit_line() {
-                    let why = &*message;
-                    tracing::warn!(name, %uid, %resource_version, ?reason, why, suppressed, "object rejected");
-                }
-                self.statistics.count_rejection(reason);
-                let note = format!("{reason:?}: {message}");
-                let entry = RejectedObject {
-                    uid: uid.to_string(),
-                    object: object.as_deref().cloned(),
-                    resource_version: resource_version.to_string(),
-                    reason: format!("{reason:?}"),
-                    message,
-                };
-                let regarding = match object {
-                    Some(object) => Regarding::Object(*object, uid.clone()),
-                    None => Regarding::Node,
-                };
-                self.reporting.events.emit(EventReason::ObjectRejected, regarding, note);
-                self.statistics.remember_rejected(&uid, entry);
-            }
+            EdgeNotice::Rejected(rejected) => self.rejected(rejected),
         }
+    }
+
+    /// Publishes the rejection of an object. An object that could not be identified may be of any
+    /// kind.
+    fn rejected(&mut self, rejected: Rejected) {
+        let Rejected { uid, resource_version, reason, message, object } = rejected;
+        let is_sealed = object.as_deref().is_none_or(|object| self.kinds.is_sealed(&object.key()));
+        let entry = Rejection {
+            object: RejectedObject {
+                uid: uid.to_string(),
+                object: object.as_deref().cloned(),
+                resource_version: resource_version.to_string(),
+                reason: format!("{reason:?}"),
+                message,
+            },
+            is_sealed,
+        };
+        let why = entry.message(false);
+        let name = object.as_deref().map(named);
+        if let Some(LinePermit { suppressed }) = self.peer_log.objects.permit_line() {
+            tracing::warn!(name, %uid, %resource_version, ?reason, why, suppressed, "object rejected");
+        }
+        self.statistics.count_rejection(reason);
+        let note = format!("{reason:?}: {why}");
+        let regarding = match object {
+            Some(object) => Regarding::Object(*object, uid.clone()),
+            None => Regarding::Node,
+        };
+        self.reporting.events.emit(EventReason::ObjectRejected, regarding, note);
+        self.statistics.remember_rejected(&uid, entry);
     }
 
     /// Emits an Event for a change of the certificate, and schedules a check of the device.

@@ -14,9 +14,13 @@ use edgesync_protocol::edge::EdgePhase;
 use edgesync_runtime::VERSION;
 
 impl Driver {
-    /// Returns the status. The callers add files, local API and seal keys, which the loop does not
-    /// own.
-    pub(super) fn status(&self, StoreView { stats, kinds }: &StoreView) -> Box<AgentStatus> {
+    /// Returns the status, for callers who may read sealed objects or not. The callers add files,
+    /// local API and seal keys, which the loop does not own.
+    pub(super) fn status(
+        &self,
+        StoreView { stats, kinds }: &StoreView,
+        reads_sealed: bool,
+    ) -> Box<AgentStatus> {
         let traffic = self.link.traffic();
         let kinds = kinds
             .iter()
@@ -42,7 +46,7 @@ impl Driver {
                 reading_stalled: traffic.stalled,
                 events_dropped: stats.as_ref().map(|stats| stats.events_dropped),
             },
-            rejected: self.statistics.rejected.values().cloned().collect(),
+            rejected: self.statistics.rejected.values().map(|entry| entry.show(reads_sealed)).collect(),
             counters: self.show_counters(),
             api: ListenStatus::Off,
             files: None,

@@ -11,6 +11,29 @@ use edgesync_protocol::change::{RejectReason, Uid};
 /// Rejected objects that the status lists.
 const MAX_REJECTED: usize = 64;
 
+/// Text that replaces a message for readers who may not read sealed objects.
+const OMITTED: &str = "message omitted: sealed kind; hint: 'edgesync status' as root";
+
+/// An object rejected now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rejection {
+    pub(super) object: RejectedObject,
+    /// Whether the message may quote an object that is sealed.
+    pub(super) is_sealed: bool,
+}
+
+impl Rejection {
+    /// Returns the message. Status, log and Events have more readers than a sealed object.
+    pub(super) fn message(&self, reads_sealed: bool) -> &str {
+        if self.is_sealed && !reads_sealed { OMITTED } else { &self.object.message }
+    }
+
+    /// Returns the object for the status.
+    pub(super) fn show(&self, reads_sealed: bool) -> RejectedObject {
+        RejectedObject { message: self.message(reads_sealed).to_owned(), ..self.object.clone() }
+    }
+}
+
 /// Change of the sync state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncChange {
@@ -27,7 +50,7 @@ pub(super) struct Statistics {
     pub(super) limits: LimitsHit,
     pub(super) rejections: Rejections,
     /// Objects rejected now, by UID.
-    pub(super) rejected: BTreeMap<String, RejectedObject>,
+    pub(super) rejected: BTreeMap<String, Rejection>,
     pub(super) ages: Ages,
     /// When the cloud last confirmed a report.
     pub(super) last_report: Option<Timestamp>,
@@ -54,7 +77,7 @@ impl Statistics {
     }
 
     /// Records a rejected object; evicts another one at the limit.
-    pub(super) fn remember_rejected(&mut self, uid: &Uid, entry: RejectedObject) {
+    pub(super) fn remember_rejected(&mut self, uid: &Uid, entry: Rejection) {
         if self.rejected.len() >= MAX_REJECTED && !self.rejected.contains_key(&**uid) {
             self.rejected.pop_first();
         }
@@ -87,14 +110,25 @@ impl Statistics {
 mod tests {
     use super::*;
 
-    fn rejected(message: &str) -> RejectedObject {
-        RejectedObject {
+    fn rejected(message: &str) -> Rejection {
+        let object = RejectedObject {
             uid: "u".to_owned(),
             object: None,
             resource_version: "1".to_owned(),
             reason: "Invalid".to_owned(),
             message: message.to_owned(),
-        }
+        };
+        Rejection { object, is_sealed: false }
+    }
+
+    #[test]
+    fn messages_about_sealed_objects_are_for_those_who_may_read_them() {
+        let plain = rejected("invalid value 'hunter2'");
+        let sealed = Rejection { is_sealed: true, ..plain.clone() };
+        let quotes = |of: &Rejection, reads_sealed| of.show(reads_sealed).message.contains("hunter2");
+        assert_eq!([quotes(&sealed, true), quotes(&sealed, false)], [true, false]);
+        assert_eq!([quotes(&plain, true), quotes(&plain, false)], [true, true]);
+        assert_eq!(sealed.show(false).reason, "Invalid", "one word remains");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use super::enrollment_options;
 use super::replica::until_open;
 use edgesync_admin::Route;
-use edgesync_admin::cloud::RevokedOperators;
+use edgesync_admin::cloud::{RevokedOperators, RevokedToken};
 use edgesync_api::{Access, Address, Extension, ExtensionCall, Limits, Listener, Role, Server, own_uid};
 use edgesync_config::host_name;
 use edgesync_enrollment::membership::MembershipStore;
@@ -112,7 +112,7 @@ impl Extension for Admin {
         let Self(service) = self;
         let enrollment = service.enrollment();
         match Route::parse(&call.method, &call.path).ok_or_else(Status::no_such_path)? {
-            Route::Tokens => answer(&answers::tokens(enrollment).await?),
+            Route::Tokens => answer(&answers::tokens(&enrollment.tokens().await?, Timestamp::now())),
             Route::Operators => {
                 answer(&answers::operators(service.operator_records().await?, Timestamp::now()))
             }
@@ -123,7 +123,10 @@ impl Extension for Admin {
             Route::CreateToken => {
                 answer(&answers::create_token(enrollment, parse_request(&call.body)?, None).await?)
             }
-            Route::RevokeToken(id) => answer(&answers::revoke_token(enrollment, id).await?),
+            Route::RevokeToken(id) => {
+                let revoked = enrollment.revoke_token(id).await?;
+                answer(&RevokedToken { id: id.to_owned(), revoked })
+            }
             Route::CreateOperator => {
                 let OperatorRequest { user, role, lifetime_seconds } = parse_request(&call.body)?;
                 let lifetime = Duration::from_secs(lifetime_seconds);

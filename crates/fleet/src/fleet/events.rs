@@ -38,6 +38,7 @@ impl<S: Source> Fleet<S> {
             FleetEvent::Open { .. } => self.sender.opened(),
             FleetEvent::Closed { cause, retry_in } => {
                 tracing::warn!(%cause, retry_in = %rounded(retry_in), "broker connection closed or refused");
+                self.sender.closed();
                 self.reconciler.broadcasts.closed();
                 self.removals.disconnected();
             }

@@ -15,8 +15,10 @@ use edgesync_transport::link::presence::CloudPresence;
 pub(super) struct Sender {
     downlink: Downlink,
     queue: SendQueue,
-    /// Id of this start of the cloud, or of its last connection to an external broker.
+    /// Id of this start of the cloud, or of its connection to an external broker.
     boot: String,
+    /// Whether that id was announced on a connection to an external broker.
+    was_connected: bool,
     /// Bytes of frames written so far.
     written: u64,
 }
@@ -44,7 +46,7 @@ pub(super) enum Sent {
 
 impl Sender {
     pub(super) fn new(downlink: Downlink) -> Self {
-        Self { downlink, queue: SendQueue::default(), boot: new_boot(), written: 0 }
+        Self { downlink, queue: SendQueue::default(), boot: new_boot(), was_connected: false, written: 0 }
     }
 
     pub(super) fn boot(&self) -> &str {
@@ -65,16 +67,24 @@ impl Sender {
         self.downlink.set_cloud(CloudPresence { boot: self.boot.clone(), online: true }.to_json());
     }
 
-    /// Handles an opened downlink: nodes that see a new boot id at an external broker send a Hello
-    /// again, because their last one may be lost. The embedded endpoint opens once, with the
-    /// process, and has queued all Hellos: another one would only start a second session.
+    /// Handles an opened downlink. The boot id is announced already.
     pub(super) fn opened(&mut self) {
         if self.is_embedded() {
             return;
         }
         tracing::info!("connected to the broker");
-        self.boot = new_boot();
-        self.announce();
+        self.was_connected = true;
+    }
+
+    /// Handles the end of a connection to an external broker, or of an attempt. Nodes that see a
+    /// new boot id send a Hello again, because their last one may be lost: the next connection
+    /// announces one, as its first message. A second id on one connection would only start a second
+    /// session of each node.
+    pub(super) fn closed(&mut self) {
+        if std::mem::take(&mut self.was_connected) {
+            self.boot = new_boot();
+            self.announce();
+        }
     }
 
     /// Ends the connection of a node, if the downlink permits it.
@@ -230,4 +240,35 @@ impl Sender {
 
 fn new_boot() -> String {
     format!("{:016x}", random())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It used to announce one at the start, and another one on the connection that was open by
+    /// then.
+    #[tokio::test]
+    async fn each_connection_announces_one_boot_id() {
+        let (downlink, broker) = Downlink::played(8);
+        let mut sender = Sender::new(downlink);
+        let announced = || {
+            let published = std::iter::from_fn(|| broker.queue.pop());
+            let presences = published.map(|publish| serde_json::from_slice(&publish.payload).unwrap());
+            presences.map(|presence: CloudPresence| presence.boot).collect::<Vec<_>>()
+        };
+        // The connection opens after a failed attempt, while the fleet loads.
+        sender.announce();
+        sender.closed();
+        sender.opened();
+        let first = sender.boot().to_owned();
+        assert_eq!(announced(), [first.as_str()]);
+        broker.queue.close_and_clear();
+        sender.closed();
+        let second = sender.boot().to_owned();
+        assert_ne!(second, first, "for the greeting of the next connection");
+        broker.queue.open();
+        sender.opened();
+        assert_eq!((announced(), sender.boot()), (Vec::new(), second.as_str()));
+    }
 }

@@ -6,6 +6,8 @@ use super::replicas::{Replica, SOON, open, options};
 use super::served::{CA_NAMESPACE, NAMESPACE, Served};
 use super::*;
 use crate::cluster::Precondition;
+use crate::via_cluster::ViaCluster;
+use edgesync_admin::{NodeAction, Route};
 use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentRole, EnrollmentService};
 use edgesync_object::kinds;
 use edgesync_testkit::timing::within;
@@ -185,6 +187,49 @@ async fn a_replica_of_a_signer_has_no_keys_and_refuses_the_revoked() {
     let cut = within("the replica cuts the node", SOON, replica.service.nodes_to_disconnect()).await;
     assert_eq!(cut, ["a"]);
     assert!(!accepts(&endpoint, &trust, &identity).await);
+}
+
+/// A person with rights to the records only can run these commands: they used to read the key of
+/// the CA.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_are_read_and_changed_without_the_keys() {
+    let served = Served::start().await;
+    let replica = open(&served, "1").await;
+    let hour = std::time::Duration::from_secs(3600);
+    let token = replica.service.enrollment().create_token(Some("a"), hour, 2, Labels::new()).await.unwrap();
+    let (_, bearer) = token.token.split_once('.').unwrap();
+    let request = Key::generate().unwrap().node_request("a").unwrap();
+    replica.service.join(bearer, "a", &request).await.unwrap();
+    replica.service.new_operator("ada", edgesync_api::Role::View, hour).await.unwrap();
+    // Whatever reads the keys fails.
+    delete(&served, "edgesync-ca").await;
+    delete(&served, "edgesync-token-key").await;
+    let commands = ViaCluster::new(served.cluster().await, NAMESPACE);
+    for (route, body) in [
+        (Route::Tokens, json!(null)),
+        (Route::Operators, json!(null)),
+        (Route::RevokeToken(&token.record.id), json!(null)),
+        (Route::RevokeOperators("ada"), json!(null)),
+        (Route::ChangeNode("a", NodeAction::Revoke), json!(null)),
+        (Route::ChangeNode("a", NodeAction::Admit), json!({"brokerUpdated": true})),
+        (Route::ChangeNode("a", NodeAction::Forget), json!(null)),
+    ] {
+        let asked = format!("{route:?}");
+        commands.call(route, &body).await.unwrap_or_else(|status| panic!("{asked}: {status}"));
+    }
+    let tokens = commands.call(Route::Tokens, &json!(null)).await.unwrap();
+    assert_eq!(tokens["items"][0]["state"], "revoked", "{tokens}");
+    for route in [Route::CreateToken, Route::CreateOperator] {
+        let body = json!({"user": "eve", "role": "view", "lifetimeSeconds": 3600});
+        let refused = commands.call(route, &body).await.unwrap_err();
+        assert!(refused.message.contains("no CA of edgesync in namespace 'edgesync-ca'"), "{refused}");
+    }
+    // An empty list of a namespace without a fleet is a mistake of the caller.
+    let elsewhere = ViaCluster::new(served.cluster().await, "other");
+    for route in [Route::Tokens, Route::Operators] {
+        let refused = elsewhere.call(route, &json!(null)).await.unwrap_err();
+        assert!(refused.message.contains("has run in namespace 'other'"), "{refused}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::served::{NAMESPACE, Served};
 use super::*;
-use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentRole, EnrollmentService};
+use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentRole, EnrollmentService, now};
 use edgesync_testkit::timing::{assert_within, is_within, within};
 use edgesync_transport::tls::Key;
 
@@ -91,7 +91,8 @@ async fn a_single_use_token_admits_one_device_at_three_replicas() {
     let enrollment = Enrollment::connect(Arc::new(served.cluster().await), NAMESPACE).await.unwrap();
     let mut recorded = 0;
     for number in 0..20 {
-        recorded += enrollment.revoke_node(&format!("node-{number}")).await.unwrap();
+        let node = format!("node-{number}");
+        recorded += enrollment.store().revoke_certificates(&node, now()).await.unwrap();
     }
     assert_eq!(recorded, 1);
     assert_eq!(enrollment.store().revocations().await.unwrap().serials[0].0, let_in[0]);
@@ -158,9 +159,9 @@ async fn a_remote_operator_manages_tokens_nodes_and_operators() {
     assert_eq!(enrollment.store().member_labels("a").await.unwrap(), Some(labels));
     assert!(enrollment.revoke_token(&new.record.id).await.unwrap());
     assert_eq!(replica.join(&new.token, "b").await.unwrap_err().code, 401);
-    assert_eq!(enrollment.revoke_node("a").await.unwrap(), 1);
+    assert_eq!(enrollment.store().revoke_certificates("a", now()).await.unwrap(), 1);
     assert_eq!(replica.disconnected().await, ["a"]);
-    assert!(enrollment.forget_node("a").await.unwrap());
+    assert!(enrollment.store().forget_name("a", now()).await.unwrap());
 
     let identity = enrollment.new_operator("ada", edgesync_api::Role::View, HOUR).await.unwrap();
     let certificate = identity.certificate();
@@ -169,7 +170,7 @@ async fn a_remote_operator_manages_tokens_nodes_and_operators() {
     while table.find(certificate).is_none() {
         within("the operator is known", SOON, told.changed()).await.unwrap();
     }
-    assert_eq!(enrollment.revoke_operators("ada").await.unwrap(), 1);
+    assert_eq!(enrollment.store().revoke_operators("ada", now()).await.unwrap(), 1);
     while table.find(certificate).is_some() {
         within("the operator is refused", SOON, told.changed()).await.unwrap();
     }
