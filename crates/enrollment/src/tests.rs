@@ -413,7 +413,7 @@ async fn operators_are_recorded_and_revoked_one_by_one() {
     }
     let fixture = fixture.reopen(|_| {}).await;
     assert_eq!(roles(&fixture.service), [Some(Role::Admin), None, None]);
-    let records = fixture.service.operator_records().await.unwrap();
+    let records = fixture.service.enrollment().operator_records().await.unwrap();
     assert_eq!(records.iter().filter(|record| record.revoked.is_some()).count(), 2);
     assert_eq!(records.iter().map(|record| &*record.name).filter(|name| *name == "bob").count(), 2);
 }
@@ -438,7 +438,7 @@ async fn the_local_kubeconfig_is_replaced_when_it_is_not_valid() {
     assert!(!same(&second));
     std::fs::write(&path, "nonsense").unwrap();
     assert_ne!(write("https://127.0.0.1:2").await.identity.certificate(), second.identity.certificate());
-    assert_eq!(fixture.service.operator_records().await.unwrap().len(), 3);
+    assert_eq!(fixture.service.enrollment().operator_records().await.unwrap().len(), 3);
 }
 
 #[tokio::test]

@@ -9,19 +9,17 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use edgesync_admin::cloud::{
-    JoinedNode, Membership, NewOperator, NewToken, NodeInfo, Operator, OperatorList, RevokedCertificates,
-    RevokedToken, Token, TokenList, TokenRequest, state,
+    JoinedNode, Membership, NewOperator, NewToken, NodeInfo, Operator, OperatorCertificate, OperatorList,
+    RevokedCertificates, RevokedOperators, RevokedToken, Token, TokenList, TokenRequest, state,
 };
-use edgesync_api::Role;
-use edgesync_enrollment::Enrollment;
+use edgesync_admin::{Method, Route};
+use edgesync_api::{ExtensionCall, Role};
 use edgesync_enrollment::membership::{MemberRecord, OperatorRecord, TokenRecord};
+use edgesync_enrollment::{Enrollment, EnrollmentService};
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Status};
 use edgesync_transport::tls::{Certificate, Identity, Trust};
-
-/// Request for the certificate of an operator.
-pub type OperatorRequest = edgesync_admin::cloud::OperatorCertificate<Role>;
 
 /// Deserializes the body of a request; 400 if it is invalid.
 pub fn parse_request<T: DeserializeOwned>(body: &Value) -> Result<T> {
@@ -33,28 +31,74 @@ pub fn answer(answer: &impl Serialize) -> Result<Value> {
     edgesync_admin::write(answer).map_err(Status::internal)
 }
 
-/// Returns all tokens, without their secrets.
-pub async fn tokens(enrollment: &Enrollment) -> Result<TokenList> {
+/// Refuses a request that changes something, unless the caller is an administrator.
+pub fn check_change(call: &ExtensionCall) -> Result<()> {
+    if call.method == Method::Get.as_str() || call.caller.role == Role::Admin {
+        return Ok(());
+    }
+    let message = format!("requires role 'admin', have '{}'", call.caller.role);
+    Err(Status::new(Reason::Forbidden, message))
+}
+
+/// The part of enrollment that answers requests about tokens and operators.
+#[derive(Clone, Copy, Debug)]
+pub enum Enroller<'a> {
+    /// A service, whose API follows changes of the operators.
+    Service(&'a EnrollmentService),
+    /// The keys and the membership store, without a service.
+    Keys(&'a Enrollment),
+}
+
+/// Answers a request about tokens or operators, and 404 to any other. `join_url` is the URL of the
+/// join service, if known.
+pub async fn enrollment(
+    enroller: Enroller<'_>,
+    route: Route<'_>,
+    body: &Value,
+    join_url: Option<&str>,
+) -> Result<Value> {
+    let enrollment = match enroller {
+        Enroller::Service(service) => service.enrollment(),
+        Enroller::Keys(enrollment) => enrollment,
+    };
     let now = Timestamp::now();
-    Ok(TokenList { items: enrollment.tokens().await?.iter().map(|record| token(record, now)).collect() })
-}
-
-/// Creates a token. `service` is the URL of the join service, if known.
-pub async fn create_token(
-    enrollment: &Enrollment,
-    request: TokenRequest,
-    service: Option<&str>,
-) -> Result<NewToken> {
-    let TokenRequest { node, ttl_seconds, uses, labels } = request;
-    let ttl = Duration::from_secs(ttl_seconds);
-    let made = enrollment.create_token(node.as_deref(), ttl, uses, labels).await?;
-    let record = token(&made.record, Timestamp::now());
-    Ok(NewToken { record, token: made.token, cloud: service.map(str::to_owned) })
-}
-
-/// Revokes a token, which can then no longer be used to join.
-pub async fn revoke_token(enrollment: &Enrollment, id: &str) -> Result<RevokedToken> {
-    Ok(RevokedToken { id: id.to_owned(), revoked: enrollment.revoke_token(id).await? })
+    match route {
+        Route::Tokens => {
+            let items = enrollment.tokens().await?.iter().map(|record| token(record, now)).collect();
+            answer(&TokenList { items })
+        }
+        Route::CreateToken => {
+            let TokenRequest { node, ttl_seconds, uses, labels } = parse_request(body)?;
+            let ttl = Duration::from_secs(ttl_seconds);
+            let made = enrollment.create_token(node.as_deref(), ttl, uses, labels).await?;
+            let (record, cloud) = (token(&made.record, now), join_url.map(str::to_owned));
+            answer(&NewToken { record, token: made.token, cloud })
+        }
+        Route::RevokeToken(id) => {
+            answer(&RevokedToken { id: id.to_owned(), revoked: enrollment.revoke_token(id).await? })
+        }
+        Route::Operators => {
+            let records = enrollment.operator_records().await?.into_iter();
+            answer(&OperatorList { items: records.map(|record| operator(record, now)).collect() })
+        }
+        Route::CreateOperator => {
+            let OperatorCertificate::<Role> { user, role, lifetime_seconds } = parse_request(body)?;
+            let lifetime = Duration::from_secs(lifetime_seconds);
+            let identity = match enroller {
+                Enroller::Service(service) => service.new_operator(&user, role, lifetime).await?,
+                Enroller::Keys(enrollment) => enrollment.new_operator(&user, role, lifetime).await?,
+            };
+            answer(&new_operator(&enrollment.trust(), &identity))
+        }
+        Route::RevokeOperators(which) => {
+            let certificates = match enroller {
+                Enroller::Service(service) => service.revoke_operators(which).await?,
+                Enroller::Keys(enrollment) => enrollment.revoke_operators(which).await?,
+            };
+            answer(&RevokedOperators { operator: which.to_owned(), certificates })
+        }
+        _ => Err(Status::no_such_path()),
+    }
 }
 
 fn token(token: &TokenRecord, now: Timestamp) -> Token {
@@ -68,11 +112,6 @@ fn token(token: &TokenRecord, now: Timestamp) -> Token {
     Token { id, node, created, expires, uses, used, revoked, labels, state: state.to_owned() }
 }
 
-/// Returns the certificates of operators with their states.
-pub fn operators(operators: Vec<OperatorRecord>, now: Timestamp) -> OperatorList {
-    OperatorList { items: operators.into_iter().map(|record| operator(record, now)).collect() }
-}
-
 fn operator(operator: OperatorRecord, now: Timestamp) -> Operator {
     let state = match &operator {
         operator if operator.revoked.is_some() => "revoked",
@@ -84,7 +123,7 @@ fn operator(operator: OperatorRecord, now: Timestamp) -> Operator {
 }
 
 /// Returns an operator's certificate and key, with the CA certificates of the API.
-pub fn new_operator(trust: &Trust, identity: &Identity) -> NewOperator {
+fn new_operator(trust: &Trust, identity: &Identity) -> NewOperator {
     let pem = |certificates: &[Certificate]| certificates.iter().map(Certificate::to_pem).collect::<String>();
     NewOperator { ca: pem(&trust.0), certificate: pem(identity.chain()), key: identity.key().to_pem() }
 }

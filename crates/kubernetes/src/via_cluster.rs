@@ -18,18 +18,17 @@ mod nodes;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Failure, Precondition};
 use crate::source::{LEASES, mark, recorded_incarnation};
 use edgesync_admin::cloud::{
-    AdmitRequest, Admitted, Confirmed, NodeInfo, NodeList, Removed, RevokedCertificates, RevokedOperators,
+    AdmitRequest, Admitted, Confirmed, NodeInfo, NodeList, Removed, RevokedCertificates,
 };
 use edgesync_admin::{NodeAction, Route};
 use edgesync_enrollment::membership::{MembershipError, MembershipStore};
 use edgesync_enrollment::{Enrollment, now};
-use edgesync_fleet::answers::{self, OperatorRequest, answer, parse_request};
+use edgesync_fleet::answers::{self, Enroller, answer, parse_request};
 use edgesync_object::objectsync::split_sync_name;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{NodeName, Object, Resource, Status, kinds};
@@ -83,25 +82,9 @@ impl ViaCluster {
                  kubeconfig'",
             )),
             Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
-            Route::Tokens => answer(&answers::tokens(&self.enrollment().await?).await?),
-            Route::CreateToken => {
-                answer(&answers::create_token(&self.enrollment().await?, parse_request(body)?, None).await?)
-            }
-            Route::RevokeToken(id) => answer(&answers::revoke_token(&self.enrollment().await?, id).await?),
-            Route::Operators => {
-                let operators = self.enrollment().await?.operator_records().await?;
-                answer(&answers::operators(operators, Timestamp::now()))
-            }
-            Route::CreateOperator => {
-                let OperatorRequest { user, role, lifetime_seconds } = parse_request(body)?;
+            route if route.is_enrollment() => {
                 let enrollment = self.enrollment().await?;
-                let lifetime = Duration::from_secs(lifetime_seconds);
-                let identity = enrollment.new_operator(&user, role, lifetime).await?;
-                answer(&answers::new_operator(&enrollment.trust(), &identity))
-            }
-            Route::RevokeOperators(which) => {
-                let certificates = self.enrollment().await?.revoke_operators(which).await?;
-                answer(&RevokedOperators { operator: which.to_owned(), certificates })
+                answers::enrollment(Enroller::Keys(&enrollment), route, body, None).await
             }
             Route::BrokerConfig => Err(Status::new(
                 Reason::NotFound,
