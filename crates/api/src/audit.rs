@@ -13,8 +13,8 @@ use super::kind::Kind;
 use super::request::{ResourcePath, Verb};
 use edgesync_admin::cloud::{AdmitRequest, BrokerConfigRequest, OperatorCertificate, TokenRequest};
 use edgesync_admin::{NodeAction, Route};
-use edgesync_object::Labels;
 use edgesync_object::objectsync::is_placement;
+use edgesync_object::{Labels, label_pairs};
 
 /// Log target of the entries.
 pub const AUDIT: &str = "edgesync::audit";
@@ -218,8 +218,7 @@ impl Logged for Labels {
     type Form = Option<String>;
 
     fn logged(&self) -> Option<String> {
-        let pairs: Vec<String> = self.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        shown(&pairs.join(","))
+        shown(&label_pairs(self))
     }
 }
 
