@@ -391,11 +391,11 @@ impl Driver {
                 let rules = files::affected_rules(&self.settings.rules, &changes);
                 self.record_changes(&changes);
                 let task = async move { Ok(Outcome::Committed(apply::apply(store, changes).await?)) };
-                self.storing.commits.begin(token, rules, tokio::spawn(task));
+                self.storing.commits.push((token, rules), tokio::spawn(task));
             }
             EdgeEffect::ApplyParts { token, message, rest, max_object } => {
                 let task = apply::apply_parts(store, message, rest, max_object);
-                self.storing.commits.begin(token, files::AffectedRules::default(), tokio::spawn(task));
+                self.storing.commits.push((token, files::AffectedRules::default()), tokio::spawn(task));
             }
             EdgeEffect::KeepPart { message, text } => self.storing.keeps.begin(store, message, text),
             EdgeEffect::DropParts => {
