@@ -188,9 +188,7 @@ impl Driver {
             self.emit_reset(reset);
         }
         self.begin_reporting();
-        if matches!(self.wire, Wire::Mqtt(_)) {
-            self.machine.restore_parts();
-        }
+        self.machine.restore_parts();
         if before.writing != Writing::Works {
             self.health_changed(&before);
         }

@@ -49,7 +49,8 @@ impl Driver {
     pub(super) fn parts_read(&mut self, read: Result<PartsRead, JoinError>) {
         self.storing.reading_parts = None;
         let kept = match read {
-            Ok(Ok(kept)) => kept,
+            // A CloudCore continues nothing.
+            Ok(Ok(kept)) => kept.filter(|_| self.wire.cloud_core().is_none()),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "kept parts of an object not read, receiving it from its start");
                 None
