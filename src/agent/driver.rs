@@ -189,9 +189,7 @@ impl Driver {
             self.emit_reset(reset);
         }
         self.begin_reporting();
-        if matches!(self.wire, Wire::Mqtt(_)) {
-            self.machine.restore_parts();
-        }
+        self.machine.restore_parts();
         if before.writing != Writing::Works {
             self.health_changed(&before);
         }
@@ -392,11 +390,11 @@ impl Driver {
                 let rules = files::affected_rules(&self.settings.rules, &changes);
                 self.record_changes(&changes);
                 let task = async move { Ok(Outcome::Committed(apply::apply(store, changes).await?)) };
-                self.storing.commits.begin(token, rules, tokio::spawn(task));
+                self.storing.commits.push((token, rules), tokio::spawn(task));
             }
             EdgeEffect::ApplyParts { token, message, rest, max_object } => {
                 let task = apply::apply_parts(store, message, rest, max_object);
-                self.storing.commits.begin(token, files::AffectedRules::default(), tokio::spawn(task));
+                self.storing.commits.push((token, files::AffectedRules::default()), tokio::spawn(task));
             }
             EdgeEffect::KeepPart { message, text } => self.storing.keeps.begin(store, message, text),
             EdgeEffect::DropParts => {

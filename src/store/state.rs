@@ -232,7 +232,7 @@ impl State {
         }
         let entries = tables.into_entries();
         let confirmed = self.shared.confirmed.load(Ordering::Acquire).min(before);
-        let mark = Mark { confirmed, log: self.file.log() };
+        let mark = Mark { confirmed, log: self.file.group_log() };
         journal::record(conn, &self.shared.recent, &mut self.stored.written, &entries, &totals, mark)?;
         self.stored.totals = totals;
         Ok(Commit { before, totals, applied })
@@ -477,6 +477,7 @@ impl WriterHooks for State {
         if self.stale {
             self.reload(conn)?;
         }
+        self.file.begin_group();
         self.start_recording();
         Ok(())
     }

@@ -178,6 +178,20 @@ impl<'a> Route<'a> {
         })
     }
 
+    /// Returns whether the request is about tokens or operators.
+    #[must_use]
+    pub const fn is_enrollment(&self) -> bool {
+        matches!(
+            self,
+            Self::Tokens
+                | Self::CreateToken
+                | Self::RevokeToken(_)
+                | Self::Operators
+                | Self::CreateOperator
+                | Self::RevokeOperators(_)
+        )
+    }
+
     #[must_use]
     pub fn method(&self) -> Method {
         self.parts().0

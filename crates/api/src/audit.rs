@@ -19,8 +19,8 @@ use super::kind::Kind;
 use super::request::{ResourcePath, Verb};
 use edgesync_admin::cloud::{AdmitRequest, BrokerConfigRequest, OperatorCertificate, TokenRequest};
 use edgesync_admin::{NodeAction, Route};
-use edgesync_object::Labels;
 use edgesync_object::objectsync::is_placement;
+use edgesync_object::{Labels, label_pairs};
 use edgesync_transport::admission::{LinePermit, LogThrottle};
 
 /// Log target of the entries.
@@ -266,8 +266,7 @@ impl Logged for Labels {
     type Form = Option<String>;
 
     fn logged(&self) -> Option<String> {
-        let pairs: Vec<String> = self.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        shown(&pairs.join(","))
+        shown(&label_pairs(self))
     }
 }
 

@@ -28,6 +28,10 @@ pub(crate) const MAX_ANSWER: usize = 256 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit of a request until its response is complete.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// Maximum number of retries of a request for which the server is too busy.
+const MAX_RETRIES: u32 = 10;
+/// Maximum wait before a retry. A server that asks for more is not waited for.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The content type of objects.
 const JSON: &str = "application/json";
@@ -202,7 +206,7 @@ impl Client {
         let (_sender, response) = self.attempt(request).await?.map_err(|error| failed(error.into()))?;
         if !response.status().is_success() {
             // The refusal is parsed like any other.
-            return self.get::<Value>(path).await.map(drop);
+            return self.send_once::<Value>(&Method::GET, path, Bytes::new(), JSON).await.map(drop);
         }
         let mut body = response.into_body();
         let mut buffered = Vec::new();
@@ -265,6 +269,7 @@ impl Client {
         self.send(Method::DELETE, path, options, JSON).await
     }
 
+    /// Sends a request, and sends it again while the server is too busy for it.
     async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -273,13 +278,28 @@ impl Client {
         content_type: &'static str,
     ) -> Result<T, ClientError> {
         let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+        let mut retries = 0;
+        loop {
+            let result = self.send_once(&method, path, body.clone(), content_type).await;
+            let Some(delay) = result.as_ref().err().and_then(|error| retry_delay(error, retries)) else {
+                return result;
+            };
+            retries += 1;
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    async fn send_once<T: DeserializeOwned>(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+        content_type: &'static str,
+    ) -> Result<T, ClientError> {
         let exchange = self.exchange(method.clone(), path, body, content_type);
         let Ok(answered) = tokio::time::timeout(REQUEST_TIMEOUT, exchange).await else {
-            return Err(ClientError::TimedOut {
-                address: self.address.clone(),
-                method,
-                path: path.to_owned(),
-            });
+            let (address, method, path) = (self.address.clone(), method.clone(), path.to_owned());
+            return Err(ClientError::TimedOut { address, method, path });
         };
         let (code, bytes) = answered?;
         let unexpected = |problem: String| ClientError::Unexpected {
@@ -425,6 +445,14 @@ impl Client {
     }
 }
 
+/// Returns the delay after which to send a request again, if the server was too busy for it (429)
+/// and named a bearable delay. The Status repeats `Retry-After`.
+fn retry_delay(error: &ClientError, retries: u32) -> Option<Duration> {
+    let status = error.status().filter(|status| status.code == 429 && retries < MAX_RETRIES)?;
+    let delay = Duration::from_secs(status.details.as_ref()?.retry_after_seconds.into());
+    (!delay.is_zero() && delay <= MAX_RETRY_DELAY).then_some(delay)
+}
+
 /// Starts HTTP on a stream in its own task: the connection stays open between requests.
 async fn handshake<S>(stream: S) -> io::Result<Sender>
 where
@@ -463,6 +491,7 @@ pub fn object_path(resource: &Resource, namespace: &str, name: &str) -> String {
 mod tests {
     use super::*;
     use edgesync_object::kinds;
+    use serde_json::json;
 
     /// A TLS server answers a plaintext client with an alert (RFC 8446 section 6.2).
     #[tokio::test]
@@ -519,6 +548,48 @@ mod tests {
         assert_eq!(client.idle().len(), 3);
         drop(client);
         serving.await.unwrap();
+    }
+
+    /// An apply of a large object waits for memory on the server, and may get 429.
+    #[tokio::test]
+    async fn a_busy_server_is_asked_again_after_its_delay() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client::new(Address::Tcp(listener.local_addr().unwrap()));
+        let busy = json!(Status::too_many_requests("too many large objects are being processed", 1));
+        let answers = [(429, busy.to_string()), (429, busy.to_string()), (200, "{}".to_owned())];
+        let serving = async {
+            let mut stream = listener.accept().await.unwrap().0;
+            let mut asked = Vec::new();
+            for (code, body) in answers {
+                let mut request = Vec::new();
+                while !request.ends_with(b"}}") {
+                    assert!(stream.read_buf(&mut request).await.unwrap() > 0, "{request:?}");
+                }
+                asked.push(request);
+                let head = format!("HTTP/1.1 {code} X\r\nContent-Length: {}\r\n\r\n", body.len());
+                stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+            }
+            asked
+        };
+        let begun = std::time::Instant::now();
+        let object = json!({"data": {"a": "b"}});
+        let (applied, asked) = tokio::join!(client.apply::<Value>("/x", "edgesync", &object), serving);
+        assert_eq!(applied.unwrap(), json!({}));
+        assert!(asked.windows(2).all(|pair| pair[0] == pair[1]), "each with the object: {asked:?}");
+        assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn retries_are_bounded_in_number_and_delay() {
+        let refused = |status: Status, retries: u32| retry_delay(&ClientError::Api(status), retries);
+        let busy = |seconds: u32| Status::too_many_requests("busy", seconds);
+        assert_eq!(refused(busy(1), 0), Some(Duration::from_secs(1)));
+        assert_eq!(refused(busy(10), MAX_RETRIES - 1), Some(MAX_RETRY_DELAY));
+        assert_eq!(refused(busy(1), MAX_RETRIES), None);
+        assert_eq!(refused(busy(3600), 0), None);
+        assert_eq!(refused(busy(0), 0), None, "the server names no delay");
+        assert_eq!(refused(Status::unavailable("stopping", 1), 0), None, "it may have been processed");
     }
 
     #[test]

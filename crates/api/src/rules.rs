@@ -30,7 +30,7 @@ use causes::Causes;
 use causes::Path;
 use edgesync_object::event::is_event;
 use edgesync_object::status::Cause;
-use edgesync_object::{Object, Resource};
+use edgesync_object::{Object, Resource, map_field as map, text_field as text};
 
 pub(super) use complete::{complete, namespace_finalizers, set_namespace_finalizers};
 pub(super) use edgesync_object::event::{event_to_core, event_to_storage};
@@ -115,17 +115,6 @@ pub(super) fn has_all(whole: &[Value], part: &[Value]) -> bool {
     };
     let whole: HashSet<String> = whole.iter().map(text).collect();
     part.iter().all(|item| whole.contains(&text(item)))
-}
-
-/// Returns a field that is an object; empty if it is absent or something else.
-fn map<'a>(fields: &'a Map<String, Value>, name: &str) -> &'a Map<String, Value> {
-    static EMPTY: std::sync::OnceLock<Map<String, Value>> = std::sync::OnceLock::new();
-    fields.get(name).and_then(Value::as_object).unwrap_or_else(|| EMPTY.get_or_init(Map::new))
-}
-
-/// Returns a field that is a string; empty if it is absent or something else.
-fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> &'a str {
-    fields.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Iterates over the items of a list that are objects, with their indices.

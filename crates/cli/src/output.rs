@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::CliError;
 use edgesync_object::time::duration;
-use edgesync_object::{Labels, yaml};
+use edgesync_object::yaml;
 
 /// Spaces between the columns of a table.
 const GAP: usize = 3;
@@ -222,12 +222,6 @@ pub fn cell(value: &Value) -> String {
         Value::Object(fields) if fields.is_empty() => NONE.to_owned(),
         Value::Object(_) => value.to_string(),
     }
-}
-
-/// Formats labels as `key=value,…`; empty without labels.
-#[must_use]
-pub fn pairs(labels: &Labels) -> String {
-    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
 /// Returns a name with escaped control characters.

@@ -37,6 +37,20 @@ pub struct LeaseRenewal {
     pub transitions: u32,
 }
 
+impl LeaseRenewal {
+    /// Returns the spec of the Lease.
+    #[must_use]
+    pub fn spec(&self) -> Value {
+        json!({
+            "acquireTime": rfc3339_micros(self.acquired),
+            "holderIdentity": self.node,
+            "leaseDurationSeconds": self.seconds,
+            "leaseTransitions": self.transitions,
+            "renewTime": rfc3339_micros(self.renewed),
+        })
+    }
+}
+
 impl Tx<'_> {
     /// Renews Leases, with the last renewal of each node. Renewals for removed nodes are skipped.
     pub(super) fn renew_leases(
@@ -70,7 +84,7 @@ impl Tx<'_> {
         }
         let Some(body) = with_field(&row.stored.body, "spec", &spec_text(renewal)) else {
             let mut object = parse(&row.stored)?;
-            object.fields_mut().insert("spec".to_owned(), spec(renewal));
+            object.fields_mut().insert("spec".to_owned(), renewal.spec());
             return self.change(resource, row, object).map(drop);
         };
         let version = self.state.next_version();
@@ -93,7 +107,7 @@ impl Tx<'_> {
     ) -> Result<(), CloudError> {
         let mut object = parse(&row.stored)?;
         object.set_metadata("ownerReferences", json!([owner]));
-        object.fields_mut().insert("spec".to_owned(), spec(renewal));
+        object.fields_mut().insert("spec".to_owned(), renewal.spec());
         self.change(resource, row, object).map(drop)
     }
 
@@ -106,7 +120,7 @@ impl Tx<'_> {
         let mut object = Object::default();
         object.fields_mut().insert("apiVersion".to_owned(), resource.api_version().into());
         object.fields_mut().insert("kind".to_owned(), resource.kind.as_str().into());
-        object.fields_mut().insert("spec".to_owned(), spec(renewal));
+        object.fields_mut().insert("spec".to_owned(), renewal.spec());
         object.set_metadata("name", node.as_str());
         object.set_metadata("namespace", NAMESPACE);
         if let Some(owner) = self.owner(node)? {
@@ -136,16 +150,6 @@ impl Tx<'_> {
             .optional()?;
         Ok(uid.map(|uid| json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})))
     }
-}
-
-fn spec(renewal: &LeaseRenewal) -> Value {
-    json!({
-        "acquireTime": rfc3339_micros(renewal.acquired),
-        "holderIdentity": renewal.node,
-        "leaseDurationSeconds": renewal.seconds,
-        "leaseTransitions": renewal.transitions,
-        "renewTime": rfc3339_micros(renewal.renewed),
-    })
 }
 
 /// Formats the spec as text, without a tree. The name needs no escapes: node names have no
@@ -225,7 +229,7 @@ mod tests {
             renewed: Timestamp::from_microsecond(1_795_000_010_500_000).unwrap(),
             transitions: 3,
         };
-        assert_eq!(spec_text(&renewal), spec(&renewal).to_string());
+        assert_eq!(spec_text(&renewal), renewal.spec().to_string());
         let read: LeaseSpec = serde_json::from_str(&spec_text(&renewal)).unwrap();
         assert_eq!((read.renew_time, read.acquire_time), (renewal.renewed, Some(renewal.acquired)));
     }

@@ -80,7 +80,10 @@ pub use rules::RuleStatus;
 pub use snapshot::{CloudSnapshot, Listed, Scan};
 pub use stored::Stored;
 pub use summaries::summary;
-pub use upload::{EVENT_NODE_ANNOTATION, Effect, UploadBatch, UploadEffect, UploadOutcome, event_names};
+pub use upload::{
+    Effect, UploadBatch, UploadEffect, UploadOutcome, event_names, event_of_node, is_event_of,
+    keep_event_metadata,
+};
 
 /// Limit of the kinds whose descriptions are shared between objects.
 const MAX_SHARED_KINDS: usize = 4096;

@@ -87,7 +87,7 @@ pub struct UploadOutcome {
 }
 
 /// Annotation that names the node which created an Event: only that node replaces it.
-pub const EVENT_NODE_ANNOTATION: &str = "edgesync.io/node";
+const EVENT_NODE_ANNOTATION: &str = "edgesync.io/node";
 /// Limit of a refusal's message, in bytes.
 const MAX_REFUSAL: usize = 256;
 /// Metadata that a node cannot set, beside the metadata that no client sets.
@@ -311,13 +311,7 @@ impl Tx<'_> {
     /// Creates the Event, or replaces the one that this node has created.
     fn apply_event(&mut self, node: &NodeName, event: &Object, shared: &Shared) -> Result<(), Failure> {
         let resource = shared.kind("events.events.k8s.io")?;
-        let mut event = event.clone();
-        for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
-            event.remove_metadata(field);
-        }
-        let mut annotations = event.annotations();
-        annotations.insert(EVENT_NODE_ANNOTATION.to_owned(), node.to_string());
-        event.set_metadata("annotations", json!(annotations));
+        let mut event = event_of_node(event, node);
         let key = resource.key(event.namespace(), event.name());
         if let Err(problems) = event.validate(&resource) {
             return Err(CloudError::Invalid { key, problems }.into());
@@ -329,11 +323,7 @@ impl Tx<'_> {
             self.create(&resource, event)?;
             return Ok(());
         };
-        for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
-            if let Some(value) = old.metadata().and_then(|metadata| metadata.get(*field)) {
-                event.set_metadata(field, value.clone());
-            }
-        }
+        keep_event_metadata(&mut event, &old);
         let text = event.to_json();
         if text != row.stored.body {
             check_size(key, &text, shared)?;
@@ -364,7 +354,7 @@ impl Tx<'_> {
                 continue;
             };
             let object = parse(&row.stored)?;
-            if object.annotations().get(EVENT_NODE_ANNOTATION).is_some_and(|made_by| *node == **made_by) {
+            if is_event_of(&object, node) {
                 return Ok((name, Some((row, object))));
             }
         }
@@ -408,6 +398,35 @@ impl Tx<'_> {
 fn check_size(key: ObjectKey, text: &str, shared: &Shared) -> Result<(), CloudError> {
     let (size, limit) = (text.len(), shared.max_object_bytes);
     if size > limit { Err(CloudError::TooLarge { key, size, limit }) } else { Ok(()) }
+}
+
+/// Returns a node's Event as it is stored: marked with the node, without metadata that a node cannot
+/// set.
+#[must_use]
+pub fn event_of_node(event: &Object, node: &NodeName) -> Object {
+    let mut event = event.clone();
+    for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
+        event.remove_metadata(field);
+    }
+    let mut annotations = event.annotations();
+    annotations.insert(EVENT_NODE_ANNOTATION.to_owned(), node.to_string());
+    event.set_metadata("annotations", json!(annotations));
+    event
+}
+
+/// Returns whether a stored Event was created by this node.
+#[must_use]
+pub fn is_event_of(event: &Object, node: &NodeName) -> bool {
+    event.annotations().get(EVENT_NODE_ANNOTATION).is_some_and(|made_by| *node == **made_by)
+}
+
+/// Copies the metadata that a node cannot set from the stored Event that this one replaces.
+pub fn keep_event_metadata(event: &mut Object, old: &Object) {
+    for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
+        if let Some(value) = old.metadata().and_then(|metadata| metadata.get(*field)) {
+            event.set_metadata(field, value.clone());
+        }
+    }
 }
 
 /// Returns the candidate names of a node's Event, in the order of trial: its own name; with the

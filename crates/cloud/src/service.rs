@@ -341,12 +341,15 @@ async fn open_page(config: &Config) -> anyhow::Result<(Option<Page>, Option<List
     Ok((Some(Page::new(keys, address)), listener))
 }
 
+/// Creates the directory of a file.
+fn create_directory_of(path: &Path) -> anyhow::Result<()> {
+    let Some(directory) = path.parent() else { return Ok(()) };
+    std::fs::create_dir_all(directory).with_context(|| format!("create directory {}", directory.display()))
+}
+
 async fn open_store(config: &Config) -> anyhow::Result<CloudStore> {
     let path = config.store.path.clone();
-    if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("create directory {}", directory.display()))?;
-    }
+    create_directory_of(&path)?;
     let mut options = CloudOptions::default();
     options.engine.cache_kib = u32::try_from(config.store.cache_size / 1024).unwrap_or(u32::MAX);
     options.engine.wal_bytes = config.store.wal_size;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::selection::{read_objects, table};
+use super::selection::{read_objects, read_table, table};
 use super::slot::{Keys, Raw, Refusals, Slot, inline, quote};
 use super::units::{self, GIB, minutes, seconds};
 use edgesync_files::rule::{CheckUser, Format, Reload, Rule, Signal, Write};
@@ -115,10 +115,9 @@ struct WriteKeys {
 fn rule(value: &Value<'_>) -> Result<Rule, Refusals> {
     let mut rule = Rule { text: inline(value.get_ref()), ..Rule::default() };
     let (mut to, mut write) = (None, WriteKeys::default());
-    let mut refusals = Refusals::default();
-    for (key, value) in table(value, "a rule")? {
-        let (key_name, raw) = (key.get_ref().as_ref(), Raw::Toml(value.get_ref()));
-        let read = match key_name {
+    let mut refusals = read_table(table(value, "a rule")?, KEYS, |key, value| {
+        let raw = Raw::Toml(value.get_ref());
+        Some(match key {
             "name" => text(raw, NAME).and_then(|name| {
                 check_rule(&name)?;
                 rule.name = name;
@@ -148,13 +147,9 @@ fn rule(value: &Value<'_>) -> Result<Rule, Refusals> {
             "plain_text_on_disk" => units::flag(&mut rule.plain_text_on_disk).set(raw),
             "max_files" => units::count(&mut rule.max_files, 1..=1_000_000).set(raw),
             "max_size" => units::size(&mut rule.max_size, 1..=GIB).set(raw),
-            _ => {
-                refusals.unknown(key, KEYS);
-                continue;
-            }
-        };
-        refusals.add(key_name, &value.span(), read);
-    }
+            _ => return None,
+        })
+    });
     // A violation by several keys together is reported at the rule.
     let mut require = |keys: &[&str], met: Result<(), String>| {
         if !keys.iter().any(|key| refusals.has(key)) {
@@ -240,10 +235,9 @@ fn program(raw: Raw<'_>, words: &mut Vec<String>) -> Result<(), Refusals> {
 
 fn reload(value: &Value<'_>) -> Result<Reload, Refusals> {
     let (mut run, mut unit, mut signal, mut file) = (Vec::new(), None, None, None);
-    let mut refusals = Refusals::default();
-    for (key, value) in table(value, RELOAD)? {
-        let (key_name, raw) = (key.get_ref().as_ref(), Raw::Toml(value.get_ref()));
-        let read = match key_name {
+    let refusals = read_table(table(value, RELOAD)?, &RELOAD_KEYS, |key, value| {
+        let raw = Raw::Toml(value.get_ref());
+        Some(match key {
             "run" => program(raw, &mut run),
             "unit" => text(raw, "a unit such as \"nginx.service\"").and_then(|name| {
                 if !is_unit(&name) {
@@ -256,13 +250,9 @@ fn reload(value: &Value<'_>) -> Result<Reload, Refusals> {
             "pid_file" => {
                 text(raw, "an absolute path such as \"/run/program.pid\"").map(|path| file = Some(path))
             }
-            _ => {
-                refusals.unknown(key, &RELOAD_KEYS);
-                continue;
-            }
-        };
-        refusals.add(key_name, &value.span(), read);
-    }
+            _ => return None,
+        })
+    });
     refusals.result()?;
     match (unit, run.is_empty(), signal, file) {
         (Some(unit), true, None, None) => Ok(Reload::Unit(unit)),

@@ -26,6 +26,24 @@ pub fn table<'v, 't>(value: &'v Spanned<DeValue<'t>>, what: &str) -> Result<&'v 
     value.as_table().ok_or_else(|| Raw::Toml(value).expected(what).into())
 }
 
+/// Reads a table: passes each key and its value to `read`, which returns `None` for an unknown key,
+/// and collects all errors.
+pub fn read_table(
+    table: &DeTable<'_>,
+    known: &[&str],
+    mut read: impl FnMut(&str, &Spanned<DeValue<'_>>) -> Option<Result<(), Refusals>>,
+) -> Refusals {
+    let mut refusals = Refusals::default();
+    for (key, value) in table {
+        let name: &str = key.get_ref();
+        match read(name, value) {
+            Some(read) => refusals.add(name, &value.span(), read),
+            None => refusals.unknown(key, known),
+        }
+    }
+    refusals
+}
+
 /// Parses a string in the form of its type.
 ///
 /// # Errors
@@ -39,21 +57,16 @@ pub fn parse<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String
 /// # Errors
 /// All wrong parts of the table.
 pub fn read_objects(value: &Spanned<DeValue<'_>>, objects: &mut ObjectMatch) -> Result<(), Refusals> {
-    let mut refusals = Refusals::default();
-    for (key, value) in table(value, OBJECTS)? {
-        let (key_name, raw) = (key.get_ref().as_ref(), Raw::Toml(value.get_ref()));
-        let read = match key_name {
+    let refusals = read_table(table(value, OBJECTS)?, &OBJECT_KEYS, |key, value| {
+        let raw = Raw::Toml(value.get_ref());
+        Some(match key {
             "kinds" => units::list(&mut objects.kinds, KINDS, parse).set(raw),
             "namespaces" => units::list(&mut objects.namespaces, NAMESPACES, parse).set(raw),
             "names" => units::words(&mut objects.names, NAMES, |_| Ok(())).set(raw),
             "selector" => selector(raw, &mut objects.selector),
-            _ => {
-                refusals.unknown(key, &OBJECT_KEYS);
-                continue;
-            }
-        };
-        refusals.add(key_name, &value.span(), read);
-    }
+            _ => return None,
+        })
+    });
     refusals.result()
 }
 

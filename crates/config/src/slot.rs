@@ -63,7 +63,7 @@ impl Refusals {
     }
 
     /// Adds a key that the table may not have.
-    pub fn unknown(&mut self, key: &Spanned<Cow<'_, str>>, known: &[&str]) {
+    pub(crate) fn unknown(&mut self, key: &Spanned<Cow<'_, str>>, known: &[&str]) {
         let message = unknown("key", key.get_ref(), known);
         self.push(Refusal { key: String::new(), message, span: Some(key.span()) });
     }

@@ -57,7 +57,7 @@ pub use relay::JoinRelay;
 const CLOUD_LIFETIME: Duration = days(10 * 365);
 /// Maximum age of the revocation list. An older list is published again, also without a revocation.
 const LIST_MAX_AGE: Duration = days(30);
-/// Interval between two rounds of renewal and pruning.
+/// Interval at which records are pruned and certificates are renewed.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(3600);
 /// Interval between two checks for a revocation list that failed to publish.
 const REPUBLISH_INTERVAL: Duration = Duration::from_secs(5);
@@ -335,11 +335,25 @@ impl EnrollmentService {
     /// one is given with the address of its API. Publishes lists that failed to publish, and
     /// applies revocations of other processes. Never returns.
     pub async fn run(&self, kubeconfig: Option<(&Path, &str)>) {
+        let identity = async {
+            let interval = match self.shared.role {
+                EnrollmentRole::Replica => PUBLISHED_INTERVAL,
+                EnrollmentRole::Whole | EnrollmentRole::Signer => UPKEEP_INTERVAL,
+            };
+            loop {
+                tokio::time::sleep(interval).await;
+                if let Err(error) = self.renew_identity(now()).await {
+                    tracing::error!(
+                        "renewal of the server certificate failed, retrying in {interval:?}: {error:#}"
+                    );
+                }
+            }
+        };
         let upkeep = async {
             loop {
                 tokio::time::sleep(UPKEEP_INTERVAL).await;
                 if let Err(error) = self.upkeep(now()).await {
-                    tracing::error!("certificate upkeep failed, retrying in 1 h: {error:#}");
+                    tracing::error!("revocation upkeep failed, retrying in 1 h: {error:#}");
                 }
                 if let Some((kubeconfig, api)) = kubeconfig
                     && let Err(error) = self.write_kubeconfig(kubeconfig, api).await
@@ -358,29 +372,15 @@ impl EnrollmentService {
                 }
             }
         };
-        let published = async {
-            if self.shared.role != EnrollmentRole::Replica {
-                return;
-            }
-            loop {
-                tokio::time::sleep(PUBLISHED_INTERVAL).await;
-                if let Err(error) = self.renew_identity(now()).await {
-                    tracing::warn!(
-                        "server certificate not read, retrying in {PUBLISHED_INTERVAL:?}: {error:#}"
-                    );
-                }
-            }
-        };
-        tokio::join!(upkeep, republish, published, self.follow_changes());
+        tokio::join!(identity, upkeep, republish, self.follow_changes());
     }
 
-    /// Runs one round of renewal and pruning.
+    /// Prunes records, and publishes the revocation list if that changes it or it is old.
     async fn upkeep(&self, now: Timestamp) -> anyhow::Result<()> {
         let (grace, created) = {
             let state = self.state();
             (state.grace, state.revoked.created)
         };
-        self.renew_identity(now).await?;
         let forgotten = self.shared.membership.prune_expired(before(before(now, grace), RETENTION)).await?;
         if forgotten > 0 || after(created, LIST_MAX_AGE) < now {
             self.publish().await?;

@@ -90,14 +90,6 @@ impl EnrollmentService {
         Arc::clone(&self.shared.operators) as _
     }
 
-    /// Returns the recorded certificates of operators, newest first.
-    ///
-    /// # Errors
-    /// The store fails.
-    pub async fn operator_records(&self) -> Result<Vec<OperatorRecord>> {
-        self.shared.enrollment.operator_records().await
-    }
-
     /// Issues and records a certificate for an operator of the API.
     ///
     /// # Errors
@@ -127,7 +119,7 @@ impl EnrollmentService {
     pub(super) async fn read_operators(&self) -> Result<()> {
         // Serializes refreshes: an older read must not replace a newer one.
         let _guard = self.shared.operators.refresh_lock.lock().await;
-        let records = self.operator_records().await?;
+        let records = self.shared.enrollment.operator_records().await?;
         self.shared.operators.replace(&records);
         Ok(())
     }

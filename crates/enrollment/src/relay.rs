@@ -8,12 +8,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use super::service::{MAX_PER_ADDRESS, accept_all};
+use super::service::{MAX_PER_ADDRESS, accept_all, listen};
 use edgesync_transport::admission::{LinePermit, LogThrottle, Permit};
 
 /// Time limit of connecting to the signer.
@@ -32,9 +31,7 @@ impl JoinRelay {
     /// # Errors
     /// The address is in use.
     pub async fn bind(address: SocketAddr, signer: (String, u16)) -> anyhow::Result<Self> {
-        let failed = || format!("listen on {address} for the join service");
-        let listener = TcpListener::bind(address).await.with_context(failed)?;
-        let address = listener.local_addr().with_context(failed)?;
+        let (listener, address) = listen(address).await?;
         Ok(Self { listener, address, signer: Arc::new(signer) })
     }
 

@@ -38,6 +38,14 @@ const MAX_BODY: usize = 16 << 10;
 /// Delay after a failed accept: the process has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Binds a listener for devices. Returns it with the address that the system chose for port 0.
+pub(super) async fn listen(address: SocketAddr) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let failed = || format!("listen on {address} for the join service");
+    let listener = TcpListener::bind(address).await.with_context(failed)?;
+    let address = listener.local_addr().with_context(failed)?;
+    Ok((listener, address))
+}
+
 /// The join service, bound to its address.
 pub struct JoinService {
     listener: TcpListener,
@@ -52,9 +60,7 @@ impl JoinService {
     /// # Errors
     /// The address is in use.
     pub async fn bind(address: SocketAddr, service: EnrollmentService) -> anyhow::Result<Self> {
-        let failed = || format!("listen on {address} for the join service");
-        let listener = TcpListener::bind(address).await.with_context(failed)?;
-        let address = listener.local_addr().with_context(failed)?;
+        let (listener, address) = listen(address).await?;
         Ok(Self { listener, address, per_address: MAX_PER_ADDRESS, service })
     }
 

@@ -413,7 +413,7 @@ async fn operators_are_recorded_and_revoked_one_by_one() {
     }
     let fixture = fixture.reopen(|_| {}).await;
     assert_eq!(roles(&fixture.service), [Some(Role::Admin), None, None]);
-    let records = fixture.service.operator_records().await.unwrap();
+    let records = fixture.service.enrollment().operator_records().await.unwrap();
     assert_eq!(records.iter().filter(|record| record.revoked.is_some()).count(), 2);
     assert_eq!(records.iter().map(|record| &*record.name).filter(|name| *name == "bob").count(), 2);
 }
@@ -438,7 +438,7 @@ async fn the_local_kubeconfig_is_replaced_when_it_is_not_valid() {
     assert!(!same(&second));
     std::fs::write(&path, "nonsense").unwrap();
     assert_ne!(write("https://127.0.0.1:2").await.identity.certificate(), second.identity.certificate());
-    assert_eq!(fixture.service.operator_records().await.unwrap().len(), 3);
+    assert_eq!(fixture.service.enrollment().operator_records().await.unwrap().len(), 3);
 }
 
 #[tokio::test]
@@ -491,11 +491,12 @@ async fn upkeep_renews_certificates_and_prunes_records() {
     service.revoke_node("a").await.unwrap();
     let (first, list) = (service.server_identity(), service.revocation_list().unwrap());
     service.upkeep(after(now(), days(200))).await.unwrap();
+    service.renew_identity(after(now(), days(200))).await.unwrap();
     assert_eq!(service.server_identity().certificate(), first.certificate());
     assert_ne!(service.revocation_list().unwrap(), list, "a month has passed");
     assert!(!service.is_revoked("a"), "its certificates have ended long ago");
     assert_eq!(service.shared.membership.tokens().await.unwrap(), []);
-    service.upkeep(after(now(), days(300))).await.unwrap();
+    service.renew_identity(after(now(), days(300))).await.unwrap();
     let second = service.server_identity();
     assert_ne!(second.certificate(), first.certificate());
     assert_eq!(service.joining_tls().shows(), *second.certificate());

@@ -12,16 +12,16 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(super) use super::answers::unknown;
-use super::answers::{self, OperatorRequest, answer, parse_request};
+use super::answers::{self, answer, parse_request};
 use super::metrics::{self, CloudNumbers};
 use super::page::{self, Page};
 use super::summary::{Board, ObjectFilter, RolloutAnswer, RolloutOf};
 use edgesync_admin::cloud::{
     AdmitRequest, Admitted, BrokerConfigRequest, BrokerFiles, Confirmed, LabelAnswer, NodeHistory, NodeInfo,
     NodeList, NodeObjects, ObjectList, ObjectNotInEffect, PageInvitation, PlacementExplanation, Removed,
-    RevokedCertificates, RevokedOperators, RevokedPageKeys, RevokedToken, RuleList,
+    RevokedCertificates, RevokedPageKeys, RuleList,
 };
-use edgesync_admin::{Method, NodeAction, RolloutSubject, Route};
+use edgesync_admin::{NodeAction, RolloutSubject, Route};
 use edgesync_api::{Caller, Credential, Extension, ExtensionCall, MetricsWriter, PageFile, Prebuilt, Role};
 use edgesync_broker::Downlink;
 use edgesync_cloud_store::{CloudError, CloudStore};
@@ -321,13 +321,8 @@ impl Admin {
                 };
                 answer(&self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?)?
             }
-            Route::Tokens => {
-                let tokens = self.parts.enrollment_service.enrollment().tokens().await?;
-                answer(&answers::tokens(&tokens, Timestamp::now()))?
-            }
-            Route::Operators => {
-                let records = self.parts.enrollment_service.operator_records().await?;
-                answer(&answers::operators(records, Timestamp::now()))?
+            Route::Tokens | Route::Operators => {
+                answers::enrollment(&self.parts.enrollment_service, route, &call.body, None).await?
             }
             _ => return Ok(None),
         };
@@ -339,38 +334,20 @@ impl Admin {
         let enrollment_service = &self.parts.enrollment_service;
         match route {
             Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
-            Route::CreateToken => {
-                let service = self.parts.service.as_deref();
-                answer(
-                    &answers::create_token(enrollment_service.enrollment(), parse_request(body)?, service)
-                        .await?,
-                )
-            }
-            Route::RevokeToken(id) => {
-                let revoked = enrollment_service.enrollment().revoke_token(id).await?;
-                answer(&RevokedToken { id: id.to_owned(), revoked })
-            }
-            Route::RevokeOperators(which) => {
-                let certificates = enrollment_service.revoke_operators(which).await?;
-                answer(&RevokedOperators { operator: which.to_owned(), certificates })
-            }
             Route::CreateOperator if !self.parts.has_tls_api => {
                 let message = "create operator certificate: api.listen is \"off\", so no address accepts it; hint: set api.listen \
                                and restart the cloud side";
                 Err(Status::new(Reason::Conflict, message))
-            }
-            Route::CreateOperator => {
-                let OperatorRequest { user, role, lifetime_seconds } = parse_request(body)?;
-                let lifetime = Duration::from_secs(lifetime_seconds);
-                let identity = enrollment_service.new_operator(&user, role, lifetime).await?;
-                answer(&answers::new_operator(&enrollment_service.trust(), &identity))
             }
             Route::RevokePageKeys => answer(&self.revoke_page_keys().await?),
             Route::BrokerConfig => {
                 let config = self.parts.broker.complete(parse_request(body)?)?;
                 answer(&BrokerFiles(broker_config::files(enrollment_service, &config)?))
             }
-            _ => Err(Status::no_such_path()),
+            _ => {
+                let service = self.parts.service.as_deref();
+                answers::enrollment(enrollment_service, route, body, service).await
+            }
         }
     }
 
@@ -466,10 +443,7 @@ impl Extension for Admin {
         {
             return Ok(shown);
         }
-        if call.method != Method::Get.as_str() && call.caller.role != Role::Admin {
-            let message = format!("requires role 'admin', have '{}'", call.caller.role);
-            return Err(Status::new(Reason::Forbidden, message));
-        }
+        answers::check_change(&call)?;
         self.change(route.ok_or_else(Status::no_such_path)?, &call.body).await
     }
 

@@ -9,19 +9,17 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use edgesync_admin::cloud::{
-    JoinedNode, Membership, NewOperator, NewToken, NodeInfo, Operator, OperatorList, RevokedCertificates,
-    Token, TokenList, TokenRequest, state,
+    JoinedNode, Membership, NewOperator, NewToken, NodeInfo, Operator, OperatorCertificate, OperatorList,
+    RevokedCertificates, RevokedOperators, RevokedToken, Token, TokenList, TokenRequest, state,
 };
-use edgesync_api::Role;
-use edgesync_enrollment::Enrollment;
+use edgesync_admin::{Method, Route};
+use edgesync_api::{ExtensionCall, Role};
 use edgesync_enrollment::membership::{MemberRecord, OperatorRecord, TokenRecord};
+use edgesync_enrollment::{Enrollment, EnrollmentService};
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Status};
 use edgesync_transport::tls::{Certificate, Identity, Trust};
-
-/// Request for the certificate of an operator.
-pub type OperatorRequest = edgesync_admin::cloud::OperatorCertificate<Role>;
 
 /// Deserializes the body of a request; 400 if it is invalid.
 pub fn parse_request<T: DeserializeOwned>(body: &Value) -> Result<T> {
@@ -33,22 +31,64 @@ pub fn answer(answer: &impl Serialize) -> Result<Value> {
     edgesync_admin::write(answer).map_err(Status::internal)
 }
 
+/// Refuses a request that changes something, unless the caller is an administrator.
+pub fn check_change(call: &ExtensionCall) -> Result<()> {
+    if call.method == Method::Get.as_str() || call.caller.role == Role::Admin {
+        return Ok(());
+    }
+    let message = format!("requires role 'admin', have '{}'", call.caller.role);
+    Err(Status::new(Reason::Forbidden, message))
+}
+
+/// Answers a request about tokens or operators, and 404 to any other. `join_url` is the URL of the
+/// join service, if known.
+pub async fn enrollment(
+    service: &EnrollmentService,
+    route: Route<'_>,
+    body: &Value,
+    join_url: Option<&str>,
+) -> Result<Value> {
+    let enrollment = service.enrollment();
+    match route {
+        Route::Tokens => answer(&tokens(&enrollment.tokens().await?)),
+        Route::CreateToken => create_token(enrollment, body, join_url).await,
+        Route::RevokeToken(id) => {
+            answer(&RevokedToken { id: id.to_owned(), revoked: enrollment.revoke_token(id).await? })
+        }
+        Route::Operators => answer(&operators(enrollment.operator_records().await?)),
+        Route::CreateOperator => {
+            let OperatorCertificate { user, role, lifetime_seconds } = parse_request(body)?;
+            let lifetime = Duration::from_secs(lifetime_seconds);
+            let identity = service.new_operator(&user, role, lifetime).await?;
+            answer(&new_operator(&enrollment.trust(), &identity))
+        }
+        Route::RevokeOperators(which) => {
+            let certificates = service.revoke_operators(which).await?;
+            answer(&RevokedOperators { operator: which.to_owned(), certificates })
+        }
+        _ => Err(Status::no_such_path()),
+    }
+}
+
 /// Returns tokens with their states, without their secrets.
-pub fn tokens(tokens: &[TokenRecord], now: Timestamp) -> TokenList {
+pub fn tokens(tokens: &[TokenRecord]) -> TokenList {
+    let now = Timestamp::now();
     TokenList { items: tokens.iter().map(|record| token(record, now)).collect() }
 }
 
-/// Creates a token. `service` is the URL of the join service, if known.
-pub async fn create_token(
-    enrollment: &Enrollment,
-    request: TokenRequest,
-    service: Option<&str>,
-) -> Result<NewToken> {
-    let TokenRequest { node, ttl_seconds, uses, labels } = request;
+/// Creates the token that a request describes. `join_url` is the URL of the join service, if known.
+pub async fn create_token(enrollment: &Enrollment, body: &Value, join_url: Option<&str>) -> Result<Value> {
+    let TokenRequest { node, ttl_seconds, uses, labels } = parse_request(body)?;
     let ttl = Duration::from_secs(ttl_seconds);
     let made = enrollment.create_token(node.as_deref(), ttl, uses, labels).await?;
     let record = token(&made.record, Timestamp::now());
-    Ok(NewToken { record, token: made.token, cloud: service.map(str::to_owned) })
+    answer(&NewToken { record, token: made.token, cloud: join_url.map(str::to_owned) })
+}
+
+/// Returns certificates of operators with their states.
+pub fn operators(operators: Vec<OperatorRecord>) -> OperatorList {
+    let now = Timestamp::now();
+    OperatorList { items: operators.into_iter().map(|record| operator(record, now)).collect() }
 }
 
 fn token(token: &TokenRecord, now: Timestamp) -> Token {
@@ -60,11 +100,6 @@ fn token(token: &TokenRecord, now: Timestamp) -> Token {
     };
     let TokenRecord { id, node, created, expires, uses, used, revoked, labels } = token.clone();
     Token { id, node, created, expires, uses, used, revoked, labels, state: state.to_owned() }
-}
-
-/// Returns the certificates of operators with their states.
-pub fn operators(operators: Vec<OperatorRecord>, now: Timestamp) -> OperatorList {
-    OperatorList { items: operators.into_iter().map(|record| operator(record, now)).collect() }
 }
 
 fn operator(operator: OperatorRecord, now: Timestamp) -> Operator {

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use super::collect::remove;
 use edgesync_api::{Batch, ChangeType, Kind, PAGE_ROWS, PageQuery, Snapshot, Storage, Stored};
 use edgesync_object::status::{Reason, Result};
-use edgesync_object::{Object, Resource, Scope, Status, yaml};
+use edgesync_object::{Object, Resource, Scope, Status, map_field as map, text_field as text, yaml};
 use edgesync_schema as schema;
 use names::Outcome;
 use read::Definition;
@@ -67,17 +67,6 @@ pub(super) fn own() -> Vec<Kind> {
         .flat_map(|definition| definition.served(&definition.names))
         .map(Arc::unwrap_or_clone)
         .collect()
-}
-
-/// Returns a field that is an object; empty if it is absent or of another type.
-fn map<'a>(fields: &'a Map<String, Value>, name: &str) -> &'a Map<String, Value> {
-    static EMPTY: std::sync::OnceLock<Map<String, Value>> = std::sync::OnceLock::new();
-    fields.get(name).and_then(Value::as_object).unwrap_or_else(|| EMPTY.get_or_init(Map::new))
-}
-
-/// Returns a field that is a string; empty if it is absent or of another type.
-fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> &'a str {
-    fields.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Returns the objects in a list.

@@ -22,7 +22,7 @@ pub(super) fn in_sandbox(rule: &Rule, candidates: &[Candidate], directory: &Path
 /// # Errors
 /// The list cannot be written, or the output of the check that failed.
 pub(super) fn as_helper(rule: &Rule, candidates: &[Candidate], list: &Path) -> Result<(), Failure> {
-    let paths: Vec<String> = candidates.iter().map(Candidate::path).collect();
+    let paths: Vec<String> = candidates.iter().map(|candidate| candidate.at.path()).collect();
     let lines: String = paths.iter().zip(candidates).map(|(path, candidate)| candidate.line(path)).collect();
     let shown = list.display().to_string();
     std::fs::write(list, lines).map_err(|error| Failure::new(format!("write {shown}: {error}")))?;

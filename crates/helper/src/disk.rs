@@ -258,16 +258,17 @@ impl Disk {
         beneath.map_or_else(|| is_in_memory(&place.base), |found| is_memory(&found))
     }
 
-    /// Returns the path of a candidate.
-    pub(super) fn candidate(&self, change: &Change) -> String {
-        let path = change.place.path();
-        match change.shape {
-            Shape::Directory => format!("{path}/{}", version(change.stamp)),
+    /// Returns the location of a candidate.
+    pub(super) fn candidate(&self, change: &Change) -> Place {
+        let Place { base, below } = &change.place;
+        let below = match change.shape {
+            Shape::Directory => format!("{below}/{}", version(change.stamp)),
             Shape::File => {
-                let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-                format!("{parent}/{}", self.candidate_name(change))
+                let parents = below.strip_suffix(change.place.name()).unwrap_or_default();
+                format!("{parents}{}", self.candidate_name(change))
             }
-        }
+        };
+        Place { base: base.clone(), below }
     }
 
     /// Returns the name of a file's candidate, beside the file.
@@ -760,14 +761,23 @@ fn open_base(place: &Place) -> Result<OwnedFd> {
     openat(CWD, place.base.as_str(), DIRECTORY, Mode::empty())
 }
 
+/// Opens a file or directory, one directory after the other: systemd may refuse openat2(2).
+pub(super) fn open_place(place: &Place) -> Result<OwnedFd> {
+    let mut at = open_base(place)?;
+    for part in directories(place, Shape::File) {
+        at = open_directory(&at, part)?.ok_or(Errno::NOENT)?;
+    }
+    open_file(&at, place.name())
+}
+
 /// Opens a file for reading; neither a link nor a pipe is followed or waited for.
-fn open_file(directory: &OwnedFd, name: &str) -> Result<OwnedFd> {
+pub(super) fn open_file(directory: &OwnedFd, name: impl Arg) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     openat(directory, name, flags, Mode::empty())
 }
 
 /// Lists a directory: all names, or one more than `most` of them.
-fn names(directory: &OwnedFd, most: usize) -> Result<Vec<CString>> {
+pub(super) fn names(directory: &OwnedFd, most: usize) -> Result<Vec<CString>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(directory)? {
         let name = entry?.file_name().to_owned();

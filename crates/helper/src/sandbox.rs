@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread;
 
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::{FileType, Mode, fstat};
 use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_move,
@@ -30,21 +30,20 @@ use rustix::mount::{
 use rustix::process::Uid;
 use rustix::thread::{UnshareFlags, set_no_new_privs};
 
+use super::disk::{names, open_file, open_place};
 use super::owner;
-use edgesync_files::Failure;
+use edgesync_files::{Failure, Place};
 
 /// Size of the sandbox's `/tmp`, in bytes, with copies of candidates that not all users may read.
 const TMP_SIZE: u64 = 64 << 20;
 /// Maximum number of files in the sandbox's `/tmp`: two for each candidate, and copies.
-const TMP_FILES: u64 = 64 << 10;
+const TMP_FILES: usize = 64 << 10;
 /// Users without an account: systemd assigns the ids below, 65534 is `nobody`.
 const USERS: RangeInclusive<u32> = 65_520..=65_533;
 /// Directory of the candidates in the sandbox.
 const CANDIDATES: &str = "/tmp/edgesync";
 /// List of the candidates in the sandbox, see [`Candidate::line`].
 pub(super) const LIST: &str = "/tmp/edgesync/candidates";
-/// Flags for reading what others may have replaced.
-const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 /// Remedy for a system that refuses the sandbox.
 const HINT: &str = "; hint: the helper needs CAP_SYS_ADMIN and a kernel with namespaces, or check_user = \"root\" \
                     in the rule";
@@ -61,20 +60,13 @@ const LISTENING: [(&str, &str); 3] = [
 /// A new file or directory of a rule.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
-    /// Directory that the rule names.
-    pub(super) base: String,
-    /// Path of the candidate below it.
-    pub(super) below: String,
+    /// Its location until the swap.
+    pub(super) at: Place,
     /// Path that it gets in the end.
     pub(super) destination: String,
 }
 
 impl Candidate {
-    /// Returns the path of the candidate.
-    pub(super) fn path(&self) -> String {
-        format!("{}/{}", self.base.trim_end_matches('/'), self.below)
-    }
-
     /// Returns the line of `EDGESYNC_CANDIDATES` for the candidate at this path.
     pub(super) fn line(&self, path: &str) -> String {
         format!("{path}\t{}\n", self.destination)
@@ -167,8 +159,8 @@ impl<'a> Sandbox<'a> {
         for (number, candidate) in self.candidates.iter().enumerate() {
             let path = shown(number, candidate);
             let at = within(self.stand, &path);
-            let added = at.parent().map_or(Ok(()), fs::create_dir).and_then(|()| add(candidate, &at));
-            added.map_err(tried(format!("add {}", candidate.path())))?;
+            let added = at.parent().map_or(Ok(()), fs::create_dir).and_then(|()| add(&candidate.at, &at));
+            added.map_err(tried(format!("add {}", candidate.at.path())))?;
             list.push_str(&candidate.line(&path));
         }
         fs::write(within(self.stand, LIST), list).map_err(tried("list the candidates"))
@@ -212,8 +204,8 @@ fn create_namespaces() -> rustix::io::Result<()> {
 
 /// Adds a candidate: the file or directory itself if all users may read it, otherwise a copy. As
 /// everywhere below the directory of a rule, no link is followed.
-fn add(candidate: &Candidate, at: &Path) -> io::Result<()> {
-    let file = open(candidate)?;
+fn add(candidate: &Place, at: &Path) -> io::Result<()> {
+    let file = open_place(candidate)?;
     let mode = fstat(&file)?.st_mode;
     let permits = |bits| mode & bits == bits;
     match FileType::from_raw_mode(mode) {
@@ -223,15 +215,9 @@ fn add(candidate: &Candidate, at: &Path) -> io::Result<()> {
         }
         FileType::Directory => {
             fs::create_dir(at)?;
-            for entry in Dir::read_from(&file)? {
-                let entry = entry?;
-                let name = entry.file_name();
-                if !matches!(name.to_bytes(), b"." | b"..") {
-                    let one = openat(&file, name, READ, Mode::empty())?;
-                    copy(one, &at.join(OsStr::from_bytes(name.to_bytes())))?;
-                }
-            }
-            Ok(())
+            names(&file, TMP_FILES)?.iter().try_for_each(|name| {
+                copy(open_file(&file, name.as_c_str())?, &at.join(OsStr::from_bytes(name.to_bytes())))
+            })
         }
         FileType::RegularFile if permits(0o004) => {
             File::create_new(at)?;
@@ -239,20 +225,6 @@ fn add(candidate: &Candidate, at: &Path) -> io::Result<()> {
         }
         _ => copy(file, at),
     }
-}
-
-/// Opens a candidate, one directory after the other: systemd may refuse openat2(2).
-fn open(candidate: &Candidate) -> rustix::io::Result<OwnedFd> {
-    let directory = READ | OFlags::DIRECTORY;
-    // The base is the rule's own word.
-    let base = directory.difference(OFlags::NOFOLLOW);
-    let mut at = openat(CWD, candidate.base.as_str(), base, Mode::empty())?;
-    let mut parts = candidate.below.split('/').peekable();
-    while let Some(part) = parts.next() {
-        let flags = if parts.peek().is_some() { directory } else { READ };
-        at = openat(&at, part, flags, Mode::empty())?;
-    }
-    Ok(at)
 }
 
 fn bind(file: &OwnedFd, at: &Path) -> io::Result<()> {

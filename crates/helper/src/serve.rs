@@ -299,12 +299,6 @@ impl<'a> Executor<'a> {
         self.disk.step().map_err(|error| Failure::new(std::io::Error::from(error).to_string()))
     }
 
-    fn candidate(&self, change: &Change) -> Candidate {
-        let (base, path) = (change.place.base.clone(), self.disk.candidate(change));
-        let below = path.strip_prefix(&base).unwrap_or(&path).trim_start_matches('/').to_owned();
-        Candidate { base, below, destination: change.place.path() }
-    }
-
     fn failed_with(
         &self,
         what: &str,
@@ -350,7 +344,9 @@ impl Effects for Executor<'_> {
     fn check(&mut self, changes: &[Change]) -> Result<(), Failure> {
         self.enter(Phase::Reloading)?;
         let written = changes.iter().filter(|change| change.new.is_some());
-        let candidates: Vec<Candidate> = written.map(|change| self.candidate(change)).collect();
+        let candidate =
+            |change: &Change| Candidate { at: self.disk.candidate(change), destination: change.place.path() };
+        let candidates: Vec<Candidate> = written.map(candidate).collect();
         match self.rule.check_user {
             CheckUser::Transient => check::in_sandbox(self.rule, &candidates, self.files.directory()),
             CheckUser::Root => check::as_helper(self.rule, &candidates, &self.files.candidates),

@@ -18,19 +18,18 @@ mod nodes;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Failure, Precondition};
 use crate::source::{LEASES, mark, recorded_incarnation};
 use edgesync_admin::cloud::{
-    AdmitRequest, Admitted, Confirmed, NodeInfo, NodeList, OperatorList, Removed, RevokedCertificates,
-    RevokedOperators, RevokedToken, TokenList,
+    AdmitRequest, Admitted, Confirmed, NodeInfo, NodeList, OperatorCertificate, OperatorList, Removed,
+    RevokedCertificates, RevokedOperators, RevokedToken, TokenList,
 };
 use edgesync_admin::{NodeAction, Route};
 use edgesync_enrollment::membership::{MembershipError, MembershipStore};
 use edgesync_enrollment::{Enrollment, check_revoked_operators, check_revoked_token, now};
-use edgesync_fleet::answers::{self, OperatorRequest, answer, parse_request};
+use edgesync_fleet::answers::{self, answer, parse_request};
 use edgesync_object::objectsync::split_sync_name;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{NodeName, Object, Resource, Status, kinds};
@@ -85,9 +84,7 @@ impl ViaCluster {
             )),
             Route::ChangeNode(node, action) => self.change_node(&node_name(node)?, action, body).await,
             Route::Tokens => answer(&self.tokens().await?),
-            Route::CreateToken => {
-                answer(&answers::create_token(&self.enrollment().await?, parse_request(body)?, None).await?)
-            }
+            Route::CreateToken => answers::create_token(&self.enrollment().await?, body, None).await,
             Route::RevokeToken(id) => {
                 let revoked = self.membership.revoke_token(id, now()).await.map_err(membership_status)?;
                 let revoked = check_revoked_token(id, revoked)?;
@@ -95,7 +92,7 @@ impl ViaCluster {
             }
             Route::Operators => answer(&self.operators().await?),
             Route::CreateOperator => {
-                let OperatorRequest { user, role, lifetime_seconds } = parse_request(body)?;
+                let OperatorCertificate { user, role, lifetime_seconds } = parse_request(body)?;
                 let enrollment = self.enrollment().await?;
                 let lifetime = Duration::from_secs(lifetime_seconds);
                 let identity = enrollment.new_operator(&user, role, lifetime).await?;
@@ -176,13 +173,13 @@ impl ViaCluster {
     async fn tokens(&self) -> Result<TokenList> {
         let tokens = self.membership.listed_tokens(now()).await.map_err(membership_status)?;
         self.check_fleet(tokens.is_empty()).await?;
-        Ok(answers::tokens(&tokens, Timestamp::now()))
+        Ok(answers::tokens(&tokens))
     }
 
     async fn operators(&self) -> Result<OperatorList> {
         let operators = self.membership.operators().await.map_err(membership_status)?;
         self.check_fleet(operators.is_empty()).await?;
-        Ok(answers::operators(operators, Timestamp::now()))
+        Ok(answers::operators(operators))
     }
 
     /// Refuses an empty list if there is no fleet in this namespace. Whoever may read the records

@@ -33,9 +33,11 @@ pub use meta::{
 };
 pub use node_name::NodeName;
 pub use objectsync::{ObjectRef, ObjectSync, check_reference};
-pub use owned::{FieldProblem, MAX_ANNOTATIONS, Object, ParseObjectError, Problems, SERVER_METADATA};
+pub use owned::{
+    FieldProblem, MAX_ANNOTATIONS, Object, ParseObjectError, Problems, SERVER_METADATA, map_field, text_field,
+};
 pub use references::{MAX_REFERENCES, Reference, Target, pod_references};
 pub use resource::{ObjectKey, Resource, Scope, split_api_version};
-pub use selector::{LabelSelector, Labels, Selector};
+pub use selector::{LabelSelector, Labels, Selector, label_pairs};
 pub use status::Status;
 pub use version::{Relation, ResourceVersion};

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::name::{check_label_key, check_label_value};
-use super::{Labels, Object};
+use super::{Labels, Object, label_pairs};
 use serde_json::{Map, Value};
 
 /// Annotation of a Node with the labels set by the node itself, as `key=value` separated by commas.
@@ -152,8 +152,7 @@ fn note(node: &mut Object, reported: &Labels) {
         Some(Value::Object(annotations)) => annotations,
         _ => Map::new(),
     };
-    let pairs: Vec<String> = reported.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    annotations.insert(NODE_LABELS_ANNOTATION.to_owned(), pairs.join(",").into());
+    annotations.insert(NODE_LABELS_ANNOTATION.to_owned(), label_pairs(reported).into());
     node.set_metadata("annotations", annotations);
 }
 

@@ -2,6 +2,7 @@
 //! API conventions.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use super::meta::{MAX_DEPTH, too_deep};
 use super::name::{Problem, check_label, check_label_key, check_label_value, check_object_name};
@@ -101,13 +102,13 @@ impl Object {
     /// Returns `apiVersion`, empty if absent.
     #[must_use]
     pub fn api_version(&self) -> &str {
-        text(&self.0, "apiVersion")
+        text_field(&self.0, "apiVersion")
     }
 
     /// Returns `kind`, empty if absent.
     #[must_use]
     pub fn kind(&self) -> &str {
-        text(&self.0, "kind")
+        text_field(&self.0, "kind")
     }
 
     /// Returns `metadata`, if it is a map.
@@ -136,7 +137,7 @@ impl Object {
     }
 
     fn meta_text(&self, field: &str) -> &str {
-        self.metadata().map_or("", |metadata| text(metadata, field))
+        self.metadata().map_or("", |metadata| text_field(metadata, field))
     }
 
     fn meta_map(&self, field: &str) -> Labels {
@@ -239,9 +240,17 @@ impl Object {
     }
 }
 
-/// Returns the text of a field, empty if absent or no string.
-fn text<'a>(map: &'a Map<String, Value>, field: &str) -> &'a str {
-    map.get(field).and_then(Value::as_str).unwrap_or_default()
+/// Returns a field that is a string; empty if it is absent or of another type.
+#[must_use]
+pub fn text_field<'a>(fields: &'a Map<String, Value>, name: &str) -> &'a str {
+    fields.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Returns a field that is an object; empty if it is absent or of another type.
+#[must_use]
+pub fn map_field<'a>(fields: &'a Map<String, Value>, name: &str) -> &'a Map<String, Value> {
+    static EMPTY: OnceLock<Map<String, Value>> = OnceLock::new();
+    fields.get(name).and_then(Value::as_object).unwrap_or_else(|| EMPTY.get_or_init(Map::new))
 }
 
 fn must_be(fits: bool, message: impl FnOnce() -> Problem) -> Result<(), Problem> {
@@ -249,8 +258,8 @@ fn must_be(fits: bool, message: impl FnOnce() -> Problem) -> Result<(), Problem>
 }
 
 fn check_metadata(metadata: &Map<String, Value>, resource: &Resource, problems: &mut Problems) {
-    problems.check("metadata.name", check_object_name(&resource.group, text(metadata, "name")));
-    let namespace = text(metadata, "namespace");
+    problems.check("metadata.name", check_object_name(&resource.group, text_field(metadata, "name")));
+    let namespace = text_field(metadata, "namespace");
     let namespace_check = match resource.scope {
         Scope::Namespaced => check_label(namespace),
         Scope::Cluster => must_be(namespace.is_empty(), || {

@@ -15,6 +15,12 @@ pub const MAX_SELECTOR: usize = 16 * 1024;
 /// Labels or annotations of an object.
 pub type Labels = BTreeMap<String, String>;
 
+/// Formats labels as `key=value,…`; empty without labels.
+#[must_use]
+pub fn label_pairs(labels: &Labels) -> String {
+    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+}
+
 /// Labels borrowed from a text.
 type Texts<'a> = BTreeMap<Cow<'a, str>, Cow<'a, str>>;
 

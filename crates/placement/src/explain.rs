@@ -3,7 +3,7 @@
 use super::{NodeMatch, ObjectMatch, Placement, RuleId, Stage, Summary};
 use edgesync_object::matching::any;
 use edgesync_object::objectsync::is_placeable;
-use edgesync_object::{Labels, NodeName, Target};
+use edgesync_object::{Labels, NodeName, Target, label_pairs};
 
 /// Verdict of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,8 +112,7 @@ fn mismatch(objects: &ObjectMatch, object: &Summary) -> Option<String> {
 }
 
 fn shown(labels: &Labels) -> String {
-    let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    if pairs.is_empty() { "(none)".to_owned() } else { pairs.join(",") }
+    if labels.is_empty() { "(none)".to_owned() } else { label_pairs(labels) }
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! The message in parts: keeps what has arrived of it in the store, and reads it after a restart.
 
-use std::collections::VecDeque;
+use tokio::task::JoinError;
 
-use tokio::task::{JoinError, JoinHandle};
-
+use super::storing::InFlight;
 use super::{Driver, random, reject_reason};
 use crate::store::EdgeStore;
 use edgesync_protocol::change::RejectReason;
@@ -17,41 +16,22 @@ type Kept = Result<bool, StoreError>;
 /// The result of reading what is kept.
 pub(super) type PartsRead = Result<Option<PartialMessage>, StoreError>;
 
-/// The pieces that are being kept, in order.
-#[derive(Default)]
-pub(super) struct Keeps(VecDeque<(PartialMessage, JoinHandle<Kept>)>);
+/// The pieces that are being kept.
+pub(super) type Keeps = InFlight<PartialMessage, Kept>;
 
 impl Keeps {
     /// Gives a piece to the store. Spawned, so that the writer queues it at once and in order with
     /// the commits.
     pub(super) fn begin(&mut self, store: EdgeStore, message: PartialMessage, text: String) {
         let piece = message.clone();
-        let task = tokio::spawn(async move { store.keep_part(piece, text).await });
-        self.0.push_back((message, task));
-    }
-
-    /// Waits for the oldest piece; pends forever without one.
-    pub(super) async fn front(&mut self) -> Result<Kept, JoinError> {
-        match self.0.front_mut() {
-            Some((_, task)) => task.await,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Removes the oldest piece. Returns its message.
-    fn end(&mut self) -> Option<PartialMessage> {
-        self.0.pop_front().map(|(message, _)| message)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.push(message, tokio::spawn(async move { store.keep_part(piece, text).await }));
     }
 }
 
 impl Driver {
     /// Passes the result of the oldest piece to the machine.
     pub(super) fn part_kept(&mut self, result: Result<Kept, JoinError>) {
-        let Some(message) = self.storing.keeps.end() else { return };
+        let Some(message) = self.storing.keeps.pop() else { return };
         let result = match result {
             Ok(Ok(is_kept)) => Ok(is_kept),
             Ok(Err(error)) => {
@@ -69,7 +49,8 @@ impl Driver {
     pub(super) fn parts_read(&mut self, read: Result<PartsRead, JoinError>) {
         self.storing.reading_parts = None;
         let kept = match read {
-            Ok(Ok(kept)) => kept,
+            // A CloudCore continues nothing.
+            Ok(Ok(kept)) => kept.filter(|_| self.wire.cloud_core().is_none()),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "kept parts of an object not read, receiving it from its start");
                 None

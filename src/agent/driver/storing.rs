@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
 use super::parts::{Keeps, PartsRead};
@@ -19,17 +19,12 @@ const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 pub(super) type Applied = Result<Outcome, StoreError>;
 
-/// A commit in flight.
-struct InFlightCommit {
-    token: u64,
-    /// Rules for files that its changes may affect.
-    rules: AffectedRules,
-    task: JoinHandle<Applied>,
-}
+/// Operations of the store in flight, each with its request, in the order of the requests, which
+/// is the order of the results.
+pub(super) struct InFlight<R, T>(VecDeque<(R, JoinHandle<T>)>);
 
-/// Commits in flight, in the order of their requests, which is the order of the results.
-#[derive(Default)]
-pub(super) struct Commits(VecDeque<InFlightCommit>);
+/// Commits with their tokens, and the rules for files that their changes may affect.
+pub(super) type Commits = InFlight<(u64, AffectedRules), Applied>;
 
 /// Pending operations and observed health of the store.
 pub(super) struct Storing {
@@ -46,23 +41,40 @@ pub(super) struct Storing {
     resets_seen: u64,
 }
 
-impl Commits {
-    pub(super) fn begin(&mut self, token: u64, rules: AffectedRules, task: JoinHandle<Applied>) {
-        self.0.push_back(InFlightCommit { token, rules, task });
+impl<R, T> Default for InFlight<R, T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<R, T> InFlight<R, T> {
+    pub(super) fn push(&mut self, request: R, task: JoinHandle<T>) {
+        self.0.push_back((request, task));
     }
 
-    /// Waits for the oldest commit's result; pends forever without one.
-    pub(super) async fn front(&mut self) -> Result<Applied, tokio::task::JoinError> {
+    /// Waits for the oldest operation's result; pends forever without one.
+    pub(super) async fn front(&mut self) -> Result<T, JoinError> {
         match self.0.front_mut() {
-            Some(commit) => (&mut commit.task).await,
+            Some((_, task)) => task.await,
             None => std::future::pending().await,
         }
     }
 
+    /// Removes the oldest operation. Returns its request.
+    pub(super) fn pop(&mut self) -> Option<R> {
+        self.0.pop_front().map(|(request, _)| request)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Commits {
     /// Marks all rules for files as affected: the commits in flight were matched against the old
     /// rules.
     pub(super) fn affect_all_rules(&mut self) {
-        self.0.iter_mut().for_each(|commit| commit.rules = AffectedRules::ALL);
+        self.0.iter_mut().for_each(|((_, rules), _)| *rules = AffectedRules::ALL);
     }
 }
 
@@ -82,9 +94,9 @@ impl Storing {
 
     /// Removes the oldest commit. Returns its token and the rules for files that it may affect.
     pub(super) fn end_commit(&mut self) -> Option<(u64, AffectedRules)> {
-        let InFlightCommit { token, rules, .. } = self.commits.0.pop_front()?;
+        let commit = self.commits.pop()?;
         self.release_at = Some(Instant::now() + objects::QUIET_TIME);
-        Some((token, rules))
+        Some(commit)
     }
 
     /// Returns whether memory should be released now; true once per burst.
@@ -151,7 +163,7 @@ mod tests {
         assert!(storing.is_release_due());
         assert!(!storing.is_release_due());
         let task = tokio::spawn(async { Err(StoreError::Closed) });
-        storing.commits.begin(7, AffectedRules::default(), task);
+        storing.commits.push((7, AffectedRules::default()), task);
         storing.commits.affect_all_rules();
         assert!(storing.commits.front().await.is_ok_and(|applied| applied.is_err()));
         let (token, rules) = storing.end_commit().unwrap();

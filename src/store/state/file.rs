@@ -25,6 +25,8 @@ pub(super) struct DatabaseFile {
     misplaced: bool,
     /// The log that was copied into the database completely: the next write may restart it.
     copied_log: Option<LogId>,
+    /// The log of the running group of writes, once a job has asked for it.
+    group_log: Option<Option<LogId>>,
     /// Excludes other processes; released after the connection.
     _lock: File,
 }
@@ -39,6 +41,7 @@ impl DatabaseFile {
             checked_at: Instant::now(),
             misplaced: false,
             copied_log: None,
+            group_log: None,
             _lock: lock,
         })
     }
@@ -54,6 +57,19 @@ impl DatabaseFile {
     pub(super) fn log(&self) -> Option<LogId> {
         // An unreadable log only costs a page of the journal.
         wal::log_id(&self.path).ok().flatten().filter(|log| self.copied_log != Some(*log))
+    }
+
+    /// Starts a group of writes.
+    pub(super) fn begin_group(&mut self) {
+        self.group_log = None;
+    }
+
+    /// As [`Self::log`], within the transaction of a group. It is read once: until the commit,
+    /// nobody else can restart the log.
+    pub(super) fn group_log(&mut self) -> Option<LogId> {
+        let log = self.group_log.unwrap_or_else(|| self.log());
+        self.group_log = Some(log);
+        log
     }
 
     /// Records the result of a checkpoint.
@@ -84,6 +100,32 @@ impl DatabaseFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use edgesync_store::engine::wal_path;
+
+    #[test]
+    fn the_log_is_read_once_for_a_group_of_writes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("edgesync.db");
+        std::fs::write(&path, "a").unwrap();
+        let begin_log = |salts: i64| {
+            let mut header = [0; 32];
+            header[8..12].copy_from_slice(&4096_u32.to_be_bytes());
+            header[16..24].copy_from_slice(&salts.to_be_bytes());
+            std::fs::write(wal_path(&path), header).unwrap();
+        };
+        let lock = File::open(&path).unwrap();
+        let mut file = DatabaseFile::new(&path, EngineOptions::default(), lock).unwrap();
+        file.begin_group();
+        assert_eq!(file.group_log(), None);
+        begin_log(1);
+        assert_eq!((file.group_log(), file.log()), (None, Some(LogId::from_number(1))));
+        file.begin_group();
+        assert_eq!(file.group_log(), Some(LogId::from_number(1)));
+        begin_log(2);
+        assert_eq!(file.group_log(), Some(LogId::from_number(1)));
+        file.begin_group();
+        assert_eq!(file.group_log(), Some(LogId::from_number(2)));
+    }
 
     #[test]
     fn a_replaced_file_is_found_and_checked_until_it_is_back() {

@@ -258,7 +258,7 @@ async fn an_event_gets_the_identity_that_the_cloud_gives_and_keeps_it() {
     let first = object(&event(store, "a").await.unwrap());
     assert!(uuid::Uuid::parse_str(first.uid()).is_ok());
     assert!(first.creation_timestamp() > "2026" && !first.is_held());
-    assert_eq!(first.annotations()[EVENT_NODE_ANNOTATION], "edge-1");
+    assert_eq!(first.annotations()["edgesync.io/node"], "edge-1");
     assert_eq!(first.labels().len(), 1);
     let version = store.version();
     take(store, batch("o", Lane::Events, vec![(2, event_named("a", "x"))])).await;

@@ -16,10 +16,11 @@ use edgesync_admin::cloud::{
 };
 use edgesync_admin::{Route, read};
 use edgesync_api::{Address, Kubeconfig};
-use edgesync_cli::output::{Output, pairs};
+use edgesync_cli::output::Output;
 use edgesync_cli::records::{self, RecordColumn};
 use edgesync_cli::{CliError, Terminal};
 use edgesync_config::units::show_duration;
+use edgesync_object::label_pairs;
 use edgesync_store::durable;
 use edgesync_transport::tls::{Certificate, Identity, TlsError};
 
@@ -36,7 +37,7 @@ const TOKEN_COLUMNS: [&RecordColumn<Token>; 7] = [
 
 /// Further columns of `token list -o wide`.
 const TOKEN_WIDE: [&RecordColumn<Token>; 1] =
-    [&RecordColumn::value("labels", |token| pairs(&token.labels).into())];
+    [&RecordColumn::value("labels", |token| label_pairs(&token.labels).into())];
 
 /// Columns of `operator list`.
 const OPERATOR_COLUMNS: [&RecordColumn<Operator>; 6] = [

@@ -10,10 +10,10 @@ use super::args_cloud::{NodesArgs, STATES};
 use super::server::Fleet;
 use edgesync_admin::cloud::{NodeInfo, NodeList};
 use edgesync_admin::{InvalidResponse, Route, read};
-use edgesync_cli::output::{Output, Table, cell, key_values, pairs, render};
+use edgesync_cli::output::{Output, Table, cell, key_values, render};
 use edgesync_cli::records::{self, RecordColumn};
 use edgesync_cli::{CliError, Terminal};
-use edgesync_object::{Labels, ObjectRef, Selector};
+use edgesync_object::{Labels, ObjectRef, Selector, label_pairs};
 
 const COLUMNS: &[RecordColumn<NodeInfo>] = &[
     RecordColumn::value("name", |node| node.name().into()),
@@ -33,7 +33,7 @@ const COLUMNS: &[RecordColumn<NodeInfo>] = &[
 const WIDE: &[RecordColumn<NodeInfo>] = &[
     RecordColumn::rare("served by", |node| node.served_by().into()),
     RecordColumn::value("certificate ends", |node| certificate_ends(node).into()),
-    RecordColumn::value("labels", |node| node.labels().map(pairs).into()),
+    RecordColumn::value("labels", |node| node.labels().map(label_pairs).into()),
 ];
 
 /// The value of a sort key.

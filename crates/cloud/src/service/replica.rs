@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::{Backing, EnrollmentTasks, enrollment_options, serve};
+use super::{Backing, EnrollmentTasks, create_directory_of, enrollment_options, serve};
 use edgesync_config::host_name;
 use edgesync_enrollment::membership::MembershipStore;
 use edgesync_enrollment::{EnrollmentRole, EnrollmentService};
@@ -134,10 +134,7 @@ async fn try_open(
 async fn open_cache(config: &Config) -> anyhow::Result<Cache> {
     let path = config.kubernetes.cache.clone();
     let opened = tokio::task::spawn_blocking(move || {
-        if let Some(directory) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            std::fs::create_dir_all(directory)
-                .with_context(|| format!("create directory {}", directory.display()))?;
-        }
+        create_directory_of(&path)?;
         Cache::open(&path, &CacheOptions::default()).with_context(|| format!("open {}", path.display()))
     });
     opened.await?

@@ -5,10 +5,8 @@
 //! needs no right to objects of others.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
-use jiff::Timestamp;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -16,13 +14,12 @@ use tokio::task::JoinSet;
 use super::enrollment_options;
 use super::replica::until_open;
 use edgesync_admin::Route;
-use edgesync_admin::cloud::{RevokedOperators, RevokedToken};
-use edgesync_api::{Access, Address, Extension, ExtensionCall, Limits, Listener, Role, Server, own_uid};
+use edgesync_api::{Access, Address, Extension, ExtensionCall, Limits, Listener, Server, own_uid};
 use edgesync_config::host_name;
 use edgesync_enrollment::membership::MembershipStore;
 use edgesync_enrollment::service::JoinService;
 use edgesync_enrollment::{EnrollmentRole, EnrollmentService};
-use edgesync_fleet::answers::{self, OperatorRequest, answer, parse_request};
+use edgesync_fleet::answers;
 use edgesync_fleet::bare::Bare;
 use edgesync_fleet::config::Config;
 use edgesync_fleet::probes::Probes;
@@ -110,43 +107,18 @@ struct Admin(EnrollmentService);
 impl Extension for Admin {
     async fn call(&self, call: ExtensionCall) -> Result<Value> {
         let Self(service) = self;
-        let enrollment = service.enrollment();
-        match Route::parse(&call.method, &call.path).ok_or_else(Status::no_such_path)? {
-            Route::Tokens => answer(&answers::tokens(&enrollment.tokens().await?, Timestamp::now())),
-            Route::Operators => {
-                answer(&answers::operators(service.operator_records().await?, Timestamp::now()))
-            }
-            _ if call.caller.role != Role::Admin => {
-                let message = format!("requires role 'admin', have '{}'", call.caller.role);
-                Err(Status::new(Reason::Forbidden, message))
-            }
-            Route::CreateToken => {
-                answer(&answers::create_token(enrollment, parse_request(&call.body)?, None).await?)
-            }
-            Route::RevokeToken(id) => {
-                let revoked = enrollment.revoke_token(id).await?;
-                answer(&RevokedToken { id: id.to_owned(), revoked })
-            }
-            Route::CreateOperator => {
-                let OperatorRequest { user, role, lifetime_seconds } = parse_request(&call.body)?;
-                let lifetime = Duration::from_secs(lifetime_seconds);
-                let identity = service.new_operator(&user, role, lifetime).await?;
-                answer(&answers::new_operator(&service.trust(), &identity))
-            }
-            Route::RevokeOperators(which) => {
-                let certificates = service.revoke_operators(which).await?;
-                answer(&RevokedOperators { operator: which.to_owned(), certificates })
-            }
-            _ => {
-                let cluster = enrollment.store().cluster();
-                let namespace = cluster.map_or("NAMESPACE", |(_, namespace)| namespace);
-                let message = format!(
-                    "the signer answers for tokens and operators only; hint: run the command in the Pod of a replica, kubectl -n \
-                     {namespace} exec deploy/edgesync-cloud -- edgesync-cloud ..., or with the kubeconfig of the cluster, \
-                     --kubeconfig FILE"
-                );
-                Err(Status::new(Reason::NotFound, message))
-            }
+        let route = Route::parse(&call.method, &call.path).ok_or_else(Status::no_such_path)?;
+        if !route.is_enrollment() {
+            let cluster = service.enrollment().store().cluster();
+            let namespace = cluster.map_or("NAMESPACE", |(_, namespace)| namespace);
+            let message = format!(
+                "the signer answers for tokens and operators only; hint: run the command in the Pod of a replica, kubectl -n \
+                 {namespace} exec deploy/edgesync-cloud -- edgesync-cloud ..., or with the kubeconfig of the cluster, \
+                 --kubeconfig FILE"
+            );
+            return Err(Status::new(Reason::NotFound, message));
         }
+        answers::check_change(&call)?;
+        answers::enrollment(service, route, &call.body, None).await
     }
 }

@@ -3,7 +3,7 @@
 use toml::Spanned;
 use toml::de::DeValue;
 
-use edgesync_config::selection::{parse, read_objects, selector, table};
+use edgesync_config::selection::{parse, read_objects, read_table, selector, table};
 use edgesync_config::slot::{Keys, Raw, Refusals, Slot, inline};
 use edgesync_config::units;
 use edgesync_placement::rules::{NodeMatch, PlacementRule};
@@ -61,36 +61,21 @@ const NODES: &str = "a table such as { names = [\"edge-*\"], selector = \"region
 const NAMES: &str = "a list of name patterns such as [\"edge-*\"]";
 
 fn rule(value: &Spanned<DeValue<'_>>) -> Result<PlacementRule, Refusals> {
-    let (mut rule, mut refusals) = (PlacementRule::default(), Refusals::default());
-    for (key, value) in table(value, "a rule")? {
-        let key_name = key.get_ref().as_ref();
-        let read = match key_name {
-            "nodes" => read_nodes(value, &mut rule.nodes),
-            "objects" => read_objects(value, &mut rule.objects),
-            _ => {
-                refusals.unknown(key, &["nodes", "objects"]);
-                continue;
-            }
-        };
-        refusals.add(key_name, &value.span(), read);
-    }
+    let mut rule = PlacementRule::default();
+    let refusals = read_table(table(value, "a rule")?, &["nodes", "objects"], |key, value| match key {
+        "nodes" => Some(read_nodes(value, &mut rule.nodes)),
+        "objects" => Some(read_objects(value, &mut rule.objects)),
+        _ => None,
+    });
     refusals.result().map(|()| rule)
 }
 
 fn read_nodes(value: &Spanned<DeValue<'_>>, nodes: &mut NodeMatch) -> Result<(), Refusals> {
-    let mut refusals = Refusals::default();
-    for (key, value) in table(value, NODES)? {
-        let (key_name, raw) = (key.get_ref().as_ref(), Raw::Toml(value.get_ref()));
-        let read = match key_name {
-            "names" => units::list(&mut nodes.names, NAMES, parse).set(raw),
-            "selector" => selector(raw, &mut nodes.selector),
-            _ => {
-                refusals.unknown(key, &["names", "selector"]);
-                continue;
-            }
-        };
-        refusals.add(key_name, &value.span(), read);
-    }
+    let refusals = read_table(table(value, NODES)?, &["names", "selector"], |key, value| match key {
+        "names" => Some(units::list(&mut nodes.names, NAMES, parse).set(Raw::Toml(value.get_ref()))),
+        "selector" => Some(selector(Raw::Toml(value.get_ref()), &mut nodes.selector)),
+        _ => None,
+    });
     refusals.result()
 }
 

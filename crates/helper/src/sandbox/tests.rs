@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use rustix::fs::OFlags;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use serde_json::{Value, json};
 
@@ -254,8 +255,7 @@ fn links_in_place_of_candidates_are_not_followed() {
     let base = directory.path().display().to_string();
     for below in ["link", "directory"] {
         let (base, below) = (base.clone(), below.to_owned());
-        let candidate = Candidate { base, below, destination: String::new() };
-        let error = add(&candidate, &at("copy")).unwrap_err();
+        let error = add(&Place { base, below }, &at("copy")).unwrap_err();
         assert_eq!(Errno::from_io_error(&error), Some(Errno::LOOP), "{error}");
     }
 }

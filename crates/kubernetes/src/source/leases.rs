@@ -21,7 +21,6 @@ use super::mark::{self, MARK, MARKED, SERVED_BY};
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
 pub(super) use edgesync_fleet::source::{LeaseRenewal, Result, SourceError};
-use edgesync_object::time::rfc3339_micros;
 use edgesync_object::{NodeName, Object, Resource, kinds};
 
 /// The namespace of node Leases.
@@ -288,14 +287,7 @@ impl Leases {
             metadata["labels"] = json!({MARK: MARKED});
             metadata["ownerReferences"] = json!([mark::owner(&renewal.node, uid)]);
         }
-        let spec = json!({
-            "acquireTime": rfc3339_micros(renewal.acquired),
-            "holderIdentity": renewal.node,
-            "leaseDurationSeconds": renewal.seconds,
-            "leaseTransitions": renewal.transitions,
-            "renewTime": rfc3339_micros(renewal.renewed),
-        });
-        json!({"metadata": metadata, "spec": spec})
+        json!({"metadata": metadata, "spec": renewal.spec()})
     }
 
     async fn read_node(&self, node: &NodeName) -> Result<NodeState> {

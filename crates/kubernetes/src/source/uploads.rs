@@ -46,14 +46,14 @@ use super::leases::{Leases, Served};
 use super::nodes::{NodeError, Nodes};
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
-use edgesync_cloud_store::{EVENT_NODE_ANNOTATION, event_names};
+use edgesync_cloud_store::{event_names, event_of_node, is_event_of, keep_event_metadata};
 use edgesync_fleet::source::event_tokens;
 pub(super) use edgesync_fleet::source::{
     Effect, NodeChange, Result, SourceError, UploadBatch, UploadOutcome,
 };
 use edgesync_object::event::event_to_core;
 use edgesync_object::time::rfc3339;
-use edgesync_object::{NodeName, Object, ObjectKey, Resource, SERVER_METADATA, kinds};
+use edgesync_object::{NodeName, Object, ObjectKey, Resource, kinds};
 use edgesync_protocol::node::NodeReport;
 use edgesync_protocol::upload::{IngestCursor, Lane, Refused, RefusedReason, not_placed};
 use event_log::{EventLog, LoggedEvent};
@@ -61,8 +61,6 @@ pub(super) use in_effect::EffectRecords;
 
 /// Maximum length of a refusal's message, in bytes.
 const MAX_REFUSAL: usize = 256;
-/// Metadata of an Event that a node does not set, in addition to [`SERVER_METADATA`].
-const CLOUD_METADATA: [&str; 4] = ["finalizers", "generateName", "managedFields", "ownerReferences"];
 
 /// Applies uploads. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -284,13 +282,7 @@ impl Uploads {
     /// Creates an Event, or replaces the one that this node created under the name. If another
     /// writer owns the name, the node's name is appended.
     async fn apply_event(&self, node: &NodeName, event: &Object) -> Result<(), NotApplied> {
-        let mut event = event.clone();
-        for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
-            event.remove_metadata(field);
-        }
-        let mut annotations = event.annotations();
-        annotations.insert(EVENT_NODE_ANNOTATION.to_owned(), node.to_string());
-        event.set_metadata("annotations", json!(annotations));
+        let mut event = event_of_node(event, node);
         event_to_core(&mut event);
         let tokens = event_tokens(event.to_json().len());
         let put = self.put_event(node, event.clone(), tokens).await;
@@ -328,7 +320,7 @@ impl Uploads {
                     name: key.to_string(),
                 }));
             };
-            if old.annotations().get(EVENT_NODE_ANNOTATION).is_some_and(|made_by| *node == **made_by) {
+            if is_event_of(&old, node) {
                 self.replace_event(node, &old, event).await?;
                 self.event_log().written(node, &old, tokens);
                 // It may have grown.
@@ -371,11 +363,7 @@ impl Uploads {
         old: &Object,
         mut event: Object,
     ) -> Result<(), NotApplied> {
-        for field in SERVER_METADATA.iter().chain(&CLOUD_METADATA) {
-            if let Some(value) = old.metadata().and_then(|metadata| metadata.get(*field)) {
-                event.set_metadata(field, value.clone());
-            }
-        }
+        keep_event_metadata(&mut event, old);
         if contains_fields(old.fields().get("metadata"), event.fields().get("metadata"))
             && event.fields().iter().all(|(name, value)| contains_fields(old.fields().get(name), Some(value)))
         {

@@ -1,5 +1,7 @@
 //! Tests of the node information derived from Nodes and Leases.
 
+use jiff::Timestamp;
+
 use super::*;
 
 fn object(value: Value) -> Object {

@@ -63,17 +63,6 @@ impl Parts {
         self.sent.clear();
     }
 
-    /// Returns what the node is known to hold.
-    fn partial(&self) -> PartialMessage {
-        PartialMessage {
-            uid: self.ready.out.uid.clone(),
-            resource_version: self.ready.out.version.clone(),
-            total: self.ready.text.len() as u64,
-            digest: self.digest,
-            received: self.arrived as u64,
-        }
-    }
-
     fn received(&mut self, received: usize, receipt: u64) -> Progress {
         let at = self.sent.iter().position(|(frame, _)| *frame == receipt);
         let last = at.and_then(|at| self.sent.drain(..=at).next_back());
@@ -181,7 +170,9 @@ impl Transfer {
     /// dropped.
     pub(super) fn begin_session(&mut self, partial: Option<Box<PartialMessage>>, epoch: Epoch) {
         self.begun.take_if(|begun| {
-            let is_held = |partial: &PartialMessage| is_part_of(partial, begun, begun.text.digest(epoch));
+            let is_held = |partial: &PartialMessage| {
+                partial.is_same_message(&partial_of(begun, begun.text.digest(epoch), 0))
+            };
             !partial.as_deref().is_some_and(is_held)
         });
         self.partial = partial;
@@ -233,7 +224,8 @@ impl Transfer {
     /// it receives one message at a time.
     pub(super) fn begin(&mut self, ready: Ready, epoch: Epoch) {
         let digest = ready.text.digest(epoch);
-        let held = self.partial.take().filter(|partial| is_part_of(partial, &ready, digest));
+        let whole = partial_of(&ready, digest, 0);
+        let held = self.partial.take().filter(|partial| partial.is_same_message(&whole));
         let offset = held.and_then(|partial| usize::try_from(partial.received).ok()).unwrap_or(0);
         #[cfg(any(test, feature = "simulation"))]
         let offset = if planted(Fault::PartsFromStart) { 0 } else { offset };
@@ -266,7 +258,8 @@ impl Transfer {
     /// holds.
     pub(super) fn lose(&mut self, uid: &Uid) {
         let Some(parts) = self.parts.take_if(|parts| parts.ready.out.uid == *uid) else { return };
-        self.partial = (parts.arrived > 0).then(|| Box::new(parts.partial()));
+        let partial = partial_of(&parts.ready, parts.digest, parts.arrived);
+        self.partial = (parts.arrived > 0).then(|| Box::new(partial));
         // The text is needed only to continue.
         self.begun = self.partial.is_some().then(|| Box::new(parts.ready));
     }
@@ -337,12 +330,13 @@ impl Transfer {
     }
 }
 
-/// Returns whether the node holds a part of this message.
-fn is_part_of(partial: &PartialMessage, ready: &Ready, digest: MessageDigest) -> bool {
-    #[cfg(any(test, feature = "simulation"))]
-    if planted(Fault::PartsOfAnyVersion) {
-        return partial.uid == ready.out.uid;
+/// Returns the part of a message that a node holds with this number of its bytes.
+fn partial_of(ready: &Ready, digest: MessageDigest, received: usize) -> PartialMessage {
+    PartialMessage {
+        uid: ready.out.uid.clone(),
+        resource_version: ready.out.version.clone(),
+        total: ready.text.len() as u64,
+        digest,
+        received: received as u64,
     }
-    (&partial.uid, &partial.resource_version) == (&ready.out.uid, &ready.out.version)
-        && (partial.total, partial.digest) == (ready.text.len() as u64, digest)
 }

@@ -51,24 +51,26 @@ impl Receiving {
 
 impl EdgeMachine {
     /// Continues a message of an earlier run: reads what the store keeps of it. Call it before the
-    /// first connection. Without it, and with a link that never sends parts, nothing is continued.
+    /// first connection. Without it, nothing is continued.
     pub fn restore_parts(&mut self) {
         self.receiving.is_reading = true;
         self.effects.push_back(EdgeEffect::ReadParts);
     }
 
     /// Handles the answer to [`EdgeEffect::ReadParts`]: the message with the number of sound bytes
-    /// kept, `None` if there are none or they cannot be read.
+    /// kept, `None` if there are none, they cannot be read, or the link never sends parts. Then the
+    /// store drops what else it keeps, such as the pieces after a damaged first one.
     pub fn parts_read(&mut self, now: Now, kept: Option<PartialMessage>, random: u64) {
         if !std::mem::take(&mut self.receiving.is_reading) {
             return;
         }
         #[cfg(any(test, feature = "simulation"))]
         let kept = kept.filter(|_| !planted(Fault::PartsForgotten));
-        if let Some(kept) = kept {
-            self.receiving.parts.resume(kept, u64::from(self.config.max_object));
-            self.drop_stale_parts();
+        match kept {
+            Some(kept) => self.receiving.parts.resume(kept, u64::from(self.config.max_object)),
+            None => self.effects.push_back(EdgeEffect::DropParts),
         }
+        self.drop_stale_parts();
         if matches!(self.phase, Phase::Settling) {
             self.settle(now, random, 0);
         }

@@ -227,7 +227,7 @@ impl EdgeDb {
         max_object: usize,
     ) -> Option<Result<Change, Rejected>> {
         let (kept, mut text) = self.parts.take()?;
-        if !kept.is_same_message(message) && !planted(Fault::PartsOfAnyVersion) {
+        if !kept.is_same_message(message) {
             return None;
         }
         text.push_str(rest);

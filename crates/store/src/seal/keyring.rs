@@ -179,11 +179,8 @@ impl Keyring {
     /// # Errors
     /// [`SealError::NoRandomness`].
     pub fn seal(&self, binding: Binding<'_>, body: &str) -> Result<String, SealError> {
-        let keys = self.keys();
-        let key = &keys.newest;
-        let sealed = encrypt(&key.cipher, &associated(key.number, binding), &pack(body))?;
-        self.inner.sealed.fetch_add(1, Ordering::Relaxed);
-        let mut text = format!("{PREFIX}{}:", key.number);
+        let (number, sealed) = self.encrypt(binding, body)?;
+        let mut text = format!("{PREFIX}{number}:");
         BASE64.encode_string(sealed, &mut text);
         Ok(text)
     }
@@ -194,12 +191,8 @@ impl Keyring {
     /// See [`UnsealError`].
     pub fn open_body(&self, binding: Binding<'_>, sealed: &str) -> Result<String, UnsealError> {
         let (number, text) = split(sealed).ok_or(UnsealError::Damaged)?;
-        let keys = self.keys();
-        let key = keys.find(number).ok_or(UnsealError::KeyLost)?;
         let sealed = BASE64.decode(text).map_err(|_| UnsealError::Damaged)?;
-        let packed =
-            decrypt(&key.cipher, &associated(number, binding), sealed).ok_or(UnsealError::Damaged)?;
-        unpack(&packed).ok_or(UnsealError::Damaged)
+        self.decrypt(number, binding, sealed)
     }
 
     /// Seals a text with the newest key, as bytes: text would take a third more.
@@ -207,11 +200,8 @@ impl Keyring {
     /// # Errors
     /// [`SealError::NoRandomness`].
     pub fn seal_bytes(&self, binding: Binding<'_>, text: &str) -> Result<Vec<u8>, SealError> {
-        let keys = self.keys();
-        let key = &keys.newest;
-        let sealed = encrypt(&key.cipher, &associated(key.number, binding), &pack(text))?;
-        self.inner.sealed.fetch_add(1, Ordering::Relaxed);
-        Ok([&[SEALED], key.number.to_le_bytes().as_slice(), sealed.as_slice()].concat())
+        let (number, sealed) = self.encrypt(binding, text)?;
+        Ok([&[SEALED], number.to_le_bytes().as_slice(), sealed.as_slice()].concat())
     }
 
     /// Opens sealed bytes.
@@ -221,11 +211,24 @@ impl Keyring {
     pub fn open_bytes(&self, binding: Binding<'_>, sealed: &[u8]) -> Result<String, UnsealError> {
         let rest = sealed.strip_prefix(&[SEALED]).ok_or(UnsealError::Damaged)?;
         let (number, sealed) = rest.split_first_chunk::<4>().ok_or(UnsealError::Damaged)?;
-        let number = u32::from_le_bytes(*number);
+        self.decrypt(u32::from_le_bytes(*number), binding, sealed.to_vec())
+    }
+
+    /// Encrypts a text with the newest key. Returns the number of the key.
+    fn encrypt(&self, binding: Binding<'_>, text: &str) -> Result<(u32, Vec<u8>), SealError> {
+        let keys = self.keys();
+        let key = &keys.newest;
+        let sealed = encrypt(&key.cipher, &associated(key.number, binding), &pack(text))?;
+        self.inner.sealed.fetch_add(1, Ordering::Relaxed);
+        Ok((key.number, sealed))
+    }
+
+    /// Decrypts a text with the key of this number.
+    fn decrypt(&self, number: u32, binding: Binding<'_>, sealed: Vec<u8>) -> Result<String, UnsealError> {
         let keys = self.keys();
         let key = keys.find(number).ok_or(UnsealError::KeyLost)?;
-        let packed = decrypt(&key.cipher, &associated(number, binding), sealed.to_vec());
-        unpack(&packed.ok_or(UnsealError::Damaged)?).ok_or(UnsealError::Damaged)
+        let packed = decrypt(&key.cipher, &associated(number, binding), sealed);
+        packed.and_then(|packed| unpack(&packed)).ok_or(UnsealError::Damaged)
     }
 
     /// Returns the number of the newest key.

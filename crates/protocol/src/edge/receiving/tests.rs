@@ -169,6 +169,7 @@ fn a_restarted_machine_says_hello_once_it_knows_what_is_kept() {
     let mut fresh = machine();
     fresh.restore_parts();
     fresh.parts_read(NOW, None, 0);
+    assert_eq!(effects(&mut fresh), [Work::Read, Work::Drop], "pieces after a damaged one");
     assert_eq!(connect(&mut fresh, 1).unwrap().partial, None);
 }
 
