@@ -26,7 +26,7 @@ use edgesync_testkit::site::{Agent, Cloud, Process, Settings, Site, eventually};
 /// Maximum duration of each step. A refused kind is retried within half a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The identity of the replicas, and that of the signer of the overlay.
-const ACCOUNT: &str = "system:serviceaccount:edgesync:edgesync-cloud";
+pub(crate) const ACCOUNT: &str = "system:serviceaccount:edgesync:edgesync-cloud";
 const SIGNER_ACCOUNT: &str = "system:serviceaccount:edgesync:edgesync-signer";
 /// The error for the kind that Kubernetes 1.20 does not have.
 const TOO_NEW: &str = "no matches for kind \"PodDisruptionBudget\" in version \"policy/v1\"";
@@ -38,38 +38,44 @@ const SIGNER: usize = 12;
 const PLACEMENT: &str = "{apiVersion: edgesync.io/v1alpha1, kind: Placement, metadata: {name: all, namespace: plant}, \
      spec: {objects: {kinds: [configmaps, secrets, widgets.example.com]}, nodes: {names: ['*']}}}";
 
-struct Setup {
+/// A cluster for the manifests.
+pub(crate) struct Setup {
     // Dropped before the directory that its processes use.
-    kubernetes: Kubernetes,
-    admin: Kubectl,
-    site: Site,
+    pub(crate) kubernetes: Kubernetes,
+    pub(crate) admin: Kubectl,
+    pub(crate) site: Site,
 }
 
-fn packaging(name: &str) -> PathBuf {
+/// Returns the path of a manifest.
+pub(crate) fn packaging(name: &str) -> PathBuf {
     edgesync_testkit::programs::root().join("packaging/kubernetes").join(name)
 }
 
 impl Setup {
-    async fn start() -> Self {
+    async fn start(arguments: &[&str]) -> Self {
         let site = Site::new();
-        let kubernetes = Kubernetes::start(&site).await;
+        let kubernetes = Kubernetes::start_with(&site, arguments).await;
         let admin = Kubectl::with_kubeconfig(&site, "admin", &kubernetes.admin);
         Self { kubernetes, admin, site }
     }
 
     /// Starts a cluster with everything installed and the namespace `plant`.
     async fn installed() -> Self {
-        Self::installed_as("overlays/load-balancer", INSTALLED).await
+        Self::installed_with(&[]).await
     }
 
-    /// The same with another overlay, of so many objects.
-    async fn installed_as(overlay: &str, objects: usize) -> Self {
-        let setup = Self::start().await;
-        let made = setup.kustomize(overlay, &[]);
+    /// The same with additional arguments of the API server.
+    pub(crate) async fn installed_with(arguments: &[&str]) -> Self {
+        Self::start(arguments).await.install("overlays/load-balancer", INSTALLED)
+    }
+
+    /// Installs an overlay of so many objects, and creates the namespace `plant`.
+    fn install(self, overlay: &str, objects: usize) -> Self {
+        let made = self.kustomize(overlay, &[]);
         assert_eq!(made.len(), objects, "{made:#?}");
-        setup.admin.run(&["wait", "--for=condition=Established", "crd", "--all"]).ok();
-        setup.admin.run(&["create", "namespace", "plant"]).ok();
-        setup
+        self.admin.run(&["wait", "--for=condition=Established", "crd", "--all"]).ok();
+        self.admin.run(&["create", "namespace", "plant"]).ok();
+        self
     }
 
     /// Applies a kustomization. Returns the output for all objects but the one that this cluster
@@ -82,17 +88,17 @@ impl Setup {
         run.stdout.lines().map(str::to_owned).collect()
     }
 
-    fn apply(&self, text: &str) {
+    pub(crate) fn apply(&self, text: &str) {
         self.admin.feed(&["apply", "-f", "-"], text).ok();
     }
 
-    fn get(&self, words: &[&str]) -> Value {
+    pub(crate) fn get(&self, words: &[&str]) -> Value {
         self.admin.run(&[&["get", "-o", "json"], words].concat()).json()
     }
 
     /// Replaces the cluster's aggregation controller: these ClusterRoles are part of
     /// `edgesync-place`.
-    fn aggregate(&self, roles: &[&str]) {
+    pub(crate) fn aggregate(&self, roles: &[&str]) {
         for role in roles {
             let label = self.get(&["clusterrole", role])["metadata"]["labels"].take();
             assert_eq!(label["edgesync.io/aggregate-to-place"], "true", "{role}");
@@ -103,7 +109,7 @@ impl Setup {
     }
 
     /// Returns a kubeconfig of a ServiceAccount.
-    fn account(&self, name: &str) -> PathBuf {
+    pub(crate) fn account(&self, name: &str) -> PathBuf {
         let token = self.admin.run(&["create", "token", name, "-n", "edgesync"]).ok();
         self.kubernetes.caller(name, token.trim())
     }
@@ -141,7 +147,7 @@ impl Setup {
 
     /// Creates a replica like the Pods: their configuration with paths and addresses of this
     /// machine, and their ServiceAccount.
-    fn replica(&self) -> Replica {
+    pub(crate) fn replica(&self) -> Replica {
         let mut cloud = Cloud::new(&self.site);
         cloud.settings = Settings::default();
         cloud.settings.tables(&self.configuration());
@@ -188,9 +194,9 @@ impl Setup {
 }
 
 /// A replica and a client of its probes.
-struct Replica {
-    fleet: Fleet,
-    health: Client,
+pub(crate) struct Replica {
+    pub(crate) fleet: Fleet,
+    pub(crate) health: Client,
 }
 
 impl Replica {
@@ -206,7 +212,7 @@ impl Replica {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn manifests_are_accepted_by_the_api_server() {
-    let setup = Setup::start().await;
+    let setup = Setup::start(&[]).await;
     // A server-side dry run needs the namespace.
     setup.admin.run(&["apply", "-f", packaging("base/namespace.yaml").to_str().unwrap()]).ok();
     for (name, objects) in [
@@ -523,7 +529,7 @@ const KEYS: [(&str, &str, &str, [bool; 2]); 10] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn signer_alone_has_the_keys_and_devices_join_at_replicas() {
-    let setup = Setup::installed_as("overlays/signer", INSTALLED + SIGNER).await;
+    let setup = Setup::start(&[]).await.install("overlays/signer", INSTALLED + SIGNER);
     setup.aggregate(&["edgesync-place-configmaps"]);
     for (verb, resource, namespace, expected) in KEYS {
         let question = (verb, resource, namespace);

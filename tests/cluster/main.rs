@@ -4,6 +4,8 @@
 
 mod access;
 mod api;
+mod attack;
+mod audit;
 mod broker;
 mod cache;
 mod costs;

@@ -4,12 +4,10 @@
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::fs;
-use std::path::PathBuf;
-
 use edgesync_protocol::upload::{Lane, RefusedReason, UploadConfirm};
 use serde_json::{Value, json};
 
+use crate::audit::Audit;
 use crate::setup::{Setup, config_map};
 use edgesync_testkit::site::{Cloud, Scripted, Site};
 
@@ -17,46 +15,6 @@ const NODE: &str = "edge-1";
 /// Places the ConfigMap `mine` of the namespace `shop` on all nodes, and nothing else.
 const MINE: &str = "{apiVersion: edgesync.io/v1alpha1, kind: Placement, metadata: {name: mine, namespace: shop}, \
      spec: {objects: {kinds: [configmaps], names: [mine]}, nodes: {names: ['*']}}}";
-
-/// The audit log of an API server: one line per request, written before its response.
-struct Audit {
-    site: Site,
-}
-
-impl Audit {
-    fn new() -> Self {
-        let site = Site::new();
-        let policy = json!({
-            "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
-            "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}],
-        });
-        fs::write(site.path("policy.json"), policy.to_string()).unwrap();
-        Self { site }
-    }
-
-    fn log(&self) -> PathBuf {
-        self.site.path("audit.log")
-    }
-
-    /// Returns the arguments of the API server.
-    fn arguments(&self) -> [String; 2] {
-        let policy = self.site.path("policy.json");
-        [
-            format!("--audit-policy-file={}", policy.display()),
-            format!("--audit-log-path={}", self.log().display()),
-        ]
-    }
-
-    /// Returns the requests that did not come from kubectl: verb and URI.
-    fn requests(&self) -> Vec<String> {
-        let log = fs::read_to_string(self.log()).unwrap();
-        let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let others =
-            lines.filter(|line| line["userAgent"].as_str().is_none_or(|agent| !agent.starts_with("kubectl")));
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        others.map(|line| format!("{} {}", text(&line["verb"]), text(&line["requestURI"]))).collect()
-    }
-}
 
 /// A replica over a real cluster, and the device that holds the ConfigMap `mine`.
 struct Attack {
@@ -161,7 +119,7 @@ async fn references_of_a_device_cause_no_requests() {
     let confirm = attack.node.upload(Lane::Status, &[status(&mine, &reference("ConfigMap", "mine"))]).await;
     assert_eq!(reasons(&confirm), [RefusedReason::Invalid], "{confirm:?}");
 
-    let requests = audit.requests();
+    let requests: Vec<String> = audit.requests().iter().map(ToString::to_string).collect();
     let is_read = |text: &str| requests.iter().any(|request| request.contains(text));
     assert!(is_read("get /api/v1/namespaces/shop/configmaps/mine"), "{requests:#?}");
     // Keys and members are Secrets of these.

@@ -6,6 +6,7 @@ mod api;
 mod crowd;
 mod device;
 mod flood;
+mod helper;
 mod intruder;
 mod membership;
 mod page;

@@ -17,7 +17,11 @@ pub struct Forger {
 impl Forger {
     /// Connects to a broker with a client id.
     pub async fn start(client_id: &str, broker: SocketAddr, listens: &str) -> Self {
-        let mut options = LinkOptions::new(&broker.ip().to_string(), broker.port(), client_id);
+        Self::start_over(LinkOptions::new(&broker.ip().to_string(), broker.port(), client_id), listens).await
+    }
+
+    /// Connects with these options, such as TLS with a certificate.
+    pub async fn start_over(mut options: LinkOptions, listens: &str) -> Self {
         options.subscriptions = vec![listens.to_owned()];
         let (link, events) = Link::spawn(options);
         let mut forger = Self { link, events };

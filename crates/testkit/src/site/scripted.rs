@@ -7,16 +7,19 @@ use edgesync_protocol::change::Change;
 use edgesync_protocol::digest::{Digest, Epoch};
 use edgesync_protocol::frame::{Hello, HelloRequest, Lease, Received, Up, Upload, UploadConfirm, Welcome};
 use edgesync_protocol::upload::{Lane, UploadItem};
+use edgesync_transport::link::LinkOptions;
+use edgesync_transport::tls::{Client as Tls, Clock, Trust};
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::Forger;
+use super::fleet::stored;
+use super::{Agent, Forger};
 
 /// The largest frame in either direction.
 const MAX_FRAME: usize = 256 << 10;
 
-/// A scripted node, connected to a broker without TLS. It holds no objects.
+/// A scripted node, connected to a broker. It holds no objects.
 pub struct Scripted {
     name: String,
     forger: Forger,
@@ -26,10 +29,23 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// Connects a node of this name.
+    /// Connects a node of this name without TLS.
     pub async fn connect(name: &str, broker: SocketAddr) -> Self {
+        Self::over(name, LinkOptions::new(&broker.ip().to_string(), broker.port(), name)).await
+    }
+
+    /// Connects with the certificate of a device that has joined, in place of its agent.
+    pub async fn connect_as(agent: &Agent, broker: SocketAddr) -> Self {
+        let files = stored(agent);
+        let mut options = LinkOptions::new(&broker.ip().to_string(), broker.port(), &agent.node);
+        let tls = Tls::new(&Trust::new(files.ca), Some(&files.identity), Clock::system([]));
+        options.tls = Some(tls.unwrap());
+        Self::over(&agent.node, options).await
+    }
+
+    async fn over(name: &str, options: LinkOptions) -> Self {
         let down = format!("edgesync/v1/nodes/{name}/down");
-        let forger = Forger::start(name, broker, &down).await;
+        let forger = Forger::start_over(options, &down).await;
         Self { name: name.to_owned(), forger, sessions: 0, sent: [0; 3] }
     }
 
