@@ -1,5 +1,5 @@
-//! Checks the Kubernetes manifests: each RBAC rule names the code that needs it, and each base of the
-//! image is pinned.
+//! Checks the Kubernetes manifests: each RBAC rule names the code that needs it, and each base of
+//! the image is pinned.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]

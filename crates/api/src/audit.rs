@@ -46,8 +46,8 @@ pub(super) fn concerns(verb: Verb, kind: &Kind) -> bool {
     kind.secret || (verb.writes() && (is_placement_rule || auth::changes_the_cluster(verb, kind)))
 }
 
-/// Limits the entries about reads, for each caller: a caller who reads without end hides the reads
-/// of no other.
+/// Limits the entries about reads, for each caller: a caller who reads without end hides the
+/// reads of no other.
 #[derive(Debug)]
 pub(super) struct ReadThrottle {
     /// By the name of the caller, of at most [`MAX_READERS`].

@@ -69,7 +69,8 @@ pub(crate) async fn run(service: Service<Config>) -> anyhow::Result<()> {
 /// Runs the signer of a fleet in a cluster until it is stopped.
 ///
 /// # Errors
-/// The fleet can have no signer; the cluster's configuration is unusable, or an address is in use.
+/// The fleet can have no signer; the cluster's configuration is unusable, or an address is in
+/// use.
 pub(crate) async fn run_signer(service: Service<Config>) -> anyhow::Result<()> {
     check_signer(service.config())?;
     #[cfg(feature = "kubernetes")]

@@ -187,7 +187,7 @@ impl MembershipStore {
         Ok(tokens)
     }
 
-    /// Returns the tokens that are usable, and those that ended within the last week, newest first.
+    /// Returns the usable tokens and those that ended within the last week, newest first.
     pub async fn listed_tokens(&self, now: Timestamp) -> Result<Vec<TokenRecord>> {
         let since = before(now, RETENTION);
         let mut tokens = self.tokens().await?;

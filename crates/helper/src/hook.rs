@@ -47,8 +47,8 @@ pub(super) fn run(
     run_started(words, environment, timeout, spawn)
 }
 
-/// Starts a program without [`SANDBOX`]. Capabilities are attributes of a thread, and inherited by
-/// its children: a dedicated thread gives the capability up, starts the program, and ends.
+/// Starts a program without [`SANDBOX`]. Capabilities are attributes of a thread, and inherited
+/// by its children: a dedicated thread gives the capability up, starts the program, and ends.
 fn spawn(command: &mut Command) -> io::Result<Child> {
     let start = || {
         give_up(SANDBOX).map_err(|error| {

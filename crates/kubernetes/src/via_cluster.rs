@@ -182,8 +182,8 @@ impl ViaCluster {
         Ok(answers::operators(operators))
     }
 
-    /// Refuses an empty list if there is no fleet in this namespace. Whoever may read the records
-    /// only gets the list.
+    /// Refuses an empty list if there is no fleet in this namespace. A caller with rights to the
+    /// records only gets the list.
     async fn check_fleet(&self, is_empty: bool) -> Result<()> {
         if !is_empty {
             return Ok(());

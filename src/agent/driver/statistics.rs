@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_about_sealed_objects_are_for_those_who_may_read_them() {
+    fn messages_about_sealed_objects_are_for_their_readers() {
         let plain = rejected("invalid value 'hunter2'");
         let sealed = Rejection { is_sealed: true, ..plain.clone() };
         let quotes = |of: &Rejection, reads_sealed| of.show(reads_sealed).message.contains("hunter2");

@@ -78,8 +78,8 @@ impl Sender {
 
     /// Handles the end of a connection to an external broker, or of an attempt. Nodes that see a
     /// new boot id send a Hello again, because their last one may be lost: the next connection
-    /// announces one, as its first message. A second id on one connection would only start a second
-    /// session of each node.
+    /// announces one, as its first message. A second id on one connection would only start a
+    /// second session of each node.
     pub(super) fn closed(&mut self) {
         if std::mem::take(&mut self.was_connected) {
             self.boot = new_boot();
