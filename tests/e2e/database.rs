@@ -16,44 +16,29 @@ const FLIPS: usize = 25;
 /// Maximum number of objects that are lost with one page.
 const PAGE_OBJECTS: u64 = 12;
 
-/// Starts a cloud and an agent that hold this many objects.
-async fn in_sync(site: &Site, count: usize) -> (Cloud, Agent) {
-    let cloud = Cloud::start(site).await;
-    let agent = Agent::start(site, NODE, cloud.mqtt).await;
-    cloud.apply(objects(0..count)).await;
-    assert_eq!(same_on_both_sides(&cloud, &agent).await, count);
-    (cloud, agent)
-}
-
-/// Returns the objects and removals that the cloud has sent since it had counted `before`.
-async fn sent_since(cloud: &Cloud, before: Counters) -> (u64, u64) {
-    let now = cloud.counters(NODE).await;
-    (now.sent + now.resent - before.sent - before.resent, now.removals - before.removals)
-}
-
 #[tokio::test]
 async fn database_deleted_while_stopped_is_refilled() {
     let site = Site::new();
-    let (cloud, mut agent) = in_sync(&site, 300).await;
+    let (cloud, mut agent) = in_sync(&site, NODE, 300).await;
     let before = cloud.counters(NODE).await;
     agent.stop().await;
     Snapshot::remove(&agent.database);
     agent.run().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 300);
-    assert_eq!(sent_since(&cloud, before).await, (300, 0));
+    assert_eq!(cloud.sent_since(NODE, before).await, (300, 0));
 }
 
 #[tokio::test]
 async fn database_deleted_while_running_is_rewritten() {
     let site = Site::new();
-    let (cloud, mut agent) = in_sync(&site, 300).await;
+    let (cloud, mut agent) = in_sync(&site, NODE, 300).await;
     let (before, process) = (cloud.counters(NODE).await, agent.process.id());
     Snapshot::remove(&agent.database);
     cloud.apply(objects(300..310)).await;
     agent.until("a loss is noticed", |status| status["store"]["resets"] == 1).await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 310);
     // Nothing was lost, but the contents of the commit that noticed the loss may be sent twice.
-    let (sent, removals) = sent_since(&cloud, before).await;
+    let (sent, removals) = cloud.sent_since(NODE, before).await;
     assert!((10..=20).contains(&sent) && removals == 0, "{sent} objects and {removals} removals sent");
     assert_eq!(agent.process.id(), process);
     assert!(agent.process.runs());
@@ -61,13 +46,13 @@ async fn database_deleted_while_running_is_rewritten() {
     let before = cloud.counters(NODE).await;
     agent.crash().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 310);
-    assert_eq!(sent_since(&cloud, before).await, (0, 0));
+    assert_eq!(cloud.sent_since(NODE, before).await, (0, 0));
 }
 
 #[tokio::test]
 async fn truncated_database_keeps_its_readable_objects() {
     let site = Site::new();
-    let (cloud, mut agent) = in_sync(&site, 300).await;
+    let (cloud, mut agent) = in_sync(&site, NODE, 300).await;
     for share in [2, 3, 100] {
         let before = cloud.counters(NODE).await;
         agent.stop().await;
@@ -75,7 +60,7 @@ async fn truncated_database_keeps_its_readable_objects() {
         cut(&agent.database, length - length / share);
         agent.run().await;
         assert_eq!(same_on_both_sides(&cloud, &agent).await, 300);
-        let (sent, removals) = sent_since(&cloud, before).await;
+        let (sent, removals) = cloud.sent_since(NODE, before).await;
         println!("without its last 1/{share}: {sent} objects sent again");
         let most = 300 / share + PAGE_OBJECTS * 2;
         assert!(sent > 0 && sent <= most, "without its last 1/{share}: {sent} objects sent");
@@ -86,7 +71,7 @@ async fn truncated_database_keeps_its_readable_objects() {
 #[tokio::test]
 async fn database_truncated_while_running_does_not_stop_the_agent() {
     let site = Site::new();
-    let (cloud, mut agent) = in_sync(&site, 300).await;
+    let (cloud, mut agent) = in_sync(&site, NODE, 300).await;
     let process = agent.process.id();
     for length in [40_960, 1000, 0] {
         cut(&agent.database, length);
@@ -100,7 +85,7 @@ async fn database_truncated_while_running_does_not_stop_the_agent() {
 #[tokio::test]
 async fn older_database_gets_exactly_the_later_changes_again() {
     let site = Site::new();
-    let (cloud, mut agent) = in_sync(&site, 300).await;
+    let (cloud, mut agent) = in_sync(&site, NODE, 300).await;
     agent.stop().await;
     let copy = Snapshot::of(&agent.database);
     agent.run().await;
@@ -116,13 +101,13 @@ async fn older_database_gets_exactly_the_later_changes_again() {
     copy.restore(&agent.database);
     agent.run().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 305);
-    assert_eq!(sent_since(&cloud, before).await, (30, 5));
+    assert_eq!(cloud.sent_since(NODE, before).await, (30, 5));
 }
 
 #[tokio::test]
 async fn older_copy_while_running_does_not_stop_the_agent() {
     let site = Site::new();
-    let (cloud, mut agent) = in_sync(&site, 300).await;
+    let (cloud, mut agent) = in_sync(&site, NODE, 300).await;
     agent.stop().await;
     let copy = Snapshot::of(&agent.database);
     agent.run().await;
@@ -141,7 +126,7 @@ async fn older_copy_while_running_does_not_stop_the_agent() {
 async fn flipped_byte_loses_at_most_a_few_objects() {
     let mut random = Random::seeded();
     let site = Site::new();
-    let (cloud, mut agent) = in_sync(&site, 300).await;
+    let (cloud, mut agent) = in_sync(&site, NODE, 300).await;
     let mut most = 0;
     for _ in 0..FLIPS {
         let before = cloud.counters(NODE).await;
@@ -151,7 +136,7 @@ async fn flipped_byte_loses_at_most_a_few_objects() {
         flip(&agent.database, position as u64, 1 << bit);
         agent.run().await;
         assert_eq!(same_on_both_sides(&cloud, &agent).await, 300, "byte {position} of {length}");
-        let (sent, removals) = sent_since(&cloud, before).await;
+        let (sent, removals) = cloud.sent_since(NODE, before).await;
         assert!(sent <= PAGE_OBJECTS, "byte {position} of {length}, bit {bit}: {sent} objects sent");
         assert_eq!(removals, 0, "byte {position} of {length}, bit {bit}");
         most = most.max(sent);
@@ -165,7 +150,7 @@ async fn flipped_byte_loses_at_most_a_few_objects() {
 async fn bytes_flipped_while_running_are_repaired_by_the_next_start() {
     let mut random = Random::seeded();
     let site = Site::new();
-    let (cloud, mut agent) = in_sync(&site, 300).await;
+    let (cloud, mut agent) = in_sync(&site, NODE, 300).await;
     // Closed normally, so that the database holds everything and its log is empty.
     agent.stop().await;
     agent.run().await;

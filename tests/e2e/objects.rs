@@ -12,24 +12,10 @@ use site::*;
 
 const NODE: &str = "edge-1";
 
-async fn in_sync(site: &Site, count: usize) -> (Cloud, Agent) {
-    let cloud = Cloud::start(site).await;
-    let agent = Agent::start(site, NODE, cloud.mqtt).await;
-    cloud.apply(objects(0..count)).await;
-    assert_eq!(same_on_both_sides(&cloud, &agent).await, count);
-    (cloud, agent)
-}
-
-/// Returns the objects and removals that the cloud has sent since it had counted `before`.
-async fn sent_since(cloud: &Cloud, before: Counters) -> (u64, u64) {
-    let now = cloud.counters(NODE).await;
-    (now.sent + now.resent - before.sent - before.resent, now.removals - before.removals)
-}
-
 #[tokio::test]
 async fn reused_names_lead_to_the_new_objects_online() {
     let site = Site::new();
-    let (cloud, agent) = in_sync(&site, 60).await;
+    let (cloud, agent) = in_sync(&site, NODE, 60).await;
     for edition in 0..3 {
         for number in 0..20 {
             cloud.delete(&object(number)).await;
@@ -42,7 +28,7 @@ async fn reused_names_lead_to_the_new_objects_online() {
 #[tokio::test]
 async fn reused_names_lead_to_the_new_objects_after_time_offline() {
     let site = Site::new();
-    let (cloud, mut agent) = in_sync(&site, 60).await;
+    let (cloud, mut agent) = in_sync(&site, NODE, 60).await;
     agent.stop().await;
     let before = cloud.counters(NODE).await;
     for edition in 0..3 {
@@ -53,14 +39,14 @@ async fn reused_names_lead_to_the_new_objects_after_time_offline() {
     }
     agent.run().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 60);
-    let (sent, _) = sent_since(&cloud, before).await;
+    let (sent, _) = cloud.sent_since(NODE, before).await;
     assert_eq!(sent, 20);
 }
 
 #[tokio::test]
 async fn offline_versions_of_an_object_arrive_as_the_last_one() {
     let site = Site::new();
-    let (cloud, mut agent) = in_sync(&site, 20).await;
+    let (cloud, mut agent) = in_sync(&site, NODE, 20).await;
     agent.stop().await;
     let before = cloud.counters(NODE).await;
     for edition in 0..500 {
@@ -68,7 +54,7 @@ async fn offline_versions_of_an_object_arrive_as_the_last_one() {
     }
     agent.run().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 20);
-    assert_eq!(sent_since(&cloud, before).await, (1, 0));
+    assert_eq!(cloud.sent_since(NODE, before).await, (1, 0));
     let object = agent.get(&object(7)).await.unwrap();
     assert_eq!(object["metadata"]["annotations"]["example.org/edition"], "499");
 }
@@ -76,12 +62,12 @@ async fn offline_versions_of_an_object_arrive_as_the_last_one() {
 #[tokio::test]
 async fn reconnection_sends_only_newer_objects() {
     let site = Site::new();
-    let (mut cloud, mut agent) = in_sync(&site, 400).await;
+    let (mut cloud, mut agent) = in_sync(&site, NODE, 400).await;
     let before = cloud.counters(NODE).await;
     agent.stop().await;
     agent.run().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 400);
-    assert_eq!(sent_since(&cloud, before).await, (0, 0), "nothing had changed");
+    assert_eq!(cloud.sent_since(NODE, before).await, (0, 0), "nothing had changed");
 
     agent.process.kill();
     cloud.apply((0..17).map(|number| changed(object(number), "a"))).await;
@@ -91,12 +77,12 @@ async fn reconnection_sends_only_newer_objects() {
     }
     agent.run().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 402);
-    assert_eq!(sent_since(&cloud, before).await, (22, 3));
+    assert_eq!(cloud.sent_since(NODE, before).await, (22, 3));
 
     // A restart of the cloud resets the counters.
     cloud.crash().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 402);
-    assert_eq!(sent_since(&cloud, Counters::default()).await, (0, 0), "nothing had changed");
+    assert_eq!(cloud.sent_since(NODE, Counters::default()).await, (0, 0), "nothing had changed");
 }
 
 #[tokio::test]
@@ -160,7 +146,7 @@ fn arrivals(database: &std::path::Path) -> Vec<String> {
 #[tokio::test]
 async fn oversized_object_is_rejected_without_delaying_others() {
     let site = Site::new();
-    let (cloud, agent) = in_sync(&site, 30).await;
+    let (cloud, agent) = in_sync(&site, NODE, 30).await;
     let huge = sized("huge", 20 << 20);
     cloud.apply([huge.clone()]).await;
     let uid = cloud.get(&huge).await["metadata"]["uid"].clone();

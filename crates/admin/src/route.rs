@@ -314,6 +314,15 @@ mod tests {
     }
 
     #[test]
+    fn tokens_and_operators_are_the_matter_of_enrollment() {
+        for route in all() {
+            let path = route.path();
+            let expected = path.contains("/tokens") || path.contains("/operators");
+            assert_eq!(route.is_enrollment(), expected, "{path}");
+        }
+    }
+
+    #[test]
     fn routes_have_distinct_methods_and_paths() {
         let mut seen: Vec<_> = all().iter().map(|route| (route.method().as_str(), route.path())).collect();
         let count = seen.len();

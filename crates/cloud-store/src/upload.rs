@@ -400,8 +400,8 @@ fn check_size(key: ObjectKey, text: &str, shared: &Shared) -> Result<(), CloudEr
     if size > limit { Err(CloudError::TooLarge { key, size, limit }) } else { Ok(()) }
 }
 
-/// Returns a node's Event as it is stored: marked with the node, without metadata that a node cannot
-/// set.
+/// Returns a node's Event as it is stored: marked with the node, without metadata that a node
+/// cannot set.
 #[must_use]
 pub fn event_of_node(event: &Object, node: &NodeName) -> Object {
     let mut event = event.clone();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::rules::{RuleList, rules};
 use super::selection::{read_objects, read_table, table};
 use super::slot::{Keys, Raw, Refusals, Slot, inline, quote};
 use super::units::{self, GIB, minutes, seconds};
@@ -16,58 +17,14 @@ use edgesync_object::name;
 /// Maximum number of rules.
 const MAX_RULES: usize = 100;
 
-/// Rules in the order of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Files {
-    /// Parsed rules, in order.
-    pub rules: Vec<Rule>,
-    /// Text of the rules, on one line.
-    text: String,
-}
-
-impl Default for Files {
-    fn default() -> Self {
-        Self { rules: Vec::new(), text: "[]".into() }
-    }
-}
+/// Rules that derive files, in the order of the file.
+pub type Files = RuleList<Rule>;
 
 impl Files {
     /// Visits the key at the top level.
     pub(super) fn bind(&mut self, keys: &mut dyn Keys) {
         keys.section("");
-        keys.live("files", Rules(self));
-    }
-}
-
-struct Rules<'a>(&'a mut Files);
-
-impl Slot for Rules<'_> {
-    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
-        let array = raw.rules("files", MAX_RULES)?;
-        let mut rules: Vec<Rule> = Vec::with_capacity(array.len());
-        let mut refusals = Refusals::default();
-        for value in array {
-            let read = rule(value).and_then(|rule| {
-                let same = rules.iter().find(|other| other.name == rule.name || other.to == rule.to);
-                if let Some(other) = same {
-                    let what = if other.name == rule.name { "name" } else { "to" };
-                    let message = format!("rules {:?} and {:?} have the same {what}", other.name, rule.name);
-                    return Err(message.into());
-                }
-                rules.push(rule);
-                Ok(())
-            });
-            refusals.add("", &value.span(), read);
-        }
-        refusals.result()?;
-        self.0.text =
-            format!("[{}]", rules.iter().map(|rule| rule.text.as_str()).collect::<Vec<_>>().join(", "));
-        self.0.rules = rules;
-        Ok(())
-    }
-
-    fn show(&self) -> String {
-        self.0.text.clone()
+        keys.live("files", rules(self, "files", MAX_RULES, rule));
     }
 }
 
@@ -112,7 +69,7 @@ struct WriteKeys {
     field: Option<String>,
 }
 
-fn rule(value: &Value<'_>) -> Result<Rule, Refusals> {
+fn rule(value: &Value<'_>, before: &[Rule]) -> Result<Rule, Refusals> {
     let mut rule = Rule { text: inline(value.get_ref()), ..Rule::default() };
     let (mut to, mut write) = (None, WriteKeys::default());
     let mut refusals = read_table(table(value, "a rule")?, KEYS, |key, value| {
@@ -179,7 +136,12 @@ fn rule(value: &Value<'_>) -> Result<Rule, Refusals> {
         false => Ok(()),
     };
     require(&["gather", "to"], gather);
-    refusals.result().map(|()| rule)
+    refusals.result()?;
+    let Some(other) = before.iter().find(|other| other.name == rule.name || other.to == rule.to) else {
+        return Ok(rule);
+    };
+    let what = if other.name == rule.name { "name" } else { "to" };
+    Err(format!("rules {:?} and {:?} have the same {what}", other.name, rule.name).into())
 }
 
 impl WriteKeys {

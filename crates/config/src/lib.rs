@@ -20,6 +20,7 @@ mod link;
 mod log;
 mod peer;
 mod report;
+pub mod rules;
 pub mod selection;
 pub mod slot;
 pub mod units;

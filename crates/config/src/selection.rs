@@ -26,8 +26,8 @@ pub fn table<'v, 't>(value: &'v Spanned<DeValue<'t>>, what: &str) -> Result<&'v 
     value.as_table().ok_or_else(|| Raw::Toml(value).expected(what).into())
 }
 
-/// Reads a table: passes each key and its value to `read`, which returns `None` for an unknown key,
-/// and collects all errors.
+/// Reads a table: passes each key and its value to `read`, which returns `None` for an unknown
+/// key, and collects all errors.
 pub fn read_table(
     table: &DeTable<'_>,
     known: &[&str],

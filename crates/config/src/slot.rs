@@ -48,7 +48,7 @@ pub struct Refusals(Vec<Refusal>);
 impl Refusals {
     /// Adds the reasons why a part of the value was refused, if it was. `key` is empty for an item
     /// of a list.
-    pub fn add(&mut self, key: &str, span: &Range<usize>, read: Result<(), impl Into<Self>>) {
+    pub(crate) fn add(&mut self, key: &str, span: &Range<usize>, read: Result<(), impl Into<Self>>) {
         let Err(refused) = read else { return };
         let refused: Self = refused.into();
         for refusal in refused.0 {
@@ -182,7 +182,7 @@ impl<'a> Raw<'a> {
     ///
     /// # Errors
     /// The value is no list of rules, or has more than `most`.
-    pub fn rules(&self, section: &str, most: usize) -> Result<&'a DeArray<'a>, Refusal> {
+    pub(crate) fn rules(&self, section: &str, most: usize) -> Result<&'a DeArray<'a>, Refusal> {
         match self {
             Self::Toml(DeValue::Array(rules)) if rules.len() <= most => Ok(rules),
             Self::Toml(DeValue::Array(rules)) => {
@@ -251,7 +251,7 @@ pub(crate) fn toml_string(text: &str) -> String {
 
 /// Formats a value on one line of TOML.
 #[must_use]
-pub fn inline(value: &DeValue<'_>) -> String {
+pub(crate) fn inline(value: &DeValue<'_>) -> String {
     let list = |parts: Vec<String>| parts.join(", ");
     match value {
         DeValue::String(text) => toml_string(text),

@@ -1,8 +1,6 @@
 //! The certificate of the services of all replicas, where one process signs and others serve nodes:
 //! a Secret beside the keys, which the signer writes and replicas read by name.
 
-use std::collections::BTreeSet;
-
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 
@@ -80,11 +78,7 @@ fn kept(
 ) -> Option<Identity> {
     let parsed = parse(what, found).inspect_err(|error| tracing::warn!("{error:#}: replacing it"));
     let (ca, identity) = parsed.ok()?;
-    let of = served_certificates::names_of(&identity);
-    let is_kept = ca == *authority.certificate()
-        && of == names.iter().cloned().collect::<BTreeSet<_>>()
-        && !served_certificates::needs_renewal(authority, &identity, now);
-    is_kept.then_some(identity)
+    served_certificates::is_current(authority, &ca, &identity, names, now).then_some(identity)
 }
 
 fn parse(what: &str, object: &Object) -> Result<(Certificate, Identity)> {

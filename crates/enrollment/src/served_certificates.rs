@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use super::authority::Authority;
 use super::{Enrollment, RevocationList, after, days, files, now};
 use edgesync_store::durable;
-use edgesync_transport::tls::Identity;
+use edgesync_transport::tls::{Certificate, Identity};
 
 /// Lifetime of the services' certificate.
 pub(super) const LIFETIME: Duration = days(397);
@@ -57,24 +57,32 @@ pub(super) fn load_or_issue(
         let identity = Identity::from_pem(&what, std::str::from_utf8(&pem).ok()?);
         identity.inspect_err(|error| tracing::warn!("{error}: replacing it")).ok()
     });
-    if let Some(kept) = kept {
-        let of = names_of(&kept);
-        // The file carries the CA to record which one signed.
-        let signed_here = kept.chain().get(1).is_some_and(|ca| ca == authority.certificate());
-        if signed_here && of == names.iter().cloned().collect() && !needs_renewal(authority, &kept, now) {
-            return Ok(Identity::new(
-                "server certificate",
-                vec![kept.certificate().clone()],
-                kept.key().clone(),
-            )?);
+    // The file carries the CA to record which one signed.
+    let is_kept = |kept: &Identity| {
+        kept.chain().get(1).is_some_and(|signer| is_current(authority, signer, kept, names, now))
+    };
+    match kept.filter(is_kept) {
+        Some(kept) => {
+            let chain = vec![kept.certificate().clone()];
+            Ok(Identity::new("server certificate", chain, kept.key().clone())?)
         }
+        None => issue(authority, directory, names, now),
     }
-    issue(authority, directory, names, now)
 }
 
-/// Returns the names in a certificate, each address in one spelling.
-pub(super) fn names_of(identity: &Identity) -> BTreeSet<String> {
-    identity.certificate().names().iter().map(|name| normalize_name(name)).collect()
+/// Whether this CA signed the certificate, for these names, and it is not due for renewal.
+pub(super) fn is_current(
+    authority: &Authority,
+    signer: &Certificate,
+    identity: &Identity,
+    names: &[String],
+    now: Timestamp,
+) -> bool {
+    let found: BTreeSet<String> =
+        identity.certificate().names().iter().map(|name| normalize_name(name)).collect();
+    signer == authority.certificate()
+        && found == names.iter().cloned().collect()
+        && !needs_renewal(authority, identity, now)
 }
 
 /// Whether a certificate is due for renewal and the CA lets a new one live longer.

@@ -40,8 +40,8 @@ pub fn check_change(call: &ExtensionCall) -> Result<()> {
     Err(Status::new(Reason::Forbidden, message))
 }
 
-/// Answers a request about tokens or operators, and 404 to any other. `join_url` is the URL of the
-/// join service, if known.
+/// Answers a request about tokens or operators, and 404 to any other. `join_url` is the URL of
+/// the join service, if known.
 pub async fn enrollment(
     service: &EnrollmentService,
     route: Route<'_>,

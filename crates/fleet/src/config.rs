@@ -373,7 +373,7 @@ impl Settings for Config {
 
     fn bind(&mut self, keys: &mut dyn Keys) {
         let Self { placement, store, kubernetes, broker, link, sync, pairing, nodes, api, page, log } = self;
-        placement.bind(keys);
+        placement::bind(placement, keys);
         store.bind(keys);
         kubernetes.bind(keys);
         broker.bind(keys);

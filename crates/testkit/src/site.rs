@@ -26,7 +26,9 @@ use tokio::time::Instant;
 
 pub use agent::Agent;
 pub use cloud::{Cloud, Counters, apply, path_of};
-pub use compare::{LAST_APPLIED, differences, held, is_same, same_on_both_sides, same_within, wanted};
+pub use compare::{
+    LAST_APPLIED, differences, held, in_sync, is_same, same_on_both_sides, same_within, wanted,
+};
 pub use database::{Snapshot, edge_rows, recorded};
 pub use files::{Settings, Site};
 pub use forger::Forger;

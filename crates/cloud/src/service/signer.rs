@@ -122,3 +122,34 @@ impl Extension for Admin {
         answers::enrollment(service, route, &call.body, None).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use edgesync_api::{Caller, Role};
+    use edgesync_cloud_store::{CloudOptions, CloudStore};
+
+    /// A viewer who asked the signer for nodes was refused for the role, which no replica requires.
+    #[tokio::test]
+    async fn the_signer_names_the_replica_before_the_role() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.pairing.directory = directory.path().join("pki");
+        let store = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
+        let options = enrollment_options(&config, EnrollmentRole::Whole, "signer");
+        let admin = Admin(EnrollmentService::open(options, store.clone()).await.unwrap());
+        for (method, path, role, code, words) in [
+            ("GET", "nodes", Role::View, 404, "hint: run the command in the Pod of a replica"),
+            ("POST", "nodes/a/remove", Role::View, 404, "hint: run the command in the Pod of a replica"),
+            ("POST", "operators/ada/revoke", Role::View, 403, "requires role 'admin', have 'view'"),
+            ("POST", "operators/ada/revoke", Role::Admin, 404, "ada"),
+        ] {
+            let (method, path) = (method.to_owned(), path.to_owned());
+            let caller = Caller { role, ..Caller::default() };
+            let call = ExtensionCall { method, path, query: Vec::new(), body: Value::Null, caller };
+            let refused = admin.call(call).await.unwrap_err();
+            assert!(refused.code == code && refused.message.contains(words), "{words}: {refused:?}");
+        }
+        store.close().await;
+    }
+}

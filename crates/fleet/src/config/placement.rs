@@ -3,8 +3,9 @@
 use toml::Spanned;
 use toml::de::DeValue;
 
+use edgesync_config::rules::{RuleList, rules};
 use edgesync_config::selection::{parse, read_objects, read_table, selector, table};
-use edgesync_config::slot::{Keys, Raw, Refusals, Slot, inline};
+use edgesync_config::slot::{Keys, Raw, Refusals, Slot as _};
 use edgesync_config::units;
 use edgesync_placement::rules::{NodeMatch, PlacementRule};
 
@@ -12,55 +13,18 @@ use edgesync_placement::rules::{NodeMatch, PlacementRule};
 const MAX_RULES: usize = 1000;
 
 /// The rules, in the order of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// The parsed rules, at most 1000.
-    pub rules: Vec<PlacementRule>,
-    /// The rules as they were written, on one line.
-    text: String,
-}
+pub type Placement = RuleList<PlacementRule>;
 
-impl Default for Placement {
-    fn default() -> Self {
-        Self { rules: Vec::new(), text: "[]".into() }
-    }
-}
-
-impl Placement {
-    /// Binds the key, which is at the top level.
-    pub(super) fn bind(&mut self, keys: &mut dyn Keys) {
-        keys.section("");
-        keys.fixed("placement", Rules(self));
-    }
-}
-
-struct Rules<'a>(&'a mut Placement);
-
-impl Slot for Rules<'_> {
-    fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
-        let array = raw.rules("placement", MAX_RULES)?;
-        let (mut rules, mut refusals) = (Vec::with_capacity(array.len()), Refusals::default());
-        for value in array {
-            refusals.add("", &value.span(), rule(value).map(|rule| rules.push(rule)));
-        }
-        refusals.result()?;
-        self.0.rules = rules;
-        self.0.text = match raw {
-            Raw::Toml(value) => inline(value),
-            Raw::Variable(_) => String::new(),
-        };
-        Ok(())
-    }
-
-    fn show(&self) -> String {
-        self.0.text.clone()
-    }
+/// Binds the key, which is at the top level.
+pub(super) fn bind(placement: &mut Placement, keys: &mut dyn Keys) {
+    keys.section("");
+    keys.fixed("placement", rules(placement, "placement", MAX_RULES, rule));
 }
 
 const NODES: &str = "a table such as { names = [\"edge-*\"], selector = \"region=eu\" }";
 const NAMES: &str = "a list of name patterns such as [\"edge-*\"]";
 
-fn rule(value: &Spanned<DeValue<'_>>) -> Result<PlacementRule, Refusals> {
+fn rule(value: &Spanned<DeValue<'_>>, _: &[PlacementRule]) -> Result<PlacementRule, Refusals> {
     let mut rule = PlacementRule::default();
     let refusals = read_table(table(value, "a rule")?, &["nodes", "objects"], |key, value| match key {
         "nodes" => Some(read_nodes(value, &mut rule.nodes)),

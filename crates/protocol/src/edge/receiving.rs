@@ -58,8 +58,8 @@ impl EdgeMachine {
     }
 
     /// Handles the answer to [`EdgeEffect::ReadParts`]: the message with the number of sound bytes
-    /// kept, `None` if there are none, they cannot be read, or the link never sends parts. Then the
-    /// store drops what else it keeps, such as the pieces after a damaged first one.
+    /// kept, `None` if there are none, they cannot be read, or the link never sends parts. Then
+    /// the store drops what else it keeps, such as the pieces after a damaged first one.
     pub fn parts_read(&mut self, now: Now, kept: Option<PartialMessage>, random: u64) {
         if !std::mem::take(&mut self.receiving.is_reading) {
             return;

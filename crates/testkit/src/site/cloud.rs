@@ -170,6 +170,12 @@ impl Cloud {
         }
     }
 
+    /// Returns the objects and removals that the cloud has sent since it had counted `before`.
+    pub async fn sent_since(&self, name: &str, before: Counters) -> (u64, u64) {
+        let now = self.counters(name).await;
+        (now.sent + now.resent - before.sent - before.resent, now.removals - before.removals)
+    }
+
     /// Returns the state of a node; empty before its first Hello.
     pub async fn state(&self, name: &str) -> String {
         self.node(name).await["state"].as_str().unwrap_or_default().to_owned()

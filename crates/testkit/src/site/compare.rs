@@ -6,7 +6,7 @@ use std::time::Duration;
 use edgesync_api::{Client, ClientError};
 use serde_json::Value;
 
-use super::{Agent, Cloud, PATIENCE, eventually};
+use super::{Agent, Cloud, PATIENCE, Site, eventually, objects};
 
 /// Collections with objects placed on nodes.
 const COLLECTIONS: [&str; 3] = ["/api/v1/configmaps", "/api/v1/secrets", "/api/v1/pods"];
@@ -14,6 +14,15 @@ const COLLECTIONS: [&str; 3] = ["/api/v1/configmaps", "/api/v1/secrets", "/api/v
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Number of objects per page.
 const PAGE: usize = 500;
+
+/// Starts a cloud and an agent that hold this many objects.
+pub async fn in_sync(site: &Site, node: &str, count: usize) -> (Cloud, Agent) {
+    let cloud = Cloud::start(site).await;
+    let agent = Agent::start(site, node, cloud.mqtt).await;
+    cloud.apply(objects(0..count)).await;
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, count);
+    (cloud, agent)
+}
 
 /// Waits until cloud and node hold the same objects, and returns their number.
 pub async fn same_on_both_sides(cloud: &Cloud, agent: &Agent) -> usize {
