@@ -155,8 +155,8 @@ fn apply(
     Ok(Ok(outcome))
 }
 
-/// Returns the objects of a rule in order: those that its record knows, updated by the changes, or
-/// the whole list, which the agent is asked for. The inner error is the problem of an object.
+/// Returns the objects of a rule in order: those that its record knows, updated by the changes,
+/// or the whole list, which the agent is asked for. The inner error is the problem of an object.
 fn list_objects(
     stream: &mut (impl Read + io::Write),
     record: Option<&Record>,
