@@ -103,7 +103,7 @@ fn pod((namespace, name): (&str, &str), node: &str, secrets: &[&str]) -> Value {
 
 /// Returns a rule that places objects on all nodes: a Placement in a namespace, or without one a
 /// ClusterPlacement.
-fn rule((namespace, name): (&str, &str), objects: Value) -> Value {
+fn rule((namespace, name): (&str, &str), objects: &Value) -> Value {
     let kind = if namespace.is_empty() { "ClusterPlacement" } else { "Placement" };
     let mut metadata = json!({"name": name});
     if !namespace.is_empty() {
@@ -211,7 +211,7 @@ async fn keys_and_records_of_edgesync_reach_no_device() {
     let (ruled, used) = (object("Secret", "plant", "ruled"), object("Secret", "plant", "used"));
     let keys = ["edgesync-ca", "edgesync-token-key"];
     let reader = pod(("plant", "reader"), "edge-1", &["used", keys[0], keys[1]]);
-    let only_ruled = rule(("plant", "ruled"), json!({"kinds": ["secrets"], "names": ["ruled"]}));
+    let only_ruled = rule(("plant", "ruled"), &json!({"kinds": ["secrets"], "names": ["ruled"]}));
     for namespace in RESERVED {
         let all = ["secrets,configmaps", "--all", "--overwrite", "-n", namespace];
         attack.run(&[&["label"], &all[..], &["edgesync.io/node=edge-1"]].concat());
@@ -226,9 +226,9 @@ async fn keys_and_records_of_edgesync_reach_no_device() {
 
     // Rules.
     let kinds = json!(["secrets", "configmaps", "pods"]);
-    let everything = rule(("", "everything"), json!({"kinds": kinds}));
-    let by_name = rule(("", "keys"), json!({"kinds": kinds, "namespaces": RESERVED}));
-    let [one, two] = RESERVED.map(|namespace| rule((namespace, "own"), json!({"kinds": kinds})));
+    let everything = rule(("", "everything"), &json!({"kinds": kinds}));
+    let by_name = rule(("", "keys"), &json!({"kinds": kinds, "namespaces": RESERVED}));
+    let [one, two] = RESERVED.map(|namespace| rule((namespace, "own"), &json!({"kinds": kinds})));
     attack.apply(&[&everything, &by_name, &one, &two]);
     let marker = object("ConfigMap", "office", "marker");
     attack.apply(&[&marker]);

@@ -28,8 +28,6 @@ pub(crate) struct Request {
     pub(crate) namespace: String,
     /// The plural of the kind in the path; empty without one.
     pub(crate) resource: String,
-    /// The name in the path; empty without one.
-    pub(crate) name: String,
 }
 
 impl fmt::Display for Request {
@@ -88,7 +86,6 @@ fn request(line: &Value) -> Request {
         is_allowed: text("/annotations/authorization.k8s.io~1decision") == "allow",
         namespace: text("/objectRef/namespace"),
         resource: text("/objectRef/resource"),
-        name: text("/objectRef/name"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::io::{self, ErrorKind, Read, Write as _};
+use std::io::{self, ErrorKind, Read};
 use std::mem::MaybeUninit;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -137,39 +137,13 @@ fn apply(
         Ok(executor) => executor,
         Err(why) => return Ok(Err(why)),
     };
-    let known = records.all.get(&rule.name).zip(request.since).filter(|_| listed.len() <= MAX_CHANGED);
-    let known = known.and_then(|(record, number)| list::since(record, number, listed));
-    let mut listed = match known.filter(|listed| listed.len() <= MAX_LISTED) {
-        Some(listed) => listed,
-        None => {
-            write_reply(stream, &Reply::Whole)?;
-            match read_list(stream)? {
-                Ok(listed) => listed,
-                Err(why) => return Ok(Err(why)),
-            }
-        }
+    let listed = match list_objects(stream, records.all.get(&rule.name), request, listed)? {
+        Ok(listed) => listed,
+        Err(why) => return Ok(Err(why)),
     };
-    listed.sort_unstable_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
     let is_check = request.verb == Verb::Check;
-    let look = request.look || is_check;
-    let options = Options { look, force: request.force, keep: request.keep, now: now() };
-    let worked = executor.run_pass(records, &listed, options, is_check, |pass| {
-        let mut outcome = Outcome::default();
-        let needed = pass.needed();
-        let requested = needed.iter().filter_map(|number| listed.get(*number));
-        let requested =
-            requested.map(|of| Member { uid: of.uid.clone(), version: of.version.clone() }).collect();
-        write_reply(stream, &Reply::Want(requested))?;
-        let mut frames = Frames { stream, expected: needed.into_iter(), error: None };
-        let mut take = |number: usize| frames.take(number);
-        if is_check {
-            outcome.plan = pass.plan(&mut take);
-        } else {
-            let retry = pass.apply(&mut take);
-            outcome.retry = retry.map(|micros| u64::try_from(micros / 1000).unwrap_or(0));
-        }
-        frames.take(usize::MAX);
-        frames.error.map_or(Ok(outcome), Err)
+    let worked = executor.run_pass(records, &listed, options(request, now()), is_check, |pass| {
+        run(stream, pass, &listed, is_check)
     });
     let mut outcome = match worked {
         Ok(done) => done?,
@@ -181,15 +155,69 @@ fn apply(
     Ok(Ok(outcome))
 }
 
+/// Returns the objects of a rule in order: those that its record knows, updated by the changes,
+/// or the whole list, which the agent is asked for. The inner error is the problem of an object.
+fn list_objects(
+    stream: &mut (impl Read + io::Write),
+    record: Option<&Record>,
+    request: &Request,
+    changed: Vec<Listed>,
+) -> io::Result<Result<Vec<Listed>, String>> {
+    let known = record.zip(request.since).filter(|_| changed.len() <= MAX_CHANGED);
+    let known = known.and_then(|(record, number)| list::since(record, number, changed));
+    let mut listed = match known.filter(|listed| listed.len() <= MAX_LISTED) {
+        Some(listed) => listed,
+        None => {
+            write_reply(stream, &Reply::Whole)?;
+            match read_list(stream)? {
+                Ok(listed) => listed,
+                Err(why) => return Ok(Err(why)),
+            }
+        }
+    };
+    listed.sort_unstable_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
+    Ok(Ok(listed))
+}
+
+/// Returns the options of a pass.
+fn options(request: &Request, now: i64) -> Options {
+    let look = request.look || request.verb == Verb::Check;
+    Options { look, force: request.force, keep: request.keep, now }
+}
+
+/// Requests the bodies that a pass needs, and applies or describes it.
+fn run<S: Read + io::Write, H: Effects>(
+    stream: &mut S,
+    pass: Pass<'_, H>,
+    listed: &[Listed],
+    is_check: bool,
+) -> io::Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let needed = pass.needed();
+    let requested = needed.iter().filter_map(|number| listed.get(*number));
+    let requested = requested.map(|of| Member { uid: of.uid.clone(), version: of.version.clone() }).collect();
+    write_reply(stream, &Reply::Want(requested))?;
+    let mut frames = Frames { stream, expected: needed.into_iter(), error: None };
+    let mut take = |number: usize| frames.take(number);
+    if is_check {
+        outcome.plan = pass.plan(&mut take);
+    } else {
+        let retry = pass.apply(&mut take);
+        outcome.retry = retry.map(|micros| u64::try_from(micros / 1000).unwrap_or(0));
+    }
+    frames.take(usize::MAX);
+    frames.error.map_or(Ok(outcome), Err)
+}
+
 /// Objects in the order of arrival: only one of them is in memory at a time.
-struct Frames<'a> {
-    stream: &'a mut UnixStream,
+struct Frames<'a, S> {
+    stream: &'a mut S,
     expected: std::vec::IntoIter<usize>,
     /// Error that ended the transfer.
     error: Option<io::Error>,
 }
 
-impl Frames<'_> {
+impl<S: Read> Frames<'_, S> {
     /// Returns the object with an index, which must increase with each call; none if it has changed
     /// meanwhile.
     fn take(&mut self, number: usize) -> Option<Value> {
@@ -423,7 +451,7 @@ fn read_frame(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     if frame.len() as u64 == u64::from(length) { Ok(frame) } else { Err(ErrorKind::UnexpectedEof.into()) }
 }
 
-fn write_reply(stream: &mut UnixStream, reply: &Reply) -> io::Result<()> {
+fn write_reply(stream: &mut impl io::Write, reply: &Reply) -> io::Result<()> {
     let text = serde_json::to_vec(reply)?;
     let length = u32::try_from(text.len()).map_err(|_| ErrorKind::InvalidData)?;
     stream.write_all(&length.to_le_bytes())?;
@@ -431,27 +459,4 @@ fn write_reply(stream: &mut UnixStream, reply: &Reply) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use edgesync_fuzz::fuzz;
-
-    #[test]
-    fn fuzz_requests_of_the_agent() {
-        let [uid, api_version, kind, namespace, name, version] =
-            ["u", "v1", "ConfigMap", "plant", "web", "1"].map(str::to_owned);
-        let listed = Listed { uid, api_version, kind, namespace, name, version, ..Listed::default() };
-        let deleted = Listed { uid: "d".to_owned(), ..Listed::default() };
-        let request =
-            Request { verb: Verb::Apply, rule: "r".to_owned(), since: Some(7), ..Request::default() };
-        let frame = |bytes: Vec<u8>| [(bytes.len() as u32).to_le_bytes().to_vec(), bytes].concat();
-        let list = frame(serde_json::to_vec(&[listed, deleted]).unwrap());
-        let request = frame(serde_json::to_vec(&request).unwrap());
-        let samples = [[list, frame(Vec::new()), request].concat()];
-        fuzz("files-helper", &samples, |mut input| {
-            let Ok(Ok(list)) = read_list(&mut input) else { return };
-            assert!(list.iter().all(|listed| listed.check().is_ok()));
-            let request = read_frame(&mut input).map(|frame| serde_json::from_slice::<Request>(&frame));
-            drop(request);
-        });
-    }
-}
+mod fuzz;

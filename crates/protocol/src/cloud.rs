@@ -14,6 +14,8 @@
 mod connect;
 mod deliveries;
 mod desired;
+#[cfg(test)]
+mod fuzz;
 mod guard;
 mod ingest;
 mod ledger;

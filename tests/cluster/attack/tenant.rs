@@ -113,13 +113,13 @@ async fn a_tenant_reaches_no_device_and_gains_nothing_in_a_check() {
         object("ConfigMap", "plant", "planted"),
         object("ConfigMap", "edgesync", "planted"),
         object("Secret", "office", "key"),
-        rule(("office", "all"), json!({"kinds": ["configmaps"]})),
-        rule(("", "all"), json!({"kinds": ["configmaps"]})),
+        rule(("office", "all"), &json!({"kinds": ["configmaps"]})),
+        rule(("", "all"), &json!({"kinds": ["configmaps"]})),
     ] {
         apply(&foreign).fails_with("forbidden");
     }
     let marker = object("ConfigMap", "plant", "marker");
-    attack.apply(&[&marker, &rule(("plant", "all"), json!({"kinds": ["configmaps"]}))]);
+    attack.apply(&[&marker, &rule(("plant", "all"), &json!({"kinds": ["configmaps"]}))]);
     holds(&agent, &[&marker]).await;
     let found = objects_in_database(&mut agent).await;
     assert_eq!(found.into_iter().collect::<Vec<_>>(), [("plant".to_owned(), "marker".to_owned())]);

@@ -1,8 +1,9 @@
 use super::*;
 use crate::node_name;
-use edgesync_fuzz::fuzz;
-use edgesync_object::{Labels, ResourceVersion, kinds};
+use edgesync_fuzz::{files, fuzz};
+use edgesync_object::{Budget, Labels, ResourceVersion, kinds};
 use edgesync_placement::{NODES_ANNOTATION, Placement, Summary};
+use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, Up};
 use edgesync_protocol::upload::{Lane, UploadItem};
 use proptest::prelude::*;
 use serde_json::json;
@@ -337,12 +338,10 @@ fn assert_own(effect: &Effect) {
     }
 }
 
-/// A device affects itself and its own objects only, with any upload.
-#[test]
-fn fuzz_uploads() {
-    let (placement, node) = (placement(), node_name("edge-1"));
+/// Returns contents of all types: about the node, about objects on it, and about others.
+fn contents() -> [Value; 9] {
     let pod = json!({"kind": "Pod", "namespace": "shop", "name": "p", "uid": "here"});
-    let samples = [
+    [
         json!({"node": {"labels": {"a": "b"}, "status": {"capacity": {"memory": "1Gi"}}}}),
         status("here", "Pod", "p", json!({"phase": "Running"})),
         status("secret", "Secret", "s", json!({})),
@@ -352,8 +351,14 @@ fn fuzz_uploads() {
         event(SYSTEM),
         about("shop", pod),
         about("shop", json!({"kind": "Secret", "namespace": "shop", "name": "s", "uid": "secret"})),
-    ];
-    fuzz("upload", &samples.map(|content| content.to_string().into_bytes()), |bytes| {
+    ]
+}
+
+/// A device affects itself and its own objects only, with any upload.
+#[test]
+fn fuzz_uploads() {
+    let (placement, node) = (placement(), node_name("edge-1"));
+    fuzz("upload", &contents().map(|content| content.to_string().into_bytes()), |bytes| {
         let Ok(content) = String::from_utf8(bytes.to_vec()) else { return };
         let Ok(content) = RawValue::from_string(content) else { return };
         for lane in Lane::ALL {
@@ -362,6 +367,38 @@ fn fuzz_uploads() {
             let targets = References::of(&upload).resolve(&node, &placement.on(&node), |_| None);
             let batch = prepare((&node, Epoch(7)), &upload, &targets, builtin);
             batch.items.iter().flat_map(|item| &item.effect).for_each(assert_own);
+        }
+    });
+}
+
+/// The same from the bytes of a whole frame, whose items share their references.
+#[test]
+fn fuzz_frames_of_uploads() {
+    let (placement, node) = (placement(), node_name("edge-1"));
+    let limit = DEFAULT_MAX_FRAME as usize;
+    let frames = Lane::ALL.map(|lane| Up::Upload(upload(lane, &contents())));
+    let mut samples = files("frames/0.1.0/up", ".json");
+    for frame in &frames {
+        samples.extend([0, usize::MAX].map(|above| frame.encode(above).unwrap()));
+    }
+    fuzz("upload-frame", &samples, |bytes| {
+        let Ok(Up::Upload(upload)) = Up::decode(bytes, &mut Budget::of(limit)) else { return };
+        let mut targets = References::of(&upload).resolve(&node, &placement.on(&node), |_| None);
+        for is_within_rate in [true, false] {
+            if !is_within_rate {
+                targets.refuse_events();
+            }
+            let batch = prepare((&node, Epoch(7)), &upload, &targets, builtin);
+            assert!(batch.items.iter().map(|item| item.seq).eq(upload.items.iter().map(|item| item.seq)));
+            for item in &batch.items {
+                match &item.effect {
+                    Ok(effect) => {
+                        assert!(is_within_rate || !matches!(effect, Effect::Event(_)), "{effect:?}");
+                        assert_own(effect);
+                    }
+                    Err((_, message)) => assert!(message.len() <= MAX_MESSAGE, "{message}"),
+                }
+            }
         }
     });
 }
