@@ -338,7 +338,7 @@ impl Disk {
             if identity(&candidate)? == known { Ok(candidate) } else { Err(Errno::STALE) }
         };
         if change.shape == Shape::File {
-            let file = same(open_file(&directory, &self.candidate_name(change))?)?;
+            let file = same(open_file(&directory, self.candidate_name(change))?)?;
             self.set_owner_and_mode(&file, self.owner, file_mode)?;
             return self.fsync(&file);
         }
