@@ -146,13 +146,16 @@ impl Server {
         for name in ["edgesync", "edgesync-ca", "rates", "own", "shared"] {
             self.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))?;
         }
-        until("the kinds are served", || {
+        let serves = |group: &str, plurals: [&str; 2]| {
             let client = self.client();
-            let served = client.get::<Value>("/apis/edgesync.io/v1alpha1");
-            let served = self.runtime.block_on(served).ok()?;
-            let has =
-                |plural: &str| served["resources"].as_array()?.iter().find(|kind| kind["name"] == plural);
-            (has("placements").is_some() && has("clusterobjectsyncs").is_some()).then_some(())
+            let path = format!("/apis/{group}/v1alpha1");
+            let served: Value = self.runtime.block_on(client.get(&path)).ok()?;
+            let kinds = served["resources"].as_array()?;
+            plurals.iter().all(|plural| kinds.iter().any(|kind| kind["name"] == *plural)).then_some(())
+        };
+        until("the kinds are served", || {
+            serves("edgesync.io", ["placements", "clusterplacements"])?;
+            serves("reliablesyncs.kubeedge.io", ["objectsyncs", "clusterobjectsyncs"])
         })
     }
 
