@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::testing::{DesiredObject, DesiredObjects, hello, machine};
 use super::{CloudEffect, CloudMachine, CloudPhase, Loaded, Record};
 use crate::change::{ObjectRef, Uid};
-use crate::digest::BucketSet;
+use crate::digest::{BucketSet, Digest};
 use crate::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Up};
 use crate::message::Body;
 use crate::timing::Now;
@@ -118,6 +118,18 @@ fn desired() -> DesiredObjects {
         desired.tell(Now::ZERO, None, &uid.into(), Some(wish));
     }
     desired
+}
+
+/// It cost a write of the records after the other, as long as the node was connected.
+#[test]
+fn hello_with_a_digest_of_no_objects_is_refused() {
+    let mut side = Side::new(&desired());
+    let Up::Hello(mut contradiction) = hello("contradiction") else { panic!("must be a Hello") };
+    contradiction.digest = Digest(1);
+    let frames = side.received(Up::Hello(contradiction));
+    let [Down::HelloRequest(request)] = &frames[..] else { panic!("{frames:?}") };
+    assert!(request.reason.contains("`digest`"), "{request:?}");
+    side.welcome_empty_node();
 }
 
 /// The frames of an input are separated by line breaks.
