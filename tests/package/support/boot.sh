@@ -45,6 +45,8 @@ exec unshare --mount --cgroup --pid --uts --ipc --fork --kill-child=KILL sh -euc
     cd /
     umount -l old
     rmdir old
+    # Credentials of units reach them by propagation.
+    mount --make-rshared /
     echo "ready $pid"
     exec env -i container=edgesync-test PATH=/usr/sbin:/usr/bin:/sbin:/bin \
         setpriv --bounding-set=-sys_module,-sys_time,-sys_rawio \

@@ -100,7 +100,7 @@ impl<'a> Systemd<'a> {
 
     /// Returns the last lines of the journal.
     pub(crate) fn log(&self) -> String {
-        self.run(&["journalctl", "--no-pager", "--lines=80"])
+        self.run(&["journalctl", "--no-pager", "--boot", "--lines=80"])
     }
 
     /// Returns a property of a unit.

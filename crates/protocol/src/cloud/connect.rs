@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use crate::change::Uid;
-use crate::digest::BucketSet;
+use crate::digest::{BucketSet, Digest};
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
 use crate::frame::{
@@ -77,6 +77,12 @@ impl CloudMachine {
         if hello.max_frame < MIN_MAX_FRAME {
             let reason = format!("`maxFrame` must be at least {MIN_MAX_FRAME}, is {}", hello.max_frame);
             self.refuse_session(hello.session, reason, 3600);
+            return;
+        }
+        // No rewriting of the records would ever match it.
+        if hello.count == 0 && hello.digest != Digest::default() {
+            let reason = "`digest` must be 0 with `count` 0".to_owned();
+            self.refuse_session(hello.session, reason, RETRY_AFTER);
             return;
         }
         let facts = self.ledger.facts();

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::testing::{DesiredObject, DesiredObjects, hello, machine};
-use super::{CloudEffect, CloudMachine, CloudPhase, Loaded, Record};
+use super::testing::{DesiredObject, DesiredObjects, hello, machine_with};
+use super::{CloudEffect, CloudMachine, CloudPhase, LedgerFacts, Loaded, Reached, Record, Records};
 use crate::change::{ObjectRef, Uid};
-use crate::digest::BucketSet;
+use crate::digest::{BucketSet, Digest};
 use crate::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Up};
 use crate::message::Body;
 use crate::timing::Now;
@@ -24,12 +24,18 @@ const MAX_OUTPUTS: usize = 1_000;
 struct Side {
     cloud: CloudMachine,
     desired: DesiredObjects,
-    records: BTreeMap<Uid, Record>,
+    /// `None` for a replica, which keeps none.
+    records: Option<BTreeMap<Uid, Record>>,
 }
 
 impl Side {
-    fn new(desired: &DesiredObjects) -> Self {
-        Self { cloud: machine(), desired: desired.clone(), records: BTreeMap::new() }
+    fn stored(desired: &DesiredObjects) -> Self {
+        let cloud = machine_with(Records::Stored(LedgerFacts::default()));
+        Self { cloud, desired: desired.clone(), records: Some(BTreeMap::new()) }
+    }
+
+    fn replica(desired: &DesiredObjects) -> Self {
+        Self { cloud: machine_with(Records::Proven), desired: desired.clone(), records: None }
     }
 
     /// Handles a frame of the node. Returns the frames to it.
@@ -51,8 +57,8 @@ impl Side {
             let Some(effect) = self.cloud.poll_effect(&self.desired) else { return };
             match effect {
                 CloudEffect::ReadRecords => {
-                    let records = self.records.iter().map(|(uid, record)| (uid.clone(), record.clone()));
-                    self.cloud.opened(Now::ZERO, Some(records.collect()), &self.desired);
+                    let records = self.records.clone().unwrap_or_default();
+                    self.cloud.opened(Now::ZERO, Some(records.into_iter().collect()), &self.desired);
                 }
                 CloudEffect::Load { token, objects } => {
                     let body = || Body::new("{}".to_owned()).unwrap();
@@ -61,11 +67,13 @@ impl Side {
                     self.cloud.loaded(Now::ZERO, token, loaded.collect(), &self.desired);
                 }
                 CloudEffect::Record(batch) => {
-                    if batch.reset {
-                        self.records.clear();
+                    if let Some(records) = &mut self.records {
+                        if batch.reset {
+                            records.clear();
+                        }
+                        batch.remove.iter().for_each(|uid| drop(records.remove(uid)));
+                        records.extend(batch.put);
                     }
-                    batch.remove.iter().for_each(|uid| drop(self.records.remove(uid)));
-                    self.records.extend(batch.put);
                     self.cloud.recorded(Now::ZERO, batch.token, true, 0, &self.desired);
                 }
                 CloudEffect::Ingest { token, upload } => {
@@ -76,10 +84,10 @@ impl Side {
                     }
                     self.cloud.taken(Now::ZERO, token, Some((taken, Vec::new())));
                 }
-                CloudEffect::CatchUp { .. }
-                | CloudEffect::RollbackClaimed
-                | CloudEffect::Renew(_)
-                | CloudEffect::Notice(_) => {}
+                CloudEffect::CatchUp { token } => {
+                    self.cloud.caught_up(Now::ZERO, token, &Reached::from(2_000), &self.desired);
+                }
+                CloudEffect::RollbackClaimed | CloudEffect::Renew(_) | CloudEffect::Notice(_) => {}
             }
         }
         panic!("effects without end");
@@ -120,6 +128,19 @@ fn desired() -> DesiredObjects {
     desired
 }
 
+/// It caused one write of the records after the other, as long as the node was connected.
+#[test]
+fn hello_with_a_digest_of_no_objects_is_refused() {
+    for mut side in [Side::stored(&desired()), Side::replica(&desired())] {
+        let Up::Hello(mut contradiction) = hello("contradiction") else { panic!("must be a Hello") };
+        contradiction.digest = Digest(1);
+        let frames = side.received(Up::Hello(contradiction));
+        let [Down::HelloRequest(request)] = &frames[..] else { panic!("{frames:?}") };
+        assert!(request.reason.contains("`digest`"), "{request:?}");
+        side.welcome_empty_node();
+    }
+}
+
 /// The frames of an input are separated by line breaks.
 #[test]
 fn fuzz_sessions_of_a_node() {
@@ -138,17 +159,18 @@ fn fuzz_sessions_of_a_node() {
     });
     let desired = desired();
     fuzz("session", &samples.collect::<Vec<_>>(), |bytes| {
-        let mut side = Side::new(&desired);
-        for line in bytes.split(|byte| *byte == b'\n') {
-            let Ok(frame) = Up::decode(line, &mut Budget::of(LIMIT)) else { continue };
-            for frame in side.received(frame) {
-                frame.encode(usize::MAX).unwrap();
+        for mut side in [Side::stored(&desired), Side::replica(&desired)] {
+            for line in bytes.split(|byte| *byte == b'\n') {
+                let Ok(frame) = Up::decode(line, &mut Budget::of(LIMIT)) else { continue };
+                for frame in side.received(frame) {
+                    frame.encode(usize::MAX).unwrap();
+                }
             }
+            side.cloud.disconnected();
+            side.settle();
+            assert_eq!(side.cloud.phase(), CloudPhase::Offline);
+            side.welcome_empty_node();
+            assert!(side.records.as_ref().is_none_or(BTreeMap::is_empty), "{:?}", side.records);
         }
-        side.cloud.disconnected();
-        side.settle();
-        assert_eq!(side.cloud.phase(), CloudPhase::Offline);
-        side.welcome_empty_node();
-        assert!(side.records.is_empty(), "{:?}", side.records);
     });
 }
