@@ -1,5 +1,5 @@
 //! One compromised node, and idle connections of strangers, beside 200 good nodes: the effect on
-//! these.
+//! these. The same node behind mosquitto, beside nodes that connect.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use edgesync_api::Client;
-use edgesync_object::{ObjectRef, ResourceVersion};
+use edgesync_object::{Budget, ObjectRef, ResourceVersion};
 use edgesync_protocol::apply::Totals;
 use edgesync_protocol::digest::{Digest, Epoch};
-use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Item, Report, Up};
+use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Item, Received, Report, Up};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::fleet::object_path;
 use crate::objects::object;
-use crate::processes::FleetSite;
+use crate::processes::{FleetSite, Site, until};
 use crate::table::Table;
 use crate::tls::join;
 use edgesync_testkit::line::{Endpoint, Line};
@@ -32,6 +32,8 @@ const INVENTED: u64 = 1500;
 /// Idle connections opened in each tenth of a second.
 const IDLE: usize = 20;
 const JOINS: usize = 10;
+/// Nodes that connect behind mosquitto, one after another.
+const WELCOMES: usize = 40;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Measurements of the good nodes.
@@ -86,7 +88,58 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     table.budget("  a node joins, slowest", milliseconds(worst), "≤ 3 s", worst <= Duration::from_secs(3));
     go.send_replace(true);
     runtime.shutdown_background();
+    behind_mosquitto(table)
+}
+
+/// Measures how long new nodes wait for their Welcome behind mosquitto: without other nodes, and
+/// beside the hostile one.
+fn behind_mosquitto(table: &mut Table) -> anyhow::Result<()> {
+    let site = Site::new()?;
+    let endpoint = site.broker();
+    let attacks = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+    let sent = Arc::new(AtomicU64::new(0));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let quiet = runtime.block_on(welcomes(&endpoint, "alone"))?;
+    runtime.spawn(floods(endpoint.clone(), Arc::clone(&attacks), Arc::clone(&sent)));
+    attacks[0].store(true, Ordering::Relaxed);
+    until("the hostile node sends", || (sent.load(Ordering::Relaxed) > 0).then_some(()))?;
+    let flooded = runtime.block_on(welcomes(&endpoint, "beside"))?;
+    let slowest = |times: &[Duration]| times.iter().max().copied().unwrap_or_default();
+    let shown =
+        |times: &[Duration]| format!("{}, {}", milliseconds(middle(times)), milliseconds(slowest(times)));
+    table.figure("behind mosquitto: a node is welcomed, p50 / slowest", shown(&quiet));
+    let what = format!(
+        "  beside a node that sends {:.0} MB of invented objects, p50 / slowest",
+        sent.load(Ordering::Relaxed) as f64 / 1e6
+    );
+    let met = slowest(&flooded) <= slowest(&quiet) * 2 + Duration::from_millis(100);
+    table.budget(&what, shown(&flooded), "slowest ≤ 2 × alone + 100 ms", met);
+    runtime.shutdown_background();
     Ok(())
+}
+
+/// Connects nodes without objects, one after another. Returns their times from Hello to Welcome.
+async fn welcomes(endpoint: &Endpoint, prefix: &str) -> anyhow::Result<Vec<Duration>> {
+    let mut times = Vec::new();
+    for number in 0..WELCOMES {
+        let node = format!("{prefix}-{number}");
+        let mut line = Line::open(endpoint, &node).await?;
+        let epoch = Epoch(1 + u128::from(uuid::Uuid::new_v4().as_u64_pair().0));
+        let hello =
+            Hello { count: 0, digest: Digest::default(), revision: 0, ..hello(&node, "first", epoch) };
+        let start = Instant::now();
+        line.publish(&format!("edgesync/v1/nodes/{node}/up"), &Up::Hello(hello).encode(1024)?).await?;
+        loop {
+            let message = tokio::time::timeout(TIMEOUT, line.message()).await.context("no Welcome")??;
+            let Some(payload) = message else { continue };
+            let frame = Received::decode(&payload, &mut Budget::of(1 << 20), 1 << 23)?;
+            if matches!(frame, Received::Welcome(_)) {
+                break;
+            }
+        }
+        times.push(start.elapsed());
+    }
+    Ok(times)
 }
 
 fn megabytes(bytes: u64) -> String {
@@ -216,20 +269,7 @@ async fn flood(
     const UP: &str = "edgesync/v1/nodes/hostile/up";
     let mut line = Line::open(endpoint, "hostile").await?;
     let session = format!("life-{life}");
-    let hello = Hello {
-        node: "hostile".into(),
-        agent: "bench".into(),
-        session: session.clone(),
-        epoch: Epoch(1 << 64 | u128::from(life)),
-        revision: 1 << 40,
-        confirmed: Some(0),
-        count: 1_000_000,
-        digest: Digest(7),
-        incarnation: None,
-        max_frame: DEFAULT_MAX_FRAME,
-        max_object: DEFAULT_MAX_OBJECT,
-        partial: None,
-    };
+    let hello = hello("hostile", &session, Epoch(1 << 64 | u128::from(life)));
     line.publish(UP, &Up::Hello(hello).encode(1024)?).await?;
     for page in 0_u64.. {
         if !continues.load(Ordering::Relaxed) {
@@ -247,6 +287,24 @@ async fn flood(
         }
     }
     Ok(())
+}
+
+/// The Hello of a node with a million objects.
+fn hello(node: &str, session: &str, epoch: Epoch) -> Hello {
+    Hello {
+        node: node.into(),
+        agent: "bench".into(),
+        session: session.to_owned(),
+        epoch,
+        revision: 1 << 40,
+        confirmed: Some(0),
+        count: 1_000_000,
+        digest: Digest(7),
+        incarnation: None,
+        max_frame: DEFAULT_MAX_FRAME,
+        max_object: DEFAULT_MAX_OBJECT,
+        partial: None,
+    }
 }
 
 fn invented(number: u64) -> Item {

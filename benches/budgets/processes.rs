@@ -88,7 +88,7 @@ pub(crate) struct Site {
     runtime: tokio::runtime::Runtime,
     /// A line for agents whose link is cut.
     line: Relay,
-    _mosquitto: Mosquitto,
+    mosquitto: Mosquitto,
     _cloud: Process,
 }
 
@@ -205,9 +205,14 @@ impl Site {
         let cloud = spawn("edgesync-cloud", &path("cloud.toml"), &path("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let line = Relay::new(free_port()?, broker);
-        let site = Self { directory, runtime, line, _mosquitto: mosquitto, _cloud: cloud };
+        let site = Self { directory, runtime, line, mosquitto, _cloud: cloud };
         until("the cloud's API answers", || site.cloud_get("/edgesync/v1/nodes").ok())?;
         Ok(site)
+    }
+
+    /// Returns the broker as the endpoint of simulated nodes.
+    pub(crate) fn broker(&self) -> Endpoint {
+        Endpoint { address: (Ipv4Addr::LOCALHOST, self.mosquitto.port()).into(), authority: None }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

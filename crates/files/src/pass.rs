@@ -572,7 +572,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             let path = change.place.path();
             match self.places.get(&path).cloned() {
                 Some((_, numbers)) => self.block(&path, &numbers, &failure.message),
-                None => self.keep_unremoved(change, &failure.message),
+                None => self.keep_unremoved(change, false, &failure.message),
             }
         }
         let is_smaller = tasks.len() > 1 || !stuck.is_empty();
@@ -584,7 +584,7 @@ impl<'a, H: Effects> Pass<'a, H> {
         for (change, _) in &tasks {
             let path = change.place.path();
             let Some((_, numbers)) = self.places.get(&path).cloned() else {
-                self.keep_unremoved(change, &failure.message);
+                self.keep_unremoved(change, !ended.unfinished, &failure.message);
                 let members = change.old.as_ref().map(|held| held.members.clone()).unwrap_or_default();
                 self.wait_for(&path, members);
                 continue;
@@ -783,9 +783,9 @@ impl<'a, H: Effects> Pass<'a, H> {
         }
     }
 
-    /// Keeps objects whose files could not be removed in their state, unless they are in effect
-    /// elsewhere.
-    fn keep_unremoved(&mut self, change: &Change, why: &str) {
+    /// Marks objects whose files could not be removed as not in effect, unless they are in effect
+    /// elsewhere. `restored` is whether the files are as before: otherwise no version is there.
+    fn keep_unremoved(&mut self, change: &Change, restored: bool, why: &str) {
         for member in change.old.iter().flat_map(|held| &held.members) {
             let mut others = self.record.places.values().filter(|held| held.place != change.place);
             if others.any(|held| held.members.contains(member)) {
@@ -793,9 +793,10 @@ impl<'a, H: Effects> Pass<'a, H> {
             }
             let before = self.record.objects.get(&member.uid);
             let Some(before) = before.filter(|_| !self.conflicted.contains(&member.uid)) else { continue };
-            let mut status =
-                Status { state: State::NotInEffect, wanted: before.version.clone(), ..before.clone() };
-            status.message = tail(why);
+            let wanted = before.version.clone().or_else(|| before.wanted.clone());
+            let version = before.version.clone().filter(|_| restored);
+            let (state, message) = (State::NotInEffect, tail(why));
+            let status = Status { state, version, wanted, message, ..before.clone() };
             self.set(&member.uid, status);
         }
     }
