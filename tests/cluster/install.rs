@@ -249,7 +249,7 @@ async fn manifests_are_accepted_by_the_api_server() {
         );
         assert!(output_text(&output).contains("0.0.0.0:8080"), "{name}: {}", output_text(&output));
     }
-    // The controller of a cluster writes the rules of an aggregated role; applying again keeps them.
+    // A controller writes the rules of an aggregated role; applying again keeps them.
     let rules =
         json!({"rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}]});
     setup
