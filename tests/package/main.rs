@@ -1,6 +1,6 @@
 //! The built packages, installed with dpkg into a throw-away root: files and owners, the effects of
 //! upgrade, removal and purge, and the life of a device: token, join, mosquitto with TLS and access
-//! rules, sync, renewal, upgrade.
+//! rules, sync, renewal, upgrade; and the units under a systemd of their own.
 //!
 //! packaging/test builds the packages and runs this. The tests need root and namespaces; without
 //! them they are skipped with a notice.
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{Owner, PATIENCE, Root, Service, Unit, eventually};
+use support::{Owner, PATIENCE, Root, Service, Systemd, Unit, eventually};
 
 /// Both packages, which are also the names of the users.
 const NAMES: [&str; 2] = ["edgesync", "edgesync-cloud"];
@@ -237,6 +237,78 @@ fn device_joins_syncs_renews_upgrades_and_is_purged() {
     agent.stop();
     assert_newer_database_is_set_aside(&root, &agent_unit);
     assert_removal_and_purge(&root);
+}
+
+/// A unit that appends its setting to a file when it is reloaded, and rejects a bad one.
+const DEMO: &str = "\
+[Service]
+ExecStart=/bin/sleep infinity
+ExecReload=/bin/sh -c 'cat /etc/demo/setting >>/var/lib/reloads; ! grep -q bad /etc/demo/setting'
+";
+/// A rule for the configuration file of that unit.
+const DEMO_RULE: &str = "
+[[files]]
+name = \"demo\"
+objects = { kinds = [\"configmaps\"], namespaces = [\"default\"], names = [\"demo\"] }
+to = \"/etc/demo/setting\"
+write = \"field\"
+field = \"/data/setting\"
+settle = \"0s\"
+reload = { unit = \"demo.service\" }
+";
+
+fn demo_manifest(setting: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: demo, labels: {{edgesync.io/node: {NODE}}}}}\n\
+         data: {{setting: \"{setting}\\n\"}}\n"
+    )
+}
+
+/// Waits until the reloads of the unit have read these settings.
+fn reloaded(systemd: &Systemd, root: &Root, expected: &str) {
+    eventually(&format!("the unit is reloaded with {expected:?}"), 2 * PATIENCE, || {
+        let seen = root.attempt(&["cat", "/var/lib/reloads"]);
+        let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
+        let shown = || systemd.run(&["edgesync", "files"]);
+        if seen == expected { Ok(()) } else { Err(format!("{seen:?}\n{}\n{}", shown(), systemd.log())) }
+    });
+}
+
+#[test]
+#[ignore = "needs built packages: packaging/test"]
+fn systemd_runs_the_units_and_the_helper_reloads_one() {
+    let Some(root) = Root::new() else { return };
+    install(&root, BUILT, &NAMES);
+    root.write("/etc/default/edgesync-cloud", "EDGESYNC_CLOUD_PAIRING_NAMES=cloud.test\n");
+    root.write("/etc/systemd/system/demo.service", DEMO);
+    let Some(systemd) = Systemd::boot(&root) else { return };
+    systemd.start(&["edgesync-cloud", "demo"]);
+    let token = systemd.run(&["edgesync-cloud", "token", "create", "--node", NODE]);
+    systemd.feed(&["edgesync", "join", "--cloud", "https://cloud.test:10002", "--token", "-"], &token);
+    systemd.start(&["edgesync"]);
+    root.write(CONFIG, &(root.read(CONFIG) + DEMO_RULE));
+    systemd.run(&["systemctl", "reload", "edgesync"]);
+
+    let demo = systemd.property("demo", "MainPID");
+    systemd.feed(&["edgesync-cloud", "apply", "-f", "-"], &demo_manifest("good"));
+    reloaded(&systemd, &root, "good\n");
+    assert_eq!(systemd.property("edgesync-files", "ActiveState"), "active", "started by its socket");
+    systemd.feed(&["edgesync-cloud", "apply", "-f", "-"], &demo_manifest("bad"));
+    reloaded(&systemd, &root, "good\nbad\ngood\n");
+    assert_eq!(root.read("/etc/demo/setting"), "good\n", "rolled back");
+    assert_eq!(systemd.property("demo", "MainPID"), demo, "the same process");
+
+    let agent = systemd.property("edgesync", "MainPID");
+    systemd.run(&["kill", "-KILL", &agent]);
+    eventually("systemd restarts the agent", 2 * PATIENCE, || {
+        let (state, pid) =
+            (systemd.property("edgesync", "ActiveState"), systemd.property("edgesync", "MainPID"));
+        if state == "active" && pid != agent { Ok(()) } else { Err(format!("{state} {pid}")) }
+    });
+    systemd.run(&["systemctl", "stop", "edgesync", "edgesync-files.socket", "edgesync-cloud"]);
+    for unit in ["edgesync", "edgesync-files", "edgesync-cloud"] {
+        assert_eq!(systemd.property(unit, "Result"), "success", "{unit}");
+    }
 }
 
 /// Starts mosquitto under its own user with the configuration of `edgesync-cloud broker-config`.

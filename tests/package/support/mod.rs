@@ -4,12 +4,14 @@
 
 mod root;
 mod service;
+mod systemd;
 mod unit;
 
 use std::time::{Duration, Instant};
 
 pub(crate) use root::{Owner, Root};
 pub(crate) use service::Service;
+pub(crate) use systemd::Systemd;
 pub(crate) use unit::Unit;
 
 /// Maximum duration of a step.

@@ -14,7 +14,7 @@ const PREPARE: &str = include_str!("prepare.sh");
 /// The directory of the packages; `packaging/test` sets it.
 const PACKAGES: &str = "EDGESYNC_TEST_PACKAGES";
 /// Debian installs half of the programs in directories of root's PATH only.
-const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A throw-away root; its processes end when it is dropped.
 pub(crate) struct Root {
@@ -73,9 +73,18 @@ impl Root {
 
     /// Prepares a command inside the root.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
+        self.command_with(&["--root", "--", "env", "--chdir=/"], words)
+    }
+
+    /// Prepares a command in the namespaces of the root, with the files of this machine.
+    pub(super) fn command_outside(&self, words: &[&str]) -> Command {
+        self.command_with(&["--"], words)
+    }
+
+    fn command_with(&self, options: &[&str], words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.inside.to_string()]);
-        command.args(["--mount", "--net", "--pid", "--uts", "--ipc", "--root", "--", "env", "--chdir=/"]);
+        command.args(["--mount", "--net", "--pid", "--uts", "--ipc"]).args(options);
         command
             .args(words)
             .env_clear()
@@ -189,6 +198,11 @@ impl Root {
         format!("{directory}/{}", files[0])
     }
 
+    /// Returns the directory that has the root as `root`, in its namespace of mounts.
+    pub(super) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// Returns the path of a service's log, outside the root.
     pub(crate) fn log_file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
@@ -210,7 +224,7 @@ fn packages() -> PathBuf {
     )
 }
 
-fn succeeded(words: &[&str], output: &Output) -> String {
+pub(super) fn succeeded(words: &[&str], output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{words:?} ended with {}\n{out}{err}", output.status);
