@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::contents::{self, Desired};
 use super::record::{
-    Change, Digest, Held, Intent, Member, Place, RELOAD_OWED, Record, Shape, State, Status, Wait,
+    Change, Digest, Held, Intent, Member, Place, RELOAD_OWED, Record, Shape, State, Status, Stuck, Wait, tail,
 };
 use super::rule::{Rule, Write};
 use super::selection;
@@ -23,8 +23,6 @@ const FIRST_BACKOFF: i64 = 10_000_000;
 const MAX_BACKOFF: i64 = 600_000_000;
 /// Maximum number of transactions that isolate the cause of a failure.
 const MAX_TRANSACTIONS: usize = 32;
-/// Maximum length of a message about an object, in bytes.
-const MAX_MESSAGE: usize = 1024;
 
 /// Options of a pass.
 #[derive(Clone, Copy, Debug, Default)]
@@ -220,6 +218,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             rerun: false,
         };
         pass.group();
+        pass.withdraw_stuck();
         pass.find_due();
         pass
     }
@@ -260,6 +259,18 @@ impl<'a, H: Effects> Pass<'a, H> {
             let first = members.first().and_then(|first| self.listed.get(*first));
             let first = first.map_or_else(String::new, |first| format!("{}/{}", first.namespace, first.name));
             self.reject(object, &format!("same destination as {first}"));
+        }
+    }
+
+    /// Withdraws objects that are no longer at a place which is in an unknown state: recovery may
+    /// have failed to roll back its removal.
+    fn withdraw_stuck(&mut self) {
+        for (path, Stuck { change, message }) in self.record.stuck.clone() {
+            if !self.places.contains_key(&path) {
+                // The change has no members if it found that the files were lost.
+                let old = self.record.places.get(&path).cloned().or(change.old);
+                self.keep_unremoved(&Change { old, ..change }, false, &message);
+            }
         }
     }
 
@@ -893,13 +904,4 @@ fn status_of(object: &Listed, state: State, version: Option<String>, why: &str, 
         rolled_back,
         ..Status::default()
     }
-}
-
-/// Returns the end of a text, where programs put their errors.
-fn tail(text: &str) -> String {
-    let mut from = text.len().saturating_sub(MAX_MESSAGE);
-    while !text.is_char_boundary(from) {
-        from += 1;
-    }
-    text.get(from..).unwrap_or_default().to_owned()
 }

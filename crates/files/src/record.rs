@@ -366,3 +366,15 @@ fn merged<V>(mut entries: BTreeMap<String, V>, changes: Entries<V>) -> BTreeMap<
     }
     entries
 }
+
+/// Maximum length of a message about an object, in bytes.
+const MAX_MESSAGE: usize = 1024;
+
+/// Returns the end of a text, where programs put their errors.
+pub(crate) fn tail(text: &str) -> String {
+    let mut from = text.len().saturating_sub(MAX_MESSAGE);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    text.get(from..).unwrap_or_default().to_owned()
+}

@@ -3,6 +3,7 @@
 //! files equal the objects, or the last accepted version; objects reported as in effect are.
 
 mod fuzz;
+mod stuck;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -586,22 +587,6 @@ fn place_that_cannot_be_rolled_back_blocks_no_other() {
     let record = world.pass(&rule, &objects, &calm, 6);
     assert!(record.stuck.is_empty());
     assert_eq!(record.counts(), [2, 0, 0]);
-}
-
-/// Its status named the version of the files that were gone.
-#[test]
-fn removal_that_cannot_be_rolled_back_has_no_version() {
-    let rule = rule_of(Write::Keys, false, true);
-    let object =
-        |name: &str, content: &[u8]| Object { name: name.to_owned(), version: 1, content: content.to_vec() };
-    let mut world = World::default();
-    world.pass(&rule, &[object("o0", b"good")], &Faults::default(), 1);
-    let stuck = Faults { stuck: Some(0), look: true, force: true, ..Faults::default() };
-    let record = world.pass(&rule, &[object("o1", REJECTED)], &stuck, 2);
-    assert!(record.stuck.contains_key("/b/o0"));
-    let status = &record.objects["uid-o0"];
-    assert_eq!((status.state, status.version.as_deref()), (State::NotInEffect, None));
-    assert_eq!(status.wanted.as_deref(), Some("1"));
 }
 
 #[test]

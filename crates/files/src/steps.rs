@@ -68,6 +68,13 @@ fn retry_stuck<H: Effects>(effects: &mut H, rule: &Rule, record: &mut Record) {
             true
         }
     });
+    // Nothing has looked at them since: no version counts as there until they are written.
+    let restored = record.stuck.keys().filter(|path| !stuck.contains_key(*path));
+    for path in restored.cloned().collect::<Vec<_>>() {
+        if let Some(held) = record.places.get_mut(&path) {
+            held.members.clear();
+        }
+    }
     if stuck != record.stuck {
         record.owes_reload |= rule.reloads() && stuck.len() < record.stuck.len();
         record.stuck = stuck;
