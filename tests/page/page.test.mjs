@@ -258,6 +258,8 @@ describe('another access', () => {
           await until('in sync', async () => (await text(page, '.big')).includes('1 of 1 nodes in sync'));
           await go(page, '#/nodes/edge-1');
           await page.getByRole('region', { name: 'Objects of this node' }).getByText('settings').waitFor();
+          // The facts follow the buttons, which are shown once the role is known.
+          await page.getByText('Agent version').waitFor();
           assert.equal(await page.getByRole('button', { name: 'Remove' }).count(), role === 'admin' ? 1 : 0, role);
           clean(page);
         } finally { await other.close(); }

@@ -92,7 +92,7 @@ fn rights_to_the_certificate_of_a_signer_are_in_its_overlay() {
     }
 }
 
-/// Who can move a tag would otherwise decide what is in the image.
+/// A tag can be moved to another image.
 #[test]
 fn bases_of_the_image_are_pinned_by_digest() {
     let text = manifest("Containerfile");

@@ -19,6 +19,8 @@ mod selection;
 mod simulation;
 pub mod steps;
 pub mod template;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod transaction;
 pub mod verify;
 pub mod wire;

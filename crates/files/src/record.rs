@@ -8,6 +8,8 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
+/// Maximum length of a message about an object, in bytes.
+const MAX_MESSAGE: usize = 1024;
 /// Message about objects whose files the program may not have read.
 pub(super) const RELOAD_OWED: &str = "reload pending: the program may not have read the current files";
 
@@ -366,9 +368,6 @@ fn merged<V>(mut entries: BTreeMap<String, V>, changes: Entries<V>) -> BTreeMap<
     }
     entries
 }
-
-/// Maximum length of a message about an object, in bytes.
-const MAX_MESSAGE: usize = 1024;
 
 /// Returns the end of a text, where programs put their errors.
 pub(crate) fn tail(text: &str) -> String {

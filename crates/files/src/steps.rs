@@ -57,8 +57,13 @@ pub(super) fn keep_stuck<H: Effects>(
 /// Tries to roll back what could not be. A place is free again once its old files are back.
 fn retry_stuck<H: Effects>(effects: &mut H, rule: &Rule, record: &mut Record) {
     let mut stuck = record.stuck.clone();
-    stuck.retain(|_, Stuck { change, message }| match effects.restore(change) {
+    stuck.retain(|path, Stuck { change, message }| match effects.restore(change) {
         Ok(()) => {
+            // Nothing has looked at the files since: no version counts as there until they are
+            // written.
+            if let Some(held) = record.places.get_mut(path) {
+                held.members.clear();
+            }
             // A failure leaves files that the next change of the place removes.
             let _ = effects.discard(change, false);
             false
@@ -68,13 +73,6 @@ fn retry_stuck<H: Effects>(effects: &mut H, rule: &Rule, record: &mut Record) {
             true
         }
     });
-    // Nothing has looked at them since: no version counts as there until they are written.
-    let restored = record.stuck.keys().filter(|path| !stuck.contains_key(*path));
-    for path in restored.cloned().collect::<Vec<_>>() {
-        if let Some(held) = record.places.get_mut(&path) {
-            held.members.clear();
-        }
-    }
     if stuck != record.stuck {
         record.owes_reload |= rule.reloads() && stuck.len() < record.stuck.len();
         record.stuck = stuck;

@@ -103,6 +103,28 @@ pub struct Hello {
     pub partial: Option<Box<PartialMessage>>,
 }
 
+#[cfg(any(test, feature = "simulation"))]
+impl Hello {
+    /// Returns the first Hello of a node that holds nothing, with the default limits.
+    #[must_use]
+    pub fn of_empty_node(node: &str, session: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            agent: "test".to_owned(),
+            session: session.to_owned(),
+            epoch: Epoch(7),
+            revision: 0,
+            confirmed: None,
+            count: 0,
+            digest: Digest::default(),
+            incarnation: None,
+            max_frame: DEFAULT_MAX_FRAME,
+            max_object: DEFAULT_MAX_OBJECT,
+            partial: None,
+        }
+    }
+}
+
 /// The first bytes of a message in parts, held by the node over sessions and restarts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -65,7 +65,7 @@ impl DatabaseFile {
     }
 
     /// As [`Self::log`], within the transaction of a group. It is read once: until the commit,
-    /// nobody else can restart the log.
+    /// no other writer can restart the log.
     pub(super) fn group_log(&mut self) -> Option<LogId> {
         let log = self.group_log.unwrap_or_else(|| self.log());
         self.group_log = Some(log);

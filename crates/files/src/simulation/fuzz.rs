@@ -7,75 +7,20 @@ use serde_json::{Value, json};
 
 use crate::contents::Desired;
 use crate::pass::{Options, Pass};
-use crate::record::{Change, Held, Intent, Place, Record, Shape};
+use crate::record::{Change, Record, Shape};
 use crate::rule::{Format, Rule, Write};
 use crate::template::Template;
+use crate::testing::EmptyDevice;
 use crate::wire::Listed;
-use crate::{Effects, Failure, Observed};
 
-/// An empty device that looks at what is written where.
-struct Device;
-
-impl Effects for Device {
-    fn inspect(
-        &mut self,
-        _: &Place,
-        _: Shape,
-        _: Option<&Held>,
-        _: Option<&Desired>,
-    ) -> Result<Observed, String> {
-        Ok(Observed::default())
-    }
-
-    fn key(&self, _: &Place) -> (u64, u64) {
-        (1, 2)
-    }
-
-    fn is_memory(&mut self, _: &Place, _: Shape) -> bool {
-        true
-    }
-
-    fn intend(&mut self, _: &Intent) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn stage(&mut self, change: &Change, desired: &Desired) -> Result<(), Failure> {
-        assert_eq!(change.place.base, "/b");
-        let directory = change.shape == Shape::Directory;
-        let below = change.place.below.split('/');
-        for part in below.chain(desired.files.keys().filter(|_| directory).map(String::as_str)) {
-            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
-            assert!(!part.is_empty() && !part.starts_with("..") && part.chars().all(is_plain), "{part:?}");
-        }
-        Ok(())
-    }
-
-    fn check(&mut self, _: &[Change]) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn swap(&mut self, _: &Change) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn restore(&mut self, _: &Change) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn reload(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn commit(&mut self, _: &Record) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn discard(&mut self, _: &Change, _: bool) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn forget(&mut self) -> Result<(), Failure> {
-        Ok(())
+/// Asserts that a place and its files are below the directory of the rule.
+fn examine(change: &Change, desired: Option<&Desired>) {
+    assert_eq!(change.place.base, "/b");
+    let directory = change.shape == Shape::Directory;
+    let names = desired.iter().flat_map(|desired| desired.files.keys()).filter(|_| directory);
+    for part in change.place.below.split('/').chain(names.map(String::as_str)) {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        assert!(!part.is_empty() && !part.starts_with("..") && part.chars().all(is_plain), "{part:?}");
     }
 }
 
@@ -126,7 +71,7 @@ fn fuzz_lists_and_bodies() {
         let Ok(Sent { mut list, bodies }) = serde_json::from_slice(input) else { return };
         list.retain(|listed| listed.check().is_ok());
         for rule in &rules {
-            let (mut device, mut record, mut seq) = (Device, Record::default(), 0);
+            let (mut device, mut record, mut seq) = (EmptyDevice(examine), Record::default(), 0);
             let pass = Pass::begin(&mut device, rule, &mut record, &mut seq, &list, Options::default());
             pass.apply(&mut |number| bodies.get(number).cloned());
         }

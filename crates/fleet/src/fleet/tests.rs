@@ -23,9 +23,9 @@ use edgesync_enrollment::{EnrollmentOptions, EnrollmentRole};
 use edgesync_object::{Object, ObjectKey, Resource, ResourceVersion, kinds};
 use edgesync_protocol::apply::{self, Applied, Held, Rows, Totals};
 use edgesync_protocol::change::Put;
-use edgesync_protocol::digest::{Digest, Epoch};
+use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
-use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Received};
+use edgesync_protocol::frame::Received;
 use edgesync_transport::link::{Link, LinkEvent, LinkOptions, SessionIntro, Topics};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -61,24 +61,6 @@ impl Rows for Memory {
     fn remove(&mut self, _: u64, held: Held<Uid>) -> std::result::Result<(), Self::Error> {
         self.0.remove(&held.uid);
         Ok(())
-    }
-}
-
-/// Returns the first Hello of a node that holds nothing.
-pub(super) fn new_hello(node: &str, session: &str) -> Hello {
-    Hello {
-        node: node.into(),
-        agent: "test".into(),
-        session: session.into(),
-        epoch: Epoch(7),
-        revision: 0,
-        confirmed: None,
-        count: 0,
-        digest: Digest::default(),
-        incarnation: None,
-        max_frame: DEFAULT_MAX_FRAME,
-        max_object: DEFAULT_MAX_OBJECT,
-        partial: None,
     }
 }
 

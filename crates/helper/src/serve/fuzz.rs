@@ -8,8 +8,9 @@ use edgesync_files::list;
 use edgesync_files::pass::Pass;
 use edgesync_files::rule::{Format, Rule, Write as Part};
 use edgesync_files::template::Template;
+use edgesync_files::testing::EmptyDevice;
 use edgesync_files::wire::{Listed, Request, Verb};
-use edgesync_files::{Change, Effects, Failure, Held, Intent, Observed, Place, Record, Shape};
+use edgesync_files::{Change, Record, Shape};
 use edgesync_fuzz::fuzz;
 use edgesync_object::matching::ObjectMatch;
 use serde_json::{Value, json};
@@ -35,9 +36,6 @@ impl Write for Client<'_> {
     }
 }
 
-/// A device without files, which examines the steps.
-struct Device;
-
 /// Asserts that a place and its files are those of a rule for the objects that it selects.
 fn examine(change: &Change, desired: Option<&Desired>) {
     assert_eq!(change.place.base, "/b");
@@ -47,64 +45,6 @@ fn examine(change: &Change, desired: Option<&Desired>) {
     for name in desired.iter().flat_map(|desired| desired.files.keys()).filter(|_| directory) {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
         assert!(!name.is_empty() && !name.starts_with("..") && name.chars().all(is_plain), "{name:?}");
-    }
-}
-
-impl Effects for Device {
-    fn inspect(
-        &mut self,
-        _: &Place,
-        _: Shape,
-        _: Option<&Held>,
-        _: Option<&Desired>,
-    ) -> Result<Observed, String> {
-        Ok(Observed::default())
-    }
-
-    fn key(&self, _: &Place) -> (u64, u64) {
-        (1, 2)
-    }
-
-    fn is_memory(&mut self, _: &Place, _: Shape) -> bool {
-        true
-    }
-
-    fn intend(&mut self, intent: &Intent) -> Result<(), Failure> {
-        intent.changes.iter().for_each(|change| examine(change, None));
-        Ok(())
-    }
-
-    fn stage(&mut self, change: &Change, desired: &Desired) -> Result<(), Failure> {
-        examine(change, Some(desired));
-        Ok(())
-    }
-
-    fn check(&mut self, _: &[Change]) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn swap(&mut self, _: &Change) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn restore(&mut self, _: &Change) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn reload(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn commit(&mut self, _: &Record) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn discard(&mut self, _: &Change, _: bool) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn forget(&mut self) -> Result<(), Failure> {
-        Ok(())
     }
 }
 
@@ -144,7 +84,7 @@ fn serve(client: &mut Client<'_>, rules: &mut [(Rule, Record)], seq: &mut u64) -
     assert!(listed.iter().all(|listed| listed.check().is_ok()));
     let mut copy = record.clone();
     let record = if is_check { &mut copy } else { record };
-    let mut device = Device;
+    let mut device = EmptyDevice(examine);
     let pass = Pass::begin(&mut device, rule, record, seq, &listed, options(&request, 7));
     run(client, pass, &listed, is_check).map(|_| ())
 }

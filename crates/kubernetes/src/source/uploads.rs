@@ -330,8 +330,8 @@ impl Uploads {
         Err(NotApplied::Refused(RefusedReason::Other, format!("create {key}: all possible names are taken")))
     }
 
-    /// Deletes the oldest Events of a node until so many tokens are free. If one
-    /// cannot be deleted, no other is created.
+    /// Deletes the oldest Events of a node until so many tokens are free. If one cannot be deleted,
+    /// no other is created.
     async fn make_room(&self, node: &NodeName, tokens: u32) -> Result<(), NotApplied> {
         while let Some(oldest) = self.oldest_event(node, tokens) {
             let key = (&*oldest.namespace, &*oldest.name);

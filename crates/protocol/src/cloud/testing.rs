@@ -7,8 +7,7 @@ use super::{
     CloudConfig, CloudEffect, CloudMachine, CloudPhase, Desired, DesiredState, Issued, LedgerFacts, Records,
 };
 use crate::change::Uid;
-use crate::digest::{Digest, Epoch};
-use crate::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Up};
+use crate::frame::{DEFAULT_MAX_FRAME, Hello, Up};
 use crate::timing::Now;
 use edgesync_object::{ObjectRef, Resource, ResourceVersion};
 
@@ -96,20 +95,7 @@ pub(super) fn hello(session: &str) -> Up {
 
 /// Returns such a Hello with this frame limit.
 pub(super) fn hello_with(session: &str, max_frame: u32) -> Up {
-    Up::Hello(Hello {
-        node: "edge".into(),
-        agent: "test".into(),
-        session: session.into(),
-        epoch: Epoch(7),
-        revision: 0,
-        confirmed: None,
-        count: 0,
-        digest: Digest::default(),
-        incarnation: None,
-        max_frame,
-        max_object: DEFAULT_MAX_OBJECT,
-        partial: None,
-    })
+    Up::Hello(Hello { max_frame, ..Hello::of_empty_node("edge", session) })
 }
 
 /// Completes the handshake of a node that holds nothing; its records are stored at once. The frames

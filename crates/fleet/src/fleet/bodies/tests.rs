@@ -1,10 +1,9 @@
 use super::*;
-use crate::fleet::tests::new_hello;
 use edgesync_object::{ObjectRef, Resource};
 use edgesync_protocol::cloud::{
     CloudEffect, CloudMachine, Desired, DesiredState, Issued, LedgerFacts, Records,
 };
-use edgesync_protocol::frame::{Down, Report, Up};
+use edgesync_protocol::frame::{Down, Hello, Report, Up};
 use edgesync_protocol::timing::Now;
 
 const KIB: usize = 1 << 10;
@@ -262,7 +261,7 @@ fn welcome(wish: &Wish) -> CloudMachine {
     let config = crate::fleet::settings::Settings::new(&crate::config::Config::default()).machine;
     let (issued, state) = (Arc::new(Issued::default()), Records::Stored(LedgerFacts::default()));
     let mut cloud = CloudMachine::new(config, "inc".into(), issued, state);
-    cloud.received(Now::ZERO, Up::Hello(new_hello("edge", "a")), wish);
+    cloud.received(Now::ZERO, Up::Hello(Hello::of_empty_node("edge", "a")), wish);
     loop {
         if let Some(Down::Welcome(_)) = cloud.poll_frame(Now::ZERO, wish) {
             return cloud;

@@ -7,7 +7,7 @@ use super::*;
 use crate::node_name;
 use crate::source::{Effect, UploadBatch};
 use edgesync_broker::Channel;
-use edgesync_protocol::frame::{Up, Upload, UploadConfirm};
+use edgesync_protocol::frame::{Hello, Up, Upload, UploadConfirm};
 use edgesync_protocol::upload::{Lane, RefusedReason, UploadItem};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -32,7 +32,7 @@ impl<const SHARED: bool> Played<SHARED> {
         ] {
             played.world.fleet.event(event);
         }
-        played.send(&Up::Hello(new_hello(NODE, "s")));
+        played.send(&Up::Hello(Hello::of_empty_node(NODE, "s")));
         let frames = played.run().await;
         assert!(frames.iter().any(|frame| matches!(frame, Received::Welcome(_))), "{frames:?}");
         played

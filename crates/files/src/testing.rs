@@ -1,0 +1,66 @@
+//! A device for tests of this crate and of its clients.
+
+use super::contents::Desired;
+use super::{Change, Effects, Failure, Held, Intent, Observed, Place, Record, Shape};
+
+/// A device without files, on which every step succeeds. The function examines each change, when it
+/// is intended, and when it is staged with its files.
+pub struct EmptyDevice(pub fn(&Change, Option<&Desired>));
+
+impl Effects for EmptyDevice {
+    fn inspect(
+        &mut self,
+        _: &Place,
+        _: Shape,
+        _: Option<&Held>,
+        _: Option<&Desired>,
+    ) -> Result<Observed, String> {
+        Ok(Observed::default())
+    }
+
+    fn key(&self, _: &Place) -> (u64, u64) {
+        (1, 2)
+    }
+
+    fn is_memory(&mut self, _: &Place, _: Shape) -> bool {
+        true
+    }
+
+    fn intend(&mut self, intent: &Intent) -> Result<(), Failure> {
+        intent.changes.iter().for_each(|change| (self.0)(change, None));
+        Ok(())
+    }
+
+    fn stage(&mut self, change: &Change, desired: &Desired) -> Result<(), Failure> {
+        (self.0)(change, Some(desired));
+        Ok(())
+    }
+
+    fn check(&mut self, _: &[Change]) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn swap(&mut self, _: &Change) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn restore(&mut self, _: &Change) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn reload(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn commit(&mut self, _: &Record) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn discard(&mut self, _: &Change, _: bool) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn forget(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+}
