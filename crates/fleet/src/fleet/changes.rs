@@ -8,6 +8,8 @@ use super::{Fleet, replicas, rules};
 use crate::source::{Change, Changes, Source};
 use edgesync_object::NodeName;
 use edgesync_placement::Summary;
+#[cfg(test)]
+use edgesync_protocol::fault::{Fault, planted};
 
 /// Number of objects compared with the list in one step.
 const COMPARED: u32 = 1024;
@@ -117,6 +119,10 @@ impl<S: Source> Fleet<S> {
     /// Removes what the list lacks, after changes were missed.
     fn list_completed(&mut self) {
         let Some(listed) = self.feed.listed.take() else { return };
+        #[cfg(test)]
+        if planted(Fault::MissingKept) {
+            return;
+        }
         let nodes = self.reconciler.nodes.names().filter(|name| !listed.contains(name.as_str()));
         let nodes: Vec<QueuedChange> = nodes.cloned().map(QueuedChange::MissingNode).collect();
         let rules = self.rules.uids().filter(|uid| !listed.contains(*uid));
