@@ -78,6 +78,7 @@ impl<S: Source> Fleet<S> {
             Change::Unread(unread) => self.reconciler.broadcasts.queue([QueuedChange::Unread(unread)]),
             Change::Restored(until) => self.reconciler.broadcasts.queue([QueuedChange::Restored(until)]),
             Change::Admitted(node) => self.admitted_elsewhere(&node),
+            Change::Removed(node) => self.removed_elsewhere(&node),
             Change::SyncsDue(node) => {
                 if let Some(id) = self.reconciler.nodes.id(&node) {
                     replicas::set_syncs(&mut self.reconciler, &self.requests, id);

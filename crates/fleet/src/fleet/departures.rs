@@ -77,6 +77,14 @@ impl<S: Source> Fleet<S> {
         self.reconciler.nodes.contains(name) || self.reconciler.nodes.has_object(name)
     }
 
+    /// Removes a node that another replica or an operator has removed.
+    pub(super) fn removed_elsewhere(&mut self, name: &NodeName) {
+        if self.reconciler.nodes.contains(name) {
+            tracing::warn!(node = name.as_str(), "node was removed at another replica, removing the node");
+            self.dismiss(name, None);
+        }
+    }
+
     /// Removes a node from the fleet, and notifies it if it is connected.
     pub(super) fn dismiss(&mut self, name: &NodeName, answer: Option<Answer>) {
         self.release();

@@ -201,9 +201,17 @@ impl World {
         self.time.say(|| format!("node {n} is removed, or admitted: {is_removed}"));
         match (is_removed, self.chance(60)) {
             (false, true) => self.administer(AdminRequest::Remove(name, answer)),
-            (true, true) => self.administer(AdminRequest::Admit(name, answer)),
+            (true, true) => self.admit(name),
             (false, false) => self.model.state().write(|objects, _| drop(objects.nodes.remove(&name))),
             (true, false) => self.model.state().register(&name, false),
+        }
+    }
+
+    /// Readmits a node. Operators of a cluster need no replica for it.
+    fn admit(&mut self, name: NodeName) {
+        match self.is_shared {
+            true => self.model.state().admit(&name, None),
+            false => self.administer(AdminRequest::Admit(name, oneshot::channel().0)),
         }
     }
 
@@ -392,7 +400,7 @@ impl World {
             for n in 0..self.devices.len() {
                 let name = self.devices[n].name.clone();
                 if self.model.state().db.objects.removed.contains(&name) {
-                    self.administer(AdminRequest::Admit(name.clone(), oneshot::channel().0));
+                    self.admit(name.clone());
                 }
                 self.devices[n].may_vanish = usize::MAX;
                 for replica in 0..self.replicas.len() {

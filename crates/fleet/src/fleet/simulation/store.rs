@@ -1,7 +1,7 @@
 //! A model of the source: a database of this process, or a cluster that two replicas watch.
 //! Requests are answered when the world says so, if at all; watches lag, and lose changes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -42,9 +42,8 @@ pub(super) struct Rows {
 pub(super) struct Database {
     pub(super) objects: Arc<Objects>,
     pub(super) incarnation: Arc<str>,
-    issued: Issued,
+    pub(super) issued: Issued,
     pub(super) rows: BTreeMap<NodeName, Rows>,
-    leases: BTreeSet<NodeName>,
 }
 
 /// The watch of one replica.
@@ -101,7 +100,6 @@ impl Database {
             incarnation: format!("{:016x}", random.next()).into(),
             issued: Issued::default(),
             rows: BTreeMap::new(),
-            leases: BTreeSet::new(),
         }
     }
 }
@@ -252,13 +250,10 @@ impl State {
                     report.labels.get("made").and_then(|made| made.parse().ok())
                 }
                 Ok(Effect::Event(event)) => event.name().trim_start_matches('e').parse().ok(),
-                Ok(Effect::InEffect { effect, epoch, known })
+                Ok(Effect::InEffect { effect, known, .. })
                     if known || rows.records.contains_key(&effect.uid) =>
                 {
-                    let made = effect.since.cast_unsigned();
-                    rows.effects.retain(|_, (other, _)| *other == epoch);
-                    rows.effects.insert(effect.uid.clone(), (epoch, *effect));
-                    Some(made)
+                    Some(effect.since.cast_unsigned())
                 }
                 Ok(effect) => {
                     let message = format!("{effect:?}");
@@ -286,6 +281,18 @@ impl State {
             self.register(&node, true);
         }
         UploadOutcome { taken, refused, events_dropped: 0 }
+    }
+
+    /// Readmits a node, at a replica or without one.
+    pub(super) fn admit(&mut self, node: &NodeName, by: Option<usize>) {
+        self.write(|objects, _| objects.removed.retain(|removed| removed != node));
+        self.notify_others(by, &Change::Admitted(node.clone()));
+    }
+
+    /// Notifies the other replicas of a change of the members.
+    fn notify_others(&mut self, by: Option<usize>, change: &Change) {
+        let others = self.feeds.iter_mut().enumerate().filter(|(n, _)| Some(*n) != by);
+        others.for_each(|(_, feed)| feed.queue.push_back(change.clone()));
     }
 
     /// Creates a Node, or marks it as reported.
@@ -427,12 +434,11 @@ impl NodeStore for Model {
     async fn registered(&self) -> Result<Registered> {
         let state = self.state();
         let Objects { nodes, removed, .. } = &*state.db.objects;
-        let orphans = state.db.leases.iter().filter(|name| !nodes.contains_key(*name));
         let reported = nodes.iter().filter(|(_, node)| node.is_reported);
         Ok(Registered {
             nodes: reported.map(|(name, _)| name.clone()).collect(),
             leases: Vec::new(),
-            orphans: orphans.cloned().collect(),
+            orphans: Vec::new(),
             removed: removed.iter().map(|name| (name.to_string(), Timestamp::UNIX_EPOCH)).collect(),
         })
     }
@@ -473,14 +479,8 @@ impl NodeStore for Model {
         self.answer(Vec::new()).await
     }
 
-    async fn renew_leases(&self, renewals: Vec<LeaseRenewal>) -> Result<()> {
+    async fn renew_leases(&self, _: Vec<LeaseRenewal>) -> Result<()> {
         self.arrive().await?;
-        {
-            let mut state = self.state();
-            let removed = state.db.objects.removed.clone();
-            let names = renewals.into_iter().map(|renewal| renewal.node);
-            state.db.leases.extend(names.filter(|name| !removed.contains(name)));
-        }
         self.answer(()).await
     }
 
@@ -502,11 +502,11 @@ impl NodeStore for Model {
         {
             let mut state = self.state();
             state.db.rows.remove(node);
-            state.db.leases.remove(node);
             state.write(|objects, _| {
                 objects.nodes.remove(node);
                 objects.removed.insert(node.clone());
             });
+            state.notify_others(Some(self.replica), &Change::Removed(node.clone()));
         }
         self.answer(true).await
     }
@@ -515,12 +515,7 @@ impl NodeStore for Model {
         self.arrive().await?;
         {
             let mut state = self.state();
-            state.write(|objects, _| drop(objects.removed.remove(node)));
-            for (replica, feed) in state.feeds.iter_mut().enumerate() {
-                if replica != self.replica {
-                    feed.queue.push_back(Change::Admitted(node.clone()));
-                }
-            }
+            state.admit(node, Some(self.replica));
         }
         self.answer(true).await
     }
