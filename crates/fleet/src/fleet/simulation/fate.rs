@@ -449,6 +449,10 @@ impl World {
             return Err(format!("G6: {uid} is held in its version, with another content"));
         }
         device.db.check_totals()?;
+        let (confirmed, revision) = (device.db.confirmed, device.db.totals().revision);
+        if confirmed != revision {
+            return Err(format!("G1: its database has revision {confirmed} of {revision} as confirmed"));
+        }
         let link = device.link.ok_or("not connected")?;
         let fleet = self.replicas[link.replica].fleet.as_ref().ok_or("no cloud side")?;
         let node = fleet.reconciler.nodes.named(&device.name).ok_or("unknown to the fleet")?;
