@@ -86,8 +86,6 @@ pub enum Fault {
     UnreadIsKnown,
     /// The edge keeps the confirmed revision of its last store when the store is reset.
     ResetKeepsConfirmed,
-    /// The cloud keeps the frames in flight of an ended session.
-    PaceKept,
     /// The fleet passes inputs to machines that lack earlier broadcasts.
     InputBeforeBroadcasts,
     /// The fleet answers a load with a body that is older than the requested one.
@@ -108,8 +106,6 @@ pub enum Fault {
     ReloadIgnored,
     /// The fleet keeps objects that a list lacks.
     MissingKept,
-    /// The fleet readmits a node without the labels of its Node.
-    AdmittedUnlabelled,
 }
 
 thread_local! {

@@ -11,8 +11,6 @@ use crate::admin::{Answer, unknown};
 use crate::metrics::add_counters;
 use crate::source::{self, Replication as _, Source};
 use edgesync_object::NodeName;
-#[cfg(test)]
-use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::frame::Up;
 
 impl<S: Source> Fleet<S> {
@@ -172,10 +170,7 @@ impl<S: Source> Fleet<S> {
     pub(super) fn admitted(&mut self, name: &NodeName, result: source::Result<bool>) {
         let now = self.reconciler.now();
         let Some(admitted) = self.removals.admitted(now, name, result) else { return };
-        let labels = self.reconciler.nodes.labels(name).cloned();
-        #[cfg(test)]
-        let labels = labels.filter(|_| !planted(Fault::AdmittedUnlabelled));
-        if let Some(labels) = labels {
+        if let Some(labels) = self.reconciler.nodes.labels(name).cloned() {
             self.reconciler.set_labels(name, labels);
         }
         let Some(connection) = admitted.connection else { return };

@@ -24,7 +24,10 @@ use edgesync_protocol::simulation::timeline::Random;
 use world::World;
 
 const SEEDS: Seeds =
-    Seeds { run, count: 150, package: env!("CARGO_PKG_NAME"), one: "fleet::simulation::one_seed" };
+    Seeds { run, count: 60, package: env!("CARGO_PKG_NAME"), one: "fleet::simulation::one_seed" };
+
+/// The search for a planted fault ends with the first seed that finds it.
+const SEARCH: Seeds = Seeds { count: 400, ..SEEDS };
 
 const NODES: u64 = 5;
 /// The largest frame, and the largest object, in bytes.
@@ -68,65 +71,55 @@ fn one_seed() {
 
 #[test]
 fn a_reset_node_that_keeps_the_old_confirmed_is_found() {
-    SEEDS.find(Fault::ResetKeepsConfirmed);
-}
-
-#[test]
-fn a_pace_that_outlives_its_session_is_found() {
-    SEEDS.find(Fault::PaceKept);
+    SEARCH.find(Fault::ResetKeepsConfirmed);
 }
 
 #[test]
 fn an_input_before_earlier_broadcasts_is_found() {
-    SEEDS.find(Fault::InputBeforeBroadcasts);
+    SEARCH.find(Fault::InputBeforeBroadcasts);
 }
 
 #[test]
 fn a_body_older_than_asked_is_found() {
-    SEEDS.find(Fault::OlderBodies);
+    SEARCH.find(Fault::OlderBodies);
 }
 
 #[test]
 fn a_restored_source_that_voids_no_proofs_is_found() {
-    SEEDS.find(Fault::RestoredUnproven);
+    SEARCH.find(Fault::RestoredUnproven);
 }
 
 #[test]
 fn witnesses_of_the_last_incarnation_are_found() {
-    SEEDS.find(Fault::WitnessesKept);
+    SEARCH.find(Fault::WitnessesKept);
 }
 
 #[test]
 fn a_loader_that_keeps_what_reads_expected_is_found() {
-    SEEDS.find(Fault::ExpectedKept);
+    SEARCH.find(Fault::ExpectedKept);
 }
 
 #[test]
 fn effects_of_another_database_file_are_found() {
-    SEEDS.find(Fault::StandingOfAnyEpoch);
+    SEARCH.find(Fault::StandingOfAnyEpoch);
 }
 
 #[test]
 fn a_catch_up_older_than_its_question_is_found() {
-    SEEDS.find(Fault::CatchUpOutdated);
+    SEARCH.find(Fault::CatchUpOutdated);
 }
 
 #[test]
 fn a_removal_that_awaits_no_requests_is_found() {
-    SEEDS.find(Fault::RemovalUnawaited);
+    SEARCH.find(Fault::RemovalUnawaited);
 }
 
 #[test]
 fn a_reload_that_reaches_no_machine_is_found() {
-    SEEDS.find(Fault::ReloadIgnored);
+    SEARCH.find(Fault::ReloadIgnored);
 }
 
 #[test]
 fn objects_that_a_list_lacks_are_found() {
-    SEEDS.find(Fault::MissingKept);
-}
-
-#[test]
-fn a_node_admitted_without_its_labels_is_found() {
-    SEEDS.find(Fault::AdmittedUnlabelled);
+    SEARCH.find(Fault::MissingKept);
 }

@@ -71,7 +71,7 @@ impl Chaos {
             broker_gone: up_to(4),
             lose_changes: up_to(10),
             reload: up_to(10),
-            remove: up_to(6),
+            remove: up_to(12),
             lie: up_to(20),
         }
     }

@@ -199,6 +199,10 @@ impl State {
             }
             feed.queue.extend(after.changes_since(before));
         }
+        // Replicas read the incarnation that they share, unless they have to read a restored copy first.
+        if feed.restored.is_none() && self.history.restores.last().is_none_or(|at| *at <= feed.told) {
+            feed.incarnation = self.db.incarnation.clone();
+        }
         let mut answered = None;
         while let Some((question, _)) = feed.questions.pop_front_if(|(_, at)| *at <= feed.told) {
             answered = Some(question);

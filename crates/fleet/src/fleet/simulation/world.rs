@@ -190,7 +190,7 @@ impl World {
             restores: 0,
             announced: 0,
             part: if random.percent(50) { 1 + random.below(20) } else { 2048 },
-            differences: if random.percent(50) { 150 } else { 500_000 },
+            differences: if random.percent(50) { 60 } else { 500_000 },
             runtime: Rc::new(runtime),
             clock: Now::ZERO,
             time: Timeline::new(random, trace),
@@ -518,7 +518,7 @@ impl World {
         };
         for (replica, gate) in gates {
             let life = self.replicas[replica].life;
-            let most = if self.time.random.percent(5) { self.chaos.slow } else { 10 };
+            let most = if self.time.random.percent(20) { self.chaos.slow } else { 10 };
             self.time.after(most, Event::Request { replica, life, gate });
         }
         if asks {
