@@ -57,9 +57,6 @@ pub enum Change {
     Restored(u64),
     /// A removed node was readmitted, at any replica.
     Admitted(NodeName),
-    /// A node was removed, at another replica. Its Node may not be known here: this replica may
-    /// have listed after its deletion, and met the node before the removal was recorded.
-    Removed(NodeName),
     /// All ObjectSyncs of a node are due for a rewrite, see [`Replication::set_syncs`].
     SyncsDue(NodeName),
     /// All changes before a question were delivered, see [`Changes::catch_up`].

@@ -78,7 +78,6 @@ impl<S: Source> Fleet<S> {
             Change::Unread(unread) => self.reconciler.broadcasts.queue([QueuedChange::Unread(unread)]),
             Change::Restored(until) => self.reconciler.broadcasts.queue([QueuedChange::Restored(until)]),
             Change::Admitted(node) => self.admitted_elsewhere(&node),
-            Change::Removed(node) => self.removed_elsewhere(&node),
             Change::SyncsDue(node) => {
                 if let Some(id) = self.reconciler.nodes.id(&node) {
                     replicas::set_syncs(&mut self.reconciler, &self.requests, id);
@@ -124,7 +123,8 @@ impl<S: Source> Fleet<S> {
         if planted(Fault::MissingKept) {
             return;
         }
-        let nodes = self.reconciler.nodes.names().filter(|name| !listed.contains(name.as_str()));
+        let nodes = self.reconciler.nodes.names().chain(self.removals.with_node());
+        let nodes = nodes.filter(|name| !listed.contains(name.as_str()));
         let nodes: Vec<QueuedChange> = nodes.cloned().map(QueuedChange::MissingNode).collect();
         let rules = self.rules.uids().filter(|uid| !listed.contains(*uid));
         let rules: Vec<QueuedChange> = rules.cloned().map(QueuedChange::Missing).collect();
@@ -157,7 +157,7 @@ impl<S: Source> Fleet<S> {
         let labels = summary.trusted_labels(&self.reconciler.settings.trusted_labels);
         self.reconciler.nodes.set_labels(&name, labels.clone());
         if self.removals.has(&name) {
-            return self.node_created(&name);
+            return self.node_of_removed(&name);
         }
         self.reconciler.set_labels(&name, labels);
         if self.reconciler.is_shared {
@@ -179,6 +179,7 @@ impl<S: Source> Fleet<S> {
     /// Removes the node of a deleted Node from the fleet.
     fn node_deleted(&mut self, name: &NodeName) {
         self.reconciler.nodes.object_deleted(name);
+        self.removals.node_deleted(name);
         if self.replicas.is_being_restored() {
             replicas::node_missing(&mut self.reconciler, name);
         } else if self.reconciler.nodes.contains(name) || self.reconciler.nodes.is_registered(name) {

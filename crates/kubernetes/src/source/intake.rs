@@ -56,7 +56,7 @@ impl OtherSources {
         let Changed::Member { node, own: false, .. } = changed else { return None };
         let node = NodeName::try_from(node).ok()?;
         let removed = self.members.membership(&node).and_then(|membership| membership.removed);
-        Some(if removed.is_none() { Change::Admitted(node) } else { Change::Removed(node) })
+        removed.is_none().then(|| Change::Admitted(node))
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::NODES;
-use super::history::{Objects, Thing};
+use super::history::Thing;
 use super::store::Database;
 use super::world::World;
 use crate::admin::AdminRequest;
@@ -153,9 +153,6 @@ impl World {
             let ago = 1 + state.random.below(12) as usize;
             let from = state.history.restores.last().copied().unwrap_or_default();
             let objects = state.history.states[state.history.last().saturating_sub(ago).max(from)].clone();
-            // The members of the fleet are kept elsewhere.
-            let removed = state.db.objects.removed.clone();
-            let objects = Arc::new(Objects { removed, ..Objects::clone(&objects) });
             let copy = Database { objects, ..state.db.clone() };
             state.restore(copy);
         } else {
@@ -173,9 +170,8 @@ impl World {
 
     // --- operators
 
-    pub(super) fn administer(&mut self, request: AdminRequest) {
-        let replica = (0..self.replicas.len()).find(|n| self.is_running(*n)).unwrap_or_default();
-        self.with_fleet(replica, |fleet| fleet.administer(request));
+    fn administer(&mut self, request: AdminRequest) {
+        self.with_fleet(0, |fleet| fleet.administer(request));
     }
 
     fn reload(&mut self) {
@@ -196,23 +192,24 @@ impl World {
     /// Removes a node or lets it return, by an operator or by its Node.
     fn remove_or_admit(&mut self) {
         let n = self.any(NODES as usize);
-        let (name, answer) = (self.devices[n].name.clone(), oneshot::channel().0);
+        let name = self.devices[n].name.clone();
         let is_removed = self.model.state().db.objects.removed.contains(&name);
         self.time.say(|| format!("node {n} is removed, or admitted: {is_removed}"));
         match (is_removed, self.chance(60)) {
-            (false, true) => self.administer(AdminRequest::Remove(name, answer)),
+            (false, true) => self.administer(AdminRequest::Remove(name, oneshot::channel().0)),
             (true, true) => self.admit(name),
             (false, false) => self.model.state().write(|objects, _| drop(objects.nodes.remove(&name))),
-            (true, false) => self.model.state().register(&name, false),
+            (true, false) => {
+                let mut state = self.model.state();
+                state.admissible.insert(name.clone());
+                state.register(&name, false);
+            }
         }
     }
 
-    /// Readmits a node. Operators of a cluster need no replica for it.
     fn admit(&mut self, name: NodeName) {
-        match self.is_shared {
-            true => self.model.state().admit(&name, None),
-            false => self.administer(AdminRequest::Admit(name, oneshot::channel().0)),
-        }
+        self.model.state().admissible.insert(name.clone());
+        self.administer(AdminRequest::Admit(name, oneshot::channel().0));
     }
 
     /// Lets a node name a version that the store has not issued since its last restore.
@@ -292,7 +289,7 @@ impl World {
         if self.chance(chaos.reload) {
             self.reload();
         }
-        if self.chance(chaos.remove) && self.is_running(0) {
+        if self.chance(chaos.remove) && !self.is_shared && self.is_running(0) {
             self.remove_or_admit();
         }
         if self.chance(chaos.lie) {
@@ -423,10 +420,8 @@ impl World {
         let state = self.model.state();
         let with_rows = |name: &&NodeName| state.db.rows.contains_key(*name);
         match state.db.objects.removed.iter().find(with_rows) {
-            Some(name) if !self.is_shared => {
-                Err(format!("removal: {name} has records although it is removed"))
-            }
-            _ => Ok(()),
+            Some(name) => Err(format!("removal: {name} has records although it is removed")),
+            None => Ok(()),
         }
     }
 

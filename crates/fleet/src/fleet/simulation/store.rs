@@ -1,7 +1,7 @@
 //! A model of the source: a database of this process, or a cluster that two replicas watch.
 //! Requests are answered when the world says so, if at all; watches lag, and lose changes.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -74,6 +74,8 @@ pub(super) struct State {
     /// Items of outboxes that have taken effect in any life.
     pub(super) ever: HashSet<(NodeName, u64)>,
     pub(super) refused: HashSet<(NodeName, String, Lane, u64)>,
+    /// Removed nodes that an operator or a client lets return.
+    pub(super) admissible: BTreeSet<NodeName>,
     /// Incarnations begun because nodes asked for it.
     pub(super) renewals: usize,
     /// Reads of the records of nodes.
@@ -118,6 +120,7 @@ impl State {
             clock: 0,
             ever: HashSet::new(),
             refused: HashSet::new(),
+            admissible: BTreeSet::new(),
             renewals: 0,
             reads: 0,
             violation: None,
@@ -285,18 +288,6 @@ impl State {
             self.register(&node, true);
         }
         UploadOutcome { taken, refused, events_dropped: 0 }
-    }
-
-    /// Readmits a node, at a replica or without one.
-    pub(super) fn admit(&mut self, node: &NodeName, by: Option<usize>) {
-        self.write(|objects, _| objects.removed.retain(|removed| removed != node));
-        self.notify_others(by, &Change::Admitted(node.clone()));
-    }
-
-    /// Notifies the other replicas of a change of the members.
-    fn notify_others(&mut self, by: Option<usize>, change: &Change) {
-        let others = self.feeds.iter_mut().enumerate().filter(|(n, _)| Some(*n) != by);
-        others.for_each(|(_, feed)| feed.queue.push_back(change.clone()));
     }
 
     /// Creates a Node, or marks it as reported.
@@ -505,12 +496,22 @@ impl NodeStore for Model {
         self.arrive().await?;
         {
             let mut state = self.state();
+            // A Node that the fleet does not know yet looks like one created after the removal.
+            let known = &state.history.states[state.feeds[self.replica].told].nodes;
+            let is_unknown = state.db.objects.nodes.contains_key(node) && !known.contains_key(node);
+            match is_unknown {
+                true => {
+                    state.admissible.insert(node.clone());
+                }
+                false => {
+                    state.admissible.remove(node);
+                }
+            }
             state.db.rows.remove(node);
             state.write(|objects, _| {
                 objects.nodes.remove(node);
                 objects.removed.insert(node.clone());
             });
-            state.notify_others(Some(self.replica), &Change::Removed(node.clone()));
         }
         self.answer(true).await
     }
@@ -519,7 +520,10 @@ impl NodeStore for Model {
         self.arrive().await?;
         {
             let mut state = self.state();
-            state.admit(node, Some(self.replica));
+            if !state.admissible.contains(node) {
+                state.violation = Some(format!("removal: {node} returns by itself"));
+            }
+            state.write(|objects, _| objects.removed.retain(|removed| removed != node));
         }
         self.answer(true).await
     }

@@ -453,7 +453,7 @@ impl World {
         let frame = Received::decode(bytes, &mut Budget::of(MAX_FRAME), MAX_OBJECT).unwrap();
         self.time.say(|| format!("→ node {node} {frame:?}").chars().take(300).collect());
         let is_removed = self.model.state().db.objects.removed.contains(&self.devices[node].name);
-        if !self.is_shared && is_removed && !matches!(frame, Received::HelloRequest(_)) {
+        if is_removed && !matches!(frame, Received::HelloRequest(_)) {
             self.time.violation = Some(format!("removal: the removed node {node} was sent {frame:?}"));
         }
         let most = self.config.sync.frame_objects;
