@@ -102,6 +102,8 @@ pub enum Fault {
     CatchUpOutdated,
     /// The fleet deletes a removed node at the source while requests for it are in flight.
     RemovalUnawaited,
+    /// The fleet takes a change of a Node from before the removal of its node for a new Node.
+    StaleNodeReadmits,
     /// The fleet applies a new configuration to new nodes only.
     ReloadIgnored,
     /// The fleet keeps objects that a list lacks.

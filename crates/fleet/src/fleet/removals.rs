@@ -253,8 +253,11 @@ impl Removals {
     /// on its way when the node was removed. Returns whether to admit at once.
     pub(super) fn node_changed(&mut self, name: &NodeName) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
+        let is_stale = removed.has_node;
+        #[cfg(test)]
+        let is_stale = is_stale && !planted(Fault::StaleNodeReadmits);
         match removed.stage {
-            _ if removed.has_node => {}
+            _ if is_stale => {}
             Stage::Draining => removed.has_node = true,
             Stage::Deleting => removed.readmit = true,
             Stage::Gone => {

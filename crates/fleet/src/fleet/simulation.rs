@@ -27,7 +27,7 @@ const SEEDS: Seeds =
     Seeds { run, count: 60, package: env!("CARGO_PKG_NAME"), one: "fleet::simulation::one_seed" };
 
 /// The search for a planted fault ends with the first seed that finds it.
-const SEARCH: Seeds = Seeds { count: 400, ..SEEDS };
+const SEARCH: Seeds = Seeds { run: run_roughly, count: 400, ..SEEDS };
 
 const NODES: u64 = 5;
 /// The largest frame, and the largest object, in bytes.
@@ -53,7 +53,15 @@ fn random() -> u64 {
 }
 
 fn run(seed: u64, trace: bool) -> Result<(), String> {
-    let mut world = World::new(seed, trace);
+    run_with(World::new(seed, 50, trace))
+}
+
+/// Runs a seed with most kinds of chaos at once.
+fn run_roughly(seed: u64, trace: bool) -> Result<(), String> {
+    run_with(World::new(seed, 10, trace))
+}
+
+fn run_with(mut world: World) -> Result<(), String> {
     world.run_chaos()?;
     world.run_to_convergence()?;
     world.reconnect_with_changes()
@@ -62,6 +70,16 @@ fn run(seed: u64, trace: bool) -> Result<(), String> {
 #[test]
 fn fleet_keeps_the_guarantees_under_every_seed() {
     SEEDS.hold();
+}
+
+#[test]
+fn fleet_keeps_the_guarantees_in_rough_weather() {
+    Seeds { count: 30, one: "fleet::simulation::one_rough_seed", ..SEARCH }.hold();
+}
+
+#[test]
+fn one_rough_seed() {
+    SEARCH.one_holds();
 }
 
 #[test]
@@ -112,6 +130,11 @@ fn a_catch_up_older_than_its_question_is_found() {
 #[test]
 fn a_removal_that_awaits_no_requests_is_found() {
     SEARCH.find(Fault::RemovalUnawaited);
+}
+
+#[test]
+fn a_late_change_that_readmits_a_removed_node_is_found() {
+    SEARCH.find(Fault::StaleNodeReadmits);
 }
 
 #[test]

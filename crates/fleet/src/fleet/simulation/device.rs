@@ -68,7 +68,8 @@ pub(super) struct Device {
     pub(super) may_vanish: usize,
     /// The database file that each reported object was in effect with last.
     pub(super) reported: BTreeMap<Uid, Epoch>,
-    /// Items that may have been sent before the database was rolled back.
+    /// Whether the database was rolled back, and items that may have been sent before.
+    is_copy: bool,
     excused: HashSet<u64>,
 }
 
@@ -96,6 +97,7 @@ impl Device {
             vanished: 0,
             may_vanish: 0,
             reported: BTreeMap::new(),
+            is_copy: false,
             excused: HashSet::new(),
         }
     }
@@ -106,6 +108,7 @@ impl Device {
     }
 
     pub(super) fn start(&mut self, now: Now) {
+        self.open_copy();
         self.life += 1;
         self.committing = 0;
         self.db.crash();
@@ -136,18 +139,14 @@ impl Device {
         self.machine = None;
         self.life += 1;
         (self.db, self.outbox) = self.backup.clone();
-        self.excuse();
+        self.is_copy = true;
     }
 
-    /// Excuses pending items: numbers of a lost life may have settled them.
-    pub(super) fn excuse(&mut self) {
-        self.excused.extend(self.outbox.rows.values().map(|item| item.made));
-    }
-
-    /// Handles a restore of the source, which knows numbers of a lost life again.
-    pub(super) fn cloud_was_rolled_back(&mut self) {
-        if !self.excused.is_empty() {
-            self.excuse();
+    /// Excuses the items of a copy at each start, and when the source is restored: the numbers of a
+    /// lost life may settle them.
+    pub(super) fn open_copy(&mut self) {
+        if self.is_copy {
+            self.excused.extend(self.outbox.rows.values().map(|item| item.made));
         }
     }
 
@@ -328,10 +327,11 @@ impl World {
     pub(super) fn commit(&mut self, n: usize, changes: &[Change]) -> Result<Commit, String> {
         let state = self.model.state();
         let device = &mut self.devices[n];
+        let before = device.db.held();
         for change in changes {
             let Change::Put(put) = change else { continue };
             let is_first = device.delivered.insert((put.uid.clone(), put.version.clone()));
-            if is_first && device.db.version(&put.uid) == Some(&put.version) {
+            if is_first && before.get(&put.uid) == Some(&put.version) {
                 return Err(format!("cost: {} was sent at {}, which node {n} holds", put.uid, put.version));
             }
             device.puts += usize::from(is_first);
@@ -350,8 +350,10 @@ impl World {
         }
         let held = device.db.held();
         device.floors.retain(|uid, _| held.contains_key(uid));
-        for change in changes.iter().filter(|change| held.contains_key(change.uid())) {
-            device.floors.insert(change.uid().clone(), device.floor);
+        for uid in changes.iter().map(Change::uid).filter(|uid| held.contains_key(*uid)) {
+            let placed = || state.history.placed_since(device.floor, &device.name, uid);
+            let floor = if before.contains_key(uid) { None } else { placed() };
+            device.floors.insert(uid.clone(), floor.unwrap_or(device.floor));
         }
         Ok(commit)
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::NODES;
+use super::device::Device;
 use super::history::Thing;
 use super::store::Database;
 use super::world::World;
@@ -52,8 +53,9 @@ pub(super) struct Chaos {
 }
 
 impl Chaos {
-    pub(super) fn for_seed(random: &mut Random) -> Self {
-        let mut up_to = |max: u64| if random.percent(50) { 0 } else { random.below(max + 1) };
+    /// Returns those of a seed; `calm` percent of them are zero.
+    pub(super) fn for_seed(random: &mut Random, calm: u64) -> Self {
+        let mut up_to = |max: u64| if random.percent(calm) { 0 } else { random.below(max + 1) };
         Self {
             drop: up_to(10),
             duplicate: up_to(10),
@@ -100,7 +102,6 @@ impl World {
         let tier = self.chance(60).then(|| self.time.random.below(2));
         let size = if self.chance(3) { 20_000 } else { 20 };
         let keeps = self.chance(60);
-        self.time.say(|| format!("the source writes {name}"));
         self.model.state().write(|objects, version| {
             let known = objects.things.iter().find(|(_, thing)| thing.name == name);
             let known = known.map(|(uid, thing)| (uid.clone(), thing.clone()));
@@ -112,6 +113,9 @@ impl World {
             let thing = Thing { version, content, name: name.to_owned(), nodes, tier, size };
             objects.things.insert(uid, Arc::new(thing));
         });
+        let state = self.model.state();
+        let written = state.db.objects.things.iter().find(|(_, thing)| thing.name == name);
+        self.time.say(|| format!("the source writes {written:?}"));
     }
 
     fn delete(&mut self, name: &str) {
@@ -165,7 +169,7 @@ impl World {
             self.start(0);
         }
         self.restores += 1;
-        self.devices.iter_mut().for_each(super::device::Device::cloud_was_rolled_back);
+        self.devices.iter_mut().for_each(Device::open_copy);
     }
 
     // --- operators
@@ -219,7 +223,7 @@ impl World {
         let device = &self.devices[0];
         let session = device.machine.as_ref().and_then(EdgeMachine::session).map(str::to_owned);
         let (Some(version), Some(session), Some(link)) = (lost, session, device.link) else { return };
-        if self.is_shared || self.chaos.remove > 0 || known < 3 {
+        if self.is_shared || known < 4 {
             return;
         }
         let (at, object) = (device.db.totals().revision, Some(object_ref("lie")));
@@ -390,10 +394,10 @@ impl World {
     pub(super) fn run_to_convergence(&mut self) -> Result<(), String> {
         self.heal();
         self.connect_all();
-        self.pass(Duration::from_secs(120))?;
+        self.pass(Duration::from_secs(60))?;
         self.check_removed()?;
         let mut result = Ok(());
-        for _ in 0..60 {
+        for _ in 0..240 {
             for n in 0..self.devices.len() {
                 let name = self.devices[n].name.clone();
                 if self.model.state().db.objects.removed.contains(&name) {
@@ -406,7 +410,7 @@ impl World {
                 }
             }
             self.connect_all();
-            self.pass(Duration::from_secs(120))?;
+            self.pass(Duration::from_secs(30))?;
             result = self.converged();
             if result.is_ok() {
                 break;
@@ -456,7 +460,7 @@ impl World {
             let (state, waiting) = (node.state_name(), device.outbox.rows.len());
             return Err(format!("G6: the fleet says {state}, {waiting} items wait, edge {edge:?}"));
         }
-        if !state.db.objects.nodes.get(&device.name).is_some_and(|node| node.is_reported) {
+        if !state.db.objects.nodes.contains_key(&device.name) {
             return Err("it has no Node".into());
         }
         let on_node = fleet.reconciler.desired_on(&device.name);
@@ -505,6 +509,14 @@ impl World {
         let sent: Vec<usize> = self.devices.iter().map(|device| device.puts).collect();
         if sent != expected {
             return Err(format!("G5: {expected:?} objects changed, {sent:?} were sent"));
+        }
+        // A restored Node without a report, or one created anew, has been reported since.
+        let is_reported = |device: &Device| {
+            let state = self.model.state();
+            state.db.objects.nodes.get(&device.name).is_some_and(|node| node.is_reported)
+        };
+        if let Some(device) = self.devices.iter().find(|device| !is_reported(device)) {
+            return Err(format!("the Node of {} lacks its report", device.name));
         }
         let before = self.model.state().reads;
         for n in 0..NAMES {

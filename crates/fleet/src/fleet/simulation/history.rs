@@ -152,6 +152,12 @@ impl History {
         &self.states[position.min(self.last())..]
     }
 
+    /// Returns the first position, from one on, at which an object is placed on a node.
+    pub(super) fn placed_since(&self, position: usize, node: &NodeName, uid: &str) -> Option<usize> {
+        let placed = self.since(position).iter().position(|state| state.placed(node, uid).is_some());
+        placed.map(|placed| position + placed)
+    }
+
     /// Returns an object as of any time.
     pub(super) fn any(&self, uid: &str) -> Option<&Thing> {
         self.states.iter().rev().find_map(|state| state.things.get(uid)).map(|thing| &**thing)
@@ -184,18 +190,21 @@ impl Truth for Judge<'_> {
     }
 
     fn may_insert(&self, uid: &Uid, version: &ResourceVersion) -> bool {
-        let was_placed =
-            self.history.since(self.floor).iter().any(|state| state.placed(self.node, uid).is_some());
+        let was_placed = self.history.placed_since(self.floor, self.node, uid).is_some();
         was_placed && self.history.existed(0, uid, version)
     }
 
     fn may_remove(&self, uid: &Uid, key: &ObjectKey) -> bool {
         let from = self.floors.get(uid).copied().unwrap_or_default();
-        let is_placed = |state: &Arc<Objects>| state.placed(self.node, uid).is_some();
         let states = self.history.since(from);
-        let Some(placed) = states.iter().position(is_placed) else { return true };
-        let Some(gone) = states[placed..].iter().position(|state| !is_placed(state)) else { return false };
-        let at = from + placed + gone;
+        // The removal of a node reaches the fleet before earlier changes of the source.
+        if states.iter().any(|state| state.removed.contains(self.node)) {
+            return true;
+        }
+        let Some(gone) = states.iter().position(|state| state.placed(self.node, uid).is_none()) else {
+            return false;
+        };
+        let at = from + gone;
         let (restored, last) = (&self.history.states[at], &self.history.states[self.history.last()]);
         if self.history.restores.contains(&at)
             && !restored.things.contains_key(uid)
