@@ -68,9 +68,8 @@ pub(super) struct Device {
     pub(super) may_vanish: usize,
     /// The database file that each reported object was in effect with last.
     pub(super) reported: BTreeMap<Uid, Epoch>,
-    /// Whether the database was rolled back, and items that may have been sent before.
+    /// Whether the database was rolled back: numbers of its lost life may settle its items.
     is_copy: bool,
-    excused: HashSet<u64>,
 }
 
 impl Device {
@@ -98,7 +97,6 @@ impl Device {
             may_vanish: 0,
             reported: BTreeMap::new(),
             is_copy: false,
-            excused: HashSet::new(),
         }
     }
 
@@ -108,7 +106,6 @@ impl Device {
     }
 
     pub(super) fn start(&mut self, now: Now) {
-        self.open_copy();
         self.life += 1;
         self.committing = 0;
         self.db.crash();
@@ -125,6 +122,7 @@ impl Device {
     pub(super) fn lose_database(&mut self, now: Now, random: u64) {
         (self.db, self.outbox) = (EdgeDb::new(random), Numbered::new(random));
         self.backup = (self.db.clone(), self.outbox.clone());
+        self.is_copy = false;
         if self.machine.take_if(|_| self.committing > 0).is_some() {
             self.life += 1;
         }
@@ -140,14 +138,6 @@ impl Device {
         self.life += 1;
         (self.db, self.outbox) = self.backup.clone();
         self.is_copy = true;
-    }
-
-    /// Excuses the items of a copy at each start, and when the source is restored: the numbers of a
-    /// lost life may settle them.
-    pub(super) fn open_copy(&mut self) {
-        if self.is_copy {
-            self.excused.extend(self.outbox.rows.values().map(|item| item.made));
-        }
     }
 
     fn post(&mut self, now: Now, lane: Lane, made: u64, content: &Content<'_>) {
@@ -297,7 +287,7 @@ impl World {
             let refused = (device.name.clone(), device.outbox.id.clone(), *lane, *seq);
             !state.ever.contains(&(device.name.clone(), item.made))
                 && !state.refused.contains(&refused)
-                && !device.excused.contains(&item.made)
+                && !device.is_copy
         };
         if let Some((at, item)) = pending.into_iter().find(is_lost) {
             self.time.violation =

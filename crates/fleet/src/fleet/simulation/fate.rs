@@ -169,7 +169,6 @@ impl World {
             self.start(0);
         }
         self.restores += 1;
-        self.devices.iter_mut().for_each(Device::open_copy);
     }
 
     // --- operators

@@ -205,10 +205,11 @@ impl Truth for Judge<'_> {
             return false;
         };
         let at = from + gone;
-        let (restored, last) = (&self.history.states[at], &self.history.states[self.history.last()]);
+        let has = |at: usize| self.history.states[at].things.contains_key(uid);
         if self.history.restores.contains(&at)
-            && !restored.things.contains_key(uid)
-            && !last.has_name(&key.name)
+            && has(at - 1)
+            && !has(at)
+            && !self.history.states[self.history.last()].has_name(&key.name)
         {
             self.vanished.set(self.vanished.get() + 1);
         }
