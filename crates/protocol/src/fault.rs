@@ -84,6 +84,30 @@ pub enum Fault {
     UnreadIsGone,
     /// A replica overwrites a newer object with its last known version of an unreadable one.
     UnreadIsKnown,
+    /// The edge keeps the confirmed revision of its last store when the store is reset.
+    ResetKeepsConfirmed,
+    /// The fleet passes inputs to machines that lack earlier broadcasts.
+    InputBeforeBroadcasts,
+    /// The fleet answers a load with a body that is older than the requested one.
+    OlderBodies,
+    /// The fleet lets nodes keep their proof when an older copy has replaced the source.
+    RestoredUnproven,
+    /// The fleet keeps the witnesses of the last incarnation.
+    WitnessesKept,
+    /// The fleet never releases the differences that a read of records was expected to add.
+    ExpectedKept,
+    /// The fleet keeps the effects that another database file of the node has reported.
+    StandingOfAnyEpoch,
+    /// The fleet takes the answer to an earlier question for that to a later one.
+    CatchUpOutdated,
+    /// The fleet deletes a removed node at the source while requests for it are in flight.
+    RemovalUnawaited,
+    /// The fleet takes a change of a Node from before the removal of its node for a new Node.
+    StaleNodeReadmits,
+    /// The fleet applies a new configuration to new nodes only.
+    ReloadIgnored,
+    /// The fleet keeps objects that a list lacks.
+    MissingKept,
 }
 
 thread_local! {

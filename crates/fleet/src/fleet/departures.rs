@@ -78,7 +78,8 @@ impl<S: Source> Fleet<S> {
     /// Removes a node from the fleet, and notifies it if it is connected.
     pub(super) fn dismiss(&mut self, name: &NodeName, answer: Option<Answer>) {
         self.release();
-        let mut last = LastState { answer, ..LastState::default() };
+        let has_node = self.reconciler.nodes.has_object(name);
+        let mut last = LastState { answer, has_node, ..LastState::default() };
         // Its queued uploads are dropped.
         let waiting = self.intake.forget(name);
         if let Some(id) = self.reconciler.nodes.id(name) {
@@ -135,8 +136,8 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Admits a removed node whose Node was created.
-    pub(super) fn node_created(&mut self, name: &NodeName) {
-        if self.removals.node_created(name) {
+    pub(super) fn node_of_removed(&mut self, name: &NodeName) {
+        if self.removals.node_changed(name) {
             self.admit(name);
         }
     }

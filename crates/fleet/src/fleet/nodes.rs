@@ -179,9 +179,10 @@ impl Nodes {
         self.registered.contains(name)
     }
 
-    /// Returns whether the node's report is known, so that it need not send it again.
+    /// Returns whether the node's report is known, so that it need not send it again. A Node that a
+    /// restored store has lost is reported again, even if the answer to the report comes later.
     pub(super) fn has_report(&self, name: &NodeName) -> bool {
-        self.registered.contains(name) && !self.lifecycle.wants_report(name)
+        self.registered.contains(name) && self.has_object(name) && !self.lifecycle.wants_report(name)
     }
 
     pub(super) fn set_registered(&mut self, name: &NodeName, registered: bool) {
@@ -298,6 +299,17 @@ mod tests {
         assert_eq!(seen, ["a", "b", "c"]);
         assert_eq!(nodes.named(&node_name("b")).map(|node| node.name.clone()), Some(node_name("b")));
         assert!(nodes.named(&node_name("d")).is_none());
+    }
+
+    #[test]
+    fn report_without_a_node_object_is_requested_again() {
+        let (mut nodes, name) = (nodes(), node_name("a"));
+        nodes.set_registered(&name, true);
+        assert!(!nodes.has_report(&name));
+        nodes.set_labels(&name, Labels::new());
+        assert!(nodes.has_report(&name));
+        nodes.object_deleted(&name);
+        assert!(!nodes.has_report(&name));
     }
 
     #[test]
