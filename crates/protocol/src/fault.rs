@@ -84,6 +84,30 @@ pub enum Fault {
     UnreadIsGone,
     /// A replica overwrites a newer object with its last known version of an unreadable one.
     UnreadIsKnown,
+    /// A replica that lags behind refuses uploads about objects it has not received yet.
+    RefuseWhileBehind,
+    /// A replica writes for nodes whose Lease names another replica.
+    FenceIgnored,
+    /// A renewal over a dead connection takes a node from the replica that serves it.
+    LateRenewalCounts,
+    /// A replica writes Leases whatever their version.
+    LeaseUnconditional,
+    /// A record queued before a newer one of the same object replaces it.
+    OlderRecordWins,
+    /// A writer of ObjectSyncs continues from the versions that have proved outdated.
+    KnownAfterConflict,
+    /// A replica confirms the items of an upload before their effects are written.
+    ConfirmUnwritten,
+    /// A replica counts an effect as written although the API server answered with a conflict.
+    ConflictIsSuccess,
+    /// A replica continues an expired watch from the present.
+    ExpiredWatchContinues,
+    /// A replica catches up with a list from a watch cache.
+    CatchUpFromCache,
+    /// A replica checks the Lease of a node in a watch cache.
+    FenceFromCache,
+    /// A replica repeats a throttled request at once.
+    ThrottleIgnored,
 }
 
 thread_local! {

@@ -23,6 +23,7 @@ use crate::cluster::{Failure, Precondition};
 pub(super) use edgesync_fleet::source::{LeaseRenewal, Result, SourceError};
 use edgesync_object::time::rfc3339_micros;
 use edgesync_object::{NodeName, Object, Resource, kinds};
+use edgesync_protocol::replicas::{LeaseFence, serves};
 
 /// The namespace of node Leases.
 pub(crate) const NAMESPACE: &str = "kube-node-lease";
@@ -43,14 +44,12 @@ pub(super) struct Leases {
 
 #[derive(Debug, Default)]
 struct State {
-    leases: HashMap<NodeName, OwnLease>,
-    /// Nodes whose last renewal was dropped because another replica serves them, with that renewal.
-    fenced: HashMap<NodeName, LeaseRenewal>,
+    fences: HashMap<NodeName, LeaseFence<OwnLease, LeaseRenewal>>,
     /// Nodes of others that are already logged.
     logged_foreign: HashSet<NodeName>,
 }
 
-/// A Lease that belongs to edgesync.
+/// A Lease that this replica has written.
 #[derive(Clone, Debug)]
 struct OwnLease {
     uid: Arc<str>,
@@ -150,7 +149,7 @@ impl Leases {
             return Ok(Served::Here);
         };
         let by = lease.annotations().remove(SERVED_BY).unwrap_or_default();
-        Ok(if by.is_empty() || by == *self.replica { Served::Here } else { Served::By(by) })
+        Ok(if serves(&by, &self.replica) { Served::Here } else { Served::By(by) })
     }
 
     /// Lists the Leases of all nodes.
@@ -165,8 +164,7 @@ impl Leases {
     /// Drops the state of a node that is no longer served here.
     pub(super) fn forget(&self, node: &NodeName) {
         let mut state = self.state();
-        state.leases.remove(node);
-        state.fenced.remove(node);
+        state.fences.remove(node);
         state.logged_foreign.remove(node);
     }
 
@@ -186,7 +184,7 @@ impl Leases {
 
     async fn renew_one(&self, renewal: &LeaseRenewal) -> Result<()> {
         let node = &renewal.node;
-        let known = self.state().leases.get(node).cloned();
+        let known = self.state().fences.get(node).and_then(|fence| fence.written().cloned());
         if let Some(known) = known
             && self.patch(node, (&known.uid, &known.version), self.patch_body(renewal, None)).await?
         {
@@ -220,17 +218,12 @@ impl Leases {
         Err(contended(node))
     }
 
-    /// Returns whether a renewal is dropped: another replica serves the node, and this is the first
-    /// renewal here since then, which may have been on its way before. After a failure the caller
-    /// repeats renewals, so the same one is dropped again.
+    /// Returns whether a renewal is dropped, see [`LeaseFence::drops`].
     fn is_fenced(&self, renewal: &LeaseRenewal, lease: &Object) -> bool {
         let by = lease.annotations().remove(SERVED_BY).unwrap_or_default();
-        if by.is_empty() || by == *self.replica {
-            return false;
-        }
         let node = &renewal.node;
-        let before = self.state().fenced.insert(node.clone(), renewal.clone());
-        let is_dropped = before.is_none_or(|dropped| dropped == *renewal);
+        let is_dropped =
+            self.state().fences.entry(node.clone()).or_default().drops(&by, &self.replica, renewal);
         if is_dropped {
             tracing::debug!(
                 node = node.as_str(),
@@ -253,7 +246,9 @@ impl Leases {
             // A UID mismatch is a conflict on some servers, and an invalid change of an immutable
             // field on others.
             Err(Failure::Conflict(_) | Failure::NotFound(_) | Failure::Invalid(_)) => {
-                self.state().leases.remove(node);
+                if let Some(fence) = self.state().fences.get_mut(node) {
+                    fence.record_conflict();
+                }
                 Ok(false)
             }
             Err(failure) => Err(failure.into()),
@@ -315,9 +310,7 @@ impl Leases {
     /// Records what this replica has written.
     fn record(&self, node: &NodeName, lease: &Object) {
         let known = OwnLease { uid: lease.uid().into(), version: lease.resource_version().into() };
-        let mut state = self.state();
-        state.leases.insert(node.clone(), known);
-        state.fenced.remove(node);
+        self.state().fences.entry(node.clone()).or_default().record_write(known);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -22,8 +22,6 @@
 //! *due*: its queued records are dropped, and [`Syncs::due`] requests all of them once half of the
 //! queue is free. For each record of a node served here, about 100 bytes are kept.
 
-mod queue;
-
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -43,7 +41,7 @@ use edgesync_object::{NodeName, Resource, kinds};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
-use queue::{Job, Outcome, Queue, QueueEntry};
+use edgesync_protocol::replicas::{self, Outcome, QueueEntry, RecordQueue, StoredRecord as _};
 
 /// Maximum number of nodes whose records are written at a time.
 const CONCURRENCY: usize = 8;
@@ -55,6 +53,9 @@ const BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Retry delay for a node without a Node.
 const MISSING_NODE_DELAY: Duration = Duration::from_secs(5);
+
+/// Records of a node being written.
+type Job = replicas::Job<KnownRecord>;
 
 /// Queue and writer of ObjectSyncs. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -68,7 +69,7 @@ struct Shared {
     requests: Requests,
     leases: Leases,
     node: Resource,
-    pub queue: Mutex<Queue>,
+    pub queue: Mutex<RecordQueue<KnownRecord>>,
     /// Incremented to wake waiters.
     wakeups: watch::Sender<u64>,
 }
@@ -85,7 +86,7 @@ impl Syncs {
         let requests = requests.in_background();
         let leases = leases.in_background();
         let node = kinds::guess("v1", "Node", false);
-        let queue = Mutex::new(Queue::new(limit));
+        let queue = Mutex::new(RecordQueue::new(limit));
         let wakeups = watch::channel(0).0;
         Self { shared: Arc::new(Shared { records, requests, leases, node, queue, wakeups }) }
     }
@@ -150,7 +151,7 @@ impl Syncs {
 
     /// Returns the number of queued records.
     pub(super) fn queued(&self) -> usize {
-        self.queue().len()
+        self.queue().queued()
     }
 
     /// Runs the writer until it is dropped. Called once.
@@ -327,7 +328,7 @@ impl Syncs {
         self.shared.wakeups.send_modify(|count| *count += 1);
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, RecordQueue<KnownRecord>> {
         self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
