@@ -95,7 +95,11 @@ fn an_overflow_makes_the_node_due() {
     assert_eq!(queue.queued(), 20, "alone it fits");
     queue.replace(&node_name("small"), records(0..2));
     queue.change(&node_name("other"), records(0..1), vec![]);
-    assert_eq!((queue.queued(), queue.take_due()), (20, None), "no node is requested while the queue is full");
+    assert_eq!(
+        (queue.queued(), queue.take_due()),
+        (20, None),
+        "no node is requested while the queue is full"
+    );
     queue.change(&node_name("other"), records(1..2), vec![]);
     queue.forget(&node_name("large"));
     assert_eq!(queue.queued(), 0);
