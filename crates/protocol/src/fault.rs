@@ -90,6 +90,8 @@ pub enum Fault {
     FenceIgnored,
     /// A renewal over a dead connection takes a node from the replica that serves it.
     LateRenewalCounts,
+    /// A renewal that waited for a dropped one takes a node back.
+    WaitingRenewalCounts,
     /// A replica writes Leases whatever their version.
     LeaseUnconditional,
     /// A record queued before a newer one of the same object replaces it.

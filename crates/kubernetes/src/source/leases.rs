@@ -6,8 +6,9 @@
 //!
 //! Each write is a compare-and-swap on the Lease's `resourceVersion`, so a late renewal of a
 //! replica with a stale connection changes nothing. Such a replica drops it and is fenced. A node
-//! renews over its newest connection only: if a fenced replica receives another renewal, the node
-//! is back, and the replica takes over. No clock is compared, neither the nodes' nor the replicas'.
+//! renews over its newest connection only: if renewals continue to arrive at a fenced replica, the
+//! node is back, and the replica takes over ([`LeaseFence`]). No clock is compared, neither the
+//! nodes' nor the replicas'.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

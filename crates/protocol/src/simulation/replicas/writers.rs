@@ -8,6 +8,9 @@
 //! have expired (410), throttling (429), lists from a cache, answers that are lost although the
 //! request was executed.
 //!
+//! Assumed: a frame arrives at most five seconds after its node has left the connection, and a
+//! replica that has not claimed the Lease of a node yet notices when the node leaves.
+//!
 //! Not modelled: Node reports, the limit of Events per node, effects of an earlier database of a
 //! node, and ObjectSyncs of differences only. A copy of a node's database, a restored cluster, and
 //! unreadable objects are parts of the simulation of one node in the parent module.
@@ -177,6 +180,11 @@ fn a_fence_read_from_a_cache_is_found() {
 #[test]
 fn a_late_renewal_that_counts_is_found() {
     SEEDS.find(Fault::LateRenewalCounts);
+}
+
+#[test]
+fn a_waiting_renewal_that_counts_is_found() {
+    SEEDS.find(Fault::WaitingRenewalCounts);
 }
 
 #[test]

@@ -193,6 +193,11 @@ impl State {
         self.serials
     }
 
+    /// Returns whether the Lease of a node is claimed.
+    pub(super) fn is_claimed(&self, node: usize) -> bool {
+        self.sessions[node].as_ref().is_some_and(|session| session.is_claimed)
+    }
+
     /// Ends the session of a node. Its queued ObjectSyncs are still written.
     pub(super) fn end(&mut self, node: usize) {
         if self.sessions[node].take().is_some() {

@@ -29,8 +29,10 @@ use events::Event;
 const UP: usize = 0;
 const DOWN: usize = 1;
 const COMPRESS_ABOVE: usize = 1 << 10;
-/// The longest travel time of a frame, in milliseconds.
+/// The longest travel time of a frame, in milliseconds, and that of a late one: less than the
+/// interval of renewals, so that at most one arrives after its node has moved.
 const LATENCY: u64 = 40;
+const LATE: u64 = 5000;
 /// The objects of the run.
 const NAMES: u64 = 16;
 /// The names of Events per node.
@@ -304,17 +306,20 @@ impl World {
 
     // --- connections
 
-    /// Cuts the connection of a node. Its replica notices at once, later, or never.
+    /// Cuts the connection of a node. Its replica notices at once, later, or never; at once if it
+    /// still has to claim the Lease.
     pub(super) fn cut(&mut self, node: usize) {
         let it = &mut self.nodes[node];
         let Some(connection) = it.link.take() else { return };
         if let Some(edge) = &mut it.edge {
             edge.disconnected();
         }
+        let replica = &self.replicas[self.connections[connection].replica];
+        let is_claimed = replica.flows.state.borrow().is_claimed(node);
         match self.time.random.below(3) {
-            0 => self.gone(connection),
-            1 => self.time.after(60_000, Event::Gone { connection }),
-            _ => {}
+            1 if is_claimed => self.time.after(60_000, Event::Gone { connection }),
+            2 if is_claimed => {}
+            _ => self.gone(connection),
         }
     }
 
@@ -387,7 +392,7 @@ impl World {
             self.connections[connection].last_arrival[direction] = last;
             if self.time.random.percent(self.chaos.late) {
                 // Out of order, possibly after the node has moved.
-                at += Duration::from_millis(self.time.random.below(30_000));
+                at += Duration::from_millis(self.time.random.below(LATE));
             }
             let bytes = bytes.to_vec();
             let event = match direction {

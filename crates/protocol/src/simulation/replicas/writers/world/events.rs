@@ -118,12 +118,17 @@ impl Simulated for World {
             Event::ToCloud { connection, bytes } => {
                 let Connection { node, replica, life, .. } = self.connections[connection];
                 let it = &mut self.replicas[replica];
-                if it.life == life {
-                    let frame = Up::decode(&bytes, &mut Budget::of(self.sizes.max_frame()))
-                        .map_err(|error| error.to_string())?;
-                    let Served { machine, desired, .. } = &mut it.nodes[node];
-                    machine.received(now, frame, desired);
+                if it.life != life {
+                    return Ok(());
                 }
+                let frame = Up::decode(&bytes, &mut Budget::of(self.sizes.max_frame()))
+                    .map_err(|error| error.to_string())?;
+                // A node that has left begins no session.
+                if matches!(frame, Up::Hello(_)) && self.nodes[node].link != Some(connection) {
+                    return Ok(());
+                }
+                let Served { machine, desired, .. } = &mut it.nodes[node];
+                machine.received(now, frame, desired);
             }
             Event::ToEdge { connection, bytes } => {
                 let node = &mut self.nodes[self.connections[connection].node];
