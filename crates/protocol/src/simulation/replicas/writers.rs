@@ -30,6 +30,7 @@ mod node;
 mod oracle;
 mod request;
 mod server;
+mod state;
 mod world;
 
 use std::time::Duration;

@@ -2,22 +2,18 @@
 //! `uploads.rs`, `syncs.rs` and the informer.
 
 use std::cell::{RefCell, RefMut};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use super::request::{Answer, Io, Request, ask};
-use super::server::{Base, Change, Failure, Key, Object, Value};
+use super::server::{Base, Failure, Key, Value};
+use super::state::{Batch, Item, Known, Output, State, delay, number};
 use crate::change::Uid;
-use crate::cloud::Record;
-use crate::digest::Epoch;
 use crate::fault::{Fault, planted};
-use crate::replicas::{
-    IngestProgress, Job, LeaseFence, Outcome, QueueEntry, RecordQueue, StoredRecord, serves,
-};
+use crate::replicas::{Job, Outcome, QueueEntry, serves};
 use crate::timing::Now;
-use crate::upload::{IngestCursor, Lane, Refused, RefusedReason, not_placed};
-use edgesync_object::{NodeName, ObjectKey, ResourceVersion};
+use crate::upload::{IngestCursor, Refused, RefusedReason, not_placed};
 
 /// Attempts with a Lease that changes concurrently, and with an ObjectSync.
 const LEASE_ATTEMPTS: usize = 3;
@@ -27,219 +23,17 @@ const RETRIES: u32 = 3;
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 /// The first and the longest delay between claims.
 const CLAIM: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
-/// The first and the longest delay of the writer of ObjectSyncs after a failure.
-const WRITER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// The first and the longest delay of a watch after a failure.
 const WATCH: (Duration, Duration) = (Duration::from_millis(800), Duration::from_secs(30));
 /// The shortest time between two lists to catch up.
 const ROUND: Duration = Duration::from_secs(1);
 /// How often an upload looks for the claim it waits for.
 const LOOK: Duration = Duration::from_millis(100);
-/// Many more records than the nodes have.
-const MAX_RECORDS: usize = 1000;
-
-/// An ObjectSync as its writer remembers it.
-#[derive(Debug)]
-pub(super) struct Known {
-    version: u64,
-    held: u64,
-}
-
-impl StoredRecord for Known {
-    fn matches(&self, record: &Record) -> bool {
-        number(&record.version) == self.held
-    }
-
-    fn is_outdated(&self, _: Option<Epoch>) -> bool {
-        false
-    }
-}
-
-/// Returns the number in a version.
-pub(super) fn number(version: &ResourceVersion) -> u64 {
-    version.as_str().parse().unwrap()
-}
-
-/// The session of a node.
-pub(super) struct Session {
-    pub(super) serial: u64,
-    is_claimed: bool,
-    buffered: Option<BTreeMap<Uid, Record>>,
-}
-
-/// The target and value of an uploaded item.
-#[derive(Clone, Debug)]
-pub(super) struct Item {
-    pub(super) seq: u64,
-    pub(super) made: u64,
-    pub(super) key: Key,
-    /// The version that is in effect, for a record that does not exist yet.
-    pub(super) held: u64,
-    /// The object that the item is about.
-    pub(super) object: Option<ObjectKey>,
-    pub(super) is_placed: bool,
-}
-
-/// Items of one lane.
-#[derive(Debug)]
-pub(super) struct Batch {
-    pub(super) outbox: String,
-    pub(super) lane: Lane,
-    pub(super) confirmed: u64,
-    pub(super) items: Vec<Item>,
-}
-
-/// A result for the machines of a replica.
-pub(super) enum Output {
-    Ingested {
-        node: usize,
-        token: u64,
-        result: Option<(IngestCursor, Vec<Refused>)>,
-    },
-    /// The end of a renewal; `false` if it has to be repeated.
-    Renewed {
-        node: usize,
-        renewal: u64,
-        is_done: bool,
-    },
-    Listed(Vec<Object>),
-    Changed(Vec<Change>),
-    /// All questions up to this one are answered by the list before; the newest version.
-    CaughtUp(u64, u64),
-}
 
 /// Reason why an item was not applied.
 enum NotApplied {
     Refused(RefusedReason, String),
     Failed,
-}
-
-/// Delays the writer of ObjectSyncs, as the type of the same name in `syncs.rs`.
-#[derive(Default)]
-pub(super) struct Backoff {
-    until: Option<Now>,
-    resume: Option<Now>,
-    failures: u32,
-}
-
-impl Backoff {
-    pub(super) fn is_over(&self, now: Now) -> bool {
-        self.until.is_none_or(|until| until <= now)
-    }
-
-    pub(super) fn take_resume(&mut self, now: Now) -> bool {
-        self.resume.take_if(|resume| *resume <= now).is_some()
-    }
-
-    pub(super) fn next(&self, now: Now) -> Option<Now> {
-        if self.is_over(now) { self.resume } else { self.until }
-    }
-
-    fn failed(&mut self, now: Now) {
-        if self.is_over(now) {
-            self.until = Some(now + delay(WRITER, self.failures));
-            self.failures += 1;
-        }
-        self.resume = self.until;
-    }
-}
-
-fn delay((first, longest): (Duration, Duration), failures: u32) -> Duration {
-    first.saturating_mul(1 << failures.min(10)).min(longest)
-}
-
-/// What the tasks of a replica share.
-pub(super) struct State {
-    pub(super) replica: String,
-    pub(super) fences: Vec<LeaseFence<u64, u64>>,
-    progress: Vec<IngestProgress>,
-    pub(super) sessions: Vec<Option<Session>>,
-    pub(super) queue: RecordQueue<Known>,
-    /// The times of the checks on which the records of the nodes are written.
-    checked: Vec<Now>,
-    pub(super) backoff: Backoff,
-    pub(super) outputs: Vec<Output>,
-    /// The last question to the informer, and the last one answered.
-    pub(super) requested: u64,
-    answered: u64,
-    serials: u64,
-    names: Rc<[NodeName]>,
-}
-
-impl State {
-    pub(super) fn new(replica: String, names: &Rc<[NodeName]>) -> Self {
-        let count = names.len();
-        Self {
-            replica,
-            fences: (0..count).map(|_| LeaseFence::default()).collect(),
-            progress: (0..count).map(|_| IngestProgress::default()).collect(),
-            sessions: (0..count).map(|_| None).collect(),
-            queue: RecordQueue::new(MAX_RECORDS),
-            checked: vec![Now::ZERO; count],
-            backoff: Backoff::default(),
-            outputs: Vec::new(),
-            requested: 0,
-            answered: 0,
-            serials: 0,
-            names: Rc::clone(names),
-        }
-    }
-
-    /// Begins the session of a node. Its Lease has to be claimed next.
-    pub(super) fn begin(&mut self, node: usize) -> u64 {
-        self.serials += 1;
-        let session = Session { serial: self.serials, is_claimed: false, buffered: None };
-        self.sessions[node] = Some(session);
-        self.serials
-    }
-
-    /// Returns whether the Lease of a node is claimed.
-    pub(super) fn is_claimed(&self, node: usize) -> bool {
-        self.sessions[node].as_ref().is_some_and(|session| session.is_claimed)
-    }
-
-    /// Ends the session of a node. Its queued ObjectSyncs are still written.
-    pub(super) fn end(&mut self, node: usize) {
-        if self.sessions[node].take().is_some() {
-            self.queue.forget_when_written(&self.names[node]);
-        }
-        self.progress[node] = IngestProgress::default();
-        self.fences[node] = LeaseFence::default();
-    }
-
-    /// Sets all ObjectSyncs of a node.
-    pub(super) fn replace(&mut self, node: usize, all: Vec<(Uid, Record)>) {
-        match &mut self.sessions[node] {
-            Some(session) if session.is_claimed => self.queue.replace(&self.names[node], all),
-            Some(session) => session.buffered = Some(all.into_iter().collect()),
-            None => {}
-        }
-    }
-
-    /// Changes some ObjectSyncs of a node.
-    pub(super) fn change(&mut self, node: usize, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
-        let Some(session) = &mut self.sessions[node] else { return };
-        if session.is_claimed {
-            self.queue.change(&self.names[node], put, remove);
-        } else if let Some(buffered) = &mut session.buffered {
-            remove.iter().for_each(|uid| drop(buffered.remove(uid)));
-            buffered.extend(put);
-        }
-    }
-
-    fn claimed(&mut self, node: usize, serial: u64) {
-        let Some(session) = self.sessions[node].as_mut().filter(|session| session.serial == serial) else {
-            return;
-        };
-        session.is_claimed = true;
-        if let Some(all) = session.buffered.take() {
-            self.queue.replace(&self.names[node], all.into_iter().collect());
-        }
-    }
-
-    fn index(&self, node: &NodeName) -> usize {
-        self.names.iter().position(|name| name == node).unwrap()
-    }
 }
 
 /// The flows of a replica. Cheap to clone.

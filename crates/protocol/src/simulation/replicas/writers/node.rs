@@ -105,7 +105,7 @@ pub(super) fn read(content: &str) -> Result<Read, String> {
         }
         Content::Effect(EffectContent { uid, object, wanted, message, .. }) => {
             let made = message.parse().map_err(|_| format!("an effect without a number: {message}"))?;
-            let held = super::flows::number(&wanted);
+            let held = super::state::number(&wanted);
             Ok(Read { key: Key::Effect(uid), made, held, object: Some(object) })
         }
         Content::Node(_) => Err("no node sends a report".to_owned()),

@@ -10,11 +10,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::flows::{Flows, State};
+use super::flows::Flows;
 use super::node::{Node, Thing};
 use super::oracle::{Oracle, check_records};
 use super::request::{Io, Kind, Task};
 use super::server::{Object, Server};
+use super::state::State;
 use crate::change::Uid;
 use crate::cloud::testing::{DesiredObject, DesiredObjects};
 use crate::cloud::{CloudMachine, CloudPhase, Issued, Records};
@@ -459,7 +460,7 @@ impl World {
             let name: u64 = uid.split('-').nth(1).and_then(|name| name.parse().ok()).unwrap();
             let is_effect = is_effect || name.is_multiple_of(SHARED);
             let object =
-                (uid.clone(), object_ref(&format!("object-{name:03}")), super::flows::number(version));
+                (uid.clone(), object_ref(&format!("object-{name:03}")), super::state::number(version));
             Thing::about(is_effect, object, self.made, now)
         };
         self.time.say(|| format!("node {node} puts {:?} as {}", thing.key, thing.made));

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::super::flows::{Batch, Item, Output};
 use super::super::node::read;
 use super::super::oracle::Written;
 use super::super::request::{Answer, Kind, Request, Task};
 use super::super::server::{Failure, Key, Lease, Object, Value};
+use super::super::state::{Batch, Item, Output};
 use super::{Event, MAX_REQUESTS, Parked, Served, World};
 use crate::change::Uid;
 use crate::cloud::CloudPhase;
@@ -175,6 +175,9 @@ impl World {
     // --- watches
 
     fn watch(&mut self, task: u64, replica: usize, after: u64, has_begun: bool) {
+        if !self.tasks.contains_key(&task) {
+            return;
+        }
         if !has_begun && self.server.has_expired(after) {
             return self.answer(task, Duration::ZERO, Answer::Failed(Failure::Expired));
         }
