@@ -351,7 +351,7 @@ impl<K: StoredRecord> RecordQueue<K> {
         self.nodes.values().all(|node| !node.is_queued && node.desired.is_empty() && !node.all)
     }
 
-    fn node(&mut self, name: &NodeName) -> &mut Node {
+    fn node(&mut self, name: &NodeName) -> &mut Node<K> {
         if !self.nodes.contains_key(name) {
             self.serials += 1;
             let node = Node { serial: self.serials, ..Node::default() };
