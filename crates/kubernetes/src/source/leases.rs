@@ -12,11 +12,13 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::mark::{self, MARK, MARKED, SERVED_BY};
 use super::requests::Requests;
@@ -32,6 +34,9 @@ pub(crate) const NAMESPACE: &str = "kube-node-lease";
 const CONCURRENCY: usize = 16;
 /// Attempts with a Lease that changes concurrently.
 const ATTEMPTS: usize = 3;
+/// Time for which a write of a Lease proves that this replica serves the node: longer than the
+/// interval of renewals, so that a replica with a live connection rarely reads the Lease.
+const PROOF: Duration = Duration::from_secs(15);
 
 /// Writes the Leases of nodes. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -56,6 +61,8 @@ struct OwnLease {
     uid: Arc<str>,
     /// The `resourceVersion` that this replica wrote.
     version: Arc<str>,
+    /// A time before the write.
+    written: Instant,
 }
 
 /// The server of a node.
@@ -153,6 +160,20 @@ impl Leases {
         Ok(if serves(&by, &self.replica) { Served::Here } else { Served::By(by) })
     }
 
+    /// Returns which replica serves a node, as [`Self::served`] or by a write of this replica within
+    /// [`PROOF`].
+    ///
+    /// # Errors
+    /// The Lease could not be read.
+    pub(super) async fn served_lately(&self, node: &NodeName) -> Result<Served> {
+        let is_proven = {
+            let state = self.state();
+            let lease = state.fences.get(node).and_then(LeaseFence::written);
+            lease.is_some_and(|lease| lease.written.elapsed() < PROOF)
+        };
+        if is_proven { Ok(Served::Here) } else { self.served(node).await }
+    }
+
     /// Lists the Leases of all nodes.
     ///
     /// # Errors
@@ -239,9 +260,10 @@ impl Leases {
     /// or was deleted.
     async fn patch(&self, node: &NodeName, (uid, version): (&str, &str), patch: Value) -> Result<bool> {
         let same = Precondition { uid: Some(uid), version: Some(version) };
+        let started = Instant::now();
         match self.requests.merge(&self.lease, (NAMESPACE, node), same, patch).await {
             Ok(lease) => {
-                self.record(node, &lease);
+                self.record(node, &lease, started);
                 Ok(true)
             }
             // A UID mismatch is a conflict on some servers, and an invalid change of an immutable
@@ -267,9 +289,10 @@ impl Leases {
             Value::Object(fields) => Object::from(fields),
             _ => Object::default(),
         };
+        let started = Instant::now();
         match self.requests.create(&self.lease, &lease).await {
             Ok(lease) => {
-                self.record(&renewal.node, &lease);
+                self.record(&renewal.node, &lease, started);
                 Ok(true)
             }
             Err(Failure::Conflict(_)) => Ok(false),
@@ -308,9 +331,10 @@ impl Leases {
         })
     }
 
-    /// Records what this replica has written.
-    fn record(&self, node: &NodeName, lease: &Object) {
-        let known = OwnLease { uid: lease.uid().into(), version: lease.resource_version().into() };
+    /// Records what this replica has written since `started`.
+    fn record(&self, node: &NodeName, lease: &Object, started: Instant) {
+        let (uid, version) = (lease.uid().into(), lease.resource_version().into());
+        let known = OwnLease { uid, version, written: started };
         self.state().fences.entry(node.clone()).or_default().record_write(known);
     }
 

@@ -51,6 +51,8 @@ impl Serving {
 
     /// Starts a session of a node and claims its Lease in the background.
     pub(super) fn begin(&self, node: &NodeName) {
+        // With the claim of this session, those of an earlier one could be written.
+        self.syncs.begin(node);
         let (done, claimed) = watch::channel(false);
         let (serving, name) = (self.clone(), node.clone());
         let mut nodes = self.nodes();

@@ -101,6 +101,8 @@ pub enum Outcome {
     Later,
     /// The Node belongs to others, so nothing is written.
     Foreign,
+    /// Another replica serves the node: its records are dropped.
+    Fenced,
 }
 
 impl<K> Default for Node<K> {
@@ -134,6 +136,16 @@ impl<K: StoredRecord> RecordQueue<K> {
             limit,
             serials: 0,
         }
+    }
+
+    /// Begins a session of a node: the records queued in earlier ones are obsolete, and another
+    /// replica may have written newer ones since. All of them are set next.
+    pub fn begin(&mut self, node: &NodeName) {
+        #[cfg(any(test, feature = "simulation"))]
+        if planted(Fault::QueueOutlivesSession) {
+            return;
+        }
+        self.forget(node);
     }
 
     /// Sets all desired records of a node.
@@ -259,6 +271,9 @@ impl<K: StoredRecord> RecordQueue<K> {
         let Job { node: name, serial, desired, known, owner, entries, .. } = job;
         self.entries -= entries;
         let Some(node) = self.nodes.get_mut(&name).filter(|node| node.serial == serial) else { return };
+        if outcome == Outcome::Fenced {
+            return self.fence(&name);
+        }
         node.is_queued = false;
         node.owner = owner;
         let is_known = outcome != Outcome::Changed;

@@ -131,6 +131,31 @@ fn a_fenced_node_is_due_after_its_next_change() {
 }
 
 #[test]
+fn a_job_that_meets_the_fence_drops_the_node() {
+    let mut queue = Queue::new(100);
+    queue.replace(&node_name("n"), records(0..70));
+    list(&mut queue);
+    let job = queue.take().unwrap();
+    queue.finish(job, Outcome::Fenced);
+    assert!(queue.take().is_none() && queue.is_settled());
+    assert_eq!((queue.queued(), queue.take_due()), (0, None));
+}
+
+#[test]
+fn a_session_begins_without_the_records_of_earlier_ones() {
+    let mut queue = Queue::new(100);
+    queue.replace(&node_name("n"), records(0..70));
+    queue.forget_when_written(&node_name("n"));
+    list(&mut queue);
+    let job = queue.take().unwrap();
+    queue.begin(&node_name("n"));
+    queue.finish(job, Outcome::Later);
+    queue.resume();
+    assert!(queue.take().is_none() && queue.is_settled());
+    assert_eq!(queue.queued(), 0);
+}
+
+#[test]
 fn failed_writes_wait_until_they_are_resumed() {
     let mut queue = Queue::new(10);
     queue.replace(&node_name("n"), records(0..2));

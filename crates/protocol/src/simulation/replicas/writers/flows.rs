@@ -23,6 +23,8 @@ const RETRIES: u32 = 3;
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 /// The first and the longest delay between claims.
 const CLAIM: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+/// The time for which a check or a write of a Lease proves who serves the node.
+const PROOF: Duration = Duration::from_secs(15);
 /// The first and the longest delay of a watch after a failure.
 const WATCH: (Duration, Duration) = (Duration::from_millis(800), Duration::from_secs(30));
 /// The shortest time between two lists to catch up.
@@ -115,10 +117,12 @@ impl Flows {
     /// Names this replica in a Lease. Returns false if it has changed since.
     async fn patch(&self, node: usize, base: Base) -> Result<bool, Failure> {
         let base = if planted(Fault::LeaseUnconditional) { Base::Any } else { base };
-        let value = Value::Server(self.state().replica.clone());
+        let (value, started) = (Value::Server(self.state().replica.clone()), self.io.now.get());
         match self.write(node, Key::Lease, base, value, Now::MAX).await {
             Ok(version) => {
-                self.state().fences[node].record_write(version);
+                let mut state = self.state();
+                state.fences[node].record_write(version);
+                state.proven[node] = started;
                 Ok(true)
             }
             Err(Failure::Conflict | Failure::NotFound) => {
@@ -341,7 +345,7 @@ impl Flows {
             let mut state = self.state();
             match served {
                 Ok(Some(at)) => {
-                    state.checked[node] = at;
+                    state.proven[node] = at;
                     state.queue.listed(&entry, known);
                 }
                 Ok(None) => state.queue.fence(&entry.node),
@@ -370,13 +374,17 @@ impl Flows {
     }
 
     async fn write_all(&self, job: &mut Job<Known>) -> Result<Outcome, Failure> {
-        let (node, checked) = {
-            let state = self.state();
-            let node = state.index(&job.node);
-            (node, state.checked[node])
-        };
+        let node = self.state().index(&job.node);
         let uids: Vec<Uid> = job.desired.keys().cloned().collect();
         for uid in uids {
+            let mut checked = self.state().proven[node];
+            if self.io.now.get() > checked + PROOF && !planted(Fault::CheckedOnce) {
+                match self.served(node).await? {
+                    Some(at) => checked = at,
+                    None => return Ok(Outcome::Fenced),
+                }
+                self.state().proven[node] = checked;
+            }
             let Some(desired) = job.desired.get(&uid) else { continue };
             let held = desired.as_ref().map(|record| number(&record.version));
             let base = job.known.get(&uid).map(|known| Base::Version(known.version));

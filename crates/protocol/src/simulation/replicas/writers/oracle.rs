@@ -1,6 +1,7 @@
 //! The history of the cluster, and what must hold of everything that is written.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::Duration;
 
 use super::node::{Node, Thing};
 use super::server::{Key, Server};
@@ -8,6 +9,10 @@ use crate::change::Uid;
 use crate::simulation::model::Truth;
 use crate::timing::Now;
 use edgesync_object::{ObjectKey, ResourceVersion};
+
+/// The longest time from a check of a Lease to a write on it: that of the proof, and that of the
+/// longest request with its retries.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// The times from and until which an object was desired on a node.
 type Wanted = Vec<(Now, Option<Now>)>;
@@ -102,6 +107,7 @@ impl Oracle {
     /// Checks an accepted write.
     pub(super) fn check_write(
         &mut self,
+        now: Now,
         server: &Server,
         nodes: &[Node],
         write: &Written<'_>,
@@ -109,14 +115,14 @@ impl Oracle {
         let Written { node, key, replica, session, checked, before, after } = *write;
         let what = format!("{replica} writes {key:?} of node {node}: {before} → {after}");
         // The Lease may change between the check and the write, which conflicts if it has to.
-        let is_checked = checked != Now::MAX;
-        if is_checked
+        if checked != Now::MAX
             && let Some(lease) = server.lease(node)
             && !lease.server.is_empty()
             && lease.server != replica
-            && lease.since < checked
+            && (lease.since < checked || now > checked + LONGEST)
         {
-            return Err(format!("fence: {what}, which {} has served since {:?}", lease.server, lease.since));
+            let (by, since) = (&lease.server, lease.since);
+            return Err(format!("fence: {what}, which {by} has served since {since:?}, checked {checked:?}"));
         }
         if matches!(key, Key::Record(_)) {
             if after != 0 && after < before {
@@ -127,7 +133,9 @@ impl Oracle {
         if nodes[node].settled.get(key).is_some_and(|(settled, _)| after < *settled) {
             return Err(format!("upload: {what}, although a newer value is settled"));
         }
-        if !self.applied.insert((session, node, after)) {
+        // A record that was removed and created again has lost its labels.
+        let is_lost = matches!(key, Key::Effect(_)) && before == 0;
+        if !self.applied.insert((session, node, after)) && !is_lost {
             return Err(format!("upload: {what} a second time"));
         }
         Ok(())
@@ -177,13 +185,23 @@ fn check_value(
 }
 
 /// Checks the settled values and the ObjectSyncs of a node that is in sync.
-pub(super) fn check_records(server: &Server, index: usize, node: &Node) -> Result<(), String> {
+///
+/// An upload may create the ObjectSync of an object that is removed at the same time, and a replica
+/// that the node has left may complete a write. Such a record stays until the next session, which
+/// the node `has_returned` for.
+pub(super) fn check_records(
+    server: &Server,
+    (index, node): (usize, &Node),
+    has_returned: bool,
+) -> Result<(), String> {
     for (key, (made, at)) in &node.settled {
         check_value(server, (index, node), key, *made, *at)?;
     }
-    let records: BTreeMap<Uid, ResourceVersion> =
-        server.records_of(index).map(|(uid, record)| (uid.clone(), record.value.into())).collect();
     let held = node.db.held();
+    let records = server.records_of(index);
+    let records = records.filter(|(uid, record)| has_returned || held.contains_key(*uid) || !record.is_stray);
+    let records: BTreeMap<Uid, ResourceVersion> =
+        records.map(|(uid, record)| (uid.clone(), record.value.into())).collect();
     match records == held {
         true => Ok(()),
         false => Err(format!("records of node {index}: {records:?}, held {held:?}")),

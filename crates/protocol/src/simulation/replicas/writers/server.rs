@@ -40,6 +40,9 @@ pub(super) struct Stored {
     pub(super) value: u64,
     /// The number of the item that wrote the labels for what is in effect.
     pub(super) effect: u64,
+    /// Whether an upload has created the ObjectSync, or a replica that the Lease does not name has
+    /// written it.
+    pub(super) is_stray: bool,
 }
 
 /// What a replica writes for a node.
@@ -226,7 +229,7 @@ impl Server {
             (Key::Record(uid), Value::Number(value)) => {
                 self.version += 1;
                 let record = self.records.entry((node, uid.clone()));
-                let record = record.or_insert(Stored { version: 0, value: 0, effect: 0 });
+                let record = record.or_insert(Stored { version: 0, value: 0, effect: 0, is_stray: false });
                 (record.version, record.value) = (self.version, value);
             }
             (Key::Record(uid), Value::Deleted) => {
@@ -245,7 +248,8 @@ impl Server {
             }
             (Key::Event(name), Value::Number(value)) => {
                 self.version += 1;
-                self.events.insert((node, *name), Stored { version: self.version, value, effect: 0 });
+                let event = Stored { version: self.version, value, effect: 0, is_stray: false };
+                self.events.insert((node, *name), event);
             }
             (key, value) => unreachable!("{key:?} never becomes {value:?}"),
         }

@@ -130,8 +130,8 @@ pub(super) struct State {
     pub(super) progress: Vec<IngestProgress>,
     pub(super) sessions: Vec<Option<Session>>,
     pub(super) queue: RecordQueue<Known>,
-    /// The times of the checks on which the records of the nodes are written.
-    pub(super) checked: Vec<Now>,
+    /// Times at which the Leases of the nodes provably named this replica.
+    pub(super) proven: Vec<Now>,
     pub(super) backoff: Backoff,
     pub(super) outputs: Vec<Output>,
     /// The last question to the informer, and the last one answered.
@@ -150,7 +150,7 @@ impl State {
             progress: (0..count).map(|_| IngestProgress::default()).collect(),
             sessions: (0..count).map(|_| None).collect(),
             queue: RecordQueue::new(MAX_RECORDS),
-            checked: vec![Now::ZERO; count],
+            proven: vec![Now::ZERO; count],
             backoff: Backoff::default(),
             outputs: Vec::new(),
             requested: 0,
@@ -163,6 +163,7 @@ impl State {
     /// Begins the session of a node. Its Lease has to be claimed next.
     pub(super) fn begin(&mut self, node: usize) -> u64 {
         self.serials += 1;
+        self.queue.begin(&self.names[node]);
         let session = Session { serial: self.serials, is_claimed: false, buffered: None };
         self.sessions[node] = Some(session);
         self.serials

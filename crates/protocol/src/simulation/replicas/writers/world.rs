@@ -30,8 +30,9 @@ use events::Event;
 const UP: usize = 0;
 const DOWN: usize = 1;
 const COMPRESS_ABOVE: usize = 1 << 10;
-/// The longest travel time of a frame, in milliseconds, and that of a late one: less than the
-/// interval of renewals, so that at most one arrives after its node has moved.
+/// The longest travel time of a frame, in milliseconds, and that of a late one, behind which the
+/// later ones of its connection wait: less than the interval of renewals, so that at most one
+/// arrives after its node has moved.
 const LATENCY: u64 = 40;
 const LATE: u64 = 5000;
 /// The objects of the run.
@@ -49,6 +50,7 @@ const MAX_REQUESTS: usize = 60_000;
 pub(super) struct Chaos {
     pub(super) drop: u64,
     pub(super) duplicate: u64,
+    /// Frames that delay all later ones of their connection.
     pub(super) late: u64,
     pub(super) moves: u64,
     pub(super) half_open: u64,
@@ -171,6 +173,8 @@ pub(super) struct World {
     /// The requests within an hour, and that hour.
     requests: (u64, usize),
     all_requests: usize,
+    /// Whether each node has begun a session after the last change.
+    pub(super) have_returned: bool,
 }
 
 impl Object {
@@ -229,6 +233,7 @@ impl World {
             made: 0,
             requests: (0, 0),
             all_requests: 0,
+            have_returned: false,
         };
         (0..replicas).for_each(|replica| world.start_replica(replica));
         (0..nodes).for_each(|node| world.start_node(node));
@@ -388,13 +393,10 @@ impl World {
         }
         let copies = if self.time.random.percent(self.chaos.duplicate) { 2 } else { 1 };
         for _ in 0..copies {
+            let is_late = self.time.random.percent(self.chaos.late);
             let mut last = self.connections[connection].last_arrival[direction];
-            let mut at = self.time.in_order(&mut last, LATENCY);
+            let at = self.time.in_order(&mut last, if is_late { LATE } else { LATENCY });
             self.connections[connection].last_arrival[direction] = last;
-            if self.time.random.percent(self.chaos.late) {
-                // Out of order, possibly after the node has moved.
-                at += Duration::from_millis(self.time.random.below(LATE));
-            }
             let bytes = bytes.to_vec();
             let event = match direction {
                 UP => Event::ToCloud { connection, bytes },
@@ -534,7 +536,7 @@ impl World {
                 return Err(format!("node {index} at replica {replica}: its Lease names {server:?}"));
             }
             node.db.check_totals()?;
-            check_records(&self.server, index, node)?;
+            check_records(&self.server, (index, node), self.have_returned)?;
         }
         Ok(())
     }

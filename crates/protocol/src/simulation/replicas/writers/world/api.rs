@@ -148,7 +148,13 @@ impl World {
                                 before,
                                 after,
                             };
-                            self.oracle.check_write(&self.server, &self.nodes, &write)?;
+                            self.oracle.check_write(now, &self.server, &self.nodes, &write)?;
+                        }
+                        if let Key::Record(uid) = &key
+                            && let Some(record) = self.server.records.get_mut(&(node, uid.clone()))
+                        {
+                            let is_named = lease.server == format!("replica-{}", sender.replica);
+                            record.is_stray = sender.kind == Kind::Ingest(node) || !is_named;
                         }
                         if let Key::Status(uid) = &key {
                             self.objects_changed(uid);
