@@ -174,6 +174,11 @@ impl Leases {
         if is_proven { Ok(Served::Here) } else { self.served(node).await }
     }
 
+    /// Returns whether this replica has written the Lease of a node last, as far as it knows.
+    pub(super) fn has_written(&self, node: &NodeName) -> bool {
+        self.state().fences.get(node).is_some_and(|fence| fence.written().is_some())
+    }
+
     /// Lists the Leases of all nodes.
     ///
     /// # Errors

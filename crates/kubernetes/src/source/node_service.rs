@@ -132,7 +132,10 @@ impl NodeService {
     /// # Errors
     /// See [`Leases::renew`].
     pub(super) async fn renew_leases(&self, renewals: Vec<LeaseRenewal>) -> Result<()> {
-        self.leases.renew(renewals).await
+        let nodes: Vec<NodeName> = renewals.iter().map(|renewal| renewal.node.clone()).collect();
+        let renewed = self.leases.renew(renewals).await;
+        self.syncs.regain(nodes.iter().filter(|node| self.leases.has_written(node)));
+        renewed
     }
 
     /// Writes changes of Nodes.

@@ -127,6 +127,14 @@ impl Syncs {
         self.queue().record_write(node, uid, known);
     }
 
+    /// Requests the records of nodes that another replica served and this one serves again.
+    pub(super) fn regain<'n>(&self, nodes: impl Iterator<Item = &'n NodeName>) {
+        let mut queue = self.queue();
+        nodes.for_each(|node| queue.regain(node));
+        drop(queue);
+        self.wake();
+    }
+
     /// Drops a node and its queued records.
     pub(super) fn forget(&self, node: &NodeName) {
         self.queue().forget(node);

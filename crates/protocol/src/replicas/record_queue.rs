@@ -141,10 +141,6 @@ impl<K: StoredRecord> RecordQueue<K> {
     /// Begins a session of a node: the records queued in earlier ones are obsolete, and another
     /// replica may have written newer ones since. All of them are set next.
     pub fn begin(&mut self, node: &NodeName) {
-        #[cfg(any(test, feature = "simulation"))]
-        if planted(Fault::QueueOutlivesSession) {
-            return;
-        }
         self.forget(node);
     }
 
@@ -167,11 +163,8 @@ impl<K: StoredRecord> RecordQueue<K> {
 
     /// Changes some desired records of a node.
     pub fn change(&mut self, node: &NodeName, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
-        if self.fenced.remove(node) {
-            // A change proves that the node is served here again, so the dropped records are
-            // requested.
-            self.due.insert(node.clone());
-        }
+        // A change proves that the node is served here again.
+        self.regain(node);
         if self.due.contains(node)
             || self.requested.contains(node)
             || !self.reserve(node, put.len() + remove.len())
@@ -228,6 +221,13 @@ impl<K: StoredRecord> RecordQueue<K> {
     pub fn fence(&mut self, node: &NodeName) {
         self.forget(node);
         self.fenced.insert(node.clone());
+    }
+
+    /// Requests the records of a node that another replica served and this one serves again.
+    pub fn regain(&mut self, node: &NodeName) {
+        if self.fenced.remove(node) {
+            self.due.insert(node.clone());
+        }
     }
 
     /// Takes the next job. The caller passes it to [`RecordQueue::finish`].

@@ -125,6 +125,11 @@ fn a_fenced_node_is_due_after_its_next_change() {
     assert_eq!(queue.take_due(), None);
     queue.change(&node_name("n"), records(0..1), vec![]);
     assert_eq!((queue.take_due().as_deref(), queue.queued()), (Some("n"), 0));
+    queue.regain(&node_name("n"));
+    assert_eq!(queue.take_due(), None, "its records are requested already");
+    queue.fence(&node_name("quiet"));
+    queue.regain(&node_name("quiet"));
+    assert_eq!(queue.take_due().as_deref(), Some("quiet"), "without a change");
     queue.fence(&node_name("m"));
     queue.replace(&node_name("m"), records(0..1));
     assert_eq!((queue.take_due(), queue.queued()), (None, 1), "all of its records are set");

@@ -136,6 +136,12 @@ impl Flows {
     /// Renews a Lease.
     pub(super) async fn renew(self, node: usize, renewal: u64) {
         let is_done = self.try_renew(node, renewal).await.is_ok();
+        let mut state = self.state();
+        if state.fences[node].written().is_some() && !planted(Fault::RegainUnnoticed) {
+            let name = state.names[node].clone();
+            state.queue.regain(&name);
+        }
+        drop(state);
         self.output(Output::Renewed { node, renewal, is_done });
     }
 

@@ -151,7 +151,12 @@ impl Oracle {
         is_refused: bool,
     ) -> Result<(), String> {
         if is_refused {
-            let lost = thing.uid().filter(|uid| self.history.is_wanted_since(index, uid, thing.at));
+            // A replica that knows the state at the Hello places it.
+            let is_placed = |uid: &&Uid| {
+                let times = [thing.at, node.hello];
+                times.into_iter().any(|time| self.history.is_wanted_since(index, uid, time))
+            };
+            let lost = thing.uid().filter(is_placed);
             return match lost {
                 Some(_) => Err(format!("upload: node {index} was refused {thing:?}, placed all the time")),
                 None => Ok(()),

@@ -42,8 +42,8 @@ const EVENTS: u64 = 4;
 /// One object in this many is for all nodes; each of the others is for one node, which writes its
 /// status.
 const SHARED: u64 = 4;
-/// The most requests of all replicas within an hour.
-const MAX_REQUESTS: usize = 60_000;
+/// The most requests of all replicas within a minute.
+const MAX_REQUESTS: usize = 3000;
 
 /// The probabilities of faults, in percent per frame, request or step.
 #[derive(Clone, Copy)]
@@ -60,7 +60,7 @@ pub(super) struct Chaos {
     pub(super) apart: u64,
     /// Requests whose answer is lost.
     pub(super) lost: u64,
-    /// Begin of a time in which most requests are throttled.
+    /// Begin of a time in which all requests are throttled.
     pub(super) throttle: u64,
     /// Loss of the history that watches need.
     pub(super) compact: u64,
@@ -170,7 +170,7 @@ pub(super) struct World {
     parked: Vec<Parked>,
     oracle: Oracle,
     made: u64,
-    /// The requests within an hour, and that hour.
+    /// A minute, and the requests within it.
     requests: (u64, usize),
     all_requests: usize,
     /// Whether each node has begun a session after the last change.
@@ -387,6 +387,13 @@ impl World {
         self.time.after(30_000, Event::Silent { connection });
     }
 
+    /// Loses everything that a node sends on its connection from now on.
+    pub(super) fn mute(&mut self, node: usize) {
+        if let Some(link) = self.nodes[node].link {
+            self.connections[link].is_dead[UP] = true;
+        }
+    }
+
     fn transmit(&mut self, direction: usize, connection: usize, bytes: &[u8]) {
         if self.connections[connection].is_dead[direction] || self.time.random.percent(self.chaos.drop) {
             return;
@@ -432,6 +439,20 @@ impl World {
         }
     }
 
+    /// Sets the placement of the first object, which is created if there is none.
+    pub(super) fn place(&mut self, nodes: u8) {
+        let first = self.server.objects.values().next().cloned();
+        let uid: Uid = "uid-1-0".into();
+        let new = Object { uid: uid.clone(), name: 1, version: 0, nodes, size: 20, status: 0 };
+        let object = first.map_or(new, |object| Object { nodes, ..object });
+        self.set(&object.uid.clone(), Some(object));
+    }
+
+    /// Returns the number of objects that a node holds.
+    pub(super) fn held_count(&self, node: usize) -> usize {
+        self.nodes[node].db.len()
+    }
+
     fn set(&mut self, uid: &Uid, object: Option<Object>) {
         self.server.set(self.time.now, uid, object);
         self.objects_changed(uid);
@@ -447,8 +468,14 @@ impl World {
 
     /// Puts an item into the outbox of a node: an Event, or a word about an object that it holds.
     pub(super) fn post_something(&mut self, node: usize) {
+        let is_event = self.time.random.percent(30);
+        self.post(node, is_event);
+    }
+
+    /// Puts an Event into the outbox, or a word about an object that the node holds, if any.
+    pub(super) fn post(&mut self, node: usize, is_event: bool) {
         let (now, event) = (self.time.now, self.time.random.below(EVENTS));
-        let (is_event, is_effect) = (self.time.random.percent(30), self.time.random.percent(50));
+        let is_effect = self.time.random.percent(50);
         let it = &mut self.nodes[node];
         if it.edge.is_none() {
             return;
@@ -480,7 +507,7 @@ impl World {
         self.time.say(|| format!("replica {replica} does not reach the API server for {time:?}"));
     }
 
-    /// Throttles most requests for a while.
+    /// Throttles all requests for a while.
     pub(super) fn throttle(&mut self, time: Duration) {
         self.throttled_until = self.time.now + time;
         self.time.say(|| format!("requests are throttled for {time:?}"));

@@ -65,12 +65,13 @@ impl World {
     }
 
     fn count_requests(&mut self, more: usize) {
-        let (hour, count) = self.requests;
-        let now = self.time.now.as_secs() / 3600;
-        self.requests = if now == hour { (hour, count + more) } else { (now, more) };
+        let (minute, count) = self.requests;
+        let now = self.time.now.as_secs() / 60;
+        self.requests = if now == minute { (minute, count + more) } else { (now, more) };
         self.all_requests += more;
         if self.requests.1 > MAX_REQUESTS {
-            self.time.violation = Some(format!("cost: {MAX_REQUESTS} requests in an hour"));
+            let why = format!("cost: more than {MAX_REQUESTS} requests in a minute");
+            self.time.violation.get_or_insert(why);
         }
     }
 
@@ -81,7 +82,7 @@ impl World {
             self.answer(id, TIMEOUT, Answer::Failed(Failure::Unavailable));
             return Ok(());
         }
-        if self.throttled_until > now && self.time.random.percent(70) {
+        if self.throttled_until > now {
             self.answer(id, Duration::ZERO, Answer::Failed(Failure::TooMany));
             return Ok(());
         }
