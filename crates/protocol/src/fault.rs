@@ -96,8 +96,6 @@ pub enum Fault {
     LeaseUnconditional,
     /// A record queued before a newer one of the same object replaces it.
     OlderRecordWins,
-    /// A replica that has taken a node back by a renewal writes no ObjectSyncs before a change.
-    RegainUnnoticed,
     /// A replica writes all ObjectSyncs of a node on the first check of its Lease.
     CheckedOnce,
     /// A writer of ObjectSyncs continues from the versions that have proved outdated.

@@ -137,7 +137,7 @@ impl Flows {
     pub(super) async fn renew(self, node: usize, renewal: u64) {
         let is_done = self.try_renew(node, renewal).await.is_ok();
         let mut state = self.state();
-        if state.fences[node].written().is_some() && !planted(Fault::RegainUnnoticed) {
+        if state.fences[node].written().is_some() {
             let name = state.names[node].clone();
             state.queue.regain(&name);
         }
