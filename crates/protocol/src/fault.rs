@@ -96,8 +96,6 @@ pub enum Fault {
     LeaseUnconditional,
     /// A record queued before a newer one of the same object replaces it.
     OlderRecordWins,
-    /// A replica writes all ObjectSyncs of a node on the first check of its Lease.
-    CheckedOnce,
     /// A writer of ObjectSyncs continues from the versions that have proved outdated.
     KnownAfterConflict,
     /// A replica confirms the items of an upload before their effects are written.

@@ -247,11 +247,6 @@ fn an_older_record_after_a_newer_one_is_found() {
 }
 
 #[test]
-fn records_written_on_an_old_check_are_found() {
-    SEEDS.find(Fault::CheckedOnce);
-}
-
-#[test]
 fn a_writer_that_keeps_outdated_versions_is_found() {
     SEEDS.find(Fault::KnownAfterConflict);
 }

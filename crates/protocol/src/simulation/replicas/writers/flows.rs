@@ -384,7 +384,7 @@ impl Flows {
         let uids: Vec<Uid> = job.desired.keys().cloned().collect();
         for uid in uids {
             let mut checked = self.state().proven[node];
-            if self.io.now.get() > checked + PROOF && !planted(Fault::CheckedOnce) {
+            if self.io.now.get() > checked + PROOF {
                 match self.served(node).await? {
                     Some(at) => checked = at,
                     None => return Ok(Outcome::Fenced),
