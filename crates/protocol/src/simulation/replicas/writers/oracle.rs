@@ -151,10 +151,12 @@ impl Oracle {
         is_refused: bool,
     ) -> Result<(), String> {
         if is_refused {
-            // A replica that knows the state at the Hello places it.
+            // A replica that knows the state at the Hello places it. One that follows slowly may
+            // have had the node remove it.
             let is_placed = |uid: &&Uid| {
-                let times = [thing.at, node.hello];
-                times.into_iter().any(|time| self.history.is_wanted_since(index, uid, time))
+                let is_held = node.removed.get(*uid).is_none_or(|removed| *removed < thing.at);
+                self.history.is_wanted_since(index, uid, node.hello)
+                    || (is_held && self.history.is_wanted_since(index, uid, thing.at))
             };
             let lost = thing.uid().filter(is_placed);
             return match lost {
