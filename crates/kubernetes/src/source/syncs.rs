@@ -282,6 +282,9 @@ impl Syncs {
     async fn write_all(&self, job: &mut Job) -> Result<Outcome, SourceError> {
         let uids: Vec<Uid> = job.desired.keys().cloned().collect();
         for uid in uids {
+            if !self.queue().is_current(job) {
+                return Ok(Outcome::Continue);
+            }
             if let Served::By(replica) = self.shared.leases.served_lately(&job.node).await? {
                 tracing::info!(
                     node = &*job.node,

@@ -266,6 +266,12 @@ impl<K: StoredRecord> RecordQueue<K> {
         None
     }
 
+    /// Returns whether the node of a job was not dropped since. If it was, its records are obsolete.
+    #[must_use]
+    pub fn is_current(&self, job: &Job<K>) -> bool {
+        self.nodes.get(&job.node).is_some_and(|node| node.serial == job.serial)
+    }
+
     /// Ends a job: queues its unwritten records again, or drops them if the Node is foreign.
     pub fn finish(&mut self, job: Job<K>, outcome: Outcome) {
         let Job { node: name, serial, desired, known, owner, entries, .. } = job;

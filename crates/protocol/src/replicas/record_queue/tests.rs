@@ -153,6 +153,10 @@ fn a_session_begins_without_the_records_of_earlier_ones() {
     queue.forget_when_written(&node_name("n"));
     list(&mut queue);
     let job = queue.take().unwrap();
+    assert!(queue.is_current(&job));
+    queue.begin(&node_name("n"));
+    queue.change(&node_name("n"), records(0..1), vec![]);
+    assert!(!queue.is_current(&job), "no more of it is written");
     queue.begin(&node_name("n"));
     queue.finish(job, Outcome::Later);
     queue.resume();

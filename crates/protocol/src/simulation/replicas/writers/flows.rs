@@ -383,6 +383,9 @@ impl Flows {
         let node = self.state().index(&job.node);
         let uids: Vec<Uid> = job.desired.keys().cloned().collect();
         for uid in uids {
+            if !self.state().queue.is_current(job) {
+                return Ok(Outcome::Continue);
+            }
             let mut checked = self.state().proven[node];
             if self.io.now.get() > checked + PROOF {
                 match self.served(node).await? {

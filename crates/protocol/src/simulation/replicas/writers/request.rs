@@ -114,7 +114,7 @@ pub(super) enum Kind {
 pub(super) struct Task {
     pub(super) replica: usize,
     pub(super) kind: Kind,
-    /// The session whose upload it ingests.
+    /// The session of the node that it works for; 0 without one.
     pub(super) session: u64,
     io: Rc<Io>,
     future: Pin<Box<dyn Future<Output = ()>>>,

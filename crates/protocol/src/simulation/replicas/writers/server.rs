@@ -40,8 +40,8 @@ pub(super) struct Stored {
     pub(super) value: u64,
     /// The number of the item that wrote the labels for what is in effect.
     pub(super) effect: u64,
-    /// Whether an upload has created the ObjectSync, or a replica that the Lease does not name has
-    /// written it.
+    /// Whether an upload has created the ObjectSync, or another session of the node, at this or
+    /// another replica, has written it late.
     pub(super) is_stray: bool,
 }
 

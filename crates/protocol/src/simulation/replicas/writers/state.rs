@@ -174,6 +174,11 @@ impl State {
         self.sessions[node].as_ref().is_some_and(|session| session.is_claimed)
     }
 
+    /// Returns the number of the session of a node; 0 without one.
+    pub(super) fn serial(&self, node: usize) -> u64 {
+        self.sessions[node].as_ref().map_or(0, |session| session.serial)
+    }
+
     /// Ends the session of a node. Its queued ObjectSyncs are still written.
     pub(super) fn end(&mut self, node: usize) {
         if self.sessions[node].take().is_some() {

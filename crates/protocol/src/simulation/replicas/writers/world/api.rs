@@ -25,6 +25,7 @@ const WRITERS: usize = 8;
 pub(in super::super) struct Sender {
     replica: usize,
     kind: Kind,
+    /// The number of the session of its node; 0 without one.
     session: u64,
 }
 
@@ -154,8 +155,11 @@ impl World {
                         if let Key::Record(uid) = &key
                             && let Some(record) = self.server.records.get_mut(&(node, uid.clone()))
                         {
+                            let it = &self.replicas[sender.replica];
                             let is_named = lease.server == format!("replica-{}", sender.replica);
-                            record.is_stray = sender.kind == Kind::Ingest(node) || !is_named;
+                            let is_of_session = it.flows.state.borrow().serial(node) == sender.session;
+                            record.is_stray =
+                                sender.kind == Kind::Ingest(node) || !is_named || !is_of_session;
                         }
                         if let Key::Status(uid) = &key {
                             self.objects_changed(uid);
@@ -316,7 +320,11 @@ impl World {
             while self.count(replica, Kind::WriteRecords) < WRITERS {
                 let job = flows.state.borrow_mut().queue.take();
                 let Some(job) = job else { break };
-                self.spawn(replica, Kind::WriteRecords, 0, flows.clone().write_records(job));
+                let session = {
+                    let state = flows.state.borrow();
+                    state.serial(state.index(&job.node))
+                };
+                self.spawn(replica, Kind::WriteRecords, session, flows.clone().write_records(job));
             }
             if self.count(replica, Kind::ListRecords) == 0 {
                 let entries = flows.state.borrow_mut().queue.take_unlisted(NODES_PER_LIST);
@@ -395,7 +403,7 @@ impl World {
         }
         let Upload { outbox, lane, confirmed, .. } = upload;
         let flows = self.replicas[replica].flows.clone();
-        let serial = flows.state.borrow().sessions[node].as_ref().map_or(0, |session| session.serial);
+        let serial = flows.state.borrow().serial(node);
         let batch = Batch { outbox, lane, confirmed, items };
         self.spawn(replica, Kind::Ingest(node), serial, flows.ingest(node, serial, token, batch));
         Ok(())
