@@ -151,8 +151,8 @@ impl NodeService {
     /// # Errors
     /// The node is not served here; see [`Uploads::ingest`].
     pub(super) async fn ingest(&self, batch: UploadBatch) -> Result<UploadOutcome> {
-        self.serving.claimed(&batch.node).await?;
-        self.uploads.ingest(batch).await
+        let node = batch.node.clone();
+        self.serving.in_session(&node, self.uploads.ingest(batch)).await
     }
 
     /// Forgets Events of nodes last written more than `ttl` ago: the API server has deleted them.

@@ -17,7 +17,8 @@
 //! precedes all writes of the successor, so the write conflicts. If the check follows the claim,
 //! the batch fails. A conflict fails the batch too, whatever its cause, and the node sends it again
 //! to the replica that serves it then; only [`in_effect`] retries, with another read and check. The
-//! creation of an Event replaces nothing and needs no check.
+//! creation of an Event replaces nothing and needs no check. A batch ends with the session of its
+//! node ([`super::serving::Serving::in_session`]): the node may return to this replica.
 //!
 //! # Authority
 //! The fleet passes items about objects that are placed on the node, and no others. An object that

@@ -43,6 +43,8 @@ enum NotApplied {
 pub(super) struct Flows {
     pub(super) io: Rc<Io>,
     pub(super) state: Rc<RefCell<State>>,
+    /// The session of a node to which the work is limited; 0 for no limit.
+    pub(super) serial: u64,
 }
 
 impl Flows {
@@ -81,6 +83,10 @@ impl Flows {
         value: Value,
         checked: Now,
     ) -> Result<u64, Failure> {
+        let is_over = self.serial != 0 && self.state().serial(node) != self.serial;
+        if is_over && !planted(Fault::UploadOutlivesSession) {
+            return Err(Failure::Unavailable);
+        }
         match self.send(Request::Write { node, key, base, value, checked }).await {
             Answer::Written(version) => Ok(version),
             Answer::Failed(failure) => Err(failure),
@@ -189,7 +195,8 @@ impl Flows {
 
     /// Applies an upload once the node's Lease is claimed.
     pub(super) async fn ingest(self, node: usize, serial: u64, token: u64, batch: Batch) {
-        let result = self.try_ingest(node, serial, &batch).await.ok();
+        let limited = Self { serial, ..self.clone() };
+        let result = limited.try_ingest(node, serial, &batch).await.ok();
         self.output(Output::Ingested { node, token, result });
     }
 

@@ -206,6 +206,7 @@ impl World {
             flows: Flows {
                 io: Rc::clone(&io),
                 state: Rc::new(RefCell::new(State::new(format!("replica-{replica}"), &names))),
+                serial: 0,
             },
             nodes: Vec::new(),
             view: BTreeMap::new(),
