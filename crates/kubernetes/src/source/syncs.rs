@@ -275,7 +275,7 @@ impl Syncs {
     async fn write(&self, mut job: Job) -> Finished {
         match self.write_all(&mut job).await {
             Ok(outcome) => Finished::Written(job, outcome, None),
-            Err(error) => Finished::Written(job, Outcome::Later, Some(error.to_string())),
+            Err(error) => Finished::Written(job, Outcome::Failed, Some(error.to_string())),
         }
     }
 

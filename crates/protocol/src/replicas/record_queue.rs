@@ -99,6 +99,9 @@ pub enum Outcome {
     Changed,
     /// The rest cannot be written now.
     Later,
+    /// A write has failed, and may have taken effect: the rest cannot be written now, and the
+    /// current records are unknown.
+    Failed,
     /// The Node belongs to others, so nothing is written.
     Foreign,
     /// Another replica serves the node: its records are dropped.
@@ -282,7 +285,7 @@ impl<K: StoredRecord> RecordQueue<K> {
         }
         node.is_queued = false;
         node.owner = owner;
-        let is_known = outcome != Outcome::Changed;
+        let is_known = !matches!(outcome, Outcome::Changed | Outcome::Failed);
         #[cfg(any(test, feature = "simulation"))]
         let is_known = is_known || planted(Fault::KnownAfterConflict);
         if is_known {
@@ -300,7 +303,7 @@ impl<K: StoredRecord> RecordQueue<K> {
                 }
             }
         }
-        if outcome == Outcome::Later && !node.desired.is_empty() {
+        if matches!(outcome, Outcome::Later | Outcome::Failed) && !node.desired.is_empty() {
             node.is_queued = true;
             self.later.push(QueueEntry { node: name, serial });
         } else if outcome == Outcome::Foreign {

@@ -186,6 +186,21 @@ fn failed_writes_wait_until_they_are_resumed() {
     assert_eq!(queue.take_unlisted(9).len(), 1, "its records are read again");
 }
 
+/// The API server may have executed a request that it has not answered.
+#[test]
+fn a_record_is_removed_although_its_creation_failed() {
+    let mut queue = Queue::new(10);
+    queue.replace(&node_name("n"), records(0..1));
+    list(&mut queue);
+    let job = queue.take().unwrap();
+    queue.change(&node_name("n"), vec![], vec!["u-000".into()]);
+    queue.finish(job, Outcome::Failed);
+    queue.resume();
+    let entry = queue.take_unlisted(9).pop().unwrap();
+    queue.listed(&entry, [("u-000".into(), Known(0.into()))].into());
+    assert_eq!(desired(&queue.take().unwrap()), [("u-000", None)].into());
+}
+
 #[test]
 fn a_node_that_returns_has_one_queue_entry() {
     let mut queue = Queue::new(10);

@@ -381,7 +381,7 @@ impl Flows {
             }
             Err(_) => {
                 state.backoff.failed(self.io.now.get());
-                state.queue.finish(job, Outcome::Later);
+                state.queue.finish(job, Outcome::Failed);
             }
         }
     }
