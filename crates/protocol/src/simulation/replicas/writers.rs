@@ -8,8 +8,9 @@
 //! have expired (410), throttling (429), lists from a cache, answers that are lost although the
 //! request was executed.
 //!
-//! Assumed: a frame arrives at most five seconds after its node has left the connection, and a
-//! replica that has not claimed the Lease of a node yet notices when the node leaves.
+//! Assumed: the frames of a connection arrive in order and without gaps until it is dead, at most
+//! five seconds after the node has left it; and a replica that has not claimed the Lease of a node
+//! yet notices when the node leaves.
 //!
 //! Not modelled: Node reports, the limit of Events per node, effects of an earlier database of a
 //! node, and ObjectSyncs of differences only. A copy of a node's database, a restored cluster, and
@@ -269,6 +270,11 @@ fn an_expired_watch_that_continues_is_found() {
 #[test]
 fn a_catch_up_from_a_cache_is_found() {
     SEEDS.find(Fault::CatchUpFromCache);
+}
+
+#[test]
+fn an_upload_that_outlives_its_session_is_found() {
+    Seeds { count: 3000, ..SEEDS }.find(Fault::UploadOutlivesSession);
 }
 
 #[test]

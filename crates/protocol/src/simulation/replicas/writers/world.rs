@@ -48,7 +48,6 @@ const MAX_REQUESTS: usize = 3000;
 /// The probabilities of faults, in percent per frame, request or step.
 #[derive(Clone, Copy)]
 pub(super) struct Chaos {
-    pub(super) drop: u64,
     pub(super) duplicate: u64,
     /// Frames that delay all later ones of their connection.
     pub(super) late: u64,
@@ -74,7 +73,6 @@ pub(super) struct Chaos {
 
 impl Chaos {
     pub(super) const NONE: Self = Self {
-        drop: 0,
         duplicate: 0,
         late: 0,
         moves: 0,
@@ -93,7 +91,6 @@ impl Chaos {
     pub(super) fn for_seed(random: &mut Random) -> Self {
         let mut up_to = |max: u64| if random.percent(40) { 0 } else { random.below(max + 1) };
         Self {
-            drop: up_to(8),
             duplicate: up_to(8),
             late: up_to(10),
             moves: 5 + up_to(20),
@@ -396,7 +393,7 @@ impl World {
     }
 
     fn transmit(&mut self, direction: usize, connection: usize, bytes: &[u8]) {
-        if self.connections[connection].is_dead[direction] || self.time.random.percent(self.chaos.drop) {
+        if self.connections[connection].is_dead[direction] {
             return;
         }
         let copies = if self.time.random.percent(self.chaos.duplicate) { 2 } else { 1 };
