@@ -108,6 +108,34 @@ pub enum Fault {
     ReloadIgnored,
     /// The fleet keeps objects that a list lacks.
     MissingKept,
+    /// A replica that lags behind refuses uploads about objects it has not received yet.
+    RefuseWhileBehind,
+    /// A replica writes for nodes whose Lease names another replica.
+    FenceIgnored,
+    /// A renewal over a dead connection takes a node from the replica that serves it.
+    LateRenewalCounts,
+    /// A renewal that waited for a dropped one takes a node back.
+    WaitingRenewalCounts,
+    /// A replica writes Leases whatever their version.
+    LeaseUnconditional,
+    /// A record queued before a newer one of the same object replaces it.
+    OlderRecordWins,
+    /// An upload of an earlier session of a node is applied in a later one.
+    UploadOutlivesSession,
+    /// A writer of ObjectSyncs continues from the versions that have proved outdated.
+    KnownAfterConflict,
+    /// A replica confirms the items of an upload before their effects are written.
+    ConfirmUnwritten,
+    /// A replica counts an effect as written although the API server answered with a conflict.
+    ConflictIsSuccess,
+    /// A replica continues an expired watch from the present.
+    ExpiredWatchContinues,
+    /// A replica catches up with a list from a watch cache.
+    CatchUpFromCache,
+    /// A replica checks the Lease of a node in a watch cache.
+    FenceFromCache,
+    /// A replica repeats a throttled request at once.
+    ThrottleIgnored,
 }
 
 thread_local! {

@@ -32,6 +32,8 @@ struct Node {
     /// Desired ObjectSyncs, buffered until the claim.
     buffered: Option<HashMap<Uid, Record>>,
     claiming: JoinHandle<()>,
+    /// Closed when the session ends.
+    end: watch::Sender<()>,
 }
 
 impl Drop for Node {
@@ -51,6 +53,8 @@ impl Serving {
 
     /// Starts a session of a node and claims its Lease in the background.
     pub(super) fn begin(&self, node: &NodeName) {
+        // With the claim of this session, those of an earlier one could be written.
+        self.syncs.begin(node);
         let (done, claimed) = watch::channel(false);
         let (serving, name) = (self.clone(), node.clone());
         let mut nodes = self.nodes();
@@ -71,7 +75,8 @@ impl Serving {
                 done.send_replace(true);
             }
         });
-        nodes.insert(node.clone(), Node { claimed, buffered: None, claiming });
+        let end = watch::channel(()).0;
+        nodes.insert(node.clone(), Node { claimed, buffered: None, claiming, end });
     }
 
     /// Ends the session of a node.
@@ -81,15 +86,24 @@ impl Serving {
         }
     }
 
-    /// Waits until the node's Lease is claimed.
+    /// Runs some work for a node once its Lease is claimed, and drops it when the session ends: the
+    /// claim of a later session would permit it, although another replica may have done newer work.
     ///
     /// # Errors
-    /// The node is not, or no longer, served here.
-    pub(super) async fn claimed(&self, node: &NodeName) -> Result<()> {
-        let claimed = self.nodes().get(node).map(|node| node.claimed.clone());
+    /// The node is not, or no longer, served here; or the work failed.
+    pub(super) async fn in_session<T>(
+        &self,
+        node: &NodeName,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let session = self.nodes().get(node).map(|node| (node.claimed.clone(), node.end.subscribe()));
         let is_over = || SourceError::NotServed { node: node.to_string() };
-        let mut claimed = claimed.ok_or_else(is_over)?;
-        claimed.wait_for(|claimed| *claimed).await.map(drop).map_err(|_| is_over())
+        let (mut claimed, mut end) = session.ok_or_else(is_over)?;
+        claimed.wait_for(|claimed| *claimed).await.map(drop).map_err(|_| is_over())?;
+        tokio::select! {
+            done = work => done,
+            _ = end.changed() => Err(is_over()),
+        }
     }
 
     /// Sets all desired ObjectSyncs of a node.
