@@ -182,13 +182,14 @@ impl<S: Source> Fleet<S> {
     /// Removes the node of a deleted Node from the fleet.
     fn node_deleted(&mut self, name: &NodeName) {
         self.reconciler.nodes.object_deleted(name);
-        self.removals.node_deleted(name);
-        if self.replicas.is_being_restored() {
+        if self.removals.has(name) {
+            self.removals.node_deleted(name);
+        } else if self.replicas.is_being_restored() {
             replicas::node_missing(&mut self.reconciler, name);
         } else if self.reconciler.nodes.contains(name) || self.reconciler.nodes.is_registered(name) {
             tracing::warn!(node = name.as_str(), "Node was deleted, removing the node");
             self.dismiss(name, None);
-        } else if !self.removals.has(name) {
+        } else {
             self.reconciler.remove_from_placement(name);
         }
     }

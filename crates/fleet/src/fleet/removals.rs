@@ -258,7 +258,7 @@ impl Removals {
         let is_stale = is_stale && !planted(Fault::StaleNodeReadmits);
         match removed.stage {
             _ if is_stale => {}
-            Stage::Draining => removed.has_node = true,
+            Stage::Draining | Stage::Failed => removed.has_node = true,
             Stage::Deleting => removed.readmit = true,
             Stage::Gone => {
                 tracing::info!(node = name.as_str(), "Node was created, readmitting the node");
@@ -430,6 +430,20 @@ mod tests {
             removals.node_deleted(&name);
             assert!(removals.node_changed(&name), "it is a new Node");
         }
+    }
+
+    #[test]
+    fn node_seen_between_attempts_to_delete_it_readmits_nobody() {
+        let (mut removals, name) = (Removals::default(), node_name("edge-1"));
+        removals.insert(&name, LastState::default());
+        assert_eq!(removals.begin_deletion(&name, false), Some(false));
+        assert!(!removals.removed(Now::ZERO, &name, Err(SourceError::Unread("gone".into()))));
+        assert!(!removals.node_changed(&name));
+        let now = Now::ZERO + RETRY;
+        assert_eq!(removals.next_retry(now), Some(Retry::Remove(name.clone())));
+        assert_eq!(removals.begin_deletion(&name, false), Some(false));
+        assert!(!removals.node_changed(&name));
+        assert!(!removals.removed(now, &name, Ok(true)), "the second attempt deletes it");
     }
 
     #[test]
