@@ -101,8 +101,10 @@ impl Serving {
         let (mut claimed, mut end) = session.ok_or_else(is_over)?;
         claimed.wait_for(|claimed| *claimed).await.map(drop).map_err(|_| is_over())?;
         tokio::select! {
-            done = work => done,
+            // It sends nothing more after the end.
+            biased;
             _ = end.changed() => Err(is_over()),
+            done = work => done,
         }
     }
 
@@ -127,5 +129,64 @@ impl Serving {
             remove.iter().for_each(|uid| drop(buffered.remove(uid)));
             buffered.extend(put);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::super::testing::{Replica, Rig};
+    use super::*;
+    use crate::node_name;
+    use edgesync_object::ObjectRef;
+
+    fn serving(replica: &Replica) -> Serving {
+        Serving::new(replica.leases.clone(), replica.syncs.clone())
+    }
+
+    fn is_over<T>(result: &Result<T>) -> bool {
+        matches!(result, Err(SourceError::NotServed { .. }))
+    }
+
+    #[tokio::test]
+    async fn work_ends_with_the_session_of_its_node() {
+        let rig = Rig::start().await;
+        let (serving, node) = (serving(&rig.replica("a")), node_name("edge-1"));
+        assert!(is_over(&serving.in_session(&node, async { Ok(()) }).await), "there is no session");
+        serving.begin(&node);
+        serving.in_session(&node, async { Ok(()) }).await.unwrap();
+        let forever = serving.in_session(&node, pending::<Result<()>>());
+        let (result, ()) = tokio::join!(forever, async { serving.begin(&node) });
+        assert!(is_over(&result), "the node has another session");
+        serving.in_session(&node, async { Ok(()) }).await.unwrap();
+        let forever = serving.in_session(&node, pending::<Result<()>>());
+        let (result, ()) = tokio::join!(forever, async { serving.end(&node) });
+        assert!(is_over(&result), "the node has left");
+    }
+
+    #[tokio::test]
+    async fn session_begins_without_what_an_earlier_one_has_queued() {
+        let rig = Rig::start().await;
+        let replica = rig.replica("a");
+        let (serving, node) = (serving(&replica), node_name("edge-1"));
+        let object = ObjectRef {
+            api_version: "v1".into(),
+            kind: "ConfigMap".into(),
+            namespace: "shop".into(),
+            name: "one".into(),
+        };
+        let record = Record { version: 7.into(), object: Arc::new(object) };
+        serving.begin(&node);
+        serving.in_session(&node, async { Ok(()) }).await.unwrap();
+        serving.replace(&node, vec![("u-1".into(), record.clone())]);
+        assert_eq!(replica.syncs.queued(), 1);
+        serving.begin(&node);
+        assert_eq!(replica.syncs.queued(), 0);
+        // Those of the new session wait for the claim.
+        serving.replace(&node, vec![("u-1".into(), record.clone()), ("u-2".into(), record)]);
+        serving.change(&node, Vec::new(), vec!["u-1".into()]);
+        serving.in_session(&node, async { Ok(()) }).await.unwrap();
+        assert_eq!(replica.syncs.queued(), 1);
     }
 }

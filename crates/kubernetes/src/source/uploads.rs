@@ -333,17 +333,16 @@ impl Uploads {
                 Ok(true) => self.count_dropped(node),
                 // Another writer has deleted it, and may have used its name again.
                 Ok(false) | Err(Failure::Conflict(_)) => {}
-                Err(failure) => {
-                    self.event_log().put_back(node, oldest);
-                    return Err(failure.into());
-                }
+                Err(failure) => return Err(failure.into()),
             }
+            // Not before: the session may have ended meanwhile, and this batch with it.
+            self.event_log().deleted(node, &oldest);
         }
         Ok(())
     }
 
     fn oldest_event(&self, node: &NodeName, tokens: u32) -> Option<LoggedEvent> {
-        self.event_log().take_oldest(node, tokens)
+        self.event_log().oldest(node, tokens)
     }
 
     fn count_dropped(&self, node: &NodeName) {
