@@ -159,8 +159,8 @@ impl Leases {
         Ok(if serves(&by, &self.replica) { Served::Here } else { Served::By(by) })
     }
 
-    /// Returns which replica serves a node, as [`Self::served`] or by a write of this replica within
-    /// [`PROOF`].
+    /// Returns which replica serves a node, as [`Self::served`] or by a write of this replica
+    /// within [`PROOF`].
     ///
     /// # Errors
     /// The Lease could not be read.

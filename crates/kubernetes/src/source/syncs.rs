@@ -11,8 +11,8 @@
 //!    before it writes anything;
 //! 2. a replica reads the records of a node, then checks the Lease, and only if it serves the node
 //!    writes each record with the version that it has read or written last;
-//! 3. before each write it has checked the Lease, or written it, within
-//!    [`super::leases::Leases::served_lately`].
+//! 3. before each write it checks the Lease again, unless it has written it lately
+//!    ([`super::leases::Leases::served_lately`]).
 //!
 //! If the check precedes the other replica's claim, so does the read, and therefore it precedes all
 //! writes of the other replica: these writes conflict, and step 2 repeats. If the check follows the
@@ -230,7 +230,7 @@ impl Syncs {
                 for (entry, known) in listed {
                     match known {
                         Ok(Some(known)) => queue.listed(&entry, known),
-                        Ok(None) => queue.fence(&entry.node),
+                        Ok(None) => queue.not_served(&entry),
                         Err(error) => {
                             backoff.failed(&entry.node, &error.to_string());
                             queue.not_listed(entry);

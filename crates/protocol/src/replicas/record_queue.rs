@@ -221,7 +221,7 @@ impl<K: StoredRecord> RecordQueue<K> {
     }
 
     /// Drops a node that another replica serves.
-    pub fn fence(&mut self, node: &NodeName) {
+    fn fence(&mut self, node: &NodeName) {
         self.forget(node);
         self.fenced.insert(node.clone());
     }
@@ -269,7 +269,8 @@ impl<K: StoredRecord> RecordQueue<K> {
         None
     }
 
-    /// Returns whether the node of a job was not dropped since. If it was, its records are obsolete.
+    /// Returns whether the node of a job was not dropped since. If it was, its records are
+    /// obsolete.
     #[must_use]
     pub fn is_current(&self, job: &Job<K>) -> bool {
         self.nodes.get(&job.node).is_some_and(|node| node.serial == job.serial)
@@ -324,8 +325,8 @@ impl<K: StoredRecord> RecordQueue<K> {
         }
     }
 
-    /// Takes nodes whose records must be read. The caller passes each to [`RecordQueue::listed`] or
-    /// [`RecordQueue::not_listed`].
+    /// Takes nodes whose records must be read. The caller passes each to [`RecordQueue::listed`],
+    /// [`RecordQueue::not_listed`] or [`RecordQueue::not_served`].
     pub fn take_unlisted(&mut self, most: usize) -> Vec<QueueEntry> {
         let count = self.unlisted.len().min(most);
         let mut entries: Vec<QueueEntry> = self.unlisted.drain(..count).collect();
@@ -346,6 +347,14 @@ impl<K: StoredRecord> RecordQueue<K> {
     pub fn not_listed(&mut self, entry: QueueEntry) {
         if self.current(&entry).is_some() {
             self.later.push(entry);
+        }
+    }
+
+    /// Drops a node whose records were read, because another replica serves it. A node that was
+    /// dropped meanwhile may have begun another session since.
+    pub fn not_served(&mut self, entry: &QueueEntry) {
+        if self.current(entry).is_some() {
+            self.fence(&entry.node);
         }
     }
 

@@ -56,8 +56,8 @@ pub(super) struct Device {
     pub(super) last: [Now; 2],
     /// The boot id of the cloud, and whether it is online, as last announced.
     pub(super) cloud: Option<(String, bool)>,
-    /// The oldest state of the source that the fleet may know in this session, and at the arrival of
-    /// each held object.
+    /// The oldest state of the source that the fleet may know in this session, and at the arrival
+    /// of each held object.
     floor: usize,
     floors: BTreeMap<Uid, usize>,
     /// What the session has delivered, and the number of objects.

@@ -202,7 +202,8 @@ impl State {
             }
             feed.queue.extend(after.changes_since(before));
         }
-        // Replicas read the incarnation that they share, unless they have to read a restored copy first.
+        // Replicas read the incarnation that they share, unless they have to read a restored copy
+        // first.
         if feed.restored.is_none() && self.history.restores.last().is_none_or(|at| *at <= feed.told) {
             feed.incarnation = self.db.incarnation.clone();
         }

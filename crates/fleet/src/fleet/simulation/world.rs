@@ -130,8 +130,8 @@ pub(super) struct World {
     pub(super) restores: usize,
     /// The states of the source that the watches have been woken for.
     announced: usize,
-    /// The limits of a run, some so small that it reaches them: the work of a turn, the turns that a
-    /// fleet makes before another event, and the differences of all nodes.
+    /// The limits of a run, some so small that it reaches them: the work of a turn, the turns that
+    /// a fleet makes before another event, and the differences of all nodes.
     part: u64,
     turns: usize,
     differences: usize,

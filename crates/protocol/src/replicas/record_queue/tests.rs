@@ -136,6 +136,24 @@ fn a_fenced_node_is_due_after_its_next_change() {
 }
 
 #[test]
+fn a_late_answer_about_the_server_drops_no_later_session() {
+    let mut queue = Queue::new(100);
+    queue.replace(&node_name("n"), records(0..1));
+    let entry = queue.take_unlisted(9).pop().unwrap();
+    queue.begin(&node_name("n"));
+    queue.replace(&node_name("n"), records(0..2));
+    queue.not_served(&entry);
+    list(&mut queue);
+    assert_eq!(queue.take().map(|job| job.desired.len()), Some(2));
+
+    queue.replace(&node_name("gone"), records(0..1));
+    let entry = queue.take_unlisted(9).pop().unwrap();
+    queue.forget(&node_name("gone"));
+    queue.not_served(&entry);
+    assert!(queue.fenced.is_empty(), "nothing of it is left");
+}
+
+#[test]
 fn a_job_that_meets_the_fence_drops_the_node() {
     let mut queue = Queue::new(100);
     queue.replace(&node_name("n"), records(0..70));

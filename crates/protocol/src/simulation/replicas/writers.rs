@@ -23,8 +23,8 @@
 //!   before; no late renewal takes the Lease back;
 //! - an item about an object that was placed all the time is not refused;
 //! - no ObjectSync and no object on a node goes back;
-//! - in the end each node is in sync and the ObjectSyncs equal what it holds. Until the next session
-//!   of a node, one more may exist, by an upload or a write that met a removal or a move;
+//! - in the end each node is in sync and the ObjectSyncs equal what it holds. Until the next
+//!   session of a node, one more may exist, by an upload or a write that met a removal or a move;
 //! - requests are bounded: per minute, and in a quiet hour.
 
 mod flows;

@@ -1,5 +1,5 @@
-//! The requests of a replica, in the order of `crates/kubernetes`: `source/serving.rs`, `leases.rs`,
-//! `uploads.rs`, `syncs.rs` and the informer.
+//! The requests of a replica, in the order of `crates/kubernetes`: `source/serving.rs`,
+//! `leases.rs`, `uploads.rs`, `syncs.rs` and the informer.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
@@ -361,7 +361,7 @@ impl Flows {
                     state.proven[node] = at;
                     state.queue.listed(&entry, known);
                 }
-                Ok(None) => state.queue.fence(&entry.node),
+                Ok(None) => state.queue.not_served(&entry),
                 Err(_) => {
                     state.backoff.failed(self.io.now.get());
                     state.queue.not_listed(entry);
