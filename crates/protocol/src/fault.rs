@@ -104,6 +104,8 @@ pub enum Fault {
     RemovalUnawaited,
     /// The fleet takes a change of a Node from before the removal of its node for a new Node.
     StaleNodeReadmits,
+    /// The fleet takes the deletion of a Node for that of a later one with its name.
+    ReplacedNodeIsGone,
     /// The fleet applies a new configuration to new nodes only.
     ReloadIgnored,
     /// The fleet keeps objects that a list lacks.

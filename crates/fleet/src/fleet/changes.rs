@@ -155,9 +155,9 @@ impl<S: Source> Fleet<S> {
             return self.reconciler.spread(differences);
         };
         let labels = summary.trusted_labels(&self.reconciler.settings.trusted_labels);
-        self.reconciler.nodes.set_labels(&name, labels.clone());
+        self.reconciler.nodes.set_object(&name, summary.uid.clone(), labels.clone());
         if self.removals.has(&name) {
-            return self.node_of_removed(&name);
+            return self.node_of_removed(&name, &summary.uid);
         }
         // A Node that was created anew, or restored, may lack the report of its node.
         let has_report = summary.notes.as_deref().is_some_and(|notes| notes.claimed.is_some());
@@ -172,7 +172,10 @@ impl<S: Source> Fleet<S> {
         if summary.rule.is_some() {
             self.rules.drop(&mut self.reconciler, &summary.uid);
         } else if let Some(name) = summary.node_name() {
-            self.node_deleted(&name);
+            // After missed changes, a list has the new Node before the deletion of the earlier one.
+            if !self.reconciler.nodes.is_replaced(&name, &summary.uid) {
+                self.node_deleted(&name);
+            }
         } else {
             let differences = self.reconciler.desired.placement.remove(&summary.uid);
             self.reconciler.spread(differences);

@@ -15,6 +15,7 @@ use crate::admin::Answer;
 use crate::source::{self, SourceError};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Status};
+use edgesync_protocol::change::Uid;
 #[cfg(test)]
 use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::frame::{HelloRequest, Up};
@@ -46,8 +47,9 @@ struct Removed {
     connection: Option<String>,
     /// Number of reads and writes in flight for it at the store.
     busy: u32,
-    /// Whether its Node is known and its deletion is not: its changes are from before the removal.
-    has_node: bool,
+    /// UID of its Node if that is known and its deletion is not: its changes are from before the
+    /// removal.
+    node: Option<Uid>,
     /// Set if its Node was created during the deletion: it is readmitted afterwards.
     readmit: bool,
     /// Whether an operator requested the removal; otherwise its Node was deleted.
@@ -117,8 +119,8 @@ impl Removals {
 
     /// Adds a node that is being removed.
     pub(super) fn insert(&mut self, name: &NodeName, last: LastState) {
-        let LastState { answer, has_node, busy, session, connection } = last;
-        let mut removed = Removed { has_node, busy, session, connection, ..Removed::new(Timestamp::now()) };
+        let LastState { answer, node, busy, session, connection } = last;
+        let mut removed = Removed { node, busy, session, connection, ..Removed::new(Timestamp::now()) };
         removed.by_operator = answer.is_some();
         removed.answers.extend(answer);
         self.nodes.insert(name.clone(), removed);
@@ -251,14 +253,14 @@ impl Removals {
     /// deletion does so after it. Before the deletion, the Node comes from a write in flight, and
     /// the deletion removes it. A Node whose deletion is not known yet is not new: its change was
     /// on its way when the node was removed. Returns whether to admit at once.
-    pub(super) fn node_changed(&mut self, name: &NodeName) -> bool {
+    pub(super) fn node_changed(&mut self, name: &NodeName, uid: &Uid) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
-        let is_stale = removed.has_node;
+        let is_stale = removed.node.as_ref() == Some(uid);
         #[cfg(test)]
         let is_stale = is_stale && !planted(Fault::StaleNodeReadmits);
         match removed.stage {
             _ if is_stale => {}
-            Stage::Draining | Stage::Failed => removed.has_node = true,
+            Stage::Draining | Stage::Failed => removed.node = Some(uid.clone()),
             Stage::Deleting => removed.readmit = true,
             Stage::Gone => {
                 tracing::info!(node = name.as_str(), "Node was created, readmitting the node");
@@ -272,13 +274,13 @@ impl Removals {
     /// Handles the deletion of the Node of a removed node.
     pub(super) fn node_deleted(&mut self, name: &NodeName) {
         if let Some(removed) = self.nodes.get_mut(name) {
-            (removed.has_node, removed.readmit) = (false, false);
+            (removed.node, removed.readmit) = (None, false);
         }
     }
 
     /// Returns the removed nodes whose Nodes are known.
     pub(super) fn with_node(&self) -> impl Iterator<Item = &NodeName> {
-        self.nodes.iter().filter(|(_, removed)| removed.has_node).map(|(name, _)| name)
+        self.nodes.iter().filter(|(_, removed)| removed.node.is_some()).map(|(name, _)| name)
     }
 
     /// Returns whether an admission by another replica or an operator is new here.
@@ -328,8 +330,8 @@ impl Removals {
 pub(super) struct LastState {
     /// Answer to the operator who requested it; `None` if its Node was deleted.
     pub(super) answer: Option<Answer>,
-    /// Whether it has a Node, as far as known.
-    pub(super) has_node: bool,
+    /// UID of its Node, if it is known.
+    pub(super) node: Option<Uid>,
     /// Number of reads and writes in flight for it at the store.
     pub(super) busy: u32,
     pub(super) session: Option<String>,
@@ -370,7 +372,7 @@ impl Removed {
             session: None,
             connection: None,
             busy: 0,
-            has_node: false,
+            node: None,
             readmit: false,
             by_operator: false,
             answers: Vec::new(),
@@ -414,8 +416,8 @@ mod tests {
     /// Removes a node at the store, with a change of its Node before the deletion or without.
     fn removed(has_node: bool, is_created: bool) -> (Removals, NodeName) {
         let (mut removals, name) = (Removals::default(), node_name("edge-1"));
-        removals.insert(&name, LastState { has_node, ..LastState::default() });
-        assert!(!is_created || !removals.node_changed(&name));
+        removals.insert(&name, LastState { node: has_node.then(|| "old".into()), ..LastState::default() });
+        assert!(!is_created || !removals.node_changed(&name, &"old".into()));
         assert_eq!(removals.begin_deletion(&name, false), Some(false));
         assert!(!removals.removed(Now::ZERO, &name, Ok(true)));
         (removals, name)
@@ -425,10 +427,11 @@ mod tests {
     fn node_from_before_the_removal_readmits_nobody() {
         for (has_node, is_created) in [(true, false), (false, true)] {
             let (mut removals, name) = removed(has_node, is_created);
-            assert!(!removals.node_changed(&name), "its deletion has not arrived yet");
+            assert!(!removals.node_changed(&name, &"old".into()), "its deletion has not arrived yet");
             assert_eq!(removals.with_node().collect::<Vec<_>>(), [&name]);
+            assert!(removals.node_changed(&name, &"new".into()), "its deletion was missed");
             removals.node_deleted(&name);
-            assert!(removals.node_changed(&name), "it is a new Node");
+            assert!(removals.node_changed(&name, &"old".into()), "a store may create it with its old UID");
         }
     }
 
@@ -438,17 +441,17 @@ mod tests {
         removals.insert(&name, LastState::default());
         assert_eq!(removals.begin_deletion(&name, false), Some(false));
         assert!(!removals.removed(Now::ZERO, &name, Err(SourceError::Unread("gone".into()))));
-        assert!(!removals.node_changed(&name));
+        assert!(!removals.node_changed(&name, &"old".into()));
         let now = Now::ZERO + RETRY;
         assert_eq!(removals.next_retry(now), Some(Retry::Remove(name.clone())));
         assert_eq!(removals.begin_deletion(&name, false), Some(false));
-        assert!(!removals.node_changed(&name));
+        assert!(!removals.node_changed(&name, &"old".into()));
         assert!(!removals.removed(now, &name, Ok(true)), "the second attempt deletes it");
     }
 
     #[test]
     fn new_node_readmits_a_node_removed_without_one() {
         let (mut removals, name) = removed(false, false);
-        assert!(removals.node_changed(&name));
+        assert!(removals.node_changed(&name, &"new".into()));
     }
 }

@@ -138,6 +138,11 @@ fn a_late_change_that_readmits_a_removed_node_is_found() {
 }
 
 #[test]
+fn the_deletion_of_a_replaced_node_is_found() {
+    SEARCH.find(Fault::ReplacedNodeIsGone);
+}
+
+#[test]
 fn a_reload_that_reaches_no_machine_is_found() {
     SEARCH.find(Fault::ReloadIgnored);
 }

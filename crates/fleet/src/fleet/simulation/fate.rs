@@ -199,9 +199,24 @@ impl World {
         let is_removed = self.model.state().db.objects.removed.contains(&name);
         self.time.say(|| format!("node {n} is removed, or admitted: {is_removed}"));
         match (is_removed, self.chance(60)) {
-            (false, true) => self.administer(AdminRequest::Remove(name, oneshot::channel().0)),
+            (false, true) => {
+                self.model.state().removable.insert(name.clone());
+                self.administer(AdminRequest::Remove(name, oneshot::channel().0));
+            }
             (true, true) => self.admit(name),
-            (false, false) => self.model.state().write(|objects, _| drop(objects.nodes.remove(&name))),
+            (false, false) if self.chance(50) => {
+                self.time.say(|| format!("the Node of node {n} is replaced"));
+                self.model.state().write(|objects, version| {
+                    if let Some(node) = objects.nodes.get_mut(&name) {
+                        (node.born, node.version, node.is_reported) = (version, version, false);
+                    }
+                });
+            }
+            (false, false) => {
+                let mut state = self.model.state();
+                state.removable.insert(name.clone());
+                state.write(|objects, _| drop(objects.nodes.remove(&name)));
+            }
             (true, false) => {
                 let mut state = self.model.state();
                 state.admissible.insert(name.clone());

@@ -29,6 +29,8 @@ pub(super) struct Thing {
 /// A Node.
 #[derive(Clone, Debug)]
 pub(super) struct Registration {
+    /// The version of its creation, which its UID has.
+    pub(super) born: u64,
     pub(super) version: u64,
     pub(super) tier: u64,
     /// Whether the node has reported itself.
@@ -77,7 +79,7 @@ impl Registration {
     fn summary(&self, name: &NodeName) -> Summary {
         let mut node: Object = serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": name, "uid": format!("node-{name}"), "labels": {"tier": self.tier.to_string()}},
+            "metadata": {"name": name, "uid": format!("node-{name}-{}", self.born), "labels": {"tier": self.tier.to_string()}},
         }))
         .unwrap();
         if self.is_reported {
@@ -127,7 +129,10 @@ impl Objects {
                 changes.push(Change::Set(Arc::new(thing.summary(uid))));
             }
         }
-        for (name, node) in before.nodes.iter().filter(|(name, _)| !self.nodes.contains_key(*name)) {
+        let is_gone = |(name, node): &(&NodeName, &Registration)| {
+            self.nodes.get(*name).is_none_or(|now| now.born != node.born)
+        };
+        for (name, node) in before.nodes.iter().filter(is_gone) {
             changes.push(Change::Deleted(Arc::new(node.summary(name))));
         }
         changes

@@ -76,6 +76,8 @@ pub(super) struct State {
     pub(super) refused: HashSet<(NodeName, String, Lane, u64)>,
     /// Removed nodes that an operator or a client lets return.
     pub(super) admissible: BTreeSet<NodeName>,
+    /// Nodes that an operator or the deletion of a Node has removed since their last admission.
+    pub(super) removable: BTreeSet<NodeName>,
     /// Incarnations begun because nodes asked for it.
     pub(super) renewals: usize,
     /// Reads of the records of nodes.
@@ -121,6 +123,7 @@ impl State {
             ever: HashSet::new(),
             refused: HashSet::new(),
             admissible: BTreeSet::new(),
+            removable: BTreeSet::new(),
             renewals: 0,
             reads: 0,
             violation: None,
@@ -296,7 +299,8 @@ impl State {
         let known = self.db.objects.nodes.get(name);
         if known.is_none_or(|node| is_reported && !node.is_reported) {
             let tier = known.map_or_else(|| tier_of(name), |node| node.tier);
-            let node = |version| Registration { version, tier, is_reported };
+            let born = known.map(|node| node.born);
+            let node = |version| Registration { born: born.unwrap_or(version), version, tier, is_reported };
             self.write(|objects, version| drop(objects.nodes.insert(name.clone(), node(version))));
         }
     }
@@ -499,7 +503,9 @@ impl NodeStore for Model {
             let mut state = self.state();
             // A Node that the fleet does not know yet looks like one created after the removal.
             let known = &state.history.states[state.feeds[self.replica].told].nodes;
-            let is_unknown = state.db.objects.nodes.contains_key(node) && !known.contains_key(node);
+            let born = |nodes: &BTreeMap<NodeName, Registration>| nodes.get(node).map(|node| node.born);
+            let newest = born(&state.db.objects.nodes);
+            let is_unknown = newest.is_some() && newest != born(known);
             match is_unknown {
                 true => {
                     state.admissible.insert(node.clone());
@@ -507,6 +513,9 @@ impl NodeStore for Model {
                 false => {
                     state.admissible.remove(node);
                 }
+            }
+            if !state.removable.contains(node) {
+                state.violation = Some(format!("removal: {node} is removed by itself"));
             }
             state.db.rows.remove(node);
             state.write(|objects, _| {
@@ -524,6 +533,7 @@ impl NodeStore for Model {
             if !state.admissible.contains(node) {
                 state.violation = Some(format!("removal: {node} returns by itself"));
             }
+            state.removable.remove(node);
             state.write(|objects, _| objects.removed.retain(|removed| removed != node));
         }
         self.answer(true).await
