@@ -4,6 +4,7 @@
 
 mod failed;
 mod fuzz;
+mod listed;
 mod stuck;
 
 use std::cell::Cell;
