@@ -405,6 +405,10 @@ impl World {
         let Some(broker) = &self.replicas[n].broker else { return };
         broker.queue.open();
         self.replicas[n].is_open = true;
+        // The greeting of each connection.
+        let boot = self.replicas[n].fleet.as_ref().map(|fleet| fleet.boot().to_owned());
+        self.replicas[n].presence = boot.map(|boot| CloudPresence { boot, online: true });
+        self.announce(n);
         self.with_fleet(n, |fleet| fleet.event(FleetEvent::Open { max_packet: 1 << 20 }));
         (0..self.devices.len()).for_each(|node| self.connected(node));
     }
