@@ -122,8 +122,6 @@ pub enum Fault {
     LeaseUnconditional,
     /// A record queued before a newer one of the same object replaces it.
     OlderRecordWins,
-    /// An upload of an earlier session of a node is applied in a later one.
-    UploadOutlivesSession,
     /// A writer of ObjectSyncs continues from the versions that have proved outdated.
     KnownAfterConflict,
     /// A replica confirms the items of an upload before their effects are written.

@@ -417,12 +417,8 @@ impl World {
                 if self.model.state().db.objects.removed.contains(&name) {
                     self.admit(name.clone());
                 }
-                self.devices[n].may_vanish = usize::MAX;
-                for replica in 0..self.replicas.len() {
-                    let request = AdminRequest::ConfirmDeletions(name.clone(), oneshot::channel().0);
-                    self.with_fleet(replica, |fleet| fleet.administer(request));
-                }
             }
+            self.confirm_deletions();
             self.connect_all();
             self.pass(Duration::from_secs(30))?;
             result = self.converged();
@@ -431,6 +427,18 @@ impl World {
             }
         }
         result
+    }
+
+    /// Confirms all held-back removals.
+    fn confirm_deletions(&mut self) {
+        for n in 0..self.devices.len() {
+            let name = self.devices[n].name.clone();
+            self.devices[n].may_vanish = usize::MAX;
+            for replica in 0..self.replicas.len() {
+                let request = AdminRequest::ConfirmDeletions(name.clone(), oneshot::channel().0);
+                self.with_fleet(replica, |fleet| fleet.administer(request));
+            }
+        }
     }
 
     /// Checks that the source has no rows of a removed node.
@@ -518,7 +526,9 @@ impl World {
             .collect();
         self.devices.iter_mut().for_each(|device| device.puts = 0);
         self.connect_all();
-        self.pass(Duration::from_secs(20))?;
+        self.pass(Duration::from_secs(10))?;
+        self.confirm_deletions();
+        self.pass(Duration::from_secs(10))?;
         self.converged()?;
         let sent: Vec<usize> = self.devices.iter().map(|device| device.puts).collect();
         if sent != expected {

@@ -78,6 +78,8 @@ pub(super) struct State {
     pub(super) admissible: BTreeSet<NodeName>,
     /// Nodes that an operator or the deletion of a Node has removed since their last admission.
     pub(super) removable: BTreeSet<NodeName>,
+    /// Nodes whose last removal has deleted a Node that the fleet did not know.
+    relapses: BTreeSet<NodeName>,
     /// Incarnations begun because nodes asked for it.
     pub(super) renewals: usize,
     /// Reads of the records of nodes.
@@ -124,6 +126,7 @@ impl State {
             refused: HashSet::new(),
             admissible: BTreeSet::new(),
             removable: BTreeSet::new(),
+            relapses: BTreeSet::new(),
             renewals: 0,
             reads: 0,
             violation: None,
@@ -292,6 +295,19 @@ impl State {
             self.register(&node, true);
         }
         UploadOutcome { taken, refused, events_dropped: 0 }
+    }
+
+    /// Returns the birth of the Node that the fleet of a replica knows; `None` if a change of it is
+    /// on its way.
+    fn known_node(&self, replica: usize, name: &NodeName) -> Option<u64> {
+        let feed = &self.feeds[replica];
+        let is_coming = feed.queue.iter().any(|change| match change {
+            Change::Set(object) | Change::Deleted(object) => object.node_name().as_ref() == Some(name),
+            Change::Listed(objects) => objects.iter().any(|one| one.node_name().as_ref() == Some(name)),
+            _ => false,
+        });
+        let node = self.history.states[feed.told].nodes.get(name);
+        node.filter(|_| !is_coming).map(|node| node.born)
     }
 
     /// Creates a Node, or marks it as reported.
@@ -498,20 +514,21 @@ impl NodeStore for Model {
     }
 
     async fn remove_node(&self, node: &NodeName, _: bool) -> Result<bool> {
+        // A Node of which the fleet learns during the removal looks like one created after it.
+        let known = self.state().known_node(self.replica, node);
         self.arrive().await?;
         {
             let mut state = self.state();
-            // A Node that the fleet does not know yet looks like one created after the removal.
-            let known = &state.history.states[state.feeds[self.replica].told].nodes;
-            let born = |nodes: &BTreeMap<NodeName, Registration>| nodes.get(node).map(|node| node.born);
-            let newest = born(&state.db.objects.nodes);
-            let is_unknown = newest.is_some() && newest != born(known);
+            let newest = state.db.objects.nodes.get(node).map(|node| node.born);
+            let is_unknown = newest.is_some() && newest != known;
             match is_unknown {
                 true => {
                     state.admissible.insert(node.clone());
+                    state.relapses.insert(node.clone());
                 }
                 false => {
                     state.admissible.remove(node);
+                    state.relapses.remove(node);
                 }
             }
             if !state.removable.contains(node) {
@@ -533,7 +550,10 @@ impl NodeStore for Model {
             if !state.admissible.contains(node) {
                 state.violation = Some(format!("removal: {node} returns by itself"));
             }
-            state.removable.remove(node);
+            // The fleet may learn only later that the removal has deleted another Node.
+            if !state.relapses.remove(node) {
+                state.removable.remove(node);
+            }
             state.write(|objects, _| objects.removed.retain(|removed| removed != node));
         }
         self.answer(true).await

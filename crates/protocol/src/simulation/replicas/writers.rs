@@ -273,11 +273,6 @@ fn a_catch_up_from_a_cache_is_found() {
 }
 
 #[test]
-fn an_upload_that_outlives_its_session_is_found() {
-    Seeds { count: 3000, ..SEEDS }.find(Fault::UploadOutlivesSession);
-}
-
-#[test]
 fn a_throttled_request_repeated_at_once_is_found() {
     SEEDS.find(Fault::ThrottleIgnored);
 }

@@ -84,7 +84,7 @@ impl Flows {
         checked: Now,
     ) -> Result<u64, Failure> {
         let is_over = self.serial != 0 && self.state().serial(node) != self.serial;
-        if is_over && !planted(Fault::UploadOutlivesSession) {
+        if is_over {
             return Err(Failure::Unavailable);
         }
         match self.send(Request::Write { node, key, base, value, checked }).await {
