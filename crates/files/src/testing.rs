@@ -4,7 +4,8 @@ use super::contents::Desired;
 use super::{Change, Effects, Failure, Held, Intent, Observed, Place, Record, Shape};
 
 /// A device without files, on which every step succeeds. The function examines each change, when it
-/// is intended, and when it is staged with its files.
+/// is intended, and when it is staged with its files. Places in `/disk` are on a disk, all others
+/// in memory.
 pub struct EmptyDevice(pub fn(&Change, Option<&Desired>));
 
 impl Effects for EmptyDevice {
@@ -22,8 +23,8 @@ impl Effects for EmptyDevice {
         (1, 2)
     }
 
-    fn is_memory(&mut self, _: &Place, _: Shape) -> bool {
-        true
+    fn is_memory(&mut self, place: &Place, _: Shape) -> bool {
+        place.base != "/disk"
     }
 
     fn intend(&mut self, intent: &Intent) -> Result<(), Failure> {

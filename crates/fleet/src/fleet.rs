@@ -412,4 +412,6 @@ impl<S: Source> Fleet<S> {
 }
 
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;

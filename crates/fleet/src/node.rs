@@ -15,6 +15,8 @@ use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, ObjectRef, ResourceVersion};
 use edgesync_placement::{OnNode, Placed, Unread};
 use edgesync_protocol::cloud::{CloudMachine, CloudPhase, Desired, DesiredState, RecordBatch};
+#[cfg(test)]
+use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::timing::Now;
 
 use super::lifecycle::NodeLifecycle;
@@ -56,6 +58,10 @@ impl Reported {
     /// Updates the objects in effect before records of the node are stored. Objects that it no
     /// longer holds, and effects reported by another database file of it, are not in effect there.
     pub(super) fn record(&mut self, batch: &RecordBatch) {
+        #[cfg(test)]
+        if planted(Fault::StandingOfAnyEpoch) {
+            return;
+        }
         self.standing.follow(batch.epoch);
         batch.remove.iter().for_each(|uid| self.standing.forget(uid));
         if batch.is_whole() {

@@ -25,21 +25,36 @@ const FRAME: u64 = 4;
 const FRAME_BYTES: usize = 1024;
 
 /// Units of work since the start; only grows.
-#[derive(Debug, Default)]
-pub(super) struct Work(Cell<u64>);
+#[derive(Debug)]
+pub(super) struct Work {
+    done: Cell<u64>,
+    /// Units of a part; [`PART`].
+    part: u64,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Self { done: Cell::new(0), part: PART }
+    }
+}
 
 impl Work {
     fn add(&self, units: u64) {
-        self.0.set(self.0.get() + units);
+        self.done.set(self.done.get() + units);
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_part(&mut self, part: u64) {
+        self.part = part;
     }
 
     /// Returns the counter value at which a part that begins now ends.
     pub(super) fn part(&self) -> u64 {
-        self.0.get() + PART
+        self.done.get() + self.part
     }
 
     pub(super) fn has_reached(&self, end: u64) -> bool {
-        self.0.get() >= end
+        self.done.get() >= end
     }
 
     pub(super) fn node(&self) {
@@ -67,6 +82,6 @@ impl Work {
     /// Returns the units so far.
     #[cfg(test)]
     pub(super) fn done(&self) -> u64 {
-        self.0.get()
+        self.done.get()
     }
 }

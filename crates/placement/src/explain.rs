@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
     use crate::rules::PlacementRule;
-    use crate::tests::node_name;
+    use crate::tests::{config_map, node_name, pod};
     use edgesync_object::{Object, kinds};
 
     fn rule(nodes: &str, objects: &str) -> PlacementRule {
@@ -145,6 +145,7 @@ mod tests {
         let line =
             object("cm", r#"{"namespace": "plant", "name": "line-1", "uid": "u", "labels": {"tier": "db"}}"#);
         let verdicts = placement.verdicts(&node_name("edge-1"), Some(&line));
+        assert!(verdicts.iter().map(|verdict| verdict.rule.number()).eq(0..3), "{verdicts:?}");
         let verdict = |number: usize| (verdicts[number].node.as_deref(), verdicts[number].object.as_deref());
         assert_eq!(verdict(0), (None, None));
         let (node, kind) = verdict(1);
@@ -178,5 +179,16 @@ mod tests {
         drop(placement.upsert(&named));
         assert_eq!(placement.other_reasons(&node_name("edge-1"), &named).len(), 1);
         assert!(placement.other_reasons(&node_name("edge-2"), &named).is_empty());
+    }
+
+    #[test]
+    fn reference_of_a_pod_is_a_reason_of_its_own() {
+        let mut placement = Placement::new(Vec::new());
+        let referred = config_map("u", 1, "c");
+        drop(placement.upsert(&referred));
+        drop(placement.upsert(&pod("p", 2, "edge-1", &["c"])));
+        let reasons = placement.other_reasons(&node_name("edge-1"), &referred);
+        assert_eq!(reasons, ["a Pod on the node references it"]);
+        assert!(placement.other_reasons(&node_name("edge-2"), &referred).is_empty());
     }
 }

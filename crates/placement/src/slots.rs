@@ -195,8 +195,7 @@ impl Slots {
 
     /// Returns the number after the last one in use.
     pub(super) fn end(&self) -> Id {
-        let full = self.table.chunks.len().saturating_sub(1) * CHUNK;
-        Id::try_from(full + self.table.chunks.last().map_or(0, Vec::len)).unwrap_or(Id::MAX)
+        Id::try_from(self.table.chunks.iter().map(Vec::len).sum::<usize>()).unwrap_or(Id::MAX)
     }
 
     /// Finds an object by UID.
@@ -401,5 +400,67 @@ impl<T: Hash + Eq + Clone> Sets<T> {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.numbers.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::config_map;
+
+    /// Returns a table of `count` ConfigMaps: `c0` with UID `u0`, `c1` with UID `u1` and so on.
+    fn filled(count: usize) -> Slots {
+        let mut slots = Slots::default();
+        for number in 0..count {
+            let map = config_map(&format!("u{number}"), 1, &format!("c{number}"));
+            assert!(slots.insert(&map, false, 0, 0).is_some());
+        }
+        slots
+    }
+
+    #[test]
+    fn every_object_is_before_the_end() {
+        assert_eq!(Slots::default().end(), 0);
+        let slots = filled(CHUNK + 1);
+        let end = slots.end();
+        assert_eq!(end as usize, CHUNK + 1);
+        assert_eq!(slots.by_uid(&format!("u{CHUNK}")), Some(end - 1));
+    }
+
+    #[test]
+    fn objects_are_spread_over_the_shards() {
+        let slots = filled(CHUNK);
+        for shards in [&slots.by_uid, &slots.by_name] {
+            let largest = shards.0.iter().map(HashTable::len).max();
+            assert!(largest < Some(CHUNK / 16), "{largest:?}");
+        }
+    }
+
+    #[test]
+    fn removed_object_frees_its_number_and_its_entries() {
+        let mut slots = filled(100);
+        let end = slots.end();
+        for number in 0..50 {
+            let id = slots.by_uid(&format!("u{number}")).unwrap();
+            assert!(slots.remove(id).is_some());
+        }
+        let entries = |shards: &Shards| shards.0.iter().map(HashTable::len).sum::<usize>();
+        assert_eq!((slots.len(), entries(&slots.by_uid), entries(&slots.by_name)), (50, 50, 50));
+        let there = (0..100).filter(|number| slots.by_uid(&format!("u{number}")).is_some());
+        assert!(there.eq(50..100));
+        assert!(slots.insert(&config_map("new", 2, "new"), false, 0, 0).is_some());
+        assert_eq!(slots.end(), end);
+    }
+
+    #[test]
+    fn equal_sets_have_one_number_until_the_last_release() {
+        let mut sets = Sets::default();
+        let (one, other) = (sets.take(&[1, 2]), sets.take(&[1, 3]));
+        assert!(one != other && one != 0 && other != 0);
+        assert_eq!((sets.take(&[1, 2]), sets.take(&[])), (one, 0));
+        sets.release(one);
+        assert_eq!(sets.get(one)[..], [1, 2]);
+        sets.release(one);
+        assert_eq!((sets.len(), sets.take(&[4])), (1, one));
     }
 }

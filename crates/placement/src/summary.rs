@@ -254,4 +254,37 @@ mod tests {
         assert_eq!(map.nodes.all().into_iter().map(|n| &**n).collect::<Vec<_>>(), ["a", "b", "c.d"]);
         assert!(summary("cm", json!({"spec": {"nodeName": "x"}})).nodes.all().is_empty());
     }
+
+    #[test]
+    fn placement_depends_on_placed_kinds_rules_and_nodes() {
+        assert!(concerns(&kinds::guess("edgesync.io/v1alpha1", "ClusterPlacement", false)));
+        for (word, expected) in [("cm", true), ("nodes", true), ("events", false), ("leases", false)] {
+            assert_eq!(concerns(&kinds::by_word(word).unwrap().resource()), expected, "{word}");
+        }
+    }
+
+    #[test]
+    fn only_a_node_has_the_name_of_a_node() {
+        let named = json!({"metadata": {"name": "edge-1"}});
+        let node = summary("node", named.clone());
+        assert_eq!((node.is_node(), node.node_name()), (true, NodeName::parse("edge-1").ok()));
+        let map = summary("cm", named);
+        assert_eq!((map.is_node(), map.node_name()), (false, None));
+    }
+
+    #[test]
+    fn conditions_of_a_node_decide_its_state() {
+        let state = |conditions: &[(&str, &str)]| {
+            let conditions = conditions.iter().map(|(kind, status)| json!({"type": kind, "status": status}));
+            let conditions: Vec<Value> = conditions.collect();
+            let notes = summary("node", json!({"status": {"conditions": conditions}})).notes.unwrap();
+            (notes.silent, notes.in_sync, notes.in_effect)
+        };
+        let (in_sync, in_effect) = (("edgesync.io/InSync", "True"), ("edgesync.io/FilesInEffect", "True"));
+        assert_eq!(state(&[]), (false, false, None));
+        assert_eq!(state(&[("Ready", "True"), in_sync]), (false, true, None));
+        assert_eq!(state(&[("Ready", "Unknown"), in_sync]), (true, false, None));
+        assert_eq!(state(&[in_effect, in_sync]), (false, true, Some(true)));
+        assert_eq!(state(&[in_effect]), (false, false, Some(false)));
+    }
 }

@@ -18,7 +18,7 @@ pub(super) fn node_name(node: &str) -> NodeName {
     NodeName::parse(node).unwrap()
 }
 
-fn config_map(uid: &str, version: u64, name: &str) -> Summary {
+pub(super) fn config_map(uid: &str, version: u64, name: &str) -> Summary {
     summary("cm", uid, version, "lab", name, &json!({}))
 }
 
@@ -26,7 +26,7 @@ fn labelled(uid: &str, version: u64, labels: &Value) -> Summary {
     summary("cm", uid, version, "lab", uid, &json!({"metadata": {"labels": labels}}))
 }
 
-fn pod(uid: &str, version: u64, node: &str, config_maps: &[&str]) -> Summary {
+pub(super) fn pod(uid: &str, version: u64, node: &str, config_maps: &[&str]) -> Summary {
     let volumes: Vec<Value> = config_maps.iter().map(|name| json!({"configMap": {"name": name}})).collect();
     summary("pod", uid, version, "lab", uid, &json!({"spec": {"nodeName": node, "volumes": volumes}}))
 }
@@ -205,6 +205,16 @@ fn unplaced_objects_are_dropped_unless_pods_may_refer_to_them() {
 }
 
 #[test]
+fn object_that_names_several_nodes_is_stored_whole() {
+    let mut placement = Placement::default();
+    for (version, nodes, whole) in [(1, "a", 0), (2, "a,b", 1), (3, "b", 0)] {
+        let annotations = json!({"metadata": {"annotations": {NODES_ANNOTATION: nodes}}});
+        placement.put(&summary("cm", "u", version, "lab", "c", &annotations));
+        assert_eq!((placement.len(), placement.slots.shared()), (1, whole), "{nodes}");
+    }
+}
+
+#[test]
 fn config_map_stays_while_a_pod_refers_to_it() {
     let mut placement = Placement::default();
     placement.put(&config_map("u", 1, "c"));
@@ -312,6 +322,22 @@ fn snapshot_after_missed_changes_yields_only_differences() {
     resync(&mut placement, [on_a("gone", 1), on_a("same", 2), on_a("changed", 3)]);
     let deltas = resync(&mut placement, [on_a("same", 2), on_a("changed", 5), on_a("new", 6)]);
     assert_eq!(shown(&deltas), ["+a changed@5", "+a new@6", "-a gone"]);
+}
+
+#[test]
+fn absent_objects_are_found_in_parts() {
+    let mut placement = Placement::default();
+    for uid in ["a", "b", "c"] {
+        placement.put(&config_map(uid, 1, uid));
+    }
+    let listed = HashSet::from([Uid::from("b")]);
+    let absent = |from: u32, count: u32| {
+        let (uids, next) = placement.absent(&listed, from, count);
+        (uids.iter().map(|uid| &**uid).collect::<String>(), next)
+    };
+    assert_eq!(absent(0, 2), ("a".to_owned(), Some(2)));
+    assert_eq!(absent(2, 2), ("c".to_owned(), None));
+    assert_eq!(absent(0, 3), ("ac".to_owned(), None));
 }
 
 #[derive(Clone, Debug)]

@@ -130,8 +130,8 @@ struct Settings {
 ///   [`reads_more`](Self::reads_more).
 /// - Answers of the store: [`opened`](Self::opened), [`loaded`](Self::loaded),
 ///   [`recorded`](Self::recorded), [`taken`](Self::taken), [`caught_up`](Self::caught_up);
-///   [`is_current`](Self::is_current) before an answer that refuses an upload. The
-///   tokens match answers to requests: a late answer to a load of an earlier session is ignored.
+///   [`may_refuse`](Self::may_refuse) before an answer that refuses items of an upload. The tokens
+///   match answers to requests: a late answer to a load of an earlier session is ignored.
 /// - The operator: [`confirm_deletions`](Self::confirm_deletions), [`held`](Self::held),
 ///   [`refused`](Self::refused).
 /// - The state: [`phase`](Self::phase), [`in_sync`](Self::in_sync), [`pending`](Self::pending),

@@ -15,6 +15,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::apply::Totals;
+#[cfg(any(test, feature = "simulation"))]
+use super::fault;
 use super::frame::{Confirm, Hello, HelloRequest, Received, Report, Up, Welcome};
 use super::timing::{Now, backoff, earlier};
 use super::upload::Lease;
@@ -187,7 +189,13 @@ impl EdgeMachine {
     /// flight are answered.
     pub fn store_reset(&mut self, now: Now, totals: Totals, confirmed: u64, random: u64) {
         self.totals = totals;
-        self.confirmed = confirmed.min(totals.revision);
+        let confirmed = confirmed.min(totals.revision);
+        #[cfg(any(test, feature = "simulation"))]
+        let confirmed = match fault::planted(fault::Fault::ResetKeepsConfirmed) {
+            true => self.confirmed,
+            false => confirmed,
+        };
+        self.confirmed = confirmed;
         // The new file has nothing of it, or keeps it under a digest of the old epoch.
         self.drop_parts();
         if !matches!(self.phase, Phase::Down) {

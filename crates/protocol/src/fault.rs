@@ -84,6 +84,58 @@ pub enum Fault {
     UnreadIsGone,
     /// A replica overwrites a newer object with its last known version of an unreadable one.
     UnreadIsKnown,
+    /// The edge keeps the confirmed revision of its last store when the store is reset.
+    ResetKeepsConfirmed,
+    /// The fleet passes inputs to machines that lack earlier broadcasts.
+    InputBeforeBroadcasts,
+    /// The fleet answers a load with a body that is older than the requested one.
+    OlderBodies,
+    /// The fleet lets nodes keep their proof when an older copy has replaced the source.
+    RestoredUnproven,
+    /// The fleet keeps the witnesses of the last incarnation.
+    WitnessesKept,
+    /// The fleet never releases the differences that a read of records was expected to add.
+    ExpectedKept,
+    /// The fleet keeps the effects that another database file of the node has reported.
+    StandingOfAnyEpoch,
+    /// The fleet takes the answer to an earlier question for that to a later one.
+    CatchUpOutdated,
+    /// The fleet deletes a removed node at the source while requests for it are in flight.
+    RemovalUnawaited,
+    /// The fleet takes a change of a Node from before the removal of its node for a new Node.
+    StaleNodeReadmits,
+    /// The fleet takes the deletion of a Node for that of a later one with its name.
+    ReplacedNodeIsGone,
+    /// The fleet applies a new configuration to new nodes only.
+    ReloadIgnored,
+    /// The fleet keeps objects that a list lacks.
+    MissingKept,
+    /// A replica that lags behind refuses uploads about objects it has not received yet.
+    RefuseWhileBehind,
+    /// A replica writes for nodes whose Lease names another replica.
+    FenceIgnored,
+    /// A renewal over a dead connection takes a node from the replica that serves it.
+    LateRenewalCounts,
+    /// A renewal that waited for a dropped one takes a node back.
+    WaitingRenewalCounts,
+    /// A replica writes Leases whatever their version.
+    LeaseUnconditional,
+    /// A record queued before a newer one of the same object replaces it.
+    OlderRecordWins,
+    /// A writer of ObjectSyncs continues from the versions that have proved outdated.
+    KnownAfterConflict,
+    /// A replica confirms the items of an upload before their effects are written.
+    ConfirmUnwritten,
+    /// A replica counts an effect as written although the API server answered with a conflict.
+    ConflictIsSuccess,
+    /// A replica continues an expired watch from the present.
+    ExpiredWatchContinues,
+    /// A replica catches up with a list from a watch cache.
+    CatchUpFromCache,
+    /// A replica checks the Lease of a node in a watch cache.
+    FenceFromCache,
+    /// A replica repeats a throttled request at once.
+    ThrottleIgnored,
 }
 
 thread_local! {

@@ -10,7 +10,8 @@
 //! - [`parts`]: messages larger than a frame
 //! - [`edge`]: the state machine of the node
 //! - [`cloud`]: the state machine of the cloud side, one per node
-//! - [`replica`]: applies changes to the rows of a node
+//! - [`apply`]: applies changes to the rows of a node
+//! - [`replicas`]: rules for several replicas of the cloud side over one API server
 //! - [`digest`]: the keyed digest by which both sides compare what a node holds
 
 #![warn(missing_docs)]
@@ -27,6 +28,7 @@ pub mod frame;
 pub mod message;
 pub mod node;
 pub mod parts;
+pub mod replicas;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 pub mod timing;

@@ -1,4 +1,4 @@
-//! Removals that cannot be rolled back.
+//! Changes and removals that cannot be rolled back.
 
 use super::*;
 
@@ -36,4 +36,21 @@ fn recovery_that_cannot_roll_back_leaves_no_version() {
         }
     }
     assert!(stuck > 0, "no power cut left a removal to roll back");
+}
+
+#[test]
+fn new_version_for_a_stuck_place_is_not_in_effect() {
+    let rule = rule_of(Write::Keys, false, true);
+    let object =
+        |version, content: &[u8]| Object { name: "o0".to_owned(), version, content: content.to_vec() };
+    let mut world = World::default();
+    world.pass(&rule, &[object(1, b"good")], &Faults::default(), 1);
+    let stuck = Faults { stuck: Some(0), ..Faults::default() };
+    world.pass(&rule, &[object(2, REJECTED)], &stuck, 2);
+    let record = world.pass(&rule, &[object(3, b"good again")], &stuck, 3);
+    assert!(record.stuck.contains_key("/b/o0"));
+    let status = &record.objects["uid-o0"];
+    assert_eq!((status.state, status.version.as_deref()), (State::NotInEffect, None));
+    assert_eq!(status.wanted.as_deref(), Some("3"));
+    assert!(status.message.starts_with("earlier change cannot be rolled back: "), "{status:?}");
 }

@@ -16,6 +16,8 @@ use crate::source::MAX_BODIES;
 use edgesync_object::{Relation, ResourceVersion};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
+#[cfg(test)]
+use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::message::{Body, WeakBody};
 
 /// Maximum number of concurrent reads of the source.
@@ -236,6 +238,8 @@ impl Bodies {
         let is_newer = |minimum: &ResourceVersion| {
             loaded.as_ref().is_some_and(|loaded| loaded.version.is_older_than(minimum))
         };
+        #[cfg(test)]
+        let is_newer = |minimum: &ResourceVersion| is_newer(minimum) && !planted(Fault::OlderBodies);
         let (late, served): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|waiting| waiting.version.as_ref().is_some_and(is_newer));
         if entry.newest.is_none() && late.is_empty() {

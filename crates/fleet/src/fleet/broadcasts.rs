@@ -14,6 +14,8 @@ use super::reconciler::Reconciler;
 use edgesync_object::NodeName;
 use edgesync_placement::{Differences, RuleId, Summary, Unread};
 use edgesync_protocol::cloud::Reached;
+#[cfg(test)]
+use edgesync_protocol::fault::{Fault, planted};
 
 /// A change of the source that waits until the one before it is spread.
 #[derive(Debug)]
@@ -144,7 +146,12 @@ impl Reconciler {
             return;
         }
         self.work.node();
-        if known < self.broadcasts.reloaded {
+        let Broadcasts { reloaded, restored, .. } = self.broadcasts;
+        #[cfg(test)]
+        let reloaded = if planted(Fault::ReloadIgnored) { 0 } else { reloaded };
+        #[cfg(test)]
+        let restored = if planted(Fault::RestoredUnproven) { 0 } else { restored };
+        if known < reloaded {
             node.machine.set_config(self.settings.machine.clone());
         }
         if known < self.broadcasts.renewed {
@@ -155,7 +162,7 @@ impl Reconciler {
         if known < self.broadcasts.closed {
             self.disconnected(&name);
         }
-        if known < self.broadcasts.restored {
+        if known < restored {
             self.restart_after_rollback(id);
         }
         if known < self.broadcasts.read {

@@ -11,6 +11,7 @@ use crate::admin::{Answer, unknown};
 use crate::metrics::add_counters;
 use crate::source::{self, Replication as _, Source};
 use edgesync_object::NodeName;
+use edgesync_protocol::change::Uid;
 use edgesync_protocol::frame::Up;
 
 impl<S: Source> Fleet<S> {
@@ -78,7 +79,8 @@ impl<S: Source> Fleet<S> {
     /// Removes a node from the fleet, and notifies it if it is connected.
     pub(super) fn dismiss(&mut self, name: &NodeName, answer: Option<Answer>) {
         self.release();
-        let mut last = LastState { answer, ..LastState::default() };
+        let node = self.reconciler.nodes.uid(name).cloned();
+        let mut last = LastState { answer, node, ..LastState::default() };
         // Its queued uploads are dropped.
         let waiting = self.intake.forget(name);
         if let Some(id) = self.reconciler.nodes.id(name) {
@@ -135,8 +137,8 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Admits a removed node whose Node was created.
-    pub(super) fn node_created(&mut self, name: &NodeName) {
-        if self.removals.node_created(name) {
+    pub(super) fn node_of_removed(&mut self, name: &NodeName, uid: &Uid) {
+        if self.removals.node_changed(name, uid) {
             self.admit(name);
         }
     }

@@ -13,7 +13,6 @@ use crate::source::{Changes as _, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{CloudEffect, CloudNotice};
-use edgesync_runtime::random;
 
 /// Maximum number of machine turns before the loop looks for events again.
 const TURNS: usize = 256;
@@ -237,8 +236,9 @@ impl<S: Source> Fleet<S> {
                     }
                 }
                 if let Some(id) = self.reconciler.nodes.id(&name) {
+                    let random = (self.reconciler.random)();
                     self.reconciler.with_machine(id, |machine, desired| {
-                        machine.recorded(now, token, recorded.is_ok(), random(), desired);
+                        machine.recorded(now, token, recorded.is_ok(), random, desired);
                     });
                 }
                 self.ended(&name);

@@ -220,8 +220,7 @@ fn admit(reconciler: &mut Reconciler, id: NodeId, upload: &Upload) -> Result<Tar
     let held = |uid: &str| node.machine.recorded_object(uid, &on_node);
     let mut targets = references.resolve(&node.name, &desired.placement.on(&node.name), held);
     work.objects(targets.examined());
-    if targets.has_unplaced() && !node.machine.is_current() {
-        node.machine.request_catch_up();
+    if targets.has_unplaced() && !node.machine.may_refuse() {
         return Err("this replica catches up first");
     }
     match is_within_rate {

@@ -8,6 +8,9 @@ use std::ops::Bound;
 use crate::lifecycle::NodeLifecycle;
 use crate::node::Node;
 use edgesync_object::{Labels, NodeName};
+use edgesync_protocol::change::Uid;
+#[cfg(test)]
+use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::timing::Now;
 
 /// Maximum number of nodes; further ones are refused.
@@ -23,8 +26,8 @@ pub(super) struct Nodes {
     by_name: BTreeMap<NodeName, NodeId>,
     /// Indexed by id; a removed node leaves an empty slot.
     slots: Vec<Option<Box<Node>>>,
-    /// The trusted labels of all Nodes.
-    labels: HashMap<NodeName, Labels>,
+    /// All Nodes.
+    objects: HashMap<NodeName, NodeObject>,
     /// Nodes that have reported themselves.
     registered: HashSet<NodeName>,
     pub(super) lifecycle: NodeLifecycle,
@@ -34,6 +37,13 @@ pub(super) struct Nodes {
     touched: VecDeque<NodeId>,
     /// Nodes with progress on their links.
     moved: VecDeque<NodeId>,
+}
+
+#[derive(Debug)]
+struct NodeObject {
+    uid: Uid,
+    /// Its trusted labels.
+    labels: Labels,
 }
 
 /// Returns the range of all names after this one.
@@ -57,7 +67,7 @@ impl Nodes {
         Self {
             by_name: BTreeMap::new(),
             slots: Vec::new(),
-            labels: HashMap::new(),
+            objects: HashMap::new(),
             registered: registered.into_iter().collect(),
             lifecycle,
             deadlines: BTreeSet::new(),
@@ -137,7 +147,7 @@ impl Nodes {
 
     /// Removes a node with all its state.
     pub(super) fn remove(&mut self, name: &NodeName) -> Option<Node> {
-        self.labels.remove(name);
+        self.objects.remove(name);
         self.registered.remove(name);
         self.lifecycle.forget(name);
         let id = self.by_name.remove(name)?;
@@ -152,25 +162,39 @@ impl Nodes {
 
     /// Returns the labels of a Node; `None` if no such Node exists.
     pub(super) fn labels(&self, name: &NodeName) -> Option<&Labels> {
-        self.labels.get(name)
+        self.objects.get(name).map(|object| &object.labels)
     }
 
     /// Returns the names of all Nodes, including those without a machine.
     pub(super) fn names(&self) -> impl ExactSizeIterator<Item = &NodeName> {
-        self.labels.keys()
+        self.objects.keys()
     }
 
     pub(super) fn has_object(&self, name: &NodeName) -> bool {
-        self.labels.contains_key(name)
+        self.objects.contains_key(name)
     }
 
-    pub(super) fn set_labels(&mut self, name: &NodeName, labels: Labels) {
-        self.labels.insert(name.clone(), labels);
+    /// Returns the UID of a Node.
+    pub(super) fn uid(&self, name: &NodeName) -> Option<&Uid> {
+        self.objects.get(name).map(|object| &object.uid)
+    }
+
+    /// Returns whether a Node with this UID has a successor of its name.
+    pub(super) fn is_replaced(&self, name: &NodeName, uid: &Uid) -> bool {
+        #[cfg(test)]
+        if planted(Fault::ReplacedNodeIsGone) {
+            return false;
+        }
+        self.uid(name).is_some_and(|known| known != uid)
+    }
+
+    pub(super) fn set_object(&mut self, name: &NodeName, uid: Uid, labels: Labels) {
+        self.objects.insert(name.clone(), NodeObject { uid, labels });
     }
 
     /// Handles a deleted Node.
     pub(super) fn object_deleted(&mut self, name: &NodeName) {
-        self.labels.remove(name);
+        self.objects.remove(name);
     }
 
     // --- registration
@@ -179,9 +203,10 @@ impl Nodes {
         self.registered.contains(name)
     }
 
-    /// Returns whether the node's report is known, so that it need not send it again.
+    /// Returns whether the node's report is known, so that it need not send it again. A Node that a
+    /// restored store has lost is reported again, even if the answer to the report comes later.
     pub(super) fn has_report(&self, name: &NodeName) -> bool {
-        self.registered.contains(name) && !self.lifecycle.wants_report(name)
+        self.registered.contains(name) && self.has_object(name) && !self.lifecycle.wants_report(name)
     }
 
     pub(super) fn set_registered(&mut self, name: &NodeName, registered: bool) {
@@ -298,6 +323,17 @@ mod tests {
         assert_eq!(seen, ["a", "b", "c"]);
         assert_eq!(nodes.named(&node_name("b")).map(|node| node.name.clone()), Some(node_name("b")));
         assert!(nodes.named(&node_name("d")).is_none());
+    }
+
+    #[test]
+    fn report_without_a_node_object_is_requested_again() {
+        let (mut nodes, name) = (nodes(), node_name("a"));
+        nodes.set_registered(&name, true);
+        assert!(!nodes.has_report(&name));
+        nodes.set_object(&name, "u".into(), Labels::new());
+        assert!(nodes.has_report(&name));
+        nodes.object_deleted(&name);
+        assert!(!nodes.has_report(&name));
     }
 
     #[test]

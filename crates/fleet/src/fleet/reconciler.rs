@@ -17,6 +17,8 @@ use crate::work::Work;
 use edgesync_object::{Labels, NodeName};
 use edgesync_placement::{Delta, Placement, Summary, Unread};
 use edgesync_protocol::cloud::{CloudEffect, CloudMachine, CloudPhase, Records};
+#[cfg(test)]
+use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::timing::Now;
 
 /// Machines, desired objects and broadcasts; see the module.
@@ -32,6 +34,8 @@ pub(super) struct Reconciler {
     pub(super) is_shared: bool,
     /// Nodes whose connection has ended, not yet released by the rest of the fleet.
     left: Vec<NodeName>,
+    /// The source of jitter.
+    pub(super) random: fn() -> u64,
     origin: Instant,
 }
 
@@ -67,6 +71,7 @@ impl Reconciler {
             work: Work::default(),
             is_shared,
             left: Vec::new(),
+            random: edgesync_runtime::random,
             origin: Instant::now(),
         }
     }
@@ -104,7 +109,19 @@ impl Reconciler {
         id: NodeId,
         act: impl FnOnce(&mut CloudMachine, &DesiredOn<'_>) -> T,
     ) -> Option<T> {
+        #[cfg(test)]
+        if planted(Fault::InputBeforeBroadcasts) {
+            return self.with_uninformed(id, act);
+        }
         self.inform(id);
+        self.with_uninformed(id, act)
+    }
+
+    fn with_uninformed<T>(
+        &mut self,
+        id: NodeId,
+        act: impl FnOnce(&mut CloudMachine, &DesiredOn<'_>) -> T,
+    ) -> Option<T> {
         let node = self.nodes.get_mut(id)?;
         let result = act(&mut node.machine, &self.desired.on(&node.name, &self.work));
         self.nodes.touch(id);

@@ -15,6 +15,9 @@ use crate::admin::Answer;
 use crate::source::{self, SourceError};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Status};
+use edgesync_protocol::change::Uid;
+#[cfg(test)]
+use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::frame::{HelloRequest, Up};
 use edgesync_protocol::timing::Now;
 
@@ -44,6 +47,9 @@ struct Removed {
     connection: Option<String>,
     /// Number of reads and writes in flight for it at the store.
     busy: u32,
+    /// UID of its Node if that is known and its deletion is not: its changes are from before the
+    /// removal.
+    node: Option<Uid>,
     /// Set if its Node was created during the deletion: it is readmitted afterwards.
     readmit: bool,
     /// Whether an operator requested the removal; otherwise its Node was deleted.
@@ -113,8 +119,8 @@ impl Removals {
 
     /// Adds a node that is being removed.
     pub(super) fn insert(&mut self, name: &NodeName, last: LastState) {
-        let LastState { answer, busy, session, connection } = last;
-        let mut removed = Removed { busy, session, connection, ..Removed::new(Timestamp::now()) };
+        let LastState { answer, node, busy, session, connection } = last;
+        let mut removed = Removed { node, busy, session, connection, ..Removed::new(Timestamp::now()) };
         removed.by_operator = answer.is_some();
         removed.answers.extend(answer);
         self.nodes.insert(name.clone(), removed);
@@ -149,7 +155,10 @@ impl Removals {
     /// whether an operator requested it; [`Removals::removed`] follows.
     pub(super) fn begin_deletion(&mut self, name: &NodeName, is_writing: bool) -> Option<bool> {
         let removed = self.nodes.get_mut(name)?;
-        if removed.stage != Stage::Draining || removed.busy > 0 || is_writing {
+        let is_busy = removed.busy > 0 || is_writing;
+        #[cfg(test)]
+        let is_busy = is_busy && !planted(Fault::RemovalUnawaited);
+        if removed.stage != Stage::Draining || is_busy {
             return None;
         }
         removed.stage = Stage::Deleting;
@@ -240,12 +249,18 @@ impl Removals {
         }
     }
 
-    /// Handles a created Node of a removed node, which readmits it. A Node created during the
-    /// deletion leads to a readmission after it. Before the deletion, the Node comes from a write
-    /// in flight, and the deletion removes it. Returns whether to admit at once.
-    pub(super) fn node_created(&mut self, name: &NodeName) -> bool {
+    /// Handles a Node of a removed node. A new one readmits the node; one created during the
+    /// deletion does so after it. Before the deletion, the Node comes from a write in flight, and
+    /// the deletion removes it. A Node whose deletion is not known yet is not new: its change was
+    /// on its way when the node was removed. Returns whether to admit at once.
+    pub(super) fn node_changed(&mut self, name: &NodeName, uid: &Uid) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
+        let is_stale = removed.node.as_ref() == Some(uid);
+        #[cfg(test)]
+        let is_stale = is_stale && !planted(Fault::StaleNodeReadmits);
         match removed.stage {
+            _ if is_stale => {}
+            Stage::Draining | Stage::Failed => removed.node = Some(uid.clone()),
             Stage::Deleting => removed.readmit = true,
             Stage::Gone => {
                 tracing::info!(node = name.as_str(), "Node was created, readmitting the node");
@@ -254,6 +269,18 @@ impl Removals {
             _ => {}
         }
         false
+    }
+
+    /// Handles the deletion of the Node of a removed node.
+    pub(super) fn node_deleted(&mut self, name: &NodeName) {
+        if let Some(removed) = self.nodes.get_mut(name) {
+            (removed.node, removed.readmit) = (None, false);
+        }
+    }
+
+    /// Returns the removed nodes whose Nodes are known.
+    pub(super) fn with_node(&self) -> impl Iterator<Item = &NodeName> {
+        self.nodes.iter().filter(|(_, removed)| removed.node.is_some()).map(|(name, _)| name)
     }
 
     /// Returns whether an admission by another replica or an operator is new here.
@@ -303,6 +330,8 @@ impl Removals {
 pub(super) struct LastState {
     /// Answer to the operator who requested it; `None` if its Node was deleted.
     pub(super) answer: Option<Answer>,
+    /// UID of its Node, if it is known.
+    pub(super) node: Option<Uid>,
     /// Number of reads and writes in flight for it at the store.
     pub(super) busy: u32,
     pub(super) session: Option<String>,
@@ -343,6 +372,7 @@ impl Removed {
             session: None,
             connection: None,
             busy: 0,
+            node: None,
             readmit: false,
             by_operator: false,
             answers: Vec::new(),
@@ -376,4 +406,52 @@ impl Removed {
 
 fn failed(error: &SourceError) -> Status {
     Status::unavailable(format!("store: {error}"), 5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_name;
+
+    /// Removes a node at the store, with a change of its Node before the deletion or without.
+    fn removed(has_node: bool, is_created: bool) -> (Removals, NodeName) {
+        let (mut removals, name) = (Removals::default(), node_name("edge-1"));
+        removals.insert(&name, LastState { node: has_node.then(|| "old".into()), ..LastState::default() });
+        assert!(!is_created || !removals.node_changed(&name, &"old".into()));
+        assert_eq!(removals.begin_deletion(&name, false), Some(false));
+        assert!(!removals.removed(Now::ZERO, &name, Ok(true)));
+        (removals, name)
+    }
+
+    #[test]
+    fn node_from_before_the_removal_readmits_nobody() {
+        for (has_node, is_created) in [(true, false), (false, true)] {
+            let (mut removals, name) = removed(has_node, is_created);
+            assert!(!removals.node_changed(&name, &"old".into()), "its deletion has not arrived yet");
+            assert_eq!(removals.with_node().collect::<Vec<_>>(), [&name]);
+            assert!(removals.node_changed(&name, &"new".into()), "its deletion was missed");
+            removals.node_deleted(&name);
+            assert!(removals.node_changed(&name, &"old".into()), "a store may create it with its old UID");
+        }
+    }
+
+    #[test]
+    fn node_seen_between_attempts_to_delete_it_readmits_nobody() {
+        let (mut removals, name) = (Removals::default(), node_name("edge-1"));
+        removals.insert(&name, LastState::default());
+        assert_eq!(removals.begin_deletion(&name, false), Some(false));
+        assert!(!removals.removed(Now::ZERO, &name, Err(SourceError::Unread("gone".into()))));
+        assert!(!removals.node_changed(&name, &"old".into()));
+        let now = Now::ZERO + RETRY;
+        assert_eq!(removals.next_retry(now), Some(Retry::Remove(name.clone())));
+        assert_eq!(removals.begin_deletion(&name, false), Some(false));
+        assert!(!removals.node_changed(&name, &"old".into()));
+        assert!(!removals.removed(now, &name, Ok(true)), "the second attempt deletes it");
+    }
+
+    #[test]
+    fn new_node_readmits_a_node_removed_without_one() {
+        let (mut removals, name) = removed(false, false);
+        assert!(removals.node_changed(&name, &"new".into()));
+    }
 }

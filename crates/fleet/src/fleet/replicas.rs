@@ -15,6 +15,8 @@ use edgesync_object::{Labels, NodeName};
 use edgesync_placement::{NodeNotes, Summary};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{CloudPhase, Reached, Record};
+#[cfg(test)]
+use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::timing::Now;
 
 /// Time for which a difference may last without an ObjectSync, in the mode that writes differences
@@ -37,6 +39,8 @@ pub(super) struct Replicas {
 impl Replicas {
     /// Returns the next machine that this answer serves.
     fn next_answered(&mut self, question: u64) -> Option<(NodeId, u64)> {
+        #[cfg(test)]
+        let question = if planted(Fault::CatchUpOutdated) { u64::MAX } else { question };
         let (_, node, token) = self.asked.pop_front_if(|(asked, ..)| *asked <= question)?;
         Some((node, token))
     }
@@ -106,15 +110,12 @@ pub(super) fn node_missing(reconciler: &mut Reconciler, name: &NodeName) {
 /// Handles a Node that exists or has changed, of a node that is not removed. Every replica that may
 /// serve it keeps a machine for it, which receives all changes from then on.
 pub(super) fn node_changed(reconciler: &mut Reconciler, name: &NodeName, summary: &Summary) {
-    let Some(NodeNotes { claimed, confirmed, silent, in_sync, in_effect }) = summary.notes.as_deref() else {
+    let Some(NodeNotes { confirmed, silent, in_sync, in_effect, .. }) = summary.notes.as_deref() else {
         return;
     };
     if *silent {
         let now = reconciler.now();
         reconciler.nodes.lifecycle.found_silent(now, name);
-    }
-    if claimed.is_some() {
-        reconciler.nodes.set_registered(name, true);
     }
     let Some(id) = reconciler.meet(name, None) else { return };
     if let Some(node) = reconciler.nodes.get_mut(id) {

@@ -150,7 +150,7 @@ async fn node(name: &'static str, broker: Broker) {
     }
 }
 
-async fn enrollment(directory: &Path, store: &CloudStore) -> EnrollmentService {
+pub(super) async fn enrollment(directory: &Path, store: &CloudStore) -> EnrollmentService {
     let options = EnrollmentOptions {
         directory: directory.join("pki"),
         names: vec!["cloud.example".into()],

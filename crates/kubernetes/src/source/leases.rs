@@ -6,22 +6,26 @@
 //!
 //! Each write is a compare-and-swap on the Lease's `resourceVersion`, so a late renewal of a
 //! replica with a stale connection changes nothing. Such a replica drops it and is fenced. A node
-//! renews over its newest connection only: if a fenced replica receives another renewal, the node
-//! is back, and the replica takes over. No clock is compared, neither the nodes' nor the replicas'.
+//! renews over its newest connection only: if renewals continue to arrive at a fenced replica, the
+//! node is back, and the replica takes over ([`LeaseFence`]). No clock is compared, neither the
+//! nodes' nor the replicas'.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::mark::{self, MARK, MARKED, SERVED_BY};
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
 pub(super) use edgesync_fleet::source::{LeaseRenewal, Result, SourceError};
 use edgesync_object::{NodeName, Object, Resource, kinds};
+use edgesync_protocol::replicas::{LeaseFence, serves};
 
 /// The namespace of node Leases.
 pub(crate) const NAMESPACE: &str = "kube-node-lease";
@@ -29,6 +33,9 @@ pub(crate) const NAMESPACE: &str = "kube-node-lease";
 const CONCURRENCY: usize = 16;
 /// Attempts with a Lease that changes concurrently.
 const ATTEMPTS: usize = 3;
+/// Time for which a write of a Lease proves that this replica serves the node: longer than the
+/// interval of renewals, so that a replica with a live connection rarely reads the Lease.
+const PROOF: Duration = Duration::from_secs(15);
 
 /// Writes the Leases of nodes. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -42,19 +49,19 @@ pub(super) struct Leases {
 
 #[derive(Debug, Default)]
 struct State {
-    leases: HashMap<NodeName, OwnLease>,
-    /// Nodes whose last renewal was dropped because another replica serves them, with that renewal.
-    fenced: HashMap<NodeName, LeaseRenewal>,
+    fences: HashMap<NodeName, LeaseFence<OwnLease, LeaseRenewal>>,
     /// Nodes of others that are already logged.
     logged_foreign: HashSet<NodeName>,
 }
 
-/// A Lease that belongs to edgesync.
+/// A Lease that this replica has written.
 #[derive(Clone, Debug)]
 struct OwnLease {
     uid: Arc<str>,
     /// The `resourceVersion` that this replica wrote.
     version: Arc<str>,
+    /// A time before the write.
+    written: Instant,
 }
 
 /// The server of a node.
@@ -149,7 +156,26 @@ impl Leases {
             return Ok(Served::Here);
         };
         let by = lease.annotations().remove(SERVED_BY).unwrap_or_default();
-        Ok(if by.is_empty() || by == *self.replica { Served::Here } else { Served::By(by) })
+        Ok(if serves(&by, &self.replica) { Served::Here } else { Served::By(by) })
+    }
+
+    /// Returns which replica serves a node, as [`Self::served`] or by a write of this replica
+    /// within [`PROOF`].
+    ///
+    /// # Errors
+    /// The Lease could not be read.
+    pub(super) async fn served_lately(&self, node: &NodeName) -> Result<Served> {
+        let is_proven = {
+            let state = self.state();
+            let lease = state.fences.get(node).and_then(LeaseFence::written);
+            lease.is_some_and(|lease| lease.written.elapsed() < PROOF)
+        };
+        if is_proven { Ok(Served::Here) } else { self.served(node).await }
+    }
+
+    /// Returns whether this replica has written the Lease of a node last, as far as it knows.
+    pub(super) fn has_written(&self, node: &NodeName) -> bool {
+        self.state().fences.get(node).is_some_and(|fence| fence.written().is_some())
     }
 
     /// Lists the Leases of all nodes.
@@ -164,8 +190,7 @@ impl Leases {
     /// Drops the state of a node that is no longer served here.
     pub(super) fn forget(&self, node: &NodeName) {
         let mut state = self.state();
-        state.leases.remove(node);
-        state.fenced.remove(node);
+        state.fences.remove(node);
         state.logged_foreign.remove(node);
     }
 
@@ -185,7 +210,7 @@ impl Leases {
 
     async fn renew_one(&self, renewal: &LeaseRenewal) -> Result<()> {
         let node = &renewal.node;
-        let known = self.state().leases.get(node).cloned();
+        let known = self.state().fences.get(node).and_then(|fence| fence.written().cloned());
         if let Some(known) = known
             && self.patch(node, (&known.uid, &known.version), self.patch_body(renewal, None)).await?
         {
@@ -219,17 +244,12 @@ impl Leases {
         Err(contended(node))
     }
 
-    /// Returns whether a renewal is dropped: another replica serves the node, and this is the first
-    /// renewal here since then, which may have been on its way before. After a failure the caller
-    /// repeats renewals, so the same one is dropped again.
+    /// Returns whether a renewal is dropped, see [`LeaseFence::drops`].
     fn is_fenced(&self, renewal: &LeaseRenewal, lease: &Object) -> bool {
         let by = lease.annotations().remove(SERVED_BY).unwrap_or_default();
-        if by.is_empty() || by == *self.replica {
-            return false;
-        }
         let node = &renewal.node;
-        let before = self.state().fenced.insert(node.clone(), renewal.clone());
-        let is_dropped = before.is_none_or(|dropped| dropped == *renewal);
+        let is_dropped =
+            self.state().fences.entry(node.clone()).or_default().drops(&by, &self.replica, renewal);
         if is_dropped {
             tracing::debug!(
                 node = node.as_str(),
@@ -244,15 +264,18 @@ impl Leases {
     /// or was deleted.
     async fn patch(&self, node: &NodeName, (uid, version): (&str, &str), patch: Value) -> Result<bool> {
         let same = Precondition { uid: Some(uid), version: Some(version) };
+        let started = Instant::now();
         match self.requests.merge(&self.lease, (NAMESPACE, node), same, patch).await {
             Ok(lease) => {
-                self.record(node, &lease);
+                self.record(node, &lease, started);
                 Ok(true)
             }
             // A UID mismatch is a conflict on some servers, and an invalid change of an immutable
             // field on others.
             Err(Failure::Conflict(_) | Failure::NotFound(_) | Failure::Invalid(_)) => {
-                self.state().leases.remove(node);
+                if let Some(fence) = self.state().fences.get_mut(node) {
+                    fence.record_conflict();
+                }
                 Ok(false)
             }
             Err(failure) => Err(failure.into()),
@@ -270,9 +293,10 @@ impl Leases {
             Value::Object(fields) => Object::from(fields),
             _ => Object::default(),
         };
+        let started = Instant::now();
         match self.requests.create(&self.lease, &lease).await {
             Ok(lease) => {
-                self.record(&renewal.node, &lease);
+                self.record(&renewal.node, &lease, started);
                 Ok(true)
             }
             Err(Failure::Conflict(_)) => Ok(false),
@@ -304,12 +328,11 @@ impl Leases {
         })
     }
 
-    /// Records what this replica has written.
-    fn record(&self, node: &NodeName, lease: &Object) {
-        let known = OwnLease { uid: lease.uid().into(), version: lease.resource_version().into() };
-        let mut state = self.state();
-        state.leases.insert(node.clone(), known);
-        state.fenced.remove(node);
+    /// Records what this replica has written since `started`.
+    fn record(&self, node: &NodeName, lease: &Object, started: Instant) {
+        let (uid, version) = (lease.uid().into(), lease.resource_version().into());
+        let known = OwnLease { uid, version, written: started };
+        self.state().fences.entry(node.clone()).or_default().record_write(known);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -132,7 +132,10 @@ impl NodeService {
     /// # Errors
     /// See [`Leases::renew`].
     pub(super) async fn renew_leases(&self, renewals: Vec<LeaseRenewal>) -> Result<()> {
-        self.leases.renew(renewals).await
+        let nodes: Vec<NodeName> = renewals.iter().map(|renewal| renewal.node.clone()).collect();
+        let renewed = self.leases.renew(renewals).await;
+        self.syncs.regain(nodes.iter().filter(|node| self.leases.has_written(node)));
+        renewed
     }
 
     /// Writes changes of Nodes.
@@ -148,8 +151,8 @@ impl NodeService {
     /// # Errors
     /// The node is not served here; see [`Uploads::ingest`].
     pub(super) async fn ingest(&self, batch: UploadBatch) -> Result<UploadOutcome> {
-        self.serving.claimed(&batch.node).await?;
-        self.uploads.ingest(batch).await
+        let node = batch.node.clone();
+        self.serving.in_session(&node, self.uploads.ingest(batch)).await
     }
 
     /// Forgets Events of nodes last written more than `ttl` ago: the API server has deleted them.

@@ -20,6 +20,7 @@ use edgesync_object::{NodeName, Object, ObjectRef, Resource, kinds};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::replicas::StoredRecord;
 use edgesync_store::checksum::checksum64;
 
 /// Labels of a record that show what is in effect.
@@ -79,17 +80,17 @@ fn text_sum(text: &str) -> i64 {
     checksum64(&[text.as_bytes()])
 }
 
-impl KnownRecord {
-    /// Returns whether the stored record equals the desired one.
-    pub(super) fn matches(&self, record: &Record) -> bool {
+impl StoredRecord for KnownRecord {
+    fn matches(&self, record: &Record) -> bool {
         self.references(record) && self.version_sum == text_sum(record.version.as_str())
     }
 
-    /// Returns whether its effect labels stem from another epoch of the node's database.
-    pub(super) fn is_outdated(&self, epoch: Option<Epoch>) -> bool {
+    fn is_outdated(&self, epoch: Option<Epoch>) -> bool {
         epoch.zip(self.epoch_sum).is_some_and(|(epoch, sum)| text_sum(&mark::epoch_value(epoch)) != sum)
     }
+}
 
+impl KnownRecord {
     fn references(&self, record: &Record) -> bool {
         *self.namespace == *record.object.namespace && self.object_sum == object_sum(&record.object)
     }

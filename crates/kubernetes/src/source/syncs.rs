@@ -10,19 +10,23 @@
 //! 1. a replica that starts to serve a node claims its Lease ([`super::leases::Leases::claim`])
 //!    before it writes anything;
 //! 2. a replica reads the records of a node, then checks the Lease, and only if it serves the node
-//!    writes each record with the version that it has read or written last.
+//!    writes each record with the version that it has read or written last;
+//! 3. before each write it checks the Lease again, unless it has written it lately
+//!    ([`super::leases::Leases::served_lately`]).
 //!
 //! If the check precedes the other replica's claim, so does the read, and therefore it precedes all
 //! writes of the other replica: these writes conflict, and step 2 repeats. If the check follows the
 //! claim, the replica drops its state of the node. A write that precedes those of the successor is
 //! replaced by them.
 //!
+//! One case is left. A write that was on its way during the claim may reach a record that the
+//! successor has read and does not write, since it equals the one desired there or does not exist.
+//! The record is then wrong until the node's next change of that object, or its next session.
+//!
 //! # Bounds
 //! The number of queued records is limited. When a node's records do not fit, the node becomes
 //! *due*: its queued records are dropped, and [`Syncs::due`] requests all of them once half of the
 //! queue is free. For each record of a node served here, about 100 bytes are kept.
-
-mod queue;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -43,7 +47,7 @@ use edgesync_object::{NodeName, Resource, kinds};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
-use queue::{Job, Outcome, Queue, QueueEntry};
+use edgesync_protocol::replicas::{self, Outcome, QueueEntry, RecordQueue, StoredRecord as _};
 
 /// Maximum number of nodes whose records are written at a time.
 const CONCURRENCY: usize = 8;
@@ -55,6 +59,9 @@ const BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Retry delay for a node without a Node.
 const MISSING_NODE_DELAY: Duration = Duration::from_secs(5);
+
+/// Records of a node being written.
+type Job = replicas::Job<KnownRecord>;
 
 /// Queue and writer of ObjectSyncs. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -68,7 +75,7 @@ struct Shared {
     requests: Requests,
     leases: Leases,
     node: Resource,
-    pub queue: Mutex<Queue>,
+    pub queue: Mutex<RecordQueue<KnownRecord>>,
     /// Incremented to wake waiters.
     wakeups: watch::Sender<u64>,
 }
@@ -85,9 +92,15 @@ impl Syncs {
         let requests = requests.in_background();
         let leases = leases.in_background();
         let node = kinds::guess("v1", "Node", false);
-        let queue = Mutex::new(Queue::new(limit));
+        let queue = Mutex::new(RecordQueue::new(limit));
         let wakeups = watch::channel(0).0;
         Self { shared: Arc::new(Shared { records, requests, leases, node, queue, wakeups }) }
+    }
+
+    /// Begins a session of a node: drops the records queued in earlier ones.
+    pub(super) fn begin(&self, node: &NodeName) {
+        self.queue().begin(node);
+        self.wake();
     }
 
     /// Sets all desired records of a node; others are deleted. Called once the node is served here
@@ -112,6 +125,14 @@ impl Syncs {
     /// Records that another writer in this process has written a record.
     pub(super) fn record_write(&self, node: &NodeName, uid: &Uid, known: KnownRecord) {
         self.queue().record_write(node, uid, known);
+    }
+
+    /// Requests the records of nodes that another replica served and this one serves again.
+    pub(super) fn regain<'n>(&self, nodes: impl Iterator<Item = &'n NodeName>) {
+        let mut queue = self.queue();
+        nodes.for_each(|node| queue.regain(node));
+        drop(queue);
+        self.wake();
     }
 
     /// Drops a node and its queued records.
@@ -150,7 +171,7 @@ impl Syncs {
 
     /// Returns the number of queued records.
     pub(super) fn queued(&self) -> usize {
-        self.queue().len()
+        self.queue().queued()
     }
 
     /// Runs the writer until it is dropped. Called once.
@@ -209,7 +230,7 @@ impl Syncs {
                 for (entry, known) in listed {
                     match known {
                         Ok(Some(known)) => queue.listed(&entry, known),
-                        Ok(None) => queue.fence(&entry.node),
+                        Ok(None) => queue.not_served(&entry),
                         Err(error) => {
                             backoff.failed(&entry.node, &error.to_string());
                             queue.not_listed(entry);
@@ -254,13 +275,24 @@ impl Syncs {
     async fn write(&self, mut job: Job) -> Finished {
         match self.write_all(&mut job).await {
             Ok(outcome) => Finished::Written(job, outcome, None),
-            Err(failure) => Finished::Written(job, Outcome::Later, Some(failure.to_string())),
+            Err(error) => Finished::Written(job, Outcome::Failed, Some(error.to_string())),
         }
     }
 
-    async fn write_all(&self, job: &mut Job) -> Result<Outcome, Failure> {
+    async fn write_all(&self, job: &mut Job) -> Result<Outcome, SourceError> {
         let uids: Vec<Uid> = job.desired.keys().cloned().collect();
         for uid in uids {
+            if !self.queue().is_current(job) {
+                return Ok(Outcome::Continue);
+            }
+            if let Served::By(replica) = self.shared.leases.served_lately(&job.node).await? {
+                tracing::info!(
+                    node = &*job.node,
+                    replica,
+                    "node served by another replica: ObjectSyncs not written"
+                );
+                return Ok(Outcome::Fenced);
+            }
             let Some(desired) = job.desired.get(&uid) else { continue };
             if let (Some(_), Some(known)) = (desired, job.known.get(&uid))
                 && known.is_outdated(job.epoch)
@@ -271,7 +303,7 @@ impl Syncs {
                         tracing::warn!(node = &*job.node, uid = &*uid, why, "ObjectSync not written");
                     }
                     Err(Unwritten::Changed) => return Ok(Outcome::Changed),
-                    Err(Unwritten::Failed(failure)) => return Err(failure),
+                    Err(Unwritten::Failed(failure)) => return Err(failure.into()),
                 }
             }
             let known = job.known.get(&uid);
@@ -301,7 +333,7 @@ impl Syncs {
                     tracing::warn!(node = &*job.node, uid = &*uid, why, "ObjectSync not written");
                 }
                 Err(Unwritten::Changed) => return Ok(Outcome::Changed),
-                Err(Unwritten::Failed(failure)) => return Err(failure),
+                Err(Unwritten::Failed(failure)) => return Err(failure.into()),
             }
             job.desired.remove(&uid);
         }
@@ -327,7 +359,7 @@ impl Syncs {
         self.shared.wakeups.send_modify(|count| *count += 1);
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, RecordQueue<KnownRecord>> {
         self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! # Idempotence
 //! No transaction covers an effect and its sequence number. The numbers are kept in memory
-//! ([`IngestCursor`]) and start at those that the node calls confirmed, so a replica that takes
+//! ([`IngestProgress`]) and start at those that the node calls confirmed, so a replica that takes
 //! over a node may repeat unconfirmed effects of its predecessor. That is harmless, because each
 //! effect states the desired result, not a delta: the Node's report, a status, what is in effect
 //! and an Event replace what exists, and unchanged objects are not written. Repeated in order, the
@@ -17,7 +17,8 @@
 //! precedes all writes of the successor, so the write conflicts. If the check follows the claim,
 //! the batch fails. A conflict fails the batch too, whatever its cause, and the node sends it again
 //! to the replica that serves it then; only [`in_effect`] retries, with another read and check. The
-//! creation of an Event replaces nothing and needs no check.
+//! creation of an Event replaces nothing and needs no check. A batch ends with the session of its
+//! node ([`super::serving::Serving::in_session`]): the node may return to this replica.
 //!
 //! # Authority
 //! The fleet passes items about objects that are placed on the node, and no others. An object that
@@ -55,7 +56,8 @@ use edgesync_object::event::event_to_core;
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Object, ObjectKey, Resource, kinds};
 use edgesync_protocol::node::NodeReport;
-use edgesync_protocol::upload::{IngestCursor, Lane, Refused, RefusedReason, not_placed};
+use edgesync_protocol::replicas::IngestProgress;
+use edgesync_protocol::upload::{RefusedReason, not_placed};
 use event_log::{EventLog, LoggedEvent};
 pub(super) use in_effect::EffectRecords;
 
@@ -78,9 +80,7 @@ pub(super) struct Uploads {
 /// Ingest state of a node.
 #[derive(Debug, Default)]
 struct IngestState {
-    taken: IngestCursor,
-    /// Refusals of a batch that failed later, returned with the next batch.
-    pending_refusals: Vec<(Lane, Refused)>,
+    progress: IngestProgress,
     /// Number of Events evicted since the last outcome.
     events_dropped: u64,
 }
@@ -157,13 +157,13 @@ impl Uploads {
     /// # Errors
     /// A temporary failure of an item. The items before it are applied and counted.
     pub(super) async fn ingest(&self, batch: UploadBatch) -> Result<UploadOutcome> {
-        self.states().entry(batch.node.clone()).or_default().taken.begin(
+        self.states().entry(batch.node.clone()).or_default().progress.begin(
             &batch.outbox,
             batch.lane,
             batch.confirmed,
         );
         for item in &batch.items {
-            if item.seq <= self.last(&batch) {
+            if self.is_done(&batch, item.seq) {
                 continue;
             }
             let refusal = match &item.effect {
@@ -177,12 +177,9 @@ impl Uploads {
             self.record(&batch, item.seq, refusal);
         }
         let mut states = self.states();
-        let IngestState { taken, pending_refusals, events_dropped } = states.entry(batch.node).or_default();
-        let pending =
-            pending_refusals.extract_if(.., |(lane, _)| *lane == batch.lane).map(|(_, refused)| refused);
-        let refused = pending.filter(|refused| refused.seq > batch.confirmed).collect();
-        let events_dropped = std::mem::take(events_dropped);
-        Ok(UploadOutcome { taken: taken.clone(), refused, events_dropped })
+        let IngestState { progress, events_dropped } = states.entry(batch.node).or_default();
+        let (taken, refused) = progress.finish(batch.lane, batch.confirmed);
+        Ok(UploadOutcome { taken, refused, events_dropped: std::mem::take(events_dropped) })
     }
 
     /// Forgets Events that were last written more than `ttl` ago.
@@ -195,23 +192,19 @@ impl Uploads {
         self.states().remove(node);
     }
 
-    fn last(&self, batch: &UploadBatch) -> u64 {
+    fn is_done(&self, batch: &UploadBatch, seq: u64) -> bool {
         let states = self.states();
-        let taken = states.get(&batch.node).map(|states| &states.taken);
-        taken.filter(|taken| taken.outbox == batch.outbox).map_or(0, |taken| taken.last.get(batch.lane))
+        let state = states.get(&batch.node);
+        state.is_some_and(|state| state.progress.is_done(&batch.outbox, batch.lane, seq))
     }
 
-    fn record(&self, batch: &UploadBatch, seq: u64, refusal: Option<(RefusedReason, String)>) {
-        let mut states = self.states();
-        let states = states.entry(batch.node.clone()).or_default();
-        // The node may have started another outbox meanwhile.
-        if states.taken.outbox == batch.outbox
-            && states.taken.accept(batch.lane, seq)
-            && let Some((reason, mut message)) = refusal
-        {
+    fn record(&self, batch: &UploadBatch, seq: u64, mut refusal: Option<(RefusedReason, String)>) {
+        if let Some((_, message)) = &mut refusal {
             message.truncate(message.floor_char_boundary(MAX_REFUSAL));
-            states.pending_refusals.push((batch.lane, Refused { seq, reason, message }));
         }
+        let mut states = self.states();
+        let state = states.entry(batch.node.clone()).or_default();
+        state.progress.record(&batch.outbox, (batch.lane, seq), refusal);
     }
 
     async fn apply(&self, node: &NodeName, effect: &Effect) -> Result<(), NotApplied> {
@@ -340,17 +333,16 @@ impl Uploads {
                 Ok(true) => self.count_dropped(node),
                 // Another writer has deleted it, and may have used its name again.
                 Ok(false) | Err(Failure::Conflict(_)) => {}
-                Err(failure) => {
-                    self.event_log().put_back(node, oldest);
-                    return Err(failure.into());
-                }
+                Err(failure) => return Err(failure.into()),
             }
+            // Not before: the session may have ended meanwhile, and this batch with it.
+            self.event_log().deleted(node, &oldest);
         }
         Ok(())
     }
 
     fn oldest_event(&self, node: &NodeName, tokens: u32) -> Option<LoggedEvent> {
-        self.event_log().take_oldest(node, tokens)
+        self.event_log().oldest(node, tokens)
     }
 
     fn count_dropped(&self, node: &NodeName) {

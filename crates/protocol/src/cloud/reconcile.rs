@@ -99,16 +99,19 @@ impl CloudMachine {
         }
     }
 
-    /// Returns whether an object that is not desired is known not to be placed on the node. If not,
-    /// another replica may have sent it, and this one may not have received it yet.
-    #[must_use]
-    pub fn is_current(&self) -> bool {
+    /// Returns whether an item of an upload may be refused because its object is not placed on the
+    /// node; the session has to be live. If not, another replica may have sent the object, and this
+    /// one may not have received it yet: it catches up, and the node sends the upload again.
+    pub fn may_refuse(&mut self) -> bool {
+        #[cfg(any(test, feature = "simulation"))]
+        if planted(Fault::RefuseWhileBehind) {
+            return true;
+        }
+        self.request_catch_up();
         self.view.is_current()
     }
 
-    /// Lets this replica catch up, for an answer that depends on [`CloudMachine::is_current`]; the
-    /// session has to be live. Does nothing if it is current or catches up already.
-    pub fn request_catch_up(&mut self) {
+    fn request_catch_up(&mut self) {
         if let Some(token) = self.view.request() {
             self.output.effect(CloudEffect::CatchUp { token });
         }

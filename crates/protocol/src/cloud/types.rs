@@ -181,8 +181,7 @@ pub enum CloudEffect {
     Renew(Lease),
     /// Apply items of the node's outbox by the rule of [`crate::upload::IngestCursor`]; answer with
     /// [`super::CloudMachine::taken`]. One upload at a time. Refuse an item because its object is
-    /// not placed on the node only while [`super::CloudMachine::is_current`]; otherwise answer
-    /// `None` and [request a catch-up](super::CloudMachine::request_catch_up).
+    /// not placed on the node only if [`super::CloudMachine::may_refuse`]; otherwise answer `None`.
     Ingest {
         /// The token that the answer repeats.
         token: u64,

@@ -5,9 +5,12 @@
 //! changes late, or are separated for a while. The node never goes back, and receives nothing that
 //! it held at its Hello. Some objects are temporarily unreadable, and the cluster is replaced by
 //! older copies: no object, or only a few, are removed for that without a confirmation.
+//!
+//! `writers` has several nodes, and what replicas write for them.
 
 mod cluster;
 mod world;
+mod writers;
 
 use std::time::Duration;
 

@@ -121,6 +121,12 @@ async fn the_last_claim_or_renewal_decides_who_serves_a_node() {
     a.renew(vec![renewal("edge-1", 40)]).await.unwrap();
     assert_eq!(
         b.served(&node_name("edge-1")).await.unwrap(),
+        Served::Here,
+        "it may have waited for the one before"
+    );
+    a.renew(vec![renewal("edge-1", 50)]).await.unwrap();
+    assert_eq!(
+        b.served(&node_name("edge-1")).await.unwrap(),
         Served::By("a".into()),
         "the node has come back to it"
     );
@@ -154,5 +160,7 @@ async fn a_repeated_renewal_does_not_open_the_fence() {
         assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::Here);
     }
     a.renew(vec![renewal("edge-1", 30)]).await.unwrap();
+    assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::Here);
+    a.renew(vec![renewal("edge-1", 40)]).await.unwrap();
     assert_eq!(b.served(&node_name("edge-1")).await.unwrap(), Served::By("a".into()));
 }

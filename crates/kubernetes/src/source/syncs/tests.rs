@@ -144,6 +144,22 @@ async fn a_replica_with_a_dead_connection_overwrites_nothing_newer() {
 }
 
 #[tokio::test]
+async fn a_check_of_the_lease_long_ago_permits_no_write() {
+    let rig = Rig::start().await;
+    rig.define_records().await;
+    rig.create_node("edge-1").await;
+    let (a, b) = (rig.replica("a"), rig.replica("b"));
+    a.syncs.replace(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 10))]);
+    write(&a).await;
+    assert_eq!(version(&rig, "edge-1.u-1").await, "10", "there is no Lease yet");
+    b.leases.renew(vec![renewal("edge-1", 1)]).await.unwrap();
+    a.syncs.change(&node_name("edge-1"), vec![("u-1".into(), record("shop", "one", 11))], vec![]);
+    write(&a).await;
+    assert_eq!(version(&rig, "edge-1.u-1").await, "10");
+    assert_eq!(a.syncs.queued(), 0, "it has dropped it");
+}
+
+#[tokio::test]
 async fn a_concurrent_change_of_a_record_is_corrected() {
     let rig = Rig::start().await;
     rig.define_records().await;

@@ -66,20 +66,22 @@ impl EventLog {
         self.nodes.get(node).is_some_and(|events| events.find(namespace, name).is_some())
     }
 
-    /// Removes the oldest Event of a node if another one of so many tokens does not fit beside it.
+    /// Returns the oldest Event of a node if another one of so many tokens does not fit beside it.
     /// With no tokens the last one written stays.
-    pub(super) fn take_oldest(&mut self, node: &NodeName, tokens: u32) -> Option<LoggedEvent> {
-        let events = self.nodes.get_mut(node)?;
+    pub(super) fn oldest(&self, node: &NodeName, tokens: u32) -> Option<LoggedEvent> {
+        let events = self.nodes.get(node)?;
         let fits = events.tokens.saturating_add(tokens) <= self.limit;
         let is_last = tokens == 0 && events.events.len() == 1;
-        if fits || is_last { None } else { events.remove(0) }
+        if fits || is_last { None } else { events.events.front().cloned() }
     }
 
-    /// Returns an Event that was taken and not deleted.
-    pub(super) fn put_back(&mut self, node: &NodeName, event: LoggedEvent) {
-        let events = self.nodes.entry(node.clone()).or_default();
-        events.tokens = events.tokens.saturating_add(event.tokens);
-        events.events.push_front(event);
+    /// Forgets an Event that was deleted.
+    pub(super) fn deleted(&mut self, node: &NodeName, event: &LoggedEvent) {
+        if let Some(events) = self.nodes.get_mut(node)
+            && let Some(index) = events.events.iter().position(|logged| logged.uid == event.uid)
+        {
+            events.remove(index);
+        }
     }
 
     /// Records that a node's Event was written now.
@@ -128,22 +130,24 @@ mod tests {
         let (mut log, node) = (EventLog::new(3), node_name("edge-1"));
         log.written(&node_name("edge-2"), &event("other"), 3);
         for name in ["a", "b", "c"] {
-            assert_eq!(log.take_oldest(&node, 1), None, "{name}");
+            assert_eq!(log.oldest(&node, 1), None, "{name}");
             log.written(&node, &event(name), 1);
         }
         // A continued Event is not a new one, and the most recent.
         assert!(log.has(&node, "default", "a") && !log.has(&node, "shop", "a"));
         log.written(&node, &event("a"), 1);
         assert_eq!(names(&log, "edge-1"), ["b", "c", "a"]);
-        let oldest = log.take_oldest(&node, 2).unwrap();
+        let oldest = log.oldest(&node, 2).unwrap();
         assert_eq!((&*oldest.name, &*oldest.uid, &*oldest.namespace), ("b", "u-b", "default"));
-        assert_eq!(log.take_oldest(&node, 2).map(|event| event.name), Some("c".into()));
-        assert_eq!(log.take_oldest(&node, 2), None);
-        log.put_back(&node, oldest);
-        assert_eq!(names(&log, "edge-1"), ["b", "a"]);
+        assert_eq!(log.oldest(&node, 2), Some(oldest.clone()), "it is not deleted yet");
+        log.deleted(&node, &oldest);
+        log.deleted(&node, &oldest);
+        assert_eq!(names(&log, "edge-1"), ["c", "a"]);
         // One that never fits has the room for itself.
-        assert!(log.take_oldest(&node, 100).is_some() && log.take_oldest(&node, 100).is_some());
-        assert_eq!((log.take_oldest(&node, 100), names(&log, "edge-2").len()), (None, 1));
+        while let Some(oldest) = log.oldest(&node, 100) {
+            log.deleted(&node, &oldest);
+        }
+        assert_eq!((names(&log, "edge-1").len(), names(&log, "edge-2").len()), (0, 1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -156,7 +160,7 @@ mod tests {
         assert_eq!(names(&log, "edge-1"), ["a", "b"]);
         tokio::time::advance(minute).await;
         log.expire(minute * 60);
-        assert_eq!((names(&log, "edge-1"), log.take_oldest(&node, 60)), (vec!["b".to_owned()], None));
+        assert_eq!((names(&log, "edge-1"), log.oldest(&node, 60)), (vec!["b".to_owned()], None));
         tokio::time::advance(minute * 59).await;
         log.expire(minute * 60);
         assert!(log.nodes.is_empty(), "nothing of a node is left");

@@ -4,6 +4,7 @@ use serde_json::json;
 use super::super::testing::{Rig, at, object_of, renewal};
 use super::*;
 pub(super) use edgesync_fleet::source::UploadEffect;
+use edgesync_protocol::upload::Lane;
 
 /// A kind without the status subresource.
 const LAMPS: &str = "apiVersion: apiextensions.k8s.io/v1

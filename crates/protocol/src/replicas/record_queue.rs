@@ -1,42 +1,53 @@
-//! Bounded queue of ObjectSyncs to write, with the newest state per node and object. Pure.
+//! Bounded queue of ObjectSyncs to write, with the newest state per node and object.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::super::records::{KnownRecord, KnownRecords};
+use crate::change::Uid;
+use crate::cloud::Record;
+use crate::digest::Epoch;
+#[cfg(any(test, feature = "simulation"))]
+use crate::fault::{Fault, planted};
 use edgesync_object::NodeName;
-use edgesync_protocol::change::Uid;
-use edgesync_protocol::cloud::Record;
-use edgesync_protocol::digest::Epoch;
 
 /// Maximum number of records in a job.
 const RECORDS_PER_JOB: usize = 64;
 
-/// Desired records; `None` for one to delete.
-pub(super) type DesiredRecords = HashMap<Uid, Option<Record>>;
+/// Desired records in the order of their writes; `None` for one to delete.
+type DesiredRecords = BTreeMap<Uid, Option<Record>>;
+
+/// A record of a node as stored, in the form that its writer remembers.
+pub trait StoredRecord {
+    /// Returns whether it equals the desired record.
+    fn matches(&self, record: &Record) -> bool;
+
+    /// Returns whether it shows effects that stem from another epoch of the node's database.
+    fn is_outdated(&self, epoch: Option<Epoch>) -> bool;
+}
 
 /// Queue entry of a node. The serial differs after the node was dropped and added again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct QueueEntry {
-    pub(super) node: NodeName,
+pub struct QueueEntry {
+    /// The node.
+    pub node: NodeName,
     serial: u64,
 }
 
 /// Queue of nodes with desired records. A node is in at most one of `ready`, `unlisted` and
 /// `later`.
 #[derive(Debug)]
-pub(super) struct Queue {
-    nodes: HashMap<NodeName, Node>,
+pub struct RecordQueue<K> {
+    nodes: HashMap<NodeName, Node<K>>,
     /// Nodes with records to write.
     ready: VecDeque<QueueEntry>,
     /// Nodes with records to write whose current records are unknown.
     unlisted: VecDeque<QueueEntry>,
-    /// Nodes with failed writes, until [`Queue::resume`].
+    /// Nodes with failed writes, until [`RecordQueue::resume`].
     later: Vec<QueueEntry>,
     /// Nodes whose records were dropped, by overflow or fencing, and must be set again.
     due: BTreeSet<NodeName>,
     /// Formerly due nodes whose records were requested. Their changes are ignored until
-    /// [`Queue::replace`].
+    /// [`RecordQueue::replace`].
     requested: HashSet<NodeName>,
     /// Nodes served by another replica.
     fenced: HashSet<NodeName>,
@@ -46,13 +57,13 @@ pub(super) struct Queue {
     serials: u64,
 }
 
-#[derive(Debug, Default)]
-struct Node {
+#[derive(Debug)]
+struct Node<K> {
     serial: u64,
     desired: DesiredRecords,
     /// Set when `desired` is complete, so that other records are deleted.
     all: bool,
-    known: Option<KnownRecords>,
+    known: Option<HashMap<Uid, K>>,
     /// The epoch of the node's database, if known.
     epoch: Option<Epoch>,
     owner: Option<Arc<str>>,
@@ -64,35 +75,58 @@ struct Node {
 
 /// Records of a node being written.
 #[derive(Debug)]
-pub(super) struct Job {
-    pub(super) node: NodeName,
+pub struct Job<K> {
+    /// The node.
+    pub node: NodeName,
     serial: u64,
     /// Records left to write. The writer removes each one it has written.
-    pub(super) desired: DesiredRecords,
+    pub desired: DesiredRecords,
     /// Current records of the node. The writer updates each one it has written.
-    pub(super) known: KnownRecords,
+    pub known: HashMap<Uid, K>,
     /// The UID of the Node, if known.
-    pub(super) owner: Option<Arc<str>>,
+    pub owner: Option<Arc<str>>,
     /// The epoch of the node's database, if known.
-    pub(super) epoch: Option<Epoch>,
+    pub epoch: Option<Epoch>,
     entries: usize,
 }
 
 /// Result of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub enum Outcome {
     /// The rest is written in the node's next job.
     Continue,
     /// The current records differ from the known ones.
     Changed,
     /// The rest cannot be written now.
     Later,
+    /// A write has failed, and may have taken effect: the rest cannot be written now, and the
+    /// current records are unknown.
+    Failed,
     /// The Node belongs to others, so nothing is written.
     Foreign,
+    /// Another replica serves the node: its records are dropped.
+    Fenced,
 }
 
-impl Queue {
-    pub(super) fn new(limit: usize) -> Self {
+impl<K> Default for Node<K> {
+    fn default() -> Self {
+        Self {
+            serial: 0,
+            desired: DesiredRecords::new(),
+            all: false,
+            known: None,
+            epoch: None,
+            owner: None,
+            is_queued: false,
+            is_leaving: false,
+        }
+    }
+}
+
+impl<K: StoredRecord> RecordQueue<K> {
+    /// Creates a queue of at most `limit` records.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
         Self {
             nodes: HashMap::new(),
             ready: VecDeque::new(),
@@ -107,8 +141,14 @@ impl Queue {
         }
     }
 
+    /// Begins a session of a node: the records queued in earlier ones are obsolete, and another
+    /// replica may have written newer ones since. All of them are set next.
+    pub fn begin(&mut self, node: &NodeName) {
+        self.forget(node);
+    }
+
     /// Sets all desired records of a node.
-    pub(super) fn replace(&mut self, node: &NodeName, all: Vec<(Uid, Record)>) {
+    pub fn replace(&mut self, node: &NodeName, all: Vec<(Uid, Record)>) {
         self.drop_desired(node);
         self.due.remove(node);
         self.requested.remove(node);
@@ -125,12 +165,9 @@ impl Queue {
     }
 
     /// Changes some desired records of a node.
-    pub(super) fn change(&mut self, node: &NodeName, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
-        if self.fenced.remove(node) {
-            // A change proves that the node is served here again, so the dropped records are
-            // requested.
-            self.due.insert(node.clone());
-        }
+    pub fn change(&mut self, node: &NodeName, put: Vec<(Uid, Record)>, remove: Vec<Uid>) {
+        // A change proves that the node is served here again.
+        self.regain(node);
         if self.due.contains(node)
             || self.requested.contains(node)
             || !self.reserve(node, put.len() + remove.len())
@@ -154,21 +191,21 @@ impl Queue {
     }
 
     /// Sets the epoch of a node's database.
-    pub(super) fn set_epoch(&mut self, node: &NodeName, epoch: Epoch) {
+    pub fn set_epoch(&mut self, node: &NodeName, epoch: Epoch) {
         let found = self.node(node);
         found.epoch = Some(epoch);
         found.is_leaving = false;
     }
 
     /// Records a write by another writer. A concurrent job with the same record conflicts.
-    pub(super) fn record_write(&mut self, node: &NodeName, uid: &Uid, known: KnownRecord) {
+    pub fn record_write(&mut self, node: &NodeName, uid: &Uid, known: K) {
         if let Some(records) = self.nodes.get_mut(node).and_then(|node| node.known.as_mut()) {
             records.insert(uid.clone(), known);
         }
     }
 
     /// Drops a node with its queued records.
-    pub(super) fn forget(&mut self, node: &NodeName) {
+    pub fn forget(&mut self, node: &NodeName) {
         self.drop_desired(node);
         self.nodes.remove(node);
         self.due.remove(node);
@@ -177,20 +214,27 @@ impl Queue {
     }
 
     /// Drops a node after its queued records are written.
-    pub(super) fn forget_when_written(&mut self, node: &NodeName) {
+    pub fn forget_when_written(&mut self, node: &NodeName) {
         let Some(found) = self.nodes.get_mut(node) else { return self.forget(node) };
         found.is_leaving = true;
         self.remove_if_done(node);
     }
 
     /// Drops a node that another replica serves.
-    pub(super) fn fence(&mut self, node: &NodeName) {
+    fn fence(&mut self, node: &NodeName) {
         self.forget(node);
         self.fenced.insert(node.clone());
     }
 
-    /// Takes the next job. The caller passes it to [`Queue::finish`].
-    pub(super) fn take(&mut self) -> Option<Job> {
+    /// Requests the records of a node that another replica served and this one serves again.
+    pub fn regain(&mut self, node: &NodeName) {
+        if self.fenced.remove(node) {
+            self.due.insert(node.clone());
+        }
+    }
+
+    /// Takes the next job. The caller passes it to [`RecordQueue::finish`].
+    pub fn take(&mut self) -> Option<Job<K>> {
         while let Some(QueueEntry { node: name, serial }) = self.ready.pop_front() {
             let Some(node) = self.nodes.get_mut(&name).filter(|node| node.serial == serial) else { continue };
             node.is_queued = false;
@@ -225,27 +269,42 @@ impl Queue {
         None
     }
 
+    /// Returns whether the node of a job was not dropped since. If it was, its records are
+    /// obsolete.
+    #[must_use]
+    pub fn is_current(&self, job: &Job<K>) -> bool {
+        self.nodes.get(&job.node).is_some_and(|node| node.serial == job.serial)
+    }
+
     /// Ends a job: queues its unwritten records again, or drops them if the Node is foreign.
-    pub(super) fn finish(&mut self, job: Job, outcome: Outcome) {
+    pub fn finish(&mut self, job: Job<K>, outcome: Outcome) {
         let Job { node: name, serial, desired, known, owner, entries, .. } = job;
         self.entries -= entries;
         let Some(node) = self.nodes.get_mut(&name).filter(|node| node.serial == serial) else { return };
+        if outcome == Outcome::Fenced {
+            return self.fence(&name);
+        }
         node.is_queued = false;
         node.owner = owner;
-        if outcome != Outcome::Changed {
+        let is_known = !matches!(outcome, Outcome::Changed | Outcome::Failed);
+        #[cfg(any(test, feature = "simulation"))]
+        let is_known = is_known || planted(Fault::KnownAfterConflict);
+        if is_known {
             node.known = Some(known);
         }
         if outcome != Outcome::Foreign {
             for (uid, desired) in desired {
                 // Records changed meanwhile are newer. If all were set meanwhile, the rest is
                 // obsolete.
-                if !node.all && !node.desired.contains_key(&uid) {
-                    node.desired.insert(uid, desired);
+                let is_newest = !node.all && !node.desired.contains_key(&uid);
+                #[cfg(any(test, feature = "simulation"))]
+                let is_newest = is_newest || planted(Fault::OlderRecordWins);
+                if is_newest && node.desired.insert(uid, desired).is_none() {
                     self.entries += 1;
                 }
             }
         }
-        if outcome == Outcome::Later && !node.desired.is_empty() {
+        if matches!(outcome, Outcome::Later | Outcome::Failed) && !node.desired.is_empty() {
             node.is_queued = true;
             self.later.push(QueueEntry { node: name, serial });
         } else if outcome == Outcome::Foreign {
@@ -257,7 +316,7 @@ impl Queue {
     }
 
     /// Queues nodes with failed writes again.
-    pub(super) fn resume(&mut self) {
+    pub fn resume(&mut self) {
         for entry in std::mem::take(&mut self.later) {
             if let Some(node) = self.current(&entry) {
                 node.is_queued = false;
@@ -266,9 +325,9 @@ impl Queue {
         }
     }
 
-    /// Takes nodes whose records must be read. The caller passes each to [`Queue::listed`] or
-    /// [`Queue::not_listed`].
-    pub(super) fn take_unlisted(&mut self, most: usize) -> Vec<QueueEntry> {
+    /// Takes nodes whose records must be read. The caller passes each to [`RecordQueue::listed`],
+    /// [`RecordQueue::not_listed`] or [`RecordQueue::not_served`].
+    pub fn take_unlisted(&mut self, most: usize) -> Vec<QueueEntry> {
         let count = self.unlisted.len().min(most);
         let mut entries: Vec<QueueEntry> = self.unlisted.drain(..count).collect();
         entries.retain(|entry| self.current(entry).is_some());
@@ -276,7 +335,7 @@ impl Queue {
     }
 
     /// Sets the current records of a node.
-    pub(super) fn listed(&mut self, entry: &QueueEntry, known: KnownRecords) {
+    pub fn listed(&mut self, entry: &QueueEntry, known: HashMap<Uid, K>) {
         if let Some(node) = self.current(entry) {
             node.known = Some(known);
             node.is_queued = false;
@@ -285,18 +344,26 @@ impl Queue {
     }
 
     /// Schedules a retry after the records of a node could not be read.
-    pub(super) fn not_listed(&mut self, entry: QueueEntry) {
+    pub fn not_listed(&mut self, entry: QueueEntry) {
         if self.current(&entry).is_some() {
             self.later.push(entry);
         }
     }
 
-    fn current(&mut self, entry: &QueueEntry) -> Option<&mut Node> {
+    /// Drops a node whose records were read, because another replica serves it. A node that was
+    /// dropped meanwhile may have begun another session since.
+    pub fn not_served(&mut self, entry: &QueueEntry) {
+        if self.current(entry).is_some() {
+            self.fence(&entry.node);
+        }
+    }
+
+    fn current(&mut self, entry: &QueueEntry) -> Option<&mut Node<K>> {
         self.nodes.get_mut(&entry.node).filter(|node| node.serial == entry.serial)
     }
 
     /// Takes a due node once half of the queue is free.
-    pub(super) fn take_due(&mut self) -> Option<NodeName> {
+    pub fn take_due(&mut self) -> Option<NodeName> {
         if self.entries > self.limit / 2 {
             return None;
         }
@@ -306,16 +373,18 @@ impl Queue {
     }
 
     /// Returns the number of records queued or being written.
-    pub(super) fn len(&self) -> usize {
+    #[must_use]
+    pub fn queued(&self) -> usize {
         self.entries
     }
 
     /// Returns whether nothing is queued or being written. Ignores due nodes.
-    pub(super) fn is_settled(&self) -> bool {
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
         self.nodes.values().all(|node| !node.is_queued && node.desired.is_empty() && !node.all)
     }
 
-    fn node(&mut self, name: &NodeName) -> &mut Node {
+    fn node(&mut self, name: &NodeName) -> &mut Node<K> {
         if !self.nodes.contains_key(name) {
             self.serials += 1;
             let node = Node { serial: self.serials, ..Node::default() };
@@ -360,7 +429,7 @@ impl Queue {
 
     fn remove_if_done(&mut self, name: &NodeName) {
         let is_done =
-            |node: &Node| node.is_leaving && !node.is_queued && node.desired.is_empty() && !node.all;
+            |node: &Node<K>| node.is_leaving && !node.is_queued && node.desired.is_empty() && !node.all;
         if self.nodes.get(name).is_some_and(is_done) {
             self.nodes.remove(name);
         }

@@ -1,0 +1,153 @@
+//! The deterministic simulation of the fleet: the real [`Fleet`](super::Fleet), alone or as two
+//! replicas, over a model of its source, with five nodes that run the real machine, in virtual time
+//! and from a seed.
+//!
+//! The source loses watches, lags, fails, and is replaced by older copies. Nodes are cut off,
+//! crash, lose or roll back their databases, are removed and readmitted. What is right is judged by
+//! what was written to the databases of the nodes, and by the history of the source.
+//!
+//! `EDGESYNC_TEST_SEED=<n> cargo test -p edgesync-fleet --lib simulation::one_seed -- --nocapture`
+//! shows one run step by step; `EDGESYNC_TEST_SEEDS=<n>` sets how many seeds the tests try,
+//! `EDGESYNC_TEST_MAX_SEEDS=<n>` lowers it.
+
+mod device;
+mod fate;
+mod history;
+mod store;
+mod world;
+
+use std::cell::RefCell;
+
+use edgesync_protocol::fault::Fault;
+use edgesync_protocol::simulation::seeds::Seeds;
+use edgesync_protocol::simulation::timeline::Random;
+use world::World;
+
+const SEEDS: Seeds =
+    Seeds { run, count: 60, package: env!("CARGO_PKG_NAME"), one: "fleet::simulation::one_seed" };
+
+/// The search for a planted fault ends with the first seed that finds it.
+const SEARCH: Seeds = Seeds { run: run_roughly, count: 400, ..SEEDS };
+
+const NODES: u64 = 5;
+/// The largest frame, and the largest object, in bytes.
+const MAX_FRAME: usize = 16 << 10;
+const MAX_OBJECT: usize = 60_000;
+/// Objects of a tier are placed on the nodes of that tier.
+const RULES: &str = r#"
+[[placement]]
+nodes = { selector = "tier=0" }
+objects = { kinds = ["ConfigMap"], selector = "tier=0" }
+[[placement]]
+nodes = { selector = "tier=1" }
+objects = { kinds = ["ConfigMap"], selector = "tier=1" }
+"#;
+
+thread_local! {
+    static RANDOM: RefCell<Random> = const { RefCell::new(Random(0)) };
+}
+
+/// The random numbers of the fleets in this thread.
+fn random() -> u64 {
+    RANDOM.with_borrow_mut(Random::next)
+}
+
+fn run(seed: u64, trace: bool) -> Result<(), String> {
+    run_with(World::new(seed, 50, trace))
+}
+
+/// Runs a seed with most kinds of chaos at once.
+fn run_roughly(seed: u64, trace: bool) -> Result<(), String> {
+    run_with(World::new(seed, 10, trace))
+}
+
+fn run_with(mut world: World) -> Result<(), String> {
+    world.run_chaos()?;
+    world.run_to_convergence()?;
+    world.reconnect_with_changes()
+}
+
+#[test]
+fn fleet_keeps_the_guarantees_under_every_seed() {
+    SEEDS.hold();
+}
+
+#[test]
+fn fleet_keeps_the_guarantees_in_rough_weather() {
+    Seeds { count: 30, one: "fleet::simulation::one_rough_seed", ..SEARCH }.hold();
+}
+
+#[test]
+fn one_rough_seed() {
+    SEARCH.one_holds();
+}
+
+#[test]
+fn one_seed() {
+    SEEDS.one_holds();
+}
+
+#[test]
+fn a_reset_node_that_keeps_the_old_confirmed_is_found() {
+    SEARCH.find(Fault::ResetKeepsConfirmed);
+}
+
+#[test]
+fn an_input_before_earlier_broadcasts_is_found() {
+    SEARCH.find(Fault::InputBeforeBroadcasts);
+}
+
+#[test]
+fn a_body_older_than_asked_is_found() {
+    SEARCH.find(Fault::OlderBodies);
+}
+
+#[test]
+fn a_restored_source_that_voids_no_proofs_is_found() {
+    SEARCH.find(Fault::RestoredUnproven);
+}
+
+#[test]
+fn witnesses_of_the_last_incarnation_are_found() {
+    SEARCH.find(Fault::WitnessesKept);
+}
+
+#[test]
+fn a_loader_that_keeps_what_reads_expected_is_found() {
+    SEARCH.find(Fault::ExpectedKept);
+}
+
+#[test]
+fn effects_of_another_database_file_are_found() {
+    SEARCH.find(Fault::StandingOfAnyEpoch);
+}
+
+#[test]
+fn a_catch_up_older_than_its_question_is_found() {
+    SEARCH.find(Fault::CatchUpOutdated);
+}
+
+#[test]
+fn a_removal_that_awaits_no_requests_is_found() {
+    SEARCH.find(Fault::RemovalUnawaited);
+}
+
+#[test]
+fn a_late_change_that_readmits_a_removed_node_is_found() {
+    SEARCH.find(Fault::StaleNodeReadmits);
+}
+
+#[test]
+fn the_deletion_of_a_replaced_node_is_found() {
+    SEARCH.find(Fault::ReplacedNodeIsGone);
+}
+
+#[test]
+fn a_reload_that_reaches_no_machine_is_found() {
+    SEARCH.find(Fault::ReloadIgnored);
+}
+
+#[test]
+fn objects_that_a_list_lacks_are_found() {
+    SEARCH.find(Fault::MissingKept);
+}

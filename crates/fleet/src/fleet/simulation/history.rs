@@ -1,0 +1,223 @@
+//! The history of the source: every state of its objects, over all of its lives. The truth for all
+//! checks, whatever the fleet and the nodes know.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::source::Change;
+use edgesync_object::{NodeName, Object, ObjectKey, ResourceVersion, kinds};
+use edgesync_placement::Summary;
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::message::Body;
+use edgesync_protocol::simulation::model::Truth;
+
+/// A ConfigMap, placed on the nodes that it names and on those of its tier.
+#[derive(Clone, Debug)]
+pub(super) struct Thing {
+    pub(super) version: u64,
+    /// The number of the write, unique over all lives.
+    pub(super) content: u64,
+    pub(super) name: String,
+    pub(super) nodes: BTreeSet<NodeName>,
+    pub(super) tier: Option<u64>,
+    pub(super) size: usize,
+}
+
+/// A Node.
+#[derive(Clone, Debug)]
+pub(super) struct Registration {
+    /// The version of its creation, which its UID has.
+    pub(super) born: u64,
+    pub(super) version: u64,
+    pub(super) tier: u64,
+    /// Whether the node has reported itself.
+    pub(super) is_reported: bool,
+}
+
+/// A state of the source.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Objects {
+    /// The newest version issued.
+    pub(super) version: u64,
+    pub(super) things: BTreeMap<Uid, Arc<Thing>>,
+    pub(super) nodes: BTreeMap<NodeName, Registration>,
+    /// The nodes that were removed from the fleet.
+    pub(super) removed: BTreeSet<NodeName>,
+}
+
+impl Thing {
+    fn object(&self, uid: &str) -> Object {
+        let nodes: Vec<&str> = self.nodes.iter().map(|node| &**node).collect();
+        let labels = self.tier.map(|tier| ("tier", tier.to_string()));
+        let object = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": self.name, "namespace": "default", "uid": uid,
+                "resourceVersion": self.version.to_string(),
+                "annotations": {"edgesync.io/nodes": nodes.join(",")},
+                "labels": BTreeMap::from_iter(labels),
+            },
+            "data": {"written": self.content.to_string(), "x": "x".repeat(self.size)},
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    pub(super) fn body(&self, uid: &str) -> Body {
+        Body::new(serde_json::to_string(&self.object(uid)).unwrap()).unwrap()
+    }
+
+    fn summary(&self, uid: &str) -> Summary {
+        let resource = Arc::new(kinds::by_word("configmap").unwrap().resource());
+        Summary::of(&self.object(uid), resource, self.version.into()).with_size(self.size + 300)
+    }
+}
+
+impl Registration {
+    fn summary(&self, name: &NodeName) -> Summary {
+        let mut node: Object = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "uid": format!("node-{name}-{}", self.born), "labels": {"tier": self.tier.to_string()}},
+        }))
+        .unwrap();
+        if self.is_reported {
+            node.set_metadata("annotations", json!({"edgesync.io/node-labels": ""}));
+        }
+        Summary::of(&node, Arc::new(kinds::by_word("node").unwrap().resource()), self.version.into())
+    }
+}
+
+impl Objects {
+    /// Returns an object that is placed on a node.
+    pub(super) fn placed(&self, node: &NodeName, uid: &str) -> Option<&Thing> {
+        let thing = self.things.get(uid)?;
+        let tier = self.nodes.get(node).map(|node| node.tier);
+        (thing.nodes.contains(node) || (thing.tier.is_some() && thing.tier == tier)).then_some(thing)
+    }
+
+    /// Returns the desired objects of a node.
+    pub(super) fn desired(&self, node: &NodeName) -> BTreeMap<Uid, ResourceVersion> {
+        let placed = |uid: &Uid| Some((uid.clone(), self.placed(node, uid)?.version.into()));
+        self.things.keys().filter_map(placed).collect()
+    }
+
+    pub(super) fn has_name(&self, name: &str) -> bool {
+        self.things.values().any(|thing| thing.name == name)
+    }
+
+    /// Returns the list: Nodes, then objects.
+    pub(super) fn list(&self) -> Vec<Summary> {
+        let nodes = self.nodes.iter().map(|(name, node)| node.summary(name));
+        nodes.chain(self.things.iter().map(|(uid, thing)| thing.summary(uid))).collect()
+    }
+
+    /// Returns the changes from an earlier state to this one.
+    pub(super) fn changes_since(&self, before: &Self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (name, node) in &self.nodes {
+            if before.nodes.get(name).is_none_or(|before| before.version != node.version) {
+                changes.push(Change::Set(Arc::new(node.summary(name))));
+            }
+        }
+        for (uid, thing) in before.things.iter().filter(|(uid, _)| !self.things.contains_key(*uid)) {
+            changes.push(Change::Deleted(Arc::new(thing.summary(uid))));
+        }
+        for (uid, thing) in &self.things {
+            if before.things.get(uid).is_none_or(|before| before.version != thing.version) {
+                changes.push(Change::Set(Arc::new(thing.summary(uid))));
+            }
+        }
+        let is_gone = |(name, node): &(&NodeName, &Registration)| {
+            self.nodes.get(*name).is_none_or(|now| now.born != node.born)
+        };
+        for (name, node) in before.nodes.iter().filter(is_gone) {
+            changes.push(Change::Deleted(Arc::new(node.summary(name))));
+        }
+        changes
+    }
+}
+
+/// All states so far, by position.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    pub(super) states: Vec<Arc<Objects>>,
+    /// The positions at which an older copy has replaced the source.
+    pub(super) restores: Vec<usize>,
+}
+
+impl History {
+    pub(super) fn last(&self) -> usize {
+        self.states.len() - 1
+    }
+
+    /// Returns the states from a position on.
+    pub(super) fn since(&self, position: usize) -> &[Arc<Objects>] {
+        &self.states[position.min(self.last())..]
+    }
+
+    /// Returns the first position, from one on, at which an object is placed on a node.
+    pub(super) fn placed_since(&self, position: usize, node: &NodeName, uid: &str) -> Option<usize> {
+        let placed = self.since(position).iter().position(|state| state.placed(node, uid).is_some());
+        placed.map(|placed| position + placed)
+    }
+
+    /// Returns an object as of any time.
+    pub(super) fn any(&self, uid: &str) -> Option<&Thing> {
+        self.states.iter().rev().find_map(|state| state.things.get(uid)).map(|thing| &**thing)
+    }
+
+    fn existed(&self, from: usize, uid: &str, version: &ResourceVersion) -> bool {
+        let is_it = |state: &Arc<Objects>| {
+            state.things.get(uid).is_some_and(|thing| *version == thing.version.into())
+        };
+        self.since(from).iter().any(is_it)
+    }
+}
+
+/// Judges the changes that a node applies in one session.
+pub(super) struct Judge<'a> {
+    pub(super) history: &'a History,
+    pub(super) node: &'a NodeName,
+    /// The oldest state that the fleet may have known when it sent them.
+    pub(super) floor: usize,
+    /// The same for each held object, as of its arrival.
+    pub(super) floors: &'a BTreeMap<Uid, usize>,
+    /// The number of removals for which no client of the source is responsible.
+    pub(super) vanished: Cell<usize>,
+}
+
+impl Truth for Judge<'_> {
+    fn may_replace(&self, uid: &Uid, old: &ResourceVersion, new: &ResourceVersion) -> bool {
+        let is_restored = self.history.restores.first().is_some_and(|at| self.history.existed(*at, uid, new));
+        self.history.existed(0, uid, new) && (old.is_older_than(new) || is_restored)
+    }
+
+    fn may_insert(&self, uid: &Uid, version: &ResourceVersion) -> bool {
+        let was_placed = self.history.placed_since(self.floor, self.node, uid).is_some();
+        was_placed && self.history.existed(0, uid, version)
+    }
+
+    fn may_remove(&self, uid: &Uid, key: &ObjectKey) -> bool {
+        let from = self.floors.get(uid).copied().unwrap_or_default();
+        let states = self.history.since(from);
+        // The removal of a node reaches the fleet before earlier changes of the source.
+        if states.iter().any(|state| state.removed.contains(self.node)) {
+            return true;
+        }
+        let Some(gone) = states.iter().position(|state| state.placed(self.node, uid).is_none()) else {
+            return false;
+        };
+        let at = from + gone;
+        let has = |at: usize| self.history.states[at].things.contains_key(uid);
+        if self.history.restores.contains(&at)
+            && has(at - 1)
+            && !has(at)
+            && !self.history.states[self.history.last()].has_name(&key.name)
+        {
+            self.vanished.set(self.vanished.get() + 1);
+        }
+        true
+    }
+}
