@@ -168,6 +168,16 @@
 {{- end -}}
 {{- end }}
 
+{{/* Removes the rules in CEL from a schema. Clients refuse them as unknown fields where the API server is older than they are. */}}
+{{- define "edgesync.without-rules" -}}
+{{- if kindIs "map" . -}}
+{{- $_ := unset . "x-kubernetes-validations" -}}
+{{- range . -}}{{- include "edgesync.without-rules" . -}}{{- end -}}
+{{- else if kindIs "slice" . -}}
+{{- range . -}}{{- include "edgesync.without-rules" . -}}{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Changes an object of the manifests as the values say. */}}
 {{- define "edgesync.adapt" -}}
 {{- $values := .root.Values -}}
@@ -177,6 +187,7 @@
 {{- if has $object.kind (list "Namespace" "CustomResourceDefinition") -}}
 {{- /* Their deletion deletes the CA, members and rules. */ -}}
 {{- $_ := set $object.metadata "annotations" (dict "helm.sh/resource-policy" "keep") -}}
+{{- if semverCompare "<1.23.0-0" .root.Capabilities.KubeVersion.Version -}}{{- include "edgesync.without-rules" $object.spec -}}{{- end -}}
 {{- else if eq $object.kind "Deployment" -}}
 {{- include "edgesync.pods" . -}}
 {{- if eq $object.metadata.name "edgesync-signer" -}}
