@@ -254,7 +254,7 @@ fn chart_grants_the_rights_of_the_example() {
     }
 }
 
-/// Invalid values, and what both versions of Helm say. They write names of fields differently.
+/// Invalid values, and parts of the errors of both versions, which format field names differently.
 const REFUSED: [(&[&str], &[&str]); 17] = [
     (&["image.repository="], &["image.repository is empty", "hint: build it with"]),
     (&["pairing.names=[]"], &["pairing.names is empty", "hint: --set 'pairing.names={edge.example.com}'"]),

@@ -1,13 +1,13 @@
-{{/* The namespace of the keys, as the program derives it. */}}
+{{/* Prints the namespace of the keys, as the program derives it. */}}
 {{- define "edgesync.keys" -}}{{ .Release.Namespace }}-ca{{- end }}
 
-{{/* The image with its tag or digest. */}}
+{{/* Prints the image with its tag or digest. */}}
 {{- define "edgesync.image" -}}
 {{- $image := .Values.image -}}
 {{- if $image.digest -}}{{ $image.repository }}@{{ $image.digest }}{{- else -}}{{ $image.repository }}:{{ $image.tag | default .Chart.AppVersion }}{{- end -}}
 {{- end }}
 
-{{/* Refuses what the schema cannot, with a hint. */}}
+{{/* Refuses values that the schema cannot refuse, or not with a hint. */}}
 {{- define "edgesync.check" -}}
 {{- $name := .Release.Namespace -}}
 {{- if or (eq $name "default") (hasPrefix "kube-" $name) -}}
@@ -53,7 +53,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* A value in TOML. Text in JSON is a basic string of TOML. */}}
+{{/* Prints a value as TOML. A string in JSON is a basic string of TOML. */}}
 {{- define "edgesync.toml" -}}
 {{- if kindIs "map" . -}}
 { {{- range $at, $key := keys . | sortAlpha }}{{ if $at }},{{ end }} {{ toJson $key }} = {{ include "edgesync.toml" (get $ $key) }}{{ end }} }
@@ -64,7 +64,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* The configuration file: that of the manifests, the keys of config, and the values. */}}
+{{/* Prints the configuration: that of the manifests, overridden by the keys of config, then by other values. */}}
 {{- define "edgesync.configuration" -}}
 {{- $external := eq .Values.broker.mode "external" -}}
 {{- $file := printf "manifests/%s/edgesync-cloud.toml" (ternary "external-broker" "base" $external) -}}
@@ -105,7 +105,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* What all Pods take from the values. */}}
+{{/* Sets the values of all Pods in a Deployment. */}}
 {{- define "edgesync.pods" -}}
 {{- $values := .root.Values -}}
 {{- $spec := .object.spec.template.spec -}}
@@ -122,7 +122,7 @@
 {{- $_ := set .object.spec.template.metadata "annotations" (merge $checksum (deepCopy $values.podAnnotations)) -}}
 {{- end }}
 
-{{/* What the replicas take from the values. */}}
+{{/* Sets the values of replicas in their Deployment. */}}
 {{- define "edgesync.replicas" -}}
 {{- $values := .root.Values -}}
 {{- $spec := .object.spec.template.spec -}}
@@ -141,7 +141,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* Ports without that of MQTT: by name in Pods and Services, by port in NetworkPolicies. */}}
+{{/* Prints ports without that of MQTT, as JSON. It is a name in Pods and Services, and a port in NetworkPolicies. */}}
 {{- define "edgesync.without-mqtt" -}}
 {{- $kept := list -}}
 {{- range . -}}
@@ -150,7 +150,7 @@
 {{- toJson $kept -}}
 {{- end }}
 
-{{/* What the Service of the replicas takes from the values. */}}
+{{/* Sets the values of the Service of the replicas. */}}
 {{- define "edgesync.service" -}}
 {{- $service := .root.Values.service -}}
 {{- $spec := .object.spec -}}
@@ -168,7 +168,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* Removes the rules in CEL from a schema. Clients refuse them as unknown fields where the API server is older than they are. */}}
+{{/* Removes rules in CEL, which clients refuse as unknown fields for an API server without them. */}}
 {{- define "edgesync.without-rules" -}}
 {{- if kindIs "map" . -}}
 {{- $_ := unset . "x-kubernetes-validations" -}}
