@@ -314,7 +314,9 @@ fn keys(prefix: &str, value: &Value, nested: &dyn Fn(&str, &Value) -> Option<Val
         let path = format!("{prefix}{key}");
         match nested(&path, value) {
             Some(inner) => found.extend(keys(&format!("{path}."), &inner, nested)),
-            None => drop(found.insert(path)),
+            None => {
+                found.insert(path);
+            }
         }
     }
     found
