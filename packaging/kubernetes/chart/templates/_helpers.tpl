@@ -168,7 +168,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* Removes rules in CEL, which clients refuse as unknown fields for an API server without them. */}}
+{{/* Removes rules in CEL. An older API server drops them, so that each upgrade would add them. */}}
 {{- define "edgesync.without-rules" -}}
 {{- if kindIs "map" . -}}
 {{- $_ := unset . "x-kubernetes-validations" -}}
@@ -187,7 +187,7 @@
 {{- if has $object.kind (list "Namespace" "CustomResourceDefinition") -}}
 {{- /* Their deletion deletes the CA, members and rules. */ -}}
 {{- $_ := set $object.metadata "annotations" (dict "helm.sh/resource-policy" "keep") -}}
-{{- if semverCompare "<1.23.0-0" .root.Capabilities.KubeVersion.Version -}}{{- include "edgesync.without-rules" $object.spec -}}{{- end -}}
+{{- if semverCompare "<1.25.0-0" .root.Capabilities.KubeVersion.Version -}}{{- include "edgesync.without-rules" $object.spec -}}{{- end -}}
 {{- else if eq $object.kind "Deployment" -}}
 {{- include "edgesync.pods" . -}}
 {{- if eq $object.metadata.name "edgesync-signer" -}}
