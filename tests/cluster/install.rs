@@ -270,6 +270,8 @@ async fn manifests_are_accepted_by_the_api_server() {
     assert!(before.len() > 10, "{before:#?}");
     setup.kustomize(".", &[]);
     assert_eq!(setup.versions(), before);
+    let diff = setup.admin.run(&["diff", "-k", packaging(".").to_str().unwrap()]);
+    assert!(diff.stdout.is_empty() && diff.stderr.contains(TOO_NEW), "{diff}");
     assert_eq!(setup.get(&["clusterrole", "edgesync-place"])["rules"], rules["rules"]);
 
     let deployment = setup.get(&["deployment", "edgesync-cloud", "-n", "edgesync"]);

@@ -233,6 +233,20 @@ fn values_of_the_chart_reach_its_objects() {
     assert_eq!(definitions, ["clusterplacements.edgesync.io", "placements.edgesync.io"]);
 }
 
+/// An older API server drops the rules, so that each upgrade would add them.
+#[test]
+fn chart_has_no_rules_in_cel_for_older_api_servers() {
+    for (version, expected) in
+        [("1.20.2", false), ("1.24.17", false), ("1.25.0", true), ("1.36.2-gke.1", true)]
+    {
+        let mut command = Command::new(helm());
+        command.args(["template", "edgesync", "--namespace", "edgesync", "--kube-version", version]);
+        command.args(["--set", &REQUIRED.join(",")]).arg(chart());
+        let text = run(&mut command).unwrap();
+        assert_eq!(text.contains("x-kubernetes-validations"), expected, "{version}");
+    }
+}
+
 /// The values for the rights of the example give those rights.
 #[test]
 fn chart_grants_the_rights_of_the_example() {
