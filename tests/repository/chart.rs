@@ -271,7 +271,7 @@ fn chart_grants_the_rights_of_the_example() {
 /// Invalid values, and parts of the errors of both versions, which format field names differently.
 const REFUSED: [(&[&str], &[&str]); 17] = [
     (&["image.repository="], &["image.repository is empty", "hint: build it with"]),
-    (&["pairing.names=[]"], &["pairing.names is empty", "hint: --set 'pairing.names={edge.example.com}'"]),
+    (&["pairing.names=null"], &["pairing.names is empty", "hint: --set 'pairing.names={edge.example.com}'"]),
     (&["pairing.names=edge.example.com"], &["pairing", "names", "array"]),
     (&["pairing.names={https://edge.example.com}"], &["pairing", "names", "match", "pattern"]),
     (&["replica=3"], &["replica", "not allowed"]),
