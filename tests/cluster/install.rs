@@ -52,7 +52,7 @@ pub(crate) fn packaging(name: &str) -> PathBuf {
 }
 
 impl Setup {
-    async fn start(arguments: &[&str]) -> Self {
+    pub(crate) async fn start(arguments: &[&str]) -> Self {
         let site = Site::new();
         let kubernetes = Kubernetes::start_with(&site, arguments).await;
         let admin = Kubectl::with_kubeconfig(&site, "admin", &kubernetes.admin);
@@ -96,6 +96,16 @@ impl Setup {
         self.admin.run(&[&["get", "-o", "json"], words].concat()).json()
     }
 
+    /// Returns UID, name and version of the installed objects.
+    pub(crate) fn versions(&self) -> Vec<[Value; 3]> {
+        let kinds = "crd,clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,configmaps,services,\
+                     deployments,networkpolicies";
+        let mut list = self.get(&[kinds, "-A", "-l", "app.kubernetes.io/name=edgesync"]);
+        let items = list["items"].as_array_mut().unwrap().iter_mut();
+        let parts = ["uid", "name", "resourceVersion"];
+        items.map(|item| parts.map(|part| item["metadata"][part].take())).collect()
+    }
+
     /// Replaces the cluster's aggregation controller: these ClusterRoles are part of
     /// `edgesync-place`.
     pub(crate) fn aggregate(&self, roles: &[&str]) {
@@ -136,7 +146,7 @@ impl Setup {
     }
 
     /// Returns the configuration of the Pods.
-    fn configuration(&self) -> String {
+    pub(crate) fn configuration(&self) -> String {
         let spec =
             self.get(&["deployment", "edgesync-cloud", "-n", "edgesync"])["spec"]["template"]["spec"].take();
         let volumes = spec["volumes"].as_array().unwrap();
@@ -256,18 +266,12 @@ async fn manifests_are_accepted_by_the_api_server() {
         .admin
         .run(&["patch", "clusterrole", "edgesync-place", "--type=merge", "-p", &rules.to_string()])
         .ok();
-    let versions = || {
-        let kinds = "crd,clusterroles,clusterrolebindings,roles,rolebindings,serviceaccounts,configmaps,services,deployments,\
-                     networkpolicies";
-        let mut list = setup.get(&[kinds, "-A", "-l", "app.kubernetes.io/name=edgesync"]);
-        let items = list["items"].as_array_mut().unwrap().iter_mut();
-        let parts = ["uid", "name", "resourceVersion"];
-        items.map(|item| parts.map(|part| item["metadata"][part].take())).collect::<Vec<_>>()
-    };
-    let before = versions();
+    let before = setup.versions();
     assert!(before.len() > 10, "{before:#?}");
     setup.kustomize(".", &[]);
-    assert_eq!(versions(), before);
+    assert_eq!(setup.versions(), before);
+    let diff = setup.admin.run(&["diff", "-k", packaging(".").to_str().unwrap()]);
+    assert!(diff.stdout.is_empty() && diff.stderr.contains(TOO_NEW), "{diff}");
     assert_eq!(setup.get(&["clusterrole", "edgesync-place"])["rules"], rules["rules"]);
 
     let deployment = setup.get(&["deployment", "edgesync-cloud", "-n", "edgesync"]);

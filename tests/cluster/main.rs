@@ -8,6 +8,9 @@ mod attack;
 mod audit;
 mod broker;
 mod cache;
+// Packages have Helm for this architecture only.
+#[cfg(target_arch = "x86_64")]
+mod chart;
 mod costs;
 mod fault_proxy;
 mod feed;

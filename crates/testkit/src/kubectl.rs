@@ -167,6 +167,16 @@ pub fn old_kubectl() -> PathBuf {
     tool("EDGESYNC_TEST_KUBECTL_OLD", "kubectl-old/kubectl")
 }
 
+/// Returns the path of Helm, of its newest version. Exists on x86-64 only.
+pub fn helm() -> PathBuf {
+    tool("EDGESYNC_TEST_HELM", "helm/helm")
+}
+
+/// Returns the path of the oldest tested version of Helm. Exists on x86-64 only.
+pub fn old_helm() -> PathBuf {
+    tool("EDGESYNC_TEST_HELM_OLD", "kubectl-old/helm")
+}
+
 /// Returns the path of the Python interpreter with the `kubernetes` package.
 pub fn python() -> PathBuf {
     tool("EDGESYNC_TEST_PYTHON", "venv/bin/python")

@@ -325,3 +325,52 @@ async fn start_serves_stored_definitions_first() {
     Definitions::start(Arc::clone(&storage), serve).await.unwrap();
     assert_eq!(calls.load(Ordering::SeqCst), 2);
 }
+
+/// Clusters get the same definitions, with the same rules.
+#[test]
+fn own_definitions_are_accepted_with_all_their_rules() {
+    for text in [
+        include_str!("../../../../packaging/kubernetes/crds/clusterplacements.yaml"),
+        include_str!("../../../../packaging/kubernetes/crds/placements.yaml"),
+    ] {
+        let warnings =
+            admit(&Kind::without_schema(kind("crd")), None, &mut object(yaml::parse(text).unwrap()));
+        assert_eq!(warnings.unwrap(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn own_rules_refuse_patterns_and_selectors_with_a_reason() {
+    let expression = |operator: &str, values: Value| json!({"matchExpressions": [{"key": "site", "operator": operator, "values": values}]});
+    let selector = "spec.objects.selector.matchExpressions[0]";
+    for (path, value, expected) in [
+        ("/nodes/names", json!(["edge-*", "Edge"]), Some(("spec.nodes.names[1]", "wildcards * and ?"))),
+        ("/nodes/names", json!(["*", "gw-?.plant"]), None),
+        (
+            "/objects/namespaces",
+            json!(["plant/a"]),
+            Some(("spec.objects.namespaces[0]", "wildcards * and ?")),
+        ),
+        ("/objects/selector", expression("In", json!([])), Some((selector, "needs values with In"))),
+        ("/objects/selector", expression("Exists", json!(["a"])), Some((selector, "none with Exists"))),
+        ("/objects/selector", expression("NotIn", json!(["a"])), None),
+        ("/objects/selector", expression("DoesNotExist", json!([])), None),
+        ("/objects/selector", json!({"matchExpressions": [{"key": "site", "operator": "Exists"}]}), None),
+    ] {
+        let mut rule = json!({"apiVersion": "edgesync.io/v1alpha1", "kind": "ClusterPlacement",
+            "metadata": {"name": "a"}, "spec": {"objects": {"kinds": ["cm"]}, "nodes": {}}});
+        let (parent, field) = path.rsplit_once('/').unwrap();
+        rule["spec"].pointer_mut(parent).unwrap()[field] = value;
+        let kinds = own();
+        let kind = kinds.iter().find(|kind| kind.resource.kind == "ClusterPlacement").unwrap();
+        let causes =
+            schema::check_rules(kind.schema.as_ref().unwrap(), None, object(rule.clone()).into_fields());
+        match expected {
+            None => assert!(causes.is_empty(), "{rule}: {causes:?}"),
+            Some((field, why)) => assert!(
+                causes.len() == 1 && causes[0].field == field && causes[0].message.contains(why),
+                "{rule}: {causes:?}"
+            ),
+        }
+    }
+}

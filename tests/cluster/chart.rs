@@ -1,0 +1,76 @@
+//! The Helm chart in a cluster: installed, upgraded, uninstalled and installed again, by the oldest
+//! and the newest Helm.
+
+// Clippy takes only the functions marked #[test] for tests, not what they call.
+#![allow(clippy::unwrap_used)]
+
+use serde_json::{Value, json};
+
+use crate::install::{Setup, packaging};
+use edgesync_testkit::kubectl::{Kubectl, helm, old_helm};
+
+const LABEL: &str = "app.kubernetes.io/name=edgesync";
+
+/// Runs `helm upgrade --install` with these values beside those without a default.
+fn upgrade(client: &Kubectl, values: &[&str]) {
+    let chart = packaging("chart");
+    let mut words = vec!["upgrade", "--install", "edgesync", chart.to_str().unwrap()];
+    words.extend(["--namespace", "edgesync", "--create-namespace"]);
+    for value in ["image.repository=edgesync-cloud", "pairing.names={edge.example.com}"].iter().chain(values)
+    {
+        words.extend(["--set", value]);
+    }
+    client.run(&words).ok();
+}
+
+/// Replaces the cluster's aggregation controller.
+fn aggregate_rights(setup: &Setup) -> Value {
+    let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}]);
+    let patch = json!({ "rules": rules }).to_string();
+    setup.admin.run(&["patch", "clusterrole", "edgesync-place", "--type=merge", "-p", &patch]).ok();
+    rules
+}
+
+/// Installs the chart, and asserts that a second time changes nothing.
+fn install_twice(setup: &Setup, client: &Kubectl) {
+    upgrade(client, &["signer.enabled=true"]);
+    let rules = aggregate_rights(setup);
+    let before = setup.versions();
+    assert!(before.len() > 20, "{before:#?}");
+    upgrade(client, &["signer.enabled=true"]);
+    assert_eq!(setup.versions(), before);
+    assert_eq!(setup.get(&["clusterrole", "edgesync-place"])["rules"], rules);
+    let budget = setup.get(&["poddisruptionbudget", "edgesync-cloud", "-n", "edgesync"]);
+    assert_eq!(budget["spec"]["maxUnavailable"], 1);
+}
+
+/// Uninstalls the chart, and asserts that rules and keys are kept.
+fn uninstall(setup: &Setup, client: &Kubectl) {
+    client.run(&["uninstall", "edgesync", "--namespace", "edgesync"]).ok();
+    let kinds = "deployments,services,configmaps,clusterroles,clusterrolebindings,roles,rolebindings";
+    setup.admin.run(&["get", kinds, "-A", "-l", LABEL, "-o", "name"]).says("");
+    assert_eq!(setup.admin.run(&["get", "crd", "-l", LABEL, "-o", "name"]).lines().len(), 4);
+    setup.get(&["namespace", "edgesync-ca"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn chart_is_installed_upgraded_uninstalled_and_back() {
+    let setup = Setup::start(&[]).await;
+    let mut client = Kubectl::with_kubeconfig(&setup.site, "helm", &setup.kubernetes.admin);
+    for program in [old_helm(), helm()] {
+        client.program(program);
+        install_twice(&setup, &client);
+
+        // Without the signer, the replicas have the right to the keys again.
+        upgrade(&client, &["config.kubernetes.qps=500"]);
+        setup
+            .admin
+            .run(&["get", "deployments", "-n", "edgesync", "-o", "name"])
+            .says("deployment.apps/edgesync-cloud");
+        let binding = setup.get(&["rolebinding", "edgesync-signer", "-n", "edgesync-ca"]);
+        assert_eq!(binding["subjects"][0]["name"], "edgesync-cloud");
+        assert!(setup.configuration().contains("qps = 500"));
+        uninstall(&setup, &client);
+    }
+}
