@@ -265,6 +265,21 @@ fn program_that_names_a_directory_of_the_build_is_refused() {
     assert!(error.contains("/src/main.rs"), "{error}");
 }
 
+#[test]
+fn notices_have_the_licences_of_a_program() {
+    let notices = |package: &str, features: &str| {
+        let arguments = ["--notices", package, "x86_64-unknown-linux-gnu", features];
+        succeeded(&run(root(), "sbom", &arguments))
+    };
+    let (device, cloud) = (notices("edgesync", ""), notices("edgesync-cloud", "kubernetes"));
+    for text in [&device, &cloud] {
+        assert!(text.contains("Copyright (c) Tokio Contributors"), "of tokio, under the MIT licence");
+        assert!(text.contains("Meta Platforms, Inc."), "of zstd, inside of a crate");
+        assert!(!text.contains("GNU GENERAL PUBLIC LICENSE"), "the other licence of zstd");
+    }
+    assert!(cloud.contains("tower-http ") && !device.contains("tower-http "));
+}
+
 /// Returns the bill of material of a program.
 fn bill(package: &str, features: &str) -> Value {
     let text = succeeded(&run(root(), "sbom", &[package, "x86_64-unknown-linux-gnu", features]));
