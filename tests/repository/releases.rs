@@ -240,9 +240,8 @@ fn requirements_of_a_program_are_read_from_its_file() {
     assert_eq!(succeeded(&requires("deb", "2.9999")), format!("libc6 (>= {glibc})\n"));
     let rpm = succeeded(&requires("rpm", "2.9999"));
     let width = if cfg!(target_pointer_width = "64") { "(64bit)" } else { "" };
-    for expected in [format!("libc.so.6(){width}"), format!("libc.so.6(GLIBC_{glibc}){width}")] {
-        // Newer systems have all versions in the C library; older ones in libm and others, too.
-        assert!(rpm.lines().any(|line| line == expected), "{expected} in\n{rpm}");
+    for end in [format!("libc.so.6(){width}"), format!(".so.6(GLIBC_{glibc}){width}")] {
+        assert!(rpm.lines().any(|line| line.ends_with(&end)), "{end} in\n{rpm}");
     }
     let error = refused(&requires("deb", "2.2"));
     assert!(error.contains(&format!("needs glibc {glibc}, and packages promise to run with 2.2")), "{error}");
