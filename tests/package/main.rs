@@ -65,7 +65,11 @@ fn installation_creates_users_directories_units_and_manuals() {
         let wants = format!("/etc/systemd/system/multi-user.target.wants/{name}.service");
         assert!(root.exists(&wants), "{name} starts with the machine");
         assert_eq!(root.run(&["dpkg-query", "--show", "--showformat=${Conffiles}", name]).lines().count(), 1);
-        assert!(root.exists(&format!("/usr/share/doc/{name}/copyright")));
+        let needed = root.run(&["dpkg-query", "--show", "--showformat=${Depends}", name]);
+        assert!(needed.starts_with("libc6 (>= 2."), "the C library is the only dependency: {needed:?}");
+        for file in ["copyright", "changelog.Debian.gz", "third-party-notices.txt"] {
+            assert!(root.exists(&format!("/usr/share/doc/{name}/{file}")), "{file} of {name}");
+        }
         assert_manual_pages(&root, name, &[name]);
     }
     assert!(root.run(&["kubectl-edgesync", "--version"]).starts_with("edgesync-cloud "));

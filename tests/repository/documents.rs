@@ -33,7 +33,9 @@ fn files(directories: &[&str], extension: &str) -> Vec<PathBuf> {
 
 fn documents() -> Vec<PathBuf> {
     let mut documents = files(&["docs"], "md");
-    documents.extend(["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name)));
+    documents.extend(
+        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"].map(|name| root().join(name)),
+    );
     assert!(documents.len() > 8, "the documents were not found");
     documents
 }

@@ -17,6 +17,7 @@ mod log;
 mod manifests;
 mod metrics;
 mod protocol_examples;
+mod releases;
 mod sources;
 mod strings;
 mod unused;

@@ -1,0 +1,310 @@
+//! Checks the scripts that make releases: refusals, notes, checksums, signature, bills of material,
+//! and what packages require. Nothing is built: a repository of the test replaces what would build.
+
+// Clippy takes only the functions marked #[test] for tests, not what they call.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn root() -> &'static Path {
+    edgesync_testkit::programs::root()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs a script of `packaging` in a repository, with the variables of a release removed.
+fn run(repository: &Path, script: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(repository.join("packaging").join(script));
+    command.args(arguments).current_dir(repository);
+    command.env_remove("PACKAGING_GLIBC_FLOOR").env_remove("SOURCE_DATE_EPOCH");
+    command.output().unwrap()
+}
+
+fn succeeded(output: &Output) -> String {
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Returns the error of a script that must fail with exit code 1.
+fn refused(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stderr)
+}
+
+const NOTES: &str = "### Added\n\n- A thing.\n";
+
+/// A repository with the scripts of a release, and with one that stands in for the builds.
+struct Repository(TempDir);
+
+impl Repository {
+    /// Creates a repository whose changelog has a section with this heading and text.
+    fn new(heading: &str, notes: &str) -> Self {
+        let repository = Self(tempfile::tempdir().unwrap());
+        fs::create_dir(repository.path().join("packaging")).unwrap();
+        repository.write("build", "#!/bin/sh\necho built >\"$2/edgesync_1.2.0-1_amd64.deb\"\n");
+        // By another process: a file that is open for writing cannot be run, and a thread that starts a
+        // program at that moment would keep it open.
+        let mut install = Command::new("install");
+        install.arg(root().join("packaging/release")).arg(root().join("packaging/changelog"));
+        succeeded(&install.arg("build").arg("packaging").current_dir(repository.path()).output().unwrap());
+        fs::remove_file(repository.path().join("build")).unwrap();
+        let manifest = "[workspace.package]\nversion = \"1.2.0\"\n\n[package]\nname = \"x\"\n";
+        repository.write("Cargo.toml", manifest);
+        repository.write(".gitignore", "/target\n");
+        let older = "## [1.1.0] - 2026-01-01\n\n- Old.\n";
+        let changelog = format!("# Changelog\n\n## [Unreleased]\n\n{heading}\n\n{notes}\n{older}");
+        repository.write("CHANGELOG.md", &changelog);
+        repository.git(&["init", "--quiet"]);
+        repository.commit();
+        repository
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write(&self, file: &str, content: &str) {
+        fs::write(self.path().join(file), content).unwrap();
+    }
+
+    fn git(&self, arguments: &[&str]) {
+        let mut git = Command::new("git");
+        for setting in ["user.name=test", "user.email=test@edgesync.invalid", "commit.gpgsign=false"] {
+            git.args(["-c", setting]);
+        }
+        succeeded(&git.args(arguments).current_dir(self.path()).output().unwrap());
+    }
+
+    fn commit(&self) {
+        self.git(&["add", "--all"]);
+        self.git(&["commit", "--quiet", "--message", "State of the test"]);
+    }
+
+    fn release(&self, arguments: &[&str]) -> Output {
+        run(self.path(), "release", arguments)
+    }
+
+    fn released(&self, file: &str) -> String {
+        let path = self.path().join("target/releases/1.2.0").join(file);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    fn has_released(&self) -> bool {
+        self.path().join("target/releases/1.2.0").exists()
+    }
+}
+
+const HEADING: &str = "## [1.2.0] - 2026-11-26";
+
+/// Packages without `--target` are for the machine that builds, and a release has those of x86-64.
+fn is_release_machine() -> bool {
+    cfg!(target_arch = "x86_64")
+}
+
+#[test]
+fn release_refuses_uncommitted_changes() {
+    let repository = Repository::new(HEADING, NOTES);
+    repository.write("new.rs", "");
+    let error = refused(&repository.release(&["--unsigned"]));
+    assert!(error.contains("not committed") && error.contains("new.rs"), "{error}");
+    assert!(!repository.has_released());
+}
+
+#[test]
+fn release_refuses_a_version_without_notes() {
+    for (heading, notes, expected) in [
+        ("## [1.2.1] - 2026-11-26", NOTES, "no section of version 1.2.0"),
+        ("## [1.2.0]", NOTES, "CHANGELOG.md:5: the heading of"),
+        (HEADING, "### Added\n", "the section of version 1.2.0 is empty"),
+    ] {
+        let repository = Repository::new(heading, notes);
+        let error = refused(&repository.release(&["--unsigned"]));
+        assert!(error.contains(expected), "{heading}: {error}");
+        assert!(!repository.has_released());
+    }
+}
+
+#[test]
+fn release_without_a_key_says_so_explicitly() {
+    if !is_release_machine() {
+        return;
+    }
+    let repository = Repository::new(HEADING, NOTES);
+    let error = refused(&repository.release(&[]));
+    assert!(error.contains("no key") && error.contains("--unsigned"), "{error}");
+    assert!(!repository.has_released());
+}
+
+#[test]
+fn release_has_notes_and_checksums_of_all_files() {
+    if !is_release_machine() {
+        return;
+    }
+    let repository = Repository::new(HEADING, NOTES);
+    let listed = succeeded(&repository.release(&["--unsigned"]));
+    assert_eq!(repository.released("NOTES.md"), format!("# edgesync 1.2.0, 2026-11-26\n\n{NOTES}"));
+    let sums = repository.released("SHA256SUMS");
+    let names: Vec<&str> = sums.lines().filter_map(|line| line.split("  ").nth(1)).collect();
+    assert_eq!(names, ["NOTES.md", "edgesync_1.2.0-1_amd64.deb"]);
+    for line in sums.lines() {
+        assert!(listed.contains(line), "{listed}");
+    }
+    let mut check = Command::new("sha256sum");
+    check.args(["--check", "SHA256SUMS"]).current_dir(repository.path().join("target/releases/1.2.0"));
+    succeeded(&check.output().unwrap());
+    // The directory of a release is written once.
+    let error = refused(&repository.release(&["--unsigned"]));
+    assert!(error.contains("target/releases/1.2.0 exists"), "{error}");
+}
+
+#[test]
+fn release_is_signed_with_the_key_of_the_repository() {
+    if !is_release_machine() {
+        return;
+    }
+    if Command::new("minisign").arg("-v").output().is_err() {
+        eprintln!("notice: minisign is missing; no release was signed");
+        return;
+    }
+    let repository = Repository::new(HEADING, NOTES);
+    let keys = tempfile::tempdir().unwrap();
+    let key = |name: &str| keys.path().join(name).display().to_string();
+    let minisign = |arguments: &[&str]| {
+        Command::new("minisign").args(arguments).current_dir(repository.path()).output().unwrap()
+    };
+    // Without passwords.
+    for name in ["right", "wrong"] {
+        let public = format!("{}.pub", key(name));
+        succeeded(&minisign(&["-G", "-W", "-s", &key(name), "-p", &public]));
+    }
+    fs::copy(key("right.pub"), repository.path().join("packaging/release.pub")).unwrap();
+    repository.commit();
+    let error = refused(&repository.release(&["--key", &key("wrong")]));
+    assert!(error.contains("does not sign what packaging/release.pub verifies"), "{error}");
+    assert!(!repository.has_released());
+
+    succeeded(&repository.release(&["--key", &key("right")]));
+    let sums = "target/releases/1.2.0/SHA256SUMS";
+    let verify = || minisign(&["-V", "-p", "packaging/release.pub", "-m", sums]);
+    assert!(succeeded(&verify()).contains("edgesync 1.2.0, commit "), "the signature names the release");
+    repository.write(sums, "");
+    assert!(!verify().status.success(), "a changed file is not verified");
+}
+
+#[test]
+fn notes_are_the_section_of_one_version() {
+    let notes = succeeded(&run(root(), "changelog", &["notes", "0.1.0"]));
+    assert!(notes.starts_with("# edgesync 0.1.0, 2026-11-21\n\n### Added\n\n- `edgesync run`"), "{notes}");
+    assert!(!notes.contains("\n## "), "{notes}");
+    let repository = Repository::new(HEADING, NOTES);
+    let notes = succeeded(&run(repository.path(), "changelog", &["notes", "1.2.0"]));
+    assert_eq!(notes, format!("# edgesync 1.2.0, 2026-11-26\n\n{NOTES}"));
+}
+
+#[test]
+fn debian_changelog_has_an_entry_for_each_version() {
+    let repository = Repository::new(HEADING, NOTES);
+    let arguments = ["debian", "edgesync", "1.2.0-1", "1790000000", "A Name <a@edgesync.invalid>"];
+    let changelog = succeeded(&run(repository.path(), "changelog", &arguments));
+    let lines: Vec<&str> =
+        changelog.lines().filter(|line| !line.is_empty() && !line.starts_with("  ")).collect();
+    assert_eq!(
+        lines,
+        [
+            "edgesync (1.2.0-1) unstable; urgency=medium",
+            " -- A Name <a@edgesync.invalid>  Mon, 21 Sep 2026 14:13:20 +0000",
+            "edgesync (1.1.0-1) unstable; urgency=medium",
+            " -- A Name <a@edgesync.invalid>  Thu, 01 Jan 2026 00:00:00 +0000",
+        ]
+    );
+}
+
+/// The test program itself is one of those that need a C library.
+#[test]
+fn requirements_of_a_program_are_read_from_its_file() {
+    let program = std::env::current_exe().unwrap().display().to_string();
+    let requires = |form: &str, floor: &str| {
+        let mut command = Command::new(root().join("packaging/requires"));
+        command.args([form, &program]).env("PACKAGING_GLIBC_FLOOR", floor).output().unwrap()
+    };
+    let glibc = succeeded(&requires("glibc", "2.9999"));
+    let glibc = glibc.trim();
+    assert!(glibc.starts_with("2."), "{glibc}");
+    assert_eq!(succeeded(&requires("deb", "2.9999")), format!("libc6 (>= {glibc})\n"));
+    let rpm = succeeded(&requires("rpm", "2.9999"));
+    let width = if cfg!(target_pointer_width = "64") { "(64bit)" } else { "" };
+    for end in [format!("libc.so.6(){width}"), format!(".so.6(GLIBC_{glibc}){width}")] {
+        assert!(rpm.lines().any(|line| line.ends_with(&end)), "{end} in\n{rpm}");
+    }
+    let error = refused(&requires("deb", "2.2"));
+    assert!(error.contains(&format!("needs glibc {glibc}, and packages promise to run with 2.2")), "{error}");
+    let script = root().join("packaging/requires").display().to_string();
+    let error = refused(&run(root(), "requires", &["deb", &script]));
+    assert!(error.contains("not an ELF file"), "{error}");
+}
+
+#[test]
+fn program_that_names_a_directory_of_the_build_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("program");
+    let check = |content: &str| {
+        fs::write(&program, content).unwrap();
+        run(root(), "paths", &[program.to_str().unwrap()])
+    };
+    succeeded(&check("\0/usr/src/edgesync/src/main.rs\0/usr/src/cargo/registry/src/x/lib.rs\0"));
+    let sources = fs::canonicalize(root()).unwrap();
+    let error = refused(&check(&format!("\0other{}/src/main.rs\0", sources.display())));
+    assert!(error.contains("/src/main.rs"), "{error}");
+}
+
+#[test]
+fn notices_have_the_licences_of_a_program() {
+    let notices = |package: &str, features: &str| {
+        let arguments = ["--notices", package, "x86_64-unknown-linux-gnu", features];
+        succeeded(&run(root(), "sbom", &arguments))
+    };
+    let (device, cloud) = (notices("edgesync", ""), notices("edgesync-cloud", "kubernetes"));
+    for text in [&device, &cloud] {
+        assert!(text.contains("Copyright (c) Tokio Contributors"), "of tokio, under the MIT licence");
+        assert!(text.contains("Meta Platforms, Inc."), "of zstd, inside of a crate");
+        assert!(!text.contains("GNU GENERAL PUBLIC LICENSE"), "the other licence of zstd");
+    }
+    assert!(cloud.contains("tower-http ") && !device.contains("tower-http "));
+}
+
+/// Returns the bill of material of a program.
+fn bill(package: &str, features: &str) -> Value {
+    let text = succeeded(&run(root(), "sbom", &[package, "x86_64-unknown-linux-gnu", features]));
+    serde_json::from_str(&text).unwrap()
+}
+
+fn component<'a>(bill: &'a Value, name: &str) -> Option<&'a Value> {
+    bill["components"].as_array().unwrap().iter().find(|component| component["name"] == name)
+}
+
+#[test]
+fn bill_of_materials_lists_what_is_linked_into_a_program() {
+    let (device, cloud) = (bill("edgesync", ""), bill("edgesync-cloud", "kubernetes"));
+    for bill in [&device, &cloud] {
+        assert_eq!((&bill["bomFormat"], &bill["specVersion"]), (&"CycloneDX".into(), &"1.5".into()));
+        // SQLite, for which advisories are published, and the crate around it with its digest.
+        assert!(component(bill, "sqlite").unwrap()["version"].as_str().unwrap().starts_with("3."));
+        let digest = component(bill, "rusqlite").unwrap()["hashes"][0]["content"].as_str().unwrap();
+        assert!(fs::read_to_string(root().join("Cargo.lock")).unwrap().contains(digest));
+        // Tests, macros and build scripts are not in a program.
+        for absent in ["proptest", "syn", "cc"] {
+            assert_eq!(component(bill, absent), None, "{absent}");
+        }
+        let uses = bill["dependencies"].as_array().unwrap();
+        assert_eq!(uses.len(), bill["components"].as_array().unwrap().len() + 1);
+    }
+    assert!(component(&cloud, "kube").is_some() && component(&bill("edgesync-cloud", ""), "kube").is_none());
+    assert_eq!(component(&device, "kube"), None);
+}
