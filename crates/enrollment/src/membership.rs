@@ -238,9 +238,7 @@ impl MembershipStore {
 
     /// Whether a name was ever used, or a token is bound to it.
     pub async fn knows_name(&self, node: &str) -> Result<bool> {
-        let documents = &self.shared.documents;
-        Ok(self.is_used(&self.read_member(node).await?).await?
-            || !documents.list(TokenRecord::KIND, Some(node)).await?.is_empty())
+        self.is_known(&self.read_member(node).await?).await
     }
 
     /// Records that an external broker refuses all revoked certificates of a node. Returns the
@@ -349,6 +347,17 @@ impl MembershipStore {
     /// fleet deletes it.
     pub async fn remove_node(&self, node: &str, now: Timestamp) -> Result<bool> {
         self.alter_member(node, NodeEffect::Delete, |member| member.remove(now)).await
+    }
+
+    /// Records that a node is removed because its Node was deleted, if its name is known. Several
+    /// replicas do so at any time after the deletion: a name that was freed meanwhile stays free.
+    /// Returns whether this is new.
+    pub async fn remove_deleted_node(&self, node: &str, now: Timestamp) -> Result<bool> {
+        let before = self.read_member(node).await?;
+        if !self.is_known(&before).await? {
+            return Ok(false);
+        }
+        self.alter_member(node, NodeEffect::Delete, |member| member.remove_deleted(&before, now)).await
     }
 
     /// Lets a removed node return. Returns whether it was removed.
@@ -506,6 +515,12 @@ impl MembershipStore {
 
     /// Whether a name is taken: a node has joined or reported under it, it was removed, or a node
     /// of the cluster itself has it.
+    async fn is_known(&self, member: &Member) -> Result<bool> {
+        let documents = &self.shared.documents;
+        Ok(self.is_used(member).await?
+            || !documents.list(TokenRecord::KIND, Some(&member.node)).await?.is_empty())
+    }
+
     async fn is_used(&self, member: &Member) -> Result<bool> {
         Ok(member.was_used() || self.shared.documents.is_node(&member.node).await?)
     }

@@ -149,6 +149,8 @@ impl Member {
     pub(super) fn forget(&mut self, now: Timestamp) -> bool {
         self.revoke(now);
         self.labels = Labels::new();
+        // Another replica may have recorded the removal once more.
+        self.removed = None;
         std::mem::take(&mut self.used)
     }
 
@@ -159,6 +161,13 @@ impl Member {
         let is_new = self.removed.is_none();
         self.removed.get_or_insert(now);
         is_new
+    }
+
+    /// Records the removal unless the name was freed since the record was read as `before`.
+    /// Returns whether this is new.
+    pub(super) fn remove_deleted(&mut self, before: &Self, now: Timestamp) -> bool {
+        let was_freed = self.is_empty() && !before.is_empty();
+        !was_freed && self.remove(now)
     }
 
     /// Lets a removed node return. Returns whether it was removed.
@@ -222,6 +231,21 @@ mod tests {
             not_before: at(0),
             not_after: at(until),
         }
+    }
+
+    #[test]
+    fn a_late_removal_takes_no_freed_name() {
+        let mut member = Member::new("a");
+        assert!(member.remove(at(1)) && member.admit());
+        let before = member.clone();
+        // Of two replicas that see the deletion of its Node, one is late.
+        assert!(member.remove_deleted(&before, at(2)));
+        assert!(member.forget(at(3)));
+        assert!(member.is_empty());
+        assert!(!member.remove_deleted(&before, at(4)));
+        assert!(member.is_empty(), "the name stays free");
+        // The name of a token has no record yet.
+        assert!(member.remove_deleted(&Member::new("a"), at(5)));
     }
 
     #[test]

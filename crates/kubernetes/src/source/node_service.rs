@@ -169,8 +169,10 @@ impl NodeService {
         // Stops all writes for the node before its removal.
         self.serving.end(node);
         self.syncs.forget(node);
-        let is_member = is_requested || self.members.knows_name(node).await?;
-        let is_new = is_member && self.members.remove_node(node, now()).await?;
+        let is_new = match is_requested {
+            true => self.members.remove_node(node, now()).await?,
+            false => self.members.remove_deleted_node(node, now()).await?,
+        };
         let existed = self.nodes.remove(node).await?;
         Ok(is_new || existed)
     }
