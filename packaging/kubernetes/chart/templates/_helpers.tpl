@@ -178,7 +178,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* Changes an object of the manifests as the values say. */}}
+{{/* Applies the values to an object of the manifests. */}}
 {{- define "edgesync.adapt" -}}
 {{- $values := .root.Values -}}
 {{- $object := .object -}}
