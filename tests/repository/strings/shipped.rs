@@ -89,7 +89,7 @@ fn comments(name: &str, text: &str) -> Vec<Text> {
 fn descriptions(name: &str, text: &str) -> Vec<Text> {
     let quoted = Regex::new(r#"\b(?:description|summary|reason) = "([^"]+)""#).unwrap();
     let lines: Vec<&str> = text.lines().collect();
-    let mut found = Vec::new();
+    let mut found: Vec<Text> = Vec::new();
     for (at, line) in lines.iter().enumerate() {
         let field = FIELDS.iter().find_map(|field| line.trim_start().strip_prefix(field));
         let below = &lines[at + 1..];
@@ -123,7 +123,7 @@ fn until_quotes(below: &[&str]) -> String {
 fn messages(name: &str, text: &str) -> Vec<Text> {
     let message = Regex::new(r#"\b(?:echo|fail|say|exit)[ (]+(?:printf )?f?(?:"([^"]+)|'([^']+))"#).unwrap();
     let comment = Regex::new(r"/\* (.+?) \*/").unwrap();
-    let mut found = Vec::new();
+    let mut found: Vec<Text> = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let quoted = message.captures_iter(line).filter_map(|found| found.get(1).or(found.get(2)));
         found.extend(quoted.map(|found| Text::new(name, number, found.as_str())));
@@ -146,7 +146,7 @@ fn labels(name: &str, text: &str) -> Vec<Text> {
         r#""(?:title|description|legendFormat|label|text|displayName|Value #\w+)": "((?:[^"\\]|\\.)*)""#,
     )
     .unwrap();
-    let mut found = Vec::new();
+    let mut found: Vec<Text> = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let values = label.captures_iter(line).filter_map(|found| found.get(1));
         let values = values.map(|value| value.as_str()).filter(|value| value.contains(char::is_alphabetic));
