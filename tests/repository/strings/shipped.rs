@@ -9,7 +9,7 @@ use regex_lite::Regex;
 
 use super::{Text, is_text};
 
-/// Files and directories, from the top of the repository; beside them the manifests of all crates.
+/// Files and directories, from the top of the repository, without the manifests of the crates.
 const PLACES: [&str; 8] = [
     ".cargo",
     "Cargo.toml",

@@ -1,5 +1,5 @@
-//! Reasons of the conditions of a Node. docs/events.md explains each; a test compares its table with
-//! this enum.
+//! Reasons of the conditions of a Node. docs/events.md explains each; a test compares its table
+//! with this enum.
 
 use super::{
     CERTIFICATE_VALID, CLOUD_REACHABLE, Condition, ConditionStatus, DISK_PRESSURE, FILES_IN_EFFECT, IN_SYNC,
