@@ -519,6 +519,27 @@ async fn alerts_use_only_existing_metrics() {
     }
 }
 
+#[tokio::test]
+async fn alert_summaries_use_only_labels_of_their_metrics() {
+    let written = written().await;
+    let text = read("packaging/alerts.yaml");
+    for rule in text.split("- alert: ").skip(1) {
+        let (name, rest) = rule.split_once('\n').unwrap();
+        let field = |key: &str| {
+            let mut values = rest.lines().filter_map(|line| line.trim().strip_prefix(key));
+            values.next().unwrap_or_else(|| panic!("{name} has no {key}"))
+        };
+        // Prometheus adds the instance.
+        let mut labels = BTreeSet::from(["instance"]);
+        let metrics = named(field("expr: "), &written);
+        labels.extend(metrics.iter().flat_map(|metric| written[metric].labels.iter().map(String::as_str)));
+        for used in field("summary: ").split("$labels.").skip(1) {
+            let label = used.split(' ').next().unwrap_or_default();
+            assert!(labels.contains(label), "{name}: its metrics have no label '{label}'");
+        }
+    }
+}
+
 #[test]
 fn dashboard_has_its_rows_and_no_overlapping_panels() {
     let dashboard: Value = serde_json::from_str(&read("packaging/grafana-dashboard.json")).unwrap();

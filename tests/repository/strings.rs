@@ -1,8 +1,11 @@
 //! Lists the texts that users read, and checks their words: log lines, errors, help, tables, metric
-//! descriptions, fields of built-in kinds, and the page. `tests/strings` prints the list.
+//! descriptions, fields of built-in kinds, the page, configuration files, and everything that is
+//! packaged. `tests/strings` prints the list.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
+
+mod shipped;
 
 use std::fs;
 
@@ -400,10 +403,11 @@ fn kinds() -> Vec<Text> {
     found
 }
 
-/// Returns all texts of the programs and the page, sorted by file and line.
+/// Returns all texts of the programs, the page and the shipped files, sorted by file and line.
 fn all() -> Vec<Text> {
     let files = product().into_iter().filter(|(path, _)| !is_test(path));
-    let mut found: Vec<Text> = files.flat_map(|file| rust(&file)).chain(page()).chain(kinds()).collect();
+    let mut found: Vec<Text> = files.flat_map(|file| rust(&file)).collect();
+    found.extend(page().into_iter().chain(kinds()).chain(shipped::texts()));
     found.sort();
     found.dedup();
     found

@@ -18,6 +18,7 @@ mod node;
 pub mod objects;
 pub mod page;
 pub mod probes;
+pub mod reasons;
 pub mod source;
 pub mod summary;
 pub mod upkeep;

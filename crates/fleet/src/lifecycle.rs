@@ -218,7 +218,7 @@ impl NodeLifecycle {
         };
         let (published, before, after) = (&sync.published, sync.observed.condition(), state.condition());
         // A status that stays False while its reason changes counts as steady.
-        let same_status = after.status == before.status && after.status != published.status;
+        let same_status = after.status() == before.status() && after.status() != published.status();
         let is_same = before.reason == after.reason && before.held == after.held;
         let continues = before.differs_from(published) && (is_same || same_status);
         if !continues {

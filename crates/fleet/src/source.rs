@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use super::metrics::ClusterNumbers;
 use crate::config::ObjectSyncs;
+use crate::reasons::PlacementReason;
 use edgesync_object::{NodeName, OmittedFields, Resource};
 use edgesync_placement::{KindMatch, Summary, Unread};
 use edgesync_protocol::change::Uid;
@@ -94,8 +95,8 @@ pub trait Changes: Send + 'static {
 /// Reason why some or all objects that a rule names are not selected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleProblem {
-    /// Reason of a condition, in CamelCase.
-    pub reason: &'static str,
+    /// Reason of the condition `Accepted`.
+    pub reason: PlacementReason,
     /// Message of the condition.
     pub message: String,
     /// Whether the rule may select objects that are not known.

@@ -3,6 +3,8 @@
 //! Conditions follow the API conventions ("Typical status properties"): one of each type, and
 //! `lastTransitionTime` changes only with the status.
 
+mod reason;
+
 use std::collections::BTreeMap;
 
 use edgesync_object::name::{Problem, check_label_key};
@@ -14,6 +16,8 @@ use edgesync_schema as schema;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+pub use reason::NodeReason;
 
 /// The node's report about itself. It travels as one outbox item whenever it differs from the last
 /// one.
@@ -143,18 +147,14 @@ impl FilesSummary {
         if self.rules == 0 {
             return None;
         }
-        let (status, reason) = match (self.blocked, self.failed, self.not_in_effect, self.conflicts) {
-            (Some(FilesFailure::HelperUnreachable), ..) => (ConditionStatus::False, "HelperUnreachable"),
-            (Some(FilesFailure::RequestFailed), ..) | (None, 1.., ..) => {
-                (ConditionStatus::False, "RuleFailed")
-            }
-            (None, 0, 0, 0) => (ConditionStatus::True, "InEffect"),
-            (None, 0, 0, _) => (ConditionStatus::False, "Conflict"),
-            (None, 0, ..) => (ConditionStatus::False, "NotInEffect"),
+        let reason = match (self.blocked, self.failed, self.not_in_effect, self.conflicts) {
+            (Some(FilesFailure::HelperUnreachable), ..) => NodeReason::HelperUnreachable,
+            (Some(FilesFailure::RequestFailed), ..) | (None, 1.., ..) => NodeReason::RuleFailed,
+            (None, 0, 0, 0) => NodeReason::InEffect,
+            (None, 0, 0, _) => NodeReason::Conflict,
+            (None, 0, ..) => NodeReason::NotInEffect,
         };
-        let message = self.message();
-        let condition = FILES_IN_EFFECT.to_owned();
-        Some(Condition { condition, status, reason: reason.to_owned(), message, last_transition_time: None })
+        Some(Condition::new(reason, self.message()))
     }
 }
 
@@ -272,13 +272,7 @@ pub fn new_node(name: &str) -> Object {
 /// Returns the condition `Ready` as the agent reports it.
 #[must_use]
 pub fn agent_ready() -> Condition {
-    Condition {
-        condition: READY.to_owned(),
-        status: ConditionStatus::True,
-        reason: "AgentReady".to_owned(),
-        message: "edgesync stores objects; it runs no Pods".to_owned(),
-        last_transition_time: None,
-    }
+    Condition::new(NodeReason::AgentReady, "edgesync stores objects; it runs no Pods")
 }
 
 /// Replaces the fields of the previous report with those of this one.

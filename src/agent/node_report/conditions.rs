@@ -8,33 +8,27 @@ use super::{LOW_DISK_BYTES, Space};
 use crate::store::{Health, Writing};
 use edgesync_join::renewal::Validity;
 use edgesync_object::time::rfc3339;
-use edgesync_protocol::node::{CERTIFICATE_VALID, DISK_PRESSURE, STORE_HEALTHY, TRAFFIC_BUDGET_SPENT};
-use edgesync_protocol::node::{Condition, ConditionStatus};
+use edgesync_protocol::node::{Condition, NodeReason};
 
 /// Maximum bytes of a message.
 const MAX_MESSAGE: usize = 512;
 
-const DISK_ALMOST_FULL: &str = "DiskAlmostFull";
-const DATABASE_ALMOST_FULL: &str = "DatabaseAlmostFull";
-
 /// Returns the condition of the store: whether it accepts changes.
 pub(in crate::agent) fn store_condition(health: &Health) -> Condition {
-    let (status, reason, message) = match (&health.writing, &health.reset) {
+    let (reason, message) = match (&health.writing, &health.reset) {
         (Writing::Full, _) => {
-            let message = "database or its disk is full; reads continue";
-            (ConditionStatus::False, "StoreFull", message.to_owned())
+            (NodeReason::StoreFull, "database or its disk is full; reads continue".to_owned())
         }
         (Writing::Fails { reason }, _) => {
-            let message = format!("database not writable, reads continue: {reason}");
-            (ConditionStatus::False, "StoreFailing", message)
+            (NodeReason::StoreFailing, format!("database not writable, reads continue: {reason}"))
         }
         (Writing::Works, Some(reset)) => {
             let message = format!("database writable; objects lost and resent: {}", reset.cause);
-            (ConditionStatus::True, "StoreSalvaged", message)
+            (NodeReason::StoreSalvaged, message)
         }
-        (Writing::Works, None) => (ConditionStatus::True, "StoreWorks", "database writable".to_owned()),
+        (Writing::Works, None) => (NodeReason::StoreWorks, "database writable".to_owned()),
     };
-    condition(STORE_HEALTHY, status, reason, message)
+    condition(reason, message)
 }
 
 /// Returns whether the database's disk, or the database within its limit, is almost full: less than
@@ -55,15 +49,14 @@ pub(in crate::agent) fn disk_condition(
 /// beyond the budget in multiples, so that it does not change with each message sent.
 pub(in crate::agent) fn traffic_condition(spent: bool, used: u64, budget: Option<u64>) -> Condition {
     let Some(budget) = budget else {
-        let message = "no budget configured".to_owned();
-        return condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::False, "NoBudget", message);
+        return condition(NodeReason::NoBudget, "no budget configured".to_owned());
     };
     let total = size(budget);
     if !spent {
         let quarters = u128::from(used) * 4 / u128::from(budget.max(1));
         let share = ["less than a quarter", "a quarter", "half", "three quarters"][quarters.min(3) as usize];
         let message = format!("{share} of the daily budget of {total} (UTC) used");
-        return condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::False, "WithinBudget", message);
+        return condition(NodeReason::WithinBudget, message);
     }
     let mut message =
         format!("daily budget of {total} (UTC) spent; Leases and Events of programs are throttled");
@@ -71,50 +64,38 @@ pub(in crate::agent) fn traffic_condition(spent: bool, used: u64, budget: Option
     if times > 1 {
         message.push_str(&format!("; {times} times the budget used"));
     }
-    condition(TRAFFIC_BUDGET_SPENT, ConditionStatus::True, "BudgetSpent", message)
+    condition(NodeReason::BudgetSpent, message)
 }
 
 /// Returns whether the certificate is valid. The message names its end, which changes only with a
 /// renewal.
 pub(in crate::agent) fn certificate_condition(validity: Validity, until: Timestamp) -> Condition {
     let until = rfc3339(until);
-    let (status, reason, message) = match validity {
-        Validity::Good => (ConditionStatus::True, "Valid", format!("valid until {until}")),
-        Validity::Tight => {
-            let message = format!("expires at {until}, renewal failing");
-            (ConditionStatus::False, "EndsSoon", message)
-        }
-        Validity::Expired => {
-            let message = format!("expired at {until}, renewal failing");
-            (ConditionStatus::False, "Expired", message)
-        }
+    let (reason, message) = match validity {
+        Validity::Good => (NodeReason::Valid, format!("valid until {until}")),
+        Validity::Tight => (NodeReason::ExpiresSoon, format!("expires at {until}, renewal failing")),
+        Validity::Expired => (NodeReason::Expired, format!("expired at {until}, renewal failing")),
         Validity::Unknown => {
-            let message = format!("valid until {until}, clock of the node not set");
-            (ConditionStatus::Unknown, "ClockNotSet", message)
+            (NodeReason::ClockNotSet, format!("valid until {until}, clock of the node not set"))
         }
     };
-    condition(CERTIFICATE_VALID, status, reason, message)
+    condition(reason, message)
 }
 
 fn space_condition(disk: Option<Space>, within: Space, before: Option<&Condition>) -> Condition {
-    let was = |reason| {
-        before.is_some_and(|before| before.status == ConditionStatus::True && before.reason == reason)
-    };
-    let (status, reason, message) = if disk.is_some_and(|disk| disk.is_low(was(DISK_ALMOST_FULL))) {
+    let was = |reason: NodeReason| before.is_some_and(|before| before.reason == reason.as_str());
+    let (reason, message) = if disk.is_some_and(|disk| disk.is_low(was(NodeReason::DiskAlmostFull))) {
         let least = size(disk.map_or(0, Space::minimum_free));
-        let message = format!("less than {least} free on the database's disk");
-        (ConditionStatus::True, DISK_ALMOST_FULL, message)
-    } else if within.is_low(was(DATABASE_ALMOST_FULL)) {
+        (NodeReason::DiskAlmostFull, format!("less than {least} free on the database's disk"))
+    } else if within.is_low(was(NodeReason::DatabaseAlmostFull)) {
         let (least, total) = (size(within.minimum_free()), size(within.total));
-        let message = format!("database has less than {least} of {total} left");
-        (ConditionStatus::True, DATABASE_ALMOST_FULL, message)
+        (NodeReason::DatabaseAlmostFull, format!("database has less than {least} of {total} left"))
     } else if let Some(disk) = disk {
-        (ConditionStatus::False, "SufficientDisk", sufficient_message(disk, within, before))
+        (NodeReason::SufficientDisk, sufficient_message(disk, within, before))
     } else {
-        let message = "free space of the database's disk unknown".to_owned();
-        (ConditionStatus::Unknown, "FreeSpaceUnknown", message)
+        (NodeReason::FreeSpaceUnknown, "free space of the database's disk unknown".to_owned())
     };
-    condition(DISK_PRESSURE, status, reason, message)
+    condition(reason, message)
 }
 
 /// Formats bounds of the free and used space: a power of two and a quarter of the limit. Keeps the
@@ -153,15 +134,9 @@ impl Space {
     }
 }
 
-fn condition(kind: &str, status: ConditionStatus, reason: &str, mut message: String) -> Condition {
+fn condition(reason: NodeReason, mut message: String) -> Condition {
     message.truncate(message.floor_char_boundary(MAX_MESSAGE));
-    Condition {
-        condition: kind.to_owned(),
-        status,
-        reason: reason.to_owned(),
-        message,
-        last_transition_time: None,
-    }
+    Condition::new(reason, message)
 }
 
 /// Formats a size with at most one decimal, rounded down.
@@ -182,6 +157,7 @@ mod tests {
     use super::*;
     use crate::store::Reset;
     use edgesync_protocol::digest::Epoch;
+    use edgesync_protocol::node::ConditionStatus;
     use proptest::prelude::*;
 
     const MIB: u64 = 1 << 20;
@@ -315,6 +291,22 @@ mod tests {
         let far = traffic_condition(true, 3 * MIB + 5, Some(MIB));
         assert!(far.message.ends_with("; 3 times the budget used"), "{}", far.message);
         assert_eq!(far.condition, "edgesync.io/TrafficBudgetSpent");
+    }
+
+    #[test]
+    fn the_certificate_condition_names_validity_and_end() {
+        let until = Timestamp::from_second(1_795_000_000).unwrap();
+        for (validity, status, reason) in [
+            (Validity::Good, ConditionStatus::True, "Valid"),
+            (Validity::Tight, ConditionStatus::False, "ExpiresSoon"),
+            (Validity::Expired, ConditionStatus::False, "Expired"),
+            (Validity::Unknown, ConditionStatus::Unknown, "ClockNotSet"),
+        ] {
+            let shown = certificate_condition(validity, until);
+            assert_eq!(shown.condition, "edgesync.io/CertificateValid");
+            assert_eq!(status_and_reason(&shown), (status, reason));
+            assert!(shown.message.contains(&rfc3339(until)), "{}", shown.message);
+        }
     }
 
     #[test]

@@ -6,18 +6,17 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::read::{Definition, Names};
+use crate::reasons::{DefinitionReason, RULES_NOT_EVALUATED};
 use edgesync_api::Kind;
 
-/// Condition that lists the rules of a schema that are not evaluated.
-const NOT_EVALUATED: &str = "edgesync.io/RulesNotEvaluated";
-/// Maximum number of rules that it lists.
+/// Maximum number of rules listed in the condition [`RULES_NOT_EVALUATED`].
 const MAX_LISTED: usize = 16;
 
 /// Result of a definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     /// Reason and message if a name belongs to another kind.
-    pub(super) conflict: Option<(&'static str, String)>,
+    pub(super) conflict: Option<(DefinitionReason, String)>,
     /// The names under which it is served, if it is.
     pub(super) accepted: Names,
     /// Whether it is served.
@@ -32,7 +31,7 @@ struct Taken<'a> {
 }
 
 impl<'a> Taken<'a> {
-    fn conflict(&self, names: &Names) -> Option<(&'static str, String)> {
+    fn conflict(&self, names: &Names) -> Option<(DefinitionReason, String)> {
         let resource = names.of_resource().find(|(_, name)| self.resources.contains(name));
         let kind = || names.of_kind().into_iter().find(|(_, name)| self.kinds.contains(name));
         let (reason, name) = resource.or_else(kind)?;
@@ -82,26 +81,26 @@ pub(super) fn status(definition: &Definition, outcome: &Outcome, now: &str) -> M
         now,
     };
     match &outcome.conflict {
-        None => conditions.set("NamesAccepted", true, "NoConflicts", "no conflicts found"),
-        Some((reason, message)) => conditions.set("NamesAccepted", false, reason, message),
+        None => conditions.set(DefinitionReason::NoConflicts, "no conflicts found"),
+        Some((reason, message)) => conditions.set(*reason, message),
     }
     if outcome.established {
-        conditions.set("Established", true, "InitialNamesAccepted", "the initial names have been accepted");
+        conditions.set(DefinitionReason::InitialNamesAccepted, "the initial names have been accepted");
     } else if let Some(problem) = &definition.problem {
-        conditions.set("Established", false, "InvalidDefinition", problem);
+        conditions.set(DefinitionReason::InvalidDefinition, problem);
     } else {
-        conditions.set("Established", false, "NotAccepted", "not all names are accepted");
+        conditions.set(DefinitionReason::NotAccepted, "not all names are accepted");
     }
     if definition.lacking.is_empty() {
-        conditions.remove(NOT_EVALUATED);
+        conditions.remove(RULES_NOT_EVALUATED);
     } else {
         let listed: Vec<&str> = definition.lacking.iter().map(String::as_str).take(MAX_LISTED).collect();
         let more = if definition.lacking.len() > MAX_LISTED { "; and more" } else { "" };
-        conditions.set(NOT_EVALUATED, true, "NotSupported", &format!("{}{more}", listed.join("; ")));
+        conditions.set(DefinitionReason::NotSupported, &format!("{}{more}", listed.join("; ")));
     }
     if definition.deleting {
         let message = "the objects of the kind are being deleted";
-        conditions.set("Terminating", true, "InstanceDeletionInProgress", message);
+        conditions.set(DefinitionReason::InstanceDeletionInProgress, message);
     }
     let mut stored = current.get("storedVersions").and_then(Value::as_array).cloned().unwrap_or_default();
     if !definition.storage.is_empty() && !stored.iter().any(|version| *version == definition.storage) {
@@ -125,8 +124,9 @@ impl Conditions<'_> {
     }
 
     /// Sets a condition. Its time is that of the last transition of its status.
-    fn set(&mut self, kind: &str, holds: bool, reason: &str, message: &str) {
-        let state = if holds { "True" } else { "False" };
+    fn set(&mut self, reason: DefinitionReason, message: &str) {
+        let (kind, state, reason) = reason.fields();
+        let state = state.as_str();
         let text =
             |condition: &Value, field: &str| condition.get(field).and_then(Value::as_str).map(str::to_owned);
         let place = self.list.iter().position(|condition| text(condition, "type").as_deref() == Some(kind));

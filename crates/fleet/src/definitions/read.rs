@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{list, map, schema, text};
+use crate::reasons::DefinitionReason;
 use edgesync_api::{Kind, PrinterColumn, ScalePaths, Writable};
 use edgesync_object::{Object, Resource, Scope};
 
@@ -28,15 +29,16 @@ pub(super) struct Names {
 
 impl Names {
     /// Returns the names used in paths and on command lines: plural, singular, short names.
-    pub(super) fn of_resource(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let short = self.short_names.iter().map(|name| ("ShortNamesConflict", name.as_str()));
-        [("PluralConflict", self.plural.as_str()), ("SingularConflict", self.singular.as_str())]
-            .into_iter()
-            .chain(short)
+    /// Each comes with the reason of a conflict about it.
+    pub(super) fn of_resource(&self) -> impl Iterator<Item = (DefinitionReason, &str)> {
+        let short = self.short_names.iter().map(|name| (DefinitionReason::ShortNamesConflict, name.as_str()));
+        let plural = (DefinitionReason::PluralConflict, self.plural.as_str());
+        let singular = (DefinitionReason::SingularConflict, self.singular.as_str());
+        [plural, singular].into_iter().chain(short)
     }
 
-    pub(super) fn of_kind(&self) -> [(&'static str, &str); 2] {
-        [("KindConflict", &self.kind), ("ListKindConflict", &self.list_kind)]
+    pub(super) fn of_kind(&self) -> [(DefinitionReason, &str); 2] {
+        [(DefinitionReason::KindConflict, &self.kind), (DefinitionReason::ListKindConflict, &self.list_kind)]
     }
 }
 

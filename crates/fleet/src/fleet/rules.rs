@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::broadcasts::QueuedChange;
 use super::reconciler::Reconciler;
+use crate::reasons::PlacementReason;
 use crate::source::{RuleProblem, RuleStatus};
 use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339;
@@ -220,19 +221,20 @@ impl Rules {
         let kinds = in_force.rule.as_ref().map_or(&[][..], |rule| &rule.objects.kinds);
         let problems = problems(uid, kinds);
         let accepted = match (in_force.problems.0.is_empty(), problems.first()) {
-            (false, _) => ("False", "Invalid", in_force.problems.to_string()),
-            (true, None) => ("True", "Accepted", "rule is in force".to_owned()),
-            (true, Some(first)) => ("False", first.reason, join(&problems)),
+            (false, _) => (PlacementReason::Invalid, in_force.problems.to_string()),
+            (true, None) => (PlacementReason::Accepted, "rule is in force".to_owned()),
+            (true, Some(first)) => (first.reason, join(&problems)),
         };
-        let (state, reason) = match in_sync == nodes && self.are_complete() {
-            _ if problems.iter().any(|problem| problem.hides) => ("Unknown", "ObjectsUnread"),
-            true => ("True", "InSync"),
-            false => ("False", "NodesBehind"),
+        let reason = match in_sync == nodes && self.are_complete() {
+            _ if problems.iter().any(|problem| problem.hides) => PlacementReason::ObjectsUnread,
+            true => PlacementReason::InSync,
+            false => PlacementReason::NodesBehind,
         };
-        let message = format!("{in_sync} of {nodes} nodes are connected and in sync");
-        let synced = (state, reason, message);
+        let synced = (reason, format!("{in_sync} of {nodes} nodes are connected and in sync"));
         let now = rfc3339(Timestamp::now());
-        let condition = |kind: &str, (status, reason, message): (&str, &str, String)| {
+        let condition = |(reason, message): (PlacementReason, String)| {
+            let (kind, status, reason) = reason.fields();
+            let status = status.as_str();
             let conditions = before["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
             let old = conditions.iter().find(|old| old["type"] == kind && old["status"] == status);
             json!({
@@ -245,9 +247,9 @@ impl Rules {
             "observedGeneration": text.generation,
             "objects": objects, "nodes": nodes, "nodesInSync": in_sync,
             "conditions": [
-                condition("Accepted", accepted),
-                condition("InSync", synced),
-                condition("InEffect", count.condition()),
+                condition(accepted),
+                condition(synced),
+                condition(count.condition()),
             ],
         });
         let key = summary.resource.key(&summary.namespace, &summary.name);

@@ -1,16 +1,12 @@
 //! Conditions of a Node that the cloud sets. Pure.
 
 use edgesync_protocol::node::{
-    CLOUD_REACHABLE, Condition, ConditionStatus, DISK_PRESSURE, IN_SYNC, READY, STORE_HEALTHY,
+    CLOUD_REACHABLE, Condition, ConditionStatus, DISK_PRESSURE, IN_SYNC, NodeReason, READY, STORE_HEALTHY,
     TRAFFIC_BUDGET_SPENT,
 };
 
 use super::{Life, Liveness};
 
-/// Reason of all conditions after the Lease has expired, as in Kubernetes' node lifecycle
-/// controller.
-const STATUS_UNKNOWN: &str = "NodeStatusUnknown";
-const NO_RENEWAL: &str = "agent stopped renewing its Lease";
 /// Conditions assumed for a node that has not reported its own.
 const OWN: [&str; 3] = [STORE_HEALTHY, DISK_PRESSURE, TRAFFIC_BUDGET_SPENT];
 
@@ -26,8 +22,7 @@ pub(super) struct SyncState {
 /// Published form of a [`SyncState`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SyncCondition {
-    pub(super) status: ConditionStatus,
-    pub(super) reason: &'static str,
+    pub(super) reason: NodeReason,
     pub(super) message: String,
     /// Number of held-back removals; an operator confirms the published number.
     pub(super) held: u64,
@@ -59,6 +54,10 @@ impl Counts {
 }
 
 impl SyncCondition {
+    pub(super) fn status(&self) -> ConditionStatus {
+        self.reason.status()
+    }
+
     /// Returns whether this is published in place of the other.
     pub(super) fn differs_from(&self, other: &Self) -> bool {
         self.reason != other.reason || self.held != other.held
@@ -69,14 +68,14 @@ impl SyncState {
     /// Returns the published form. Reasons that only an operator can resolve come first.
     pub(super) fn condition(&self) -> SyncCondition {
         let reason = match self {
-            Self { in_sync: true, .. } => "InSync",
-            Self { held: 1.., .. } => "RemovalsHeldBack",
-            Self { rejected: 1.., .. } => "ObjectsRejected",
-            _ => "ObjectsPending",
+            Self { in_sync: true, .. } => NodeReason::InSync,
+            Self { held: 1.., .. } => NodeReason::RemovalsHeldBack,
+            Self { rejected: 1.., .. } => NodeReason::ObjectsRejected,
+            _ => NodeReason::ObjectsPending,
         };
         if self.in_sync {
             let message = "all desired objects are held at their latest version".to_owned();
-            return SyncCondition { status: ConditionStatus::True, reason, message, held: 0 };
+            return SyncCondition { reason, message, held: 0 };
         }
         let counts = [(self.pending, PENDING), (self.rejected, REJECTED), (self.held, HELD)];
         let mut parts: Vec<String> = Vec::new();
@@ -87,22 +86,8 @@ impl SyncState {
         if parts.is_empty() {
             parts.push("recording a report".to_owned());
         }
-        SyncCondition { status: ConditionStatus::False, reason, message: parts.join(", "), held: self.held }
+        SyncCondition { reason, message: parts.join(", "), held: self.held }
     }
-}
-
-fn condition(name: &str, status: ConditionStatus, reason: &str, message: &str) -> Condition {
-    Condition {
-        condition: name.to_owned(),
-        status,
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-        last_transition_time: None,
-    }
-}
-
-fn unknown(name: &str) -> Condition {
-    condition(name, ConditionStatus::Unknown, STATUS_UNKNOWN, NO_RENEWAL)
 }
 
 impl Liveness {
@@ -119,18 +104,16 @@ impl Liveness {
         let mut conditions = Vec::new();
         match self.life {
             Life::Renewed => {
-                let message = "agent is renewing its Lease";
-                conditions.push(condition(READY, ConditionStatus::True, "AgentReady", message));
+                conditions.push(Condition::new(NodeReason::AgentReady, "agent is renewing its Lease"));
             }
             // Its Lease expired after an earlier renewal; that may not be written yet.
-            Life::Welcomed if self.arrived.is_some() => conditions.push(unknown(READY)),
+            Life::Welcomed if self.arrived.is_some() => conditions.push(Condition::unknown(READY)),
             _ => {}
         }
-        let message = "node is connected to the cloud side";
-        conditions.push(condition(CLOUD_REACHABLE, ConditionStatus::True, "Connected", message));
+        conditions.push(Condition::new(NodeReason::Connected, "node is connected to the cloud side"));
         if let Some(sync) = &self.sync {
-            let SyncCondition { status, reason, message, .. } = &sync.published;
-            conditions.push(condition(IN_SYNC, *status, reason, message));
+            let SyncCondition { reason, message, .. } = &sync.published;
+            conditions.push(Condition::new(*reason, message));
         }
         if self.restore {
             let own = self.reported.iter().flat_map(|own| own.iter().cloned());
@@ -140,10 +123,11 @@ impl Liveness {
     }
 
     fn all_unknown(&self) -> Vec<Condition> {
-        let mut conditions = vec![unknown(READY), unknown(CLOUD_REACHABLE), unknown(IN_SYNC)];
+        let mut conditions: Vec<Condition> =
+            [READY, CLOUD_REACHABLE, IN_SYNC].into_iter().map(Condition::unknown).collect();
         match &self.reported {
-            Some(own) => conditions.extend(own.iter().map(|own| unknown(&own.condition))),
-            None => conditions.extend(OWN.map(unknown)),
+            Some(own) => conditions.extend(own.iter().map(|own| Condition::unknown(&own.condition))),
+            None => conditions.extend(OWN.map(Condition::unknown)),
         }
         conditions
     }
@@ -169,7 +153,8 @@ mod tests {
             }
         }
         let in_sync = SyncState { in_sync: true, pending: 0, rejected: 0, held: 0 }.condition();
-        for message in [&*in_sync.message, NO_RENEWAL, "", "many objects rejected by the node"] {
+        let lost = Condition::unknown(IN_SYNC).message;
+        for message in [&*in_sync.message, &*lost, "", "many objects rejected by the node"] {
             assert_eq!(Counts::read(message), Counts::default(), "{message}");
         }
     }

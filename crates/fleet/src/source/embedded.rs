@@ -13,6 +13,7 @@ use super::{
 use crate::CloudObjects;
 use crate::config::ObjectSyncs;
 use crate::metrics::ClusterNumbers;
+use crate::reasons::PlacementReason;
 use crate::uploads::clip;
 use edgesync_api::{MissingNamespace, Storage as _};
 use edgesync_cloud_store::{ChangeKind, CloudStore, Feed, FeedItem};
@@ -119,7 +120,7 @@ impl ObjectSource for Embedded {
             return Vec::new();
         }
         let message = format!("unknown kinds: {}", unknown.join(", "));
-        vec![RuleProblem { reason: "KindUnknown", message, hides: false }]
+        vec![RuleProblem { reason: PlacementReason::KindUnknown, message, hides: false }]
     }
 
     async fn set_rule_status(&self, status: RuleStatus) -> Result<()> {

@@ -17,9 +17,7 @@ use super::nodes::Nodes;
 use super::requests::Requests;
 use edgesync_fleet::source::Result;
 use edgesync_object::{NodeName, Object, Resource, kinds};
-use edgesync_protocol::node::{
-    CLOUD_REACHABLE, Condition, ConditionStatus, IN_SYNC, READY, set_node_condition,
-};
+use edgesync_protocol::node::{CLOUD_REACHABLE, Condition, IN_SYNC, READY, set_node_condition};
 
 /// Interval of the check.
 pub(super) const INTERVAL: Duration = Duration::from_secs(10);
@@ -27,9 +25,6 @@ pub(super) const INTERVAL: Duration = Duration::from_secs(10);
 const MANAGER: (&str, &str) = ("kube-system", "kube-controller-manager");
 /// Duration of that Lease if it has none.
 const MANAGER_SECONDS: Duration = Duration::from_secs(15);
-/// Reason of all conditions after expiry, as set by the node lifecycle controller.
-const STATUS_UNKNOWN: &str = "NodeStatusUnknown";
-const EXPIRED_MESSAGE: &str = "agent stopped renewing its Lease";
 /// Prefix of edgesync's conditions.
 const OWN: &str = "edgesync.io/";
 
@@ -147,14 +142,7 @@ fn all_unknown(node: &mut Object, managed: bool, now: Timestamp) {
         .map(str::to_owned)
         .collect();
     for condition in names.into_iter().chain(own) {
-        let condition = Condition {
-            condition,
-            status: ConditionStatus::Unknown,
-            reason: STATUS_UNKNOWN.to_owned(),
-            message: EXPIRED_MESSAGE.to_owned(),
-            last_transition_time: None,
-        };
-        set_node_condition(node, &condition, now);
+        set_node_condition(node, &Condition::unknown(condition), now);
     }
 }
 

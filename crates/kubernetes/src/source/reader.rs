@@ -8,6 +8,7 @@ use super::mark;
 use crate::cache::Cache;
 use crate::cluster::{Cause, Cluster, Feed, Interest, Origin, Problem};
 use edgesync_fleet::config::{Config, Kubernetes as Options};
+use edgesync_fleet::reasons::PlacementReason;
 use edgesync_fleet::source::{Result, RuleProblem};
 use edgesync_object::{OmittedFields, Target};
 use edgesync_protocol::change::Uid;
@@ -93,11 +94,11 @@ fn problems_of(problems: &[Problem], rule: &Uid) -> Vec<RuleProblem> {
 /// Maps a problem of a rule to a problem in its status.
 fn rule_problem(problem: &Problem) -> RuleProblem {
     let (reason, hides) = match &problem.cause {
-        Cause::Unserved => ("KindUnknown", false),
-        Cause::Reserved => ("NamespaceReserved", false),
-        Cause::Refused(_) => ("Forbidden", true),
-        Cause::TooMany => ("TooManyWatches", true),
-        Cause::Undiscovered | Cause::Broken(_) => ("Unreadable", true),
+        Cause::Unserved => (PlacementReason::KindUnknown, false),
+        Cause::Reserved => (PlacementReason::NamespaceReserved, false),
+        Cause::Refused(_) => (PlacementReason::Forbidden, true),
+        Cause::TooMany => (PlacementReason::TooManyWatches, true),
+        Cause::Undiscovered | Cause::Broken(_) => (PlacementReason::Unreadable, true),
     };
     RuleProblem { reason, message: format!("{}: {}", problem.kind, problem.cause), hides }
 }
@@ -124,8 +125,11 @@ mod tests {
             let problems = problems_of(&all, &rule.into());
             problems.into_iter().map(|problem| (problem.reason, problem.hides)).collect()
         };
-        assert_eq!(reasons("u1"), [("TooManyWatches", true), ("Forbidden", true)]);
-        assert_eq!(reasons("u2"), [("KindUnknown", false)]);
+        assert_eq!(
+            reasons("u1"),
+            [(PlacementReason::TooManyWatches, true), (PlacementReason::Forbidden, true)]
+        );
+        assert_eq!(reasons("u2"), [(PlacementReason::KindUnknown, false)]);
         assert_eq!(reasons("u3"), []);
     }
 }

@@ -11,7 +11,7 @@
 {{- define "edgesync.check" -}}
 {{- $name := .Release.Namespace -}}
 {{- if or (eq $name "default") (hasPrefix "kube-" $name) -}}
-{{- fail (printf "namespace '%s': edgesync needs one of its own, because who may write Secrets there decides who belongs to the fleet; hint: --namespace edgesync --create-namespace" $name) -}}
+{{- fail (printf "namespace '%s': edgesync needs a dedicated one, because write access to its Secrets decides who belongs to the fleet; hint: --namespace edgesync --create-namespace" $name) -}}
 {{- end -}}
 {{- if not .Values.image.repository -}}
 {{- fail "image.repository is empty: no public registry has the image; hint: build it with packaging/kubernetes/Containerfile, then --set image.repository=registry.example.com/edgesync-cloud" -}}
@@ -36,7 +36,7 @@
 {{- end -}}
 {{- end -}}
 {{- if hasKey .Values.place.rules "configmaps" -}}
-{{- fail "place.rules.configmaps: edgesync-place-configmaps is a role of the chart, and has the right already; hint: another name" -}}
+{{- fail "place.rules.configmaps: edgesync-place-configmaps is a role of the chart, and has the right already; hint: choose another name" -}}
 {{- end -}}
 {{- range $name, $rules := .Values.place.rules -}}
 {{- range $rules -}}
@@ -48,7 +48,7 @@
 {{- end -}}
 {{- range .Values.place.secrets -}}
 {{- if has . (list $name (include "edgesync.keys" $)) -}}
-{{- fail (printf "place.secrets: namespace '%s' is that of edgesync itself, whose Secrets are never placed; hint: remove it" .) -}}
+{{- fail (printf "place.secrets: namespace '%s' belongs to edgesync itself, and its Secrets are never placed; hint: remove it" .) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}
@@ -178,7 +178,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* Changes an object of the manifests as the values say. */}}
+{{/* Applies the values to an object of the manifests. */}}
 {{- define "edgesync.adapt" -}}
 {{- $values := .root.Values -}}
 {{- $object := .object -}}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Rules;
 use crate::fleet::reconciler::Reconciler;
+use crate::reasons::PlacementReason;
 use crate::source::key_of;
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
@@ -26,18 +27,18 @@ pub(super) struct Count {
 }
 
 impl Count {
-    /// Returns status, reason and message of the condition.
-    pub(super) fn condition(&self) -> (&'static str, &'static str, String) {
+    /// Returns reason and message of the condition `InEffect`.
+    pub(super) fn condition(&self) -> (PlacementReason, String) {
         let Self { reporting, in_effect, .. } = self;
-        let (status, reason) = match reporting {
-            0 => ("Unknown", "NoReport"),
-            _ if reporting == in_effect => ("True", "InEffect"),
-            _ => ("False", "NotInEffect"),
+        let reason = match reporting {
+            0 => PlacementReason::NoReport,
+            _ if reporting == in_effect => PlacementReason::InEffect,
+            _ => PlacementReason::NotInEffect,
         };
         let message = format!(
             "{in_effect} of {reporting} nodes with file rules for its objects have the newest versions in effect"
         );
-        (status, reason, message)
+        (reason, message)
     }
 
     /// Counts a node, if it has reported the effect of one of the objects.
@@ -116,14 +117,14 @@ mod tests {
     fn rule_is_in_effect_once_it_is_on_all_reporting_nodes() {
         let count = |in_effect, reporting| {
             let (objects, nodes) = (Vec::new(), VecDeque::new());
-            let (status, reason, message) =
+            let (reason, message) =
                 Count { rule: "u".into(), objects, nodes, reporting, in_effect }.condition();
             assert!(message.starts_with(&format!("{in_effect} of {reporting} nodes")), "{message}");
-            (status, reason)
+            reason
         };
-        assert_eq!(count(0, 0), ("Unknown", "NoReport"));
-        assert_eq!(count(0, 1), ("False", "NotInEffect"));
-        assert_eq!(count(1, 2), ("False", "NotInEffect"));
-        assert_eq!(count(2, 2), ("True", "InEffect"));
+        assert_eq!(count(0, 0), PlacementReason::NoReport);
+        assert_eq!(count(0, 1), PlacementReason::NotInEffect);
+        assert_eq!(count(1, 2), PlacementReason::NotInEffect);
+        assert_eq!(count(2, 2), PlacementReason::InEffect);
     }
 }

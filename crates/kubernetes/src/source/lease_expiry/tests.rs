@@ -4,6 +4,7 @@ use serde_json::json;
 use super::super::testing::{Rig, at, pass, renewal};
 use super::*;
 use edgesync_object::node_labels::has_reported;
+use edgesync_protocol::node::ConditionStatus;
 
 const SILENT: Duration = Duration::from_secs(40);
 
