@@ -92,8 +92,8 @@ fn link(status: &AgentStatus, now: Timestamp, problems: &mut Vec<String>) -> Str
     format!("disconnected{since} from {}: {cause}; next attempt within {retry} s", link.broker)
 }
 
-/// Returns the states of objects in files. Adds a failure of the rules, and objects not in effect, to
-/// the problems.
+/// Returns the states of objects in files. Adds a failure of the rules, and objects not in
+/// effect, to the problems.
 fn file_states(files: &FilesSummary, problems: &mut Vec<String>) -> String {
     problems.extend(files.problem.as_deref().map(text));
     let not = files.not_in_effect.zip(files.conflicts).map(|(not, conflicts)| not + conflicts);

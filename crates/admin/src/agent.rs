@@ -305,8 +305,9 @@ pub enum ListenStatus {
     Waiting { address: String, why: String },
 }
 
-/// Number of file rules and their objects by state. An object that several rules write counts once,
-/// in its worst state. Counts are those of the helper's last answer, and `None` before its first one.
+/// Number of file rules and their objects by state. An object that several rules write counts
+/// once, in its worst state. Counts are those of the helper's last answer, and `None` before its
+/// first one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FilesSummary {

@@ -125,7 +125,8 @@ impl Report {
     }
 }
 
-/// Formats the report for people: a line per check, with the next step as a hint below unless it passed.
+/// Formats the report for people: a line per check, with the next step as a hint below unless it
+/// passed.
 #[must_use]
 pub fn render(report: &Report) -> String {
     let width = report.0.iter().map(|(_, title, _)| title.chars().count()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The parsed TOML file, the environment, and the visitor that reads both into slots.
+//! The parsed TOML file, the environment, and the visitor that reads both into bindings.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::slot::{Change, Keys, Raw, Refusal, Slot, quote};
+use super::binding::{Binding, Change, Keys, Raw, Refusal, quote};
 use super::{ConfigErrors, Place, Problem, Settings, Source};
 
 /// Maximum size of a configuration file in bytes.
@@ -103,7 +103,7 @@ pub(super) fn variables<C: Settings>(
     found
 }
 
-/// Visitor that fills slots from file and environment, and collects problems.
+/// Visitor that fills bindings from file and environment, and collects problems.
 pub(super) struct Reader<'a> {
     document: &'a Document<'a>,
     prefix: &'static str,
@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
         Self { document, prefix, variables, sources, problems, section: "", known: BTreeMap::new() }
     }
 
-    /// Reports keys and variables that no slot used: unknown keys are errors, unknown variables
+    /// Reports keys and variables that no binding used: unknown keys are errors, unknown variables
     /// warnings.
     pub(super) fn finish(mut self, warnings: &mut Vec<String>) {
         let document = self.document;
@@ -190,11 +190,11 @@ impl Keys for Reader<'_> {
         self.known.entry(name).or_default();
     }
 
-    fn key(&mut self, name: &'static str, _: Change, slot: &mut dyn Slot) {
+    fn key(&mut self, name: &'static str, _: Change, binding: &mut dyn Binding) {
         self.known.entry(self.section).or_default().push(name);
         let dotted = dotted(self.section, name);
         if let Some(value) = self.document.value(self.section, name) {
-            match slot.set(Raw::Toml(value.get_ref())) {
+            match binding.set(Raw::Toml(value.get_ref())) {
                 Ok(()) => {
                     let place = Place::of_span(self.document.text, &value.span());
                     let line = if let Place::Line { line, .. } = place { line } else { 0 };
@@ -210,7 +210,7 @@ impl Keys for Reader<'_> {
         }
         let variable = self.name_of(self.section, name);
         if let Some(value) = self.variables.remove(&variable) {
-            match slot.set(Raw::Variable(&value)) {
+            match binding.set(Raw::Variable(&value)) {
                 Ok(()) => {
                     self.sources.insert(dotted, Source::Variable(variable));
                 }
@@ -231,16 +231,16 @@ pub(super) struct From<'a>(pub(super) &'a Path);
 impl Keys for From<'_> {
     fn section(&mut self, _: &'static str) {}
 
-    fn key(&mut self, _: &'static str, _: Change, slot: &mut dyn Slot) {
-        if !slot.is_path() {
+    fn key(&mut self, _: &'static str, _: Change, binding: &mut dyn Binding) {
+        if !binding.is_path() {
             return;
         }
-        if let Ok(shown) = DeValue::parse(&slot.show())
+        if let Ok(shown) = DeValue::parse(&binding.show())
             && let DeValue::String(path) = shown.get_ref()
             && !path.is_empty()
         {
-            // Joining leaves an absolute path unchanged; a slot can parse what it shows.
-            let _ = slot.set(Raw::Variable(&self.0.join(&**path).display().to_string()));
+            // Joining leaves an absolute path unchanged; a binding can parse what it shows.
+            let _ = binding.set(Raw::Variable(&self.0.join(&**path).display().to_string()));
         }
     }
 }

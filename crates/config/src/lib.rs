@@ -10,6 +10,7 @@
 
 #![warn(missing_docs)]
 
+pub mod binding;
 mod document;
 pub mod edge;
 mod error;
@@ -22,7 +23,6 @@ mod peer;
 mod report;
 pub mod rules;
 pub mod selection;
-pub mod slot;
 pub mod units;
 
 use std::collections::BTreeMap;
@@ -31,6 +31,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+pub use binding::{Binding, Change, Keys, Raw, Refusal, Refusals};
 use document::{Document, Reader};
 pub use error::{ConfigErrors, Place, Problem};
 pub use files::Files;
@@ -40,7 +41,6 @@ pub use link::{BrokerUrl, Link};
 pub use log::{Format, Log};
 pub use peer::Peer;
 pub use report::{Difference, Setting, settings};
-pub use slot::{Change, Keys, Raw, Refusal, Refusals, Slot};
 
 /// A whole configuration that can be bound, completed and validated.
 pub trait Settings: Default + Clone {

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use edgesync_config::binding::Keys;
 use edgesync_config::section;
-use edgesync_config::slot::Keys;
 use edgesync_config::units::{
     self, GIB, KIB, MIB, hours, minutes, ordered, seconds, show_duration, show_size,
 };
