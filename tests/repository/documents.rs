@@ -13,8 +13,8 @@ use edgesync_cloud::cli::args_cloud::CloudArgs;
 /// Maximum lines of README.md, which introduces the project.
 const README_LINES: usize = 200;
 
-/// Sentences of README.md about what edgesync does not do, each with the test that shows it. Nothing
-/// can show that it is tested on Linux only.
+/// Sentences of README.md about what edgesync does not do, each with the test that shows it.
+/// Nothing can show that it is tested on Linux only.
 const LIMITATIONS: [(&str, &str); 5] = [
     ("It runs no containers.", "kubectl_commands_work_or_are_refused_with_a_reason"),
     ("three roles for the whole fleet", "operators_have_three_roles"),
