@@ -49,6 +49,10 @@ pub trait Settings: Default + Clone {
     /// Variables with the prefix that belong to another program or to the command line.
     const ENV_OTHERS: &'static [&'static str];
 
+    /// Earlier names of sections, each with its current name. A file or a variable with an earlier
+    /// name still works, and causes a warning.
+    const RENAMED_SECTIONS: &'static [(&'static str, &'static str)] = &[];
+
     /// Visits every key, section by section.
     fn bind(&mut self, keys: &mut dyn Keys);
 
@@ -148,13 +152,14 @@ pub fn parse<C: Settings>(
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Loaded<C>, ConfigErrors> {
     let failed = |problems| ConfigErrors { path: path.to_owned(), problems };
-    let document = Document::parse(text).map_err(failed)?;
+    let mut document = Document::parse(text).map_err(failed)?;
     let mut problems = Vec::new();
     let mut warnings = Vec::new();
     let mut sources = BTreeMap::new();
     let mut config = C::default();
 
-    let variables = document::variables::<C>(environment, &mut problems);
+    document.rename_sections(C::RENAMED_SECTIONS, &mut problems, &mut warnings);
+    let variables = document::variables::<C>(environment, &mut problems, &mut warnings);
     let mut reader = Reader::new(&document, C::ENV_PREFIX, variables, &mut sources, &mut problems);
     config.bind(&mut reader);
     reader.finish(&mut warnings);

@@ -370,7 +370,7 @@ impl<S: Source> Fleet<S> {
     fn configure(&mut self, config: &Config) {
         self.bodies.set_limit(config.sync.bodies);
         self.expiry.ttl = config.nodes.event_ttl;
-        self.enrollment.reconfigure(config.pairing.certificate_lifetime, config.pairing.renewal_grace);
+        self.enrollment.reconfigure(config.enrollment.certificate_lifetime, config.enrollment.renewal_grace);
         let now = self.reconciler.now();
         let Reconciler { nodes, broadcasts, settings, .. } = &mut self.reconciler;
         settings.reload(config);
