@@ -242,7 +242,7 @@ fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, permit: Option<adm
 fn too_many(hub: &Hub, peer: SocketAddr) {
     add(&hub.counters.over_limit, 1);
     if let Some(LinePermit { suppressed }) = hub.throttles.full.permit_line() {
-        let limit = hub.options.max_connections;
-        tracing::warn!(%peer, suppressed, limit, "connection limit reached, connection closed");
+        let max_connections = hub.options.max_connections;
+        tracing::warn!(%peer, suppressed, max_connections, "connection limit reached, connection closed");
     }
 }
