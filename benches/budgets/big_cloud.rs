@@ -105,7 +105,7 @@ impl Site {
             &config,
             format!(
                 "[store]\npath = \"{0}/{database}\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n[api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n\
-                 [pairing]\nlisten = \"off\"\n[log]\nformat = \"text\"\n[[placement]]\nnodes = {{ names = [\"*\"] }}\n\
+                 [enrollment]\nlisten = \"off\"\n[log]\nformat = \"text\"\n[[placement]]\nnodes = {{ names = [\"*\"] }}\n\
                  objects = {{ kinds = [\"ConfigMap\"], namespaces = [\"nobodys\"] }}\n",
                 directory.display()
             ),

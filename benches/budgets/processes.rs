@@ -189,7 +189,7 @@ impl Site {
             path("cloud.toml"),
             format!(
                 "[store]\npath = \"{0}/cloud.db\"\n[broker]\nmode = \"external\"\n[link]\nbroker = \"mqtt://127.0.0.1:{broker}\"\n\
-                 backoff_min = \"50ms\"\n[api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[page]\nlisten = \"127.0.0.1:0\"\n[pairing]\nlisten = \"off\"\n[nodes]\nevent_burst = 100000\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
+                 backoff_min = \"50ms\"\n[api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[page]\nlisten = \"127.0.0.1:0\"\n[enrollment]\nlisten = \"off\"\n[nodes]\nevent_burst = 100000\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
                  [[placement]]\nnodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
                 directory.path().display()
             ),
@@ -376,7 +376,7 @@ impl FleetSite {
             &config,
             format!(
                 "[store]\npath = \"{0}/cloud.db\"\n{store}[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"{1}\"\n\
-                 [api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[page]\nlisten = \"127.0.0.1:0\"\n[pairing]\nlisten = \"127.0.0.1:{joining}\"\n\
+                 [api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[page]\nlisten = \"127.0.0.1:0\"\n[enrollment]\nlisten = \"127.0.0.1:{joining}\"\n\
                  [log]\nformat = \"text\"\nlevel = \"warn\"\n{rules}",
                 directory.path().display(),
                 if has_tls { "on" } else { "off" }

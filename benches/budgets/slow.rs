@@ -167,10 +167,10 @@ impl Installation {
         let path = root.path().display();
         let (broker, joining) = (free_port()?, free_port()?);
         let line = Line::new(broker, limits)?;
-        let (tls, pairing, link) = if with_tls {
-            let pairing =
+        let (tls, enrollment, link) = if with_tls {
+            let enrollment =
                 format!("listen = \"127.0.0.1:{joining}\"\nbroker_url = \"mqtts://127.0.0.1:{}\"", line.port);
-            ("on", pairing, String::new())
+            ("on", enrollment, String::new())
         } else {
             let link = format!("[link]\nbroker = \"mqtt://127.0.0.1:{}\"\n", line.port);
             ("off", "listen = \"off\"".to_owned(), link)
@@ -178,7 +178,7 @@ impl Installation {
         let log = "[log]\nformat = \"text\"\nlevel = \"info\"\n";
         let cloud = format!(
             "[store]\npath = \"{path}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"{tls}\"\n[api]\n\
-             socket = \"{path}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\nmax_body = \"16MiB\"\n[pairing]\n{pairing}\n{log}[[placement]]\n\
+             socket = \"{path}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\nmax_body = \"16MiB\"\n[enrollment]\n{enrollment}\n{log}[[placement]]\n\
              nodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
         );
         let edge = format!(

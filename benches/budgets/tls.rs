@@ -35,7 +35,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         &cloud_config,
         format!(
             "[store]\npath = \"{0}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"on\"\n\
-             [api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[pairing]\nlisten = \"127.0.0.1:{joining}\"\n\
+             [api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[enrollment]\nlisten = \"127.0.0.1:{joining}\"\n\
              broker_url = \"mqtts://127.0.0.1:{1}\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
              [[placement]]\nnodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
             root.display(),

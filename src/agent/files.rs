@@ -25,7 +25,7 @@ use edgesync_api::Role;
 use edgesync_config::edge::Config;
 use edgesync_files::Rule;
 use edgesync_files::rule::ordered;
-use edgesync_files::wire::{MAX_CHANGED, Outcome, ReportPosition, Request, Verb};
+use edgesync_files::wire::{MAX_CHANGED, ObjectCounts, Outcome, ReportPosition, Request, Verb};
 use edgesync_object::Status;
 use edgesync_object::status::Result;
 use edgesync_protocol::change::{Change, Uid};
@@ -56,7 +56,10 @@ const BITS: usize = 64;
 /// State of the files, for the status, the metrics and the Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FilesView {
+    /// The counts of objects are those of the last answer, and zero before the first one.
     pub(super) summary: FilesSummary,
+    /// Whether the helper has answered since the agent started.
+    pub(super) has_answered: bool,
     /// Reloads of programs, since the rules exist.
     pub(super) reloads: u64,
     /// Rollbacks of files, since the rules exist.
@@ -110,22 +113,23 @@ impl Failures {
 impl FilesView {
     /// Returns the values for the metrics; `None` without rules.
     pub(super) fn numbers(&self) -> Option<FilesNumbers> {
-        let Self { summary, reloads, rollbacks, files, ref problem } = *self;
+        let Self { summary, reloads, rollbacks, files, ref problem, .. } = *self;
         let works = problem.is_none();
         (summary.rules > 0).then_some(FilesNumbers { summary, reloads, rollbacks, files, works })
     }
 
-    /// Returns the section of the status; `None` without rules.
+    /// Returns the section of the status; `None` without rules. Counts are `None` until the helper
+    /// has answered.
     pub(super) fn show(&self) -> Option<edgesync_admin::agent::FilesSummary> {
         let FilesSummary { rules, objects, in_effect, not_in_effect, conflicts, .. } = self.summary;
-        let problem = self.problem.clone();
-        (rules > 0).then_some(edgesync_admin::agent::FilesSummary {
+        let known = |count: u64| self.has_answered.then_some(count);
+        (rules > 0).then(|| edgesync_admin::agent::FilesSummary {
             rules,
-            objects,
-            in_effect,
-            not_in_effect,
-            conflicts,
-            problem,
+            objects: known(objects),
+            in_effect: known(in_effect),
+            not_in_effect: known(not_in_effect),
+            conflicts: known(conflicts),
+            problem: self.problem.clone(),
             helper_unreachable: self.summary.blocked == Some(FilesFailure::HelperUnreachable),
         })
     }
@@ -658,13 +662,12 @@ impl Task {
             self.told = Some(outcome.told.clone());
             self.emitted.clone_from(&self.told);
         }
-        let mut view = FilesView::default();
+        let ObjectCounts { in_effect, not_in_effect, conflicts } = outcome.objects;
+        let objects = in_effect + not_in_effect + conflicts;
+        let summary =
+            FilesSummary { objects, in_effect, not_in_effect, conflicts, ..FilesSummary::default() };
+        let mut view = FilesView { summary, has_answered: true, ..FilesView::default() };
         for rule in &outcome.rules {
-            let summary = &mut view.summary;
-            summary.in_effect += rule.in_effect;
-            summary.not_in_effect += rule.not_in_effect;
-            summary.conflicts += rule.conflicts;
-            summary.objects += rule.in_effect + rule.not_in_effect + rule.conflicts;
             view.reloads += rule.reloads;
             view.rollbacks += rule.rollbacks;
             view.files += rule.files;
@@ -740,6 +743,18 @@ mod tests {
         failures.show(&mut view);
         assert_eq!(view, FilesView::default());
         assert!(!failures.clear("nginx"));
+    }
+
+    /// The status said "0 objects", also if the helper had never answered.
+    #[test]
+    fn counts_are_unknown_until_the_helper_answers() {
+        let summary = FilesSummary { rules: 1, ..FilesSummary::default() };
+        let view = FilesView { summary, ..FilesView::default() };
+        let shown = view.show().unwrap();
+        assert_eq!((shown.rules, shown.objects, shown.in_effect), (1, None, None));
+        assert_eq!((shown.not_in_effect, shown.conflicts), (None, None));
+        let shown = FilesView { has_answered: true, ..view }.show().unwrap();
+        assert_eq!((shown.objects, shown.conflicts), (Some(0), Some(0)));
     }
 
     #[test]

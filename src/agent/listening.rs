@@ -77,8 +77,12 @@ pub(super) async fn listen(
             Err(error) => {
                 let why = format!("{:#}", anyhow::Error::from(error));
                 if wait == MIN_BACKOFF {
-                    let hint = "port in use by another process? It is configured with api.listen";
-                    tracing::warn!(%address, why, hint, "local API not listening on TCP, retrying");
+                    tracing::warn!(
+                        %address,
+                        why,
+                        "local API not listening on TCP, retrying; hint: end the other user of the port, \
+                         or change api.listen"
+                    );
                 }
                 state.send_replace(ListenState::Waiting { address, why });
                 tokio::time::sleep(wait).await;

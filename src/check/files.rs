@@ -41,7 +41,10 @@ fn start_helper(socket: &Path) -> String {
 }
 
 fn evaluate(files: &FilesSummary, socket: &Path) -> Finding {
-    let message = format!("{} of {} objects in effect", files.in_effect, files.objects);
+    let message = files
+        .in_effect
+        .zip(files.objects)
+        .map(|(in_effect, objects)| format!("{in_effect} of {objects} objects in effect"));
     if let Some(problem) = &files.problem {
         // The next step takes the place of the agent's hint.
         let problem = problem.split("; hint: ").next().unwrap_or(problem);
@@ -49,15 +52,15 @@ fn evaluate(files: &FilesSummary, socket: &Path) -> Finding {
             true => start_helper(socket),
             false => "see 'edgesync files' for the causes".to_owned(),
         };
-        // Without objects, nothing is known before the first answer of the helper.
-        return match files.objects {
-            0 => Finding::failed(problem, next_step),
-            _ => Finding::failed(format!("{problem}; before that, {message}"), next_step),
+        return match message {
+            None => Finding::failed(problem, next_step),
+            Some(message) => Finding::failed(format!("{problem}; before that, {message}"), next_step),
         };
     }
-    match files.not_in_effect + files.conflicts {
-        0 => Finding::ok(message),
-        _ => Finding::warning(
+    match message {
+        None => Finding::skipped("waiting for the first answer of the files helper"),
+        Some(message) if files.in_effect == files.objects => Finding::ok(message),
+        Some(message) => Finding::warning(
             message,
             "see 'edgesync files' for the causes, and retry with 'edgesync files apply RULE'",
         ),
@@ -74,9 +77,9 @@ mod tests {
     #[test]
     fn objects_not_in_effect_have_a_next_step() {
         let files = |good: u64, bad: u64, problem: Option<&str>| FilesSummary {
-            objects: good + bad,
-            in_effect: good,
-            not_in_effect: bad,
+            objects: Some(good + bad),
+            in_effect: Some(good),
+            not_in_effect: Some(bad),
             problem: problem.map(str::to_owned),
             helper_unreachable: problem.is_some_and(|problem| problem.starts_with("helper unreachable")),
             ..samples::files_summary()
@@ -89,7 +92,9 @@ mod tests {
             "'edgesync files-helper --socket /run/h.sock'",
         );
         let unreachable = "helper unreachable at /run/h.sock: not found";
-        failed(evaluate(files(0, 0, Some(unreachable))), unreachable, start);
+        let never = FilesSummary { objects: None, in_effect: None, ..files(0, 0, Some(unreachable)) };
+        failed(evaluate(never), unreachable, start);
+        failed(evaluate(files(0, 0, Some(unreachable))), "before that, 0 of 0 objects", start);
         let with_hint = format!("{unreachable}; hint: 'x'");
         let expected = format!("{unreachable}; before that, 2 of 2 objects in effect");
         failed(evaluate(files(2, 0, Some(with_hint.as_str()))), &expected, start);

@@ -3,8 +3,11 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use edgesync_admin::agent::{AgentStatus, CloudStatus, Condition, ListenStatus, RejectedObject};
+use edgesync_admin::agent::{
+    AgentStatus, CloudStatus, Condition, FilesSummary, ListenStatus, RejectedObject,
+};
 use edgesync_cli::output::{age, cell, size};
+use edgesync_protocol::node::FILES_IN_EFFECT;
 
 /// Returns the summary of a status, with all problems.
 #[must_use]
@@ -45,19 +48,13 @@ pub fn summary(status: &AgentStatus) -> String {
         lines.push(("Outbox", format!("{waiting} items queued, {unconfirmed} changes unconfirmed")));
     }
     problems.extend(status.rejected.iter().map(rejection));
-    let bad = status.conditions.iter().filter(|condition| !is_good(condition));
+    // The files have problems of their own, with causes.
+    let has_files = status.files.is_some();
+    let is_repeated = |condition: &Condition| has_files && condition.kind == FILES_IN_EFFECT;
+    let bad = status.conditions.iter().filter(|condition| !is_good(condition) && !is_repeated(condition));
     problems.extend(bad.map(|condition| text(&condition.message)));
     if let Some(files) = &status.files {
-        let not = files.not_in_effect + files.conflicts;
-        // Without a reachable helper no object has a known state.
-        let states = match &files.problem {
-            Some(_) if files.in_effect + not == 0 => "states of objects unknown".to_owned(),
-            _ => format!("{} objects in effect, {not} not in effect", files.in_effect),
-        };
-        lines.push(("Files", states));
-        if not > 0 {
-            problems.push(format!("{not} objects not in effect in files; hint: edgesync files"));
-        }
+        lines.push(("Files", file_states(files, &mut problems)));
     }
     let database = status.store.database_bytes.unwrap_or(0) + status.store.wal_bytes.unwrap_or(0);
     lines.push(("Database", format!("{}, {}", status.store.writing, size(database))));
@@ -93,6 +90,21 @@ fn link(status: &AgentStatus, now: Timestamp, problems: &mut Vec<String>) -> Str
     });
     let retry = cell(&link.retry_in_seconds.into());
     format!("disconnected{since} from {}: {cause}; next attempt within {retry} s", link.broker)
+}
+
+/// Returns the states of objects in files. Adds a failure of the rules, and objects not in
+/// effect, to the problems.
+fn file_states(files: &FilesSummary, problems: &mut Vec<String>) -> String {
+    problems.extend(files.problem.as_deref().map(text));
+    let not = files.not_in_effect.zip(files.conflicts).map(|(not, conflicts)| not + conflicts);
+    let Some((in_effect, not)) = files.in_effect.zip(not) else {
+        return "states of objects unknown".to_owned();
+    };
+    // 'edgesync files' needs the helper, and these counts are its last ones.
+    if not > 0 && !files.helper_unreachable {
+        problems.push(format!("{not} objects not in effect in files; hint: 'edgesync files' for the causes"));
+    }
+    format!("{in_effect} objects in effect, {not} not in effect")
 }
 
 fn rejection(rejected: &RejectedObject) -> String {
@@ -176,5 +188,43 @@ mod tests {
         ] {
             assert!(shown.contains(words), "{words}: {shown}");
         }
+    }
+
+    /// A failed check was two problems: the condition of the Node, and the counts of the rules.
+    #[test]
+    fn problem_of_files_is_listed_once() {
+        let mut status = samples::status();
+        let files = FilesSummary { in_effect: Some(1), not_in_effect: Some(2), ..samples::files_summary() };
+        status.files = Some(files.clone());
+        status.conditions[0].kind = FILES_IN_EFFECT.to_owned();
+        status.conditions[0].status = "False".to_owned();
+        let problems = |status: &AgentStatus| {
+            let shown = summary(status);
+            shown.lines().filter(|line| line.starts_with("- ")).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            problems(&status),
+            ["- 2 objects not in effect in files; hint: 'edgesync files' for the causes"]
+        );
+        let unreachable = "helper unreachable at /run/h.sock: not found; hint: start it";
+        let (problem, helper_unreachable) = (Some(unreachable.to_owned()), true);
+        status.files = Some(FilesSummary { problem, helper_unreachable, ..files });
+        assert_eq!(problems(&status), [format!("- {unreachable}")]);
+        assert!(summary(&status).contains("1 objects in effect, 2 not in effect\n"), "{}", summary(&status));
+    }
+
+    #[test]
+    fn states_of_objects_are_unknown_before_the_first_answer() {
+        let mut status = samples::status();
+        let files = FilesSummary {
+            objects: None,
+            in_effect: None,
+            not_in_effect: None,
+            conflicts: None,
+            ..samples::files_summary()
+        };
+        status.files = Some(files);
+        let shown = summary(&status);
+        assert!(shown.contains("Files:         states of objects unknown\n"), "{shown}");
     }
 }

@@ -46,8 +46,9 @@ impl From<&KindTraffic> for Row {
 
 /// Returns the table of the totals beside today's counts; omits rows without any.
 fn table([label, count]: [&'static str; 2], today: &[Row], total: &[Row]) -> Table {
-    let headers = ["direction", label, &format!("{count} today"), "total", "bytes today", "total"];
-    let mut table = Table::new(headers);
+    let [today_count, total_count] = ["today", "total"].map(|span| format!("{count} {span}"));
+    let mut table =
+        Table::new(["direction", label, &today_count, &total_count, "bytes today", "bytes total"]);
     for row in total {
         let is_same = |other: &&Row| (other.direction, &other.label) == (row.direction, &row.label);
         let (count, bytes) = today.iter().find(is_same).map_or((0, 0), |row| (row.count, row.bytes));
@@ -85,12 +86,12 @@ mod tests {
     #[test]
     fn tables_show_todays_traffic_beside_the_total() {
         let expected = "\
-DIRECTION   TYPE    MESSAGES TODAY   TOTAL   BYTES TODAY   TOTAL
-up          Hello   0                20      0 B           2.6 KiB
-up          Lease   8640             90000   878.9 KiB     8.6 MiB
+DIRECTION   TYPE    MESSAGES TODAY   MESSAGES TOTAL   BYTES TODAY   BYTES TOTAL
+up          Hello   0                20               0 B           2.6 KiB
+up          Lease   8640             90000            878.9 KiB     8.6 MiB
 
-DIRECTION   KIND              OBJECTS TODAY   TOTAL   BYTES TODAY   TOTAL
-down        Deployment.apps   0               3       0 B           3.9 KiB
+DIRECTION   KIND              OBJECTS TODAY   OBJECTS TOTAL   BYTES TODAY   BYTES TOTAL
+down        Deployment.apps   0               3               0 B           3.9 KiB
 
 ALL BYTES       TODAY       TOTAL
 up              1.3 MiB     13.4 MiB

@@ -13,7 +13,7 @@ use edgesync::agent::metrics::{
 use edgesync::store::{EdgeStats, OutboxState, Writing};
 use edgesync_api::{Limits, MetricsWriter};
 use edgesync_broker::BrokerTraffic;
-use edgesync_cloud_store::StandingCounts;
+use edgesync_cloud_store::EffectCounts;
 use edgesync_fleet::metrics::{self as cloud, BodyNumbers, CloudNumbers, ClusterNumbers, NodeNumbers};
 use edgesync_kubeedge::{BridgeCounters, BridgeStatus, DynamicController};
 use edgesync_protocol::change::RejectReason;
@@ -256,7 +256,7 @@ fn cloud_numbers() -> CloudNumbers {
         pending: 823,
         rejected: 824,
         held_back: 825,
-        files: StandingCounts { in_effect: 826, not_in_effect: 827, conflicts: 828 },
+        files: EffectCounts { in_effect: 826, not_in_effect: 827, conflicts: 828 },
         round_trip: Some(Duration::from_millis(40)),
         lease_age: Some(Duration::from_secs(3)),
         report_age: Some(Duration::from_secs(5)),

@@ -157,6 +157,30 @@ async fn operators_may_do_what_their_role_allows() {
 }
 
 #[tokio::test]
+async fn role_bindings_grant_operators_nothing() {
+    let authority = Authority::new();
+    let site = Site::start(authority.server()).await;
+    let admin = site.client(site.operator(&authority, Role::Admin, HOUR));
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "all"},
+        "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "ada"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "all"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ada"}]
+    });
+    soon("the role", admin.post::<Value>(&format!("{rbac}/clusterroles"), &role)).await.unwrap();
+    soon("its binding", admin.post::<Value>(&format!("{rbac}/clusterrolebindings"), &binding)).await.unwrap();
+    let ada = site.operator(&authority, Role::View, HOUR);
+    let error = site.get(ada, "/api/v1/secrets").await.unwrap_err();
+    assert_eq!(error.status().map(|status| status.code), Some(403), "{error}");
+    site.end().await;
+}
+
+#[tokio::test]
 async fn revoked_operators_are_disconnected_and_refused() {
     let authority = Authority::new();
     let site = Site::start(authority.server()).await;

@@ -29,7 +29,7 @@ async fn external_broker_nodes_join_anywhere_and_fail_over() {
         cloud.mqtt = address;
         cloud.settings.text("broker.mode", "external").text("link.broker", format!("mqtts://{address}"));
         cloud.settings.text("link.backoff_min", "20ms").text("link.backoff_max", "200ms");
-        cloud.settings.text("pairing.listen", joining);
+        cloud.settings.text("enrollment.listen", joining);
         Fleet { cloud, joining }
     });
     leader.cloud.run().await;

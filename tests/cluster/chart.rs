@@ -16,7 +16,8 @@ fn upgrade(client: &Kubectl, values: &[&str]) {
     let chart = packaging("chart");
     let mut words = vec!["upgrade", "--install", "edgesync", chart.to_str().unwrap()];
     words.extend(["--namespace", "edgesync", "--create-namespace"]);
-    for value in ["image.repository=edgesync-cloud", "pairing.names={edge.example.com}"].iter().chain(values)
+    for value in
+        ["image.repository=edgesync-cloud", "enrollment.names={edge.example.com}"].iter().chain(values)
     {
         words.extend(["--set", value]);
     }

@@ -171,7 +171,7 @@ impl Setup {
             ("STORE_PATH", state.join("cloud.db").display().to_string()),
             ("BROKER_LISTEN", cloud.mqtt.to_string()),
             ("BROKER_TLS", "on".to_owned()),
-            ("PAIRING_LISTEN", joining.to_string()),
+            ("ENROLLMENT_LISTEN", joining.to_string()),
             ("API_LISTEN", cloud.api.to_string()),
             ("API_SOCKET", cloud.socket.display().to_string()),
             ("API_HEALTH", health.to_string()),
@@ -555,7 +555,7 @@ async fn signer_alone_has_the_keys_and_devices_join_at_replicas() {
 
     let mut replica = setup.replica();
     let (signing, socket) = (Site::address(), setup.site.path("signer.sock"));
-    replica.fleet.cloud.process.env("EDGESYNC_CLOUD_PAIRING_SIGNER", format!("https://{signing}"));
+    replica.fleet.cloud.process.env("EDGESYNC_CLOUD_ENROLLMENT_SIGNER", format!("https://{signing}"));
     replica.fleet.cloud.write_config();
     replica.fleet.cloud.process.start();
     replica.fleet.cloud.process.logged("edgesync-ca/edgesync-server not found", 0).await;
@@ -569,8 +569,8 @@ async fn signer_alone_has_the_keys_and_devices_join_at_replicas() {
         ("STORE_PATH", setup.site.path("signer/cloud.db").display().to_string()),
         ("BROKER_LISTEN", replica.fleet.cloud.mqtt.to_string()),
         ("BROKER_TLS", "on".to_owned()),
-        ("PAIRING_LISTEN", signing.to_string()),
-        ("PAIRING_NAMES", replica.fleet.joining.ip().to_string()),
+        ("ENROLLMENT_LISTEN", signing.to_string()),
+        ("ENROLLMENT_NAMES", replica.fleet.joining.ip().to_string()),
         ("API_SOCKET", socket.display().to_string()),
         ("API_HEALTH", "off".to_owned()),
         ("LOG_FORMAT", "text".to_owned()),

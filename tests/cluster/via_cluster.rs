@@ -65,7 +65,7 @@ impl Setup {
     async fn fleet(&self, home: &Site) -> Fleet {
         let joining = Site::address();
         let mut cloud = self.replica(home);
-        cloud.settings.text("pairing.listen", joining).text("broker.tls", "on");
+        cloud.settings.text("enrollment.listen", joining).text("broker.tls", "on");
         cloud.run().await;
         Fleet { cloud, joining }
     }

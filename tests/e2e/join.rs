@@ -107,7 +107,7 @@ async fn refused_joins_say_what_to_do() {
 async fn certificates_are_renewed_without_an_interruption() {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |settings| {
-        settings.text("pairing.certificate_lifetime", "1m");
+        settings.text("enrollment.certificate_lifetime", "1m");
     })
     .await;
     let mut agent = fleet.device(&site, "edge-1").await;
@@ -139,7 +139,7 @@ async fn certificates_are_renewed_without_an_interruption() {
 async fn expired_device_renews_itself_within_the_grace_period() {
     let site = Site::new();
     let fleet = Fleet::embedded(&site, |settings| {
-        settings.text("pairing.certificate_lifetime", "1m");
+        settings.text("enrollment.certificate_lifetime", "1m");
     })
     .await;
     let mut agent = fleet.device(&site, "edge-1").await;

@@ -187,8 +187,8 @@ const CLOUD_DEFAULTS: &str = "\
 EDGESYNC_CLOUD_BROKER_MODE=external
 EDGESYNC_CLOUD_LINK_BROKER=mqtts://cloud.test:8883
 EDGESYNC_CLOUD_LINK_BACKOFF_MAX=1s
-EDGESYNC_CLOUD_PAIRING_NAMES=cloud.test
-EDGESYNC_CLOUD_PAIRING_CERTIFICATE_LIFETIME=1m
+EDGESYNC_CLOUD_ENROLLMENT_NAMES=cloud.test
+EDGESYNC_CLOUD_ENROLLMENT_CERTIFICATE_LIFETIME=1m
 ";
 const AGENT_DEFAULTS: &str = "EDGESYNC_NODE_LABELS=site=north\nEDGESYNC_LINK_BACKOFF_MAX=1s\n";
 /// Part of a Secret; no file on the disk of the device may contain it.
@@ -284,7 +284,7 @@ fn reloaded(systemd: &Systemd, root: &Root, expected: &str) {
 fn systemd_runs_the_units_and_the_helper_reloads_one() {
     let Some(root) = Root::new() else { return };
     install(&root, BUILT, &NAMES);
-    root.write("/etc/default/edgesync-cloud", "EDGESYNC_CLOUD_PAIRING_NAMES=cloud.test\n");
+    root.write("/etc/default/edgesync-cloud", "EDGESYNC_CLOUD_ENROLLMENT_NAMES=cloud.test\n");
     root.write("/etc/systemd/system/demo.service", DEMO);
     let Some(systemd) = Systemd::boot(&root) else { return };
     systemd.start(&["edgesync-cloud", "demo"]);

@@ -43,7 +43,7 @@ path = "${site.file('cloud.db')}"
 ${over ? `type = "kubernetes"\n[kubernetes]\nkubeconfig = "${over.file('admin.kubeconfig')}"\nobjectsyncs = "off"` : ''}
 [broker]
 listen = "127.0.0.1:0"
-[pairing]
+[enrollment]
 listen = "off"
 [api]
 socket = "${site.file('cloud.sock')}"

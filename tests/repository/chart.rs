@@ -17,7 +17,7 @@ use edgesync_testkit::kubectl::{helm, kubectl, old_helm};
 use serde_json::{Value, json};
 
 /// The values without a default.
-const REQUIRED: [&str; 2] = ["image.repository=edgesync-cloud", "pairing.names={edgesync.example.com}"];
+const REQUIRED: [&str; 2] = ["image.repository=edgesync-cloud", "enrollment.names={edgesync.example.com}"];
 
 /// Objects by kind, namespace and name.
 type Objects = BTreeMap<[String; 3], Value>;
@@ -271,9 +271,12 @@ fn chart_grants_the_rights_of_the_example() {
 /// Invalid values, and parts of the errors of both versions, which format field names differently.
 const REFUSED: [(&[&str], &[&str]); 17] = [
     (&["image.repository="], &["image.repository is empty", "hint: build it with"]),
-    (&["pairing.names=null"], &["pairing.names is empty", "hint: --set 'pairing.names={edge.example.com}'"]),
-    (&["pairing.names=edge.example.com"], &["pairing", "names", "array"]),
-    (&["pairing.names={https://edge.example.com}"], &["pairing", "names", "match", "pattern"]),
+    (
+        &["enrollment.names=null"],
+        &["enrollment.names is empty", "hint: --set 'enrollment.names={edge.example.com}'"],
+    ),
+    (&["enrollment.names=edge.example.com"], &["enrollment", "names", "array"]),
+    (&["enrollment.names={https://edge.example.com}"], &["enrollment", "names", "match", "pattern"]),
     (&["replica=3"], &["replica", "not allowed"]),
     (&["replicas=0"], &["replicas", "1"]),
     (&["image.digest=sha256:0"], &["image", "digest", "pattern"]),
@@ -286,8 +289,8 @@ const REFUSED: [(&[&str], &[&str]); 17] = [
     ),
     (&["config.brokers.queue=1MiB"], &["config", "brokers", "not allowed"]),
     (
-        &["config.pairing.names=[\"a\"]"],
-        &["config.pairing.names: the chart sets", "set the value pairing.names"],
+        &["config.enrollment.names=[\"a\"]"],
+        &["config.enrollment.names: the chart sets", "set the value enrollment.names"],
     ),
     (&["config.kubernetes.namespace=a"], &["config.kubernetes.namespace: the chart sets", "hint: remove it"]),
     (

@@ -4,11 +4,17 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::fs;
+use std::io::{self, Read as _};
+use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
 
-/// Runs a program without any override that the test's own environment may hold.
-fn run(program: impl AsRef<Path>, args: &[&str]) -> Output {
+use edgesync_testkit::site::PATIENCE;
+
+/// A command without any override that the test's own environment may hold.
+fn command(program: impl AsRef<Path>, args: &[&str]) -> Command {
     let mut command = Command::new(program.as_ref());
     command.args(args);
     for (name, _) in std::env::vars_os() {
@@ -16,7 +22,33 @@ fn run(program: impl AsRef<Path>, args: &[&str]) -> Output {
             command.env_remove(name);
         }
     }
-    command.env("EDGESYNC_NODE_NAME", "gw-1").output().unwrap()
+    command.env("EDGESYNC_NODE_NAME", "gw-1");
+    command
+}
+
+fn run(program: impl AsRef<Path>, args: &[&str]) -> Output {
+    command(program, args).output().unwrap()
+}
+
+/// Starts a shell command on a terminal of its own, and sends the output of that terminal. `None`
+/// without the program that opens one.
+fn start_on_terminal(line: &str) -> Option<(Child, Receiver<Vec<u8>>)> {
+    let mut script = command("script", &["-q", "-e", "-c", line, "/dev/null"]);
+    script.env("TERM", "xterm").env("SHELL", "/bin/sh").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = match script.spawn() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        child => child.unwrap(),
+    };
+    let mut terminal = child.stdout.take().unwrap();
+    let (sender, shown) = mpsc::channel();
+    thread::spawn(move || {
+        let mut buffer = [0; 1024];
+        while let Ok(read @ 1..) = terminal.read(&mut buffer) {
+            // The test may have failed.
+            let _ = sender.send(buffer[..read].to_vec());
+        }
+    });
+    Some((child, shown))
 }
 
 fn out(output: &Output) -> String {
@@ -93,6 +125,41 @@ fn commands_without_an_agent_exit_with_69() {
         assert_eq!(output.status.code(), Some(69), "{}", err(&output));
         assert!(err(&output).contains("edgesync.sock"), "{}", err(&output));
     }
+}
+
+/// The cloud accepts the connection and answers nothing until the line has appeared.
+#[test]
+fn progress_on_a_terminal_is_cleared_before_the_result() {
+    let (_directory, path) = config("[store]\npath = \"edge.db\"\n");
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let cloud = silent.local_addr().unwrap();
+    let token = format!("{}.a.b.c", "0".repeat(64));
+    let device = edgesync_testkit::programs::device();
+    let join = format!("'{device}' join --cloud https://{cloud} --token {token} --config '{path}'");
+    let Some((mut script, shown)) = start_on_terminal(&join) else {
+        eprintln!("notice: script is missing; no progress was shown");
+        return;
+    };
+    let mut text = String::new();
+    while !text.contains("\rjoining: ") {
+        let part = shown.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{error}: {text:?}"));
+        text.push_str(&String::from_utf8_lossy(&part));
+    }
+    // Resets the connection.
+    drop(silent);
+    loop {
+        match shown.recv_timeout(PATIENCE) {
+            Ok(part) => text.push_str(&String::from_utf8_lossy(&part)),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(error) => panic!("{error}: {text:?}"),
+        }
+    }
+    assert!(!script.wait().unwrap().success(), "{text:?}");
+    let (_, last) = text.rsplit_once("\rjoining: ").unwrap();
+    let (_, rest) = last.split_once('\r').unwrap();
+    let (cleared, result) = rest.split_once('\r').unwrap();
+    assert!(!cleared.is_empty() && cleared.trim().is_empty(), "{text:?}");
+    assert!(result.starts_with("error: "), "{text:?}");
 }
 
 mod cloud_side {

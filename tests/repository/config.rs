@@ -484,15 +484,45 @@ mod cloud_side {
 
     #[test]
     fn service_names_must_be_hosts() {
-        let shown = errors("[pairing]\nnames = [\"cloud.example\", \"https://x\"]\n");
+        let shown = errors("[enrollment]\nnames = [\"cloud.example\", \"https://x\"]\n");
         assert!(
             shown.contains("\"https://x\" is neither a host name in lower case nor an IP address"),
             "{shown}"
         );
         let loaded =
-            load::<Config>("", &[("EDGESYNC_CLOUD_PAIRING_NAMES", "cloud.example,192.0.2.1")]).unwrap();
-        assert_eq!(loaded.config.pairing.names, ["cloud.example", "192.0.2.1"]);
-        assert_eq!(loaded.config.pairing.directory.to_str(), Some("/var/lib/edgesync-cloud/pki"));
+            load::<Config>("", &[("EDGESYNC_CLOUD_ENROLLMENT_NAMES", "cloud.example,192.0.2.1")]).unwrap();
+        assert_eq!(loaded.config.enrollment.names, ["cloud.example", "192.0.2.1"]);
+        assert_eq!(loaded.config.enrollment.directory.to_str(), Some("/var/lib/edgesync-cloud/pki"));
+    }
+
+    #[test]
+    fn earlier_name_of_a_section_works_with_a_warning() {
+        let variable = [("EDGESYNC_CLOUD_PAIRING_NAMES", "cloud.example")];
+        let loaded = load::<Config>("[pairing]\nlisten = \"off\"\n", &variable).unwrap();
+        let enrollment = &loaded.config.enrollment;
+        assert_eq!(
+            (enrollment.listen, enrollment.names.as_slice()),
+            (None, &["cloud.example".to_owned()][..])
+        );
+        assert_eq!(loaded.sources["enrollment.listen"], Source::Line(2));
+        assert_eq!(
+            loaded.warnings,
+            [
+                "section [pairing] is deprecated; hint: rename it to [enrollment]",
+                "environment variable EDGESYNC_CLOUD_PAIRING_NAMES is deprecated; hint: rename it to \
+                 EDGESYNC_CLOUD_ENROLLMENT_NAMES",
+            ]
+        );
+        let shown = errors("[enrollment]\nlisten = \"off\"\n[pairing]\nnames = []\n");
+        assert!(shown.contains("toml:3:2: section [pairing] beside [enrollment]"), "{shown}");
+        let shown = errors("[pairing]\nname = []\n");
+        assert!(shown.contains("unknown key in [enrollment]: \"name\"; did you mean 'names'?"), "{shown}");
+        for names in [["PAIRING", "ENROLLMENT"], ["ENROLLMENT", "PAIRING"]] {
+            let [first, second] = names.map(|name| format!("EDGESYNC_CLOUD_{name}_LISTEN"));
+            let both = load::<Config>("", &[(first.as_str(), "off"), (second.as_str(), "off")]);
+            let shown = both.unwrap_err().to_string();
+            assert!(shown.contains("hint: unset EDGESYNC_CLOUD_PAIRING_LISTEN"), "{shown}");
+        }
     }
 
     #[test]
@@ -548,9 +578,9 @@ mod cloud_side {
 
     #[test]
     fn listeners_with_the_same_address_are_refused() {
-        let shown = errors("[api]\nlisten = \"0.0.0.0:8883\"\n[pairing]\nlisten = \"0.0.0.0:8883\"\n");
+        let shown = errors("[api]\nlisten = \"0.0.0.0:8883\"\n[enrollment]\nlisten = \"0.0.0.0:8883\"\n");
         assert!(shown.contains("broker.listen and api.listen must not both be 0.0.0.0:8883"), "{shown}");
-        assert!(shown.contains("api.listen and pairing.listen must not both be 0.0.0.0:8883"), "{shown}");
+        assert!(shown.contains("api.listen and enrollment.listen must not both be 0.0.0.0:8883"), "{shown}");
         assert!(
             load::<Config>("[api]\nlisten = \"127.0.0.1:0\"\n[broker]\nlisten = \"127.0.0.1:0\"\n", &[])
                 .is_ok()

@@ -7,8 +7,21 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use clap::CommandFactory as _;
+use edgesync_cloud::cli::args_cloud::CloudArgs;
+
 /// Maximum lines of README.md, which introduces the project.
 const README_LINES: usize = 200;
+
+/// Sentences of README.md about what edgesync does not do, each with the test that shows it.
+/// Nothing can show that it is tested on Linux only.
+const LIMITATIONS: [(&str, &str); 5] = [
+    ("It runs no containers.", "kubectl_commands_work_or_are_refused_with_a_reason"),
+    ("three roles for the whole fleet", "operators_have_three_roles"),
+    ("no RBAC", "role_bindings_grant_operators_nothing"),
+    ("admission webhooks", "admission_webhooks_are_not_called"),
+    ("conversion webhooks", "conversion_webhooks_are_refused"),
+];
 
 fn root() -> &'static Path {
     edgesync_testkit::programs::root()
@@ -153,12 +166,19 @@ fn readme_stays_under_its_line_limit() {
     assert!(lines <= README_LINES, "README.md has {lines} lines, {README_LINES} at most");
 }
 
+fn sources() -> Vec<String> {
+    files(&["src", "crates", "tests"], "rs").iter().map(|path| fs::read_to_string(path).unwrap()).collect()
+}
+
+/// Returns whether a test of this name exists. A test for each API server has a type parameter.
+fn is_test_in(sources: &[String], name: &str) -> bool {
+    let definitions = [format!("fn {name}("), format!("fn {name}<")];
+    sources.iter().any(|source| definitions.iter().any(|text| source.contains(text)))
+}
+
 #[test]
 fn tests_named_in_guarantees_and_security_exist() {
-    let sources: Vec<String> = files(&["src", "crates", "tests"], "rs")
-        .iter()
-        .map(|path| fs::read_to_string(path).unwrap())
-        .collect();
+    let sources = sources();
     for document in ["docs/guarantees.md", "docs/security.md"] {
         let text = fs::read_to_string(root().join(document)).unwrap();
         // Only names of tests have so many underscores.
@@ -166,10 +186,90 @@ fn tests_named_in_guarantees_and_security_exist() {
             text.split('`').filter(|word| !word.contains(' ') && word.matches('_').count() >= 4).collect();
         assert!(named.len() >= 10, "{document}: the tests were not found: {named:?}");
         for name in named {
-            // A test for each API server has a type parameter.
-            let definitions = [format!("fn {name}("), format!("fn {name}<")];
-            let is_defined = |source: &String| definitions.iter().any(|text| source.contains(text));
-            assert!(sources.iter().any(is_defined), "{document}: there is no test {name}");
+            assert!(is_test_in(&sources, name), "{document}: there is no test {name}");
         }
     }
+}
+
+/// Returns whether `tests/run` selects tests by this path of modules, such as `e2e::objects`.
+fn is_test_module(path: &str) -> bool {
+    let mut parent = root().join("tests");
+    let mut declares = ["parts.rs", "processes.rs"].map(|file| parent.join(file)).to_vec();
+    for module in path.split("::") {
+        let line = format!("mod {module};");
+        let is_declared = declares
+            .iter()
+            .filter_map(|file| fs::read_to_string(file).ok())
+            .any(|text| text.lines().any(|found| found == line || found == format!("pub(crate) {line}")));
+        if !is_declared {
+            return false;
+        }
+        parent = parent.join(module);
+        declares = vec![parent.join("mod.rs"), parent.with_extension("rs")];
+    }
+    true
+}
+
+/// Returns the last cells of the rows of README's comparison.
+fn commands_that_reproduce(readme: &str) -> Vec<&str> {
+    let table = readme.split("| reproduce it with |\n").nth(1).unwrap_or_default();
+    let rows = table.lines().skip(1).take_while(|line| line.starts_with('|'));
+    rows.filter_map(|row| row.trim_end_matches(['|', ' ']).rsplit("| ").next()).collect()
+}
+
+#[test]
+fn commands_that_reproduce_claims_exist() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let budgets = fs::read_to_string(root().join("benches/budgets.rs")).unwrap();
+    let commands = commands_that_reproduce(&readme);
+    assert!(commands.len() >= 10, "the commands were not found: {commands:?}");
+    for command in commands {
+        let command = command.trim_matches('`');
+        let exists = match (command.strip_prefix("tests/run "), command.strip_prefix("cargo bench -- ")) {
+            (Some(module), _) => is_test_module(module),
+            (_, Some(section)) => budgets.contains(&format!("\n    (\"{section}\", ")),
+            (None, None) => false,
+        };
+        assert!(exists, "README.md: {command} runs nothing");
+    }
+    assert!(is_test_module("store::edge") && !is_test_module("store::e2e") && !is_test_module("edge"));
+}
+
+#[test]
+fn benchmark_sections_named_in_documents_exist() {
+    let budgets = fs::read_to_string(root().join("benches/budgets.rs")).unwrap();
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        for rest in text.split("cargo bench -- ").skip(1) {
+            let names = rest.split('`').next().unwrap_or_default();
+            for name in names.split_whitespace().filter(|name| !name.starts_with("--")) {
+                let exists = budgets.contains(&format!("\n    (\"{name}\", "));
+                assert!(exists, "{}: benches/budgets.rs has no section {name}", document.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn limitations_in_readme_have_tests() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let limitations = readme.split("\n## What it does not do\n").nth(1).unwrap_or_default();
+    let limitations = limitations.split("\n## ").next().unwrap_or_default();
+    let sources = sources();
+    for (sentence, test) in LIMITATIONS {
+        assert!(limitations.contains(sentence), "README.md no longer says: {sentence}");
+        assert!(is_test_in(&sources, test), "there is no test {test} for: {sentence}");
+    }
+}
+
+#[test]
+fn operators_have_three_roles() {
+    let command = CloudArgs::command();
+    let kubeconfig = command.find_subcommand("kubeconfig").unwrap();
+    let role = kubeconfig.get_arguments().find(|argument| argument.get_id() == "role").unwrap();
+    let roles: Vec<String> =
+        role.get_possible_values().iter().map(|role| role.get_name().to_owned()).collect();
+    assert_eq!(roles, ["view", "edit", "admin"]);
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.contains("three roles for the whole fleet"));
 }

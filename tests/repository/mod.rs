@@ -6,6 +6,7 @@ mod advice;
 mod chart;
 mod cli;
 mod comments;
+mod commits;
 mod conditions;
 mod config;
 mod crates;

@@ -49,8 +49,8 @@ impl Repository {
         let repository = Self(tempfile::tempdir().unwrap());
         fs::create_dir(repository.path().join("packaging")).unwrap();
         repository.write("build", "#!/bin/sh\necho built >\"$2/edgesync_1.2.0-1_amd64.deb\"\n");
-        // By another process: a file that is open for writing cannot be run, and a thread that starts a
-        // program at that moment would keep it open.
+        // By another process: a file that is open for writing cannot be run, and a thread that
+        // starts a program at that moment would keep it open.
         let mut install = Command::new("install");
         install.arg(root().join("packaging/release")).arg(root().join("packaging/changelog"));
         succeeded(&install.arg("build").arg("packaging").current_dir(repository.path()).output().unwrap());

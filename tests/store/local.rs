@@ -84,7 +84,7 @@ async fn local_writes_are_refused_with_a_reason() {
         create(&store, Lease, &number.to_string(), "1").await;
     }
     assert_eq!(refused(LocalWrite::Create(local(Lease, "b", "1"))).await, LocalRefusal::TooMany);
-    // Existing Leases can still be updated, and a removal frees a slot.
+    // Existing Leases can still be updated, and a removal makes room for another one.
     let held = write_local(&store, local(Lease, "a", "2")).await.unwrap();
     store
         .write_local(LocalWrite::Remove(held.clone(), held.version), MonotonicTime::default())

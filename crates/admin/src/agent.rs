@@ -305,15 +305,22 @@ pub enum ListenStatus {
     Waiting { address: String, why: String },
 }
 
-/// Number of file rules and their objects by state.
+/// Number of file rules and their objects by state. An object that several rules write counts
+/// once, in its worst state. Counts are those of the helper's last answer, and `None` before its
+/// first one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FilesSummary {
     pub rules: u64,
-    pub objects: u64,
-    pub in_effect: u64,
-    pub not_in_effect: u64,
-    pub conflicts: u64,
+    #[serde(deserialize_with = "nullable")]
+    pub objects: Option<u64>,
+    #[serde(deserialize_with = "nullable")]
+    pub in_effect: Option<u64>,
+    /// Without those in conflict.
+    #[serde(deserialize_with = "nullable")]
+    pub not_in_effect: Option<u64>,
+    #[serde(deserialize_with = "nullable")]
+    pub conflicts: Option<u64>,
     /// The reason why no rule can be applied.
     #[serde(deserialize_with = "nullable")]
     pub problem: Option<String>,

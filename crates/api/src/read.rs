@@ -124,7 +124,7 @@ pub(super) async fn list<K: Storage>(
         return Ok(response::text(200, format.media_type(), body));
     }
     // One part is buffered while the next one is encoded: a list takes the memory of two pages. The
-    // second slot is reserved for the failure that cuts the connection.
+    // second place is reserved for the failure that cuts the connection.
     let (sender, parts) = mpsc::channel(2);
     let failure = sender.clone().try_reserve_owned().map_err(Status::internal)?;
     tokio::spawn(async move {

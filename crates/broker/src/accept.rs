@@ -85,7 +85,7 @@ impl Broker {
                 total: options.max_unauthenticated,
                 per_origin: options.max_unauthenticated / 4,
             }),
-            slots: Arc::new(Semaphore::new(options.max_connections)),
+            node_permits: Arc::new(Semaphore::new(options.max_connections)),
             throttles: Throttles::default(),
             session_lines: LogThrottle::of(SESSION_LINES),
             closing: watch::channel(false).0,
@@ -189,7 +189,7 @@ impl Broker {
         self.hub.closing.send_replace(true);
         let all = u32::try_from(self.hub.options.max_connections).unwrap_or(u32::MAX);
         let limit = self.hub.options.farewells + SHUTDOWN;
-        let _ = timeout(limit, self.hub.slots.acquire_many(all)).await;
+        let _ = timeout(limit, self.hub.node_permits.acquire_many(all)).await;
     }
 }
 
@@ -200,7 +200,7 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
         loop {
             let (origin, tcp) = admission::Tcp::accept(&listener).await?;
             add(&hub.counters.accepted, 1);
-            if hub.slots.available_permits() > 0 {
+            if hub.node_permits.available_permits() > 0 {
                 return Ok::<_, io::Error>((origin, tcp));
             }
             too_many(&hub, tcp.1);
@@ -242,7 +242,7 @@ fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, permit: Option<adm
 fn too_many(hub: &Hub, peer: SocketAddr) {
     add(&hub.counters.over_limit, 1);
     if let Some(LinePermit { suppressed }) = hub.throttles.full.permit_line() {
-        let limit = hub.options.max_connections;
-        tracing::warn!(%peer, suppressed, limit, "connection limit reached, connection closed");
+        let max_connections = hub.options.max_connections;
+        tracing::warn!(%peer, suppressed, max_connections, "connection limit reached, connection closed");
     }
 }

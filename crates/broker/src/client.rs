@@ -128,9 +128,9 @@ fn refused(hub: &Hub, peer: SocketAddr, problem: &str) {
     }
 }
 
-/// Serves an identified node in a dedicated slot, which unidentified connections cannot take.
+/// Serves an identified node under a permit that unidentified connections cannot take.
 async fn serve_node(hub: &Arc<Hub>, mut accepted: Box<Accepted>, peer: SocketAddr) {
-    let Ok(permit) = Arc::clone(&hub.slots).try_acquire_owned() else {
+    let Ok(permit) = Arc::clone(&hub.node_permits).try_acquire_owned() else {
         add(&hub.counters.over_limit, 1);
         refused(hub, peer, "node limit reached");
         let refusal = Refusal::new(ConnectReturnCode::ServerBusy, "node limit reached: retry later");

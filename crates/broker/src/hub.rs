@@ -23,7 +23,7 @@ pub(super) struct Hub {
     /// Limits connections whose node is not known yet.
     pub(super) limiter: Arc<ConnectionLimiter>,
     /// One permit per connected node.
-    pub(super) slots: Arc<Semaphore>,
+    pub(super) node_permits: Arc<Semaphore>,
     pub(super) throttles: Throttles,
     /// Throttle for lines about nodes that connect, disconnect or replace a connection.
     pub(super) session_lines: LogThrottle,

@@ -125,7 +125,8 @@ impl Report {
     }
 }
 
-/// Formats the report for people: a line per check, with the next step below unless it passed.
+/// Formats the report for people: a line per check, with the next step as a hint below unless it
+/// passed.
 #[must_use]
 pub fn render(report: &Report) -> String {
     let width = report.0.iter().map(|(_, title, _)| title.chars().count()).max().unwrap_or(0);
@@ -134,7 +135,7 @@ pub fn render(report: &Report) -> String {
         let (message, next_step) = finding.parts();
         let _ = writeln!(out, "{:<7}  {title:<width$}  {}", finding.status(), plain(message));
         if let Some(next_step) = next_step {
-            let _ = writeln!(out, "{:<7}  {:<width$}  next: {}", "", "", plain(next_step));
+            let _ = writeln!(out, "{:<7}  {:<width$}  hint: {}", "", "", plain(next_step));
         }
     }
     let [ok, warnings, skipped, failed] =
@@ -202,9 +203,9 @@ mod tests {
         let expected = "\
 ok       Configuration  /etc/x.toml
 warning  Clock          it is  [2J 1970
-                        next: set it
+                        hint: set it
 failed   TCP            connection refused
-                        next: start it
+                        hint: start it
 skipped  TLS            not checked because of: TCP
 4 checks: 1 ok, 1 warning, 1 skipped, 1 failed
 ";

@@ -40,11 +40,9 @@ const fn wide(header: &'static str, cell: Cell) -> Column {
 const NAME: Column = column("NAME", Cell::Field("/metadata/name"));
 const NAMESPACE: Column = column("NAMESPACE", Cell::Field("/metadata/namespace"));
 const AGE: Column = column("AGE", Cell::Age("/metadata/creationTimestamp"));
-const COMMON_WIDE: [Column; 3] = [
-    wide("VERSION", Cell::Field("/metadata/resourceVersion")),
-    wide("UID", Cell::Field("/metadata/uid")),
-    wide("LABELS", Cell::Pairs("/metadata/labels")),
-];
+const RESOURCE_VERSION: Cell = Cell::Field("/metadata/resourceVersion");
+const UID: Column = wide("UID", Cell::Field("/metadata/uid"));
+const LABELS: Column = wide("LABELS", Cell::Pairs("/metadata/labels"));
 
 /// Returns the columns between name and age.
 fn specific_columns(group: &str, kind: &str) -> &'static [Column] {
@@ -78,7 +76,7 @@ fn specific_columns(group: &str, kind: &str) -> &'static [Column] {
 }
 
 /// Columns of ObjectSyncs; the fields of the synced object matter most.
-const SYNC: [Column; 8] = [
+const SYNC: [Column; 9] = [
     column("NODE", Cell::SyncNode),
     column("KIND", Cell::Field("/spec/objectKind")),
     NAMESPACE,
@@ -87,6 +85,7 @@ const SYNC: [Column; 8] = [
     wide("IN EFFECT", Cell::Field("/metadata/labels/edgesync.io~1in-effect")),
     wide("STATE", Cell::Field("/metadata/labels/edgesync.io~1effect-state")),
     AGE,
+    wide("RECORD VERSION", RESOURCE_VERSION),
 ];
 
 /// Order of the rows of ObjectSyncs: by node, namespace, name and kind of the synced object.
@@ -101,9 +100,9 @@ pub(super) fn columns(resource: &Resource, all_namespaces: bool, is_wide: bool) 
         columns.extend(all_namespaces.then_some(NAMESPACE));
         columns.push(NAME);
         columns.extend_from_slice(specific_columns(&resource.group, &resource.kind));
-        columns.push(AGE);
+        columns.extend([AGE, wide("VERSION", RESOURCE_VERSION)]);
     }
-    columns.extend(COMMON_WIDE);
+    columns.extend([UID, LABELS]);
     columns.retain(|column| is_wide || !column.wide);
     columns
 }
@@ -176,15 +175,29 @@ mod tests {
     }
 
     #[test]
+    fn headers_of_a_table_are_unique() {
+        for word in ["cm", "secrets", "pods", "nodes", "ns", "leases", "events", "deploy", "objectsyncs"] {
+            let resource = kinds::by_word(word).unwrap().resource();
+            let mut headers: Vec<_> =
+                columns(&resource, true, true).iter().map(|column| column.header).collect();
+            let all = headers.len();
+            headers.sort_unstable();
+            headers.dedup();
+            assert_eq!(headers.len(), all, "{word}: {headers:?}");
+        }
+    }
+
+    #[test]
     fn sync_records_show_node_object_and_version() {
         let sync = json!({
-            "metadata": {"name": "edge.1.lab.413d5245-1fd6", "namespace": "n"},
+            "metadata": {"name": "edge.1.lab.413d5245-1fd6", "namespace": "n", "resourceVersion": "12"},
             "spec": {"objectKind": "Pod", "objectName": "p"}, "status": {"objectResourceVersion": "9"},
         });
         let expected = "NODE=edge.1.lab KIND=Pod NAMESPACE=n OBJECT=p VERSION=9 AGE=<unknown> ";
         assert_eq!(line("objectsyncs", false, false, &sync), expected);
         let wide = |sync: &Value| line("objectsyncs", false, true, sync);
         assert!(wide(&sync).contains(" VERSION=9 IN EFFECT=<none> STATE=<none> AGE="), "{}", wide(&sync));
+        assert!(wide(&sync).contains(" RECORD VERSION=12 UID=<none> "), "{}", wide(&sync));
         let mut labelled = sync.clone();
         labelled["metadata"]["labels"] =
             json!({objectsync::IN_EFFECT_LABEL: "8", objectsync::EFFECT_STATE_LABEL: "NotInEffect"});

@@ -6,9 +6,9 @@ use clap::Command;
 
 /// Headings and their commands, of both programs, in the order of the help.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Basic Commands", &["run", "signer", "join", "status", "get", "apply", "delete"]),
+    ("Basic Commands", &["run", "join", "status", "get", "apply", "delete"]),
     ("Nodes", &["nodes", "node", "syncs", "files", "confirm-deletions", "page"]),
-    ("Enrollment", &["token", "operator", "kubeconfig", "broker-config"]),
+    ("Enrollment", &["token", "operator", "kubeconfig", "broker-config", "signer"]),
     ("Troubleshooting", &["check", "explain-placement", "events", "traffic", "support-bundle"]),
     ("Maintenance", &["verify", "backup", "restore", "repair", "seal"]),
     (OTHER, &["check-config", "completions", "files-helper"]),

@@ -42,7 +42,7 @@ pub struct InEffect {
 
 /// Numbers of a node's objects by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StandingCounts {
+pub struct EffectCounts {
     /// In effect in the version tried last.
     pub in_effect: u64,
     /// Not in effect in the version tried last.
@@ -51,7 +51,7 @@ pub struct StandingCounts {
     pub conflicts: u64,
 }
 
-impl StandingCounts {
+impl EffectCounts {
     /// Returns the total of all states.
     #[must_use]
     pub fn objects(&self) -> u64 {
@@ -70,11 +70,11 @@ impl StandingCounts {
 /// Effects on one node, in about 30 bytes per object: a thousand objects on each of ten thousand
 /// nodes must fit.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
+pub struct NodeEffects {
     epoch: Option<Epoch>,
     /// The [`key_of`] the version in effect, and the state; by the [`key_of`] the UID.
     objects: HashMap<u64, (u64, EffectState)>,
-    counts: StandingCounts,
+    counts: EffectCounts,
     taken: IngestCursor,
 }
 
@@ -84,7 +84,7 @@ pub fn key_of(text: &str) -> u64 {
     checksum64(&[text.as_bytes()]).cast_unsigned()
 }
 
-impl Standing {
+impl NodeEffects {
     /// Applies one item of a node's outbox, unless it was applied before. A refused item (`None`)
     /// counts as applied, also when it is retransmitted.
     pub fn take(&mut self, outbox: &str, seq: u64, epoch: Epoch, effect: Option<&EffectContent>) {
@@ -103,7 +103,7 @@ impl Standing {
     pub fn follow(&mut self, epoch: Epoch) {
         if self.epoch.replace(epoch).is_some_and(|before| before != epoch) {
             self.objects = HashMap::new();
-            self.counts = StandingCounts::default();
+            self.counts = EffectCounts::default();
         }
     }
 
@@ -145,7 +145,7 @@ impl Standing {
 
     /// Returns the numbers of objects by state.
     #[must_use]
-    pub fn counts(&self) -> StandingCounts {
+    pub fn counts(&self) -> EffectCounts {
         self.counts
     }
 }
@@ -173,8 +173,8 @@ impl CloudStore {
     ///
     /// # Errors
     /// The store's.
-    pub async fn standings(&self) -> Result<HashMap<NodeName, Standing>, CloudError> {
-        self.readers.run(standings).await
+    pub async fn effects_by_node(&self) -> Result<HashMap<NodeName, NodeEffects>, CloudError> {
+        self.readers.run(effects_by_node).await
     }
 }
 
@@ -206,23 +206,23 @@ fn in_effect(conn: &Connection, node: &NodeName) -> Result<Vec<InEffect>, CloudE
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-fn standings(conn: &Connection) -> Result<HashMap<NodeName, Standing>, CloudError> {
+fn effects_by_node(conn: &Connection) -> Result<HashMap<NodeName, NodeEffects>, CloudError> {
     let mut statement = conn.prepare_cached("SELECT node, epoch, uid, version, state FROM effects")?;
     let mut rows = statement.query([])?;
-    let mut found: HashMap<NodeName, Standing> = HashMap::new();
+    let mut found: HashMap<NodeName, NodeEffects> = HashMap::new();
     while let Some(row) = rows.next()? {
         let node = row.get_ref(0)?.as_str().unwrap_or_default();
         if !found.contains_key(node) {
             let Some(name) = node_of_row(node) else { continue };
-            found.insert(name, Standing::default());
+            found.insert(name, NodeEffects::default());
         }
-        let Some(standing) = found.get_mut(node) else { continue };
+        let Some(effects) = found.get_mut(node) else { continue };
         let epoch = row.get_ref(1)?.as_str().unwrap_or_default().parse();
         let damaged = |_| StoreError::corrupt(format!("effect states of node '{node}' are damaged"));
-        standing.follow(epoch.map_err(damaged)?);
+        effects.follow(epoch.map_err(damaged)?);
         let version = row.get::<_, Option<String>>(3)?.map(ResourceVersion::new);
         let state = state_of(row.get_ref(4)?.as_str().unwrap_or_default());
-        standing.set(key_of(row.get_ref(2)?.as_str().unwrap_or_default()), version.as_ref(), state);
+        effects.set(key_of(row.get_ref(2)?.as_str().unwrap_or_default()), version.as_ref(), state);
     }
     Ok(found)
 }

@@ -168,19 +168,19 @@ impl Tx<'_> {
 
     /// Returns the id of ObjectSync or ClusterObjectSync, looked up once per batch.
     fn sync_kind(&self, object: &ObjectRef, batch: &mut Batch<'_>) -> Result<i64, CloudError> {
-        let (slot, word) = if object.is_cluster_scoped() {
+        let (known, word) = if object.is_cluster_scoped() {
             (&mut batch.cluster, "clusterobjectsyncs")
         } else {
             (&mut batch.namespaced, "objectsyncs")
         };
-        if let Some(id) = slot {
+        if let Some(id) = known {
             return Ok(*id);
         }
         let resource = kinds::by_word(word)
             .map(kinds::KnownKind::resource)
             .ok_or_else(|| StoreError::internal(format!("kind '{word}' is not in the table of kinds")))?;
         let id = self.register(&resource, &resource.key("", ""))?;
-        Ok(*slot.insert(id))
+        Ok(*known.insert(id))
     }
 
     pub(super) fn find_record(&self, node: &NodeName, uid: &str) -> rusqlite::Result<Option<ObjectRow>> {

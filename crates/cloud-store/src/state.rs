@@ -34,7 +34,7 @@ pub(super) struct CloudState {
     committed: Counters,
     pending: Vec<FeedChange>,
     feed: broadcast::Sender<FeedChange>,
-    /// Slot in which the observer is registered.
+    /// Cell in which the observer is registered.
     observers: Arc<OnceLock<Arc<dyn CommitListener>>>,
     observer: Option<Arc<dyn CommitListener>>,
     unpublished: Vec<WatchChange>,

@@ -60,7 +60,7 @@ pub(crate) async fn collect(config_path: &Path, report: &Report) -> Bundle {
 
 /// Builds a redactor for the secrets in the files of this machine.
 fn redactor(config: &Config) -> Redactor {
-    let files = [config.link.password_file.clone(), Some(config.pairing.directory.join("token.key"))];
+    let files = [config.link.password_file.clone(), Some(config.enrollment.directory.join("token.key"))];
     let texts = files.into_iter().flatten().filter_map(|path| fs::read(path).ok());
     let words = texts.flat_map(|bytes| {
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -72,7 +72,7 @@ fn redactor(config: &Config) -> Redactor {
 
 fn directories(config: &Config) -> String {
     let mut places = vec![directory_of(&config.store.path), directory_of(&config.api.socket)];
-    places.push(&config.pairing.directory);
+    places.push(&config.enrollment.directory);
     places.dedup();
     let mut out = String::new();
     for place in places {
@@ -96,7 +96,7 @@ mod tests {
         let path = dir.path().join("cloud.toml");
         fs::write(
             &path,
-            "[store]\npath = \"cloud.db\"\n[pairing]\ndirectory = \"pki\"\n[api]\nsocket = \"c.sock\"\n",
+            "[store]\npath = \"cloud.db\"\n[enrollment]\ndirectory = \"pki\"\n[api]\nsocket = \"c.sock\"\n",
         )
         .unwrap();
         fs::create_dir(dir.path().join("pki")).unwrap();

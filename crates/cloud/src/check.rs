@@ -73,7 +73,7 @@ pub(crate) async fn run(config_path: &Path) -> Report {
 
 /// Checks the CA of nodes and operators.
 fn authority(config: &Config) -> Finding {
-    let directory = &config.pairing.directory;
+    let directory = &config.enrollment.directory;
     let (certificate, key) = (directory.join("ca.crt"), directory.join("ca.key"));
     if config.store.r#type == StoreType::Kubernetes {
         return Finding::skipped("stored in a Secret of the cluster");
@@ -94,7 +94,7 @@ fn authority(config: &Config) -> Finding {
     let parsed = Certificate::all_from_pem(&certificate.display().to_string(), &text);
     let Some(ends) = parsed.ok().and_then(|all| all.first().map(Certificate::not_after)) else {
         let message = format!("no certificate in {}", certificate.display());
-        return Finding::failed(message, "restore a backup of pairing.directory");
+        return Finding::failed(message, "restore a backup of enrollment.directory");
     };
     match fs::metadata(&key) {
         Ok(found) if found.mode() & 0o077 != 0 => {
@@ -107,7 +107,11 @@ fn authority(config: &Config) -> Finding {
             let denied = error.kind() == ErrorKind::PermissionDenied;
             return Finding::failed(
                 message,
-                if denied { edgesync_cli::check::AS_ROOT } else { "restore a backup of pairing.directory" },
+                if denied {
+                    edgesync_cli::check::AS_ROOT
+                } else {
+                    "restore a backup of enrollment.directory"
+                },
             );
         }
     }
@@ -208,7 +212,7 @@ mod tests {
         let path = dir.path().join("cloud.toml");
         fs::write(
             &path,
-            "[store]\npath = \"cloud.db\"\n[pairing]\ndirectory = \"pki\"\n[api]\nsocket = \"c.sock\"\n",
+            "[store]\npath = \"cloud.db\"\n[enrollment]\ndirectory = \"pki\"\n[api]\nsocket = \"c.sock\"\n",
         )
         .unwrap();
         let report = run(&path).await;

@@ -84,7 +84,7 @@ pub(crate) async fn run_signer(service: Service<Config>) -> anyhow::Result<()> {
 }
 
 /// Refuses a signer of a fleet whose other processes need the keys themselves. Replicas refuse
-/// `pairing.signer` with the same settings, which the configuration of a signer lacks.
+/// `enrollment.signer` with the same settings, which the configuration of a signer lacks.
 fn check_signer(config: &Config) -> anyhow::Result<()> {
     anyhow::ensure!(
         config.store.r#type == StoreType::Kubernetes,
@@ -160,9 +160,9 @@ impl EnrollmentTasks {
     /// The address is in use.
     async fn open(config: &Config, enrollment: &EnrollmentService) -> anyhow::Result<Self> {
         let mut enrollment_tasks = Self { address: None, tasks: JoinSet::new() };
-        let Some(address) = config.pairing.listen else { return Ok(enrollment_tasks) };
+        let Some(address) = config.enrollment.listen else { return Ok(enrollment_tasks) };
         let failed = "open the join service";
-        match &config.pairing.signer {
+        match &config.enrollment.signer {
             None => {
                 let service = JoinService::bind(address, enrollment.clone()).await.context(failed)?;
                 enrollment_tasks.address = Some(service.address());
@@ -224,7 +224,7 @@ async fn serve<S: Source, K: Storage, T>(
         downlink: downlink.clone(),
         enrollment_service: enrollment.clone(),
         broker: BrokerDefaults {
-            names: config.pairing.names.clone(),
+            names: config.enrollment.names.clone(),
             prefix: config.link.prefix.clone(),
             max_packet: packet_limit(config.link.max_frame),
         },
@@ -378,26 +378,29 @@ fn local_api_url(address: &Address) -> String {
 
 /// The URL of the join service for a hint, with the first configured name, else the host name.
 fn join_url(config: &Config, address: SocketAddr) -> String {
-    let host = config.pairing.names.first().cloned().unwrap_or_else(|| match address.ip().is_unspecified() {
-        true => Some(host_name()).filter(|name| check_subdomain(name).is_ok()).unwrap_or("HOST".to_owned()),
-        false => address.ip().to_string(),
-    });
+    let host =
+        config.enrollment.names.first().cloned().unwrap_or_else(|| match address.ip().is_unspecified() {
+            true => {
+                Some(host_name()).filter(|name| check_subdomain(name).is_ok()).unwrap_or("HOST".to_owned())
+            }
+            false => address.ip().to_string(),
+        });
     JoinUrl { host, port: address.port() }.to_string()
 }
 
 /// Returns the settings of enrollment on the machine with this host name. The certificate of a
 /// signer is for all replicas, and so has the configured names only.
 fn enrollment_options(config: &Config, role: EnrollmentRole, host_name: &str) -> EnrollmentOptions {
-    let mut names = config.pairing.names.clone();
+    let mut names = config.enrollment.names.clone();
     if role == EnrollmentRole::Whole {
         match check_subdomain(host_name) {
             Ok(()) => names.push(host_name.to_owned()),
             Err(problem) => tracing::warn!(
                 "host name left out of the server certificate, {problem}; hint: list the names by which nodes reach this \
-                 machine in pairing.names"
+                 machine in enrollment.names"
             ),
         }
-        for address in [config.pairing.listen, Some(config.broker.listen), config.api.listen] {
+        for address in [config.enrollment.listen, Some(config.broker.listen), config.api.listen] {
             names.extend(
                 address.filter(|address| !address.ip().is_unspecified()).map(|at| at.ip().to_string()),
             );
@@ -406,16 +409,16 @@ fn enrollment_options(config: &Config, role: EnrollmentRole, host_name: &str) ->
     names.sort();
     names.dedup();
     EnrollmentOptions {
-        directory: config.pairing.directory.clone(),
+        directory: config.enrollment.directory.clone(),
         names,
         broker: config
-            .pairing
+            .enrollment
             .broker_url
             .as_ref()
             .map_or_else(|| node_broker_url(config), BrokerUrl::to_string),
         prefix: config.link.prefix.clone(),
-        lifetime: config.pairing.certificate_lifetime,
-        grace: config.pairing.renewal_grace,
+        lifetime: config.enrollment.certificate_lifetime,
+        grace: config.enrollment.renewal_grace,
         external: config.broker.mode == BrokerMode::External,
         role,
     }

@@ -1,5 +1,6 @@
-//! The parsed TOML file, the environment, and the visitor that reads both into slots.
+//! The parsed TOML file, the environment, and the visitor that reads both into bindings.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
@@ -9,7 +10,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::slot::{Change, Keys, Raw, Refusal, Slot, quote};
+use super::binding::{Binding, Change, Keys, Raw, Refusal, quote};
 use super::{ConfigErrors, Place, Problem, Settings, Source};
 
 /// Maximum size of a configuration file in bytes.
@@ -58,6 +59,27 @@ impl<'t> Document<'t> {
         Err(problems.into_iter().map(|(_, problem)| problem).collect())
     }
 
+    /// Gives the sections with an earlier name their current one.
+    pub(super) fn rename_sections(
+        &mut self,
+        renamed: &[(&str, &'static str)],
+        problems: &mut Vec<Problem>,
+        warnings: &mut Vec<String>,
+    ) {
+        for &(earlier, current) in renamed {
+            let Some((name, value)) = self.table.remove_entry(earlier) else { continue };
+            if self.table.contains_key(current) {
+                let message = format!(
+                    "section [{earlier}] beside [{current}], its current name; hint: move its keys to [{current}]"
+                );
+                problems.push(Problem { place: Place::of_span(self.text, &name.span()), message });
+            } else {
+                warnings.push(format!("section [{earlier}] is deprecated; hint: rename it to [{current}]"));
+                self.table.insert(Spanned::new(name.span(), Cow::Borrowed(current)), value);
+            }
+        }
+    }
+
     fn section(&self, name: &str) -> Option<&Spanned<DeValue<'t>>> {
         self.table.get(name)
     }
@@ -76,12 +98,21 @@ impl<'t> Document<'t> {
     }
 }
 
-/// Returns the overrides of `C` among the variables, by name.
+/// An override in the environment.
+#[derive(Debug)]
+pub(super) struct Variable {
+    /// The name as given, possibly with the earlier name of its section.
+    name: String,
+    value: String,
+}
+
+/// Returns the overrides of `C` among the variables, by their current names.
 pub(super) fn variables<C: Settings>(
     environment: impl IntoIterator<Item = (OsString, OsString)>,
     problems: &mut Vec<Problem>,
-) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
+    warnings: &mut Vec<String>,
+) -> BTreeMap<String, Variable> {
+    let mut found = BTreeMap::<String, Variable>::new();
     for (name, value) in environment {
         let Some(name) = name.to_str().filter(|name| name.starts_with(C::ENV_PREFIX)) else { continue };
         if C::ENV_OTHERS
@@ -90,24 +121,40 @@ pub(super) fn variables<C: Settings>(
         {
             continue;
         }
-        match value.into_string() {
-            Ok(value) => {
-                found.insert(name.to_owned(), value);
-            }
-            Err(_) => {
-                let place = Place::Variable(name.to_owned());
-                problems.push(Problem { place, message: "must be UTF-8 text".into() });
-            }
+        let Ok(value) = value.into_string() else {
+            let place = Place::Variable(name.to_owned());
+            problems.push(Problem { place, message: "must be UTF-8 text".into() });
+            continue;
+        };
+        let current = current_name::<C>(name);
+        if current != name {
+            warnings.push(format!("environment variable {name} is deprecated; hint: rename it to {current}"));
+        }
+        let variable = Variable { name: name.to_owned(), value };
+        if let Some(other) = found.insert(current.clone(), variable) {
+            let earlier = if other.name == current { name } else { other.name.as_str() };
+            let message = format!("set beside {current}, its current name; hint: unset {earlier}");
+            problems.push(Problem { place: Place::Variable(earlier.to_owned()), message });
         }
     }
     found
 }
 
-/// Visitor that fills slots from file and environment, and collects problems.
+/// Returns the name of a variable with the current name of its section.
+fn current_name<C: Settings>(name: &str) -> String {
+    let key = name.strip_prefix(C::ENV_PREFIX).unwrap_or(name);
+    let renamed = C::RENAMED_SECTIONS.iter().find_map(|(earlier, current)| {
+        let key = key.strip_prefix(&earlier.to_uppercase())?.strip_prefix('_')?;
+        Some(format!("{}{}_{key}", C::ENV_PREFIX, current.to_uppercase()))
+    });
+    renamed.unwrap_or_else(|| name.to_owned())
+}
+
+/// Visitor that fills bindings from file and environment, and collects problems.
 pub(super) struct Reader<'a> {
     document: &'a Document<'a>,
     prefix: &'static str,
-    variables: BTreeMap<String, String>,
+    variables: BTreeMap<String, Variable>,
     sources: &'a mut BTreeMap<String, Source>,
     problems: &'a mut Vec<Problem>,
     section: &'static str,
@@ -118,14 +165,14 @@ impl<'a> Reader<'a> {
     pub(super) fn new(
         document: &'a Document<'a>,
         prefix: &'static str,
-        variables: BTreeMap<String, String>,
+        variables: BTreeMap<String, Variable>,
         sources: &'a mut BTreeMap<String, Source>,
         problems: &'a mut Vec<Problem>,
     ) -> Self {
         Self { document, prefix, variables, sources, problems, section: "", known: BTreeMap::new() }
     }
 
-    /// Reports keys and variables that no slot used: unknown keys are errors, unknown variables
+    /// Reports keys and variables that no binding used: unknown keys are errors, unknown variables
     /// warnings.
     pub(super) fn finish(mut self, warnings: &mut Vec<String>) {
         let document = self.document;
@@ -152,7 +199,7 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        for name in self.variables.keys() {
+        for Variable { name, .. } in self.variables.values() {
             let known = self
                 .known
                 .iter()
@@ -169,7 +216,7 @@ impl<'a> Reader<'a> {
         self.problems.sort_by_key(order);
     }
 
-    fn unknown(&mut self, what: &str, name: &Spanned<std::borrow::Cow<'_, str>>, known: &[&str]) {
+    fn unknown(&mut self, what: &str, name: &Spanned<Cow<'_, str>>, known: &[&str]) {
         self.problem(&name.span(), unknown(what, name.get_ref(), known));
     }
 
@@ -190,11 +237,11 @@ impl Keys for Reader<'_> {
         self.known.entry(name).or_default();
     }
 
-    fn key(&mut self, name: &'static str, _: Change, slot: &mut dyn Slot) {
+    fn key(&mut self, name: &'static str, _: Change, binding: &mut dyn Binding) {
         self.known.entry(self.section).or_default().push(name);
         let dotted = dotted(self.section, name);
         if let Some(value) = self.document.value(self.section, name) {
-            match slot.set(Raw::Toml(value.get_ref())) {
+            match binding.set(Raw::Toml(value.get_ref())) {
                 Ok(()) => {
                     let place = Place::of_span(self.document.text, &value.span());
                     let line = if let Place::Line { line, .. } = place { line } else { 0 };
@@ -208,15 +255,14 @@ impl Keys for Reader<'_> {
                 }
             }
         }
-        let variable = self.name_of(self.section, name);
-        if let Some(value) = self.variables.remove(&variable) {
-            match slot.set(Raw::Variable(&value)) {
+        if let Some(variable) = self.variables.remove(&self.name_of(self.section, name)) {
+            match binding.set(Raw::Variable(&variable.value)) {
                 Ok(()) => {
-                    self.sources.insert(dotted, Source::Variable(variable));
+                    self.sources.insert(dotted, Source::Variable(variable.name));
                 }
                 Err(refusals) => {
                     for refusal in refusals {
-                        let place = Place::Variable(variable.clone());
+                        let place = Place::Variable(variable.name.clone());
                         self.problems.push(Problem { place, message: described(&dotted, &refusal) });
                     }
                 }
@@ -231,16 +277,16 @@ pub(super) struct From<'a>(pub(super) &'a Path);
 impl Keys for From<'_> {
     fn section(&mut self, _: &'static str) {}
 
-    fn key(&mut self, _: &'static str, _: Change, slot: &mut dyn Slot) {
-        if !slot.is_path() {
+    fn key(&mut self, _: &'static str, _: Change, binding: &mut dyn Binding) {
+        if !binding.is_path() {
             return;
         }
-        if let Ok(shown) = DeValue::parse(&slot.show())
+        if let Ok(shown) = DeValue::parse(&binding.show())
             && let DeValue::String(path) = shown.get_ref()
             && !path.is_empty()
         {
-            // Joining leaves an absolute path unchanged; a slot can parse what it shows.
-            let _ = slot.set(Raw::Variable(&self.0.join(&**path).display().to_string()));
+            // Joining leaves an absolute path unchanged; a binding can parse what it shows.
+            let _ = binding.set(Raw::Variable(&self.0.join(&**path).display().to_string()));
         }
     }
 }

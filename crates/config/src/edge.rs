@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::binding::Keys;
 use super::host::host_name;
-use super::slot::Keys;
 use super::units::{self, GIB, KIB, MIB, TIB, hours, minutes, seconds};
 use super::{Files, JoinUrl, KubeEdge, Link, LinkType, Log, Review, Settings};
 use crate::section;

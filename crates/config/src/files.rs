@@ -6,9 +6,9 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::binding::{Binding, Keys, Raw, Refusals, inline, quote};
 use super::rules::{RuleList, rules};
 use super::selection::{read_objects, read_table, table};
-use super::slot::{Keys, Raw, Refusals, Slot, inline, quote};
 use super::units::{self, GIB, minutes, seconds};
 use edgesync_files::rule::{CheckUser, Format, Reload, Rule, Signal, Write};
 use edgesync_files::template::{Template, check_name};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use super::slot::quote;
+use super::binding::quote;
 
 /// Default port of the join service, as KubeEdge's.
 const JOIN_PORT: u16 = 10_002;

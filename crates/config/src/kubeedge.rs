@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::slot::quote;
+use super::binding::quote;
 use super::units::{self, MIB, hours, minutes, seconds};
 use super::{Review, host};
 use crate::section;

@@ -10,6 +10,7 @@
 
 #![warn(missing_docs)]
 
+pub mod binding;
 mod document;
 pub mod edge;
 mod error;
@@ -22,7 +23,6 @@ mod peer;
 mod report;
 pub mod rules;
 pub mod selection;
-pub mod slot;
 pub mod units;
 
 use std::collections::BTreeMap;
@@ -31,6 +31,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+pub use binding::{Binding, Change, Keys, Raw, Refusal, Refusals};
 use document::{Document, Reader};
 pub use error::{ConfigErrors, Place, Problem};
 pub use files::Files;
@@ -40,7 +41,6 @@ pub use link::{BrokerUrl, Link};
 pub use log::{Format, Log};
 pub use peer::Peer;
 pub use report::{Difference, Setting, settings};
-pub use slot::{Change, Keys, Raw, Refusal, Refusals, Slot};
 
 /// A whole configuration that can be bound, completed and validated.
 pub trait Settings: Default + Clone {
@@ -48,6 +48,10 @@ pub trait Settings: Default + Clone {
     const ENV_PREFIX: &'static str;
     /// Variables with the prefix that belong to another program or to the command line.
     const ENV_OTHERS: &'static [&'static str];
+
+    /// Earlier names of sections, each with its current name. A file or a variable with an earlier
+    /// name still works, and causes a warning.
+    const RENAMED_SECTIONS: &'static [(&'static str, &'static str)] = &[];
 
     /// Visits every key, section by section.
     fn bind(&mut self, keys: &mut dyn Keys);
@@ -148,13 +152,14 @@ pub fn parse<C: Settings>(
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Loaded<C>, ConfigErrors> {
     let failed = |problems| ConfigErrors { path: path.to_owned(), problems };
-    let document = Document::parse(text).map_err(failed)?;
+    let mut document = Document::parse(text).map_err(failed)?;
     let mut problems = Vec::new();
     let mut warnings = Vec::new();
     let mut sources = BTreeMap::new();
     let mut config = C::default();
 
-    let variables = document::variables::<C>(environment, &mut problems);
+    document.rename_sections(C::RENAMED_SECTIONS, &mut problems, &mut warnings);
+    let variables = document::variables::<C>(environment, &mut problems, &mut warnings);
     let mut reader = Reader::new(&document, C::ENV_PREFIX, variables, &mut sources, &mut problems);
     config.bind(&mut reader);
     reader.finish(&mut warnings);

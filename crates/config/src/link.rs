@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::slot::quote;
+use super::binding::quote;
 use super::units::{self, MIB, hours, minutes, ordered, seconds, show_duration};
 use super::{Review, host};
 use crate::section;

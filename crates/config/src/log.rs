@@ -2,7 +2,7 @@
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use super::slot::quote;
+use super::binding::quote;
 use super::units;
 use crate::section;
 

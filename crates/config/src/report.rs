@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::document::dotted;
-use super::{Change, Keys, Loaded, Raw, Settings, Slot, Source};
+use super::{Binding, Change, Keys, Loaded, Raw, Settings, Source};
 
 /// A key of a configuration with its effective value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Setting {
     pub section: &'static str,
     /// Key within the section.
     pub key: &'static str,
-    /// Effective value as TOML, from [`Slot::show`].
+    /// Effective value as TOML, from [`Binding::show`].
     pub value: String,
     /// Whether a reload applies changes of it.
     pub change: Change,
@@ -39,8 +39,8 @@ pub fn settings<C: Settings>(config: &C) -> Vec<Setting> {
         fn section(&mut self, name: &'static str) {
             self.0 = name;
         }
-        fn key(&mut self, key: &'static str, change: Change, slot: &mut dyn Slot) {
-            self.1.push(Setting { section: self.0, key, value: slot.show(), change });
+        fn key(&mut self, key: &'static str, change: Change, binding: &mut dyn Binding) {
+            self.1.push(Setting { section: self.0, key, value: binding.show(), change });
         }
     }
     let mut lister = Lister("", Vec::new());
@@ -59,11 +59,11 @@ impl Keys for Restore {
         self.section = name;
     }
 
-    fn key(&mut self, key: &'static str, _: Change, slot: &mut dyn Slot) {
+    fn key(&mut self, key: &'static str, _: Change, binding: &mut dyn Binding) {
         let Some(value) = self.values.get(&dotted(self.section, key)) else { return };
         let parsed = toml::de::DeValue::parse(value).ok();
-        let restored = parsed.as_ref().is_some_and(|value| slot.set(Raw::Toml(value.get_ref())).is_ok());
-        // A slot can parse what it shows; a test verifies it for every key.
+        let restored = parsed.as_ref().is_some_and(|value| binding.set(Raw::Toml(value.get_ref())).is_ok());
+        // A binding can parse what it shows; a test verifies it for every key.
         debug_assert!(restored, "{key} = {value}");
     }
 }

@@ -3,7 +3,7 @@
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::slot::{Raw, Refusals, Slot, inline};
+use super::binding::{Binding, Raw, Refusals, inline};
 
 /// Rules in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,17 +30,17 @@ struct Rules<'a, T> {
     read: ReadRule<T>,
 }
 
-/// Slot for at most `most` rules of a section.
+/// Binding for at most `most` rules of a section.
 pub fn rules<'a, T>(
     list: &'a mut RuleList<T>,
     section: &'static str,
     most: usize,
     read: ReadRule<T>,
-) -> impl Slot + use<'a, T> {
+) -> impl Binding + use<'a, T> {
     Rules { list, section, most, read }
 }
 
-impl<T> Slot for Rules<'_, T> {
+impl<T> Binding for Rules<'_, T> {
     fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         let array = raw.rules(self.section, self.most)?;
         let (mut rules, mut refusals) = (Vec::with_capacity(array.len()), Refusals::default());

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::slot::{Raw, Refusals, Slot as _};
+use super::binding::{Binding as _, Raw, Refusals};
 use super::units;
 use edgesync_object::Selector;
 use edgesync_object::matching::ObjectMatch;

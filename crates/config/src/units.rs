@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::slot::{Raw, Refusal, Refusals, Slot, quote, toml_string};
+use super::binding::{Binding, Raw, Refusal, Refusals, quote, toml_string};
 use edgesync_object::name;
 
 /// A kibibyte (IEC 80000-13), in bytes.
@@ -89,7 +89,7 @@ fn within<T: PartialOrd>(
     Err(format!("must be between {min} and {max}, not {}", show(&value)).into())
 }
 
-/// Slot for a value written as a string.
+/// Binding for a value written as a string.
 struct Text<'a, T, P, S> {
     value: &'a mut T,
     what: &'static str,
@@ -97,7 +97,7 @@ struct Text<'a, T, P, S> {
     show: S,
 }
 
-impl<T, P, S> Slot for Text<'_, T, P, S>
+impl<T, P, S> Binding for Text<'_, T, P, S>
 where
     P: Fn(&str) -> Result<T, Refusal>,
     S: Fn(&T) -> String,
@@ -116,13 +116,13 @@ where
     }
 }
 
-/// Slot for a value written as a string, with its own parser; `what` is the end of "must be …".
+/// Binding for a value written as a string, with its own parser; `what` is the end of "must be …".
 pub fn text<'a, T>(
     value: &'a mut T,
     what: &'static str,
     parse: impl Fn(&str) -> Result<T, String> + 'a,
     show: impl Fn(&T) -> String + 'a,
-) -> impl Slot + 'a {
+) -> impl Binding + 'a {
     Text { value, what, parse: move |text: &str| parse(text).map_err(Refusal::from), show }
 }
 
@@ -131,29 +131,29 @@ pub fn optional<'a, T: Display>(
     value: &'a mut Option<T>,
     what: &'static str,
     parse: impl Fn(&str) -> Result<T, String> + 'a,
-) -> impl Slot + 'a {
+) -> impl Binding + 'a {
     let parse = move |text: &str| if text.is_empty() { Ok(None) } else { parse(text).map(Some) };
     text(value, what, parse, |value: &Option<T>| value.as_ref().map_or(String::new(), T::to_string))
 }
 
-/// Slot for a duration such as `"20s"`, within limits.
-pub fn duration(value: &mut Duration, range: RangeInclusive<Duration>) -> impl Slot + '_ {
+/// Binding for a duration such as `"20s"`, within limits.
+pub fn duration(value: &mut Duration, range: RangeInclusive<Duration>) -> impl Binding + '_ {
     let parse = move |text: &str| parse_duration(text, &range);
     Text { value, what: DURATION, parse, show: |value: &Duration| show_duration(*value) }
 }
 
-/// Slot for a duration within limits, or `"never"`.
+/// Binding for a duration within limits, or `"never"`.
 pub(crate) fn duration_or_never(
     value: &mut Option<Duration>,
     range: RangeInclusive<Duration>,
-) -> impl Slot + '_ {
+) -> impl Binding + '_ {
     let parse = move |text: &str| never(text, |text| parse_duration(text, &range));
     let show = |value: &Option<Duration>| value.map_or("never".into(), show_duration);
     Text { value, what: "a duration such as \"20s\", or \"never\"", parse, show }
 }
 
-/// Slot for a size in bytes such as `"256KiB"`, within limits.
-pub fn size<T>(value: &mut T, range: RangeInclusive<u64>) -> impl Slot + '_
+/// Binding for a size in bytes such as `"256KiB"`, within limits.
+pub fn size<T>(value: &mut T, range: RangeInclusive<u64>) -> impl Binding + '_
 where
     T: Copy + TryFrom<u64> + TryInto<u64>,
 {
@@ -161,8 +161,8 @@ where
     Text { value, what: SIZE, parse, show: |value: &T| show_size(wide(*value)) }
 }
 
-/// Slot for a size in bytes within limits, or `"never"`.
-pub fn size_or_never<T>(value: &mut Option<T>, range: RangeInclusive<u64>) -> impl Slot + '_
+/// Binding for a size in bytes within limits, or `"never"`.
+pub fn size_or_never<T>(value: &mut Option<T>, range: RangeInclusive<u64>) -> impl Binding + '_
 where
     T: Copy + TryFrom<u64> + TryInto<u64>,
 {
@@ -201,21 +201,21 @@ fn wide(value: impl TryInto<u64>) -> u64 {
     value.try_into().unwrap_or(u64::MAX)
 }
 
-/// Slot for a whole number.
+/// Binding for a whole number.
 struct Count<'a, T> {
     value: &'a mut T,
     range: RangeInclusive<u64>,
 }
 
-/// Slot for a plain integer within limits.
-pub fn count<T>(value: &mut T, range: RangeInclusive<u64>) -> impl Slot + '_
+/// Binding for a plain integer within limits.
+pub fn count<T>(value: &mut T, range: RangeInclusive<u64>) -> impl Binding + '_
 where
     T: Copy + TryFrom<u64> + TryInto<u64>,
 {
     Count { value, range }
 }
 
-impl<T: Copy + TryFrom<u64> + TryInto<u64>> Slot for Count<'_, T> {
+impl<T: Copy + TryFrom<u64> + TryInto<u64>> Binding for Count<'_, T> {
     fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         let (min, max) = (self.range.start(), self.range.end());
         let refused = || raw.expected(&format!("a whole number between {min} and {max}"));
@@ -238,15 +238,15 @@ impl<T: Copy + TryFrom<u64> + TryInto<u64>> Slot for Count<'_, T> {
     }
 }
 
-/// Slot for a share.
+/// Binding for a share.
 struct Share<'a>(&'a mut f64);
 
-/// Slot for a number from 0 to 1.
-pub fn share(value: &mut f64) -> impl Slot + '_ {
+/// Binding for a number from 0 to 1.
+pub fn share(value: &mut f64) -> impl Binding + '_ {
     Share(value)
 }
 
-impl Slot for Share<'_> {
+impl Binding for Share<'_> {
     fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         let number = match raw {
             Raw::Toml(DeValue::Float(number)) => number.as_str().parse::<f64>().ok(),
@@ -268,15 +268,15 @@ impl Slot for Share<'_> {
     }
 }
 
-/// Slot for a switch.
+/// Binding for a switch.
 struct Flag<'a>(&'a mut bool);
 
-/// Slot for `true` or `false`.
-pub fn flag(value: &mut bool) -> impl Slot + '_ {
+/// Binding for `true` or `false`.
+pub fn flag(value: &mut bool) -> impl Binding + '_ {
     Flag(value)
 }
 
-impl Slot for Flag<'_> {
+impl Binding for Flag<'_> {
     fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         *self.0 = match raw {
             Raw::Toml(DeValue::Boolean(flag)) => *flag,
@@ -292,11 +292,11 @@ impl Slot for Flag<'_> {
     }
 }
 
-/// Slot for one of a few words.
+/// Binding for one of a few words.
 pub fn choice<'a, T: Copy + PartialEq>(
     value: &'a mut T,
     words: &'static [(&'static str, T)],
-) -> impl Slot + 'a {
+) -> impl Binding + 'a {
     let list = words.iter().map(|(word, _)| quote(word)).collect::<Vec<_>>().join(", ");
     let parse = move |text: &str| {
         let found = words.iter().find(|(word, _)| *word == text);
@@ -306,10 +306,10 @@ pub fn choice<'a, T: Copy + PartialEq>(
     text(value, "a string", parse, show)
 }
 
-/// Marks the inner slot as a path.
+/// Marks the inner binding as a path.
 struct AsPath<S>(S);
 
-impl<S: Slot> Slot for AsPath<S> {
+impl<S: Binding> Binding for AsPath<S> {
     fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         self.0.set(raw)
     }
@@ -323,23 +323,23 @@ impl<S: Slot> Slot for AsPath<S> {
     }
 }
 
-/// Slot for a path that is not empty.
-pub fn path(value: &mut PathBuf) -> impl Slot + '_ {
+/// Binding for a path that is not empty.
+pub fn path(value: &mut PathBuf) -> impl Binding + '_ {
     let what = "a path such as \"/var/lib/edgesync/edgesync.db\"";
     let parse =
         move |text: &str| parse_path(text).ok_or_else(|| format!("must be {what}, not {}", quote(text)));
     AsPath(text(value, what, parse, |value: &PathBuf| value.display().to_string()))
 }
 
-/// Slot for a path, or the empty string for none.
-pub fn optional_path(value: &mut Option<PathBuf>) -> impl Slot + '_ {
+/// Binding for a path, or the empty string for none.
+pub fn optional_path(value: &mut Option<PathBuf>) -> impl Binding + '_ {
     let show =
         |value: &Option<PathBuf>| value.as_ref().map_or(String::new(), |path| path.display().to_string());
     AsPath(text(value, "a path, or \"\" for none", |text| Ok(parse_path(text)), show))
 }
 
-/// Slot for a path, or the empty string for one derived from other keys.
-pub fn path_or_derived(value: &mut PathBuf) -> impl Slot + '_ {
+/// Binding for a path, or the empty string for one derived from other keys.
+pub fn path_or_derived(value: &mut PathBuf) -> impl Binding + '_ {
     let parse = |text: &str| Ok(parse_path(text).unwrap_or_default());
     AsPath(text(value, "a path, or \"\"", parse, |value: &PathBuf| value.display().to_string()))
 }
@@ -348,8 +348,8 @@ fn parse_path(text: &str) -> Option<PathBuf> {
     (!text.is_empty() && !text.contains('\0')).then(|| PathBuf::from(text))
 }
 
-/// Slot for permission bits in octal, such as `"0660"`.
-pub fn file_mode(value: &mut u32) -> impl Slot + '_ {
+/// Binding for permission bits in octal, such as `"0660"`.
+pub fn file_mode(value: &mut u32) -> impl Binding + '_ {
     let what = "permission bits in octal such as \"0660\"";
     let parse = move |text: &str| match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o777 && (3..=4).contains(&text.len()) => Ok(mode),
@@ -358,8 +358,8 @@ pub fn file_mode(value: &mut u32) -> impl Slot + '_ {
     text(value, what, parse, |mode: &u32| format!("{mode:04o}"))
 }
 
-/// Slot for a loopback address, or `"off"`; `why` ends the refusal of any other.
-pub(crate) fn loopback_or_off<'a>(value: &'a mut Option<SocketAddr>, why: &'static str) -> impl Slot + 'a {
+/// Binding for a loopback address, or `"off"`; `why` ends the refusal of any other.
+pub(crate) fn loopback_or_off<'a>(value: &'a mut Option<SocketAddr>, why: &'static str) -> impl Binding + 'a {
     let what = "a loopback address with a port such as \"127.0.0.1:10550\", or \"off\"";
     let parse = move |text: &str| match text.parse::<SocketAddr>() {
         _ if text.is_empty() || text == "off" => Ok(None),
@@ -370,8 +370,8 @@ pub(crate) fn loopback_or_off<'a>(value: &'a mut Option<SocketAddr>, why: &'stat
     text(value, what, parse, |value: &Option<SocketAddr>| value.map_or("off".into(), |v| v.to_string()))
 }
 
-/// Slot for an address to listen on.
-pub fn address(value: &mut SocketAddr) -> impl Slot + '_ {
+/// Binding for an address to listen on.
+pub fn address(value: &mut SocketAddr) -> impl Binding + '_ {
     let what = "an address with a port such as \"0.0.0.0:8883\"";
     let parse = move |text: &str| {
         text.parse::<SocketAddr>().map_err(|_| format!("must be {what}, not {}", quote(text)))
@@ -380,7 +380,7 @@ pub fn address(value: &mut SocketAddr) -> impl Slot + '_ {
 }
 
 /// As [`address`], or `"off"`.
-pub fn address_or_off(value: &mut Option<SocketAddr>) -> impl Slot + '_ {
+pub fn address_or_off(value: &mut Option<SocketAddr>) -> impl Binding + '_ {
     let what = "an address with a port such as \"127.0.0.1:10551\", or \"off\"";
     let parse = move |text: &str| match text.parse::<SocketAddr>() {
         _ if text.is_empty() || text == "off" => Ok(None),
@@ -390,42 +390,42 @@ pub fn address_or_off(value: &mut Option<SocketAddr>) -> impl Slot + '_ {
     text(value, what, parse, |value: &Option<SocketAddr>| value.map_or("off".into(), |v| v.to_string()))
 }
 
-/// Slot for a list of strings, parsed one by one.
+/// Binding for a list of strings, parsed one by one.
 struct List<'a, T, P> {
     value: &'a mut Vec<T>,
     what: &'static str,
     parse: P,
 }
 
-/// Slot for a list of strings that `parse` accepts; `a,b` in a variable. `what` is the end of "must
-/// be …".
+/// Binding for a list of strings that `parse` accepts; `a,b` in a variable. `what` is the end of
+/// "must be …".
 pub fn list<'a, T: ToString>(
     value: &'a mut Vec<T>,
     what: &'static str,
     parse: impl Fn(&str) -> Result<T, String> + 'a,
-) -> impl Slot + 'a {
+) -> impl Binding + 'a {
     List { value, what, parse }
 }
 
-/// Slot for a list of words that `check` accepts; `a,b` in a variable. `what` is the end of "must
-/// be …".
+/// Binding for a list of words that `check` accepts; `a,b` in a variable. `what` is the end of
+/// "must be …".
 pub fn words<'a>(
     value: &'a mut Vec<String>,
     what: &'static str,
     check: impl Fn(&str) -> Result<(), String> + 'a,
-) -> impl Slot + 'a {
+) -> impl Binding + 'a {
     list(value, what, move |word| check(word).map(|()| word.to_owned()))
 }
 
-/// Slot for labels of a node.
+/// Binding for labels of a node.
 struct Labels<'a>(&'a mut BTreeMap<String, String>);
 
-/// Slot for a table of Kubernetes labels; `key=value,…` in a variable.
-pub fn labels(value: &mut BTreeMap<String, String>) -> impl Slot + '_ {
+/// Binding for a table of Kubernetes labels; `key=value,…` in a variable.
+pub fn labels(value: &mut BTreeMap<String, String>) -> impl Binding + '_ {
     Labels(value)
 }
 
-impl Slot for Labels<'_> {
+impl Binding for Labels<'_> {
     fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         let (mut labels, mut refusals) = (BTreeMap::new(), Refusals::default());
         match raw {
@@ -466,7 +466,7 @@ impl Slot for Labels<'_> {
     }
 }
 
-impl<T: ToString, P: Fn(&str) -> Result<T, String>> Slot for List<'_, T, P> {
+impl<T: ToString, P: Fn(&str) -> Result<T, String>> Binding for List<'_, T, P> {
     fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals> {
         let (mut values, mut refusals) = (Vec::new(), Refusals::default());
         match raw {

@@ -51,7 +51,7 @@ pub(super) fn cloud_config(workspace: &Workspace) -> String {
          [broker]\nlisten = \"127.0.0.1:0\"\n\n\
          [api]\nsocket = {socket}\nlisten = \"127.0.0.1:0\"\n\n\
          [page]\nlisten = \"127.0.0.1:0\"\n\n\
-         [pairing]\nlisten = \"off\"\n\n\
+         [enrollment]\nlisten = \"off\"\n\n\
          # Everything in the plant's namespaces belongs on its gateways.\n\
          [[placement]]\nnodes = {{ names = [\"gateway-*\"] }}\nobjects = {{ namespaces = {namespaces} }}\n"
     )

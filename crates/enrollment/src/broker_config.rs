@@ -79,7 +79,7 @@ pub fn files(service: &EnrollmentService, config: &BrokerConfig) -> Result<BTree
 fn check(config: &BrokerConfig) -> Result<()> {
     let problem = |message: String| Err(Status::bad_request(message));
     if config.names.is_empty() {
-        return problem("host name of the broker unknown; hint: --name NAME with the name that nodes use, or pairing.names in the \
+        return problem("host name of the broker unknown; hint: --name NAME with the name that nodes use, or enrollment.names in the \
              configuration"
                 .into());
     }

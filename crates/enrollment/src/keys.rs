@@ -168,7 +168,7 @@ impl<'a> SecretStore<'a> {
                 namespace = self.namespace,
             ),
             (Some(own), None) if own.key.is_none() => bail!(
-                "{} not found, and pairing.directory has ca.crt without ca.key; hint: add ca.key, or remove ca.crt to create \
+                "{} not found, and enrollment.directory has ca.crt without ca.key; hint: add ca.key, or remove ca.crt to create \
                  a new CA",
                 self.describe(CA)
             ),
@@ -243,7 +243,7 @@ impl OperatorCa {
         let is = authority.certificate().fingerprint();
         if self.fingerprint != is {
             bail!(
-                "conflicting CAs: {} has the fingerprint {is}, ca.crt in pairing.directory has {}; hint: to keep the CA of the \
+                "conflicting CAs: {} has the fingerprint {is}, ca.crt in enrollment.directory has {}; hint: to keep the CA of the \
                  Secret, which joined nodes trust, remove ca.crt and ca.key from the directory; to switch to the CA of the \
                  files, kubectl -n {namespace} delete secret {CA} {TOKENS}: each node then joins again with a new token",
                 secrets.describe(CA),

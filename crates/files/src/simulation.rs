@@ -31,9 +31,9 @@ const FOREIGN: &[u8] = b"foreign";
 const INVALID: &[u8] = b"unsound";
 const REJECTED: &[u8] = b"unloved";
 
-/// A place on the simulated disk.
+/// State of a path on the simulated disk.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Slot {
+struct PathState {
     live: Option<(u64, Files)>,
     staged: BTreeMap<u64, Files>,
     /// Replaced files, by the stamp of the change.
@@ -43,7 +43,7 @@ struct Slot {
 /// State that survives a power cut.
 #[derive(Clone, Debug, Default)]
 struct World {
-    slots: BTreeMap<String, Slot>,
+    paths: BTreeMap<String, PathState>,
     record: String,
     intent: Option<String>,
     /// Files that the program has read.
@@ -82,13 +82,13 @@ impl Model<'_> {
         if self.full { Err(Failure::new("no space left on device")) } else { Ok(()) }
     }
 
-    fn slot(&mut self, change: &Change) -> &mut Slot {
-        self.world.slots.entry(change.place.path()).or_default()
+    fn path_state(&mut self, change: &Change) -> &mut PathState {
+        self.world.paths.entry(change.place.path()).or_default()
     }
 
     fn check_readers(&self) {
-        for (path, slot) in &self.world.slots {
-            let Some((_, files)) = &slot.live else { continue };
+        for (path, state) in &self.world.paths {
+            let Some((_, files)) = &state.live else { continue };
             // Except foreign content.
             let same = |(name, content): (&String, &Vec<u8>), whole: &Files| {
                 content == FOREIGN || whole.get(name) == Some(content)
@@ -112,9 +112,9 @@ impl Effects for Model<'_> {
         _: Option<&Held>,
         _: Option<&Desired>,
     ) -> Result<Observed, String> {
-        let Some(slot) = self.world.slots.get(&place.path()) else { return Ok(Observed::default()) };
+        let Some(state) = self.world.paths.get(&place.path()) else { return Ok(Observed::default()) };
         let mut observed = Observed { directory: true, ..Observed::default() };
-        let Some((stamp, files)) = &slot.live else { return Ok(observed) };
+        let Some((stamp, files)) = &state.live else { return Ok(observed) };
         for (name, content) in files {
             let digest = Digest::of(KEY, content);
             match shape {
@@ -154,7 +154,7 @@ impl Effects for Model<'_> {
             files.pop_first();
         }
         if self.left.get() != Some(0) || torn.is_err() {
-            self.slot(change).staged.insert(change.stamp, files);
+            self.path_state(change).staged.insert(change.stamp, files);
         }
         torn
     }
@@ -163,17 +163,17 @@ impl Effects for Model<'_> {
         self.step()?;
         let mut staged = changes
             .iter()
-            .filter_map(|change| self.world.slots.get(&change.place.path())?.staged.get(&change.stamp));
+            .filter_map(|change| self.world.paths.get(&change.place.path())?.staged.get(&change.stamp));
         let is_sound = staged.all(|files| files.values().all(|content| content != INVALID));
         if is_sound { Ok(()) } else { Err(Failure::new("it is unsound")) }
     }
 
     fn swap(&mut self, change: &Change) -> Result<(), Failure> {
         self.step()?;
-        let (shape, slot) = (self.shape, self.slot(change));
-        let before = slot.live.clone();
-        slot.live = match &change.new {
-            Some(_) => Some((change.stamp, slot.staged.remove(&change.stamp).expect("it was staged"))),
+        let (shape, state) = (self.shape, self.path_state(change));
+        let before = state.live.clone();
+        state.live = match &change.new {
+            Some(_) => Some((change.stamp, state.staged.remove(&change.stamp).expect("it was staged"))),
             // Foreign changes stay.
             None => before.clone().and_then(|(stamp, mut files)| {
                 let old = change.old.as_ref().map(|held| held.files.clone()).unwrap_or_default();
@@ -184,7 +184,7 @@ impl Effects for Model<'_> {
                 (!files.is_empty()).then_some((stamp, files))
             }),
         };
-        slot.kept.insert(change.stamp, before);
+        state.kept.insert(change.stamp, before);
         self.check_readers();
         Ok(())
     }
@@ -194,9 +194,9 @@ impl Effects for Model<'_> {
         if self.stuck.as_ref() == Some(&change.place.path()) {
             return Err(Failure::new("it cannot be replaced"));
         }
-        let slot = self.slot(change);
-        if let Some(before) = slot.kept.remove(&change.stamp) {
-            slot.live = before;
+        let state = self.path_state(change);
+        if let Some(before) = state.kept.remove(&change.stamp) {
+            state.live = before;
         }
         self.check_readers();
         Ok(())
@@ -221,10 +221,10 @@ impl Effects for Model<'_> {
 
     fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {
         self.step()?;
-        let slot = self.slot(change);
-        slot.staged.remove(&change.stamp);
-        slot.kept.remove(&change.stamp);
-        let is_new = slot.live.as_ref().is_some_and(|(stamp, _)| *stamp == change.stamp);
+        let state = self.path_state(change);
+        state.staged.remove(&change.stamp);
+        state.kept.remove(&change.stamp);
+        let is_new = state.live.as_ref().is_some_and(|(stamp, _)| *stamp == change.stamp);
         assert_eq!(is_new, keep_new && change.new.is_some(), "what is there is not what stays: {change:?}");
         Ok(())
     }
@@ -238,8 +238,8 @@ impl Effects for Model<'_> {
 
 impl World {
     fn live(&self) -> BTreeMap<String, Files> {
-        let live = |(path, slot): (&String, &Slot)| Some((path.clone(), slot.live.clone()?.1));
-        self.slots.iter().filter_map(live).collect()
+        let live = |(path, state): (&String, &PathState)| Some((path.clone(), state.live.clone()?.1));
+        self.paths.iter().filter_map(live).collect()
     }
 
     fn record(&self) -> Record {
@@ -462,7 +462,7 @@ proptest! {
                     let path = rule.to.place("n", &format!("o{number}")).unwrap().path();
                     // During a transaction it would be ambiguous whose files are rolled back.
                     let quiet = world.intent.is_none() && world.record().stuck.is_empty();
-                    if let Some(live) = world.slots.get_mut(&path).and_then(|slot| slot.live.as_mut()).filter(|_| quiet) {
+                    if let Some(live) = world.paths.get_mut(&path).and_then(|state| state.live.as_mut()).filter(|_| quiet) {
                         let files = live.1.values_mut().take(if all { usize::MAX } else { 1 });
                         files.for_each(|content| *content = FOREIGN.to_vec());
                         tampered = true;
@@ -471,7 +471,7 @@ proptest! {
                 Event::Lose(number) => {
                     let path = rule.to.place("n", &format!("o{number}")).unwrap().path();
                     if world.intent.is_none() && world.record().stuck.is_empty() {
-                        world.slots.remove(&path);
+                        world.paths.remove(&path);
                         tampered = true;
                     }
                 }
@@ -518,8 +518,8 @@ proptest! {
         prop_assert_eq!(record.places.len(), current.len());
         let ours = |files: &Files| files.values().all(|content| content != FOREIGN);
         prop_assert_eq!(world.live().values().filter(|files| ours(files)).count(), current.len());
-        for slot in world.slots.values() {
-            prop_assert!(slot.staged.is_empty() && slot.kept.is_empty(), "{:?}", slot);
+        for state in world.paths.values() {
+            prop_assert!(state.staged.is_empty() && state.kept.is_empty(), "{:?}", state);
         }
         // Without changes nothing is done.
         let left = Cell::new(Some(0));
@@ -581,7 +581,7 @@ fn place_that_cannot_be_rolled_back_blocks_no_other() {
     }
     // The program rejects what it finds there, so no other version comes into effect. Once it is
     // removed by hand, the other object does.
-    world.slots.get_mut("/b/o0").unwrap().live = None;
+    world.paths.get_mut("/b/o0").unwrap().live = None;
     let record = world.pass(&rule, &objects, &stuck, 5);
     assert_eq!(record.objects["uid-o1"].version.as_deref(), Some("2"));
     let objects = [object("o0", 3, b"good again"), objects[1].clone()];
@@ -653,7 +653,7 @@ fn foreign_change_is_kept_and_reported() {
     let mut world = World::default();
     world.pass(&rule, &objects, &Faults::default(), 1);
     let tamper = |world: &mut World| {
-        let live = world.slots.get_mut("/b/a").unwrap().live.as_mut().unwrap();
+        let live = world.paths.get_mut("/b/a").unwrap().live.as_mut().unwrap();
         live.1.values_mut().for_each(|content| *content = FOREIGN.to_vec());
     };
     tamper(&mut world);
@@ -666,6 +666,6 @@ fn foreign_change_is_kept_and_reported() {
     // A deleted object's files are removed, unless they were changed by another party.
     tamper(&mut world);
     let record = world.pass(&rule, &[], &look, 4);
-    assert!(record.places.is_empty() && world.slots["/b/a"].live.is_some());
+    assert!(record.places.is_empty() && world.paths["/b/a"].live.is_some());
     assert_eq!(record.objects["uid-a"].state, State::Gone);
 }

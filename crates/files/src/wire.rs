@@ -143,6 +143,8 @@ pub struct Outcome {
     pub told: ReportPosition,
     /// Statistics of the rules.
     pub rules: Vec<RuleStatistics>,
+    /// Numbers of objects over all rules.
+    pub objects: ObjectCounts,
     /// Description of the planned changes.
     pub plan: Vec<String>,
     /// Milliseconds until the rule must be retried.
@@ -160,6 +162,19 @@ pub struct StatusUpdate {
     pub rule: String,
     /// Status of the object.
     pub status: Status,
+}
+
+/// Numbers of objects by state, over all rules. An object that several rules select counts once, in
+/// the state of its [`StatusUpdate`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ObjectCounts {
+    /// Number of objects in effect.
+    pub in_effect: u64,
+    /// Number of objects not in effect.
+    pub not_in_effect: u64,
+    /// Number of objects in conflict: their files were changed by another party.
+    pub conflicts: u64,
 }
 
 /// Statistics of a rule.

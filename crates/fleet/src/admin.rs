@@ -401,7 +401,7 @@ impl Admin {
 /// Parts of a broker's configuration derived from that of the cloud side.
 #[derive(Clone, Debug)]
 pub struct BrokerDefaults {
-    /// Host names of the broker, if a request has none: `pairing.names`.
+    /// Host names of the broker, if a request has none: `enrollment.names`.
     pub names: Vec<String>,
     /// Prefix of all topics: `link.prefix`.
     pub prefix: String,

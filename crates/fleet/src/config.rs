@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use edgesync_config::binding::Keys;
 use edgesync_config::section;
-use edgesync_config::slot::Keys;
 use edgesync_config::units::{
     self, GIB, KIB, MIB, hours, minutes, ordered, seconds, show_duration, show_size,
 };
@@ -39,7 +39,7 @@ pub struct Config {
     /// Windows, times and guards of the sync protocol.
     pub sync: Sync,
     /// Join service, and the certificates of nodes.
-    pub pairing: Pairing,
+    pub enrollment: Enrollment,
     /// Retention of the state of nodes.
     pub nodes: Nodes,
     /// API for operators: socket, addresses and kubeconfig.
@@ -182,7 +182,7 @@ section! {
 section! {
     /// Join service, and the certificates of nodes.
     #[derive(Eq)]
-    pub struct Pairing in "pairing";
+    pub struct Enrollment in "enrollment";
     /// Address of the join service; `None` to disable it.
     listen: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10_002))),
         fixed units::address_or_off(listen);
@@ -327,18 +327,18 @@ impl Config {
     /// A signer needs a cluster, through which replicas get their certificate and the revocations.
     /// Towards an external broker a replica would need another certificate.
     fn check_signer(&self, review: &mut Review<'_>) {
-        if self.pairing.signer.is_none() {
+        if self.enrollment.signer.is_none() {
             return;
         }
         if self.store.r#type != StoreType::Kubernetes {
-            let message = "pairing.signer requires store.type = \"kubernetes\": with a database of its own the cloud side \
+            let message = "enrollment.signer requires store.type = \"kubernetes\": with a database of its own the cloud side \
                            signs itself";
-            review.conflict(&["pairing.signer", "store.type"], message.to_owned());
+            review.conflict(&["enrollment.signer", "store.type"], message.to_owned());
         }
         if self.broker.mode == BrokerMode::External {
-            let message = "pairing.signer requires broker.mode = \"embedded\": with an external broker each replica signs its \
+            let message = "enrollment.signer requires broker.mode = \"embedded\": with an external broker each replica signs its \
                            own certificate for the broker";
-            review.conflict(&["pairing.signer", "broker.mode"], message.to_owned());
+            review.conflict(&["enrollment.signer", "broker.mode"], message.to_owned());
         }
     }
 
@@ -370,16 +370,18 @@ impl Settings for Config {
     const ENV_PREFIX: &'static str = "EDGESYNC_CLOUD_";
     const ENV_OTHERS: &'static [&'static str] =
         &["EDGESYNC_CLOUD_CONFIG", "EDGESYNC_CLOUD_SERVER", "EDGESYNC_CLOUD_KUBECONFIG"];
+    const RENAMED_SECTIONS: &'static [(&'static str, &'static str)] = &[("pairing", "enrollment")];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { placement, store, kubernetes, broker, link, sync, pairing, nodes, api, page, log } = self;
+        let Self { placement, store, kubernetes, broker, link, sync, enrollment, nodes, api, page, log } =
+            self;
         placement::bind(placement, keys);
         store.bind(keys);
         kubernetes.bind(keys);
         broker.bind(keys);
         link.bind(keys);
         sync.bind(keys);
-        pairing.bind(keys);
+        enrollment.bind(keys);
         nodes.bind(keys);
         api.bind(keys);
         page.bind(keys);
@@ -398,9 +400,9 @@ impl Settings for Config {
         self.link.check(review);
         self.sync.check(&self.link, review);
         self.page.check(review);
-        if self.pairing.directory.as_os_str().is_empty() {
-            self.pairing.directory = self.store.path.with_file_name("pki");
-            review.derived("pairing.directory", "beside store.path");
+        if self.enrollment.directory.as_os_str().is_empty() {
+            self.enrollment.directory = self.store.path.with_file_name("pki");
+            review.derived("enrollment.directory", "beside store.path");
         }
         if self.api.kubeconfig.as_os_str().is_empty() {
             self.api.kubeconfig = self.store.path.with_file_name("admin.kubeconfig");
@@ -428,7 +430,7 @@ impl Settings for Config {
             ("api.listen", self.api.listen),
             ("api.health", self.api.health),
             ("page.listen", self.page.address()),
-            ("pairing.listen", self.pairing.listen),
+            ("enrollment.listen", self.enrollment.listen),
         ];
         for (number, (one, address)) in listens.iter().enumerate() {
             for (other, same) in &listens[number + 1..] {

@@ -167,7 +167,7 @@ impl<S: Source> Fleet<S> {
 
     /// Adds the nodes that have reported before, and removes those whose Node was deleted since.
     async fn load_nodes(&mut self, orphans: &HashSet<NodeName>) -> Result<()> {
-        let mut standings = self.requests.source().standings().await?;
+        let mut effects = self.requests.source().effects_by_node().await?;
         for (name, facts) in self.requests.source().nodes().await? {
             if orphans.contains(&name) {
                 tracing::warn!(
@@ -177,10 +177,10 @@ impl<S: Source> Fleet<S> {
                 self.dismiss(&name, None);
             } else {
                 self.add_node(&name, Some(facts));
-                if let Some((node, standing)) =
-                    self.reconciler.nodes.named_mut(&name).zip(standings.remove(&name))
+                if let Some((node, effects)) =
+                    self.reconciler.nodes.named_mut(&name).zip(effects.remove(&name))
                 {
-                    node.reported.standing = standing;
+                    node.reported.effects = effects;
                 }
             }
         }
@@ -370,7 +370,7 @@ impl<S: Source> Fleet<S> {
     fn configure(&mut self, config: &Config) {
         self.bodies.set_limit(config.sync.bodies);
         self.expiry.ttl = config.nodes.event_ttl;
-        self.enrollment.reconfigure(config.pairing.certificate_lifetime, config.pairing.renewal_grace);
+        self.enrollment.reconfigure(config.enrollment.certificate_lifetime, config.enrollment.renewal_grace);
         let now = self.reconciler.now();
         let Reconciler { nodes, broadcasts, settings, .. } = &mut self.reconciler;
         settings.reload(config);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use edgesync_api::{MetricsWriter, families};
 use edgesync_broker::BrokerTraffic;
-use edgesync_cloud_store::StandingCounts;
+use edgesync_cloud_store::EffectCounts;
 use edgesync_protocol::cloud::CloudCounters;
 use edgesync_runtime::metrics::{write_link, write_writer};
 use edgesync_store::writer::WriterStats;
@@ -105,7 +105,7 @@ pub struct Totals {
     /// Removals held back until an operator confirms them.
     pub held_back: u64,
     /// Objects under rules for files, by their state of effect.
-    pub files: StandingCounts,
+    pub files: EffectCounts,
     /// Counters of the nodes' machines, including those of removed nodes.
     pub counters: CloudCounters,
 }
@@ -135,7 +135,7 @@ pub struct NodeNumbers {
     /// Removals held back until an operator confirms them.
     pub held_back: u64,
     /// Objects under rules for files, by their state of effect.
-    pub files: StandingCounts,
+    pub files: EffectCounts,
     /// Usual time from sending an object to its report.
     pub round_trip: Option<Duration>,
     /// Time since the last renewal of its Lease.

@@ -20,7 +20,7 @@ use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::timing::Now;
 
 use super::lifecycle::NodeLifecycle;
-use super::source::Standing;
+use super::source::NodeEffects;
 use super::summary::{Past, Row};
 use super::work::Work;
 use event_bucket::EventBucket;
@@ -51,7 +51,7 @@ pub(super) struct Reported {
     /// Arrival of its last report.
     pub(super) last_report: Option<Timestamp>,
     /// Its objects in effect.
-    pub(super) standing: Standing,
+    pub(super) effects: NodeEffects,
 }
 
 impl Reported {
@@ -59,13 +59,13 @@ impl Reported {
     /// longer holds, and effects reported by another database file of it, are not in effect there.
     pub(super) fn record(&mut self, batch: &RecordBatch) {
         #[cfg(test)]
-        if planted(Fault::StandingOfAnyEpoch) {
+        if planted(Fault::EffectsOfAnyEpoch) {
             return;
         }
-        self.standing.follow(batch.epoch);
-        batch.remove.iter().for_each(|uid| self.standing.forget(uid));
+        self.effects.follow(batch.epoch);
+        batch.remove.iter().for_each(|uid| self.effects.forget(uid));
         if batch.is_whole() {
-            self.standing.keep(batch.put.iter().map(|(uid, _)| &**uid));
+            self.effects.keep(batch.put.iter().map(|(uid, _)| &**uid));
         }
     }
 }
@@ -136,7 +136,7 @@ impl Node {
             pending: machine.pending(),
             rejected: machine.refused().count() as u64,
             held_back: machine.held_count(),
-            files: self.reported.standing.counts(),
+            files: self.reported.effects.counts(),
             round_trip: machine.round_trip(),
             counters: machine.counters(),
         }
@@ -147,7 +147,7 @@ impl Node {
         let (ready, renewed) = lifecycle.show(&self.name);
         let machine = &self.machine;
         let counters = machine.counters();
-        let files = Some(self.reported.standing.counts()).filter(|files| files.objects() > 0);
+        let files = Some(self.reported.effects.counts()).filter(|files| files.objects() > 0);
         Box::new(ServedNode {
             name: self.name.to_string(),
             state: self.shown_state(is_registered).to_owned(),

@@ -27,8 +27,8 @@ use edgesync_schema::Schema;
 
 pub use crate::uploads::event_tokens;
 pub use edgesync_cloud_store::{
-    Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeFacts, Registered, RuleStatus, Standing, UploadBatch,
-    UploadEffect, UploadOutcome, key_of,
+    Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeEffects, NodeFacts, Registered, RuleStatus,
+    UploadBatch, UploadEffect, UploadOutcome, key_of,
 };
 pub use embedded::{Alone, Embedded};
 pub use error::SourceError;
@@ -151,7 +151,7 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
 
     /// Returns the stored effects of the nodes that have reported them. The effects of other nodes
     /// are unknown until they report.
-    fn standings(&self) -> impl Future<Output = Result<HashMap<NodeName, Standing>>> + Send;
+    fn effects_by_node(&self) -> impl Future<Output = Result<HashMap<NodeName, NodeEffects>>> + Send;
 
     /// Returns the recorded objects of a node; empty if it has never reported.
     fn records(&self, node: &NodeName) -> impl Future<Output = Result<Vec<(Uid, Record)>>> + Send;

@@ -98,7 +98,15 @@ pub(super) fn run_started(
     if status.success() {
         return Ok(output);
     }
-    Err(Failure::new(format!("{program}: {status}: {}", output.trim())))
+    Err(Failure::new(with_output(format!("{program}: {status}"), &output)))
+}
+
+/// Appends the output of a program to a message, if there is any.
+fn with_output(message: String, output: &str) -> String {
+    match output.trim() {
+        "" => message,
+        output => format!("{message}: {output}"),
+    }
 }
 
 fn run_to_end(
@@ -140,7 +148,7 @@ fn run_to_end(
         (Ok(true), Some(status)) => Ok((status.map_err(failed)?, text)),
         (Err(error), _) => Err(failed(error)),
         _ => {
-            let message = format!("{program}: timed out after {timeout:?}: {}", text.trim());
+            let message = with_output(format!("{program}: timed out after {timeout:?}"), &text);
             Err(Failure { message, slow: true })
         }
     }
@@ -287,7 +295,7 @@ fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure>
                 Ok(Unit { state: value("ActiveState").to_owned(), instance })
             }
             "not-found" => Err(Failure::new(format!("unit {unit} not found"))),
-            _ => Err(Failure::new(format!("{systemctl} show {unit}: {status}: {}", output.trim()))),
+            _ => Err(Failure::new(with_output(format!("{systemctl} show {unit}: {status}"), &output))),
         }
     };
     let until = Instant::now() + rule.healthy_within;
@@ -327,7 +335,8 @@ fn reload_unit(rule: &Rule, unit: &str, systemctl: &Path) -> Result<(), Failure>
     let lines = systemctl_run(&["status", "--no-pager", "--full", "--lines=10"]);
     let log = lines.map(|(_, text)| text).unwrap_or_default();
     let state = if found.state == "active" { "restarted" } else { &found.state };
-    Err(Failure::new(format!("{unit} is {state} after {verb}: {}\n{}", output.trim(), log.trim())))
+    let output = format!("{}\n{}", output.trim(), log.trim());
+    Err(Failure::new(with_output(format!("{unit} is {state} after {verb}"), &output)))
 }
 
 #[cfg(test)]
@@ -347,6 +356,8 @@ mod tests {
         assert_eq!(run(&words("echo out; echo err >&2"), &[], LONG).unwrap(), "out\nerr\n");
         let failure = run(&words("echo why; exit 3"), &[], LONG).unwrap_err();
         assert!(failure.message.contains("exit status: 3: why") && !failure.slow, "{failure:?}");
+        let silent = run(&words("exit 3"), &[], LONG).unwrap_err();
+        assert_eq!(silent.message, "/bin/sh: exit status: 3");
         let long = run(&words("yes 0123456 | head -n 100000; echo end"), &[], LONG).unwrap();
         assert!(long.len() <= MAX_OUTPUT && long.ends_with("\nend\n"));
         assert!(run(&["/no/such".to_owned()], &[], LONG).unwrap_err().message.contains("/no/such"));

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{HelperError, disk};
 use edgesync_config::edge::Config;
-use edgesync_files::wire::{ReportPosition, RuleStatistics, StatusUpdate};
+use edgesync_files::wire::{ObjectCounts, ReportPosition, RuleStatistics, StatusUpdate};
 use edgesync_files::{Delta, Intent, Record, State};
 use edgesync_runtime::random;
 use edgesync_store::durable::{self, FileError};
@@ -172,6 +172,24 @@ impl Records {
     /// Returns the current position, reached once all statuses are received.
     pub(super) fn reported(&self) -> ReportPosition {
         ReportPosition { epoch: self.epoch, seq: self.seq }
+    }
+
+    /// Returns the numbers of objects over all rules: each counts once, in its worst state.
+    pub(super) fn counts(&self) -> ObjectCounts {
+        let [in_effect, not_in_effect, conflicts] = match self.all.len() {
+            // Spares a device with one rule the comparison of UIDs.
+            0 | 1 => self.all.values().next().map_or([0; 3], Record::counts),
+            _ => {
+                let mut worst: BTreeMap<&str, State> = BTreeMap::new();
+                for (uid, status) in self.all.values().flat_map(|record| &record.objects) {
+                    let state = worst.entry(uid).or_default();
+                    *state = status.state.max(*state);
+                }
+                let count = |state: State| worst.values().filter(|worst| **worst == state).count() as u64;
+                [State::InEffect, State::NotInEffect, State::Conflict].map(count)
+            }
+        };
+        ObjectCounts { in_effect, not_in_effect, conflicts }
     }
 
     /// Returns the statistics of all rules.

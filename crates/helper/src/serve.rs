@@ -105,6 +105,7 @@ fn execute(
     outcome.updates = records.updates(&request.told);
     outcome.told = records.reported();
     outcome.rules = records.show(request.verb == Verb::Show && request.look);
+    outcome.objects = records.counts();
     records.prune(&request.told, &names);
     Ok(Reply::Done(Box::new(outcome)))
 }

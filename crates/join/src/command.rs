@@ -408,7 +408,7 @@ fn broker_of(membership: &Membership, requested: &JoinUrl) -> Result<BrokerUrl, 
     };
     BrokerUrl::parse(&full).map_err(|problem| {
         JoinError::Other(format!(
-            "broker address from {requested}: {problem}; hint: check pairing.broker_url there"
+            "broker address from {requested}: {problem}; hint: check enrollment.broker_url there"
         ))
     })
 }

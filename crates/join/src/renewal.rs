@@ -3,7 +3,7 @@
 //! A certificate is renewed between 70 and 90 % of its lifetime, at a random time, so that nodes
 //! enrolled in one hour do not renew in one. Failed attempts are repeated with growing delays, at
 //! most a tenth of the lifetime or an hour. They continue after the certificate has expired,
-//! because the cloud accepts an expired one for renewals for a while (`pairing.renewal_grace`).
+//! because the cloud accepts an expired one for renewals for a while (`enrollment.renewal_grace`).
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@
 //! [`EdgeMachine`](edgesync_protocol::edge::EdgeMachine) behaves with CloudCore exactly as with
 //! `edgesync-cloud`: it sends Hello, applies `Objects` in one transaction each, reports after the
 //! commit, renews the Lease, empties the outbox. The bridge answers the machine's frames and speaks
-//! KubeEdge's protocol to CloudCore. Version gate, UID rules, group commit and outbox therefore
+//! KubeEdge's protocol to CloudCore. Version check, UID rules, group commit and outbox therefore
 //! exist once, for both links.
 //!
 //! | machine | bridge | CloudCore |

@@ -51,5 +51,5 @@ fn a_delete_by_name_is_found() {
 
 #[test]
 fn a_missing_version_gate_is_found() {
-    SEEDS.find(Fault::NoVersionGate);
+    SEEDS.find(Fault::NoVersionCheck);
 }

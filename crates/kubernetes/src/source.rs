@@ -38,8 +38,8 @@ use edgesync_enrollment::membership::MembershipStore;
 use edgesync_fleet::config::{Config, ObjectSyncs};
 use edgesync_fleet::metrics::ClusterNumbers;
 pub use edgesync_fleet::source::{
-    LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource, Registered, Replication, Result,
-    RuleProblem, RuleStatus, Source, SourceError, Standing, UploadBatch, UploadOutcome,
+    LeaseRenewal, NodeChange, NodeEffects, NodeFacts, NodeStore, ObjectSource, Registered, Replication,
+    Result, RuleProblem, RuleStatus, Source, SourceError, UploadBatch, UploadOutcome,
 };
 use edgesync_object::{NodeName, OmittedFields, Resource};
 use edgesync_placement::KindMatch;
@@ -211,7 +211,7 @@ impl NodeStore for Kubernetes {
         Ok(0)
     }
 
-    async fn standings(&self) -> Result<HashMap<NodeName, Standing>> {
+    async fn effects_by_node(&self) -> Result<HashMap<NodeName, NodeEffects>> {
         // Nodes report what is in effect at each connection, to any replica.
         Ok(HashMap::new())
     }

@@ -1,4 +1,5 @@
-//! Applies changes to the rows of a node: the version gate, UID identity, revisions and the digest.
+//! Applies changes to the rows of a node: the version check, UID identity, revisions and the
+//! digest.
 //!
 //! The rules are written once, over [`Rows`]. The SQLite store runs them inside its write
 //! transaction, the simulation inside its model of one. The code tested under thousands of seeds is
@@ -70,27 +71,19 @@ pub struct Applied {
     pub rejected: Vec<Rejected>,
 }
 
-/// The decision of the version gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Store,
-    Keep,
-}
-
-/// Decides whether an incoming version is stored.
+/// Returns whether an incoming version is stored.
 ///
 /// Guarantee G2: an older version never replaces a newer one, unless the sender names the version
 /// it supersedes.
-fn gate(held: &ResourceVersion, put: &Put) -> Verdict {
+fn accepts_version(held: &ResourceVersion, put: &Put) -> bool {
     #[cfg(any(test, feature = "simulation"))]
-    if super::fault::planted(super::fault::Fault::NoVersionGate) {
-        return Verdict::Store;
+    if super::fault::planted(super::fault::Fault::NoVersionCheck) {
+        return true;
     }
     match put.version.relation(held) {
-        Relation::Newer | Relation::Different => Verdict::Store,
-        Relation::Equal => Verdict::Keep,
-        Relation::Older if put.supersedes.as_ref() == Some(held) => Verdict::Store,
-        Relation::Older => Verdict::Keep,
+        Relation::Newer | Relation::Different => true,
+        Relation::Equal => false,
+        Relation::Older => put.supersedes.as_ref() == Some(held),
     }
 }
 
@@ -124,7 +117,7 @@ fn apply_put<R: Rows>(
             applied.reject(put, RejectReason::Invalid, message);
             return Ok(());
         }
-        Some(held) if gate(&held.version, put) == Verdict::Keep => {
+        Some(held) if !accepts_version(&held.version, put) => {
             applied.observe(put.uid.clone(), Some(held.version));
             return Ok(());
         }

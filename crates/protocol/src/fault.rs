@@ -13,7 +13,7 @@ pub enum Fault {
     /// A delete for an unknown UID removes the object with the same name.
     DeleteByName,
     /// Any version replaces any other one.
-    NoVersionGate,
+    NoVersionCheck,
     /// Revision, count and digest are saved apart from the rows.
     DigestOutsideTransaction,
     /// The cloud stores the effects of an upload apart from the numbers.
@@ -97,7 +97,7 @@ pub enum Fault {
     /// The fleet never releases the differences that a read of records was expected to add.
     ExpectedKept,
     /// The fleet keeps the effects that another database file of the node has reported.
-    StandingOfAnyEpoch,
+    EffectsOfAnyEpoch,
     /// The fleet takes the answer to an earlier question for that to a later one.
     CatchUpOutdated,
     /// The fleet deletes a removed node at the source while requests for it are in flight.

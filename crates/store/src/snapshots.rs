@@ -63,7 +63,7 @@ struct Pool {
 #[derive(Debug, Default)]
 struct State {
     idle: Vec<Open>,
-    open: Vec<Weak<Slot>>,
+    open: Vec<Weak<ReadTransaction>>,
     closed: bool,
 }
 
@@ -76,7 +76,7 @@ struct Open {
 
 /// A connection within its transaction; `None` after it was ended or the store closed.
 #[derive(Debug)]
-struct Slot {
+struct ReadTransaction {
     open: Mutex<Option<Open>>,
     given_up: AtomicBool,
     pool: Arc<Pool>,
@@ -86,7 +86,7 @@ struct Slot {
 /// One commit, readable until this value is dropped.
 #[derive(Debug)]
 pub struct Snapshot {
-    slot: Arc<Slot>,
+    transaction: Arc<ReadTransaction>,
     threads: Threads,
 }
 
@@ -129,7 +129,7 @@ impl Snapshots {
             return Err(self.pool.refusal().into());
         };
         let pool = Arc::clone(&self.pool);
-        let (slot, first) = self
+        let (transaction, first) = self
             .threads
             .run(move || {
                 let open = pool.connection()?;
@@ -139,7 +139,7 @@ impl Snapshots {
                 Ok::<_, E>((pool.register(open, permit)?, first))
             })
             .await?;
-        Ok((Snapshot { slot, threads: self.threads.clone() }, first))
+        Ok((Snapshot { transaction, threads: self.threads.clone() }, first))
     }
 
     /// Closes the idle connections.
@@ -152,12 +152,12 @@ impl Snapshots {
     /// [`StoreError::GivenUp`]. Returns their number.
     pub fn end_all(&self) -> usize {
         let open = std::mem::take(&mut self.pool.state().open);
-        let slots: Vec<_> = open.iter().filter_map(Weak::upgrade).collect();
-        for slot in &slots {
-            slot.given_up.store(true, Ordering::Release);
-            slot.end();
+        let transactions: Vec<_> = open.iter().filter_map(Weak::upgrade).collect();
+        for transaction in &transactions {
+            transaction.given_up.store(true, Ordering::Release);
+            transaction.end();
         }
-        slots.len()
+        transactions.len()
     }
 
     /// Ends all snapshots and refuses further ones; those being read end after the read.
@@ -168,7 +168,7 @@ impl Snapshots {
         state.idle.clear();
         let open = std::mem::take(&mut state.open);
         drop(state);
-        open.iter().filter_map(Weak::upgrade).for_each(|slot| slot.end());
+        open.iter().filter_map(Weak::upgrade).for_each(|transaction| transaction.end());
     }
 }
 
@@ -187,7 +187,7 @@ impl Threads {
     }
 }
 
-impl Slot {
+impl ReadTransaction {
     /// Releases the connection, unless it is being read from.
     fn end(&self) {
         if let Ok(mut open) = self.open.try_lock() {
@@ -210,18 +210,18 @@ impl Snapshot {
         &self,
         read: impl FnOnce(&Connection) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E> {
-        let slot = Arc::clone(&self.slot);
+        let transaction = Arc::clone(&self.transaction);
         self.threads
             .run(move || {
-                let mut held = slot.open.lock().unwrap_or_else(PoisonError::into_inner);
-                let given_up = slot.given_up.load(Ordering::Acquire);
+                let mut held = transaction.open.lock().unwrap_or_else(PoisonError::into_inner);
+                let given_up = transaction.given_up.load(Ordering::Acquire);
                 let over = if given_up { StoreError::GivenUp } else { StoreError::Closed };
                 let open = held.as_ref().ok_or(over)?;
-                if open.generation != slot.pool.generation.get() {
+                if open.generation != transaction.pool.generation.get() {
                     return Err(StoreError::Replaced.into());
                 }
                 let result = read(&open.conn);
-                if slot.is_over() {
+                if transaction.is_over() {
                     *held = None;
                 }
                 result
@@ -252,20 +252,25 @@ impl Pool {
     }
 
     /// Registers a connection, so that [`Snapshots::end_all`] and [`Snapshots::close`] can end it.
-    fn register(self: &Arc<Self>, open: Open, permit: OwnedSemaphorePermit) -> Result<Arc<Slot>, StoreError> {
+    fn register(
+        self: &Arc<Self>,
+        open: Open,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<Arc<ReadTransaction>, StoreError> {
         let mut state = self.state();
         if state.closed {
             return Err(StoreError::Closed);
         }
         let (open, given_up) = (Mutex::new(Some(open)), AtomicBool::new(false));
-        let slot = Arc::new(Slot { open, given_up, pool: Arc::clone(self), _permit: permit });
-        state.open.retain(|slot| slot.strong_count() > 0);
-        state.open.push(Arc::downgrade(&slot));
-        Ok(slot)
+        let transaction =
+            Arc::new(ReadTransaction { open, given_up, pool: Arc::clone(self), _permit: permit });
+        state.open.retain(|transaction| transaction.strong_count() > 0);
+        state.open.push(Arc::downgrade(&transaction));
+        Ok(transaction)
     }
 }
 
-impl Drop for Slot {
+impl Drop for ReadTransaction {
     fn drop(&mut self) {
         let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         // Nothing was written: the rollback only releases the snapshot.

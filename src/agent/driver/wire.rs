@@ -144,7 +144,7 @@ impl Driver {
             }
             Wire::KubeEdge(_) => self.link.max_payload(TEXT),
         };
-        tracing::info!(peer = self.settings.peer, limit, "connected");
+        tracing::info!(peer = self.settings.peer, max_payload_bytes = limit, "connected");
         self.schedule_device_check();
         if let Some(identity) = &self.identity {
             identity.connected();

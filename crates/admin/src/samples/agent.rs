@@ -139,10 +139,10 @@ pub fn rejected() -> RejectedObject {
 pub fn files_summary() -> FilesSummary {
     FilesSummary {
         rules: 1,
-        objects: 3,
-        in_effect: 3,
-        not_in_effect: 0,
-        conflicts: 0,
+        objects: Some(3),
+        in_effect: Some(3),
+        not_in_effect: Some(0),
+        conflicts: Some(0),
         problem: None,
         helper_unreachable: false,
     }

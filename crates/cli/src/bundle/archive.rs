@@ -21,8 +21,8 @@ pub(super) fn tar<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>, seco
 fn header(name: &str, length: usize, seconds: i64) -> [u8; BLOCK] {
     let mut header = [0; BLOCK];
     let mut put = |at: usize, text: &str| {
-        for (slot, byte) in header.iter_mut().skip(at).zip(text.bytes()) {
-            *slot = byte;
+        for (target, byte) in header.iter_mut().skip(at).zip(text.bytes()) {
+            *target = byte;
         }
     };
     put(0, &name[..name.floor_char_boundary(LONGEST_NAME)]);
@@ -36,8 +36,8 @@ fn header(name: &str, length: usize, seconds: i64) -> [u8; BLOCK] {
     put(156, "0");
     put(257, "ustar\x0000");
     let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
-    for (slot, byte) in header.iter_mut().skip(148).zip(format!("{sum:06o}\0 ").bytes()) {
-        *slot = byte;
+    for (target, byte) in header.iter_mut().skip(148).zip(format!("{sum:06o}\0 ").bytes()) {
+        *target = byte;
     }
     header
 }

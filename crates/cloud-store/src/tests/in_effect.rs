@@ -160,28 +160,28 @@ async fn effect_is_forgotten_with_object_rules_and_node() {
 
 #[tokio::test]
 async fn effects_of_a_lost_database_file_do_not_count() {
-    for tells_first in [false, true] {
+    for effects_come_first in [false, true] {
         let Fixture { store, .. } = &fixture();
         record(store, held(7, &[("u1", 1), ("u2", 2)])).await;
         take(store, batch(&[(1, good("u1", 1)), (2, good("u2", 2))])).await;
-        let anew = batch_of(8, true, &[(1, good("u2", 2))]);
+        let effects_again = batch_of(8, true, &[(1, good("u2", 2))]);
         let reported = RecordBatch { reset: true, ..held(8, &[("u2", 2), ("u1", 1)]) };
-        if tells_first {
-            take(store, anew).await;
+        if effects_come_first {
+            take(store, effects_again).await;
             record(store, reported).await;
         } else {
             record(store, reported).await;
-            take(store, anew).await;
+            take(store, effects_again).await;
         }
-        assert_eq!(known(store).await, ["u2 2 InEffect"], "{tells_first}");
-        assert_eq!(shown(store).await, ["u1 - -", "u2 2 InEffect"], "{tells_first}");
-        let standing = &store.standings().await.unwrap()[NODE];
-        assert_eq!(standing.counts(), StandingCounts { in_effect: 1, ..StandingCounts::default() });
+        assert_eq!(known(store).await, ["u2 2 InEffect"], "{effects_come_first}");
+        assert_eq!(shown(store).await, ["u1 - -", "u2 2 InEffect"], "{effects_come_first}");
+        let effects = &store.effects_by_node().await.unwrap()[NODE];
+        assert_eq!(effects.counts(), EffectCounts { in_effect: 1, ..EffectCounts::default() });
     }
 }
 
 #[tokio::test]
-async fn after_a_crash_word_and_number_are_found_together() {
+async fn a_crash_keeps_effect_and_number_together() {
     let fixture = fixture();
     record(&fixture.store, held(7, &[("u1", 1)])).await;
     let before = fixture.after_crash();
@@ -196,7 +196,7 @@ async fn after_a_crash_word_and_number_are_found_together() {
 }
 
 #[tokio::test]
-async fn the_short_form_says_what_the_rows_say() {
+async fn compact_effects_equal_the_stored_rows() {
     let Fixture { store, .. } = &fixture();
     record(store, held(7, &[("u1", 1), ("u2", 2), ("u3", 3)])).await;
     let said = [
@@ -207,29 +207,29 @@ async fn the_short_form_says_what_the_rows_say() {
         (5, gone("u4")),
     ];
     take(store, batch(&said)).await;
-    let mut told = Standing::default();
+    let mut applied = NodeEffects::default();
     for (seq, effect) in &said {
-        told.take("o", *seq, Epoch(7), Some(effect));
-        told.take("o", *seq, Epoch(7), Some(&bad("u1", 8, 9)));
+        applied.take("o", *seq, Epoch(7), Some(effect));
+        applied.take("o", *seq, Epoch(7), Some(&bad("u1", 8, 9)));
     }
     // Refused at first, then retransmitted.
-    told.take("o", 6, Epoch(7), None);
-    told.take("o", 6, Epoch(7), Some(&good("u5", 5)));
-    let read = store.standings().await.unwrap().remove(NODE).unwrap();
-    let counts = StandingCounts { in_effect: 1, not_in_effect: 1, conflicts: 1 };
-    for mut standing in [told, read] {
-        let has = |standing: &Standing, uid: &str, version: &str| standing.has(key_of(uid), key_of(version));
-        assert_eq!(standing.counts(), counts);
-        assert_eq!((has(&standing, "u1", "1"), has(&standing, "u1", "2")), (Some(true), Some(false)));
-        assert_eq!((has(&standing, "u2", "2"), has(&standing, "u2", "1")), (Some(false), Some(false)));
-        assert_eq!((has(&standing, "u3", "3"), has(&standing, "u4", "4")), (Some(false), None));
-        standing.follow(Epoch(7));
-        standing.keep(["u1", "u3"].into_iter());
-        standing.forget("u3");
-        standing.forget("u3");
-        assert_eq!(standing.counts(), StandingCounts { in_effect: 1, ..StandingCounts::default() });
-        standing.follow(Epoch(8));
-        assert_eq!((standing.counts().objects(), has(&standing, "u1", "1")), (0, None));
+    applied.take("o", 6, Epoch(7), None);
+    applied.take("o", 6, Epoch(7), Some(&good("u5", 5)));
+    let read = store.effects_by_node().await.unwrap().remove(NODE).unwrap();
+    let counts = EffectCounts { in_effect: 1, not_in_effect: 1, conflicts: 1 };
+    for mut effects in [applied, read] {
+        let has = |effects: &NodeEffects, uid: &str, version: &str| effects.has(key_of(uid), key_of(version));
+        assert_eq!(effects.counts(), counts);
+        assert_eq!((has(&effects, "u1", "1"), has(&effects, "u1", "2")), (Some(true), Some(false)));
+        assert_eq!((has(&effects, "u2", "2"), has(&effects, "u2", "1")), (Some(false), Some(false)));
+        assert_eq!((has(&effects, "u3", "3"), has(&effects, "u4", "4")), (Some(false), None));
+        effects.follow(Epoch(7));
+        effects.keep(["u1", "u3"].into_iter());
+        effects.forget("u3");
+        effects.forget("u3");
+        assert_eq!(effects.counts(), EffectCounts { in_effect: 1, ..EffectCounts::default() });
+        effects.follow(Epoch(8));
+        assert_eq!((effects.counts().objects(), has(&effects, "u1", "1")), (0, None));
     }
 }
 

@@ -36,7 +36,7 @@ pub enum CloudCommand {
     /// Run the signer of a fleet in a Kubernetes cluster
     ///
     /// The signer has the keys of CA and tokens, and serves joining and renewal. Replicas
-    /// ('edgesync-cloud run' with pairing.signer) relay devices to it and have no right to the
+    /// ('edgesync-cloud run' with enrollment.signer) relay devices to it and have no right to the
     /// keys. On its socket it answers the commands for tokens and operators.
     Signer(ConfigArgs),
     /// Validate a configuration and print the effective values
@@ -358,7 +358,7 @@ pub struct BrokerArgs {
     #[arg(long, value_name = "DIRECTORY")]
     pub installed: Option<String>,
     /// Host name or address of the broker, as nodes use it; may be given more than once
-    /// [default: pairing.names]
+    /// [default: enrollment.names]
     #[arg(long = "name", value_name = "NAME")]
     pub names: Vec<String>,
     /// Port that the broker listens on

@@ -48,7 +48,7 @@ pub(super) fn backup(config: &Path, file: &Path) -> anyhow::Result<u8> {
     let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
     sheet.line("copy", format!("{}, {}", file.display(), size(bytes)))?;
     sound(&mut sheet, copied)?;
-    sheet.line("CA", "not in the copy; hint: back up pairing.directory too, once")?;
+    sheet.line("CA", "not in the copy; hint: back up enrollment.directory too, once")?;
     Ok(0)
 }
 

@@ -119,7 +119,7 @@ async fn try_open(
     let version = cluster.version().await?;
     let membership =
         MembershipStore::of_cluster(std::sync::Arc::new(cluster.clone()), &config.kubernetes.namespace);
-    let role = match config.pairing.signer {
+    let role = match config.enrollment.signer {
         Some(_) => EnrollmentRole::Replica,
         None => EnrollmentRole::Whole,
     };

@@ -32,11 +32,11 @@ use edgesync_runtime::systemd::{self, Request, Signals};
 /// Runs the signer until it is stopped.
 ///
 /// # Errors
-/// `pairing.listen` is off, the cluster's configuration is unusable, or an address is in use.
+/// `enrollment.listen` is off, the cluster's configuration is unusable, or an address is in use.
 pub(super) async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let config = service.config().clone();
-    let Some(listen) = config.pairing.listen else {
-        anyhow::bail!("pairing.listen = \"off\": a signer serves nothing but joining and renewal");
+    let Some(listen) = config.enrollment.listen else {
+        anyhow::bail!("enrollment.listen = \"off\": a signer serves nothing but joining and renewal");
     };
     let mut signals = Signals::new().context("install signal handlers")?;
     let probes = Probes::open(config.api.health).await.context("open api.health")?;
@@ -75,8 +75,8 @@ pub(super) async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         systemd::reloading();
         // The log has the differences, or why nothing has changed.
         let _ = service.reload();
-        let pairing = &service.config().pairing;
-        enrollment.reconfigure(pairing.certificate_lifetime, pairing.renewal_grace);
+        let settings = &service.config().enrollment;
+        enrollment.reconfigure(settings.certificate_lifetime, settings.renewal_grace);
         systemd::ready(&running);
     }
     systemd::stopping("stopping");
@@ -134,7 +134,7 @@ mod tests {
     async fn the_signer_names_the_replica_before_the_role() {
         let directory = tempfile::tempdir().unwrap();
         let mut config = Config::default();
-        config.pairing.directory = directory.path().join("pki");
+        config.enrollment.directory = directory.path().join("pki");
         let store = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
         let options = enrollment_options(&config, EnrollmentRole::Whole, "signer");
         let admin = Admin(EnrollmentService::open(options, store.clone()).await.unwrap());

@@ -24,7 +24,7 @@ fn configuration(config: &BrokerConfig, ends: Timestamp) -> String {
 #   - on the cloud side: broker.mode = \"external\", link.broker = \"mqtts://HOST:{port}\"
 # The certificate is for {names}; it expires on {ends}: generate new files before.
 #
-# After 'edgesync-cloud node revoke': copy revoked.crl from the cloud side's pairing directory to {directory} and
+# After 'edgesync-cloud node revoke': copy revoked.crl from enrollment.directory of the cloud side to {directory} and
 # restart mosquitto. SIGHUP reloads the list for new connections only; existing connections stay open until
 # a restart. The cloud side ignores all messages of a revoked node in any case.
 

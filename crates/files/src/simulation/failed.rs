@@ -40,7 +40,7 @@ fn deleted_object_with_lost_files_is_not_in_effect() {
     let rule = rule_of(Write::Keys, false, false);
     let mut world = World::default();
     world.pass(&rule, &[object(1, b"good")], &Faults::default(), 1);
-    world.slots.clear();
+    world.paths.clear();
     let record = world.pass(&rule, &[], &Faults { full: true, ..Faults::default() }, 2);
     assert!(record.places.contains_key("/b/o0"), "the removal has failed");
     let status = &record.objects["uid-o0"];

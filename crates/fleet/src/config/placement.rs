@@ -3,9 +3,9 @@
 use toml::Spanned;
 use toml::de::DeValue;
 
+use edgesync_config::binding::{Binding as _, Keys, Raw, Refusals};
 use edgesync_config::rules::{RuleList, rules};
 use edgesync_config::selection::{parse, read_objects, read_table, selector, table};
-use edgesync_config::slot::{Keys, Raw, Refusals, Slot as _};
 use edgesync_config::units;
 use edgesync_placement::rules::{NodeMatch, PlacementRule};
 

@@ -81,15 +81,20 @@ fn definition_problems_name_their_field() {
         let set = |given: &mut Value| *given.pointer_mut(pointer).unwrap() = value.clone();
         assert_eq!(wrong(set), fields, "{pointer}");
     }
-    assert_eq!(
-        wrong(|given| given["spec"]["conversion"] = json!({"strategy": "Webhook"})),
-        ["spec.conversion.strategy"]
-    );
     let in_kubernetes = |given: &mut Value| {
         given["spec"]["group"] = json!("x.k8s.io");
         given["metadata"]["name"] = json!("widgets.x.k8s.io");
     };
     assert_eq!(wrong(in_kubernetes), ["metadata.annotations[api-approved.kubernetes.io]"]);
+}
+
+#[test]
+fn conversion_webhooks_are_refused() {
+    let with = |strategy: &'static str| {
+        wrong(move |given| given["spec"]["conversion"] = json!({ "strategy": strategy }))
+    };
+    assert_eq!(with("None"), [""; 0]);
+    assert_eq!(with("Webhook"), ["spec.conversion.strategy"]);
 }
 
 #[test]

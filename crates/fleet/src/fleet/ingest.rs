@@ -71,7 +71,7 @@ impl Intake {
         self.waiting.push_back(upload);
     }
 
-    /// Returns the next upload if a slot for it is free. [`Intake::ended`] follows.
+    /// Returns the next upload unless [`MAX_TAKES`] are running. [`Intake::ended`] follows.
     fn next(&mut self) -> Option<QueuedUpload> {
         if self.running >= MAX_TAKES {
             return None;
@@ -82,7 +82,7 @@ impl Intake {
         Some(waiting)
     }
 
-    /// Releases the slot of a node's upload after success or failure.
+    /// Releases the permit of a node's upload after success or failure.
     fn ended(&mut self, node: &NodeName) {
         self.running -= 1;
         self.bytes -= self.under_way.remove(node).unwrap_or_default();
@@ -141,7 +141,7 @@ impl Intake {
         self.start_next(requests);
     }
 
-    /// Ingests queued uploads while slots are free.
+    /// Ingests queued uploads up to [`MAX_TAKES`] at a time.
     fn start_next<S: Source>(&mut self, requests: &Requests<S>) {
         while let Some(queued) = self.next() {
             requests.ask(|source| async move {
@@ -165,7 +165,7 @@ impl Intake {
         let nodes = &mut reconciler.nodes;
         if let Some((node, stored)) = nodes.named_mut(name).zip(stored.as_ref()) {
             for (seq, epoch, effect) in &stored.in_effect {
-                node.reported.standing.take(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
+                node.reported.effects.take(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
             }
             log_refused(node, &stored.refused);
         }

@@ -24,8 +24,8 @@ pub(super) struct NodeId(u32);
 /// Arena, index and schedule; see the module.
 pub(super) struct Nodes {
     by_name: BTreeMap<NodeName, NodeId>,
-    /// Indexed by id; a removed node leaves an empty slot.
-    slots: Vec<Option<Box<Node>>>,
+    /// Indexed by id; a removed node leaves `None`.
+    by_id: Vec<Option<Box<Node>>>,
     /// All Nodes.
     objects: HashMap<NodeName, NodeObject>,
     /// Nodes that have reported themselves.
@@ -52,7 +52,7 @@ pub(super) fn after(at: Option<&NodeName>) -> (Bound<&NodeName>, Bound<&NodeName
 }
 
 impl NodeId {
-    pub(super) fn slot(self) -> usize {
+    pub(super) fn index(self) -> usize {
         self.0 as usize
     }
 
@@ -66,7 +66,7 @@ impl Nodes {
     pub(super) fn new(lifecycle: NodeLifecycle, registered: impl IntoIterator<Item = NodeName>) -> Self {
         Self {
             by_name: BTreeMap::new(),
-            slots: Vec::new(),
+            by_id: Vec::new(),
             objects: HashMap::new(),
             registered: registered.into_iter().collect(),
             lifecycle,
@@ -82,11 +82,11 @@ impl Nodes {
     }
 
     pub(super) fn get(&self, id: NodeId) -> Option<&Node> {
-        self.slots.get(id.slot())?.as_deref()
+        self.by_id.get(id.index())?.as_deref()
     }
 
     pub(super) fn get_mut(&mut self, id: NodeId) -> Option<&mut Node> {
-        self.slots.get_mut(id.slot())?.as_deref_mut()
+        self.by_id.get_mut(id.index())?.as_deref_mut()
     }
 
     /// Returns the name of a node, for uses that outlive it.
@@ -128,7 +128,7 @@ impl Nodes {
     /// Returns the first node after this name, and the lifecycle of all nodes.
     pub(super) fn next_mut(&mut self, at: Option<&NodeName>) -> Option<(&mut Node, &NodeLifecycle)> {
         let id = self.next_id(at)?;
-        let node = self.slots.get_mut(id.slot())?.as_deref_mut()?;
+        let node = self.by_id.get_mut(id.index())?.as_deref_mut()?;
         Some((node, &self.lifecycle))
     }
 
@@ -139,9 +139,9 @@ impl Nodes {
 
     /// Adds a node. Returns `None` if the ids are exhausted.
     pub(super) fn insert(&mut self, node: Node) -> Option<NodeId> {
-        let id = NodeId(u32::try_from(self.slots.len()).ok()?);
+        let id = NodeId(u32::try_from(self.by_id.len()).ok()?);
         self.by_name.insert(node.name.clone(), id);
-        self.slots.push(Some(Box::new(node)));
+        self.by_id.push(Some(Box::new(node)));
         Some(id)
     }
 
@@ -151,7 +151,7 @@ impl Nodes {
         self.registered.remove(name);
         self.lifecycle.forget(name);
         let id = self.by_name.remove(name)?;
-        let node = self.slots.get_mut(id.slot())?.take()?;
+        let node = self.by_id.get_mut(id.index())?.take()?;
         if let Some(at) = node.schedule.deadline() {
             self.deadlines.remove(&(at, id));
         }

@@ -205,8 +205,8 @@ impl Overview {
 pub(super) fn row_of(node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) -> Row {
     let machine = &node.machine;
     let rejected = machine.refused().count() as u64;
-    let standing = node.reported.standing.counts();
-    let not_in_effect = standing.not_in_effect + standing.conflicts;
+    let effects = node.reported.effects.counts();
+    let not_in_effect = effects.not_in_effect + effects.conflicts;
     let elsewhere = is_shared && !node.session.is_connected() && lifecycle.show(&node.name).0 == Some(true);
     let all_in_effect = not_in_effect == 0 && node.replicas.in_effect() != Some(false);
     let state = match machine.phase() {

@@ -12,7 +12,7 @@ use super::nodes::{NodeId, Nodes};
 use super::settings::Settings;
 use super::timeline::Timeline;
 use crate::node::{DesiredOn, Node, desired};
-use crate::source::{NodeFacts, Standing};
+use crate::source::{NodeEffects, NodeFacts};
 use crate::work::Work;
 use edgesync_object::{Labels, NodeName};
 use edgesync_placement::{Delta, Placement, Summary, Unread};
@@ -171,7 +171,7 @@ impl Reconciler {
             if self.is_shared {
                 node.replicas.set_has_syncs(false);
                 // Another replica receives its reports from now on.
-                node.reported.standing = Standing::default();
+                node.reported.effects = NodeEffects::default();
             }
             self.nodes.touch(id);
         }

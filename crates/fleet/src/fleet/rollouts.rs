@@ -161,7 +161,7 @@ impl Counting {
             Some(node) => match &self.what {
                 What::Object(object) => {
                     let version = key_of(object.version.as_str());
-                    if let Some(is) = node.reported.standing.has(key_of(&object.uid), version) {
+                    if let Some(is) = node.reported.effects.has(key_of(&object.uid), version) {
                         self.in_effect[usize::from(!is)] += 1;
                     }
                     Straggler::with_object(reconciler, node, object)

@@ -119,7 +119,7 @@ fn a_loader_that_keeps_what_reads_expected_is_found() {
 
 #[test]
 fn effects_of_another_database_file_are_found() {
-    SEARCH.find(Fault::StandingOfAnyEpoch);
+    SEARCH.find(Fault::EffectsOfAnyEpoch);
 }
 
 #[test]

@@ -8,7 +8,8 @@ use super::{
     Change, Changes, NodeStore, ObjectSource, Replication, Result, RuleProblem, Source, SourceError,
 };
 use super::{
-    Effect, LeaseRenewal, NodeChange, NodeFacts, Registered, RuleStatus, Standing, UploadBatch, UploadOutcome,
+    Effect, LeaseRenewal, NodeChange, NodeEffects, NodeFacts, Registered, RuleStatus, UploadBatch,
+    UploadOutcome,
 };
 use crate::CloudObjects;
 use crate::config::ObjectSyncs;
@@ -149,8 +150,8 @@ impl NodeStore for Embedded {
         Ok(self.store().nodes().await?)
     }
 
-    async fn standings(&self) -> Result<HashMap<NodeName, Standing>> {
-        Ok(self.store().standings().await?)
+    async fn effects_by_node(&self) -> Result<HashMap<NodeName, NodeEffects>> {
+        Ok(self.store().effects_by_node().await?)
     }
 
     async fn records(&self, node: &NodeName) -> Result<Vec<(Uid, Record)>> {

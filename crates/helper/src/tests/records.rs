@@ -1,6 +1,7 @@
 //! Records, intents and backups, also damaged and lost ones.
 
 use super::*;
+use edgesync_files::wire::ObjectCounts;
 
 #[test]
 fn record_of_an_older_version_is_read() {
@@ -36,6 +37,41 @@ fn newest_unreported_deletions_are_remembered() {
     let left = &records.all["r"].objects;
     assert_eq!(left.len(), MAX_GONE);
     assert!(!left.contains_key("u5") && left.contains_key("u6"));
+}
+
+/// Statuses summed over the rules counted an object once for each rule that writes it.
+#[test]
+fn object_of_two_rules_counts_once_in_its_worst_state() {
+    let bed = Bed::new();
+    let mut records = Records::open(&bed.config).unwrap();
+    let record = |states: &[(&str, State)]| Record {
+        objects: states
+            .iter()
+            .map(|(uid, state)| ((*uid).to_owned(), Status { state: *state, ..Status::default() }))
+            .collect(),
+        ..Record::default()
+    };
+    assert_eq!(records.counts(), ObjectCounts::default());
+    records.all.insert(
+        "one".into(),
+        record(&[
+            ("a", State::InEffect),
+            ("b", State::InEffect),
+            ("c", State::NotInEffect),
+            ("d", State::Gone),
+        ]),
+    );
+    assert_eq!(records.counts(), ObjectCounts { in_effect: 2, not_in_effect: 1, conflicts: 0 });
+    records.all.insert(
+        "two".into(),
+        record(&[
+            ("a", State::InEffect),
+            ("b", State::NotInEffect),
+            ("c", State::Conflict),
+            ("d", State::InEffect),
+        ]),
+    );
+    assert_eq!(records.counts(), ObjectCounts { in_effect: 2, not_in_effect: 1, conflicts: 1 });
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn of_handshake(error: &HandshakeError) -> Option<String> {
         }
         HandshakeError::OtherName { host, names } => {
             let add = format!(
-                "add {host} to pairing.names in the configuration of edgesync-cloud (of a CloudCore: to \
+                "add {host} to enrollment.names in the configuration of edgesync-cloud (of a CloudCore: to \
                      modules.cloudHub.advertiseAddress) and restart it"
             );
             return Some(match names.is_empty() {
@@ -187,7 +187,11 @@ mod tests {
         let silent = CallError::Unreachable { url, problem: "check it".into() };
         for (error, words, unreachable) in [
             (refused(401), &["keadm gettoken"][..], false),
-            (CallError::Tls(other_name), &["10.0.0.1, hub.example", "pairing.names", "cloud.example"], false),
+            (
+                CallError::Tls(other_name),
+                &["10.0.0.1, hub.example", "enrollment.names", "cloud.example"],
+                false,
+            ),
             (CallError::Tls(not_tls), &["10002"], false),
             (mqtt, &["MQTT", "10002"], false),
             (revoked, &["--force", "new token"], false),

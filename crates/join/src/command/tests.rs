@@ -464,7 +464,7 @@ async fn refusals_leave_the_device_unchanged() {
         ("/edge.crt", 401, "the token has been used up", "used up"),
         ("/edge.crt", 409, "another device has the name 'a'", "another device"),
         ("/edgesync/v1/join", 200, membership, "another node than 'a'"),
-        ("/edgesync/v1/join", 200, no_broker, "check pairing.broker_url there"),
+        ("/edgesync/v1/join", 200, no_broker, "check enrollment.broker_url there"),
         ("/edgesync/v1/join", 200, no_prefix, "link.prefix"),
     ] {
         let device = Device::new("");
@@ -517,7 +517,7 @@ async fn certificate_for_other_names_is_reported_with_them() {
     let error = join(&device.options(&service, &authority, Some("a"))).await.0.unwrap_err();
     assert!(error.to_string().contains("cloud.example"), "{error}");
     let advice = error.advice().unwrap();
-    assert!(advice.contains("cloud.example") && advice.contains("pairing.names"), "{advice}");
+    assert!(advice.contains("cloud.example") && advice.contains("enrollment.names"), "{advice}");
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn a_delete_by_name_is_found() {
 
 #[test]
 fn a_missing_version_gate_is_found() {
-    SEEDS.find(Fault::NoVersionGate);
+    SEEDS.find(Fault::NoVersionCheck);
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl Cloud {
             .text("api.listen", api)
             .text("log.format", "text")
             .tables(PLACEMENT);
-        settings.text("pairing.listen", "off").text("page.listen", "127.0.0.1:0");
+        settings.text("enrollment.listen", "off").text("page.listen", "127.0.0.1:0");
         settings.text("sync.resend_min", "2s").text("sync.resend_max", "5s");
         let process = Process::new("the cloud side", crate::programs::cloud(), &config);
         Self { process, settings, api, mqtt, socket, kubeconfig, database, config }

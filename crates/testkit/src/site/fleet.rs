@@ -26,7 +26,7 @@ impl Fleet {
     pub async fn embedded(site: &Site, change: impl FnOnce(&mut Settings)) -> Self {
         let joining = Site::address();
         let cloud = Cloud::start_with(site, |settings| {
-            settings.text("pairing.listen", joining).text("broker.tls", "on");
+            settings.text("enrollment.listen", joining).text("broker.tls", "on");
             change(settings);
         })
         .await;
@@ -37,7 +37,7 @@ impl Fleet {
     pub async fn behind(site: &Site, broker: SocketAddr, change: impl FnOnce(&mut Settings)) -> Self {
         let joining = Site::address();
         let cloud = Cloud::start_behind(site, broker, |settings| {
-            settings.text("pairing.listen", joining).text("link.broker", format!("mqtts://{broker}"));
+            settings.text("enrollment.listen", joining).text("link.broker", format!("mqtts://{broker}"));
             change(settings);
         })
         .await;

@@ -16,8 +16,8 @@
 {{- if not .Values.image.repository -}}
 {{- fail "image.repository is empty: no public registry has the image; hint: build it with packaging/kubernetes/Containerfile, then --set image.repository=registry.example.com/edgesync-cloud" -}}
 {{- end -}}
-{{- if not .Values.pairing.names -}}
-{{- fail "pairing.names is empty: a device refuses a replica without the name that it uses; hint: --set 'pairing.names={edge.example.com}'" -}}
+{{- if not .Values.enrollment.names -}}
+{{- fail "enrollment.names is empty: a device refuses a replica without the name that it uses; hint: --set 'enrollment.names={edge.example.com}'" -}}
 {{- end -}}
 {{- $external := eq .Values.broker.mode "external" -}}
 {{- if and $external (not .Values.broker.url) -}}
@@ -29,7 +29,7 @@
 {{- if and $external .Values.signer.enabled -}}
 {{- fail "signer.enabled with an external broker: each replica signs a certificate for that broker; hint: --set signer.enabled=false" -}}
 {{- end -}}
-{{- range $key, $value := dict "store.type" "" "kubernetes.namespace" "" "pairing.names" "pairing.names" "pairing.signer" "signer.enabled" "broker.mode" "broker.mode" "link.broker" "broker.url" -}}
+{{- range $key, $value := dict "store.type" "" "kubernetes.namespace" "" "enrollment.names" "enrollment.names" "enrollment.signer" "signer.enabled" "broker.mode" "broker.mode" "link.broker" "broker.url" -}}
 {{- $path := splitList "." $key -}}
 {{- if hasKey (get $.Values.config (first $path) | default dict) (last $path) -}}
 {{- fail (printf "config.%s: the chart sets this key; hint: %s" $key (empty $value | ternary "remove it" (printf "set the value %s" $value))) -}}
@@ -70,7 +70,7 @@
 {{- $file := printf "manifests/%s/edgesync-cloud.toml" (ternary "external-broker" "base" $external) -}}
 {{- $config := mergeOverwrite (.Files.Get $file | fromToml) (deepCopy .Values.config) -}}
 {{- $_ := set $config.kubernetes "namespace" .Release.Namespace -}}
-{{- $_ := set $config.pairing "names" .Values.pairing.names -}}
+{{- $_ := set $config.enrollment "names" .Values.enrollment.names -}}
 {{- if $external -}}{{- $_ := set $config.link "broker" .Values.broker.url -}}{{- end -}}
 # From the values of the chart. config/edgesync-cloud.toml of the sources has all keys.
 {{- range $key := keys $config | sortAlpha -}}
@@ -136,7 +136,7 @@
 {{- $_ := set $container "ports" (include "edgesync.without-mqtt" $container.ports | fromJsonArray) -}}
 {{- end -}}
 {{- if $values.signer.enabled -}}
-{{- $signer := dict "name" "EDGESYNC_CLOUD_PAIRING_SIGNER" "value" (printf "https://edgesync-signer.%s.svc:10002" .root.Release.Namespace) -}}
+{{- $signer := dict "name" "EDGESYNC_CLOUD_ENROLLMENT_SIGNER" "value" (printf "https://edgesync-signer.%s.svc:10002" .root.Release.Namespace) -}}
 {{- $_ := set $container "env" (append $container.env $signer) -}}
 {{- end -}}
 {{- end }}

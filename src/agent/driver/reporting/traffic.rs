@@ -68,7 +68,7 @@ impl MeteredTraffic {
     /// Logs a change of the budget, and returns its Event.
     pub(super) fn event(&self, state: BudgetState) -> (EventReason, String) {
         let (used, limit) = (self.budget.used(), self.budget.limit().unwrap_or(0));
-        tracing::warn!(used, limit, ?state, "daily traffic budget");
+        tracing::warn!(used_bytes = used, limit_bytes = limit, ?state, "daily traffic budget");
         match state {
             BudgetState::Spent => {
                 let till = "Leases and Events of programs are throttled until 00:00 UTC";

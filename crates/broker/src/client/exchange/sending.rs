@@ -79,7 +79,13 @@ impl Exchange<'_> {
                 self.outgoing.acknowledge(id, now);
                 if let Some(LinePermit { suppressed }) = self.hub.throttles.large.permit_line() {
                     let node = &self.session.node;
-                    tracing::warn!(%node, size, limit, suppressed, "message dropped: exceeds the packet limit of the client");
+                    tracing::warn!(
+                        %node,
+                        size_bytes = size,
+                        limit_bytes = limit,
+                        suppressed,
+                        "message dropped: exceeds the packet limit of the client"
+                    );
                 }
                 Ok(())
             }

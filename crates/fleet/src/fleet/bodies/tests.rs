@@ -197,7 +197,7 @@ fn large_object_has_one_body_for_two_hundred_nodes() {
     }
     assert_eq!(read_all(&mut bodies, 1, BYTES), [1]);
     for answer in answers(&mut bodies) {
-        machines[answer.node.slot()].loaded(Now::ZERO, answer.token, answer.bodies, &wish);
+        machines[answer.node.index()].loaded(Now::ZERO, answer.token, answer.bodies, &wish);
     }
     loop {
         let before = parts;

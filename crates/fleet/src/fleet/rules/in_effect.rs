@@ -46,7 +46,7 @@ impl Count {
         let Some(node) = reconciler.nodes.named(name) else { return };
         reconciler.work.objects(self.objects.len() / OBJECTS_A_UNIT + 1);
         let effects =
-            self.objects.iter().filter_map(|(uid, version)| node.reported.standing.has(*uid, *version));
+            self.objects.iter().filter_map(|(uid, version)| node.reported.effects.has(*uid, *version));
         let (mut reports, mut all) = (false, true);
         for is_in_effect in effects {
             reports = true;
@@ -92,7 +92,7 @@ impl Rules {
         let reports = |name: &&NodeName| {
             let node = reconciler.nodes.named(name);
             node.is_some_and(|node| {
-                node.reported.standing.counts().objects() > 0 || node.replicas.in_effect().is_some()
+                node.reported.effects.counts().objects() > 0 || node.replicas.in_effect().is_some()
             })
         };
         let nodes: VecDeque<NodeName> =

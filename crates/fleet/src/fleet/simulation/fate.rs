@@ -1,4 +1,4 @@
-//! What happens in a run: changes of the source and of the placement, cuts, crashes, lost and
+//! Events of a run: changes of the source and of the placement, cuts, crashes, lost and
 //! restored databases, reloads, removals; then everything heals, and all must converge.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -500,7 +500,7 @@ impl World {
         for uid in
             device.reported.iter().filter(|(_, of)| **of != epoch && !held.is_empty()).map(|(uid, _)| uid)
         {
-            if node.reported.standing.has(key_of(uid), 0).is_some() {
+            if node.reported.effects.has(key_of(uid), 0).is_some() {
                 return Err(format!("{uid} is in effect, as reported by a lost database"));
             }
         }

@@ -12,8 +12,9 @@ use super::history::{History, Objects, Registration};
 use crate::config::ObjectSyncs;
 use crate::metrics::ClusterNumbers;
 use crate::source::{
-    Change, Changes, Effect, LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource, Registered,
-    Replication, Result, RuleProblem, RuleStatus, Source, SourceError, Standing, UploadBatch, UploadOutcome,
+    Change, Changes, Effect, LeaseRenewal, NodeChange, NodeEffects, NodeFacts, NodeStore, ObjectSource,
+    Registered, Replication, Result, RuleProblem, RuleStatus, Source, SourceError, UploadBatch,
+    UploadOutcome,
 };
 use edgesync_object::{NodeName, OmittedFields, Resource};
 use edgesync_placement::KindMatch;
@@ -470,7 +471,7 @@ impl NodeStore for Model {
         Ok(reported.map(|(name, rows)| (name.clone(), facts(rows))).collect())
     }
 
-    async fn standings(&self) -> Result<HashMap<NodeName, Standing>> {
+    async fn effects_by_node(&self) -> Result<HashMap<NodeName, NodeEffects>> {
         Ok(HashMap::new())
     }
 

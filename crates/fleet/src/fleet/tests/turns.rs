@@ -12,8 +12,8 @@ use crate::metrics::ClusterNumbers;
 use crate::node::Node;
 use crate::node_name;
 use crate::source::{
-    Change, Changes, LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource, Registered, Replication,
-    Result, RuleProblem, RuleStatus, Standing, UploadBatch, UploadOutcome,
+    Change, Changes, LeaseRenewal, NodeChange, NodeEffects, NodeFacts, NodeStore, ObjectSource, Registered,
+    Replication, Result, RuleProblem, RuleStatus, UploadBatch, UploadOutcome,
 };
 use crate::work::MAX_TURN;
 use edgesync_broker::Channel;
@@ -119,7 +119,7 @@ impl<const SHARED: bool> NodeStore for Store<SHARED> {
         Ok(Vec::new())
     }
 
-    async fn standings(&self) -> Result<HashMap<NodeName, Standing>> {
+    async fn effects_by_node(&self) -> Result<HashMap<NodeName, NodeEffects>> {
         Ok(HashMap::new())
     }
 

@@ -16,7 +16,7 @@
 //! node, and ObjectSyncs of differences only. A copy of a node's database, a restored cluster, and
 //! unreadable objects are parts of the simulation of one node in the parent module.
 //!
-//! What holds is judged by what is written, whoever has decided it:
+//! Invariants of the written values, independent of the replica that decided on them:
 //! - what a node was told is settled is in the cluster, and no older value follows it;
 //! - a session writes each item at most once;
 //! - a replica writes nothing for a node after another one has its Lease, except on a check made

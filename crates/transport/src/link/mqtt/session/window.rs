@@ -65,9 +65,9 @@ impl Window {
         let packet = self.state.handle_outgoing_packet(Request::Publish(message))?;
         for event in self.state.events.drain(..) {
             if let Event::Outgoing(Outgoing::Publish(id) | Outgoing::AwaitAck(id)) = event
-                && let Some(slot) = self.topics.get_mut(id as usize)
+                && let Some(known) = self.topics.get_mut(id as usize)
             {
-                *slot = Some(topic.as_str().into());
+                *known = Some(topic.as_str().into());
                 self.timed.get_or_insert((id, now));
             }
         }

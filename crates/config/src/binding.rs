@@ -1,4 +1,4 @@
-//! Keys and slots: typed access to configuration values.
+//! Keys and bindings: typed access to configuration values.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -17,7 +17,7 @@ pub enum Change {
     Restart,
 }
 
-/// A value as given, before a [`Slot`] parses it.
+/// A value as given, before a [`Binding`] parses it.
 #[derive(Clone, Copy, Debug)]
 pub enum Raw<'a> {
     /// Value in the file.
@@ -109,13 +109,13 @@ impl From<String> for Refusals {
     }
 }
 
-/// A slot for one value: parses it, and shows it as in the file.
-pub trait Slot {
+/// A binding for one value: parses it, and shows it as in the file.
+pub trait Binding {
     /// Parses and stores a value.
     ///
     /// # Errors
-    /// The value, or parts of it, have the wrong type or are out of range; the slot keeps its old
-    /// value.
+    /// The value, or parts of it, have the wrong type or are out of range; the binding keeps its
+    /// old value.
     fn set(&mut self, raw: Raw<'_>) -> Result<(), Refusals>;
 
     /// Returns the value as TOML.
@@ -133,18 +133,18 @@ pub trait Keys {
     fn section(&mut self, name: &'static str);
 
     /// Visits a key of the current section.
-    fn key(&mut self, name: &'static str, change: Change, slot: &mut dyn Slot);
+    fn key(&mut self, name: &'static str, change: Change, binding: &mut dyn Binding);
 }
 
 impl dyn Keys + '_ {
     /// Visits a key that a reload changes.
-    pub fn live(&mut self, name: &'static str, mut slot: impl Slot) {
-        self.key(name, Change::Live, &mut slot);
+    pub fn live(&mut self, name: &'static str, mut binding: impl Binding) {
+        self.key(name, Change::Live, &mut binding);
     }
 
     /// Visits a key that needs a restart.
-    pub fn fixed(&mut self, name: &'static str, mut slot: impl Slot) {
-        self.key(name, Change::Restart, &mut slot);
+    pub fn fixed(&mut self, name: &'static str, mut binding: impl Binding) {
+        self.key(name, Change::Restart, &mut binding);
     }
 }
 
@@ -153,7 +153,7 @@ impl dyn Keys + '_ {
 #[macro_export]
 macro_rules! section {
     ($(#[$about:meta])* pub struct $name:ident in $section:literal;
-     $($(#[$doc:meta])* $key:ident: $type:ty = $default:expr, $change:ident $slot:expr;)*) => {
+     $($(#[$doc:meta])* $key:ident: $type:ty = $default:expr, $change:ident $binding:expr;)*) => {
         $(#[$about])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $name {
@@ -171,7 +171,7 @@ macro_rules! section {
             pub fn bind(&mut self, keys: &mut dyn $crate::Keys) {
                 let Self { $($key),* } = self;
                 keys.section($section);
-                $(keys.$change(stringify!($key).trim_start_matches("r#"), $slot);)*
+                $(keys.$change(stringify!($key).trim_start_matches("r#"), $binding);)*
             }
         }
     };
