@@ -5,7 +5,10 @@ mod cloud_core;
 use super::Driver;
 use super::statistics::Statistics;
 use super::uplink::Uplink;
-use crate::agent::metrics::{AgentNumbers, Transferred};
+use crate::agent::metrics::{
+    AgentNumbers, EventNumbers, LinkNumbers, ObjectNumbers, OutboxNumbers, SessionNumbers, TrafficNumbers,
+    Transferred,
+};
 use crate::agent::status::{StoreView, seconds};
 use crate::agent::traffic::Direction;
 use crate::store::{EdgeStats, EdgeStore, Writing};
@@ -62,36 +65,47 @@ impl Driver {
         let (machine, now) = (&self.machine, self.now());
         let totals = machine.totals();
         let (pending, held_back) = machine.announced();
+        let (statistics, reporting) = (&self.statistics, &self.reporting);
+        let (events, meter) = (&reporting.events, &reporting.traffic.meter);
         AgentNumbers {
             node: self.settings.node.clone(),
-            connected: self.uplink.is_connected(),
-            link: self.uplink.link.traffic(),
-            endings: self.uplink.link.endings(),
-            phase: machine.phase(),
-            welcome_round_trip: self.uplink.connection.welcome_round_trip,
-            in_sync: machine.in_sync(),
-            lag: self.statistics.ages.oldest_change(now),
-            unconfirmed: totals.revision.saturating_sub(machine.confirmed_revision()),
-            pending,
-            held_back,
-            objects: totals.count,
-            rejected_now: self.statistics.rejected.len() as u64,
-            rejections: self.statistics.rejections,
-            sync: machine.counters(),
-            bad_frames: self.statistics.bad_frames.clone(),
-            frames: transferred(self.reporting.traffic.meter.frames()),
-            kinds: transferred(self.reporting.traffic.meter.kinds()),
-            traffic_today: self.reporting.traffic.meter.today(),
-            traffic_budget: self.reporting.traffic.budget(),
+            link: LinkNumbers {
+                connected: self.uplink.is_connected(),
+                traffic: self.uplink.link.traffic(),
+                endings: self.uplink.link.endings(),
+            },
+            session: SessionNumbers {
+                phase: machine.phase(),
+                welcome_round_trip: self.uplink.connection.welcome_round_trip,
+                in_sync: machine.in_sync(),
+                lag: statistics.ages.oldest_change(now),
+                unconfirmed: totals.revision.saturating_sub(machine.confirmed_revision()),
+                pending,
+                held_back,
+                counters: machine.counters(),
+                bad_frames: statistics.bad_frames.clone(),
+            },
+            objects: ObjectNumbers {
+                held: totals.count,
+                rejected_now: statistics.rejected.len() as u64,
+                rejections: statistics.rejections,
+            },
+            traffic: TrafficNumbers {
+                frames: transferred(meter.frames()),
+                kinds: transferred(meter.kinds()),
+                today: meter.today(),
+                budget: reporting.traffic.budget(),
+            },
             certificate_end: self
                 .identity
                 .as_ref()
                 .map(|identity| identity.state().certificate.not_after().as_second()),
-            outbox: self.reporting.outbox.state.borrow().clone(),
-            events_emitted: self.reporting.events.emitted(),
-            events_suppressed: self.reporting.events.suppressed(),
-            outbox_ages: self.statistics.ages.oldest_items(now),
-            limits: self.statistics.limits,
+            outbox: OutboxNumbers {
+                state: reporting.outbox.state.borrow().clone(),
+                ages: statistics.ages.oldest_items(now),
+            },
+            events: EventNumbers { emitted: events.emitted(), suppressed: events.suppressed() },
+            limits: statistics.limits,
             kubeedge: self
                 .uplink
                 .wire
