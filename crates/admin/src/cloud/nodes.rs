@@ -97,6 +97,7 @@ pub struct ServedNode {
     pub objects: NodeObjectCounts,
     #[serde(flatten)]
     pub traffic: NodeTraffic,
+    pub counters: NodeCounters,
     #[serde(flatten)]
     pub membership: Option<Membership>,
     /// Only in the response for one node.
@@ -140,7 +141,6 @@ pub struct NodeTraffic {
     pub bytes_received: u64,
     #[serde(deserialize_with = "nullable")]
     pub round_trip_milliseconds: Option<f64>,
-    pub counters: NodeCounters,
 }
 
 /// A node as recorded in Node and Lease of a cluster.
