@@ -127,9 +127,7 @@ impl Wire {
             Self::KubeEdge(cloud_core) => Some(cloud_core),
         }
     }
-}
 
-impl Wire {
     /// Performs one step between machine and link.
     pub(super) fn step(&mut self, machine: &mut EdgeMachine, at: Moment, settings: &Settings) -> Step {
         match self {
