@@ -8,8 +8,8 @@ use std::fs;
 use std::time::Duration;
 
 use edgesync::agent::metrics::{
-    self as agent, AgentNumbers, EventNumbers, FilesNumbers, LimitsHit, LinkNumbers, ObjectNumbers, OutboxNumbers,
-    Rejections, SessionNumbers, StoreNumbers, TrafficNumbers, Transferred,
+    self as agent, AgentNumbers, EventNumbers, FilesNumbers, LimitsHit, LinkNumbers, ObjectNumbers,
+    OutboxNumbers, Rejections, SessionNumbers, StoreNumbers, TrafficNumbers, Transferred,
 };
 use edgesync::store::{EdgeStats, OutboxState, Writing};
 use edgesync_api::{Limits, MetricsWriter};
