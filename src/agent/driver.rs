@@ -3,7 +3,6 @@
 
 mod connection;
 mod notices;
-mod numbers;
 mod parts;
 mod peer_log;
 mod reading;
@@ -12,6 +11,7 @@ mod service_status;
 mod show;
 mod statistics;
 mod storing;
+mod uplink;
 mod verify;
 mod wire;
 
@@ -20,14 +20,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
 use crate::store::{EdgeStore, Health, Reset, Writing};
+use edgesync_admin::agent::VerifiedCloud;
 use edgesync_api::Role;
 use edgesync_config::edge::Config;
 use edgesync_files::Rule;
+use edgesync_kubeedge::Moment;
 use edgesync_protocol::change::RejectReason;
 use edgesync_protocol::edge::{EdgeEffect, EdgeMachine, EdgePhase};
 use edgesync_protocol::timing::{Now, earlier};
@@ -46,12 +48,13 @@ use super::identity::{IdentityChange, NodeIdentity};
 use super::kinds::KindRegistry;
 use super::objects;
 use super::status::Query;
-use connection::Connection;
 use peer_log::PeerLog;
 pub(super) use reporting::{Reporting, event_limits, outbox_limits};
 use service_status::ServiceStatus;
 use statistics::Statistics;
 use storing::{Applied, Storing};
+use uplink::Uplink;
+use verify::Verifier;
 pub(super) use wire::Wire;
 
 /// Interval of the checks of clock, traffic and device.
@@ -117,6 +120,8 @@ impl Timeline {
     }
 }
 
+/// The loop: owns the machine, and the parts that serve it. A part keeps its own state; its methods
+/// return what the machine or another part has to learn.
 pub(super) struct Driver {
     settings: Settings,
     timeline: Timeline,
@@ -124,16 +129,14 @@ pub(super) struct Driver {
     store: EdgeStore,
     storing: Storing,
     kinds: Arc<KindRegistry>,
-    link: LinkHandle,
-    wire: Wire,
-    connection: Connection,
+    uplink: Uplink,
     /// Limits the log lines that the other side causes.
     peer_log: PeerLog,
     reporting: Reporting,
     files: Files,
     /// Key and certificates; `None` until the node has joined.
     identity: Option<NodeIdentity>,
-    verification: Option<verify::Verification>,
+    verifier: Verifier,
     statistics: Statistics,
     service_status: ServiceStatus,
 }
@@ -157,14 +160,12 @@ impl Driver {
             store,
             storing: Storing::new(),
             kinds,
-            link,
-            wire,
-            connection: Connection::default(),
+            uplink: Uplink::new(link, wire),
             peer_log: PeerLog::default(),
             reporting,
             files,
             identity,
-            verification: None,
+            verifier: Verifier::default(),
             statistics: Statistics::default(),
             service_status: ServiceStatus::new(),
         }
@@ -172,6 +173,11 @@ impl Driver {
 
     fn now(&self) -> Now {
         self.timeline.origin.elapsed()
+    }
+
+    /// Returns the current time by both clocks.
+    fn moment(&self) -> Moment {
+        Moment { now: self.now(), wall: Timestamp::now().as_millisecond() }
     }
 
     /// Runs until a signal stops the process.
@@ -186,7 +192,7 @@ impl Driver {
         let watchdog = Watchdog::start();
         let before = health.borrow_and_update().clone();
         if let Some(reset) = self.storing.observe_reset(&before) {
-            self.emit_reset(reset);
+            self.reporting.emit_reset(reset);
         }
         self.begin_reporting();
         self.machine.restore_parts();
@@ -216,7 +222,7 @@ impl Driver {
                     }
                     Request::Reload => self.reload(service),
                 },
-                event = link_events.recv(), if self.wants_event() => match event {
+                event = link_events.recv(), if self.uplink.wants_event(&self.machine) => match event {
                     Some(event) => self.receive_burst(event, &mut link_events),
                     None => break,
                 },
@@ -224,12 +230,15 @@ impl Driver {
                 kept = self.storing.keeps.front() => self.part_kept(kept),
                 parts = finished(&mut self.storing.reading_parts) => self.parts_read(parts),
                 page = finished(&mut self.storing.reading) => self.page_read(page),
-                page = held_page(&mut self.wire) => self.held_read(page),
+                page = held_page(&mut self.uplink.wire) => self.held_read(page),
                 page = finished(&mut self.reporting.outbox.page) => self.outbox_read(page),
                 result = finished(&mut self.reporting.outbox.renumbering) => self.renumbered(result),
-                stats = finished(&mut self.reporting.node.sizing) => self.sized(&stats),
+                stats = finished(&mut self.reporting.node.sizing) => {
+                    self.reporting.node.sized(&stats);
+                    self.report_node(false);
+                }
                 Ok(()) = self.reporting.outbox.state.changed() => self.outbox_changed(),
-                _ = self.link.ready(), if self.connection.is_waiting() => {}
+                _ = self.uplink.link.ready(), if self.uplink.connection.is_waiting() => {}
                 Ok(()) = health.changed() => {
                     let health = health.borrow_and_update().clone();
                     self.health_changed(&health);
@@ -246,7 +255,7 @@ impl Driver {
 
     /// Returns when machine or bridge need [`Driver::tick`].
     fn deadline(&self) -> Option<Now> {
-        let bridge = self.wire.cloud_core().and_then(|cloud_core| cloud_core.bridge.deadline());
+        let bridge = self.uplink.wire.cloud_core().and_then(|cloud_core| cloud_core.bridge.deadline());
         earlier(self.machine.deadline(), bridge)
     }
 
@@ -254,8 +263,8 @@ impl Driver {
         if self.timeline.is_check_due() {
             self.run_checks();
         }
-        self.update_progress();
         let now = self.now();
+        self.uplink.update_progress(&mut self.machine, now);
         if self.machine.deadline().is_some_and(|at| at <= now) {
             self.machine.tick(now, random());
         }
@@ -264,7 +273,7 @@ impl Driver {
             tokio::spawn(async move { objects::release_memory(&store).await });
         }
         let at = self.moment();
-        if let Some(cloud_core) = self.wire.cloud_core_mut()
+        if let Some(cloud_core) = self.uplink.wire.cloud_core_mut()
             && cloud_core.bridge.deadline().is_some_and(|due| due <= at.now)
         {
             cloud_core.bridge.tick(at);
@@ -274,7 +283,7 @@ impl Driver {
     fn receive_burst(&mut self, first: LinkEvent, link_events: &mut mpsc::Receiver<LinkEvent>) {
         self.link_event(first);
         for _ in 1..BURST {
-            if !self.wants_event() {
+            if !self.uplink.wants_event(&self.machine) {
                 return;
             }
             let Ok(event) = link_events.try_recv() else { return };
@@ -282,7 +291,7 @@ impl Driver {
         }
     }
 
-    fn applied(&mut self, result: Result<Applied, tokio::task::JoinError>) {
+    fn applied(&mut self, result: Result<Applied, JoinError>) {
         let Some((token, rules)) = self.storing.end_commit() else { return };
         self.files.due(rules);
         let result = match result {
@@ -313,9 +322,51 @@ impl Driver {
         self.machine.applied(self.now(), token, result, random());
     }
 
+    /// Passes the result of the oldest piece of a message in parts to the machine.
+    fn part_kept(&mut self, result: Result<parts::Kept, JoinError>) {
+        if let Some((message, answer)) = self.storing.keeps.end(result, &self.peer_log) {
+            self.machine.part_kept(&message, answer);
+        }
+    }
+
+    /// Passes what is kept of a message in parts to the machine.
+    fn parts_read(&mut self, read: Result<parts::PartsRead, JoinError>) {
+        self.storing.reading_parts = None;
+        let kept = parts::continued(read, self.uplink.wire.cloud_core().is_none());
+        self.machine.parts_read(self.now(), kept, random());
+    }
+
+    fn page_read(&mut self, page: Result<reading::Page, JoinError>) {
+        self.storing.reading = None;
+        reading::deliver(page, self.now(), &mut self.machine, &self.store, &self.peer_log);
+    }
+
+    fn outbox_read(&mut self, page: Result<reporting::Page, JoinError>) {
+        let now = self.now();
+        match self.reporting.outbox.end_read(page, &self.peer_log) {
+            Some(items) => self.machine.outbox_read(now, items),
+            None => self.machine.outbox_failed(now),
+        }
+    }
+
+    fn renumbered(&mut self, result: Result<reporting::Renumbered, JoinError>) {
+        if !self.reporting.outbox.end_renumbering(result, &self.peer_log) {
+            self.machine.outbox_failed(self.now());
+        }
+    }
+
+    fn held_read(&mut self, page: Result<wire::HeldRead, JoinError>) {
+        let at = self.moment();
+        if let Some(cloud_core) = self.uplink.wire.cloud_core_mut() {
+            cloud_core.held_read(at, page, &self.peer_log);
+        }
+    }
+
     fn health_changed(&mut self, health: &Health) {
         let before = self.storing.observe_writing(&health.writing);
-        self.emit_health(&before, health);
+        if self.reporting.emit_health(&before, health) {
+            self.report_node(false);
+        }
         if let Some(LinePermit { suppressed }) = self.peer_log.store.permit_line() {
             match &health.writing {
                 Writing::Works => tracing::info!(suppressed, "store writable"),
@@ -336,7 +387,7 @@ impl Driver {
             set_aside = ?reset.set_aside,
             "database replaced: readable rows salvaged, the cloud resends the rest"
         );
-        self.emit_reset(reset);
+        self.reporting.emit_reset(reset);
         self.files.due(files::AffectedRules::ALL);
         self.files.report_again();
         let facts = self.store.facts();
@@ -353,7 +404,7 @@ impl Driver {
         self.settings.reload(config);
         self.machine.set_config(edge_config(config));
         let at = self.moment();
-        if let Some(cloud_core) = self.wire.cloud_core_mut() {
+        if let Some(cloud_core) = self.uplink.wire.cloud_core_mut() {
             cloud_core.bridge.set_config(at, wire::bridge_config(config));
         }
         self.files.reload(config);
@@ -377,7 +428,7 @@ impl Driver {
         }
         let (revision, confirmed) = (self.machine.totals().revision, self.machine.confirmed_revision());
         self.statistics.ages.changes(self.now(), revision, confirmed);
-        self.poll_verification();
+        self.verifier.poll(&self.machine, &self.uplink);
         self.update_service_status();
     }
 
@@ -423,11 +474,46 @@ impl Driver {
                     }
                 });
             }
-            EdgeEffect::ReadOutbox { .. }
-            | EdgeEffect::SettleOutbox { .. }
-            | EdgeEffect::RenumberOutbox { .. }
-            | EdgeEffect::RenewLease => self.perform_outbox(&effect),
+            EdgeEffect::ReadOutbox { lane, after, limit, bytes } => {
+                self.reporting.outbox.begin_read(store, lane, after, limit, bytes);
+            }
+            EdgeEffect::SettleOutbox { lane, upto } => store.settle_outbox(lane, upto),
+            EdgeEffect::RenumberOutbox { lane, sent, above } => {
+                self.reporting.outbox.begin_renumbering(store, (lane, sent, above), &self.peer_log);
+            }
+            EdgeEffect::RenewLease => self.renew_lease(),
             EdgeEffect::Notice(notice) => self.notice(notice),
+        }
+    }
+
+    /// Has the machine send a Hello, for a comparison of the cloud's records with what is held.
+    /// Requests that arrive meanwhile share its answer.
+    fn verify(&mut self, answer: oneshot::Sender<VerifiedCloud>) {
+        let Some(answer) = self.verifier.join(answer) else { return };
+        // A reset found just before is reported with this Hello.
+        let health = self.store.health().borrow().clone();
+        if self.storing.has_new_reset(&health) {
+            self.health_changed(&health);
+        }
+        if let Some(cloud_core) = self.uplink.wire.cloud_core_mut() {
+            cloud_core.bridge.verify();
+        }
+        self.verifier.begin(answer, &self.machine, &self.uplink.wire);
+        // As when the cloud returns. Hello waits for commits in flight, as always.
+        self.machine.cloud_returned(self.now(), random());
+    }
+
+    /// Ends the session, and keeps what has arrived of a message in parts.
+    async fn end_transfer(&mut self) {
+        self.machine.disconnected();
+        while let Some(effect) = self.machine.poll_effect() {
+            if let EdgeEffect::KeepPart { message, text } = effect {
+                self.storing.keeps.begin(self.store.clone(), message, text);
+            }
+        }
+        while !self.storing.keeps.is_empty() {
+            let result = self.storing.keeps.front().await;
+            self.part_kept(result);
         }
     }
 
@@ -477,7 +563,7 @@ async fn identity_change(identity: &mut Option<NodeIdentity>) -> Option<Identity
 }
 
 /// Waits for a task; pends forever without one.
-async fn finished<T>(reading: &mut Option<JoinHandle<T>>) -> Result<T, tokio::task::JoinError> {
+async fn finished<T>(reading: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
     match reading {
         Some(task) => task.await,
         None => std::future::pending().await,

@@ -25,7 +25,7 @@ use edgesync_api::Role;
 use edgesync_config::edge::Config;
 use edgesync_files::Rule;
 use edgesync_files::rule::ordered;
-use edgesync_files::wire::{MAX_CHANGED, ObjectCounts, Outcome, ReportPosition, Request, Verb};
+use edgesync_files::wire::{MAX_CHANGED, ObjectCounts, Outcome, Request, Verb};
 use edgesync_object::Status;
 use edgesync_object::status::Result;
 use edgesync_protocol::change::{Change, Uid};
@@ -34,7 +34,7 @@ use edgesync_protocol::node::{FilesFailure, FilesSummary};
 use edgesync_runtime::systemd;
 use edgesync_transport::admission::LogThrottle;
 use helper_client::{HelperClient, RequestError, RequestScope};
-use report::Kept;
+use report::Reported;
 
 /// Interval at which all files are checked for changes by others.
 const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(600);
@@ -195,7 +195,7 @@ impl Files {
         let shared = Arc::new(Shared::default());
         let (commands, asked) = mpsc::channel(QUEUE);
         let (view_sender, view) = watch::channel(FilesView::default());
-        let kept = report::read(&store).await;
+        let reported = Reported::restore(&store).await;
         let mut task = Task {
             store,
             events,
@@ -205,17 +205,14 @@ impl Files {
             view: view_sender,
             socket: config.helper.socket.clone(),
             rules: Vec::new(),
-            emitted: kept.as_ref().map(|kept| kept.told.clone()),
-            epoch: kept.as_ref().map(|kept| kept.store.clone()).unwrap_or_default(),
-            whole: kept.as_ref().is_some_and(|kept| kept.whole),
-            told: kept.map(|kept| kept.told),
+            reported,
             clear_at: None,
             failures: Failures::default(),
             lines: LogThrottle::of(LINES),
             release_at: None,
         };
         task.set_rules(config);
-        if !task.rules.is_empty() || task.told.is_some() {
+        if !task.rules.is_empty() || task.reported.position.is_some() {
             let first = tokio::time::timeout(START_TIMEOUT, task.work());
             // Rules that miss the time limit stay due.
             let _ = systemd::patiently("applying file rules", first).await;
@@ -383,15 +380,7 @@ struct Task {
     socket: PathBuf,
     /// In the order of their execution.
     rules: Vec<ScheduledRule>,
-    /// Position up to which the cloud has received reports; `None` if there never were any.
-    told: Option<ReportPosition>,
-    /// Position up to which Events were emitted.
-    emitted: Option<ReportPosition>,
-    /// Epoch of the database that the reports stem from.
-    epoch: String,
-    /// Whether this database has ever held all desired objects. Before that, nothing is removed
-    /// because it is missing.
-    whole: bool,
+    reported: Reported,
     /// When files of deleted rules are removed.
     clear_at: Option<Instant>,
     failures: Failures,
@@ -419,7 +408,7 @@ impl Task {
         // The order was validated with the configuration.
         self.rules = ordered(rules).unwrap_or_default().into_iter().map(due).collect();
         self.failures = Failures::default();
-        self.clear_at = (!self.rules.is_empty() || self.told.is_some()).then_some(now);
+        self.clear_at = (!self.rules.is_empty() || self.reported.position.is_some()).then_some(now);
         let rules = self.rules.len() as u64;
         self.view.send_if_modified(|view| std::mem::replace(&mut view.summary.rules, rules) != rules);
     }
@@ -469,15 +458,12 @@ impl Task {
     /// has replaced it.
     async fn is_whole(&mut self, epoch: Epoch) {
         self.check_epoch();
-        if self.epoch != epoch.to_string()
-            || std::mem::replace(&mut self.whole, true)
-            || self.rules.is_empty()
-        {
+        if !self.reported.mark_whole(epoch) || self.rules.is_empty() {
             return;
         }
         let now = Instant::now();
         self.rules.iter_mut().for_each(|due| due.at = Some(now));
-        let kept = self.kept(self.told.clone().unwrap_or_default());
+        let kept = self.reported.kept(self.reported.position.clone().unwrap_or_default());
         // If it cannot be stored, the next run detects it again.
         report::post(&self.store, &[], &kept, (self.clock)()).await;
     }
@@ -485,18 +471,7 @@ impl Task {
     /// Checks whether the database was replaced: neither the new one nor the cloud knows of earlier
     /// reports.
     fn check_epoch(&mut self) {
-        let epoch = self.store.facts().totals.epoch.to_string();
-        if self.epoch != epoch {
-            self.epoch = epoch;
-            self.whole = false;
-            if let Some(told) = &mut self.told {
-                told.seq = 0;
-            }
-        }
-    }
-
-    fn kept(&self, told: ReportPosition) -> Kept {
-        Kept { told, store: self.epoch.clone(), whole: self.whole }
+        self.reported.check_epoch(self.store.facts().totals.epoch);
     }
 
     /// Schedules the affected rules, each after its settle time.
@@ -555,7 +530,7 @@ impl Task {
             // A full check lists all objects, too.
             let since = due.known.take().filter(|_| !look).map(|known| (known, changed));
             let outcome = self.execute_rule(&rule, Verb::Apply, look, false, since).await;
-            let whole = self.whole;
+            let whole = self.reported.is_whole;
             let Some(due) = self.rules.get_mut(place) else { return };
             let again = match &outcome {
                 Ok(outcome) => outcome.retry.map(Duration::from_millis),
@@ -586,18 +561,19 @@ impl Task {
             let mut client = HelperClient::begin(&socket, &store).await?;
             // Objects can be missing only in a database of the same epoch.
             self.check_epoch();
-            let since = since.filter(|_| self.whole);
+            let since = since.filter(|_| self.reported.is_whole);
             if let Some((_, changed)) = &since {
                 client.list_changed(&self.kinds, rule, changed).await?;
             }
             // Checked after the objects were read: those of a new database are not reported under
             // the old epoch.
             self.check_epoch();
-            let told = self.told.clone().unwrap_or_default();
-            let keep = !self.whole;
+            let told = self.reported.position.clone().unwrap_or_default();
+            let keep = !self.reported.is_whole;
             let since = since.map(|(known, _)| known);
             let request = Request { verb, rule: rule.name.clone(), look, force, keep, told, since };
-            client.call(&request, RequestScope { kinds: &self.kinds, rule, epoch: &self.epoch }).await
+            let scope = RequestScope { kinds: &self.kinds, rule, epoch: &self.reported.epoch };
+            client.call(&request, scope).await
         }
         .await;
         self.release_at = Some(Instant::now() + objects::QUIET_TIME);
@@ -608,9 +584,9 @@ impl Task {
     /// Requests the current state, or the removal of files whose rules were deleted.
     async fn show(&mut self, verb: Verb) -> std::result::Result<Outcome, RequestError> {
         self.check_epoch();
-        let told = self.told.clone().unwrap_or_default();
+        let told = self.reported.position.clone().unwrap_or_default();
         let request = Request { verb, look: verb == Verb::Show, told, ..Request::default() };
-        let about = RequestScope { kinds: &self.kinds, rule: &Rule::default(), epoch: &self.epoch };
+        let about = RequestScope { kinds: &self.kinds, rule: &Rule::default(), epoch: &self.reported.epoch };
         let result = match HelperClient::begin(&self.socket, &self.store).await {
             Ok(client) => client.call(&request, about).await,
             Err(error) => Err(error),
@@ -651,16 +627,14 @@ impl Task {
 
     /// Reports new results to the cloud, and publishes the counts.
     async fn publish_outcome(&mut self, outcome: &Outcome) {
-        let is_new = self.told.as_ref() != Some(&outcome.told);
-        let kept = self.kept(outcome.told.clone());
+        let is_new = self.reported.position.as_ref() != Some(&outcome.told);
+        let kept = self.reported.kept(outcome.told.clone());
         if is_new && report::post(&self.store, &outcome.updates, &kept, (self.clock)()).await {
-            let emitted = self.emitted.take().filter(|emitted| emitted.epoch == outcome.told.epoch);
-            let emitted = emitted.map_or(0, |emitted| emitted.seq);
+            let emitted = self.reported.emitted_in(&outcome.told);
             let quoting = |due: &&ScheduledRule| self.kinds.seals_any(|kind| due.rule.objects.takes(kind));
             let quoting = self.rules.iter().filter(quoting).map(|due| due.rule.name.as_str()).collect();
             report::emit(&self.events, (&self.kinds, &quoting), &self.lines, &outcome.updates, emitted);
-            self.told = Some(outcome.told.clone());
-            self.emitted.clone_from(&self.told);
+            self.reported.advance(&outcome.told);
         }
         let ObjectCounts { in_effect, not_in_effect, conflicts } = outcome.objects;
         let objects = in_effect + not_in_effect + conflicts;
@@ -678,8 +652,7 @@ impl Task {
     async fn answer(&mut self, command: Command) {
         match command {
             Command::ReportAgain => {
-                if let Some(told) = &mut self.told {
-                    told.seq = 0;
+                if self.reported.restart() {
                     self.clear_at = Some(Instant::now());
                 }
             }
@@ -696,7 +669,7 @@ impl Task {
 
     async fn list(&mut self, role: Role) -> std::result::Result<FilesList, RequestError> {
         // Without rules, now or earlier, no helper is needed.
-        if self.rules.is_empty() && self.told.is_none() {
+        if self.rules.is_empty() && self.reported.position.is_none() {
             return Ok(FilesList { rules: Vec::new() });
         }
         self.show(Verb::Show).await.map(|outcome| helper_client::show(&outcome, role))

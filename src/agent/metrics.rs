@@ -24,13 +24,45 @@ pub(super) use lag::Ages;
 pub struct AgentNumbers {
     /// Name of the node.
     pub node: String,
-    /// Whether the link is connected.
+    /// The link.
+    pub link: LinkNumbers,
+    /// The session with the cloud.
+    pub session: SessionNumbers,
+    /// The held and the rejected objects.
+    pub objects: ObjectNumbers,
+    /// Frames, objects and bytes transferred.
+    pub traffic: TrafficNumbers,
+    /// End of the certificate, as Unix time; `None` until the node has joined.
+    pub certificate_end: Option<i64>,
+    /// The outbox.
+    pub outbox: OutboxNumbers,
+    /// Events of the agent.
+    pub events: EventNumbers,
+    /// Limits hit that have no other counter.
+    pub limits: LimitsHit,
+    /// The bridge to a CloudCore; `None` with another link.
+    pub kubeedge: Option<(BridgeCounters, BridgeStatus)>,
+    /// Results of the rules for files; `None` without rules.
+    pub files: Option<FilesNumbers>,
+    /// The database.
+    pub store: StoreNumbers,
+}
+
+/// The link to the broker or CloudCore.
+#[derive(Clone, Debug, Default)]
+pub struct LinkNumbers {
+    /// Whether it is connected.
     pub connected: bool,
-    /// Counters of the link.
-    pub link: Traffic,
+    /// Bytes and messages.
+    pub traffic: Traffic,
     /// Ended connections and failed attempts, by cause.
     pub endings: Endings,
-    /// Phase of the session with the cloud.
+}
+
+/// The session with the cloud.
+#[derive(Clone, Debug, Default)]
+pub struct SessionNumbers {
+    /// Its phase.
     pub phase: EdgePhase,
     /// Time from the last Hello to its Welcome.
     pub welcome_round_trip: Option<Duration>,
@@ -44,44 +76,62 @@ pub struct AgentNumbers {
     pub pending: u64,
     /// Deletions that the cloud holds back.
     pub held_back: u64,
-    pub objects: u64,
+    /// Counters of the sync machine.
+    pub counters: EdgeCounters,
+    /// Unreadable frames, by cause.
+    pub bad_frames: BTreeMap<&'static str, u64>,
+}
+
+/// The held and the rejected objects.
+#[derive(Clone, Debug, Default)]
+pub struct ObjectNumbers {
+    /// Objects held.
+    pub held: u64,
     /// Objects rejected now, up to the number that is remembered.
     pub rejected_now: u64,
     /// Rejections by reason; each attempt counts.
     pub rejections: Rejections,
-    /// Counters of the sync machine.
-    pub sync: EdgeCounters,
-    /// Unreadable frames, by cause.
-    pub bad_frames: BTreeMap<&'static str, u64>,
+}
+
+/// Frames, objects and bytes transferred.
+#[derive(Clone, Debug, Default)]
+pub struct TrafficNumbers {
     /// Frames by direction and type.
     pub frames: Vec<Transferred>,
     /// Objects in frames by direction and kind; the meter bounds the kinds.
     pub kinds: Vec<Transferred>,
     /// Bytes of TCP in both directions today (UTC).
-    pub traffic_today: u64,
+    pub today: u64,
     /// Daily limit of these bytes; `None` if not configured.
-    pub traffic_budget: Option<u64>,
-    /// End of the certificate, as Unix time; `None` until the node has joined.
-    pub certificate_end: Option<i64>,
-    /// The outbox as of the last commit.
-    pub outbox: OutboxState,
+    pub budget: Option<u64>,
+}
+
+/// The outbox.
+#[derive(Clone, Debug, Default)]
+pub struct OutboxNumbers {
+    /// Its state as of the last commit.
+    pub state: OutboxState,
     /// Age of the oldest item of each lane, in the order of [`Lane::ALL`]; zero if it is empty.
-    pub outbox_ages: [Duration; Lane::ALL.len()],
+    pub ages: [Duration; Lane::ALL.len()],
+}
+
+/// Events of the agent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EventNumbers {
     /// Events emitted, repeats included.
-    pub events_emitted: u64,
+    pub emitted: u64,
     /// Events suppressed by the rate limit.
-    pub events_suppressed: u64,
-    /// Limits hit that have no other counter.
-    pub limits: LimitsHit,
-    /// The bridge to a CloudCore; `None` with another link.
-    pub kubeedge: Option<(BridgeCounters, BridgeStatus)>,
-    /// Results of the rules for files; `None` without rules.
-    pub files: Option<FilesNumbers>,
-    /// Sizes and counters of the store; `None` if it cannot be read.
-    pub store: Option<EdgeStats>,
-    /// Whether the store accepts changes.
+    pub suppressed: u64,
+}
+
+/// The database.
+#[derive(Clone, Debug, Default)]
+pub struct StoreNumbers {
+    /// Sizes and counters; `None` if it cannot be read.
+    pub stats: Option<EdgeStats>,
+    /// Whether it accepts changes.
     pub writing: Writing,
-    /// Losses of or damage to the database since the start.
+    /// Losses of it or damage to it since the start.
     pub resets: u64,
 }
 
@@ -188,9 +238,9 @@ pub fn write(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
 }
 
 fn write_link_state(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
-    let link = &numbers.link;
+    let LinkNumbers { connected, traffic: link, endings } = &numbers.link;
     families! { out;
-        Gauge edgesync_agent_link_connected = numbers.connected,
+        Gauge edgesync_agent_link_connected = *connected,
             "Whether there is a connection to the broker or CloudCore.";
         Counter edgesync_agent_link_unheard_messages_total = link.no_subscriber,
             "Messages without a subscriber.";
@@ -199,37 +249,38 @@ fn write_link_state(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
         Counter edgesync_agent_link_rivals_total = link.rivals,
             "Signs of another client with the same identifier.";
     }
-    write_link("edgesync_agent_link", link, &numbers.endings, out);
+    write_link("edgesync_agent_link", link, endings, out);
 }
 
 fn write_sync(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
-    let sync = &numbers.sync;
+    let AgentNumbers { session, objects, .. } = numbers;
+    let sync = &session.counters;
     families! { out;
         Gauge edgesync_agent_session_status[phase] =
-            PHASES.map(|(phase, word)| (word, phase == numbers.phase)),
+            PHASES.map(|(phase, word)| (word, phase == session.phase)),
             "Phase of the session with the cloud: 1 for the current one.";
-        Gauge edgesync_agent_session_round_trip_seconds = numbers.welcome_round_trip,
+        Gauge edgesync_agent_session_round_trip_seconds = session.welcome_round_trip,
             "Time from the last Hello to its Welcome.";
         Counter edgesync_agent_hellos_total = sync.hellos, "Hellos sent.";
         Counter edgesync_agent_foreign_session_frames_total = sync.foreign_session,
             "Frames ignored because they belonged to another session.";
         Counter edgesync_agent_bad_frames_total[cause] =
-            numbers.bad_frames.iter().map(|(cause, count)| (*cause, *count)),
+            session.bad_frames.iter().map(|(cause, count)| (*cause, *count)),
             "Frames that could not be read, by cause.";
-        Gauge edgesync_agent_in_sync = numbers.in_sync,
+        Gauge edgesync_agent_in_sync = session.in_sync,
             "Whether the node holds all desired objects, and the cloud has confirmed it.";
-        Gauge edgesync_agent_sync_lag_seconds = numbers.lag,
+        Gauge edgesync_agent_sync_lag_seconds = session.lag,
             "The age of the oldest unconfirmed change; 0 if there is none.";
-        Gauge edgesync_agent_unconfirmed_changes = numbers.unconfirmed,
+        Gauge edgesync_agent_unconfirmed_changes = session.unconfirmed,
             "Changes that the cloud has not yet confirmed.";
-        Gauge edgesync_agent_pending_objects = numbers.pending,
+        Gauge edgesync_agent_pending_objects = session.pending,
             "Objects that the cloud has announced and that have not arrived.";
-        Gauge edgesync_agent_held_back_objects = numbers.held_back, "Removals that the cloud holds back until an operator confirms them.";
-        Gauge edgesync_agent_objects = numbers.objects, "Objects held.";
-        Gauge edgesync_agent_rejected_objects = numbers.rejected_now,
+        Gauge edgesync_agent_held_back_objects = session.held_back, "Removals that the cloud holds back until an operator confirms them.";
+        Gauge edgesync_agent_objects = objects.held, "Objects held.";
+        Gauge edgesync_agent_rejected_objects = objects.rejected_now,
             "Objects currently rejected; at most 64 are tracked.";
         Counter edgesync_agent_applied_changes_total = sync.applied, "Objects stored or removed.";
-        Counter edgesync_agent_rejections_total[reason] = numbers.rejections.by_reason(),
+        Counter edgesync_agent_rejections_total[reason] = objects.rejections.by_reason(),
             "Objects rejected, each attempt counted, by reason.";
         Counter edgesync_agent_repeated_reports_total = sync.repeated_reports,
             "Reports sent again because no Confirm came.";
@@ -237,7 +288,7 @@ fn write_sync(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
 }
 
 fn write_traffic(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
-    let AgentNumbers { frames, kinds, .. } = numbers;
+    let TrafficNumbers { frames, kinds, today, budget } = &numbers.traffic;
     families! { out;
         Counter edgesync_agent_frames_total[direction, type] = frames.iter().map(Transferred::counted),
             "Frames by direction and type.";
@@ -249,9 +300,9 @@ fn write_traffic(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
         Counter edgesync_agent_transferred_object_bytes_total[direction, kind] =
             kinds.iter().map(Transferred::sized),
             "Bytes of objects in frames, as JSON before compression, by direction and kind.";
-        Gauge edgesync_agent_traffic_today_bytes = numbers.traffic_today,
+        Gauge edgesync_agent_traffic_today_bytes = *today,
             "Bytes of TCP in both directions since the day (UTC) began.";
-        Gauge edgesync_agent_traffic_budget_bytes = numbers.traffic_budget,
+        Gauge edgesync_agent_traffic_budget_bytes = *budget,
             "The daily traffic budget, if one is configured.";
         Gauge edgesync_agent_certificate_end_seconds = numbers.certificate_end,
             "When the certificate of the node expires, as Unix time.";
@@ -259,7 +310,8 @@ fn write_traffic(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
 }
 
 fn write_outbox(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
-    let AgentNumbers { outbox, sync, limits, .. } = numbers;
+    let AgentNumbers { outbox: OutboxNumbers { state: outbox, ages }, session, events, limits, .. } = numbers;
+    let sync = &session.counters;
     let lanes = |lanes: &Lanes| Lane::ALL.map(|lane| (lane.name(), lanes.get(lane)));
     let dropped = lanes(&outbox.dropped);
     families! { out;
@@ -267,7 +319,7 @@ fn write_outbox(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
             "Items queued for the cloud, by lane.";
         Gauge edgesync_agent_outbox_bytes[lane] = lanes(&outbox.bytes), "Bytes of queued items, by lane.";
         Gauge edgesync_agent_outbox_oldest_seconds[lane] =
-            Lane::ALL.map(Lane::name).into_iter().zip(numbers.outbox_ages),
+            Lane::ALL.map(Lane::name).into_iter().zip(*ages),
             "The age of the oldest queued item; 0 if there is none.";
         Counter edgesync_agent_outbox_dropped_items_total[lane] = dropped,
             "Items dropped: outbox full, damaged, or sealed with a lost key.";
@@ -277,17 +329,17 @@ fn write_outbox(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
         Counter edgesync_agent_uploads_refused_total = sync.uploads_refused,
             "Items of the outbox that the cloud refused.";
         Counter edgesync_agent_leases_sent_total = sync.leases, "Renewals of the Lease sent.";
-        Counter edgesync_agent_events_emitted_total = numbers.events_emitted,
+        Counter edgesync_agent_events_emitted_total = events.emitted,
             "Events created by the agent, repeats included.";
-        Counter edgesync_agent_events_suppressed_total = numbers.events_suppressed,
+        Counter edgesync_agent_events_suppressed_total = events.suppressed,
             "Events dropped by the agent's rate limiter.";
         Counter edgesync_agent_limits_hit_total[limit] = [
             ("object_size", limits.object_size),
             ("store_size", limits.store_size),
             ("link_queue", limits.link_queue),
-            ("receiving", numbers.link.stalled),
-            ("local_events", numbers.store.map_or(0, |store| store.events_dropped)),
-            ("event_rate", numbers.events_suppressed),
+            ("receiving", numbers.link.traffic.stalled),
+            ("local_events", numbers.store.stats.map_or(0, |store| store.events_dropped)),
+            ("event_rate", events.suppressed),
             ("outbox", dropped.iter().map(|(_, count)| count).sum()),
         ], "Number of times a limit was hit.";
     }
@@ -313,14 +365,14 @@ fn write_files(files: &FilesNumbers, out: &mut MetricsWriter<'_>) {
 }
 
 fn write_store(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
-    let AgentNumbers { store, writing, .. } = numbers;
+    let StoreNumbers { stats: store, writing, resets } = &numbers.store;
     families! { out;
         Gauge edgesync_agent_store_health[state] = [
             ("works", matches!(writing, Writing::Works)),
             ("full", matches!(writing, Writing::Full)),
             ("fails", matches!(writing, Writing::Fails { .. })),
         ], "Whether the store is writable: 1 for the current state.";
-        Counter edgesync_agent_store_resets_total = numbers.resets,
+        Counter edgesync_agent_store_resets_total = *resets,
             "Number of times the database was damaged or lost, and rebuilt from the readable rows.";
         Gauge edgesync_agent_store_database_bytes = store.map(|stats| stats.database_bytes),
             "Size of the database.";
@@ -370,7 +422,9 @@ mod tests {
     #[test]
     fn exactly_one_phase_and_one_store_state_is_current() {
         for (phase, word) in PHASES {
-            let numbers = AgentNumbers { phase, writing: Writing::Full, ..AgentNumbers::default() };
+            let mut numbers = AgentNumbers::default();
+            numbers.session.phase = phase;
+            numbers.store.writing = Writing::Full;
             let text = text(&numbers);
             let current = |family: &str| -> Vec<String> {
                 let lines = text.lines().filter(|line| line.starts_with(family) && line.ends_with(" 1"));
@@ -388,13 +442,10 @@ mod tests {
     #[test]
     fn values_never_measured_are_absent() {
         let unknown = text(&AgentNumbers::default());
-        let known = AgentNumbers {
-            welcome_round_trip: Some(Duration::from_millis(1500)),
-            traffic_budget: Some(1000),
-            certificate_end: Some(2_000_000_000),
-            store: Some(EdgeStats { free_bytes: 4096, ..EdgeStats::default() }),
-            ..AgentNumbers::default()
-        };
+        let mut known = AgentNumbers { certificate_end: Some(2_000_000_000), ..AgentNumbers::default() };
+        known.session.welcome_round_trip = Some(Duration::from_millis(1500));
+        known.traffic.budget = Some(1000);
+        known.store.stats = Some(EdgeStats { free_bytes: 4096, ..EdgeStats::default() });
         for line in [
             "edgesync_agent_session_round_trip_seconds 1.5",
             "edgesync_agent_traffic_budget_bytes 1000",
@@ -410,11 +461,12 @@ mod tests {
     #[test]
     fn lanes_and_limits_have_their_labels() {
         let lanes = Lanes { status: 1, events: 2, bulk: 3 };
-        let mut numbers = AgentNumbers { events_suppressed: 5, ..AgentNumbers::default() };
-        numbers.outbox.marks.rows = lanes;
-        numbers.outbox.bytes = Lanes { bulk: 700, ..lanes };
-        numbers.outbox.dropped = Lanes { status: 0, events: 1, bulk: 9 };
-        numbers.outbox_ages = [Duration::ZERO, Duration::from_secs(60), Duration::from_millis(500)];
+        let mut numbers = AgentNumbers::default();
+        numbers.events.suppressed = 5;
+        numbers.outbox.state.marks.rows = lanes;
+        numbers.outbox.state.bytes = Lanes { bulk: 700, ..lanes };
+        numbers.outbox.state.dropped = Lanes { status: 0, events: 1, bulk: 9 };
+        numbers.outbox.ages = [Duration::ZERO, Duration::from_secs(60), Duration::from_millis(500)];
         numbers.limits.object_size = 4;
         shows(
             &numbers,

@@ -125,10 +125,10 @@ impl Extension for StatusExtension {
         let answered = tokio::time::timeout(METRICS_TIMEOUT, self.ask(Query::Numbers)).await;
         let Ok(Ok(mut numbers)) = answered else { return };
         let stats = tokio::time::timeout(METRICS_TIMEOUT, self.store.stats()).await;
-        numbers.store = stats.ok().and_then(std::result::Result::ok);
+        numbers.store.stats = stats.ok().and_then(std::result::Result::ok);
         let health = self.store.health().borrow().clone();
-        numbers.writing = health.writing;
-        numbers.resets = health.reset.map_or(0, |reset| reset.number);
+        numbers.store.writing = health.writing;
+        numbers.store.resets = health.reset.map_or(0, |reset| reset.number);
         numbers.files = self.files.view().numbers();
         metrics::write(&numbers, out);
     }
@@ -179,7 +179,9 @@ mod tests {
                     Query::Traffic(answer) => drop(answer.send(samples::traffic())),
                     Query::Verify(answer) => drop(answer.send(samples::verification().cloud)),
                     Query::Numbers(answer) => {
-                        drop(answer.send(Box::new(AgentNumbers { objects: 7, ..AgentNumbers::default() })));
+                        let mut numbers = AgentNumbers::default();
+                        numbers.objects.held = 7;
+                        drop(answer.send(Box::new(numbers)));
                     }
                 }
             }

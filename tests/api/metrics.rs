@@ -8,7 +8,8 @@ use std::fs;
 use std::time::Duration;
 
 use edgesync::agent::metrics::{
-    self as agent, AgentNumbers, FilesNumbers, LimitsHit, Rejections, Transferred,
+    self as agent, AgentNumbers, EventNumbers, FilesNumbers, LimitsHit, LinkNumbers, ObjectNumbers,
+    OutboxNumbers, Rejections, SessionNumbers, StoreNumbers, TrafficNumbers, Transferred,
 };
 use edgesync::store::{EdgeStats, OutboxState, Writing};
 use edgesync_api::{Limits, MetricsWriter};
@@ -144,44 +145,45 @@ fn agent_numbers() -> AgentNumbers {
     AgentNumbers {
         files: Some(FilesNumbers { summary, reloads: 725, rollbacks: 726, files: 727, works: true }),
         node: "edge-1".into(),
-        connected: true,
-        link: traffic(),
-        endings: endings(),
-        phase: EdgePhase::Greeting,
-        welcome_round_trip: Some(Duration::from_millis(90)),
-        in_sync: true,
-        lag: Duration::from_millis(501_500),
-        unconfirmed: 502,
-        pending: 503,
-        held_back: 504,
-        objects: 505,
-        rejected_now: 506,
-        rejections,
-        sync: EdgeCounters {
-            hellos: 507,
-            applied: 508,
-            rejected: 509,
-            foreign_session: 510,
-            repeated_reports: 511,
-            uploads_sent: 512,
-            uploads_resent: 513,
-            uploads_refused: 514,
-            leases: 515,
+        link: LinkNumbers { connected: true, traffic: traffic(), endings: endings() },
+        session: SessionNumbers {
+            phase: EdgePhase::Greeting,
+            welcome_round_trip: Some(Duration::from_millis(90)),
+            in_sync: true,
+            lag: Duration::from_millis(501_500),
+            unconfirmed: 502,
+            pending: 503,
+            held_back: 504,
+            counters: EdgeCounters {
+                hellos: 507,
+                applied: 508,
+                rejected: 509,
+                foreign_session: 510,
+                repeated_reports: 511,
+                uploads_sent: 512,
+                uploads_resent: 513,
+                uploads_refused: 514,
+                leases: 515,
+            },
+            bad_frames: BTreeMap::from([("json", 516), ("type", 517)]),
         },
-        bad_frames: BTreeMap::from([("json", 516), ("type", 517)]),
-        frames: transferred("Hello", 520),
-        kinds: transferred("ConfigMap", 540),
-        traffic_today: 560,
-        traffic_budget: Some(561),
+        objects: ObjectNumbers { held: 505, rejected_now: 506, rejections },
+        traffic: TrafficNumbers {
+            frames: transferred("Hello", 520),
+            kinds: transferred("ConfigMap", 540),
+            today: 560,
+            budget: Some(561),
+        },
         certificate_end: Some(2_000_000_000),
-        outbox: OutboxState {
-            marks: OutboxMarks { rows: lanes(570), ..OutboxMarks::default() },
-            bytes: lanes(573),
-            dropped: lanes(576),
+        outbox: OutboxNumbers {
+            state: OutboxState {
+                marks: OutboxMarks { rows: lanes(570), ..OutboxMarks::default() },
+                bytes: lanes(573),
+                dropped: lanes(576),
+            },
+            ages: [Duration::ZERO, Duration::from_secs(60), Duration::from_millis(500)],
         },
-        outbox_ages: [Duration::ZERO, Duration::from_secs(60), Duration::from_millis(500)],
-        events_emitted: 580,
-        events_suppressed: 581,
+        events: EventNumbers { emitted: 580, suppressed: 581 },
         limits: LimitsHit { object_size: 582, store_size: 583, link_queue: 584 },
         kubeedge: Some((
             BridgeCounters {
@@ -208,15 +210,17 @@ fn agent_numbers() -> AgentNumbers {
                 ..BridgeStatus::default()
             },
         )),
-        store: Some(EdgeStats {
-            database_bytes: 701,
-            wal_bytes: 702,
-            free_bytes: 703,
-            events_dropped: 704,
-            writer: writer(),
-        }),
-        writing: Writing::Full,
-        resets: 705,
+        store: StoreNumbers {
+            stats: Some(EdgeStats {
+                database_bytes: 701,
+                wal_bytes: 702,
+                free_bytes: 703,
+                events_dropped: 704,
+                writer: writer(),
+            }),
+            writing: Writing::Full,
+            resets: 705,
+        },
     }
 }
 

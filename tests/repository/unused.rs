@@ -186,3 +186,17 @@ fn unused_public_items_are_found() {
     ]);
     assert_eq!(unused(&packages), ["a.rs: Left", "a.rs: left", "a.rs: LEFT", "a.rs: deep"]);
 }
+
+#[test]
+fn no_lint_against_dead_code_is_turned_off() {
+    let turns_off = |file: &File| {
+        let mut found = BTreeSet::new();
+        words(parsed(file), &mut found);
+        found.contains("dead_code")
+    };
+    let files = ["src", "crates", "tests", "benches"].into_iter().flat_map(below);
+    let found: Vec<String> = files.filter(turns_off).map(|(path, _)| path).collect();
+    assert!(found.is_empty(), "delete what nothing uses:\n{}", found.join("\n"));
+    let attribute = "#[allow(dead_code)] fn f() {}".to_owned();
+    assert!(turns_off(&("a.rs".to_owned(), attribute)), "the attribute is found");
+}

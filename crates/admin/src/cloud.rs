@@ -17,8 +17,8 @@ pub use enrollment::{
     RevokedPageKeys, RevokedToken, Token, TokenList, TokenRequest,
 };
 pub use nodes::{
-    HeldBackObject, JoinedNode, Membership, NodeCounters, NodeInfo, NodeList, ObjectNotInEffect,
-    RecordedNode, RemovedNode, ServedNode, state,
+    HeldBackObject, JoinedNode, Membership, NodeCounters, NodeInfo, NodeList, NodeObjectCounts, NodeTraffic,
+    ObjectNotInEffect, RecordedNode, RemovedNode, ServedNode, state,
 };
 pub use rollouts::{Curve, Rollout, RolloutTarget, RuleItem, RuleList, RuleName, Straggler};
 

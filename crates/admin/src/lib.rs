@@ -1,9 +1,10 @@
-//! The admin protocol: routes, requests and responses under `/edgesync/v1/` of the agent and of the
-//! cloud side.
+//! The admin protocol: routes, requests and responses under `/edgesync/v1/` of the agent and of
+//! the cloud side. Servers build these types and clients parse them, so that each key has one
+//! spelling; the crate does no I/O. Read [`Route`] first, then [`Answer`] and the responses in
+//! [`agent`] and [`cloud`].
 //!
-//! Servers build these types and clients parse them, so that each key has one spelling. A key is
-//! required unless some server omits it: an unknown value is `null`, and a missing key is an error
-//! that names it.
+//! A key is required unless some server omits it: an unknown value is `null`, and a missing key is
+//! an error that names it.
 //!
 //! # Layout
 //! - [`route`]: paths, for servers and clients.

@@ -105,3 +105,28 @@ fn every_missing_key_of_the_status_is_an_error() {
     });
     assert!(count > 100, "{count}");
 }
+
+#[test]
+fn every_missing_key_of_a_served_node_is_an_error() {
+    // Except keys of maps, keys in the response for one node only, and those of the certificates,
+    // which stand beside the node's and are absent together.
+    let optional = [
+        "site",
+        "namespace",
+        "certificateEnds",
+        "revoked",
+        "refusedObjects",
+        "heldBackObjects",
+        "objectsNotInEffect",
+    ];
+    let full = serde_json::to_value(samples::full_node()).unwrap();
+    let mut count = 0;
+    without_each(&full, &mut |key, less| match read::<crate::cloud::NodeInfo>(&less) {
+        Ok(_) => assert!(optional.contains(&key), "{key}"),
+        Err(error) => {
+            count += 1;
+            assert!(error.to_string().contains(&format!("missing field `{key}`;")), "{key}: {error}");
+        }
+    });
+    assert!(count > 40, "{count}");
+}

@@ -1,8 +1,7 @@
 //! Kubernetes API machinery over HTTP: discovery, get, list, watch, write, patch, server-side
-//! apply, Table output, OpenAPI, and a client.
-//!
-//! Objects are stored behind the [`Storage`] trait, which the cloud side implements over its store
-//! or a cluster, and the agent over the edge store. Read [`Storage`] first, then `dispatch`.
+//! apply, Table output, OpenAPI, and a client. Objects are stored behind the [`Storage`] trait,
+//! which the cloud side implements over its store or a cluster, and the agent over the edge
+//! store. Read [`Storage`] first, then `dispatch`.
 //!
 //! # Layout
 //! - connection to request: `listen`, `server`, `permit`, `limits`, `write_timeout`, `auth`,

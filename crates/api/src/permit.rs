@@ -24,11 +24,14 @@ pub(super) struct ConnectionPermit {
 
 /// Marks a connection as busy until its request is answered.
 pub(super) enum RequestPermit {
-    Short(#[expect(dead_code, reason = "it is held")] Busy),
-    Watch(
-        #[expect(dead_code, reason = "it is held")] Suspended,
-        #[expect(dead_code, reason = "it is held")] Busy,
-    ),
+    Short {
+        _busy: Busy,
+    },
+    /// The suspended permit of the connection, and the watch permit.
+    Watch {
+        _suspended: Suspended,
+        _busy: Busy,
+    },
 }
 
 impl ConnectionPermit {
@@ -47,11 +50,11 @@ impl ConnectionPermit {
     /// 429 if the limit of watches is reached, in all or for this origin.
     pub(super) fn for_request(&self, is_watch: bool) -> Result<RequestPermit> {
         if !is_watch {
-            return Ok(RequestPermit::Short(self.permit.busy()));
+            return Ok(RequestPermit::Short { _busy: self.permit.busy() });
         }
         let watch = self.watches.try_acquire(self.permit.origin());
         let watch = watch.ok_or_else(|| Status::too_many_requests("too many watches", 5))?;
-        Ok(RequestPermit::Watch(self.permit.suspend(), Arc::new(watch).busy()))
+        Ok(RequestPermit::Watch { _suspended: self.permit.suspend(), _busy: Arc::new(watch).busy() })
     }
 
     /// Completes when the connection must close: its permit was revoked, or no request began within

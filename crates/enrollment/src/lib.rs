@@ -139,14 +139,19 @@ struct Shared {
     publishing: tokio::sync::Mutex<u64>,
     /// Limits the log lines about refusals of the join service.
     refusals: LogThrottle,
-    endpoint: tls::Server,
-    api: tls::Server,
-    joining: tls::Server,
+    tls: Servers,
     operators: Arc<operators::Table>,
     /// Wakes [`EnrollmentService::nodes_to_disconnect`] after a revocation.
     disconnect_notify: Notify,
     /// The subscription to changes of the membership. The task that follows them holds the lock.
     changes: tokio::sync::Mutex<Changes>,
+}
+
+/// TLS of the services: one certificate, a rule for each.
+struct Servers {
+    endpoint: tls::Server,
+    api: tls::Server,
+    joining: tls::Server,
 }
 
 impl Deref for Shared {
@@ -253,8 +258,11 @@ impl EnrollmentService {
             let rule = state.rule(&enrollment, required, grace);
             tls::Server::new(&state.identity, &rule, tls::Clock::system([enrollment.ca.not_before()]))
         };
-        let (endpoint, api, joining) =
-            (server(true, Duration::ZERO)?, server(true, Duration::ZERO)?, server(false, grace)?);
+        let tls = Servers {
+            endpoint: server(true, Duration::ZERO)?,
+            api: server(true, Duration::ZERO)?,
+            joining: server(false, grace)?,
+        };
         let operators = operators::Table::new(&enrollment.membership.operators().await?);
         let shared = Shared {
             enrollment,
@@ -267,9 +275,7 @@ impl EnrollmentService {
             state: Mutex::new(state),
             publishing: tokio::sync::Mutex::new(number),
             refusals: LogThrottle::new(),
-            endpoint,
-            api,
-            joining,
+            tls,
             operators,
             disconnect_notify: Notify::new(),
             changes,
@@ -317,18 +323,18 @@ impl EnrollmentService {
     /// TLS for the MQTT endpoint: a client certificate is required, neither expired nor revoked.
     /// Follows revocations and renewals.
     pub fn endpoint_tls(&self) -> tls::Server {
-        self.shared.endpoint.clone()
+        self.shared.tls.endpoint.clone()
     }
 
     /// TLS for the API, with the rule of [`Self::endpoint_tls`].
     pub fn api_tls(&self) -> tls::Server {
-        self.shared.api.clone()
+        self.shared.tls.api.clone()
     }
 
     /// TLS for joining and renewal: client certificates are optional, and may have expired within
     /// the grace.
     pub(crate) fn joining_tls(&self) -> tls::Server {
-        self.shared.joining.clone()
+        self.shared.tls.joining.clone()
     }
 
     /// Renews the services' certificate, the revocation list and the kubeconfig of this machine, if
@@ -583,9 +589,9 @@ impl Shared {
     /// Applies certificate and revocation list to the TLS of all services.
     fn apply(&self, state: &State) -> anyhow::Result<()> {
         for (server, required, grace) in [
-            (&self.endpoint, true, Duration::ZERO),
-            (&self.api, true, Duration::ZERO),
-            (&self.joining, false, state.grace),
+            (&self.tls.endpoint, true, Duration::ZERO),
+            (&self.tls.api, true, Duration::ZERO),
+            (&self.tls.joining, false, state.grace),
         ] {
             server.replace(&state.identity, &state.rule(&self.enrollment, required, grace))?;
         }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::metrics::NodeNumbers;
 use edgesync_admin::agent::RejectedObject;
-use edgesync_admin::cloud::{HeldBackObject, NodeCounters, ServedNode, state};
+use edgesync_admin::cloud::{HeldBackObject, NodeCounters, NodeObjectCounts, NodeTraffic, ServedNode, state};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, ObjectRef, ResourceVersion};
 use edgesync_placement::{OnNode, Placed, Unread};
@@ -156,17 +156,21 @@ impl Node {
             last_renewal: renewed.map(rfc3339),
             agent_version: self.reported.agent.clone(),
             last_report: self.reported.last_report.map(rfc3339),
-            objects: machine.recorded_tally().count,
-            desired: self.progress.desired(),
-            pending: machine.pending(),
-            rejected: machine.refused().count() as u64,
-            held_back: machine.held_count(),
-            files_in_effect: files.map(|files| files.in_effect),
-            files_not_in_effect: files.map(|files| files.not_in_effect + files.conflicts),
-            confirmed_revision: machine.confirmed(),
-            bytes_sent: self.session.sent(),
-            bytes_received: self.session.received(),
-            round_trip_milliseconds: machine.round_trip().map(|time| time.as_secs_f64() * 1000.0),
+            objects: NodeObjectCounts {
+                held: machine.recorded_tally().count,
+                desired: self.progress.desired(),
+                pending: machine.pending(),
+                rejected: machine.refused().count() as u64,
+                held_back: machine.held_count(),
+                files_in_effect: files.map(|files| files.in_effect),
+                files_not_in_effect: files.map(|files| files.not_in_effect + files.conflicts),
+            },
+            traffic: NodeTraffic {
+                confirmed_revision: machine.confirmed(),
+                bytes_sent: self.session.sent(),
+                bytes_received: self.session.received(),
+                round_trip_milliseconds: machine.round_trip().map(|time| time.as_secs_f64() * 1000.0),
+            },
             counters: NodeCounters {
                 hellos: counters.hellos,
                 objects_sent: counters.sent,

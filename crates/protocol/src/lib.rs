@@ -1,8 +1,7 @@
 //! The sync protocol: state machines of both sides, frames, the digest, and the rules by which a
-//! change alters the rows of a node.
-//!
-//! The crate does no I/O and knows no runtime and no database. Time and random numbers are
-//! arguments, effects are values.
+//! change alters the rows of a node. The crate does no I/O and knows no runtime and no database:
+//! time and random numbers are arguments, effects are values. Read [`edge::EdgeMachine`] first,
+//! then [`cloud::CloudMachine`] and [`frame`].
 //!
 //! # Layout
 //!

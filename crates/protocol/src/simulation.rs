@@ -13,7 +13,6 @@
     clippy::should_implement_trait,
     reason = "a model has what its tests ask for"
 )]
-#![cfg_attr(not(test), allow(dead_code, unreachable_pub, reason = "other crates use a part of the model"))]
 
 #[cfg(test)]
 mod fleet;

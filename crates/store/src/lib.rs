@@ -1,8 +1,7 @@
 //! The SQLite engine shared by the stores of both sides: durable connections, migrations, group
-//! commit, readers, sealed bodies, checksums, and small private files.
-//!
-//! The crate defines no tables. The edge store is in the package `edgesync`, the cloud's in
-//! `edgesync-cloud-store`. Read [`engine`] first, then [`writer`].
+//! commit, readers, sealed bodies, checksums, and small private files. The crate defines no
+//! tables. The edge store is in the package `edgesync`, the cloud's in `edgesync-cloud-store`.
+//! Read [`engine`] first, then [`writer`].
 //!
 //! # Layout
 //! - [`durable`] writes small private files atomically.

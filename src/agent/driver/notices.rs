@@ -1,4 +1,5 @@
-//! Publishes the machine's notices: to the log, the status, Events and the service manager.
+//! Publishes the notices of machine and bridge: to the log, the status, Events and the service
+//! manager.
 
 use super::Driver;
 use super::statistics::{Rejection, SyncChange};
@@ -6,6 +7,7 @@ use crate::agent::events::{EventReason, Regarding};
 use crate::agent::identity::IdentityChange;
 use edgesync_admin::agent::RejectedObject;
 use edgesync_join::renewal::Validity;
+use edgesync_kubeedge::{BridgeNotice, RoundReason};
 use edgesync_object::ObjectRef;
 use edgesync_object::time::{rfc3339, rounded};
 use edgesync_protocol::change::Rejected;
@@ -16,7 +18,7 @@ impl Driver {
     pub(super) fn notice(&mut self, notice: EdgeNotice) {
         match notice {
             EdgeNotice::Welcomed { pending, held, round_trip } => {
-                self.connection.welcomed(round_trip);
+                self.uplink.connection.welcomed(round_trip);
                 if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
                     let round_trip = rounded(round_trip);
                     tracing::info!(pending, held, %round_trip, suppressed, "session established");
@@ -34,7 +36,7 @@ impl Driver {
                 self.reporting.events.emit(EventReason::CloudIncarnationChanged, Regarding::Node, note);
             }
             EdgeNotice::Repairing => {
-                self.records_differed();
+                self.verifier.records_differed();
                 if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
                     tracing::warn!(suppressed, "records differ from held objects: sending the inventory");
                 }
@@ -42,11 +44,11 @@ impl Driver {
                 self.reporting.events.emit(EventReason::RecordsDiffered, Regarding::Node, note);
             }
             EdgeNotice::CloudSilent { attempts } => {
-                let silence = self.wire.silence();
+                let silence = self.uplink.wire.silence();
                 if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
                     tracing::warn!(attempts, suppressed, "cloud unreachable: {silence}");
                 }
-                if self.reporting.silence.observe(self.wire.silence_threshold()) {
+                if self.reporting.silence.observe(self.uplink.wire.silence_threshold()) {
                     self.reporting.events.emit(
                         EventReason::CloudUnreachable,
                         Regarding::Node,
@@ -71,7 +73,7 @@ impl Driver {
                     (_, None) => {}
                 }
                 if retry_after_seconds > 0 {
-                    self.connection.refusal = Some(reason);
+                    self.uplink.connection.refusal = Some(reason);
                 }
             }
             EdgeNotice::Register => self.report_node(true),
@@ -79,12 +81,12 @@ impl Driver {
                 if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
                     tracing::error!(reason, suppressed, "node removed from the fleet");
                 }
-                if self.connection.remove() {
+                if self.uplink.connection.remove() {
                     self.reporting.events.emit(EventReason::NodeRemoved, Regarding::Node, reason);
                 }
             }
             EdgeNotice::UploadRefused { content, reason, message } => {
-                self.upload_refused(&content, reason, &message);
+                self.reporting.upload_refused(&self.kinds, &self.peer_log, &content, reason, &message);
             }
             EdgeNotice::Rejected(rejected) => self.rejected(rejected),
         }
@@ -120,6 +122,67 @@ impl Driver {
         self.statistics.remember_rejected(&uid, entry);
     }
 
+    /// Publishes a notice of the bridge to a CloudCore.
+    pub(super) fn bridge_notice(&mut self, notice: BridgeNotice) {
+        match notice {
+            BridgeNotice::BadMessage { problem } => {
+                self.statistics.count_bad_frame("message");
+                if let Some(LinePermit { suppressed }) = self.peer_log.frames.permit_line() {
+                    tracing::warn!(problem, suppressed, "invalid message");
+                }
+            }
+            BridgeNotice::Refilling(reason) => {
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    tracing::info!(reason = reason.name(), suppressed, "full refill started");
+                }
+                if reason == RoundReason::Lost {
+                    self.verifier.records_differed();
+                    let note = "database unknown to CloudCore: full refill started".to_owned();
+                    self.reporting.events.emit(EventReason::RecordsDiffered, Regarding::Node, note);
+                }
+            }
+            BridgeNotice::Verified { reason, compared, differed } => {
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    let reason = reason.name();
+                    tracing::info!(reason, compared, differed, suppressed, "held objects compared");
+                }
+                if differed == 0 {
+                    return;
+                }
+                self.verifier.records_differed();
+                // With the other reasons, a difference is expected or already reported.
+                if matches!(reason, RoundReason::Routine | RoundReason::Asked) {
+                    let note =
+                        format!("{differed} of {compared} objects differ from the cloud's and are corrected");
+                    self.reporting.events.emit(EventReason::RecordsDiffered, Regarding::Node, note);
+                }
+            }
+            BridgeNotice::DynamicControllerSilent => {
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    tracing::warn!(
+                        suppressed,
+                        "CloudCore's dynamic controller does not respond: kubeedge.watch, and kubeedge.fetch with '*', \
+                         have no effect"
+                    );
+                }
+            }
+            BridgeNotice::Denied { what, message } => {
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    let message = &*message;
+                    tracing::warn!(
+                        what,
+                        why = message,
+                        suppressed,
+                        "CloudCore's dynamic controller refused the request"
+                    );
+                }
+                if let Some(cloud_core) = self.uplink.wire.cloud_core_mut() {
+                    cloud_core.record_denied(what, message);
+                }
+            }
+        }
+    }
+
     /// Emits an Event for a change of the certificate, and schedules a check of the device.
     pub(super) fn emit_identity(&mut self, change: IdentityChange) {
         let (why, note) = match change {
@@ -140,7 +203,7 @@ impl Driver {
             }
         };
         self.reporting.events.emit(why, Regarding::Node, note);
-        self.schedule_device_check();
+        self.reporting.node.schedule_check();
     }
 
     pub(super) fn update_service_status(&mut self) {
@@ -150,7 +213,7 @@ impl Driver {
             let objects = self.machine.totals().count;
             // Each change leaves and reaches sync; only the first time per connection is worth an
             // info line.
-            if std::mem::replace(&mut self.connection.link.was_in_sync, true) {
+            if std::mem::replace(&mut self.uplink.connection.link.was_in_sync, true) {
                 tracing::debug!(objects, "in sync");
             } else {
                 tracing::info!(objects, "in sync");
@@ -163,11 +226,11 @@ impl Driver {
             );
             self.reporting.events.emit(EventReason::DeletionsHeldBack, Regarding::Node, note);
         }
-        let line = match (self.connection.link.connected, self.machine.phase()) {
+        let line = match (self.uplink.is_connected(), self.machine.phase()) {
             _ if in_sync => format!("in sync, {} objects", self.machine.totals().count),
             (false, _) => format!("offline, {} objects held", self.machine.totals().count),
             (true, EdgePhase::Live) => "receiving".to_owned(),
-            (true, _) => format!("connected to {}, waiting for the cloud", self.wire.peer()),
+            (true, _) => format!("connected to {}, waiting for the cloud", self.uplink.wire.peer()),
         };
         self.service_status.send(line);
     }

@@ -2,17 +2,19 @@
 
 use tokio::task::JoinError;
 
+use super::peer_log::PeerLog;
+use super::reject_reason;
 use super::storing::InFlight;
-use super::{Driver, random, reject_reason};
 use crate::store::EdgeStore;
 use edgesync_protocol::change::RejectReason;
-use edgesync_protocol::edge::EdgeEffect;
 use edgesync_protocol::frame::PartialMessage;
 use edgesync_store::StoreError;
 use edgesync_transport::admission::LinePermit;
 
 /// The result of keeping a piece: `false` if the bytes before it are gone.
-type Kept = Result<bool, StoreError>;
+pub(super) type Kept = Result<bool, StoreError>;
+/// The same for the machine, with the reason of a rejection.
+pub(super) type KeptAnswer = Result<bool, (RejectReason, String)>;
 /// The result of reading what is kept.
 pub(super) type PartsRead = Result<Option<PartialMessage>, StoreError>;
 
@@ -26,57 +28,44 @@ impl Keeps {
         let piece = message.clone();
         self.push(message, tokio::spawn(async move { store.keep_part(piece, text).await }));
     }
-}
 
-impl Driver {
-    /// Passes the result of the oldest piece to the machine.
-    pub(super) fn part_kept(&mut self, result: Result<Kept, JoinError>) {
-        let Some(message) = self.storing.keeps.pop() else { return };
-        let result = match result {
+    /// Removes the oldest piece. Returns it with its result, for the machine.
+    pub(super) fn end(
+        &mut self,
+        result: Result<Kept, JoinError>,
+        peer_log: &PeerLog,
+    ) -> Option<(PartialMessage, KeptAnswer)> {
+        let message = self.pop()?;
+        let answer = match result {
             Ok(Ok(is_kept)) => Ok(is_kept),
             Ok(Err(error)) => {
-                if let Some(LinePermit { suppressed }) = self.peer_log.objects.permit_line() {
+                if let Some(LinePermit { suppressed }) = peer_log.objects.permit_line() {
                     tracing::warn!(%error, uid = &*message.uid, suppressed, "part of an object not stored");
                 }
                 Err((reject_reason(&error), error.to_string()))
             }
             Err(error) => Err((RejectReason::StoreUnavailable, error.to_string())),
         };
-        self.machine.part_kept(&message, result);
+        Some((message, answer))
     }
+}
 
-    /// Passes what is kept from an earlier run to the machine.
-    pub(super) fn parts_read(&mut self, read: Result<PartsRead, JoinError>) {
-        self.storing.reading_parts = None;
-        let kept = match read {
-            // A CloudCore continues nothing.
-            Ok(Ok(kept)) => kept.filter(|_| self.wire.cloud_core().is_none()),
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "kept parts of an object not read, receiving it from its start");
-                None
-            }
-            Err(error) => {
-                tracing::error!(%error, "read of the kept parts of an object ended early");
-                None
-            }
-        };
-        if let Some(PartialMessage { uid, received, total, .. }) = &kept {
-            tracing::info!(uid = &**uid, received, total, "continuing an object received in parts");
+/// Returns what is kept from an earlier run, for the machine. `continues` is whether the peer
+/// continues messages: a CloudCore does not.
+pub(super) fn continued(read: Result<PartsRead, JoinError>, continues: bool) -> Option<PartialMessage> {
+    let kept = match read {
+        Ok(Ok(kept)) => kept.filter(|_| continues),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "kept parts of an object not read, receiving it from its start");
+            None
         }
-        self.machine.parts_read(self.now(), kept, random());
+        Err(error) => {
+            tracing::error!(%error, "read of the kept parts of an object ended early");
+            None
+        }
+    };
+    if let Some(PartialMessage { uid, received, total, .. }) = &kept {
+        tracing::info!(uid = &**uid, received, total, "continuing an object received in parts");
     }
-
-    /// Ends the session, and keeps what has arrived of a message in parts.
-    pub(super) async fn end_transfer(&mut self) {
-        self.machine.disconnected();
-        while let Some(effect) = self.machine.poll_effect() {
-            if let EdgeEffect::KeepPart { message, text } = effect {
-                self.storing.keeps.begin(self.store.clone(), message, text);
-            }
-        }
-        while !self.storing.keeps.is_empty() {
-            let result = self.storing.keeps.front().await;
-            self.part_kept(result);
-        }
-    }
+    kept
 }

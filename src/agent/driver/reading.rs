@@ -1,14 +1,15 @@
 //! Reads pages of the store for the machine.
 
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
-use super::Driver;
+use super::peer_log::PeerLog;
 use crate::store as edge;
 use crate::store::{EdgeStore, InventoryCursor};
 use edgesync_protocol::apply::Totals;
 use edgesync_protocol::change::ObjectRef;
 use edgesync_protocol::digest::Buckets;
-use edgesync_protocol::edge::{ChangesPage, EdgeEffect, Entry, InventoryPage};
+use edgesync_protocol::edge::{ChangesPage, EdgeEffect, EdgeMachine, Entry, InventoryPage};
+use edgesync_protocol::timing::Now;
 use edgesync_store::StoreError;
 use edgesync_transport::admission::LinePermit;
 
@@ -35,52 +36,55 @@ pub(super) fn read(store: EdgeStore, effect: &EdgeEffect) -> Option<JoinHandle<P
     Some(task)
 }
 
-impl Driver {
-    pub(super) fn page_read(&mut self, page: Result<Page, tokio::task::JoinError>) {
-        self.storing.reading = None;
-        let now = self.now();
-        match page {
-            Ok(Page::Changes(Ok(changes))) => {
-                let edge::Changes { from, to, entries, .. } = changes;
-                let entries = entries.into_iter().map(entry).collect();
-                self.machine.changes_read(now, ChangesPage { from, to, entries });
+/// Passes a page to the machine. A digest that does not match the rows starts a check of all rows.
+pub(super) fn deliver(
+    page: Result<Page, JoinError>,
+    now: Now,
+    machine: &mut EdgeMachine,
+    store: &EdgeStore,
+    peer_log: &PeerLog,
+) {
+    match page {
+        Ok(Page::Changes(Ok(changes))) => {
+            let edge::Changes { from, to, entries, .. } = changes;
+            let entries = entries.into_iter().map(entry).collect();
+            machine.changes_read(now, ChangesPage { from, to, entries });
+        }
+        Ok(Page::Buckets(Ok((totals, buckets)))) if buckets.fits(totals.digest) => {
+            machine.buckets_read(&buckets);
+        }
+        Ok(Page::Buckets(Ok(_))) => {
+            // A row was damaged, and then changed before a check detected the damage.
+            if let Some(LinePermit { suppressed }) = peer_log.reads.permit_line() {
+                tracing::error!(suppressed, "digest does not match the rows: checking all rows");
             }
-            Ok(Page::Buckets(Ok((totals, buckets)))) if buckets.fits(totals.digest) => {
-                self.machine.buckets_read(&buckets);
-            }
-            Ok(Page::Buckets(Ok(_))) => {
-                // A row was damaged, and then changed before a check detected the damage.
-                if let Some(LinePermit { suppressed }) = self.peer_log.reads.permit_line() {
-                    tracing::error!(suppressed, "digest does not match the rows: checking all rows");
+            machine.read_failed(now);
+            let store = store.clone();
+            tokio::spawn(async move {
+                if let Err(error) = store.check().await {
+                    tracing::error!(%error, "check of the rows failed");
                 }
-                self.machine.read_failed(now);
-                let store = self.store.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = store.check().await {
-                        tracing::error!(%error, "check of the rows failed");
-                    }
-                });
+            });
+        }
+        Ok(Page::Inventory(Ok(page))) => {
+            let next = page.next.map(InventoryCursor::number);
+            let entries = page.entries.into_iter().map(entry).collect();
+            machine.inventory_read(now, InventoryPage { entries, next });
+        }
+        Ok(Page::Changes(Err(error @ StoreError::Compacted { after, .. }))) => {
+            // A confirmation overtook the read, as it may after a power cut.
+            tracing::debug!(%error, "changes confirmed before they were read");
+            machine.changes_compacted(now, after);
+        }
+        Ok(Page::Changes(Err(error)) | Page::Buckets(Err(error)) | Page::Inventory(Err(error))) => {
+            if let Some(LinePermit { suppressed }) = peer_log.reads.permit_line() {
+                tracing::warn!(%error, suppressed, "read of the store failed");
             }
-            Ok(Page::Inventory(Ok(page))) => {
-                let next = page.next.map(InventoryCursor::number);
-                let entries = page.entries.into_iter().map(entry).collect();
-                self.machine.inventory_read(now, InventoryPage { entries, next });
-            }
-            Ok(Page::Changes(Err(error @ StoreError::Compacted { after, .. }))) => {
-                // A confirmation overtook the read, as it may after a power cut.
-                tracing::debug!(%error, "changes confirmed before they were read");
-                self.machine.changes_compacted(now, after);
-            }
-            Ok(Page::Changes(Err(error)) | Page::Buckets(Err(error)) | Page::Inventory(Err(error))) => {
-                if let Some(LinePermit { suppressed }) = self.peer_log.reads.permit_line() {
-                    tracing::warn!(%error, suppressed, "read of the store failed");
-                }
-                self.machine.read_failed(now);
-            }
-            Err(error) => {
-                tracing::error!(%error, "read of the store ended early");
-                self.machine.read_failed(now);
-            }
+            machine.read_failed(now);
+        }
+        Err(error) => {
+            tracing::error!(%error, "read of the store ended early");
+            machine.read_failed(now);
         }
     }
 }

@@ -7,8 +7,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{Driver, random};
+use super::uplink::Uplink;
+use super::wire::Wire;
 use edgesync_admin::agent::VerifiedCloud;
+use edgesync_protocol::edge::EdgeMachine;
 
 /// Time limit for both sides to agree.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -17,7 +19,7 @@ const VERIFY_TIMEOUT: Duration = Duration::from_secs(60);
 const COMPARE_TIMEOUT: Duration = Duration::from_secs(110);
 
 /// A verification in progress.
-pub(super) struct Verification {
+struct Verification {
     waiting: Vec<oneshot::Sender<VerifiedCloud>>,
     /// Hellos sent before it.
     hellos: u64,
@@ -28,63 +30,70 @@ pub(super) struct Verification {
     until: Instant,
 }
 
-impl Driver {
-    /// Sends a Hello. Requests that arrive meanwhile share its answer.
-    pub(super) fn verify(&mut self, answer: oneshot::Sender<VerifiedCloud>) {
-        if let Some(verification) = &mut self.verification {
-            verification.waiting.push(answer);
-            return;
-        }
-        // A reset found just before is reported with this Hello.
-        let health = self.store.health().borrow().clone();
-        if self.storing.has_new_reset(&health) {
-            self.health_changed(&health);
-        }
-        let mut timeout = VERIFY_TIMEOUT;
-        if let Some(cloud_core) = self.wire.cloud_core_mut() {
-            cloud_core.bridge.verify();
-            timeout = COMPARE_TIMEOUT;
-        }
-        let counters = self.machine.counters();
-        self.verification = Some(Verification {
+/// Tracks the verification in progress, if any.
+#[derive(Default)]
+pub(super) struct Verifier {
+    current: Option<Verification>,
+}
+
+impl Verifier {
+    /// Adds a requester to the verification in progress, to share its answer. Returns the requester
+    /// if there is none.
+    pub(super) fn join(
+        &mut self,
+        answer: oneshot::Sender<VerifiedCloud>,
+    ) -> Option<oneshot::Sender<VerifiedCloud>> {
+        let Some(current) = &mut self.current else { return Some(answer) };
+        current.waiting.push(answer);
+        None
+    }
+
+    /// Begins a verification. The caller has the machine send a Hello.
+    pub(super) fn begin(
+        &mut self,
+        answer: oneshot::Sender<VerifiedCloud>,
+        machine: &EdgeMachine,
+        wire: &Wire,
+    ) {
+        let timeout = if wire.cloud_core().is_some() { COMPARE_TIMEOUT } else { VERIFY_TIMEOUT };
+        let counters = machine.counters();
+        self.current = Some(Verification {
             waiting: vec![answer],
             hellos: counters.hellos,
             applied: counters.applied,
             differed: false,
             until: Instant::now() + timeout,
         });
-        // As when the cloud returns. Hello waits for commits in flight, as always.
-        self.machine.cloud_returned(self.now(), random());
     }
 
     /// Records that the cloud requests the inventory, because its records differ.
     pub(super) fn records_differed(&mut self) {
-        if let Some(verification) = &mut self.verification {
-            verification.differed = true;
+        if let Some(current) = &mut self.current {
+            current.differed = true;
         }
     }
 
     /// Answers once both sides agree, or the link is down, or the time is up.
-    pub(super) fn poll_verification(&mut self) {
-        let Some(verification) = &self.verification else { return };
-        let counters = self.machine.counters();
-        let agreed = counters.hellos > verification.hellos && self.machine.in_sync();
+    pub(super) fn poll(&mut self, machine: &EdgeMachine, uplink: &Uplink) {
+        let Some(current) = &self.current else { return };
+        let counters = machine.counters();
+        let agreed = counters.hellos > current.hellos && machine.in_sync();
         let problem = if agreed {
             None
-        } else if !self.connection.link.connected {
-            Some(format!("no connection to {}", self.wire.peer()))
-        } else if verification.until <= Instant::now() {
-            Some(self.wire.timeout_message().to_owned())
+        } else if !uplink.is_connected() {
+            Some(format!("no connection to {}", uplink.wire.peer()))
+        } else if current.until <= Instant::now() {
+            Some(uplink.wire.timeout_message().to_owned())
         } else {
             return;
         };
         let answer = VerifiedCloud {
             in_sync: agreed,
-            differed: verification.differed,
-            applied: counters.applied.saturating_sub(verification.applied),
+            differed: current.differed,
+            applied: counters.applied.saturating_sub(current.applied),
             problem,
         };
-        let waiting = self.verification.take().map(|verification| verification.waiting);
+        let waiting = self.current.take().map(|current| current.waiting);
         for requester in waiting.into_iter().flatten() {
             // The requester may have disconnected.
             let _ = requester.send(answer.clone());

@@ -6,22 +6,24 @@ mod mqtt;
 
 use std::time::Duration;
 
-use super::{Driver, random};
+use super::connection::CloudChange;
+use super::{Driver, Settings, random};
 use crate::agent::events::{EventReason, Regarding};
 use crate::agent::traffic::Direction;
 use crate::store::EdgeStore;
-use cloud_core::{CloudCore, restore};
-pub(super) use cloud_core::{HeldRead, bridge_config};
+use cloud_core::restore;
+pub(super) use cloud_core::{CloudCore, HeldRead, bridge_config};
 use edgesync_config::LinkType;
 use edgesync_config::edge::Config;
-use edgesync_kubeedge::Bridge;
 use edgesync_kubeedge::link::TEXT;
+use edgesync_kubeedge::{Bridge, BridgeEffect, Moment};
 use edgesync_object::time::rounded;
 use edgesync_protocol::change::Change;
+use edgesync_protocol::edge::EdgeMachine;
 use edgesync_protocol::frame::Up;
 use edgesync_transport::admission::LinePermit;
 use edgesync_transport::link::presence::Presence;
-use edgesync_transport::link::{Cause, LinkEvent, Publish, PublishError, Topics};
+use edgesync_transport::link::{Cause, LinkEvent, Publish, Topic, Topics};
 
 /// The link's protocol and its state.
 pub(in crate::agent) enum Wire {
@@ -37,6 +39,17 @@ pub(super) struct PendingMessage {
     pub(super) name: &'static str,
     pub(super) topic: String,
     pub(super) bytes: Vec<u8>,
+}
+
+/// What one step between machine and link asks the loop to do.
+pub(super) enum Step {
+    /// Nothing: neither side has anything for the other.
+    Idle,
+    /// Nothing more: the step is complete.
+    Done,
+    Publish(PendingMessage),
+    /// Perform an effect of the bridge.
+    Perform(BridgeEffect),
 }
 
 impl Wire {
@@ -114,6 +127,14 @@ impl Wire {
             Self::KubeEdge(cloud_core) => Some(cloud_core),
         }
     }
+
+    /// Performs one step between machine and link.
+    pub(super) fn step(&mut self, machine: &mut EdgeMachine, at: Moment, settings: &Settings) -> Step {
+        match self {
+            Self::Mqtt(topics) => mqtt::step(topics, machine, at.now, settings),
+            Self::KubeEdge(cloud_core) => cloud_core.step(machine, at),
+        }
+    }
 }
 
 impl Driver {
@@ -126,53 +147,92 @@ impl Driver {
                     tracing::warn!(topic, code, reason, suppressed, "publish refused by the broker");
                 }
             }
-            LinkEvent::Message { topic, payload, .. } => match &self.wire {
-                Wire::Mqtt(_) => self.receive_topic(&topic, &payload),
-                Wire::KubeEdge(_) => self.receive_cloud_core(&topic, &payload),
-            },
+            LinkEvent::Message { topic, payload, .. } => self.message_received(&topic, &payload),
         }
     }
 
     fn link_up(&mut self) {
-        self.connection.up();
-        let limit = match &self.wire {
+        self.uplink.connection.up();
+        let limit = match &self.uplink.wire {
             Wire::Mqtt(topics) => {
-                self.connection.forget_presence();
+                self.uplink.connection.forget_presence();
                 tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
                 self.reporting.traffic.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
-                self.link.max_payload(&topics.up(&self.settings.node))
+                self.uplink.link.max_payload(&topics.up(&self.settings.node))
             }
-            Wire::KubeEdge(_) => self.link.max_payload(TEXT),
+            Wire::KubeEdge(_) => self.uplink.link.max_payload(TEXT),
         };
         tracing::info!(peer = self.settings.peer, max_payload_bytes = limit, "connected");
-        self.schedule_device_check();
+        self.reporting.node.schedule_check();
         if let Some(identity) = &self.identity {
             identity.connected();
         }
         let at = self.moment();
-        if let Some(cloud_core) = self.wire.cloud_core_mut() {
+        if let Some(cloud_core) = self.uplink.wire.cloud_core_mut() {
             cloud_core.bridge.connected(at, random());
         }
         self.machine.connected(at.now, limit, random());
     }
 
     fn link_down(&mut self, cause: &Cause, retry_in: Duration) {
-        let words = if self.connection.link.connected { "connection lost" } else { "connection failed" };
+        let words = if self.uplink.is_connected() { "connection lost" } else { "connection failed" };
         tracing::warn!(peer = self.settings.peer, %cause, retry_in = %rounded(retry_in), "{words}");
-        self.connection.down(cause.to_string(), retry_in);
+        self.uplink.connection.down(cause.to_string(), retry_in);
         if matches!(cause, Cause::TakenOver { .. }) {
             self.reporting.events.emit(EventReason::SessionTakenOver, Regarding::Node, cause.to_string());
         }
-        if let Some(cloud_core) = self.wire.cloud_core_mut() {
+        if let Some(cloud_core) = self.uplink.wire.cloud_core_mut() {
             cloud_core.disconnected();
         }
         self.machine.disconnected();
     }
 
-    /// Returns whether the link's next event may be received: the results of the last ones are
-    /// processed.
-    pub(super) fn wants_event(&self) -> bool {
-        self.machine.wants_frame() && self.wire.cloud_core().is_none_or(|core| !core.bridge.has_frame())
+    /// Processes a message by its topic.
+    fn message_received(&mut self, topic: &str, payload: &[u8]) {
+        let at = self.moment();
+        let purpose = match &mut self.uplink.wire {
+            Wire::Mqtt(topics) => topics.parse(topic),
+            Wire::KubeEdge(cloud_core) => {
+                let meter = &mut self.reporting.traffic.meter;
+                return cloud_core.receive(at, topic, payload, meter, &mut self.machine);
+            }
+        };
+        match purpose {
+            Some(Topic::Cloud) => {
+                tracing::debug!(topic = "cloud", bytes = payload.len(), "received");
+                self.reporting.traffic.meter.frame(Direction::Down, "Presence", payload.len());
+                self.presence_received(payload);
+            }
+            Some(Topic::Down(node)) if node == self.settings.node => {
+                tracing::debug!(topic = "down", bytes = payload.len(), "received");
+                self.frame_received(payload);
+            }
+            _ => tracing::debug!(topic, "message on an unknown topic"),
+        }
+    }
+
+    fn presence_received(&mut self, payload: &[u8]) {
+        match mqtt::presence_received(payload, &mut self.uplink.connection, &self.peer_log) {
+            CloudChange::Unchanged => {}
+            CloudChange::Offline => self.machine.cloud_gone(self.now()),
+            CloudChange::Returned => self.machine.cloud_returned(self.now(), random()),
+        }
+    }
+
+    fn frame_received(&mut self, payload: &[u8]) {
+        match mqtt::decode(payload, &self.settings) {
+            Ok(frame) => {
+                self.reporting.traffic.meter.frame(Direction::Down, frame.name(), payload.len());
+                self.machine.received(self.now(), frame, random());
+            }
+            Err(error) => {
+                let count = self.statistics.count_bad_frame(error.label());
+                let refusal = mqtt::unreadable(payload.len(), &error, count, &self.peer_log);
+                if refusal.is_some() {
+                    self.uplink.connection.refusal = refusal;
+                }
+            }
+        }
     }
 
     /// Records objects on their way to the store: traffic, kinds, cleared rejections.
@@ -189,34 +249,43 @@ impl Driver {
 
     /// Forwards one pending message or frame in either direction. Returns whether there was one.
     pub(super) fn move_one(&mut self) -> bool {
-        if let Some(waiting) = self.connection.take_waiting() {
-            return self.publish(waiting);
-        }
-        match &self.wire {
-            Wire::Mqtt(_) => self.send_frame(),
-            Wire::KubeEdge(_) => self.move_cloud_core(),
+        let at = self.moment();
+        let step = match self.uplink.connection.take_waiting() {
+            Some(waiting) => Step::Publish(waiting),
+            None => self.uplink.wire.step(&mut self.machine, at, &self.settings),
+        };
+        match step {
+            Step::Idle => false,
+            Step::Done => true,
+            Step::Publish(message) => {
+                let meter = &mut self.reporting.traffic.meter;
+                self.uplink.publish(message, meter, &mut self.statistics.limits)
+            }
+            Step::Perform(effect) => {
+                self.perform_for_bridge(effect);
+                true
+            }
         }
     }
 
-    /// Publishes a message, or holds it while the link's queue is full.
-    pub(super) fn publish(&mut self, message: PendingMessage) -> bool {
-        let PendingMessage { name, topic, bytes } = message;
-        let length = bytes.len();
-        match self.link.try_publish(&topic, bytes.clone(), false) {
-            Ok(()) => {
-                self.reporting.traffic.meter.frame(Direction::Up, name, length);
-                true
+    fn perform_for_bridge(&mut self, effect: BridgeEffect) {
+        match effect {
+            BridgeEffect::ReadHeld { cursor, limit } => {
+                if let Some(cloud_core) = self.uplink.wire.cloud_core_mut() {
+                    cloud_core.begin_read(self.store.clone(), cursor, limit);
+                }
             }
-            Err(PublishError::Full) => {
-                self.statistics.limits.link_queue += 1;
-                self.connection.hold(PendingMessage { name, topic, bytes });
-                false
+            BridgeEffect::SaveState(text) => cloud_core::save_state(self.store.clone(), text),
+            BridgeEffect::Reconnect => {
+                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
+                    tracing::warn!(
+                        suppressed,
+                        "CloudCore accepts messages and does not respond: reconnecting"
+                    );
+                }
+                self.uplink.link.give_up();
             }
-            Err(PublishError::NotConnected) => false,
-            Err(error) => {
-                tracing::error!(%error, name, "message not published");
-                true
-            }
+            BridgeEffect::Notice(notice) => self.bridge_notice(notice),
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::store::{EdgeStore, MonotonicTime, OutboxPut, OutboxWrite};
 use edgesync_files::wire::{ReportPosition, StatusUpdate};
 use edgesync_files::{State, Status};
 use edgesync_object::{ObjectRef, ResourceVersion};
+use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::upload::{EffectContent, EffectState};
 use edgesync_transport::admission::{LinePermit, LogThrottle};
 
@@ -31,10 +32,76 @@ pub(super) struct Kept {
     pub(super) whole: bool,
 }
 
-/// Reads the position; `None` if there were no reports.
-pub(super) async fn read(store: &EdgeStore) -> Option<Kept> {
-    let text = store.note(METADATA_KEY).await.ok().flatten()?;
-    serde_json::from_str(&text).ok()
+/// What was reported, and from which database.
+#[derive(Debug, Default)]
+pub(super) struct Reported {
+    /// Position up to which the cloud has received reports; `None` if there never were any.
+    pub(super) position: Option<ReportPosition>,
+    /// Position up to which Events were emitted.
+    emitted: Option<ReportPosition>,
+    /// Epoch of the database that the reports stem from.
+    pub(super) epoch: String,
+    /// Whether this database has ever held all desired objects. Before that, nothing is removed
+    /// because it is missing.
+    pub(super) is_whole: bool,
+}
+
+impl Reported {
+    /// Restores the persisted position. Unreadable metadata counts as absent.
+    pub(super) async fn restore(store: &EdgeStore) -> Self {
+        let text = store.note(METADATA_KEY).await.ok().flatten();
+        match text.and_then(|text| serde_json::from_str::<Kept>(&text).ok()) {
+            Some(Kept { told, store, whole }) => {
+                Self { position: Some(told.clone()), emitted: Some(told), epoch: store, is_whole: whole }
+            }
+            None => Self::default(),
+        }
+    }
+
+    /// Returns what to persist with a report up to this position.
+    pub(super) fn kept(&self, told: ReportPosition) -> Kept {
+        Kept { told, store: self.epoch.clone(), whole: self.is_whole }
+    }
+
+    /// Compares the epoch of the database: a new database, and the cloud, know of no earlier
+    /// reports.
+    pub(super) fn check_epoch(&mut self, epoch: Epoch) {
+        let epoch = epoch.to_string();
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.is_whole = false;
+            self.restart();
+        }
+    }
+
+    /// Records that the database with this epoch holds all desired objects. Returns whether that is
+    /// new; `false` if another database has replaced it.
+    pub(super) fn mark_whole(&mut self, epoch: Epoch) -> bool {
+        self.epoch == epoch.to_string() && !std::mem::replace(&mut self.is_whole, true)
+    }
+
+    /// Has everything reported again. Returns whether there were reports.
+    pub(super) fn restart(&mut self) -> bool {
+        match &mut self.position {
+            Some(position) => {
+                position.seq = 0;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Returns the number of the last Event in the epoch of a position; zero if there was none.
+    pub(super) fn emitted_in(&self, position: &ReportPosition) -> u64 {
+        let emitted = self.emitted.as_ref().filter(|emitted| emitted.epoch == position.epoch);
+        emitted.map_or(0, |emitted| emitted.seq)
+    }
+
+    /// Records a report and its Events up to this position.
+    pub(super) fn advance(&mut self, position: &ReportPosition) {
+        self.position = Some(position.clone());
+        self.emitted = Some(position.clone());
+    }
 }
 
 /// Puts new results into the outbox, together with the position. Returns whether they were stored.
@@ -153,4 +220,25 @@ pub(super) fn emit(
 /// Emits an Event for a failure that blocks all objects.
 pub(super) fn emit_problem(events: &Events, problem: &str) {
     events.emit(EventReason::NotInEffect, Regarding::Node, format!("file rules cannot run: {problem}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_database_has_everything_reported_again() {
+        let position = ReportPosition { epoch: 7, seq: 3 };
+        let mut reported = Reported::default();
+        reported.check_epoch(Epoch(1));
+        assert!(!reported.restart(), "there were no reports");
+        assert_eq!([2, 1, 1].map(|epoch| reported.mark_whole(Epoch(epoch))), [false, true, false]);
+        reported.advance(&position);
+        assert_eq!(reported.emitted_in(&position), 3);
+        assert_eq!(reported.emitted_in(&ReportPosition { epoch: 8, seq: 1 }), 0, "of other records");
+        reported.check_epoch(Epoch(2));
+        assert!(!reported.is_whole);
+        assert_eq!(reported.position, Some(ReportPosition { epoch: 7, seq: 0 }));
+        assert_eq!(reported.emitted_in(&position), 3, "Events are not repeated");
+    }
 }

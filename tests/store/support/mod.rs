@@ -1,6 +1,6 @@
 //! Changes to apply to a store, and the model to compare it with.
-// Each test module uses a part of this; a panic here fails the calling test.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+// A panic here fails the calling test.
+#![allow(unreachable_pub, clippy::unwrap_used)]
 
 pub mod vfs;
 

@@ -93,24 +93,10 @@ pub struct ServedNode {
     pub agent_version: Option<String>,
     #[serde(deserialize_with = "nullable")]
     pub last_report: Option<String>,
-    /// Number of held objects.
-    pub objects: u64,
-    /// Number of desired objects.
-    pub desired: u64,
-    /// Objects to be sent or removed.
-    pub pending: u64,
-    pub rejected: u64,
-    /// Removals held back until confirmed.
-    pub held_back: u64,
-    #[serde(deserialize_with = "nullable")]
-    pub files_in_effect: Option<u64>,
-    #[serde(deserialize_with = "nullable")]
-    pub files_not_in_effect: Option<u64>,
-    pub confirmed_revision: u64,
-    pub bytes_sent: u64,
-    pub bytes_received: u64,
-    #[serde(deserialize_with = "nullable")]
-    pub round_trip_milliseconds: Option<f64>,
+    #[serde(flatten)]
+    pub objects: NodeObjectCounts,
+    #[serde(flatten)]
+    pub traffic: NodeTraffic,
     pub counters: NodeCounters,
     #[serde(flatten)]
     pub membership: Option<Membership>,
@@ -123,6 +109,38 @@ pub struct ServedNode {
     /// Only in the response for one node, with the embedded store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects_not_in_effect: Option<Vec<ObjectNotInEffect>>,
+}
+
+/// The objects of a node, by number. Its keys stand beside those of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeObjectCounts {
+    /// Number of held objects.
+    #[serde(rename = "objects")]
+    pub held: u64,
+    /// Number of desired objects.
+    pub desired: u64,
+    /// Objects to be sent or removed.
+    pub pending: u64,
+    pub rejected: u64,
+    /// Removals held back until confirmed.
+    pub held_back: u64,
+    #[serde(deserialize_with = "nullable")]
+    pub files_in_effect: Option<u64>,
+    #[serde(deserialize_with = "nullable")]
+    pub files_not_in_effect: Option<u64>,
+}
+
+/// What passed between a node and the process that serves it. Its keys stand beside those of the
+/// node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeTraffic {
+    pub confirmed_revision: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    #[serde(deserialize_with = "nullable")]
+    pub round_trip_milliseconds: Option<f64>,
 }
 
 /// A node as recorded in Node and Lease of a cluster.
@@ -288,7 +306,7 @@ impl NodeInfo {
     /// Returns the number of held objects.
     #[must_use]
     pub fn objects(&self) -> Option<u64> {
-        self.served().map(|node| node.objects)
+        self.served().map(|node| node.objects.held)
     }
 
     #[must_use]
@@ -306,27 +324,27 @@ impl NodeInfo {
 
     #[must_use]
     pub fn pending(&self) -> Option<u64> {
-        self.either(|node| Some(node.pending), |node| node.pending)
+        self.either(|node| Some(node.objects.pending), |node| node.pending)
     }
 
     #[must_use]
     pub fn rejected(&self) -> Option<u64> {
-        self.either(|node| Some(node.rejected), |node| node.rejected)
+        self.either(|node| Some(node.objects.rejected), |node| node.rejected)
     }
 
     #[must_use]
     pub fn held_back(&self) -> Option<u64> {
-        self.either(|node| Some(node.held_back), |node| node.held_back)
+        self.either(|node| Some(node.objects.held_back), |node| node.held_back)
     }
 
     #[must_use]
     pub fn files_in_effect(&self) -> Option<u64> {
-        self.either(|node| node.files_in_effect, |node| node.files_in_effect)
+        self.either(|node| node.objects.files_in_effect, |node| node.files_in_effect)
     }
 
     #[must_use]
     pub fn files_not_in_effect(&self) -> Option<u64> {
-        self.either(|node| node.files_not_in_effect, |node| node.files_not_in_effect)
+        self.either(|node| node.objects.files_not_in_effect, |node| node.files_not_in_effect)
     }
 
     #[must_use]

@@ -42,17 +42,21 @@ pub fn served_node() -> ServedNode {
         last_renewal: some(TIME),
         agent_version: some("0.1.0"),
         last_report: some(TIME),
-        objects: 3,
-        desired: 3,
-        pending: 0,
-        rejected: 0,
-        held_back: 0,
-        files_in_effect: None,
-        files_not_in_effect: None,
-        confirmed_revision: 3,
-        bytes_sent: 4096,
-        bytes_received: 2048,
-        round_trip_milliseconds: Some(1.5),
+        objects: NodeObjectCounts {
+            held: 3,
+            desired: 3,
+            pending: 0,
+            rejected: 0,
+            held_back: 0,
+            files_in_effect: None,
+            files_not_in_effect: None,
+        },
+        traffic: NodeTraffic {
+            confirmed_revision: 3,
+            bytes_sent: 4096,
+            bytes_received: 2048,
+            round_trip_milliseconds: Some(1.5),
+        },
         counters: NodeCounters::default(),
         membership: Some(membership()),
         refused_objects: None,
@@ -79,13 +83,14 @@ pub fn not_in_effect() -> ObjectNotInEffect {
 /// A node in full, with an object in each out-of-sync state.
 #[must_use]
 pub fn full_node() -> NodeInfo {
+    let node = served_node();
+    let objects = NodeObjectCounts { files_in_effect: Some(2), files_not_in_effect: Some(1), ..node.objects };
     NodeInfo::Served(Box::new(ServedNode {
-        files_in_effect: Some(2),
-        files_not_in_effect: Some(1),
+        objects,
         refused_objects: Some(vec![rejected()]),
         held_back_objects: Some(vec![HeldBackObject { uid: "u-3".to_owned(), object: Some(object()) }]),
         objects_not_in_effect: Some(vec![not_in_effect()]),
-        ..served_node()
+        ..node
     }))
 }
 

@@ -214,7 +214,7 @@ fn table<'a>(
 mod tests {
     use super::*;
     use crate::cli::args_cloud::SORT_WORDS;
-    use edgesync_admin::cloud::{JoinedNode, Membership, ServedNode};
+    use edgesync_admin::cloud::{JoinedNode, Membership, NodeObjectCounts, ServedNode};
     use edgesync_admin::samples;
     use serde_json::json;
 
@@ -233,15 +233,9 @@ mod tests {
             return NodeInfo::Joined(JoinedNode { name, state, membership, ..samples::joined_node() });
         };
         let labels = site.map(|site| Labels::from([("site".to_owned(), site.to_owned())]));
-        let membership = Some(membership);
-        NodeInfo::Served(Box::new(ServedNode {
-            name,
-            state,
-            pending,
-            labels,
-            membership,
-            ..samples::served_node()
-        }))
+        let (membership, served) = (Some(membership), samples::served_node());
+        let objects = NodeObjectCounts { pending, ..served.objects };
+        NodeInfo::Served(Box::new(ServedNode { name, state, objects, labels, membership, ..served }))
     }
 
     fn nodes() -> Vec<NodeInfo> {
@@ -301,11 +295,12 @@ mod tests {
 
     #[test]
     fn rejected_objects_have_a_table_of_their_own() {
+        let served = samples::served_node();
         let node = NodeInfo::Served(Box::new(ServedNode {
-            rejected: 1,
+            objects: NodeObjectCounts { rejected: 1, ..served.objects },
             held_back_objects: Some(Vec::new()),
             refused_objects: Some(vec![samples::rejected()]),
-            ..samples::served_node()
+            ..served
         }));
         let shown = sheet(&json!(node)).unwrap();
         assert!(shown.contains("Rejected:\nKIND        NAMESPACE   NAME   REASON     MESSAGE\n"), "{shown}");

@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod cloud;
 #[cfg(test)]
+mod effects;
+#[cfg(test)]
 mod history;
 mod outbox;
 

@@ -8,10 +8,9 @@ use jiff::Timestamp;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
+use super::Reporting;
 use crate::agent::clock::Clock;
-use crate::agent::driver::Driver;
 use crate::agent::events::{EventReason, Events, Regarding};
-use crate::agent::identity::NodeIdentity;
 use crate::agent::node_report;
 use crate::agent::objects::SharedNode;
 use crate::store::{EdgeStats, EdgeStore, OutboxPut, OutboxWrite};
@@ -63,7 +62,16 @@ impl NodeReporter {
         }
     }
 
-    fn sized(&mut self, stats: &Result<Result<EdgeStats, StoreError>, JoinError>) {
+    /// Schedules a check of the device: a new link may use another address.
+    pub(in crate::agent::driver) fn schedule_check(&mut self) {
+        self.next_check = Instant::now();
+    }
+
+    /// Receives the size of the store.
+    pub(in crate::agent::driver) fn sized(
+        &mut self,
+        stats: &Result<Result<EdgeStats, StoreError>, JoinError>,
+    ) {
         self.sizing = None;
         if let Ok(Ok(stats)) = stats {
             self.used_bytes = stats.database_bytes.saturating_sub(stats.free_bytes);
@@ -138,41 +146,28 @@ impl NodeReporter {
     }
 }
 
-impl Driver {
-    /// Receives the size of the store, and checks the rest of the device.
-    pub(in crate::agent::driver) fn sized(
+impl Reporting {
+    /// Checks the device, and updates the Node that the local API serves. `others` are the
+    /// conditions of parts that report for themselves: certificate and files.
+    pub(super) fn update_node(
         &mut self,
-        stats: &Result<Result<EdgeStats, StoreError>, JoinError>,
-    ) {
-        self.reporting.node.sized(stats);
-        self.report_node(false);
-    }
-
-    /// Schedules a check of the device: a new link may use another address.
-    pub(in crate::agent::driver) fn schedule_device_check(&mut self) {
-        self.reporting.node.next_check = Instant::now();
-    }
-
-    /// Checks the device, and queues a Node report if it differs from the last one or the cloud
-    /// requests it. Without a link no report is queued, because the addresses depend on the link.
-    pub(in crate::agent::driver) fn report_node(&mut self, requested: bool) {
-        let health = self.store.health().borrow().clone();
-        let reporting = &mut self.reporting;
+        store: &EdgeStore,
+        others: impl IntoIterator<Item = Condition>,
+    ) -> NodeReport {
+        let health = store.health().borrow().clone();
         let mut conditions = vec![
             node_report::store_condition(&health),
-            reporting.node.disk_condition(&reporting.config, &self.store),
-            reporting.traffic.condition(),
+            self.node.disk_condition(&self.config, store),
+            self.traffic.condition(),
         ];
-        if let Some(identity) = self.identity.as_ref().map(NodeIdentity::state) {
-            let until = identity.certificate.not_after();
-            conditions.push(node_report::certificate_condition(identity.validity, until));
-        }
-        conditions.extend(self.files.view().summary.condition());
-        reporting.node.set_conditions(conditions, &reporting.events);
-        let report = reporting.node.publish(&reporting.config);
-        if self.connection.link.connected || requested {
-            reporting.node.queue(&report, requested, self.store.clone(), &reporting.clock);
-        }
+        conditions.extend(others);
+        self.node.set_conditions(conditions, &self.events);
+        self.node.publish(&self.config)
+    }
+
+    /// Queues a report for the cloud if it differs from the last one or is requested.
+    pub(super) fn queue_node(&self, report: &NodeReport, requested: bool, store: EdgeStore) {
+        self.node.queue(report, requested, store, &self.clock);
     }
 }
 

@@ -3,31 +3,32 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::agent::driver::Driver;
+use super::Reporting;
+use crate::agent::driver::peer_log::PeerLog;
 use crate::agent::events::{EventReason, Regarding};
+use crate::agent::kinds::KindRegistry;
 use crate::store::{EdgeStore, OutboxState};
 use edgesync_admin::agent::LaneStatus;
-use edgesync_protocol::edge::{EdgeEffect, OutboxMarks};
+use edgesync_protocol::edge::OutboxMarks;
 use edgesync_protocol::upload::{Content, Lane, Lanes, RefusedReason, UploadItem};
-use edgesync_runtime::random;
 use edgesync_store::StoreError;
 use edgesync_transport::admission::LinePermit;
 
-type Page = Result<Vec<UploadItem>, StoreError>;
+pub(in crate::agent::driver) type Page = Result<Vec<UploadItem>, StoreError>;
+pub(in crate::agent::driver) type Renumbered = Result<(), StoreError>;
 
 /// Reads the outbox for the machine.
 pub(in crate::agent) struct OutboxReader {
     pub(in crate::agent::driver) state: watch::Receiver<OutboxState>,
     /// State when the store was opened, before this run added anything.
-    initial: OutboxMarks,
+    pub(super) initial: OutboxMarks,
     /// The page that is being read.
     pub(in crate::agent::driver) page: Option<JoinHandle<Page>>,
     /// The renumbering in progress.
-    pub(in crate::agent::driver) renumbering: Option<JoinHandle<Result<(), StoreError>>>,
+    pub(in crate::agent::driver) renumbering: Option<JoinHandle<Renumbered>>,
     /// Dropped items that an Event has reported.
     dropped: Lanes,
 }
@@ -40,7 +41,7 @@ impl OutboxReader {
     }
 
     /// Returns the outbox as the machine sees it: without Events unless their times are settled.
-    fn marks(&self, times_are_settled: bool) -> OutboxMarks {
+    pub(super) fn marks(&self, times_are_settled: bool) -> OutboxMarks {
         let mut marks = self.state.borrow().marks.clone();
         if !times_are_settled {
             (marks.rows.events, marks.rows.bulk) = (0, 0);
@@ -49,7 +50,7 @@ impl OutboxReader {
     }
 
     /// Returns a note about items dropped since the last call; `None` if there were none.
-    fn dropped_note(&mut self) -> Option<String> {
+    pub(super) fn dropped_note(&mut self) -> Option<String> {
         let dropped = self.state.borrow_and_update().dropped;
         let before = std::mem::replace(&mut self.dropped, dropped);
         if Lane::ALL.into_iter().all(|lane| dropped.get(lane) <= before.get(lane)) {
@@ -59,6 +60,75 @@ impl OutboxReader {
             Lane::ALL.into_iter().map(|lane| format!("{} {}", dropped.get(lane), lane.name())).collect();
         let lanes = lanes.join(", ");
         Some(format!("outbox full or items unreadable: {lanes} dropped since the agent started"))
+    }
+
+    /// Starts the read of a page of items after a number.
+    pub(in crate::agent::driver) fn begin_read(
+        &mut self,
+        store: EdgeStore,
+        lane: Lane,
+        after: u64,
+        limit: usize,
+        bytes: usize,
+    ) {
+        self.page = Some(tokio::spawn(async move { store.outbox_page(lane, after, limit, bytes).await }));
+    }
+
+    /// Ends the read. Returns the items for the machine; `None` if they could not be read.
+    pub(in crate::agent::driver) fn end_read(
+        &mut self,
+        page: Result<Page, JoinError>,
+        peer_log: &PeerLog,
+    ) -> Option<Vec<UploadItem>> {
+        self.page = None;
+        match page {
+            Ok(Ok(items)) => return Some(items),
+            Ok(Err(error)) => {
+                if let Some(LinePermit { suppressed }) = peer_log.reads.permit_line() {
+                    tracing::warn!(%error, suppressed, "read of the outbox failed");
+                }
+            }
+            Err(error) => tracing::error!(%error, "read of the outbox ended early"),
+        }
+        None
+    }
+
+    /// Starts to renumber a lane: its database is an older copy.
+    pub(in crate::agent::driver) fn begin_renumbering(
+        &mut self,
+        store: EdgeStore,
+        (lane, sent, above): (Lane, u64, u64),
+        peer_log: &PeerLog,
+    ) {
+        let lane_name = lane.name();
+        if let Some(LinePermit { suppressed }) = peer_log.uploads.permit_line() {
+            tracing::warn!(
+                lane = lane_name,
+                sent,
+                above,
+                suppressed,
+                "database is an older copy: renumbering the outbox"
+            );
+        }
+        self.renumbering = Some(tokio::spawn(async move { store.renumber_outbox(lane, sent, above).await }));
+    }
+
+    /// Ends the renumbering. Returns whether the lane was renumbered.
+    pub(in crate::agent::driver) fn end_renumbering(
+        &mut self,
+        result: Result<Renumbered, JoinError>,
+        peer_log: &PeerLog,
+    ) -> bool {
+        self.renumbering = None;
+        let error = match result {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        if let Some(LinePermit { suppressed }) = peer_log.uploads.permit_line() {
+            tracing::error!(error, suppressed, "renumbering the outbox failed");
+        }
+        false
     }
 
     /// Returns the status of the lanes.
@@ -73,90 +143,12 @@ impl OutboxReader {
     }
 }
 
-impl Driver {
-    /// Passes the state at the start to the machine.
-    pub(super) fn begin_outbox(&mut self) {
-        let now = self.now();
-        self.machine.outbox_changed(now, &self.reporting.outbox.initial);
-        self.outbox_changed();
-    }
-
-    pub(in crate::agent::driver) fn outbox_changed(&mut self) {
-        let marks = self.reporting.outbox.marks(self.reporting.times_are_settled());
-        let now = self.now();
-        self.statistics.ages.outbox(now, &marks);
-        self.machine.outbox_changed(now, &marks);
-        if let Some(note) = self.reporting.outbox.dropped_note() {
-            self.reporting.events.emit(EventReason::OutboxOverflow, Regarding::Node, note);
-        }
-    }
-
-    pub(in crate::agent::driver) fn outbox_read(&mut self, page: Result<Page, JoinError>) {
-        self.reporting.outbox.page = None;
-        let now = self.now();
-        match page {
-            Ok(Ok(items)) => self.machine.outbox_read(now, items),
-            Ok(Err(error)) => {
-                if let Some(LinePermit { suppressed }) = self.peer_log.reads.permit_line() {
-                    tracing::warn!(%error, suppressed, "read of the outbox failed");
-                }
-                self.machine.outbox_failed(now);
-            }
-            Err(error) => {
-                tracing::error!(%error, "read of the outbox ended early");
-                self.machine.outbox_failed(now);
-            }
-        }
-    }
-
-    pub(in crate::agent::driver) fn renumbered(&mut self, result: Result<Result<(), StoreError>, JoinError>) {
-        self.reporting.outbox.renumbering = None;
-        let error = match result {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(error) => error.to_string(),
-        };
-        if let Some(LinePermit { suppressed }) = self.peer_log.uploads.permit_line() {
-            tracing::error!(error, suppressed, "renumbering the outbox failed");
-        }
-        self.machine.outbox_failed(self.now());
-    }
-
-    /// Performs an effect that concerns the outbox or the Lease.
-    pub(in crate::agent::driver) fn perform_outbox(&mut self, effect: &EdgeEffect) {
-        let store = self.store.clone();
-        let outbox = &mut self.reporting.outbox;
-        match *effect {
-            EdgeEffect::ReadOutbox { lane, after, limit, bytes } => {
-                outbox.page =
-                    Some(tokio::spawn(async move { store.outbox_page(lane, after, limit, bytes).await }));
-            }
-            EdgeEffect::SettleOutbox { lane, upto } => store.settle_outbox(lane, upto),
-            EdgeEffect::RenumberOutbox { lane, sent, above } => {
-                let lane_name = lane.name();
-                if let Some(LinePermit { suppressed }) = self.peer_log.uploads.permit_line() {
-                    tracing::warn!(
-                        lane = lane_name,
-                        sent,
-                        above,
-                        suppressed,
-                        "database is an older copy: renumbering the outbox"
-                    );
-                }
-                outbox.renumbering =
-                    Some(tokio::spawn(async move { store.renumber_outbox(lane, sent, above).await }));
-            }
-            EdgeEffect::RenewLease => {
-                let renewed = Timestamp::now().as_microsecond();
-                self.machine.renew(self.now(), self.reporting.acquired, renewed, random());
-            }
-            _ => {}
-        }
-    }
-
+impl Reporting {
     /// Reports an item that the cloud refused.
     pub(in crate::agent::driver) fn upload_refused(
         &self,
+        kinds: &KindRegistry,
+        peer_log: &PeerLog,
         content: &str,
         reason: RefusedReason,
         message: &str,
@@ -165,7 +157,7 @@ impl Driver {
             Ok(Content::Status(status)) => Some(status),
             _ => None,
         };
-        let is_sealed = status.as_ref().is_some_and(|status| self.kinds.is_sealed(&status.object.key()));
+        let is_sealed = status.as_ref().is_some_and(|status| kinds.is_sealed(&status.object.key()));
         // The message may quote the refused object, and log and Events have more readers than the
         // object.
         let why = match is_sealed {
@@ -173,12 +165,12 @@ impl Driver {
             false => message.to_owned(),
         };
         // The content stays out of the log: it may be long or confidential.
-        if let Some(LinePermit { suppressed }) = self.peer_log.uploads.permit_line() {
+        if let Some(LinePermit { suppressed }) = peer_log.uploads.permit_line() {
             tracing::warn!(?reason, why = &*why, suppressed, "upload refused by the cloud");
         }
         let Some(status) = status else { return };
         let note = format!("status refused by the cloud: {why}");
         let regarding = Regarding::Object(status.object, status.uid);
-        self.reporting.events.emit(EventReason::StatusRefused, regarding, note);
+        self.events.emit(EventReason::StatusRefused, regarding, note);
     }
 }

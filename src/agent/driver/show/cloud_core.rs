@@ -4,17 +4,14 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::agent::driver::Driver;
+use crate::agent::driver::wire::CloudCore;
 use edgesync_admin::agent::{BridgeCounts, BridgeLease, BridgeNode, CloudCoreStatus, Round, VerifiedRound};
 use edgesync_kubeedge::{BridgeCounters, BridgeStatus};
 use edgesync_object::time::rfc3339;
 
-impl Driver {
-    /// Returns the section `kubeedge`; `None` with another link.
-    pub(super) fn show_cloud_core(&self) -> Option<CloudCoreStatus> {
-        let cloud_core = self.wire.cloud_core()?;
-        Some(show(cloud_core.bridge.status(), &cloud_core.bridge.counters(), cloud_core.denied.clone()))
-    }
+/// Returns the section `kubeedge`.
+pub(super) fn status(cloud_core: &CloudCore) -> CloudCoreStatus {
+    show(cloud_core.bridge.status(), &cloud_core.bridge.counters(), cloud_core.denied.clone())
 }
 
 fn show(

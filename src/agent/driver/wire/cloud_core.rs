@@ -4,25 +4,24 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
-use super::{PendingMessage, Wire, trace_frame};
-use crate::agent::driver::Driver;
+use super::{PendingMessage, Step, trace_frame};
+use crate::agent::driver::peer_log::PeerLog;
 use crate::agent::driver::reading::object_ref;
-use crate::agent::events::{EventReason, Regarding};
-use crate::agent::traffic::Direction;
+use crate::agent::traffic::{Direction, Meter};
 use crate::store::{EdgeStore, InventoryCursor, OutboxWrite};
 use edgesync_config::edge::Config;
 use edgesync_kubeedge::link::{PING, PONG, TEXT};
 use edgesync_kubeedge::{
-    Bridge, BridgeConfig, BridgeEffect, BridgeNotice, FetchRule, HeldEntry, HeldPage, Moment, Name,
-    RoundReason, Sent, references,
+    Bridge, BridgeConfig, FetchRule, HeldEntry, HeldPage, Moment, Name, Sent, references,
 };
 use edgesync_object::Resource;
 use edgesync_object::kinds::guess;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::BucketSet;
+use edgesync_protocol::edge::EdgeMachine;
+use edgesync_protocol::timing::Now;
 use edgesync_runtime::random;
 use edgesync_store::StoreError;
 use edgesync_transport::admission::LinePermit;
@@ -63,6 +62,115 @@ impl CloudCore {
         }
         self.denied.clear();
     }
+
+    /// Processes a message or a pong.
+    pub(super) fn receive(
+        &mut self,
+        at: Moment,
+        topic: &str,
+        payload: &[u8],
+        meter: &mut Meter,
+        machine: &mut EdgeMachine,
+    ) {
+        match topic {
+            TEXT => {
+                meter.frame(Direction::Down, operation(payload), payload.len());
+                self.bridge.message_received(at, payload);
+                self.hand_to(machine, at.now);
+            }
+            PONG => {
+                // The link's own pings are answered, too.
+                if let Ok(number) = payload.try_into() {
+                    self.bridge.pong(at, u64::from_be_bytes(number));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Performs one step between machine, bridge and link. What was received precedes what is sent.
+    pub(super) fn step(&mut self, machine: &mut EdgeMachine, at: Moment) -> Step {
+        if let Some(effect) = self.bridge.poll_effect() {
+            return Step::Perform(effect);
+        }
+        if self.hand_to(machine, at.now) {
+            return Step::Done;
+        }
+        if let Some(message) = self.bridge.poll_message() {
+            return Step::Publish(match message {
+                Sent::Text { name, text } => {
+                    tracing::debug!(name, bytes = text.len(), "sends");
+                    PendingMessage { name, topic: TEXT.to_owned(), bytes: text.into_bytes() }
+                }
+                Sent::Ping(number) => {
+                    let bytes = number.to_be_bytes().to_vec();
+                    PendingMessage { name: "ping", topic: PING.to_owned(), bytes }
+                }
+            });
+        }
+        // Only after everything before was sent: the bridge holds at most the messages of one
+        // frame.
+        if !machine.has_frame() {
+            return Step::Idle;
+        }
+        let Some(frame) = machine.poll_frame(at.now) else { return Step::Idle };
+        // The bridge has accepted it.
+        machine.link_progress(at.now, 0, 0);
+        trace_frame(&frame, 0);
+        self.bridge.up(at, frame, machine.totals());
+        Step::Done
+    }
+
+    /// Forwards the bridge's frames to the machine. Returns whether there were any.
+    fn hand_to(&mut self, machine: &mut EdgeMachine, now: Now) -> bool {
+        let mut moved = false;
+        while machine.wants_frame() {
+            let Some(frame) = self.bridge.poll_frame() else { break };
+            machine.received(now, frame, random());
+            moved = true;
+        }
+        moved
+    }
+
+    /// Starts the read of a page of held objects.
+    pub(super) fn begin_read(&mut self, store: EdgeStore, cursor: u64, limit: usize) {
+        self.reading = Some(tokio::spawn(read_held(store, cursor, limit)));
+    }
+
+    /// Passes the page that was read to the bridge.
+    pub(in crate::agent::driver) fn held_read(
+        &mut self,
+        at: Moment,
+        page: Result<HeldRead, JoinError>,
+        peer_log: &PeerLog,
+    ) {
+        self.reading = None;
+        let error = match page {
+            Ok(Ok(page)) => return self.bridge.held_read(at, page),
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        self.bridge.read_failed(at);
+        if let Some(LinePermit { suppressed }) = peer_log.reads.permit_line() {
+            tracing::warn!(error, suppressed, "read of held objects failed");
+        }
+    }
+
+    /// Records a refusal of the dynamic controller for the status, within [`MAX_DENIED`].
+    pub(in crate::agent::driver) fn record_denied(&mut self, what: String, message: String) {
+        if self.denied.len() < MAX_DENIED || self.denied.contains_key(&what) {
+            self.denied.insert(what, message);
+        }
+    }
+}
+
+/// Stores the state of the bridge for the next run.
+pub(super) fn save_state(store: EdgeStore, text: String) {
+    tokio::spawn(async move {
+        if let Err(error) = store.post(vec![OutboxWrite::Metadata(METADATA_KEY, text)]).await {
+            tracing::warn!(%error, "progress of the comparison not stored");
+        }
+    });
 }
 
 /// Returns the configured bridge.
@@ -127,191 +235,6 @@ async fn held_under(store: &EdgeStore, name: &Name) -> Result<Option<Uid>, Store
     let resource = Arc::new(guess("v1", name.kind.kind(), true));
     let held = store.get(resource, name.namespace.to_string(), name.name.to_string());
     Ok(held.await?.map(|held| held.uid))
-}
-
-impl Driver {
-    /// Returns the current time by both clocks.
-    pub(in crate::agent::driver) fn moment(&self) -> Moment {
-        Moment { now: self.now(), wall: Timestamp::now().as_millisecond() }
-    }
-
-    /// Processes a message or a pong.
-    pub(in crate::agent::driver) fn receive_cloud_core(&mut self, topic: &str, payload: &[u8]) {
-        let at = self.moment();
-        let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
-        match topic {
-            TEXT => {
-                self.reporting.traffic.meter.frame(Direction::Down, operation(payload), payload.len());
-                cloud_core.bridge.message_received(at, payload);
-                self.hand_to_machine();
-            }
-            PONG => {
-                // The link's own pings are answered, too.
-                if let Ok(number) = payload.try_into() {
-                    cloud_core.bridge.pong(at, u64::from_be_bytes(number));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Performs one step between machine, bridge and link. What was received precedes what is sent.
-    pub(in crate::agent::driver) fn move_cloud_core(&mut self) -> bool {
-        let Wire::KubeEdge(cloud_core) = &mut self.wire else { return false };
-        if let Some(effect) = cloud_core.bridge.poll_effect() {
-            self.perform_for_bridge(effect);
-            return true;
-        }
-        if self.hand_to_machine() {
-            return true;
-        }
-        let at = self.moment();
-        let Wire::KubeEdge(cloud_core) = &mut self.wire else { return false };
-        if let Some(message) = cloud_core.bridge.poll_message() {
-            return self.publish(match message {
-                Sent::Text { name, text } => {
-                    tracing::debug!(name, bytes = text.len(), "sends");
-                    PendingMessage { name, topic: TEXT.to_owned(), bytes: text.into_bytes() }
-                }
-                Sent::Ping(number) => {
-                    let bytes = number.to_be_bytes().to_vec();
-                    PendingMessage { name: "ping", topic: PING.to_owned(), bytes }
-                }
-            });
-        }
-        // Only after everything before was sent: the bridge holds at most the messages of one
-        // frame.
-        if !self.machine.has_frame() {
-            return false;
-        }
-        let Some(frame) = self.machine.poll_frame(at.now) else { return false };
-        // The bridge has accepted it.
-        self.machine.link_progress(at.now, 0, 0);
-        trace_frame(&frame, 0);
-        cloud_core.bridge.up(at, frame, self.machine.totals());
-        true
-    }
-
-    /// Forwards the bridge's frames to the machine.
-    fn hand_to_machine(&mut self) -> bool {
-        let mut moved = false;
-        while self.machine.wants_frame() {
-            let Wire::KubeEdge(cloud_core) = &mut self.wire else { break };
-            let Some(frame) = cloud_core.bridge.poll_frame() else { break };
-            self.machine.received(self.now(), frame, random());
-            moved = true;
-        }
-        moved
-    }
-
-    fn perform_for_bridge(&mut self, effect: BridgeEffect) {
-        match effect {
-            BridgeEffect::ReadHeld { cursor, limit } => {
-                let reading = tokio::spawn(read_held(self.store.clone(), cursor, limit));
-                if let Wire::KubeEdge(cloud_core) = &mut self.wire {
-                    cloud_core.reading = Some(reading);
-                }
-            }
-            BridgeEffect::SaveState(text) => {
-                let store = self.store.clone();
-                tokio::spawn(async move {
-                    if let Err(error) = store.post(vec![OutboxWrite::Metadata(METADATA_KEY, text)]).await {
-                        tracing::warn!(%error, "progress of the comparison not stored");
-                    }
-                });
-            }
-            BridgeEffect::Reconnect => {
-                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
-                    tracing::warn!(
-                        suppressed,
-                        "CloudCore accepts messages and does not respond: reconnecting"
-                    );
-                }
-                self.link.give_up();
-            }
-            BridgeEffect::Notice(notice) => self.bridge_notice(notice),
-        }
-    }
-
-    pub(in crate::agent::driver) fn held_read(&mut self, page: Result<HeldRead, tokio::task::JoinError>) {
-        let at = self.moment();
-        let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
-        cloud_core.reading = None;
-        let error = match page {
-            Ok(Ok(page)) => return cloud_core.bridge.held_read(at, page),
-            Ok(Err(error)) => error.to_string(),
-            Err(error) => error.to_string(),
-        };
-        cloud_core.bridge.read_failed(at);
-        if let Some(LinePermit { suppressed }) = self.peer_log.reads.permit_line() {
-            tracing::warn!(error, suppressed, "read of held objects failed");
-        }
-    }
-
-    fn bridge_notice(&mut self, notice: BridgeNotice) {
-        match notice {
-            BridgeNotice::BadMessage { problem } => {
-                self.statistics.count_bad_frame("message");
-                if let Some(LinePermit { suppressed }) = self.peer_log.frames.permit_line() {
-                    tracing::warn!(problem, suppressed, "invalid message");
-                }
-            }
-            BridgeNotice::Refilling(reason) => {
-                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
-                    tracing::info!(reason = reason.name(), suppressed, "full refill started");
-                }
-                if reason == RoundReason::Lost {
-                    self.records_differed();
-                    let note = "database unknown to CloudCore: full refill started";
-                    self.reporting.events.emit(
-                        EventReason::RecordsDiffered,
-                        Regarding::Node,
-                        note.to_owned(),
-                    );
-                }
-            }
-            BridgeNotice::Verified { reason, compared, differed } => {
-                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
-                    let reason = reason.name();
-                    tracing::info!(reason, compared, differed, suppressed, "held objects compared");
-                }
-                if differed == 0 {
-                    return;
-                }
-                self.records_differed();
-                // With the other reasons, a difference is expected or already reported.
-                if matches!(reason, RoundReason::Routine | RoundReason::Asked) {
-                    let note =
-                        format!("{differed} of {compared} objects differ from the cloud's and are corrected");
-                    self.reporting.events.emit(EventReason::RecordsDiffered, Regarding::Node, note);
-                }
-            }
-            BridgeNotice::DynamicControllerSilent => {
-                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
-                    tracing::warn!(
-                        suppressed,
-                        "CloudCore's dynamic controller does not respond: kubeedge.watch, and kubeedge.fetch with '*', \
-                         have no effect"
-                    );
-                }
-            }
-            BridgeNotice::Denied { what, message } => {
-                if let Some(LinePermit { suppressed }) = self.peer_log.sessions.permit_line() {
-                    let message = &*message;
-                    tracing::warn!(
-                        what,
-                        why = message,
-                        suppressed,
-                        "CloudCore's dynamic controller refused the request"
-                    );
-                }
-                let Wire::KubeEdge(cloud_core) = &mut self.wire else { return };
-                if cloud_core.denied.len() < MAX_DENIED || cloud_core.denied.contains_key(&what) {
-                    cloud_core.denied.insert(what, message);
-                }
-            }
-        }
-    }
 }
 
 /// Reads a page of held objects, with the names that their Pods reference. Ends early at [`NAMES`].

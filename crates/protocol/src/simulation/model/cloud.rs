@@ -12,7 +12,7 @@ use crate::timing::ClockJumpDetector;
 use edgesync_object::ResourceVersion;
 
 use super::super::timeline::Random;
-use super::outbox::Effects;
+use super::effects::Effects;
 use super::{config_map, object_ref};
 
 /// One object of the cloud's store.
