@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use edgesync_admin::cloud::state::{OFFLINE, REVOKED};
 use serde_json::Value;
 
 use edgesync_testkit::kubectl::{Cluster, Edge, Kubectl};
@@ -102,26 +103,26 @@ async fn node_commands_accept_several_nodes() {
         agents.push(agent);
     }
     let both = |verb| ["node", verb, "edge-1", "node/edge-2"];
-    let states = async |expected: &str| {
+    let states = async |expected: Option<&str>| {
         for node in ["edge-1", "edge-2"] {
-            eventually(&format!("{node} is {expected}"), PATIENCE, async || {
-                (fleet.cloud.state(node).await == expected).then_some(())
+            eventually(&format!("{node} is {expected:?}"), PATIENCE, async || {
+                (fleet.cloud.state(node).await.as_deref() == expected).then_some(())
             })
             .await;
         }
     };
     ends_with(0, &fleet.command(&both("remove")).await);
     for agent in &agents {
-        agent.until("it is told", |status| status["cloud"]["removed"] == true).await;
+        agent.until("it is told", |status| status.cloud.removed).await;
     }
     ends_with(0, &fleet.command(&both("admit")).await);
-    states("in sync").await;
+    states(Some("in sync")).await;
     // An unknown node is reported and does not stop the command for the others.
     let output = fleet.command(&["node", "revoke", "edge-1", "nobody", "edge-2"]).await;
     assert!(ends_with(1, &output).contains("nobody"), "{}", output_text(&output));
-    states("revoked").await;
+    states(Some(REVOKED)).await;
     ends_with(0, &fleet.command(&both("forget")).await);
-    states("").await;
+    states(None).await;
 }
 
 #[tokio::test]
@@ -234,8 +235,8 @@ async fn nodes_are_listed_and_status_summarizes_each_in_ten_lines() {
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
     };
     eventually("the one that was stopped is offline", PATIENCE, async || {
-        (fleet.cloud.state("edge-1").await == "offline" && fleet.cloud.state("edge-2").await == "in sync")
-            .then_some(())
+        let states = [fleet.cloud.state("edge-1").await?, fleet.cloud.state("edge-2").await?];
+        (states == [OFFLINE, "in sync"]).then_some(())
     })
     .await;
     for (words, expected) in [
