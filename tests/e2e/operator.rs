@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use edgesync_admin::check::CheckReport;
 use edgesync_admin::cloud::state::{OFFLINE, REVOKED};
-use serde_json::Value;
 
 use edgesync_testkit::kubectl::{Cluster, Edge, Kubectl};
 use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, output_text, stored};
@@ -44,9 +44,8 @@ async fn cloud_side_is_checked_backed_up_and_restored() {
 
     let checked = on_its_machine(&site, &["check", "-o", "json"]).await;
     ends_with(0, &checked);
-    let report: Value = serde_json::from_slice(&checked.stdout).unwrap();
-    let checks = report["checks"].as_array().unwrap();
-    assert!(checks.len() > 5 && checks.iter().all(|check| check["status"] != "failed"), "{report:#}");
+    let report: CheckReport = serde_json::from_slice(&checked.stdout).unwrap();
+    assert!(report.checks.len() > 5 && report.counts.failed == 0, "{report:#?}");
     ends_with(0, &on_its_machine(&site, &["verify"]).await);
 
     let copy = site.path("copy.db");
