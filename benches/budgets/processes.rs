@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use edgesync::store::{EdgeOptions, EdgeStore};
 use edgesync_admin::agent::AgentStatus;
 use edgesync_admin::cloud::state::OFFLINE;
-use edgesync_admin::cloud::{NodeList, ServedNode};
+use edgesync_admin::cloud::{NodeInfo, NodeList};
 use edgesync_admin::{Answer, Route};
 use edgesync_api::{Address, Client};
 use edgesync_object::Budget;
@@ -333,15 +333,15 @@ impl Site {
     }
 
     /// Returns the first node; `None` before its first Hello.
-    fn node(&self) -> Option<ServedNode> {
+    fn node(&self) -> Option<NodeInfo> {
         let nodes: NodeList = self.ask_cloud(Route::Nodes).ok()?;
-        nodes.items.first()?.served().cloned()
+        nodes.items.into_iter().next()
     }
 
     pub(crate) fn wait_in_sync(&self, objects: usize) -> anyhow::Result<()> {
         until("the node is in sync", || {
             let node = self.node()?;
-            (node.state == "in sync" && node.objects == objects as u64).then_some(())
+            (node.state() == "in sync" && node.objects() == Some(objects as u64)).then_some(())
         })
     }
 }
@@ -609,7 +609,7 @@ pub(crate) fn single_updates(table: &mut Table) -> anyhow::Result<()> {
     let used = cpu(&agent);
     for n in 0..UPDATES {
         site.replace((n * 7919) % OBJECTS, 1 + n as u64)?;
-        until("the change is reported", || (site.node()?.pending == 0).then_some(()))?;
+        until("the change is reported", || (site.node()?.pending() == Some(0)).then_some(()))?;
     }
     site.wait_in_sync(OBJECTS)?;
     let written = (proc_number(&agent, "io", "write_bytes:") - before) as f64 / UPDATES as f64 / 1000.0;
@@ -657,13 +657,14 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
         for changed in [0usize, 10] {
             site.line().down();
             until("the cloud side sees the agent disconnect", || {
-                (site.node()?.state == OFFLINE).then_some(())
+                (site.node()?.state() == OFFLINE).then_some(())
             })?;
             for n in 0..changed {
                 site.replace(n * 97, 7)?;
             }
             let sent = |site: &Site| -> anyhow::Result<u64> {
-                Ok(site.node().context("the node is not known")?.counters.objects_sent)
+                let node = site.node().context("the node is not known")?;
+                Ok(node.served().context("the node is not served")?.counters.objects_sent)
             };
             let before = sent(&site)?;
             let log_length = std::fs::read_to_string(site.path("edge.log"))?.len();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use edgesync_admin::Route;
-use edgesync_admin::cloud::{NodeInfo, ServedNode};
+use edgesync_admin::cloud::NodeInfo;
 use edgesync_api::{Address, Client};
 use serde_json::{Value, json};
 use socket2::{Domain, SockRef, Socket, Type};
@@ -213,9 +213,8 @@ impl Installation {
     }
 
     /// Returns the node; `None` before its first Hello.
-    fn node(&self) -> Option<ServedNode> {
-        let node: NodeInfo = self.runtime.block_on(ask(&self.client(), Route::Node("edge-1"))).ok()?;
-        node.served().cloned()
+    fn node(&self) -> Option<NodeInfo> {
+        self.runtime.block_on(ask(&self.client(), Route::Node("edge-1"))).ok()
     }
 
     /// Returns the bytes that cross the line until the node holds the objects, the time, and how
@@ -230,10 +229,13 @@ impl Installation {
         loop {
             std::thread::park_timeout(Duration::from_millis(50));
             let node = self.node();
-            let counters = node.as_ref().map(|node| node.counters).unwrap_or_default();
+            let served = node.as_ref().and_then(NodeInfo::served);
+            let counters = served.map(|node| node.counters).unwrap_or_default();
             let resent = counters.objects_resent;
             let crossing = Crossing { bytes: self.line.carried(), time: start.elapsed(), resent };
-            if node.is_some_and(|node| node.state == "in sync" && node.objects == objects.len() as u64) {
+            if node
+                .is_some_and(|node| node.state() == "in sync" && node.objects() == Some(objects.len() as u64))
+            {
                 return Ok(crossing);
             }
             if crossing.time > TIMEOUT {

@@ -14,12 +14,13 @@ const NODE: &str = "edge-1";
 async fn held_back(cloud: &Cloud, agent: &Agent, numbers: std::ops::Range<usize>) {
     let count = numbers.len() as u64;
     eventually(&format!("{count} removals are held back"), PATIENCE, async || {
-        let node = cloud.served(NODE).await?;
-        (node.held_back == count && node.pending == 0).then_some(())
+        let node = cloud.node(NODE).await?;
+        (node.held_back() == Some(count) && node.pending() == Some(0)).then_some(())
     })
     .await;
     let node = cloud.served(NODE).await.unwrap();
-    assert_eq!((&*node.state, node.counters.removals_sent), ("held back", 0), "{node:#?}");
+    assert_eq!(node.state, "held back", "{node:#?}");
+    assert_eq!(cloud.counters(NODE).await.removals_sent, 0, "{node:#?}");
     assert_eq!(node.held_back_objects.unwrap().len(), numbers.len());
     agent.until("the node knows it", |status| status.sync.held_back == count).await;
     for object in objects(numbers) {

@@ -123,14 +123,14 @@ async fn store_at_its_size_limit_keeps_objects_and_accepts_deletes() {
     .await;
     cloud.apply(objects(0..1000)).await;
     eventually("what does not fit is refused", PATIENCE, async || {
-        let node = cloud.served(NODE).await?;
-        let refused = node.refused_objects?;
+        let node = cloud.node(NODE).await?;
+        let refused = node.served()?.refused_objects.as_ref()?;
         let full = refused.iter().all(|object| object.reason == "StoreFull");
-        (full && node.objects + refused.len() as u64 == 1000 && node.pending == 0).then_some(())
+        (full && node.objects()? + refused.len() as u64 == 1000 && node.pending() == Some(0)).then_some(())
     })
     .await;
     honest(&cloud, &agent).await;
-    let fits = cloud.served(NODE).await.unwrap().objects;
+    let fits = cloud.node(NODE).await.unwrap().objects().unwrap();
     assert!((300..1000).contains(&fits), "{fits} objects of 1.4 KB fit into 1 MiB");
 
     for number in 100..1000 {
@@ -167,7 +167,7 @@ async fn read_only_disk_allows_reads_and_sync_resumes() {
     let status = agent.status().await;
     assert!(fails(&status) && status.objects.total == 100, "{status:#?}");
     assert_eq!(held(&agent.client()).await.len(), 100);
-    assert_eq!(cloud.served(NODE).await.unwrap().objects, 100);
+    assert_eq!(cloud.node(NODE).await.unwrap().objects(), Some(100));
 
     drop(cover);
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 110);

@@ -502,7 +502,7 @@ async fn leases_are_created_and_held_on_the_node() {
     assert!(edge.names(&["leases", "-A"]).is_empty());
     // Leases stay on the node.
     assert!(!cluster.has("lease/gate"));
-    assert_eq!(cluster.cloud.served(NODE).await.unwrap().objects, COUNT);
+    assert_eq!(cluster.cloud.node(NODE).await.unwrap().objects(), Some(COUNT));
 }
 
 #[tokio::test]

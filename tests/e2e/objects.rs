@@ -159,9 +159,9 @@ async fn oversized_object_is_rejected_without_delaying_others() {
     cloud.apply((0..10).map(|number| changed(object(number), "a"))).await;
 
     let refused = eventually("the object is refused", PATIENCE, async || {
-        let node = cloud.served(NODE).await?;
-        let refused = node.refused_objects?.into_iter().next()?;
-        (node.objects == 60 && node.pending == 0).then_some(refused)
+        let node = cloud.node(NODE).await?;
+        let refused = node.served()?.refused_objects.as_ref()?.first()?.clone();
+        (node.objects() == Some(60) && node.pending() == Some(0)).then_some(refused)
     })
     .await;
     assert_eq!((&refused.uid, &*refused.reason), (&uid, "TooLarge"), "{refused:?}");
