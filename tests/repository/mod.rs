@@ -13,6 +13,7 @@ mod limits;
 mod log;
 mod manifests;
 mod metrics;
+mod page;
 mod protocol_examples;
 mod sources;
 mod strings;
