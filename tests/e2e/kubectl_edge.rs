@@ -281,7 +281,11 @@ async fn node_syncs_while_its_api_waits_for_a_taken_port() {
     let mut agent = Agent::new(&cluster.site, NODE, cluster.cloud.mqtt);
     agent.settings.text("api.listen", address);
     agent.run().await;
-    let waits = |status: &AgentStatus| matches!(&status.api, ListenStatus::Waiting { address: shown, .. } if *shown == address.to_string());
+    let taken_address = address.to_string();
+    let waits = |status: &AgentStatus| match &status.api {
+        ListenStatus::Waiting { address, .. } => *address == taken_address,
+        _ => false,
+    };
     agent.until("the port is taken", waits).await;
     cluster.apply(OBJECTS);
     cluster.cloud.in_sync(NODE, COUNT).await;

@@ -1,5 +1,5 @@
-//! Compares the scripts of the browser page with the admin protocol: paths of requests, actions on
-//! nodes, and states of nodes.
+//! Compares the scripts of the browser page with the admin protocol: paths of requests, actions
+//! on nodes, and states of nodes.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]

@@ -10,8 +10,8 @@ use serde_json::Value;
 /// The server refuses the request or does not respond.
 ///
 /// # Panics
-/// The response is not of this type. A test that waits for a value must not take a missing key for
-/// a value that has yet to come.
+/// The response is not of this type. A test that waits for a value must not take a missing key
+/// for a value that has yet to come.
 pub async fn ask<T: Answer>(client: &Client, route: Route<'_>) -> Result<T, ClientError> {
     let path = route.path();
     let answer: Value = match route.method() {

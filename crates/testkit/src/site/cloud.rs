@@ -156,7 +156,7 @@ impl Cloud {
         }
     }
 
-    /// Returns the counters of a node since the start of the process; zero before its first Hello.
+    /// Returns the counters of a node since the process started; zero before its first Hello.
     pub async fn counters(&self, name: &str) -> NodeCounters {
         self.served(name).await.map(|node| node.counters).unwrap_or_default()
     }
