@@ -7,6 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use edgesync_admin::Route;
+use edgesync_admin::cloud::NodeList;
 use edgesync_api::{Address, Client};
 use edgesync_cloud_store::{CloudOptions, CloudStore};
 use edgesync_object::{Object, Resource, kinds};
@@ -15,6 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::processes::{Process, free_port, median, mib, proc_number, spawn, until};
 use crate::table::Table;
+use edgesync_testkit::site::ask;
 
 const OBJECTS: usize = 1_000_000;
 const NAMESPACES: usize = 100;
@@ -127,7 +130,7 @@ impl Site {
 
     /// Waits until the fleet answers, which requires the placement index.
     async fn complete(&self) -> anyhow::Result<()> {
-        let _: Value = self.client().get("/edgesync/v1/nodes").await?;
+        ask::<NodeList>(&self.client(), Route::Nodes).await?;
         Ok(())
     }
 

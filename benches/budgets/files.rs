@@ -7,6 +7,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use edgesync_admin::Route;
+use edgesync_admin::agent::FilesList;
+
 use crate::objects::object;
 use crate::processes::{Process, Site, edge_program, irreclaimable, median, until, until_polled, written};
 use crate::table::Table;
@@ -42,7 +45,8 @@ fn helper(site: &Site) -> anyhow::Result<Process> {
 
 /// Returns how many objects of the rule are in effect.
 fn in_effect(site: &Site) -> Option<u64> {
-    site.edge_get("/edgesync/v1/files").ok()?["rules"][0]["inEffect"].as_u64()
+    let list: FilesList = site.ask_edge(Route::Files).ok()?;
+    Some(list.rules.first()?.in_effect)
 }
 
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {

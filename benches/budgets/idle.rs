@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use anyhow::Context as _;
+use edgesync_admin::Route;
+use edgesync_admin::agent::{AgentStatus, Traffic};
 
 use crate::processes::Site;
 use crate::table::Table;
@@ -12,9 +14,9 @@ const WATCHED: Duration = Duration::from_secs(180);
 /// Time for the nodes to become idle.
 const SETTLE: Duration = Duration::from_secs(20);
 
-fn bytes(status: &Value) -> f64 {
-    let number = |field: &str| status["link"][field].as_f64().unwrap_or(0.0);
-    number("bytesIn") + number("bytesOut")
+fn bytes(site: &Site, number: usize) -> anyhow::Result<f64> {
+    let link = site.ask_other::<AgentStatus>(number, Route::Status)?.link;
+    Ok((link.bytes_in + link.bytes_out) as f64)
 }
 
 /// Measures two nodes at once: one renews its Lease every 10 s, the other every 60 s.
@@ -29,24 +31,19 @@ pub(crate) fn traffic(table: &mut Table) -> anyhow::Result<()> {
         );
     }
     std::thread::park_timeout(SETTLE);
-    let status = |number: usize| site.get_from(number, "/edgesync/v1/status");
-    let before = [bytes(&status(0)?), bytes(&status(1)?)];
+    let before = [bytes(&site, 0)?, bytes(&site, 1)?];
     let start = Instant::now();
     std::thread::park_timeout(WATCHED);
     for (number, (interval, budget, limit)) in nodes.iter().enumerate() {
-        let after = bytes(&status(number)?);
+        let after = bytes(&site, number)?;
         let day = (after - before[number]) / start.elapsed().as_secs_f64() * 86_400.0;
         let what = format!("idle traffic per day (TCP payload, both directions), Lease every {interval}");
         table.budget(&what, format!("{:.0} KB", day / 1e3), budget, day <= *limit);
     }
-    let traffic = site.get_from(0, "/edgesync/v1/traffic")?;
-    let leases =
-        traffic["total"]["frames"].as_array().into_iter().flatten().find(|frame| frame["type"] == "Lease");
-    if let Some((bytes, messages)) =
-        leases.and_then(|frame| Some((frame["bytes"].as_f64()?, frame["messages"].as_f64()?)))
-    {
-        let size = bytes / messages;
-        table.budget("  a Lease, payload", format!("{size:.0} bytes"), "≤ 150 bytes", size <= 150.0);
-    }
+    let traffic: Traffic = site.ask_other(0, Route::Traffic)?;
+    let leases = traffic.total.span.frames.iter().find(|frame| frame.frame == "Lease");
+    let leases = leases.context("no Lease was sent")?;
+    let size = leases.bytes as f64 / leases.messages as f64;
+    table.budget("  a Lease, payload", format!("{size:.0} bytes"), "≤ 150 bytes", size <= 150.0);
     Ok(())
 }

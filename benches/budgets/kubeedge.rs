@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use edgesync_admin::Route;
+use edgesync_admin::agent::{AgentStatus, LinkStatus, Verification};
 use edgesync_api::{Address, Client};
 use futures::{SinkExt as _, StreamExt as _};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
@@ -24,6 +26,7 @@ use tokio_tungstenite::tungstenite::Message;
 use crate::processes::{cpu, edge_program, memory_peak, mib, proc_number, spawn, until, written};
 use crate::table::Table;
 use edgesync_testkit::cloudcore::{Options, Scripted};
+use edgesync_testkit::site::ask;
 
 /// Objects of each round.
 const OBJECTS: usize = 10_000;
@@ -295,15 +298,14 @@ fn messages(table: &mut Table) -> anyhow::Result<()> {
     std::fs::write(&config, configuration(root, &format!("wss://{}", peer.address)))?;
     let agent = spawn("edgesync", &config, &root.join("edge.log"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let status = || -> Option<Value> {
+    let status = || -> Option<AgentStatus> {
         let client = Client::new(Address::Unix(root.join("edge.sock")));
-        runtime.block_on(client.get("/edgesync/v1/status")).ok()
+        runtime.block_on(ask(&client, Route::Status)).ok()
     };
     let in_sync = |connections: u64| {
         until("the node is in sync", || {
             let status = status()?;
-            let connected = status["link"]["connections"].as_u64()? >= connections;
-            (connected && status["sync"]["inSync"] == true).then_some(())
+            (status.link.connections >= connections && status.sync.in_sync).then_some(())
         })
     };
     in_sync(1)?;
@@ -341,11 +343,9 @@ fn messages(table: &mut Table) -> anyhow::Result<()> {
         let verified = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let client = Client::new(Address::Unix(socket));
-            anyhow::Ok(runtime.block_on(client.post::<Value>("/edgesync/v1/verify", &json!({})))?)
+            anyhow::Ok(runtime.block_on(ask::<Verification>(&client, Route::Verify))?)
         });
-        until("the comparison asks", || {
-            (status()?["kubeedge"]["counters"]["asked"].as_u64()? > 16).then_some(())
-        })?;
+        until("the comparison asks", || (status()?.kubeedge?.counters.asked > 16).then_some(()))?;
         let round = peer.push("update", 3);
         verified.join().ok().context("the comparison")??;
         round
@@ -374,12 +374,12 @@ fn recovery(table: &mut Table) -> anyhow::Result<()> {
         .replace(&format!("directory = \"{}/identity\"\n", root.display()), "");
     std::fs::write(&config, text)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let status = || -> Option<Value> {
+    let status = || -> Option<AgentStatus> {
         let client = Client::new(Address::Unix(root.join("edge.sock")));
-        runtime.block_on(client.get("/edgesync/v1/status")).ok()
+        runtime.block_on(ask(&client, Route::Status)).ok()
     };
-    let has_all = || status().filter(|status| status["objects"]["total"].as_u64() >= Some(OBJECTS as u64));
-    let in_sync = || has_all().filter(|status| status["sync"]["inSync"] == true);
+    let has_all = || status().filter(|status| status.objects.total >= OBJECTS as u64);
+    let in_sync = || has_all().filter(|status| status.sync.in_sync);
     let agent = spawn("edgesync", &config, &root.join("edge.log"))?;
     until("the node is in sync", in_sync)?;
     // Initial events of the watch.
@@ -403,18 +403,18 @@ fn recovery(table: &mut Table) -> anyhow::Result<()> {
     );
     for what in ["soon afterwards", "later"] {
         let before = until("the node is connected", in_sync)?;
-        let connections = before["link"]["connections"].as_u64().unwrap_or(0);
+        let connections = before.link.connections;
         cloud.restart();
-        let is_back =
-            || in_sync().filter(|status| status["link"]["connections"].as_u64() > Some(connections));
+        let is_back = || in_sync().filter(|status| status.link.connections > connections);
         let after = until("the node is connected again", is_back)?;
-        let moved = |field: &str| {
-            let bytes = |status: &Value| status["link"][field].as_u64().unwrap_or(0);
-            bytes(&after).saturating_sub(bytes(&before))
-        };
+        let moved = |bytes: fn(&LinkStatus) -> u64| bytes(&after.link).saturating_sub(bytes(&before.link));
         table.figure(
             &format!("restart of CloudCore without changes, {what}: bytes up + down until in sync"),
-            format!("{} + {} (EdgeCore: 720 + 129)", moved("bytesOut"), moved("bytesIn")),
+            format!(
+                "{} + {} (EdgeCore: 720 + 129)",
+                moved(|link| link.bytes_out),
+                moved(|link| link.bytes_in)
+            ),
         );
         std::thread::park_timeout(SETTLE);
     }

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use edgesync_admin::Route;
+use edgesync_admin::agent::AgentStatus;
 use edgesync_api::{Address, Client, collection_path};
 use edgesync_object::{kinds, yaml};
 use edgesync_protocol::apply::Totals;
@@ -21,6 +23,7 @@ use crate::processes::{FleetSite, Process, cpu, free_port, spawn, until};
 use crate::table::Table;
 use edgesync_testkit::authority::{Authority, HOUR, subject};
 use edgesync_testkit::node::Memory;
+use edgesync_testkit::site::ask;
 use edgesync_transport::tls::{self, Clock};
 
 /// Objects created to compare rates.
@@ -259,12 +262,10 @@ fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let agent = node(directory.path(), &site)?;
     let socket = directory.path().join("edge.sock");
-    let ask = |path: &str| {
-        let client = Client::new(Address::Unix(socket.clone()));
-        server.runtime.block_on(client.get::<Value>(path)).ok()
-    };
-    let total = || ask("/edgesync/v1/status")?["objects"]["total"].as_u64();
-    until("the agent is in sync", || (ask("/edgesync/v1/status")?["sync"]["inSync"] == true).then_some(()))?;
+    let edge = || Client::new(Address::Unix(socket.clone()));
+    let status = || -> Option<AgentStatus> { server.runtime.block_on(ask(&edge(), Route::Status)).ok() };
+    let total = || Some(status()?.objects.total);
+    until("the agent is in sync", || status()?.sync.in_sync.then_some(()))?;
     let objects = (0..OBJECTS).map(|n| config_map("rates", &format!("c-{n}"), n));
     let begun = (server.spent(), site.cloud_spent().0, cpu(&agent));
     let start = Instant::now();
@@ -280,7 +281,7 @@ fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     let what = "from the cluster to the rows of the node, at the same time";
     table.budget(what, format!("{arrived:.0}/s = {share:.0} %"), "≥ 80 %", share >= 80.0);
     // Its rate without competition for the processors.
-    until("all nodes are in sync", || (ask("/edgesync/v1/status")?["sync"]["inSync"] == true).then_some(()))?;
+    until("all nodes are in sync", || status()?.sync.in_sync.then_some(()))?;
     drop((agent, site));
     std::fs::remove_file(directory.path().join("edge.db"))?;
     let site = FleetSite::over_cluster(&server.kubeconfig)?;
@@ -300,7 +301,10 @@ fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
         let path = format!("/api/v1/namespaces/rates/configmaps/{name}");
         let begun = Instant::now();
         server.runtime.block_on(client.put::<Value>(&path, &changed))?;
-        until("the change arrives", || (ask(&path)?["data"]["endpoint"] == value).then_some(()))?;
+        until("the change arrives", || {
+            let held = server.runtime.block_on(edge().get::<Value>(&path)).ok()?;
+            (held["data"]["endpoint"] == value).then_some(())
+        })?;
         times.push(begun.elapsed().as_secs_f64() * 1e3);
     }
     times.sort_by(f64::total_cmp);

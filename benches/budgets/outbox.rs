@@ -3,6 +3,8 @@
 
 use std::time::Instant;
 
+use anyhow::Context as _;
+use edgesync_admin::agent::LaneStatus;
 use edgesync_api::{Address, Client};
 use serde_json::{Value, json};
 
@@ -57,18 +59,14 @@ pub(crate) fn day_offline(table: &mut Table) -> anyhow::Result<()> {
     let bytes = (written(&agent) - before) as f64 / EVENTS as f64 / 1e3;
     table.figure("  written to disk per Event", format!("{bytes:.1} KB"));
     table.figure("  agent RSS, peak", format!("{:.1} MB", memory_peak(&agent) as f64 / 1e6));
-    let status = site.edge_get("/edgesync/v1/status")?;
-    let lane = &status["outbox"]["bulk"];
-    let (waiting, dropped) = (lane["waiting"].as_u64().unwrap_or(0), lane["dropped"].as_u64().unwrap_or(0));
+    let status = site.edge_status()?;
+    let LaneStatus { waiting, dropped, .. } = status.outbox["bulk"];
     table.figure("  queued / dropped, with outbox.max_items = 10,000", format!("{waiting} / {dropped}"));
-    let database = status["store"]["databaseBytes"].as_f64().unwrap_or(0.0);
-    table.figure("  database", format!("{:.1} MB", database / 1e6));
+    let database = status.store.database_bytes.context("the database cannot be read")?;
+    table.figure("  database", format!("{:.1} MB", database as f64 / 1e6));
     let start = Instant::now();
     site.line().up()?;
-    until("the outbox is empty", || {
-        let status = site.edge_get("/edgesync/v1/status").ok()?;
-        (status["outbox"]["bulk"]["waiting"] == 0).then_some(())
-    })?;
+    until("the outbox is empty", || (site.edge_status().ok()?.outbox["bulk"].waiting == 0).then_some(()))?;
     let rate = waiting as f64 / start.elapsed().as_secs_f64();
     table.figure("  replay, each an object in the cloud, confirmed end to end", format!("{rate:.0}/s"));
     drop(agent);

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use edgesync_admin::cloud::{Rollout, RolloutTarget};
+use edgesync_admin::{RolloutSubject, Route};
 use edgesync_protocol::apply::Totals;
 use edgesync_protocol::digest::Epoch;
 use serde_json::{Value, json};
@@ -19,6 +21,7 @@ use crate::objects::object;
 use crate::processes::FleetSite;
 use crate::table::Table;
 use edgesync_testkit::node::Memory;
+use edgesync_testkit::site::ask;
 
 const NODES: usize = 10_000;
 const PAGES: usize = 50;
@@ -44,7 +47,8 @@ struct Measured {
 /// A page: reads the stream like a browser, and discards it.
 async fn page(socket: &Path, read: Arc<AtomicU64>) -> anyhow::Result<()> {
     let mut stream = UnixStream::connect(socket).await?;
-    let request = "GET /edgesync/v1/summary?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let path = Route::Summary.path();
+    let request = format!("GET {path}?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut buffer = vec![0; 64 << 10];
     loop {
@@ -80,15 +84,17 @@ async fn measure(site: &FleetSite, mut object: Value) -> anyhow::Result<Measured
     object["data"] = json!({ "changed": "yes" });
     let (client, start) = (site.client(), Instant::now());
     client.put::<Value>(&object_path(&object), &object).await?;
-    let path =
-        format!("/edgesync/v1/rollouts/objects/{}", object["metadata"]["uid"].as_str().context("a UID")?);
-    let before: Value = client.get(&object_path(&object)).await?;
+    let uid = object["metadata"]["uid"].as_str().context("a UID")?;
+    let route = Route::Rollout(RolloutSubject::Object(uid));
+    let changed: Value = client.get(&object_path(&object)).await?;
+    let changed = changed["metadata"]["resourceVersion"].as_str().context("a version")?;
     loop {
-        let rollout: Value = client.get(&path).await?;
-        if rollout["version"] == before["metadata"]["resourceVersion"] && rollout["holding"] == NODES {
+        let rollout: Rollout = ask(&client, route).await?;
+        let is_of_change = matches!(&rollout.of, RolloutTarget::Object { version, .. } if version == changed);
+        if is_of_change && rollout.holding == NODES {
             break;
         }
-        anyhow::ensure!(start.elapsed() < TIMEOUT, "the roll-out did not end: {}", rollout["holding"]);
+        anyhow::ensure!(start.elapsed() < TIMEOUT, "the roll-out did not end: {}", rollout.holding);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     measured.changed = start.elapsed();

@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use edgesync::store::{EdgeOptions, EdgeStore};
+use edgesync_admin::agent::AgentStatus;
+use edgesync_admin::cloud::state::OFFLINE;
+use edgesync_admin::cloud::{NodeInfo, NodeList};
+use edgesync_admin::{Answer, Route};
 use edgesync_api::{Address, Client};
 use edgesync_object::Budget;
 use edgesync_protocol::frame::Received;
@@ -19,6 +23,7 @@ use crate::objects::object;
 use crate::relay::Relay;
 use crate::table::Table;
 use edgesync_testkit::line::{Authority, Endpoint};
+use edgesync_testkit::site::ask;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -206,7 +211,7 @@ impl Site {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let line = Relay::new(free_port()?, broker);
         let site = Self { directory, runtime, line, mosquitto, _cloud: cloud };
-        until("the cloud's API answers", || site.cloud_get("/edgesync/v1/nodes").ok())?;
+        until("the cloud's API answers", || site.ask_cloud::<NodeList>(Route::Nodes).ok())?;
         Ok(site)
     }
 
@@ -227,12 +232,24 @@ impl Site {
         Client::new(Address::Unix(self.path("cloud.sock")))
     }
 
-    fn cloud_get(&self, path: &str) -> anyhow::Result<Value> {
-        Ok(self.runtime.block_on(self.cloud_client().get(path))?)
+    fn ask_cloud<T: Answer>(&self, route: Route<'_>) -> anyhow::Result<T> {
+        Ok(self.runtime.block_on(ask(&self.cloud_client(), route))?)
+    }
+
+    fn edge_client(&self) -> Client {
+        Client::new(Address::Unix(self.socket()))
     }
 
     pub(crate) fn edge_get(&self, path: &str) -> anyhow::Result<Value> {
-        Ok(self.runtime.block_on(Client::new(Address::Unix(self.path("edge.sock"))).get(path))?)
+        Ok(self.runtime.block_on(self.edge_client().get(path))?)
+    }
+
+    pub(crate) fn ask_edge<T: Answer>(&self, route: Route<'_>) -> anyhow::Result<T> {
+        Ok(self.runtime.block_on(ask(&self.edge_client(), route))?)
+    }
+
+    pub(crate) fn edge_status(&self) -> anyhow::Result<AgentStatus> {
+        self.ask_edge(Route::Status)
     }
 
     /// Starts the agent behind a line that is down at first.
@@ -246,7 +263,7 @@ impl Site {
         });
         std::fs::write(self.path("edge.toml"), lines.collect::<String>())?;
         let agent = self.agent()?;
-        until("the agent answers", || self.edge_get("/edgesync/v1/status").ok())?;
+        until("the agent answers", || self.edge_status().ok())?;
         Ok(agent)
     }
 
@@ -282,9 +299,9 @@ impl Site {
     }
 
     /// Queries the API of another node.
-    pub(crate) fn get_from(&self, number: usize, path: &str) -> anyhow::Result<Value> {
+    pub(crate) fn ask_other<T: Answer>(&self, number: usize, route: Route<'_>) -> anyhow::Result<T> {
         let socket = self.path(&format!("edge-other-{number}")).join("edge.sock");
-        Ok(self.runtime.block_on(Client::new(Address::Unix(socket)).get(path))?)
+        Ok(self.runtime.block_on(ask(&Client::new(Address::Unix(socket)), route))?)
     }
 
     /// Creates objects over several connections.
@@ -315,14 +332,16 @@ impl Site {
         Ok(self.runtime.block_on(self.cloud_client().put(&path, &object))?)
     }
 
-    fn node(&self) -> Option<Value> {
-        self.cloud_get("/edgesync/v1/nodes").ok()?["items"].as_array()?.first().cloned()
+    /// Returns the first node; `None` before its first Hello.
+    fn node(&self) -> Option<NodeInfo> {
+        let nodes: NodeList = self.ask_cloud(Route::Nodes).ok()?;
+        nodes.items.into_iter().next()
     }
 
     pub(crate) fn wait_in_sync(&self, objects: usize) -> anyhow::Result<()> {
         until("the node is in sync", || {
             let node = self.node()?;
-            (node["state"] == "in sync" && node["objects"] == objects).then_some(())
+            (node.state() == "in sync" && node.objects() == Some(objects as u64)).then_some(())
         })
     }
 }
@@ -590,7 +609,7 @@ pub(crate) fn single_updates(table: &mut Table) -> anyhow::Result<()> {
     let used = cpu(&agent);
     for n in 0..UPDATES {
         site.replace((n * 7919) % OBJECTS, 1 + n as u64)?;
-        until("the change is reported", || (site.node()?["pending"] == 0).then_some(()))?;
+        until("the change is reported", || (site.node()?.pending() == Some(0)).then_some(()))?;
     }
     site.wait_in_sync(OBJECTS)?;
     let written = (proc_number(&agent, "io", "write_bytes:") - before) as f64 / UPDATES as f64 / 1000.0;
@@ -631,21 +650,23 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
         site.line().up()?;
         site.wait_in_sync(objects)?;
         until("the agent has reported everything", || {
-            let status = site.edge_get("/edgesync/v1/status").ok()?;
-            let empty = |lane: &str| status["outbox"][lane]["waiting"] == 0;
-            let reported = ["status", "events", "bulk"].into_iter().all(empty);
-            (status["sync"]["inSync"] == true && reported).then_some(())
+            let status = site.edge_status().ok()?;
+            let reported = ["status", "events", "bulk"].iter().all(|lane| status.outbox[*lane].waiting == 0);
+            (status.sync.in_sync && reported).then_some(())
         })?;
         for changed in [0usize, 10] {
             site.line().down();
             until("the cloud side sees the agent disconnect", || {
-                (site.node()?["state"] == "offline").then_some(())
+                (site.node()?.state() == OFFLINE).then_some(())
             })?;
             for n in 0..changed {
                 site.replace(n * 97, 7)?;
             }
-            let sent = |site: &Site| site.node().and_then(|node| node["counters"]["objectsSent"].as_u64());
-            let before = sent(&site).unwrap_or(0);
+            let sent = |site: &Site| -> anyhow::Result<u64> {
+                let node = site.node().context("the node is not known")?;
+                Ok(node.served().context("the node is not served")?.counters.objects_sent)
+            };
+            let before = sent(&site)?;
             let log_length = std::fs::read_to_string(site.path("edge.log"))?.len();
             site.line().up()?;
             until("the agent is in sync", || {
@@ -662,7 +683,7 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
                 let what = format!("  link up to in sync, {objects} objects");
                 table.budget(&what, format!("{time:.1} ms"), "≤ 2 round trips + 5 ms", time <= 5.0);
             } else {
-                let resent = sent(&site).unwrap_or(0) - before;
+                let resent = sent(&site)? - before;
                 table.budget(&what, measured, "those objects, nothing else", resent == changed as u64);
             }
         }
@@ -717,7 +738,7 @@ pub(crate) fn start(table: &mut Table) -> anyhow::Result<()> {
     let start = || -> anyhow::Result<(Process, f64)> {
         let start = Instant::now();
         let agent = site.agent()?;
-        until("the agent answers", || site.edge_get("/edgesync/v1/status").ok())?;
+        until("the agent answers", || site.edge_status().ok())?;
         Ok((agent, start.elapsed().as_secs_f64() * 1000.0))
     };
     // The file was created without keys: the first start seals its Secrets and rewrites it.

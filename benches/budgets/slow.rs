@@ -13,6 +13,8 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use edgesync_admin::Route;
+use edgesync_admin::cloud::NodeInfo;
 use edgesync_api::{Address, Client};
 use serde_json::{Value, json};
 use socket2::{Domain, SockRef, Socket, Type};
@@ -21,6 +23,7 @@ use crate::objects::{Random, object};
 use crate::processes::{Process, collection, free_port, spawn};
 use crate::table::Table;
 use crate::tls;
+use edgesync_testkit::site::ask;
 
 /// Bytes per second in each direction.
 const RATE: u32 = 10_000;
@@ -190,7 +193,7 @@ impl Installation {
         let cloud = spawn("edgesync-cloud", &root.path().join("cloud.toml"), &root.path().join("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let site = Self { root, line, runtime, _cloud: cloud };
-        crate::processes::until("the cloud's API answers", || site.cloud("/version").ok())?;
+        crate::processes::until("the cloud's API answers", || site.cloud_version().ok())?;
         if with_tls {
             tls::join(&site.path("edge.toml"), &site.path("cloud.sock"), joining)?;
         }
@@ -205,8 +208,13 @@ impl Installation {
         Client::new(Address::Unix(self.path("cloud.sock")))
     }
 
-    fn cloud(&self, path: &str) -> anyhow::Result<Value> {
-        Ok(self.runtime.block_on(self.client().get(path))?)
+    fn cloud_version(&self) -> anyhow::Result<Value> {
+        Ok(self.runtime.block_on(self.client().get("/version"))?)
+    }
+
+    /// Returns the node; `None` before its first Hello.
+    fn node(&self) -> Option<NodeInfo> {
+        self.runtime.block_on(ask(&self.client(), Route::Node("edge-1"))).ok()
     }
 
     /// Returns the bytes that cross the line until the node holds the objects, the time, and how
@@ -220,16 +228,19 @@ impl Installation {
         let _agent = spawn("edgesync", &self.path("edge.toml"), &self.path("edge.log"))?;
         loop {
             std::thread::park_timeout(Duration::from_millis(50));
-            let node = self.cloud("/edgesync/v1/nodes/edge-1").unwrap_or_default();
-            let counters = &node["counters"];
-            let resent = counters["objectsResent"].as_u64().unwrap_or_default();
+            let node = self.node();
+            let served = node.as_ref().and_then(NodeInfo::served);
+            let counters = served.map(|node| node.counters).unwrap_or_default();
+            let resent = counters.objects_resent;
             let crossing = Crossing { bytes: self.line.carried(), time: start.elapsed(), resent };
-            if node["state"] == "in sync" && node["objects"] == objects.len() {
+            if node
+                .is_some_and(|node| node.state() == "in sync" && node.objects() == Some(objects.len() as u64))
+            {
                 return Ok(crossing);
             }
             if crossing.time > TIMEOUT {
                 let kilobytes = crossing.bytes / 1000;
-                bail!("not in sync after {TIMEOUT:?}: {kilobytes} KB sent, {} Hellos", counters["hellos"]);
+                bail!("not in sync after {TIMEOUT:?}: {kilobytes} KB sent, {} Hellos", counters.hellos);
             }
         }
     }

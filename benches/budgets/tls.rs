@@ -6,6 +6,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use edgesync_admin::Route;
+use edgesync_admin::agent::AgentStatus;
 use edgesync_api::{Address, Client};
 use serde_json::Value;
 
@@ -15,6 +17,7 @@ use crate::processes::{
 };
 use crate::relay::Relay;
 use crate::table::Table;
+use edgesync_testkit::site::ask;
 
 /// Objects held during the measurement.
 const OBJECTS: usize = 10_000;
@@ -65,22 +68,20 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         anyhow::Ok(())
     })?;
     let agent = spawn("edgesync", &edge_config, &root.join("edge.log"))?;
-    let status = || -> Option<Value> {
+    let status = || -> Option<AgentStatus> {
         let client = Client::new(Address::Unix(root.join("edge.sock")));
-        runtime.block_on(client.get("/edgesync/v1/status")).ok()
+        runtime.block_on(ask(&client, Route::Status)).ok()
     };
     let in_sync = |connections: u64| {
         until("the node is in sync", || {
             let status = status()?;
-            let fits =
-                status["sync"]["inSync"] == true && status["link"]["connections"].as_u64()? >= connections;
-            fits.then_some(())
+            (status.sync.in_sync && status.link.connections >= connections).then_some(())
         })
     };
     let mut peak = 0;
     until("the node is in sync", || {
         peak = peak.max(irreclaimable(&agent));
-        (status()?["sync"]["inSync"] == true).then_some(())
+        status()?.sync.in_sync.then_some(())
     })?;
     peak = peak.max(irreclaimable(&agent));
     std::thread::park_timeout(SETTLE);
@@ -102,7 +103,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     );
     for (what, connections) in [("session resumed", 2), ("again", 3)] {
         line.down();
-        until("the link is lost", || (status()?["link"]["state"] == "disconnected").then_some(()))?;
+        until("the link is lost", || (!status()?.link.is_connected()).then_some(()))?;
         let before = line.carried();
         line.up()?;
         in_sync(connections)?;

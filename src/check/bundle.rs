@@ -44,7 +44,7 @@ pub async fn collect(config_path: &Path, report: &Report, client: &Client) -> Bu
     let config = loaded.as_ref().map(|loaded| loaded.config.clone()).unwrap_or_default();
     let mut bundle = Bundle::new(redactor(&config));
     bundle.text("README.txt", README);
-    bundle.json("check.json", &report.to_json());
+    bundle.json("check.json", &report.document());
     bundle.text("versions.txt", &versions(&config));
     match &loaded {
         Ok(loaded) => bundle.text("config.toml", &loaded.show()),

@@ -187,9 +187,9 @@ fn writes(requests: &Requests) -> u64 {
 /// Waits for this many more renewals of the Lease and for their writes; returns the number of
 /// renewals.
 async fn renewals(agent: &Agent, more: u64) -> u64 {
-    let before = agent.status_number("/counters/leases").await;
+    let before = agent.status().await.counters.leases;
     eventually("the Lease is renewed", PATIENCE, async || {
-        let renewed = agent.status_number("/counters/leases").await - before;
+        let renewed = agent.status().await.counters.leases - before;
         (renewed >= more).then_some(renewed)
     })
     .await

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use edgesync_admin::cloud::state::REVOKED;
 use edgesync_api::{Address, Client};
 use serde_json::{Value, json};
 
@@ -604,7 +605,7 @@ async fn signer_alone_has_the_keys_and_devices_join_at_replicas() {
     let output = replica.fleet.command(&["node", "revoke", "edge-1"]).await;
     assert!(output.status.success(), "{}", output_text(&output));
     eventually("the node is cut", PATIENCE, async || {
-        (replica.fleet.cloud.state("edge-1").await == "revoked").then_some(())
+        (replica.fleet.cloud.state("edge-1").await? == REVOKED).then_some(())
     })
     .await;
     assert!(signer.terminate(PATIENCE).await.success());

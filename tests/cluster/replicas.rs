@@ -6,14 +6,19 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
+use edgesync_admin::cloud::RevokedCertificates;
+use edgesync_admin::cloud::state::OFFLINE;
+use edgesync_admin::{NodeAction, Route};
 use edgesync_api::{Client, ClientError};
 use serde_json::{Value, json};
 
 use crate::api::{ApiServer, over_each};
-use crate::setup::{ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, bare, config_map, define};
+use crate::setup::{
+    ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, bare, config_map, confirm_deletions, define,
+};
 use edgesync_testkit::proxy::{Mode, Proxy};
 use edgesync_testkit::site::fleet::{ended, output_text};
-use edgesync_testkit::site::{Agent, Site, eventually, held, path_of};
+use edgesync_testkit::site::{Agent, Site, ask, eventually, held, path_of};
 
 over_each!(
     objects_reach_the_node_and_its_reports_the_cluster,
@@ -95,7 +100,7 @@ async fn authors_of_objects_choose_no_nodes_by_default<K: ApiServer>() {
     let agent = Agent::start(&setup.site, "edge-1", cloud.mqtt).await;
     // One watch reports both, so the node would have been sent the older one before.
     setup.apply(&config_map("placed", "fast"));
-    agent.until("the placed one is held", |status| status["objects"]["total"] == 1).await;
+    agent.until("the placed one is held", |status| status.objects.total == 1).await;
     let names: Value = agent.client().get("/api/v1/configmaps").await.unwrap();
     let names: Vec<&Value> =
         names["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["name"]).collect();
@@ -148,7 +153,7 @@ async fn placement_status_covers_the_nodes_of_all_replicas<K: ApiServer>() {
     one.process.kill();
     one.run().await;
     eventually("the other one serves both", PATIENCE, async || {
-        (replicas[1].state("edge-1").await == "in sync").then_some(())
+        (replicas[1].state("edge-1").await? == "in sync").then_some(())
     })
     .await;
     replicas[0].process.kill();
@@ -225,15 +230,15 @@ async fn nodes_connecting_without_the_cluster_lose_nothing<K: ApiServer>() {
     cloud.run().await;
     let mut agent = Agent::start(&setup.site, "edge-1", cloud.mqtt).await;
     setup.holds(&agent, "cm").await;
-    agent.until("in sync", |status| status["sync"]["inSync"] == true).await;
+    agent.until("in sync", |status| status.sync.in_sync).await;
     let before = held(&agent.client()).await;
     setup.kubernetes.kill();
     agent.crash().await;
-    agent.until("welcome again", |status| status["sync"]["inSync"] == true).await;
+    agent.until("welcome again", |status| status.sync.in_sync).await;
     assert_eq!(held(&agent.client()).await, before);
     // A new node gets only objects that are known to be current, and no node loses any.
     let new = Agent::start(&setup.site, "edge-2", cloud.mqtt).await;
-    new.until("connected", |status| status["link"]["state"] == "connected").await;
+    new.until("connected", |status| status.link.is_connected()).await;
     setup.kubernetes.run().await;
     setup.apply(&config_map("late", "fast"));
     setup.admin.run(&["delete", "cm/c1", "-n", "shop"]).ok();
@@ -242,7 +247,7 @@ async fn nodes_connecting_without_the_cluster_lose_nothing<K: ApiServer>() {
     // A replica that starts empty resends nothing.
     let sent = arrived(&agent).await;
     cloud.crash().await;
-    agent.until("in sync", |status| status["sync"]["inSync"] == true).await;
+    agent.until("in sync", |status| status.sync.in_sync).await;
     setup.records_everything(&["edge-1", "edge-2"], "cm").await;
     assert_eq!(arrived(&agent).await, sent);
 }
@@ -267,8 +272,8 @@ async fn replica_with_a_dead_cluster_connection_does_no_harm<K: ApiServer>() {
     agent.run().await;
     setup.holds(&agent, "cm").await;
     assert_ne!(
-        replicas[0].state("edge-1").await,
-        "offline",
+        replicas[0].state("edge-1").await.as_deref(),
+        Some(OFFLINE),
         "the first one believes that it serves the node"
     );
     setup.apply(&config_map("c2", "slow"));
@@ -390,7 +395,7 @@ async fn two_thousand_objects_follow_their_labels_to_the_nodes<K: ApiServer>() {
         let mut last = String::new();
         let what = format!("{} holds {} objects", agent.node, desired.len());
         let same = eventually(&what, PATIENCE, async || {
-            if agent.status().await["objects"]["total"] != desired.len() {
+            if agent.status().await.objects.total != desired.len() as u64 {
                 return None;
             }
             let mut held = BTreeMap::new();
@@ -453,14 +458,14 @@ async fn restored_cluster_removes_nothing_until_confirmed() {
     setup.kubernetes.copy_or_restore().await;
     // The existing object has its old content; the missing ones are not removed.
     eventually("the older version is back and removals are held back", PATIENCE, async || {
-        let node = cloud.node("edge-1").await;
+        let node = cloud.node("edge-1").await?;
         let held = held(&agent.client()).await;
         let kept = held.values().find(|object| object["metadata"]["name"] == "kept")?;
-        (kept["data"]["mode"] == "old" && node["heldBack"] == 60).then_some(())
+        (kept["data"]["mode"] == "old" && node.held_back() == Some(60)).then_some(())
     })
     .await;
     assert_eq!(held(&agent.client()).await.len(), before);
-    cloud.client().post::<Value>("/edgesync/v1/nodes/edge-1/confirm-deletions", &Value::Null).await.unwrap();
+    confirm_deletions(&cloud, "edge-1").await;
     setup.holds(&agent, "cm").await;
 }
 
@@ -471,13 +476,13 @@ async fn forgotten_node_is_forgotten_by_all_replicas() {
     let (_homes, replicas) = setup.two_replicas().await;
     let mut agent = Agent::start(&setup.site, "edge-1", replicas[0].mqtt).await;
     eventually("both know the node", PATIENCE, async || {
-        (replicas[0].state("edge-1").await == "in sync" && !replicas[1].state("edge-1").await.is_empty())
-            .then_some(())
+        let states = [replicas[0].state("edge-1").await?, replicas[1].state("edge-1").await?];
+        (states[0] == "in sync").then_some(())
     })
     .await;
     agent.stop().await;
-    let client = replicas[0].client();
-    client.post::<Value>("/edgesync/v1/nodes/edge-1/forget", &Value::Null).await.unwrap();
+    let forget = Route::ChangeNode("edge-1", NodeAction::Forget);
+    ask::<RevokedCertificates>(&replicas[0].client(), forget).await.unwrap();
     replicas[1].process.logged("removed from the fleet", 0).await;
     let members = setup.list("secrets");
     let members = members.iter().filter(|map| !map["metadata"]["labels"]["edgesync.io/pairing"].is_null());

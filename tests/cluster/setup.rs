@@ -8,12 +8,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use edgesync_admin::agent::{Direction, Traffic};
+use edgesync_admin::cloud::Confirmed;
+use edgesync_admin::{NodeAction, Route};
 use serde_json::{Value, json};
 
 use crate::api::ApiServer;
 use crate::kubernetes::Kubernetes;
 use edgesync_testkit::kubectl::Kubectl;
-use edgesync_testkit::site::{Agent, Cloud, Site, apply, eventually, held};
+use edgesync_testkit::site::{Agent, Cloud, Site, apply, ask, eventually, held};
 
 /// Maximum duration of each step.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -215,12 +218,15 @@ pub(crate) const ANYTHING: &str =
 /// Returns the number of objects that the agent has received in frames and of changes that it has
 /// stored.
 pub(crate) async fn arrived(agent: &Agent) -> (u64, u64) {
-    let (status, client) = (agent.status().await, agent.client());
-    let traffic: Value = client.get("/edgesync/v1/traffic").await.unwrap();
-    let kinds = traffic["total"]["kinds"].as_array().cloned().unwrap_or_default();
-    let down = kinds.iter().filter(|kind| kind["direction"] == "down");
-    let objects = down.map(|kind| kind["objects"].as_u64().unwrap()).sum();
-    (objects, status["counters"]["applied"].as_u64().unwrap())
+    let status = agent.status().await;
+    let traffic: Traffic = ask(&agent.client(), Route::Traffic).await.unwrap();
+    let down = traffic.total.span.kinds.iter().filter(|kind| kind.direction == Direction::Down);
+    (down.map(|kind| kind.objects).sum(), status.counters.applied)
+}
+
+/// Releases the removals held back on a node.
+pub(crate) async fn confirm_deletions(cloud: &Cloud, node: &str) -> Confirmed {
+    ask(&cloud.client(), Route::ChangeNode(node, NodeAction::ConfirmDeletions)).await.unwrap()
 }
 
 /// Removes the fields that each API sets itself.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::fault_proxy::{FaultProxy, ProxyMode};
 use crate::kubernetes::Kubernetes;
-use crate::setup::{ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, define, replica_by};
+use crate::setup::{ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, confirm_deletions, define, replica_by};
 use edgesync_testkit::proxy::{Mode, Proxy, Way};
 use edgesync_testkit::site::{Agent, Site, eventually, held, steadily};
 
@@ -68,7 +68,7 @@ async fn cut_and_expired_watches_lose_and_repeat_nothing() {
     assert!(is_too_old(&setup.kubernetes, newest).await, "etcd still knows {newest}");
     line.set(Mode::Pass);
     setup.holds(&agent, "cm").await;
-    agent.until("in sync", |status| status["sync"]["inSync"] == true).await;
+    agent.until("in sync", |status| status.sync.in_sync).await;
     assert_eq!(arrived(&agent).await.0 - objects, 4, "what has changed, and nothing else");
     setup.records_everything(&["edge-1"], "cm").await;
 }
@@ -101,7 +101,7 @@ async fn overloaded_server_gets_few_requests_and_loses_nothing() {
     setup.admin.run(&["delete", "cm/c3", "-n", "shop"]).ok();
     // A node that connects meanwhile is accepted, and an existing one keeps its objects.
     let new = Agent::start(&setup.site, "edge-2", cloud.mqtt).await;
-    new.until("connected", |status| status["link"]["state"] == "connected").await;
+    new.until("connected", |status| status.link.is_connected()).await;
     steadily("the node keeps what it holds", Duration::from_secs(12), async || {
         held(&agent.client()).await == before && agent.is_connected().await
     })
@@ -161,7 +161,7 @@ async fn deleted_kind_removes_no_other_objects_from_nodes() {
     away.run().await;
     setup.all_hold([&there, &away], "cm").await;
     // The node keeps its objects of an unreadable kind.
-    away.until("in sync", |status| status["sync"]["inSync"] == true).await;
+    away.until("in sync", |status| status.sync.in_sync).await;
     assert_eq!(lamps(&away).await, first);
 
     define(&setup.admin, "Lamp", ANYTHING);
@@ -193,14 +193,14 @@ async fn restored_cluster_with_raised_versions_removes_nothing() {
         setup.put(&format!("c{number}"), "fast").await;
     }
     setup.holds(&agent, "cm").await;
-    agent.until("in sync", |status| status["sync"]["inSync"] == true).await;
+    agent.until("in sync", |status| status.sync.in_sync).await;
 
     setup.kubernetes.restore_raised().await;
     eventually("removals are held back", PATIENCE, async || {
-        (cloud.node("edge-1").await["heldBack"] == 60).then_some(())
+        (cloud.node("edge-1").await?.held_back() == Some(60)).then_some(())
     })
     .await;
     assert_eq!(held(&agent.client()).await.len(), 61);
-    cloud.client().post::<Value>("/edgesync/v1/nodes/edge-1/confirm-deletions", &Value::Null).await.unwrap();
+    confirm_deletions(&cloud, "edge-1").await;
     setup.holds(&agent, "cm").await;
 }

@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as STANDARD;
+use edgesync_admin::cloud::state::{REMOVED, REVOKED};
+use edgesync_admin::cloud::{NodeInfo, NodeList};
+use edgesync_admin::read;
 use serde_json::Value;
 
 use crate::setup::{EVERYWHERE, PATIENCE, Setup, config_map};
@@ -44,19 +47,16 @@ impl Setup {
         fails_with(&self.via_cluster(words).await, code, expected);
     }
 
-    /// Returns the status of a node; null if it is unknown.
-    async fn node(&self, name: &str) -> Value {
+    /// Returns the status of a node; `None` if it is unknown.
+    async fn node(&self, name: &str) -> Option<NodeInfo> {
         let nodes: Value = serde_json::from_str(&self.says(&["nodes", "-o", "json"]).await).unwrap();
-        let nodes = nodes["items"].as_array().unwrap();
-        nodes.iter().find(|node| node["name"] == name).cloned().unwrap_or_default()
+        read::<NodeList>(&nodes).unwrap().items.into_iter().find(|node| node.name() == name)
     }
 
     /// Waits until the status of a node has this state.
-    async fn node_is(&self, name: &str, state: &str) -> Value {
-        let mut last = Value::Null;
+    async fn node_is(&self, name: &str, state: &str) -> NodeInfo {
         eventually(&format!("{name} is '{state}' as seen from afar"), PATIENCE, async || {
-            last = self.node(name).await;
-            (last["state"] == state).then(|| last.clone())
+            self.node(name).await.filter(|node| node.state() == state)
         })
         .await
     }
@@ -103,9 +103,10 @@ async fn devices_join_and_are_revoked_via_the_cluster() {
     let tokens = setup.says(&["token", "list"]).await;
     assert!(tokens.lines().any(|line| line.contains("edge-1") && line.contains("used up")), "{tokens}");
     let node = setup.node_is("edge-1", "in sync").await;
-    assert!(node["servedBy"].is_string() && node["lastRenewal"].is_string(), "{node:#}");
-    assert_eq!((&node["ready"], &node["pending"]), (&true.into(), &0.into()), "{node:#}");
-    assert_eq!(node["agentVersion"], fleet.cloud.node("edge-1").await["agentVersion"]);
+    assert!(node.served_by().is_some() && node.last_renewal().is_some(), "{node:#?}");
+    assert_eq!((node.ready(), node.pending()), (Some(true), Some(0)), "{node:#?}");
+    let served = fleet.cloud.served("edge-1").await.unwrap();
+    assert_eq!(node.agent_version(), served.agent_version.as_deref());
     assert!(setup.says(&["nodes"]).await.contains("edge-1"), "a table");
 
     // Only the records that edgesync writes.
@@ -124,7 +125,7 @@ async fn devices_join_and_are_revoked_via_the_cluster() {
     let revoked = setup.says(&["node", "revoke", "edge-1"]).await;
     assert!(revoked.starts_with("node 'edge-1': 1 certificate revoked"), "{revoked}");
     eventually("the replica has cut the node", SOON, async || {
-        (fleet.cloud.state("edge-1").await == "revoked").then_some(())
+        (fleet.cloud.state("edge-1").await? == REVOKED).then_some(())
     })
     .await;
     setup.node_is("edge-1", "revoked").await;
@@ -154,9 +155,9 @@ async fn nodes_are_removed_admitted_and_forgotten_via_the_cluster() {
 
     let removed = setup.says(&["node", "remove", "edge-1"]).await;
     assert_eq!(removed, "node 'edge-1' removed from the fleet");
-    assert_eq!(setup.node("edge-1").await["state"], "removed");
+    assert_eq!(setup.node("edge-1").await.unwrap().state(), REMOVED);
     eventually("the replica has removed it", PATIENCE, async || {
-        (fleet.cloud.state("edge-1").await == "removed").then_some(())
+        (fleet.cloud.state("edge-1").await? == REMOVED).then_some(())
     })
     .await;
     let again = setup.says(&["node", "remove", "edge-1"]).await;
@@ -169,7 +170,7 @@ async fn nodes_are_removed_admitted_and_forgotten_via_the_cluster() {
     let other = fleet.new_device(&thief, "edge-1");
     fails_with(&fleet.join(&other, &token, &[]).await, 1, "taken");
     setup.says(&["node", "forget", "edge-1"]).await;
-    assert_eq!(setup.node("edge-1").await, Value::Null);
+    assert_eq!(setup.node("edge-1").await, None);
     // On one machine only one agent of a name runs for an address.
     drop(agent);
     let _other = joined(&fleet, &thief, "edge-1", &token).await;
@@ -187,7 +188,7 @@ async fn nodes_are_removed_admitted_and_forgotten_via_the_cluster() {
     setup.node_is("edge-1", "being removed").await;
     let removed = setup.says(&["node", "remove", "edge-1"]).await;
     assert_eq!(removed, "node 'edge-1' removed from the fleet");
-    assert_eq!(setup.node("edge-1").await["state"], "removed");
+    assert_eq!(setup.node("edge-1").await.unwrap().state(), REMOVED);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

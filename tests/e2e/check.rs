@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use edgesync_admin::check::{CheckReport, CheckResult, CheckStatus};
 use site::fleet::{Fleet, ended, identity_of, in_sync, output_text};
 use site::{Agent, Site, edge_rows, objects, same_on_both_sides, secret};
 
@@ -18,23 +18,29 @@ async fn edgesync(agent: &Agent, words: &[&str]) -> Output {
     ended(command).await
 }
 
-/// Runs the checks; returns them by id, with the exit code.
-async fn check(agent: &Agent) -> (Value, Option<i32>) {
+/// Runs the checks; returns their report, with the exit code.
+async fn check(agent: &Agent) -> (CheckReport, Option<i32>) {
     let output = edgesync(agent, &["check", "-o", "json"]).await;
-    let report: Value =
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", output_text(&output)));
-    let checks = report["checks"].as_array().unwrap();
-    let found = checks.iter().map(|check| (check["id"].as_str().unwrap().to_owned(), check.clone()));
-    (found.collect::<serde_json::Map<_, _>>().into(), output.status.code())
+    let report = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", output_text(&output)));
+    (report, output.status.code())
+}
+
+fn of<'a>(report: &'a CheckReport, id: &str) -> &'a CheckResult {
+    report.checks.iter().find(|check| check.id == id).unwrap_or_else(|| panic!("no check {id}: {report:#?}"))
 }
 
 /// Asserts that a check failed, with this message and advice.
-fn failed(found: &(Value, Option<i32>), id: &str, seen: &str, next: &str) {
-    let (checks, code) = found;
-    let check = &checks[id];
-    assert_eq!((check["status"].as_str(), *code), (Some("failed"), Some(1)), "{checks:#}");
-    let text = |field: &str| check[field].as_str().unwrap_or_default();
-    assert!(text("message").contains(seen) && text("nextStep").contains(next), "{check:#}");
+fn failed((report, code): &(CheckReport, Option<i32>), id: &str, seen: &str, next: &str) {
+    let check = of(report, id);
+    assert_eq!((check.status, *code), (CheckStatus::Failed, Some(1)), "{report:#?}");
+    assert!(check.message.contains(seen), "{check:?}");
+    assert!(check.next_step.as_ref().is_some_and(|step| step.contains(next)), "{check:?}");
+}
+
+/// Asserts that a check passed.
+fn passed(report: &CheckReport, id: &str) {
+    assert_eq!(of(report, id).status, CheckStatus::Ok, "{id}: {report:#?}");
 }
 
 async fn joined(site: &Site) -> (Fleet, Agent) {
@@ -56,8 +62,8 @@ async fn healthy_node_passes_every_check() {
     let site = Site::new();
     let (_fleet, mut agent) = joined(&site).await;
     let before = edge_rows(&agent.database);
-    let (checks, code) = check(&agent).await;
-    assert_eq!(code, Some(0), "{checks:#}");
+    let (report, code) = check(&agent).await;
+    assert_eq!(code, Some(0), "{report:#?}");
     for id in [
         "configuration",
         "clock",
@@ -69,20 +75,18 @@ async fn healthy_node_passes_every_check() {
         "cloud",
         "local-api",
     ] {
-        assert_eq!(checks[id]["status"], "ok", "{id}: {checks:#}");
+        passed(&report, id);
     }
-    assert_eq!(checks.as_object().unwrap().len(), 19);
+    assert_eq!(report.checks.len(), 19);
 
     // Without the agent, which is the only failure, the checks also cover the connection and the
     // access rules.
     agent.stop().await;
     let stopped = check(&agent).await;
     failed(&stopped, "local-api", "agent not running", "edgesync");
-    let checks = stopped.0;
-    let failures = checks.as_object().unwrap().values().filter(|check| check["status"] == "failed");
-    assert_eq!(failures.count(), 1, "{checks:#}");
+    assert_eq!(stopped.0.counts.failed, 1, "{:#?}", stopped.0);
     for id in ["mqtt", "acl", "tls", "database-integrity"] {
-        assert_eq!(checks[id]["status"], "ok", "{id}: {checks:#}");
+        passed(&stopped.0, id);
     }
     assert_eq!(edge_rows(&agent.database), before, "a check changes nothing");
 }

@@ -12,17 +12,17 @@ const NODE: &str = "edge-1";
 
 /// Waits until removals are held back, and checks that the objects still exist.
 async fn held_back(cloud: &Cloud, agent: &Agent, numbers: std::ops::Range<usize>) {
-    let count = numbers.len();
+    let count = numbers.len() as u64;
     eventually(&format!("{count} removals are held back"), PATIENCE, async || {
-        let node = cloud.node(NODE).await;
-        (node["heldBack"] == count && node["pending"] == 0).then_some(())
+        let node = cloud.node(NODE).await?;
+        (node.held_back() == Some(count) && node.pending() == Some(0)).then_some(())
     })
     .await;
-    let node = cloud.node(NODE).await;
-    assert_eq!(node["state"], "held back", "{node:#}");
-    assert_eq!(node["heldBackObjects"].as_array().unwrap().len(), count);
-    assert_eq!(node["counters"]["removalsSent"], 0, "{node:#}");
-    agent.until("the node knows it", |status| status["sync"]["heldBack"] == count).await;
+    let node = cloud.served(NODE).await.unwrap();
+    assert_eq!(node.state, "held back", "{node:#?}");
+    assert_eq!(cloud.counters(NODE).await.removals_sent, 0, "{node:#?}");
+    assert_eq!(node.held_back_objects.unwrap().len(), numbers.len());
+    agent.until("the node knows it", |status| status.sync.held_back == count).await;
     for object in objects(numbers) {
         assert!(agent.get(&object).await.is_some(), "{} is gone", object["metadata"]["name"]);
     }
@@ -59,7 +59,7 @@ async fn older_cloud_store_removes_nothing_until_confirmed() {
     // Everything else syncs: objects deleted later exist again, those changed later have their old
     // content.
     let counters = cloud.counters(NODE).await;
-    assert_eq!((counters.sent, counters.resent), (15, 0), "{counters:?}");
+    assert_eq!((counters.objects_sent, counters.objects_resent), (15, 0), "{counters:?}");
     assert!(is_same(agent.get(&object(3)).await.unwrap(), cloud.get(&object(3)).await));
     assert!(agent.get(&object(12)).await.is_some());
     cloud.apply(objects(200..205)).await;

@@ -35,7 +35,7 @@ async fn database_deleted_while_running_is_rewritten() {
     let (before, process) = (cloud.counters(NODE).await, agent.process.id());
     Snapshot::remove(&agent.database);
     cloud.apply(objects(300..310)).await;
-    agent.until("a loss is noticed", |status| status["store"]["resets"] == 1).await;
+    agent.until("a loss is noticed", |status| status.store.resets == 1).await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 310);
     // Nothing was lost, but the contents of the commit that noticed the loss may be sent twice.
     let (sent, removals) = cloud.sent_since(NODE, before).await;

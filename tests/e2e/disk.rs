@@ -12,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use edgesync_admin::agent::{AgentStatus, StoreStatus};
 use site::*;
 
 const NODE: &str = "edge-1";
@@ -87,13 +88,11 @@ async fn full_disk_stops_reports_until_there_is_space() {
     fill(&filler);
     cloud.apply(objects(300..1000)).await;
     cloud.apply((0..10).map(|number| changed(object(number), "new"))).await;
-    let status =
-        agent.until("it says that the store is full", |status| status["store"]["writing"] == "full").await;
-    assert!(status["objects"]["total"].as_u64().unwrap() >= 300, "{status:#}");
+    let status = agent.until("it says that the store is full", |status| status.store.writing == "full").await;
+    assert!(status.objects.total >= 300, "{status:#?}");
     eventually("the cloud knows that objects are refused", PATIENCE, async || {
-        let node = cloud.node(NODE).await;
-        let refused = node["refusedObjects"].as_array()?.first()?.clone();
-        (refused["reason"] == "StoreFull").then_some(())
+        let refused = cloud.served(NODE).await?.refused_objects?;
+        (refused.first()?.reason == "StoreFull").then_some(())
     })
     .await;
     honest(&cloud, &agent).await;
@@ -101,8 +100,7 @@ async fn full_disk_stops_reports_until_there_is_space() {
     fs::remove_file(&filler).unwrap();
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 1000);
     let status = agent.status().await;
-    assert_eq!(status["store"]["writing"], "works", "{status:#}");
-    assert_eq!(status["store"]["resets"], 0, "{status:#}");
+    assert_eq!((&*status.store.writing, status.store.resets), (StoreStatus::WORKS, 0), "{status:#?}");
     assert_eq!(agent.process.id(), process);
 }
 
@@ -125,21 +123,21 @@ async fn store_at_its_size_limit_keeps_objects_and_accepts_deletes() {
     .await;
     cloud.apply(objects(0..1000)).await;
     eventually("what does not fit is refused", PATIENCE, async || {
-        let node = cloud.node(NODE).await;
-        let (objects, refused) = (node["objects"].as_u64()?, node["refusedObjects"].as_array()?);
-        let full = refused.iter().all(|object| object["reason"] == "StoreFull");
-        (full && objects + refused.len() as u64 == 1000 && node["pending"] == 0).then_some(())
+        let node = cloud.node(NODE).await?;
+        let refused = node.served()?.refused_objects.as_ref()?;
+        let full = refused.iter().all(|object| object.reason == "StoreFull");
+        (full && node.objects()? + refused.len() as u64 == 1000 && node.pending() == Some(0)).then_some(())
     })
     .await;
     honest(&cloud, &agent).await;
-    let fits = cloud.node(NODE).await["objects"].as_u64().unwrap();
+    let fits = cloud.node(NODE).await.unwrap().objects().unwrap();
     assert!((300..1000).contains(&fits), "{fits} objects of 1.4 KB fit into 1 MiB");
 
     for number in 100..1000 {
         cloud.delete(&object(number)).await;
     }
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 100);
-    assert_eq!(agent.status().await["store"]["writing"], "works");
+    assert_eq!(agent.status().await.store.writing, StoreStatus::WORKS);
 }
 
 #[tokio::test]
@@ -158,25 +156,22 @@ async fn read_only_disk_allows_reads_and_sync_resumes() {
     let Some(cover) = Disk::mount(agent.database.parent().unwrap(), "ro") else {
         return;
     };
-    let fails = |status: &serde_json::Value| {
-        status["store"]["writing"].as_str().is_some_and(|writing| writing.starts_with("fails: "))
-    };
+    let fails = |status: &AgentStatus| status.store.writing.starts_with("fails: ");
     agent.until("it says that nothing can be written", fails).await;
     cloud.apply(objects(100..110)).await;
     eventually("the cloud knows that objects are refused", PATIENCE, async || {
-        let node = cloud.node(NODE).await;
-        let refused = node["refusedObjects"].as_array()?.first()?.clone();
-        (refused["reason"] == "StoreUnavailable").then_some(())
+        let refused = cloud.served(NODE).await?.refused_objects?;
+        (refused.first()?.reason == "StoreUnavailable").then_some(())
     })
     .await;
     let status = agent.status().await;
-    assert!(fails(&status) && status["objects"]["total"] == 100, "{status:#}");
+    assert!(fails(&status) && status.objects.total == 100, "{status:#?}");
     assert_eq!(held(&agent.client()).await.len(), 100);
-    assert_eq!(cloud.node(NODE).await["objects"], 100);
+    assert_eq!(cloud.node(NODE).await.unwrap().objects(), Some(100));
 
     drop(cover);
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 110);
-    assert_eq!(agent.status().await["store"]["writing"], "works");
+    assert_eq!(agent.status().await.store.writing, StoreStatus::WORKS);
     assert_eq!(agent.process.id(), process);
     assert!(agent.process.runs());
 }
@@ -203,5 +198,5 @@ async fn start_on_a_read_only_disk_fails_with_the_reason() {
     disk.set_writable(true);
     agent.run().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 100);
-    assert_eq!(cloud.counters(NODE).await.sent, before.sent);
+    assert_eq!(cloud.counters(NODE).await.objects_sent, before.objects_sent);
 }

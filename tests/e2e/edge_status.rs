@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use edgesync_admin::agent::AgentStatus;
 use edgesync_testkit::kubectl;
 use edgesync_testkit::site;
 use kubectl::{Cluster, Edge};
@@ -58,7 +59,7 @@ async fn alone() -> (Edge, Cluster) {
     cluster.apply(OBJECTS);
     cluster.cloud.in_sync(NODE, 3).await;
     assert!(cluster.cloud.process.terminate(PATIENCE).await.success());
-    edge.agent.until("the cloud is gone", |status| status["sync"]["inSync"] == false).await;
+    edge.agent.until("the cloud is gone", |status| !status.sync.in_sync).await;
     (edge, cluster)
 }
 
@@ -251,8 +252,7 @@ async fn status_of_every_kind_is_accepted_as_protobuf() {
         let answer: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
         assert_eq!(said(&answer["status"]), said(&object["status"]), "{kind}");
     }
-    let told =
-        |status: &Value| status["outbox"].as_object().unwrap().values().all(|lane| lane["waiting"] == 0);
+    let told = |status: &AgentStatus| status.outbox.values().all(|lane| lane.waiting == 0);
     edge.agent.until("the cloud has the statuses", told).await;
     for (object, _) in &statuses {
         let kind = object["kind"].as_str().unwrap();

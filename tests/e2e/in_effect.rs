@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use edgesync::store::{EdgeOptions, EdgeStore, MonotonicTime, OutboxPut, OutboxWrite};
+use edgesync_admin::cloud::NodeInfo;
 use edgesync_object::{ObjectRef, ResourceVersion};
 use edgesync_protocol::upload::{EffectContent, EffectState};
 use serde_json::{Value, json};
@@ -104,8 +105,8 @@ fn said(cluster: &Cluster, words: &[&str]) -> String {
 }
 
 /// Returns the cloud side's status of the node.
-async fn node(cluster: &Cluster) -> Value {
-    cluster.cloud.client().get(&format!("/edgesync/v1/nodes/{NODE}")).await.unwrap()
+async fn node(cluster: &Cluster) -> NodeInfo {
+    cluster.cloud.node(NODE).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -138,17 +139,12 @@ async fn effects_are_shown_selected_and_waited_for() {
     })
     .await;
     let told = node(&cluster).await;
-    assert_eq!((&told["filesInEffect"], &told["filesNotInEffect"]), (&json!(0), &json!(1)));
-    let one = &told["objectsNotInEffect"][0];
-    assert_eq!(
-        (&one["object"]["name"], &one["state"], &one["rule"]),
-        (&json!(name), &json!("NotInEffect"), &json!("web"))
-    );
-    assert_eq!(
-        (one["inEffect"].as_str(), one["desired"].as_str()),
-        (Some(version(&first)), Some(version(&second)))
-    );
-    assert_eq!(one["message"], "check: exit code 1: unexpected \"}\"");
+    assert_eq!((told.files_in_effect(), told.files_not_in_effect()), (Some(0), Some(1)));
+    let one = &told.not_in_effect()[0];
+    let object = one.object.as_ref().unwrap();
+    assert_eq!((&*object.name, &*one.state, &*one.rule), (name.as_str(), "NotInEffect", "web"));
+    assert_eq!((one.in_effect.as_deref(), &*one.desired), (Some(version(&first)), version(&second)));
+    assert_eq!(one.message, "check: exit code 1: unexpected \"}\"");
     let syncs = said(&cluster, &["syncs", "-o", "wide"]);
     assert!(syncs.lines().any(|line| line.contains(&name) && line.contains("NotInEffect")), "{syncs}");
     let nodes = said(&cluster, &["nodes"]);
@@ -156,7 +152,7 @@ async fn effects_are_shown_selected_and_waited_for() {
 
     // The stored effect survives a crash of the cloud.
     cluster.cloud.crash().await;
-    assert_eq!(node(&cluster).await["filesNotInEffect"], 1);
+    assert_eq!(node(&cluster).await.files_not_in_effect(), Some(1));
     put(&mut agent, [effect(&second, Some(version(&second)), version(&second), EffectState::InEffect)]).await;
     wait(&cluster, "True");
 
@@ -166,7 +162,8 @@ async fn effects_are_shown_selected_and_waited_for() {
     put(&mut agent, [gone, effect(&other, Some(version(&other)), version(&other), EffectState::InEffect)])
         .await;
     eventually("one is forgotten", LONG, async || {
-        (shown(&cluster, "InEffect").len() == 1 && node(&cluster).await["filesInEffect"] == 1).then_some(())
+        (shown(&cluster, "InEffect").len() == 1 && node(&cluster).await.files_in_effect() == Some(1))
+            .then_some(())
     })
     .await;
     agent.stop().await;
@@ -175,5 +172,5 @@ async fn effects_are_shown_selected_and_waited_for() {
     cluster.cloud.in_sync(NODE, 2).await;
     until_reason(&cluster, "NoReport").await;
     assert!(shown(&cluster, "InEffect").is_empty());
-    assert_eq!(node(&cluster).await["filesInEffect"], Value::Null);
+    assert_eq!(node(&cluster).await.files_in_effect(), None);
 }

@@ -85,7 +85,7 @@ impl Scene {
 
     /// Checks that the victim stays connected and receives objects.
     async fn unharmed(&self, what: &str) {
-        let connections = self.victim.status_number("/link/connections").await;
+        let connections = self.victim.status().await.link.connections;
         assert_eq!(connections, 1, "{what}: the victim was disconnected");
         let object = config_map(self.objects.fetch_add(1, Ordering::Relaxed));
         self.fleet.cloud.apply([object.clone()]).await;
@@ -221,7 +221,7 @@ async fn assert_foreign_frames_are_counted(scene: &Scene) {
     let hello = br#"{"type":"Hello","protocol":1,"node":"edge-b","agent":"x","session":"s","epoch":"00000000000000000000000000000001","revision":0,"count":0,"digest":"00000000000000000000000000000000","maxFrame":65536,"maxObject":65536}"#;
     link.try_publish(&topic("edge-a", "up"), hello.to_vec(), false).unwrap();
     eventually("the frame is counted", PATIENCE, async || {
-        (scene.fleet.cloud.bad_frames().await["node"].as_u64()? > 0).then_some(())
+        (*scene.fleet.cloud.bad_frames().await.get("node")? > 0).then_some(())
     })
     .await;
     scene.unharmed("another name in a frame").await;
@@ -240,7 +240,7 @@ async fn assert_revoked_node_is_refused(scene: &mut Scene) {
     if let Some(mosquitto) = &mut scene.mosquitto {
         link.try_publish(&topic("edge-a", "up"), b"{}".to_vec(), false).unwrap();
         eventually("it is not listened to", PATIENCE, async || {
-            (scene.fleet.cloud.bad_frames().await["revoked"].as_u64()? > 0).then_some(())
+            (*scene.fleet.cloud.bad_frames().await.get("revoked")? > 0).then_some(())
         })
         .await;
         // The operator installs the new revocation list.

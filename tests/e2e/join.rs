@@ -10,9 +10,13 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use edgesync_admin::agent::AgentStatus;
+use edgesync_admin::cloud::state::{NEVER_CONNECTED, REVOKED};
+use edgesync_admin::cloud::{NodeInfo, NodeList};
+use edgesync_admin::{Route, read};
 use serde_json::Value;
 use site::fleet::{Fleet, ended, identity_of, in_sync, output_text, stored};
-use site::{PATIENCE, Site, config_map, eventually, same_on_both_sides};
+use site::{PATIENCE, Site, ask, config_map, eventually, same_on_both_sides};
 
 fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -32,11 +36,8 @@ async fn device_joins_with_a_token_and_syncs_over_tls() {
     fleet.cloud.apply([config_map(1), site::secret(2)]).await;
     in_sync(&agent).await;
     same_on_both_sides(&fleet.cloud, &agent).await;
-    let status = agent.status().await;
-    assert_eq!(
-        (&status["identity"]["subject"], &status["identity"]["validity"]),
-        (&"edge-1".into(), &"valid".into())
-    );
+    let identity_status = agent.status().await.identity.unwrap();
+    assert_eq!((&*identity_status.subject, &*identity_status.validity), ("edge-1", "valid"));
     let node: Value = fleet.cloud.client().get("/api/v1/nodes/edge-1").await.unwrap();
     let conditions = node["status"]["conditions"].as_array().unwrap();
     let valid =
@@ -115,10 +116,10 @@ async fn certificates_are_renewed_without_an_interruption() {
     agent.run_as_configured().await;
     in_sync(&agent).await;
     eventually("the certificate is renewed", Duration::from_secs(90), async || {
-        (agent.status_number("/identity/renewals").await > 0).then_some(())
+        (agent.status().await.identity?.renewals > 0).then_some(())
     })
     .await;
-    assert_eq!(agent.status_number("/link/connections").await, 1, "the connection was not interrupted");
+    assert_eq!(agent.status().await.link.connections, 1, "the connection was not interrupted");
     let renewed = stored(&agent);
     assert_ne!(renewed.identity.certificate().serial(), joined.certificate().serial());
     assert_eq!(
@@ -262,9 +263,9 @@ async fn revoked_removed_and_absent_nodes_show_on_both_sides() {
     let nodes = async |fleet: &Fleet| {
         let output = fleet.command(&["nodes", "-o", "json"]).await;
         let nodes: Value = serde_json::from_slice(&output.stdout).unwrap();
-        nodes["items"].as_array().unwrap().clone()
+        read::<NodeList>(&nodes).unwrap().items
     };
-    let asleep = |node: &Value| node["name"] == "edge-0" && node["state"] == "never connected";
+    let asleep = |node: &NodeInfo| node.name() == "edge-0" && node.state() == NEVER_CONNECTED;
     eventually("who has only joined is shown", PATIENCE, async || {
         nodes(&fleet).await.iter().any(asleep).then_some(())
     })
@@ -275,12 +276,13 @@ async fn revoked_removed_and_absent_nodes_show_on_both_sides() {
     })
     .await;
     let shown = nodes(&fleet).await;
-    assert!(shown.iter().any(asleep) && shown[0]["certificateEnds"].is_string(), "{shown:#?}");
+    let certificate_ends = &shown[0].membership().unwrap().certificate_ends;
+    assert!(shown.iter().any(asleep) && certificate_ends.is_some(), "{shown:#?}");
     let refused = fleet.command(&["node", "remove", "edge-0"]).await;
     assert_eq!(refused.status.code(), Some(1), "{}", output_text(&refused));
     assert!(output_text(&refused).contains("node forget edge-0"), "{}", output_text(&refused));
     assert!(fleet.command(&["node", "forget", "edge-0"]).await.status.success());
-    assert_eq!(nodes(&fleet).await, Vec::<Value>::new());
+    assert_eq!(nodes(&fleet).await, Vec::<NodeInfo>::new());
 
     // A node that is revoked while its agent runs.
     let mut first = fleet.device(&site, "edge-1").await;
@@ -290,8 +292,8 @@ async fn revoked_removed_and_absent_nodes_show_on_both_sides() {
     assert_eq!(typo.status.code(), Some(1), "{}", output_text(&typo));
     assert!(output_text(&typo).contains("node 'edge-l' not found"), "{}", output_text(&typo));
     assert!(fleet.command(&["node", "revoke", "edge-1"]).await.status.success());
-    let revoked = fleet.cloud.node("edge-1").await;
-    assert_eq!((&revoked["state"], &revoked["ready"]), (&"revoked".into(), &false.into()), "{revoked:#}");
+    let revoked = fleet.cloud.node("edge-1").await.unwrap();
+    assert_eq!((revoked.state(), revoked.ready()), (REVOKED, Some(false)), "{revoked:#?}");
     let token = fleet.token(&["--node", "edge-1"]).await;
     for runs in [true, false] {
         if !runs {
@@ -335,8 +337,8 @@ async fn agent_waits_for_the_join_and_then_starts() {
     assert!(joined.status.success(), "{}", output_text(&joined));
     agent.process.logged("joined, starting", 0).await;
     eventually("it is in sync", PATIENCE, async || {
-        let status = agent.client().get::<Value>("/edgesync/v1/status").await.ok()?;
-        (status["sync"]["inSync"] == true).then_some(())
+        let status: AgentStatus = ask(&agent.client(), Route::Status).await.ok()?;
+        status.sync.in_sync.then_some(())
     })
     .await;
     assert!(!agent.process.log().iter().any(|line| line.contains(":1883")), "{:#?}", agent.process.log());
@@ -364,7 +366,7 @@ async fn second_agent_of_the_same_name_does_not_start() {
     let expected = format!("in use by another agent on this machine (process {})", first.process.id());
     assert!(log.contains("node 'edge-1'") && log.contains(&expected), "{log}");
     assert!(!second.database.exists(), "it has not begun");
-    assert_eq!(first.status_number("/link/connections").await, 1, "the first was left alone");
+    assert_eq!(first.status().await.link.connections, 1, "the first was left alone");
     // The name is free as soon as the first agent ends, even by a crash.
     first.crash().await;
 }

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use edgesync_admin::agent::{AgentStatus, ListenStatus};
 use kubectl::{Cluster, Edge, Kubectl};
 use serde_json::{Value, json};
 use site::{Agent, PATIENCE, Site, Snapshot, eventually};
@@ -126,7 +127,7 @@ async fn node_api_answers_offline_and_after_a_restart() {
     let (mut edge, mut cluster) = in_sync().await;
     let online = edge.get("configmap/settings");
     assert!(cluster.cloud.process.terminate(PATIENCE).await.success());
-    edge.agent.until("the cloud is gone", |status| status["sync"]["inSync"] == false).await;
+    edge.agent.until("the cloud is gone", |status| !status.sync.in_sync).await;
     assert_eq!(edge.get("configmap/settings"), online);
     assert_eq!(edge.names(&["cm", "-A"]), ["other", "settings", "far"]);
     edge.stop().await;
@@ -280,14 +281,18 @@ async fn node_syncs_while_its_api_waits_for_a_taken_port() {
     let mut agent = Agent::new(&cluster.site, NODE, cluster.cloud.mqtt);
     agent.settings.text("api.listen", address);
     agent.run().await;
-    let waiting = agent.until("the port is taken", |status| status["api"]["state"] == "waiting").await;
-    assert_eq!(waiting["api"]["address"], address.to_string());
+    let taken_address = address.to_string();
+    let waits = |status: &AgentStatus| match &status.api {
+        ListenStatus::Waiting { address, .. } => *address == taken_address,
+        _ => false,
+    };
+    agent.until("the port is taken", waits).await;
     cluster.apply(OBJECTS);
     cluster.cloud.in_sync(NODE, COUNT).await;
     assert!(edgesync(&agent, &["get", "cm", "-A"]).contains("settings"));
 
     drop(taken);
-    agent.until("its API answers over TCP", |status| status["api"]["state"] == "open").await;
+    agent.until("its API answers over TCP", |status| matches!(status.api, ListenStatus::Open { .. })).await;
     let kubeconfig = agent.database.with_file_name("kubeconfig");
     let client = Kubectl::with_kubeconfig(&cluster.site, "local", &kubeconfig);
     client.run(&["get", "cm", "settings", "-o", "name"]).says("configmap/settings");
@@ -501,7 +506,7 @@ async fn leases_are_created_and_held_on_the_node() {
     assert!(edge.names(&["leases", "-A"]).is_empty());
     // Leases stay on the node.
     assert!(!cluster.has("lease/gate"));
-    assert_eq!(cluster.cloud.node(NODE).await["objects"], COUNT);
+    assert_eq!(cluster.cloud.node(NODE).await.unwrap().objects(), Some(COUNT));
 }
 
 #[tokio::test]

@@ -100,7 +100,7 @@ async fn kubectl_lists_selects_and_follows_events_of_nodes() {
 async fn deleted_node_stays_removed_until_it_is_created_again() {
     let (cluster, agent) = start().await;
     cluster.kubectl(&["delete", "node", NODE]).ok();
-    agent.until("it is told", |status| status["cloud"]["removed"] == true).await;
+    agent.until("it is told", |status| status.cloud.removed).await;
     assert!(!cluster.has("node/edge-1"));
     assert_eq!(cluster.kubectl(&["get", "leases", "-n", "kube-node-lease", "-o", "name"]).ok(), "");
     cluster.apply("{apiVersion: v1, kind: Node, metadata: {name: edge-1, labels: {site: south}}}");

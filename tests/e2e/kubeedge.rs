@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use cloudcore::{Fault, Options, Scripted};
+use edgesync_admin::agent::{AgentStatus, CloudStatus};
 use serde_json::{Value, json};
 use site::fleet::{ended, identity_of, output_text};
 use site::{Agent, PATIENCE, Random, Site, Snapshot, edge_rows, eventually};
@@ -135,16 +136,15 @@ async fn device_joins_a_cloudcore_and_holds_what_its_pods_reference() {
     assert_eq!(node["metadata"]["labels"]["node-role.kubernetes.io/edge"], "", "{node}");
     assert_eq!(node["status"]["allocatable"]["pods"], "0", "{node}");
 
-    let answered = |status: &Value| status["kubeedge"]["lease"]["resourceVersion"].is_string();
+    let answered = |status: &AgentStatus| {
+        status.kubeedge.as_ref().is_some_and(|shown| shown.lease.resource_version.is_some())
+    };
     let status = agent.until("CloudCore has answered the Lease", answered).await;
-    assert_eq!(
-        (&status["link"]["type"], &status["cloud"]["state"]),
-        (&json!("kubeedge"), &json!("connected"))
-    );
-    let shown = &status["kubeedge"];
-    assert!(shown["acknowledged"].as_u64() >= Some(5), "{shown}");
-    assert_eq!(shown["dynamicController"], "on", "{shown}");
-    assert!(shown["lease"]["resourceVersion"].is_string() && shown["node"]["uid"].is_string(), "{shown}");
+    assert_eq!((&*status.link.link_type, &*status.cloud.state), ("kubeedge", CloudStatus::CONNECTED));
+    let shown = status.kubeedge.unwrap();
+    assert!(shown.acknowledged >= 5, "{shown:?}");
+    assert_eq!(shown.dynamic_controller, "on", "{shown:?}");
+    assert!(shown.lease.resource_version.is_some() && shown.node.uid.is_some(), "{shown:?}");
     let metrics: String = agent.client().text("/metrics").await.unwrap();
     assert!(metrics.contains("edgesync_agent_kubeedge_"), "{metrics}");
     assert_eq!(cloud.violations(), Vec::<String>::new());
@@ -162,7 +162,7 @@ async fn lost_and_older_databases_are_refilled_by_cloudcore() {
     cloud.apply(widget("w1"));
     let rules = "[kubeedge]\nfetch = [\"lab/configmap/app-*\"]\nwatch = [\"lab.io/v1/widgets\"]\n";
     let mut agent = device(&site, &cloud, rules).await;
-    let all = |status: &Value| status["sync"]["inSync"] == true && status["objects"]["total"] == 304;
+    let all = |status: &AgentStatus| status.sync.in_sync && status.objects.total == 304;
     agent.until("everything has come", all).await;
     proven(&cloud).await;
     agent.stop().await;
@@ -192,8 +192,8 @@ async fn lost_and_older_databases_are_refilled_by_cloudcore() {
             "{}",
             copy.is_some()
         );
-        let status = agent.status().await;
-        assert_eq!(status["kubeedge"]["verified"]["reason"], "lost", "{}", status["kubeedge"]);
+        let shown = agent.status().await.kubeedge.unwrap();
+        assert_eq!(shown.verified.as_ref().unwrap().reason, "lost", "{shown:?}");
         proven(&cloud).await;
     }
     assert_eq!(cloud.violations(), Vec::<String>::new());
@@ -290,7 +290,7 @@ async fn brief_connection_loss_creates_no_event() {
     let before = events().await;
     assert!(!before.is_empty(), "that it was started is told");
     cloud.restart();
-    agent.until("it is back", |status| status["link"]["connections"].as_u64() >= Some(2)).await;
+    agent.until("it is back", |status| status.link.connections >= 2).await;
     proven(&cloud).await;
     in_sync(&agent).await;
     assert_eq!(events().await, before);
@@ -307,7 +307,7 @@ async fn cut_slow_and_restarted_links_recover() {
     large["spec"]["text"] = "x".repeat(200_000).into();
     cloud.suffer(Fault::CutMidFrame);
     cloud.apply(large.clone());
-    agent.until("the link was lost", |status| status["link"]["connections"].as_u64() >= Some(2)).await;
+    agent.until("the link was lost", |status| status.link.connections >= 2).await;
     cloud.suffer(Fault::None);
     holds(&agent, &path("large"), |held| held["spec"] == large["spec"]).await;
     // The relist after the loss ends before the line becomes slow.
@@ -327,10 +327,8 @@ async fn cut_slow_and_restarted_links_recover() {
     cloud.apply(huge);
     cloud.apply(widget("last"));
     holds(&agent, &path("last"), |_| true).await;
-    let status = agent
-        .until("it is shown", |status| status["rejected"].as_array().is_some_and(|all| !all.is_empty()))
-        .await;
-    assert_eq!(status["rejected"][0]["reason"], "TooLarge", "{status}");
+    let status = agent.until("it is shown", |status| !status.rejected.is_empty()).await;
+    assert_eq!(status.rejected[0].reason, "TooLarge", "{status:?}");
     assert_eq!(cloud.violations(), Vec::<String>::new());
 }
 
@@ -342,7 +340,7 @@ async fn offline_events_arrive_after_the_reconnection() {
     holds(&agent, "/api/v1/namespaces/lab/pods/web", |_| true).await;
     cloud.refuse(true);
     cloud.cut(NODE);
-    agent.until("the link is lost", |status| status["link"]["state"] == "disconnected").await;
+    agent.until("the link is lost", |status| !status.link.is_connected()).await;
     for n in 0..20 {
         let event = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
@@ -367,7 +365,7 @@ async fn offline_events_arrive_after_the_reconnection() {
             (0..20).all(is_it)
         })
         .await;
-    agent.until("nothing waits", |status| status["outbox"]["bulk"]["waiting"] == 0).await;
+    agent.until("nothing waits", |status| status.outbox["bulk"].waiting == 0).await;
 }
 
 #[tokio::test]

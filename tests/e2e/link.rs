@@ -11,11 +11,12 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use edgesync_admin::cloud::state::OFFLINE;
 use edgesync_object::Budget;
 use edgesync_protocol::frame::{Down, Hello, Up, Welcome};
 use edgesync_transport::link::Topics;
 use rumqttc::v5::mqttbytes::v5::{Packet, PingResp, PubAckReason};
-use serde_json::{Value, json};
+use serde_json::Value;
 use site::{
     Agent, Cloud, PATIENCE, Settings, Site, changed, eventually, objects, same_within, sized, steadily,
 };
@@ -75,7 +76,7 @@ async fn until_disconnected(agent: &Agent, limit: Duration) {
 /// Asserts that no object was resent.
 async fn assert_nothing_was_resent(cloud: &Cloud) {
     let counters = cloud.counters(NODE).await;
-    assert_eq!((counters.resent, counters.inventories), (0, 0), "{counters:?}");
+    assert_eq!((counters.objects_resent, counters.inventories), (0, 0), "{counters:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,13 +98,13 @@ async fn assert_objects_sync_without_resends(site: &Site, cloud: &Cloud) {
     let agent = agent(site, cloud.mqtt).await;
     cloud.apply(objects(0..2000)).await;
     assert_eq!(same(cloud, &agent).await, 2000);
-    assert_eq!(cloud.counters(NODE).await.sent, 2000);
+    assert_eq!(cloud.counters(NODE).await.objects_sent, 2000);
     cloud.apply(edition(0..100, "second")).await;
     delete(cloud, 1950..2000).await;
     cloud.apply(edition(1990..2000, "anew")).await;
     assert_eq!(same(cloud, &agent).await, 1960);
-    assert_eq!(cloud.counters(NODE).await.sent, 2110);
-    let removed = cloud.counters(NODE).await.removals;
+    assert_eq!(cloud.counters(NODE).await.objects_sent, 2110);
+    let removed = cloud.counters(NODE).await.removals_sent;
     assert!((40..=50).contains(&removed), "{removed} removals: those of replaced names may be left out");
     assert_nothing_was_resent(cloud).await;
 }
@@ -120,13 +121,13 @@ async fn broker_killed_mid_transfer_causes_no_resends() {
     broker.kill();
     until_disconnected(&agent, KEEPALIVE + SLACK).await;
     eventually("the cloud loses the broker", KEEPALIVE + SLACK, async || {
-        (cloud.state(NODE).await == "offline").then_some(())
+        (cloud.state(NODE).await? == OFFLINE).then_some(())
     })
     .await;
-    let (sent, held) = (cloud.counters(NODE).await.sent, settled(&agent).await);
+    let (sent, held) = (cloud.counters(NODE).await.objects_sent, settled(&agent).await);
     broker.restart();
     same(&cloud, &agent).await;
-    assert_eq!(cloud.counters(NODE).await.sent, sent + 1500 - held, "{sent} were sent, {held} held");
+    assert_eq!(cloud.counters(NODE).await.objects_sent, sent + 1500 - held, "{sent} were sent, {held} held");
     // In sync nothing is sent; an object that changes while offline is sent once, in its last
     // version.
     broker.kill();
@@ -137,7 +138,7 @@ async fn broker_killed_mid_transfer_causes_no_resends() {
     broker.restart();
     same(&cloud, &agent).await;
     let counters = cloud.counters(NODE).await;
-    assert_eq!((counters.sent, counters.removals), (sent + 1500 - held + 5, 3));
+    assert_eq!((counters.objects_sent, counters.removals_sent), (sent + 1500 - held + 5, 3));
     assert_nothing_was_resent(&cloud).await;
 }
 
@@ -146,20 +147,20 @@ async fn start_transfer(cloud: &Cloud, agent: &Agent) {
     agent.process.signal("STOP");
     cloud.apply(objects(200..1500)).await;
     agent.process.signal("CONT");
-    agent.until("objects arrive", |status| status["objects"]["total"].as_u64() > Some(200)).await;
+    agent.until("objects arrive", |status| status.objects.total > 200).await;
 }
 
 /// Returns the number of objects on the node once no commit is in progress.
 async fn settled(agent: &Agent) -> u64 {
     let (mut last, mut still) = (u64::MAX, 0);
     eventually("commits end", PATIENCE, async || {
-        let now = agent.status_number("/store/revision").await;
+        let now = agent.status().await.store.revision;
         still = if now == last { still + 1 } else { 0 };
         last = now;
         (still >= 10).then_some(())
     })
     .await;
-    agent.status_number("/objects/total").await
+    agent.status().await.objects.total
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,16 +176,16 @@ async fn cloud_killed_mid_transfer_sends_only_missing_objects() {
     let held = settled(&agent).await;
     cloud.run().await;
     same(&cloud, &agent).await;
-    assert_eq!(cloud.counters(NODE).await.sent, 1500 - held, "{held} were held");
+    assert_eq!(cloud.counters(NODE).await.objects_sent, 1500 - held, "{held} were held");
     // In sync nothing is sent.
     cloud.crash().await;
     same(&cloud, &agent).await;
-    assert_eq!(cloud.counters(NODE).await.sent, 0);
+    assert_eq!(cloud.counters(NODE).await.objects_sent, 0);
     cloud.apply(edition(0..5, "second")).await;
     delete(&cloud, 5..8).await;
     same(&cloud, &agent).await;
     let counters = cloud.counters(NODE).await;
-    assert_eq!((counters.sent, counters.removals), (5, 3));
+    assert_eq!((counters.objects_sent, counters.removals_sent), (5, 3));
     assert_nothing_was_resent(&cloud).await;
 }
 
@@ -199,9 +200,9 @@ async fn half_open_link_is_detected_within_the_keepalive() {
     same(&cloud, &agent).await;
     proxy.set(Mode::Stall);
     until_disconnected(&agent, KEEPALIVE + SLACK).await;
-    let cause = agent.status_text("/link/cause").await;
+    let cause = agent.status().await.link.cause.unwrap();
     assert!(cause.contains("silent") || cause.contains("timed out"), "{cause}");
-    assert!(agent.status_text("/cloud/state").await.starts_with("unknown"));
+    assert!(agent.status().await.cloud.state.starts_with("unknown"));
     assert!(!agent.is_in_sync().await);
     cloud.apply(edition(0..10, "second")).await;
     cloud.apply(objects(100..150)).await;
@@ -230,7 +231,7 @@ async fn cuts_in_mid_frame_converge() {
     let agent = agent(&site, proxy.address()).await;
     assert_eq!(same(&cloud, &agent).await, 1500);
     assert_eq!(proxy.accepted(), cuts.len() as u64 + 1, "each cut fell into the transfer");
-    assert_eq!(agent.status().await["counters"]["badFrames"], json!({}));
+    assert_eq!(agent.status().await.counters.bad_frames, BTreeMap::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -246,7 +247,7 @@ async fn long_round_trips_converge() {
     cloud.apply(edition(0..20, "second")).await;
     delete(&cloud, 20..30).await;
     assert_eq!(same(&cloud, &agent).await, 390);
-    assert_eq!(agent.status_number("/link/connections").await, 1);
+    assert_eq!(agent.status().await.link.connections, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -259,7 +260,7 @@ async fn dead_cloud_behind_a_broker_is_reported_and_recovers() {
     cloud.apply(objects(0..50)).await;
     same(&cloud, &agent).await;
     let is_gone = async || {
-        let state = agent.status_text("/cloud/state").await;
+        let state = agent.status().await.cloud.state;
         let gone = state.contains("offline") || state.contains("unreachable");
         (gone && !agent.is_in_sync().await).then_some(())
     };
@@ -278,7 +279,7 @@ async fn dead_cloud_behind_a_broker_is_reported_and_recovers() {
     cloud.run().await;
     cloud.apply(edition(0..10, "second")).await;
     same(&cloud, &agent).await;
-    assert_eq!(agent.status_number("/link/connections").await, 1);
+    assert_eq!(agent.status().await.link.connections, 1);
 }
 
 /// A broker and a cloud that welcomes each session and answers nothing else. Reports the names of
@@ -414,19 +415,19 @@ async fn assert_agents_sharing_a_name_are_detected(site: &Site, cloud: &Cloud) {
     drop(one);
     assert_eq!(same(cloud, &two).await, 190);
     // The remaining agent keeps its link.
-    let connections = two.status_number("/link/connections").await;
+    let connections = two.status().await.link.connections;
     steadily("the link stays", Duration::from_secs(3), async || {
-        two.status_number("/link/connections").await == connections
+        two.status().await.link.connections == connections
     })
     .await;
 }
 
 /// Returns whether the status names the takeover; its backoff must be the configured one.
 async fn reports_a_takeover(agent: &Agent) -> bool {
-    let status = agent.status().await;
-    let knows = status["link"]["cause"].as_str().is_some_and(|cause| cause.contains("taken over"));
+    let link = agent.status().await.link;
+    let knows = link.cause.is_some_and(|cause| cause.contains("taken over"));
     if knows {
-        let wait = status["link"]["retryInSeconds"].as_f64().unwrap();
+        let wait = link.retry_in_seconds.unwrap();
         assert!((2.0..=3.0).contains(&wait), "{wait}");
     }
     knows
@@ -457,7 +458,7 @@ async fn mosquitto_clients_reach_only_their_own_topics() {
     let (code, _, error) = publish("edgesync/v1/nodes/edge-1/up");
     assert_eq!(code, Some(0), "{error}");
     eventually("the frame is counted", PATIENCE, async || {
-        (cloud.bad_frames().await["json"] == 1).then_some(())
+        (*cloud.bad_frames().await.get("json")? == 1).then_some(())
     })
     .await;
     for foreign in ["edgesync/v1/nodes/edge-2/up", "edgesync/v1/nodes/edge-2/down", "edgesync/v1/cloud"] {
@@ -534,8 +535,10 @@ async fn assert_idle_link_carries_only_pings(site: &Site, cloud: &Cloud) {
     .await;
     cloud.apply(objects(0..20)).await;
     same(cloud, &agent).await;
-    let traffic =
-        async || (agent.status_number("/link/bytesIn").await, agent.status_number("/link/bytesOut").await);
+    let traffic = async || {
+        let link = agent.status().await.link;
+        (link.bytes_in, link.bytes_out)
+    };
     let (mut before, mut quiet) = ((0, 0), 0);
     eventually("the last confirmation is through", PATIENCE, async || {
         let now = traffic().await;

@@ -5,10 +5,13 @@
 use edgesync_testkit::site;
 use std::time::Duration;
 
+use edgesync_admin::cloud::state::REMOVED;
+use edgesync_admin::cloud::{Admitted, Removed};
+use edgesync_admin::{NodeAction, Route};
 use edgesync_object::status::Reason;
 use edgesync_protocol::upload::{Lane, RefusedReason};
 use serde_json::{Value, json};
-use site::{Cloud, PATIENCE, Scripted, Site, config_map, eventually, path_of};
+use site::{Cloud, PATIENCE, Scripted, Site, ask, config_map, eventually, path_of};
 
 const NODE: &str = "edge-1";
 const NODE_PATH: &str = "/api/v1/nodes/edge-1";
@@ -20,6 +23,14 @@ async fn get(cloud: &Cloud, path: &str) -> Option<Value> {
         Err(error) if error.status().is_some_and(|status| status.is(&Reason::NotFound)) => None,
         Err(error) => panic!("{error}"),
     }
+}
+
+async fn remove(cloud: &Cloud) -> Removed {
+    ask(&cloud.client(), Route::ChangeNode(NODE, NodeAction::Remove)).await.unwrap()
+}
+
+async fn admit(cloud: &Cloud) -> Admitted {
+    ask(&cloud.client(), Route::ChangeNode(NODE, NodeAction::Admit)).await.unwrap()
 }
 
 /// Waits until a condition of the Node has this status and reason.
@@ -61,10 +72,9 @@ async fn node_registers_renews_is_lost_and_returns() {
     assert_eq!(lease["spec"]["holderIdentity"], NODE);
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 40);
     assert_eq!(lease["spec"]["acquireTime"], "1970-01-01T00:00:00.000005Z");
-    let nodes: Value = cloud.client().get("/edgesync/v1/nodes").await.unwrap();
-    assert_eq!(nodes["items"][0]["ready"], true);
-    let renewed = nodes["items"][0]["lastRenewal"].as_str();
-    assert!(renewed.is_some_and(|at| !at.contains('.')), "whole seconds: {nodes}");
+    let nodes = cloud.nodes().await.items;
+    assert_eq!(nodes[0].ready(), Some(true));
+    assert!(nodes[0].last_renewal().is_some_and(|at| !at.contains('.')), "whole seconds: {nodes:?}");
 
     node.renew(1).await;
     condition(&cloud, "Ready", "Unknown", "NodeStatusUnknown").await;
@@ -174,8 +184,7 @@ async fn removed_node_is_refused_until_it_is_admitted() {
     node.renew(40).await;
     node.report().await;
     condition(&cloud, "Ready", "True", "AgentReady").await;
-    let answer: Value = cloud.client().post("/edgesync/v1/nodes/edge-1/remove", &Value::Null).await.unwrap();
-    assert_eq!(answer, json!({"node": NODE, "removed": true}));
+    assert_eq!(remove(&cloud).await, Removed { node: NODE.to_owned(), removed: true });
     let request = node.requested().await;
     assert_eq!(
         (request.removed, request.retry_after_seconds, &request.session),
@@ -183,16 +192,14 @@ async fn removed_node_is_refused_until_it_is_admitted() {
     );
     assert!(request.reason.contains("node admit edge-1"), "{}", request.reason);
     assert_eq!((get(&cloud, NODE_PATH).await, get(&cloud, LEASE_PATH).await), (None, None));
-    let again: Value = cloud.client().post("/edgesync/v1/nodes/edge-1/remove", &Value::Null).await.unwrap();
-    assert_eq!(again["removed"], false);
+    assert!(!remove(&cloud).await.removed);
 
     node.renew(40).await;
     eventually("its frames are dropped", PATIENCE, async || {
-        let nodes: Value = cloud.client().get("/edgesync/v1/nodes").await.unwrap();
-        (nodes["framesOfRemovedNodes"] == 1).then_some(())
+        (cloud.nodes().await.frames_of_removed_nodes == Some(1)).then_some(())
     })
     .await;
-    assert_eq!(cloud.state(NODE).await, "removed");
+    assert_eq!(cloud.state(NODE).await.as_deref(), Some(REMOVED));
     assert_eq!(get(&cloud, NODE_PATH).await, None, "nothing of it comes back");
 
     drop(node);
@@ -200,16 +207,15 @@ async fn removed_node_is_refused_until_it_is_admitted() {
     let mut node = Scripted::connect(NODE, cloud.mqtt).await;
     node.hello().await;
     assert!(node.requested().await.removed, "a start does not forget it");
-    let answer: Value = cloud.client().post("/edgesync/v1/nodes/edge-1/admit", &Value::Null).await.unwrap();
-    assert_eq!(answer["admitted"], true);
+    assert!(admit(&cloud).await.admitted);
     let asked = node.requested().await;
     assert_eq!((asked.removed, asked.retry_after_seconds, asked.session), (false, 0, node.session()));
     assert!(node.welcome().await.register);
     node.renew(40).await;
     condition(&cloud, "Ready", "True", "AgentReady").await;
-    let answer: Value = cloud.client().post("/edgesync/v1/nodes/edge-1/admit", &Value::Null).await.unwrap();
-    assert_eq!(answer["admitted"], false);
-    let unknown = cloud.client().post::<Value>("/edgesync/v1/nodes/nobody/remove", &Value::Null).await;
+    assert!(!admit(&cloud).await.admitted);
+    let unknown = Route::ChangeNode("nobody", NodeAction::Remove);
+    let unknown = ask::<Removed>(&cloud.client(), unknown).await;
     assert!(unknown.unwrap_err().status().unwrap().is(&Reason::NotFound));
 }
 
@@ -230,9 +236,7 @@ async fn node_object_deletion_removes_and_creation_admits_the_node() {
     })
     .await;
     eventually("the removal is done", Duration::from_secs(10), async || {
-        let answer: Value =
-            cloud.client().post("/edgesync/v1/nodes/edge-1/remove", &Value::Null).await.unwrap();
-        (answer["removed"] == false).then_some(())
+        (!remove(&cloud).await.removed).then_some(())
     })
     .await;
     cloud.apply([object.clone()]).await;

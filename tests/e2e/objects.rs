@@ -7,7 +7,9 @@ use edgesync_testkit::site;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use edgesync_admin::cloud::NodeCounters;
+use edgesync_object::ObjectRef;
+use serde_json::Value;
 use site::*;
 
 const NODE: &str = "edge-1";
@@ -82,7 +84,7 @@ async fn reconnection_sends_only_newer_objects() {
     // A restart of the cloud resets the counters.
     cloud.crash().await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 402);
-    assert_eq!(cloud.sent_since(NODE, Counters::default()).await, (0, 0), "nothing had changed");
+    assert_eq!(cloud.sent_since(NODE, NodeCounters::default()).await, (0, 0), "nothing had changed");
 }
 
 #[tokio::test]
@@ -99,7 +101,10 @@ async fn twenty_thousand_objects_arrive_without_resends() {
     println!("equal on both sides after {:.1?}", start.elapsed());
     let counters = cloud.counters(NODE).await;
     // The cloud resends one message as a probe when a disk stalls for `sync.resend_min`.
-    assert!(counters.resent <= 2 && counters.sent == COUNT as u64 + counters.resent, "{counters:?}");
+    assert!(
+        counters.objects_resent <= 2 && counters.objects_sent == COUNT as u64 + counters.objects_resent,
+        "{counters:?}"
+    );
 
     // All at once, into an empty database.
     agent.stop().await;
@@ -107,8 +112,8 @@ async fn twenty_thousand_objects_arrive_without_resends() {
     let start = Instant::now();
     agent.run().await;
     eventually("the node is filled again", limit, async || {
-        let node = cloud.node(NODE).await;
-        (node["state"] == "in sync" && node["objects"] == COUNT).then_some(())
+        let node = cloud.node(NODE).await?;
+        (node.state() == "in sync" && node.objects() == Some(COUNT as u64)).then_some(())
     })
     .await;
     println!("sent, stored and reported once more in {:.1?}", start.elapsed());
@@ -149,31 +154,31 @@ async fn oversized_object_is_rejected_without_delaying_others() {
     let (cloud, agent) = in_sync(&site, NODE, 30).await;
     let huge = sized("huge", 20 << 20);
     cloud.apply([huge.clone()]).await;
-    let uid = cloud.get(&huge).await["metadata"]["uid"].clone();
+    let uid = cloud.get(&huge).await["metadata"]["uid"].as_str().unwrap().to_owned();
     cloud.apply(objects(30..60)).await;
     cloud.apply((0..10).map(|number| changed(object(number), "a"))).await;
 
     let refused = eventually("the object is refused", PATIENCE, async || {
-        let node = cloud.node(NODE).await;
-        let refused = node["refusedObjects"].as_array()?.first()?.clone();
-        (node["objects"] == 60 && node["pending"] == 0).then_some(refused)
+        let node = cloud.node(NODE).await?;
+        let refused = node.served()?.refused_objects.as_ref()?.first()?.clone();
+        (node.objects() == Some(60) && node.pending() == Some(0)).then_some(refused)
     })
     .await;
-    assert_eq!((&refused["uid"], &refused["reason"]), (&uid, &Value::from("TooLarge")), "{refused}");
+    assert_eq!((&refused.uid, &*refused.reason), (&uid, "TooLarge"), "{refused:?}");
     let (mut wanted, found) = (wanted(&cloud).await, held(&agent.client()).await);
-    wanted.remove(uid.as_str().unwrap()).unwrap();
+    wanted.remove(&uid).unwrap();
     let differences = differences(&wanted, &found);
     assert!(differences.is_empty(), "{differences:?}");
 
     let mut command = Command::new(edgesync_testkit::programs::device());
     let output = command.args(["status", "-v"]).arg("--socket").arg(&agent.socket).output().unwrap();
     let shown = String::from_utf8_lossy(&output.stdout);
-    assert!(shown.contains(uid.as_str().unwrap()) && shown.contains("TooLarge"), "{shown}");
+    assert!(shown.contains(&uid) && shown.contains("TooLarge"), "{shown}");
 
     // A version that fits is accepted at once.
     cloud.apply([sized("huge", 1000)]).await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 61);
-    assert_eq!(cloud.node(NODE).await["refusedObjects"], Value::Array(Vec::new()));
+    assert_eq!(cloud.served(NODE).await.unwrap().refused_objects, Some(Vec::new()));
 }
 
 #[tokio::test]
@@ -185,14 +190,19 @@ async fn rejected_object_is_named_in_status_log_and_event() {
     })
     .await;
     cloud.apply([sized("too-large", 300 << 10)]).await;
-    let named = json!({"apiVersion": "v1", "kind": "ConfigMap", "namespace": "plant-0", "name": "too-large"});
+    let named = ObjectRef {
+        api_version: "v1".into(),
+        kind: "ConfigMap".into(),
+        namespace: "plant-0".into(),
+        name: "too-large".into(),
+    };
     let refused = eventually("the cloud shows what is refused", PATIENCE, async || {
-        cloud.node("edge-1").await.pointer("/refusedObjects/0").cloned()
+        cloud.served("edge-1").await?.refused_objects?.into_iter().next()
     })
     .await;
-    assert_eq!((&refused["object"], &refused["reason"]), (&named, &"TooLarge".into()), "{refused:#}");
-    let status = agent.until("it shows the same", |status| !status["rejected"][0].is_null()).await;
-    assert_eq!(status["rejected"][0]["object"], named);
+    assert_eq!((refused.object.as_ref(), &*refused.reason), (Some(&named), "TooLarge"), "{refused:#?}");
+    let status = agent.until("it shows the same", |status| !status.rejected.is_empty()).await;
+    assert_eq!(status.rejected[0].object, Some(named));
     assert!(agent.process.log().iter().any(|line| line.contains("ConfigMap plant-0/too-large")));
     let event = eventually("the Event is on the object", PATIENCE, async || {
         let path = "/apis/events.k8s.io/v1/namespaces/plant-0/events";

@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use edgesync_admin::check::CheckReport;
+use edgesync_admin::cloud::state::{OFFLINE, REVOKED};
 
 use edgesync_testkit::kubectl::{Cluster, Edge, Kubectl};
 use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, output_text, stored};
@@ -43,9 +44,8 @@ async fn cloud_side_is_checked_backed_up_and_restored() {
 
     let checked = on_its_machine(&site, &["check", "-o", "json"]).await;
     ends_with(0, &checked);
-    let report: Value = serde_json::from_slice(&checked.stdout).unwrap();
-    let checks = report["checks"].as_array().unwrap();
-    assert!(checks.len() > 5 && checks.iter().all(|check| check["status"] != "failed"), "{report:#}");
+    let report: CheckReport = serde_json::from_slice(&checked.stdout).unwrap();
+    assert!(report.checks.len() > 5 && report.counts.failed == 0, "{report:#?}");
     ends_with(0, &on_its_machine(&site, &["verify"]).await);
 
     let copy = site.path("copy.db");
@@ -102,26 +102,26 @@ async fn node_commands_accept_several_nodes() {
         agents.push(agent);
     }
     let both = |verb| ["node", verb, "edge-1", "node/edge-2"];
-    let states = async |expected: &str| {
+    let states = async |expected: Option<&str>| {
         for node in ["edge-1", "edge-2"] {
-            eventually(&format!("{node} is {expected}"), PATIENCE, async || {
-                (fleet.cloud.state(node).await == expected).then_some(())
+            eventually(&format!("{node} is {expected:?}"), PATIENCE, async || {
+                (fleet.cloud.state(node).await.as_deref() == expected).then_some(())
             })
             .await;
         }
     };
     ends_with(0, &fleet.command(&both("remove")).await);
     for agent in &agents {
-        agent.until("it is told", |status| status["cloud"]["removed"] == true).await;
+        agent.until("it is told", |status| status.cloud.removed).await;
     }
     ends_with(0, &fleet.command(&both("admit")).await);
-    states("in sync").await;
+    states(Some("in sync")).await;
     // An unknown node is reported and does not stop the command for the others.
     let output = fleet.command(&["node", "revoke", "edge-1", "nobody", "edge-2"]).await;
     assert!(ends_with(1, &output).contains("nobody"), "{}", output_text(&output));
-    states("revoked").await;
+    states(Some(REVOKED)).await;
     ends_with(0, &fleet.command(&both("forget")).await);
-    states("").await;
+    states(None).await;
 }
 
 #[tokio::test]
@@ -234,8 +234,8 @@ async fn nodes_are_listed_and_status_summarizes_each_in_ten_lines() {
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
     };
     eventually("the one that was stopped is offline", PATIENCE, async || {
-        (fleet.cloud.state("edge-1").await == "offline" && fleet.cloud.state("edge-2").await == "in sync")
-            .then_some(())
+        let states = [fleet.cloud.state("edge-1").await?, fleet.cloud.state("edge-2").await?];
+        (states == [OFFLINE, "in sync"]).then_some(())
     })
     .await;
     for (words, expected) in [

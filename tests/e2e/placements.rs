@@ -68,19 +68,21 @@ async fn placement_objects_take_effect_without_resends() {
     cloud.in_sync("edge-2", 3).await;
     let all_path = format!("{CLUSTER}/all");
     until_status(&cloud, &all_path, [3, 2, 2], ["True", "True"]).await;
-    assert_eq!((cloud.counters("edge-1").await.sent, cloud.counters("edge-2").await.sent), (3, 3));
+    let sent = async |node: &str| cloud.counters(node).await.objects_sent;
+    assert_eq!((sent("edge-1").await, sent("edge-2").await), (3, 3));
     // Objects that match both the old and the new rule stay in place.
     cloud.apply([all(json!({"names": ["edge-2"]}))]).await;
     cloud.in_sync("edge-1", 1).await;
     until_status(&cloud, &all_path, [3, 1, 1], ["True", "True"]).await;
-    assert_eq!((cloud.counters("edge-2").await.sent, cloud.counters("edge-2").await.removals), (3, 0));
+    let counters = cloud.counters("edge-2").await;
+    assert_eq!((counters.objects_sent, counters.removals_sent), (3, 0));
     // After a restart the cloud side reads the rules before it serves nodes.
     cloud.crash().await;
     cloud.in_sync("edge-1", 1).await;
     cloud.in_sync("edge-2", 3).await;
     for node in ["edge-1", "edge-2"] {
         let counters = cloud.counters(node).await;
-        assert_eq!((counters.sent, counters.removals), (0, 0), "{node}");
+        assert_eq!((counters.objects_sent, counters.removals_sent), (0, 0), "{node}");
     }
     until_status(&cloud, &own_path, [1, 1, 1], ["True", "True"]).await;
     cloud.client().delete::<Value>(&own_path, None).await.unwrap();
@@ -153,7 +155,7 @@ async fn explain_placement_says_why_an_object_is_on_a_node() {
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "plant-0"},
         "spec": {"ports": [{"port": 80}]}});
     cloud.apply([service]).await;
-    agent.until("it holds the small one", |status| status["objects"]["total"] == 1).await;
+    agent.until("it holds the small one", |status| status.objects.total == 1).await;
     let explain = async |object: &str| {
         let mut command = Command::new(edgesync_testkit::programs::cloud());
         command.args(["explain-placement", "edge-1", object, "-n", "plant-0"]);

@@ -6,6 +6,7 @@ use edgesync_testkit::site;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use edgesync_admin::cloud::state::OFFLINE;
 use site::*;
 use tokio::net::UnixDatagram;
 
@@ -51,7 +52,7 @@ async fn sigterm_mid_sync_drains_both_sides_and_exits_with_zero() {
     let status = agent.process.terminate(END).await;
     assert_eq!(status.code(), Some(0));
     eventually("the cloud sees that the node has gone", END, async || {
-        (cloud.node(NODE).await["state"] == "offline").then_some(())
+        (cloud.state(NODE).await? == OFFLINE).then_some(())
     })
     .await;
     let status = cloud.process.terminate(END).await;

@@ -7,8 +7,11 @@ use edgesync_testkit::site;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use edgesync_admin::agent::Traffic;
+use edgesync_admin::cloud::{Admitted, Removed};
+use edgesync_admin::{NodeAction, Route};
 use serde_json::{Value, json};
-use site::{Agent, Cloud, PATIENCE, Settings, Site, config_map, eventually, object, same_on_both_sides};
+use site::{Agent, Cloud, PATIENCE, Settings, Site, ask, config_map, eventually, object, same_on_both_sides};
 use support::mosquitto::Mosquitto;
 
 const NODE: &str = "edge-1";
@@ -182,14 +185,13 @@ async fn lease_renewals_are_not_written_to_the_nodes_disk() {
     until_condition(&cloud, "Ready", "True").await;
     agent
         .until("everything has been told", |status| {
-            let waiting = |lane: &str| status["outbox"][lane]["waiting"].as_u64();
-            ["status", "events", "bulk"].into_iter().all(|lane| waiting(lane) == Some(0))
+            ["status", "events", "bulk"].into_iter().all(|lane| status.outbox[lane].waiting == 0)
         })
         .await;
-    let commits = agent.status_number("/store/commits").await;
-    let leases = agent.status_number("/counters/leases").await;
-    agent.until("three renewals", |status| status["counters"]["leases"].as_u64() >= Some(leases + 3)).await;
-    assert_eq!(agent.status_number("/store/commits").await, commits);
+    let before = agent.status().await;
+    let leases = before.counters.leases;
+    let after = agent.until("three renewals", |status| status.counters.leases >= leases + 3).await;
+    assert_eq!(after.store.commits.unwrap(), before.store.commits.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,7 +230,7 @@ async fn offline_events_arrive_despite_kills_of_both_sides() {
     agent.crash().await;
     eventually("all Events arrive", LONG, async || (reported(&cloud).await.len() == EVENTS).then_some(()))
         .await;
-    agent.until("nothing waits", |status| status["outbox"]["bulk"]["waiting"] == 0).await;
+    agent.until("nothing waits", |status| status.outbox["bulk"].waiting == 0).await;
     // Each Event was created once and never updated.
     for event in events(&cloud).await {
         assert_eq!(event["metadata"]["annotations"]["edgesync.io/node"], NODE, "{event:#}");
@@ -249,12 +251,12 @@ async fn full_outbox_drops_the_oldest_items_and_reports_it() {
     for number in 0..EVENTS {
         report(&agent, &format!("door-{number:04}"), "open").await;
     }
-    let dropped = agent.status_number("/outbox/bulk/dropped").await;
+    let dropped = agent.status().await.outbox["bulk"].dropped;
     assert!(dropped >= (EVENTS - ROOM) as u64, "{dropped}");
     cloud.run().await;
     let overflow = until_event(&cloud, "OutboxOverflow").await;
     assert_eq!(overflow["type"], "Warning");
-    agent.until("nothing waits", |status| status["outbox"]["bulk"]["waiting"] == 0).await;
+    agent.until("nothing waits", |status| status.outbox["bulk"].waiting == 0).await;
     let names = reported(&cloud).await;
     assert!(names.len() <= ROOM && names.len() > ROOM / 2, "{}", names.len());
     let newest: BTreeSet<String> =
@@ -293,7 +295,7 @@ async fn local_programs_set_only_the_status_of_an_object() {
         assert_eq!(agent.get(&pod).await.unwrap()["status"]["phase"], phase, "what waits is shown");
         assert_eq!(shown["spec"], before["spec"]);
     }
-    assert_eq!(agent.status_number("/outbox/status/waiting").await, 1, "one for each object");
+    assert_eq!(agent.status().await.outbox["status"].waiting, 1, "one for each object");
     cloud.run().await;
     eventually("the status arrives", PATIENCE, async || {
         (status_of(&cloud, &pod).await["phase"] == "Running").then_some(())
@@ -348,23 +350,23 @@ async fn removed_node_is_notified_and_returns_when_admitted() {
     cloud.apply([config_map(1)]).await;
     cloud.in_sync(NODE, 1).await;
     until_condition(&cloud, "Ready", "True").await;
-    let path = format!("/edgesync/v1/nodes/{NODE}/remove");
-    cloud.client().post::<Value>(&path, &Value::Null).await.unwrap();
+    let remove = Route::ChangeNode(NODE, NodeAction::Remove);
+    ask::<Removed>(&cloud.client(), remove).await.unwrap();
     eventually("its Node is gone", PATIENCE, async || node(&cloud).await.is_none().then_some(())).await;
     assert!(lease(&cloud).await.is_none());
     let records: Value =
         cloud.client().get("/apis/reliablesyncs.kubeedge.io/v1alpha1/objectsyncs").await.unwrap();
     assert_eq!(records["items"].as_array().unwrap().len(), 0);
-    agent.until("it is told", |status| status["cloud"]["removed"] == true).await;
+    agent.until("it is told", |status| status.cloud.removed).await;
     agent.crash().await;
-    agent.until("it is told again", |status| status["cloud"]["removed"] == true).await;
+    agent.until("it is told again", |status| status.cloud.removed).await;
     assert!(node(&cloud).await.is_none(), "it must not register again");
     assert!(agent.get(&config_map(1)).await.is_some(), "it keeps what it holds");
-    let path = format!("/edgesync/v1/nodes/{NODE}/admit");
-    cloud.client().post::<Value>(&path, &Value::Null).await.unwrap();
+    let admit = Route::ChangeNode(NODE, NodeAction::Admit);
+    ask::<Admitted>(&cloud.client(), admit).await.unwrap();
     cloud.in_sync(NODE, 1).await;
     until_condition(&cloud, "Ready", "True").await;
-    agent.until("it is welcome", |status| status["cloud"]["removed"] == false).await;
+    agent.until("it is welcome", |status| !status.cloud.removed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -384,9 +386,8 @@ async fn spent_traffic_budget_is_reported_and_objects_still_sync() {
     until_condition(&cloud, "edgesync.io/TrafficBudgetSpent", "True").await;
     cloud.apply(site::objects(300..400)).await;
     same_on_both_sides(&cloud, &agent).await;
-    let traffic: Value = agent.client().get("/edgesync/v1/traffic").await.unwrap();
-    let frames = traffic["today"]["frames"].as_array().unwrap();
-    let objects = frames.iter().find(|frame| frame["type"] == "Objects").unwrap();
-    assert!(objects["bytes"].as_u64() > Some(10_000), "{traffic:#}");
+    let traffic: Traffic = ask(&agent.client(), Route::Traffic).await.unwrap();
+    let objects = traffic.today.frames.iter().find(|frame| frame.frame == "Objects").unwrap();
+    assert!(objects.bytes > 10_000, "{traffic:#?}");
     cloud.process.kill();
 }

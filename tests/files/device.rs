@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use edgesync_admin::Route;
+use edgesync_admin::agent::{FilesList, FilesObject, FilesRule, FilesState};
 use serde_json::{Value, json};
 
-use edgesync_testkit::site::{Agent, Cloud, PATIENCE, Process, Site, eventually};
+use edgesync_testkit::site::{Agent, Cloud, PATIENCE, Process, Site, ask, eventually};
 
 pub(crate) const NODE: &str = "edge-1";
 
@@ -63,36 +65,41 @@ impl Device {
         self.agent.process.logged("reloaded: files", lines).await;
     }
 
-    /// Returns a rule as `edgesync files` shows it.
-    pub(crate) async fn rule(&self, name: &str) -> Value {
-        let shown: Value = self.agent.client().get("/edgesync/v1/files").await.unwrap_or_default();
-        let rules = shown["rules"].as_array().cloned().unwrap_or_default();
-        rules.into_iter().find(|rule| rule["name"] == name).unwrap_or_default()
+    /// Returns a rule as `edgesync files` shows it; `None` while the agent has no such rule or does
+    /// not answer.
+    pub(crate) async fn rule(&self, name: &str) -> Option<FilesRule> {
+        let shown: FilesList = ask(&self.agent.client(), Route::Files).await.ok()?;
+        shown.rules.into_iter().find(|rule| rule.name == name)
     }
 
     /// Returns an object of a rule as `edgesync files` shows it.
-    pub(crate) async fn object(&self, rule: &str, name: &str) -> Value {
-        let rule = self.rule(rule).await;
-        let objects = rule["objects"].as_array().cloned().unwrap_or_default();
-        objects.into_iter().find(|object| object["name"] == name).unwrap_or_default()
+    pub(crate) async fn object(&self, rule: &str, name: &str) -> Option<FilesObject> {
+        self.rule(rule).await?.objects.into_iter().find(|object| object.name == name)
     }
 
     /// Waits until the current version of an object is in this state.
-    pub(crate) async fn until(&self, cloud: &Cloud, rule: &str, object: &Value, state: &str) -> Value {
+    pub(crate) async fn until(
+        &self,
+        cloud: &Cloud,
+        rule: &str,
+        object: &Value,
+        state: FilesState,
+    ) -> FilesObject {
         let name = object["metadata"]["name"].as_str().unwrap();
-        let version = cloud.get(object).await["metadata"]["resourceVersion"].clone();
-        eventually(&format!("{name} is {state} in version {version}"), PATIENCE, async || {
-            let shown = self.object(rule, name).await;
-            (shown["state"] == state && shown["desired"] == version).then_some(shown)
+        let current = cloud.get(object).await;
+        let version = current["metadata"]["resourceVersion"].as_str().unwrap();
+        eventually(&format!("{name} is {} in version {version}", state.name()), PATIENCE, async || {
+            let shown = self.object(rule, name).await?;
+            (shown.state == state && shown.desired.as_deref() == Some(version)).then_some(shown)
         })
         .await
     }
 
     /// Waits until this many objects of a rule are in effect, and all others are too.
-    pub(crate) async fn all_in_effect(&self, rule: &str, count: usize) -> Value {
+    pub(crate) async fn all_in_effect(&self, rule: &str, count: u64) -> FilesRule {
         eventually(&format!("{count} objects of {rule} are in effect"), 3 * PATIENCE, async || {
-            let shown = self.rule(rule).await;
-            let all = shown["inEffect"] == count && shown["notInEffect"] == 0 && shown["conflicts"] == 0;
+            let shown = self.rule(rule).await?;
+            let all = (shown.in_effect, shown.not_in_effect, shown.conflicts) == (count, 0, 0);
             all.then_some(shown)
         })
         .await
@@ -102,7 +109,7 @@ impl Device {
     pub(crate) async fn until_outbox_is_empty(&self) {
         self.agent
             .until("nothing waits for the cloud", |status| {
-                ["status", "events"].iter().all(|lane| status["outbox"][lane]["waiting"] == 0)
+                ["status", "events"].iter().all(|lane| status.outbox[*lane].waiting == 0)
             })
             .await;
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use edgesync_admin::agent::{FilesState, LinkState};
 use serde_json::json;
 
 use crate::files::device::{Device, config_map};
@@ -33,20 +34,16 @@ async fn thousand_objects_cause_one_reload() {
         .await;
     let device = Device::start(&site, &cloud, &counting(&site, "3s")).await;
     let shown = device.all_in_effect("all", 1000).await;
-    assert_eq!((reloads(&site), &shown["reloads"]), (1, &json!(1)));
+    assert_eq!((reloads(&site), shown.reloads), (1, 1));
     for number in 0..1000 {
         let file = site.path("out").join(format!("o{number}/n"));
         assert_eq!(fs::read_to_string(file).unwrap(), number.to_string());
     }
     device.until_outbox_is_empty().await;
     let status = device.agent.status().await;
-    assert_eq!(status["files"]["inEffect"], 1000);
-    let condition = status["conditions"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|one| one["type"] == "edgesync.io/FilesInEffect");
-    assert_eq!(condition.unwrap()["status"], "True");
+    assert_eq!(status.files.unwrap().in_effect, 1000);
+    let condition = status.conditions.iter().find(|one| one.kind == "edgesync.io/FilesInEffect");
+    assert_eq!(condition.unwrap().status, "True");
 }
 
 #[tokio::test]
@@ -73,8 +70,8 @@ async fn kills_of_agent_and_helper_during_changes_lose_nothing() {
     }
     device.all_in_effect("all", 20).await;
     for name in 0..20 {
-        let shown = device.until(&cloud, "all", &object(name, 24), "InEffect").await;
-        assert_eq!(shown["version"], shown["desired"]);
+        let shown = device.until(&cloud, "all", &object(name, 24), FilesState::InEffect).await;
+        assert_eq!(shown.version, shown.desired);
         let directory = site.path("out").join(format!("o{name}"));
         for file in ["edition", "copy"] {
             assert_eq!(fs::read_to_string(directory.join(file)).unwrap(), "24");
@@ -115,16 +112,13 @@ async fn files_are_written_before_the_agent_answers_without_a_cloud() {
         assert_eq!(fs::read_to_string(site.path("out").join(format!("o{number}/n"))).unwrap(), "1");
     }
     let status = device.agent.status().await;
-    assert_eq!(
-        (&status["files"]["inEffect"], status["link"]["state"].as_str()),
-        (&json!(3), Some("disconnected"))
-    );
+    assert_eq!((status.files.unwrap().in_effect, status.link.state), (3, LinkState::Disconnected));
     // Without the helper the agent runs and reports the problem.
     device.agent.stop().await;
     device.helper.kill();
     device.agent.run().await;
-    let status = device.agent.status().await;
-    assert!(status["files"]["problem"].as_str().unwrap().contains("files.sock"), "{}", status["files"]);
+    let files = device.agent.status().await.files.unwrap();
+    assert!(files.problem.as_ref().is_some_and(|problem| problem.contains("files.sock")), "{files:?}");
 }
 
 #[tokio::test]
@@ -151,8 +145,8 @@ async fn lost_database_removes_no_files() {
     assert!(there("stays") && !there("goes"));
     // The cloud has all effects again, although the database that reported them is lost.
     device.until_outbox_is_empty().await;
-    let node = cloud.node(super::device::NODE).await;
-    assert_eq!((&node["filesInEffect"], &node["filesNotInEffect"]), (&json!(1), &json!(0)), "{node}");
+    let node = cloud.node(super::device::NODE).await.unwrap();
+    assert_eq!((node.files_in_effect(), node.files_not_in_effect()), (Some(1), Some(0)), "{node:?}");
 }
 
 #[tokio::test]
@@ -180,7 +174,7 @@ async fn file_updates_touch_only_changed_objects() {
     device.all_in_effect("all", 1).await;
     assert!(all([None, None, Some("1")]));
     cloud.apply([object("b", "web", "3")]).await;
-    device.until(&cloud, "all", &object("b", "web", "3"), "InEffect").await;
+    device.until(&cloud, "all", &object("b", "web", "3"), FilesState::InEffect).await;
     assert!(all([None, Some("3"), Some("1")]));
     // A restarted helper knows the others from its record; without the record it requests them.
     for (edition, lost) in [("4", false), ("5", true)] {
@@ -192,10 +186,10 @@ async fn file_updates_touch_only_changed_objects() {
         cloud.apply([object("c", "web", edition)]).await;
         if lost {
             // Without a record the files count as foreign until their content matches.
-            device.until(&cloud, "all", &object("c", "web", edition), "Conflict").await;
-            device.until(&cloud, "all", &object("b", "web", "3"), "InEffect").await;
+            device.until(&cloud, "all", &object("c", "web", edition), FilesState::Conflict).await;
+            device.until(&cloud, "all", &object("b", "web", "3"), FilesState::InEffect).await;
         } else {
-            device.until(&cloud, "all", &object("c", "web", edition), "InEffect").await;
+            device.until(&cloud, "all", &object("c", "web", edition), FilesState::InEffect).await;
         }
         assert!(all([None, Some("3"), Some("4")]));
     }
@@ -239,11 +233,11 @@ async fn secret_files_stay_in_memory_and_off_the_disk() {
         "data": { "password": "bm9ib2R5LXJlYWRzLW1l" },
     });
     cloud.apply([secret.clone()]).await;
-    device.until(&cloud, "memory", &secret, "InEffect").await;
+    device.until(&cloud, "memory", &secret, FilesState::InEffect).await;
     assert_eq!(fs::read_to_string(memory.path().join("key/password")).unwrap(), "nobody-reads-me");
     device.reload(&format!("{rules}{}", rule("disk", on_disk.path()))).await;
-    let shown = device.until(&cloud, "disk", &secret, "NotInEffect").await;
-    assert!(shown["message"].as_str().unwrap().contains("plain_text_on_disk"), "{shown}");
+    let shown = device.until(&cloud, "disk", &secret, FilesState::NotInEffect).await;
+    assert!(shown.message.contains("plain_text_on_disk"), "{shown:?}");
     device.until_outbox_is_empty().await;
     let mut found = Vec::new();
     for directory in [site.path(""), on_disk.path().to_owned()] {

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
+use edgesync_admin::agent::FilesState;
 use serde_json::{Value, json};
 
 use crate::files::device::{Device, check_user, config_map};
@@ -129,41 +130,41 @@ async fn nginx_serves_updates_and_keeps_its_page_on_a_bad_one() {
 
     cloud.apply([site_of(address, "one")]).await;
     served(address, "one").await;
-    device.until(&cloud, "nginx", &broken(), "InEffect").await;
+    device.until(&cloud, "nginx", &broken(), FilesState::InEffect).await;
     cloud.apply([site_of(address, "two")]).await;
     served(address, "two").await;
-    let good = device.until(&cloud, "nginx", &broken(), "InEffect").await;
+    let good = device.until(&cloud, "nginx", &broken(), FilesState::InEffect).await;
 
     // The reload fails, and the files are rolled back.
     cloud.apply([broken()]).await;
-    let bad = device.until(&cloud, "nginx", &broken(), "NotInEffect").await;
-    assert!(bad["message"].as_str().unwrap().contains("unknown directive \"lisssten\""), "{bad}");
-    assert_eq!((&bad["version"], &bad["rolledBack"]), (&good["version"], &json!(true)), "{bad}");
+    let bad = device.until(&cloud, "nginx", &broken(), FilesState::NotInEffect).await;
+    assert!(bad.message.contains("unknown directive \"lisssten\""), "{bad:?}");
+    assert_eq!((&bad.version, bad.rolled_back), (&good.version, true), "{bad:?}");
     assert_eq!(page(address).as_deref(), Some("two"));
     let file = std::fs::read_to_string(site.path("nginx/sites/web/site.conf")).unwrap();
     assert!(file.contains("\"two\""), "{file}");
     assert!(event(&cloud, "RolledBack").await.contains("unknown directive \"lisssten\""));
     device.until_outbox_is_empty().await;
-    let node = cloud.node(super::device::NODE).await;
-    let told = &node["objectsNotInEffect"][0];
-    assert!(told["message"].as_str().unwrap().contains("unknown directive \"lisssten\""), "{node}");
-    assert_eq!((&told["rule"], &told["inEffect"]), (&json!("nginx"), &good["version"]), "{node}");
+    let node = cloud.node(super::device::NODE).await.unwrap();
+    let told = &node.not_in_effect()[0];
+    assert!(told.message.contains("unknown directive \"lisssten\""), "{node:?}");
+    assert_eq!((told.rule.as_str(), &told.in_effect), ("nginx", &good.version), "{node:?}");
 
     cloud.apply([site_of(address, "three")]).await;
     served(address, "three").await;
-    let good = device.until(&cloud, "nginx", &broken(), "InEffect").await;
+    let good = device.until(&cloud, "nginx", &broken(), FilesState::InEffect).await;
 
     // The check fails, so nothing is replaced.
     device.reload(&rule(&site, true)).await;
     cloud.apply([broken()]).await;
-    let bad = device.until(&cloud, "nginx", &broken(), "NotInEffect").await;
-    assert!(bad["message"].as_str().unwrap().contains("unknown directive \"lisssten\""), "{bad}");
-    assert_eq!((&bad["version"], &bad["rolledBack"]), (&good["version"], &json!(false)), "{bad}");
+    let bad = device.until(&cloud, "nginx", &broken(), FilesState::NotInEffect).await;
+    assert!(bad.message.contains("unknown directive \"lisssten\""), "{bad:?}");
+    assert_eq!((&bad.version, bad.rolled_back), (&good.version, false), "{bad:?}");
     assert_eq!(page(address).as_deref(), Some("three"));
     assert!(event(&cloud, "NotInEffect").await.contains("unknown directive \"lisssten\""));
     cloud.apply([site_of(address, "four")]).await;
     served(address, "four").await;
-    device.until(&cloud, "nginx", &broken(), "InEffect").await;
+    device.until(&cloud, "nginx", &broken(), FilesState::InEffect).await;
 
     // nginx keeps its loaded configuration; the files are deleted with the object.
     cloud.delete(&broken()).await;

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use edgesync_admin::Route;
+use edgesync_admin::cloud::NodeList;
 use edgesync_api::Client;
 use edgesync_protocol::apply::Totals;
 use edgesync_protocol::digest::Epoch;
@@ -15,7 +17,7 @@ use tokio::task::JoinSet;
 
 use edgesync_testkit::line::{Authority, Endpoint};
 use edgesync_testkit::node::{Memory, session};
-use edgesync_testkit::site::{Cloud, PATIENCE, eventually, path_of};
+use edgesync_testkit::site::{Cloud, PATIENCE, ask, eventually, path_of};
 
 /// The number of good nodes.
 pub(crate) const NODES: usize = 200;
@@ -81,11 +83,10 @@ impl Crowd {
     /// Ends the nodes. Asserts that each connected once and stayed connected, and holds the last
     /// change.
     pub(crate) async fn part(mut self) {
-        let nodes: Value = self.client.get("/edgesync/v1/nodes").await.unwrap();
-        let nodes = nodes["items"].as_array().unwrap().iter();
-        let good = nodes.filter(|node| node["name"].as_str().unwrap().starts_with("good-"));
-        let hellos: Vec<_> = good.map(|node| &node["counters"]["hellos"]).collect();
-        assert_eq!(hellos, vec![&json!(1); NODES], "a good node had to say Hello again");
+        let nodes: NodeList = ask(&self.client, Route::Nodes).await.unwrap();
+        let good = nodes.items.iter().filter(|node| node.name().starts_with("good-"));
+        let hellos: Vec<u64> = good.map(|node| node.served().unwrap().counters.hellos).collect();
+        assert_eq!(hellos, vec![1; NODES], "a good node had to say Hello again");
         self.go.send_replace(true);
         let metadata = |name: &str| self.shared["metadata"][name].as_str().unwrap();
         while let Some(ended) = self.nodes.join_next().await {

@@ -175,6 +175,6 @@ async fn agent_without_its_required_credential_refuses_to_start() {
     agent.process.logged("`seal.require_credential` is set", 0).await;
     std::fs::rename(site.path("elsewhere"), credentials.join("edgesync-seal")).unwrap();
     agent.run().await;
-    let seal = agent.status().await["store"]["seal"].clone();
-    assert_eq!(seal["wrapped"], true, "{seal}");
+    let seal = agent.status().await.store.seal;
+    assert!(seal.as_ref().is_some_and(|seal| seal.wrapped), "{seal:?}");
 }

@@ -4,6 +4,7 @@ use edgesync_testkit::mosquitto::{self, Mosquitto};
 use edgesync_testkit::site;
 use std::time::Duration;
 
+use edgesync_admin::cloud::state::REVOKED;
 use serde_json::Value;
 use site::fleet::{Fleet, in_sync, mosquitto_files, output_text};
 use site::{Agent, PATIENCE, Site, eventually, secret, steadily};
@@ -107,7 +108,7 @@ async fn tokens_for_any_device_cannot_take_a_revoked_or_removed_name() {
         output_text(&fleet.command(&["node", "forget", "edge-gone"]).await)
             .contains("node 'edge-gone' not found")
     );
-    assert_eq!(fleet.cloud.state("edge-gone").await, "");
+    assert_eq!(fleet.cloud.state("edge-gone").await, None);
     let other = Site::new();
     let image = fleet.token(&["--uses", "500"]).await;
     let mut fresh = fleet.new_device(&other, "edge-gone");
@@ -139,7 +140,7 @@ async fn revoked_device_behind_mosquitto_stays_ignored_after_a_rejoin() {
     let mut fresh = fleet.device(&elsewhere, "edge-1").await;
     // The broker has the old list: it accepts the thief, who sends Hello and waits for Secrets.
     fleet.cloud.apply([secret(1)]).await;
-    let unheard = async || fleet.cloud.bad_frames().await["revoked"].as_u64().unwrap_or_default();
+    let unheard = async || fleet.cloud.bad_frames().await.get("revoked").copied().unwrap_or_default();
     let before = unheard().await;
     stolen.crash_as_configured().await;
     eventually("the thief says Hello and is not heard", PATIENCE, async || {
@@ -165,12 +166,12 @@ async fn revoked_device_behind_mosquitto_stays_ignored_after_a_rejoin() {
     in_sync(&fresh).await;
     assert!(fresh.get(&secret(1)).await.is_some());
     fresh.stop().await;
-    let before = fleet.cloud.node("edge-1").await["lastReport"].clone();
+    let before = fleet.cloud.served("edge-1").await.unwrap().last_report;
     stolen.crash_as_configured().await;
     steadily("the thief is not heard", Duration::from_millis(500), async || {
         stolen.get(&secret(1)).await.is_none()
             && !stolen.is_connected().await
-            && fleet.cloud.node("edge-1").await["lastReport"] == before
+            && fleet.cloud.served("edge-1").await.unwrap().last_report == before
     })
     .await;
 }
@@ -189,12 +190,14 @@ async fn revocation_takes_effect_even_if_the_crl_cannot_be_written() {
     let output = fleet.command(&["node", "revoke", "edge-1"]).await;
     assert!(!output.status.success() && output_text(&output).contains("brokers"), "{}", output_text(&output));
     eventually("its connection is cut", PATIENCE, async || {
-        (!stolen.is_connected().await && fleet.cloud.state("edge-1").await == "revoked").then_some(())
+        (!stolen.is_connected().await && fleet.cloud.state("edge-1").await.as_deref() == Some(REVOKED))
+            .then_some(())
     })
     .await;
     fleet.cloud.apply([secret(1)]).await;
     steadily("it stays out", Duration::from_millis(500), async || {
-        stolen.get(&secret(1)).await.is_none() && fleet.cloud.state("edge-1").await == "revoked"
+        stolen.get(&secret(1)).await.is_none()
+            && fleet.cloud.state("edge-1").await.as_deref() == Some(REVOKED)
     })
     .await;
     // The list is written on its own as soon as that is possible.

@@ -3,11 +3,13 @@
 
 use std::net::SocketAddr;
 
+use edgesync_admin::Route;
+use edgesync_admin::cloud::{PageInvitation, RevokedPageKeys};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use edgesync_testkit::site::{Cloud, Site, secret};
+use edgesync_testkit::site::{Cloud, Site, ask, secret};
 
 #[derive(Debug)]
 struct Answer {
@@ -28,8 +30,7 @@ impl Page {
     async fn start() -> Self {
         let site = Site::new();
         let cloud = Cloud::start(&site).await;
-        let invitation: Value = cloud.client().post("/edgesync/v1/page", &Value::Null).await.unwrap();
-        let url = invitation["url"].as_str().unwrap();
+        let PageInvitation { url, .. } = ask(&cloud.client(), Route::Page).await.unwrap();
         let (address, key) = url.strip_prefix("http://").unwrap().split_once("/page/#key=").unwrap();
         Self { _site: site, cloud, address: address.parse().unwrap(), key: key.to_owned() }
     }
@@ -168,7 +169,7 @@ async fn revoked_page_key_ends_its_requests_and_its_watch() {
         assert!(watch.read_buf(&mut lines).await.unwrap() > 0, "{}", String::from_utf8_lossy(&lines));
     }
     assert_eq!(page.ask("GET", NODES, &headers).await.code, 200);
-    page.cloud.client().post::<Value>("/edgesync/v1/page/revoke", &Value::Null).await.unwrap();
+    ask::<RevokedPageKeys>(&page.cloud.client(), Route::RevokePageKeys).await.unwrap();
     // Ends by itself.
     watch.read_to_end(&mut lines).await.unwrap();
     assert_eq!(page.ask("GET", NODES, &headers).await.code, 401);

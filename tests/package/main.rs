@@ -11,7 +11,7 @@ mod support;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use serde_json::Value;
+use edgesync_admin::agent::AgentStatus;
 use support::{Owner, PATIENCE, Root, Service, Systemd, Unit, eventually};
 
 /// Both packages, which are also the names of the users.
@@ -225,7 +225,7 @@ fn device_joins_syncs_renews_upgrades_and_is_purged() {
     root.feed(&["edgesync-cloud", "apply", "-f", "-"], &manifests(2));
     holds(&root, 2);
 
-    let (config, epoch) = (root.read(CONFIG), status(&root)["store"]["epoch"].clone());
+    let (config, epoch) = (root.read(CONFIG), status(&root).store.epoch);
     let sets = root.names(IDENTITIES);
     // The files are replaced while the program runs; systemd would then restart it.
     install(&root, NEXT, &["edgesync"]);
@@ -236,7 +236,7 @@ fn device_joins_syncs_renews_upgrades_and_is_purged() {
     until_the_old_certificate_is_removed(&root);
     root.feed(&["edgesync-cloud", "apply", "-f", "-"], &manifests(3));
     holds(&root, 3);
-    assert_eq!(status(&root)["store"]["epoch"], epoch, "the database is the same");
+    assert_eq!(status(&root).store.epoch, epoch, "the database is the same");
     let node = root.run(&["edgesync-cloud", "get", "nodes", NODE, "-o", "json"]);
     assert!(node.contains("north"), "the label of /etc/default/edgesync: {node}");
     agent.stop();
@@ -385,7 +385,7 @@ fn identity(root: &Root) -> String {
     set
 }
 
-fn status(root: &Root) -> Value {
+fn status(root: &Root) -> AgentStatus {
     serde_json::from_str(&root.run(&["edgesync", "status", "-o", "json"])).unwrap()
 }
 
@@ -395,10 +395,10 @@ fn holds(root: &Root, number: u32) {
         let maps = root.run(&["edgesync", "get", "configmaps", "-o", "name"]);
         let status = status(root);
         let all = (1..=number).all(|number| maps.contains(&format!("settings-{number}")));
-        if all && status["sync"]["inSync"] == true && status["sync"]["unconfirmed"] == 0 {
+        if all && status.sync.in_sync && status.sync.unconfirmed == 0 {
             Ok(())
         } else {
-            Err(format!("{maps}\n{status:#}"))
+            Err(format!("{maps}\n{status:#?}"))
         }
     });
     let secret = root.run(&["edgesync", "get", "secrets", &format!("password-{number}"), "-o", "name"]);

@@ -18,6 +18,7 @@ mod limits;
 mod log;
 mod manifests;
 mod metrics;
+mod page;
 mod protocol_examples;
 mod releases;
 mod sources;

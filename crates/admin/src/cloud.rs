@@ -3,6 +3,7 @@
 mod enrollment;
 mod nodes;
 mod rollouts;
+mod summary;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,7 @@ pub use nodes::{
     ObjectNotInEffect, RecordedNode, RemovedNode, ServedNode, state,
 };
 pub use rollouts::{Curve, Rollout, RolloutTarget, RuleItem, RuleList, RuleName, Straggler};
+pub use summary::{SummaryLine, SummaryRow, SummaryRows, SummaryState};
 
 /// The last hour of a node, one sample per minute, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,47 +59,6 @@ pub struct FleetHistory {
 impl Answer for FleetHistory {
     const NAME: &'static str = "fleet history";
 }
-
-/// A line of the summary stream; a snapshot line is also the whole summary.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "UPPERCASE")]
-pub enum SummaryLine {
-    Snapshot(SummaryRows),
-    /// New and changed nodes, and deleted ones.
-    Changed(SummaryRows),
-    /// Keepalive, sent after ten seconds without changes.
-    Alive {
-        /// Time of the last pass over all nodes, in milliseconds since 1970.
-        at: i64,
-    },
-}
-
-impl Answer for SummaryLine {
-    const NAME: &'static str = "fleet summary";
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SummaryRows {
-    /// Identifies the process run that `revision` belongs to.
-    pub start: String,
-    pub revision: u64,
-    /// Time of the pass that found the changes, in milliseconds since 1970.
-    pub at: i64,
-    pub states: Vec<String>,
-    /// Node counts by index of the state in `states`.
-    pub counts: Vec<u64>,
-    /// Objects held by all nodes.
-    pub held: u64,
-    /// Objects desired on all nodes.
-    pub desired: u64,
-    pub gone: Vec<String>,
-    pub nodes: Vec<SummaryRow>,
-}
-
-/// A node in the summary: name, index of its state, time of the state in seconds since 1970,
-/// objects held, desired and pending, and objects that need attention.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SummaryRow(pub String, pub usize, pub i64, pub u64, pub u64, pub u64, pub u64);
 
 /// Result of a search for objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,6 +9,7 @@
 //! # Layout
 //! - [`route`]: paths, for servers and clients.
 //! - [`agent`]: responses of the agent: status, traffic, files, seal, verification.
+//! - [`check`]: report of the checks of both programs.
 //! - [`cloud`]: responses of the cloud side: the fleet and its nodes, objects, roll-outs,
 //!   enrollment.
 //! - [`read`]: parsing of responses.
@@ -17,6 +18,7 @@
 
 pub mod agent;
 mod answer;
+pub mod check;
 pub mod cloud;
 pub mod route;
 #[cfg(any(test, feature = "testing"))]

@@ -38,6 +38,7 @@ fn agent_responses_equal_the_fixtures() {
     compare("files-check", &samples::files_check());
     compare("seal", &samples::seal());
     compare("verification", &samples::verification());
+    compare("check", &samples::check_report());
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -99,8 +100,11 @@ impl Bundle {
     }
 
     /// Adds a redacted JSON document.
-    pub fn json(&mut self, name: &str, value: &Value) {
-        let text = format!("{:#}\n", self.redactor.json(value));
+    pub fn json(&mut self, name: &str, document: &impl Serialize) {
+        let text = match edgesync_admin::write(document) {
+            Ok(value) => format!("{:#}\n", self.redactor.json(&value)),
+            Err(error) => format!("{error}\n"),
+        };
         self.files.push((format!("{TOP}/{name}"), text.into_bytes()));
     }
 }

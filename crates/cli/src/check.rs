@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
-use serde_json::{Value, json};
+use edgesync_admin::check::{CheckCounts, CheckReport, CheckResult, CheckStatus};
 use tokio::runtime::Builder;
 
 use crate::output::{self, Output};
@@ -66,14 +66,12 @@ impl Finding {
 pub struct Report(pub Vec<(&'static str, &'static str, Finding)>);
 
 impl Finding {
-    /// Returns the status as a word: `ok`, `warning`, `skipped`, `failed`.
-    #[must_use]
-    pub fn status(&self) -> &'static str {
+    fn status(&self) -> CheckStatus {
         match self {
-            Self::Ok(_) => "ok",
-            Self::Warning { .. } => "warning",
-            Self::Skipped(_) => "skipped",
-            Self::Failed { .. } => "failed",
+            Self::Ok(_) => CheckStatus::Ok,
+            Self::Warning { .. } => CheckStatus::Warning,
+            Self::Skipped(_) => CheckStatus::Skipped,
+            Self::Failed { .. } => CheckStatus::Failed,
         }
     }
 
@@ -92,36 +90,48 @@ impl Report {
     /// Returns whether no check failed.
     #[must_use]
     pub fn is_good(&self) -> bool {
-        self.count("failed") == 0
+        self.counts().failed == 0
     }
 
-    fn count(&self, status: &str) -> usize {
-        self.0.iter().filter(|(.., finding)| finding.status() == status).count()
+    fn counts(&self) -> CheckCounts {
+        let mut counts = CheckCounts::default();
+        for (.., finding) in &self.0 {
+            let count = match finding.status() {
+                CheckStatus::Ok => &mut counts.ok,
+                CheckStatus::Warning => &mut counts.warning,
+                CheckStatus::Skipped => &mut counts.skipped,
+                CheckStatus::Failed => &mut counts.failed,
+            };
+            *count += 1;
+        }
+        counts
     }
 
-    /// Formats the report for programs. These names are stable: `version`, `result` (`ok`,
-    /// `warning` or `failed`: the worst status), `counts`, and in `checks`, in order, `id`,
-    /// `title`, `status`, `message`, and `nextStep` if there is a next step.
+    /// Returns the report for programs.
     #[must_use]
-    pub fn to_json(&self) -> Value {
+    pub fn document(&self) -> CheckReport {
         let checks = self.0.iter().map(|(id, title, finding)| {
             let (message, next_step) = finding.parts();
-            let mut check =
-                json!({ "id": id, "title": title, "status": finding.status(), "message": message });
-            if let (Some(next_step), Some(check)) = (next_step, check.as_object_mut()) {
-                check.insert("nextStep".to_owned(), json!(next_step));
+            CheckResult {
+                id: (*id).to_owned(),
+                title: (*title).to_owned(),
+                status: finding.status(),
+                message: message.to_owned(),
+                next_step: next_step.map(str::to_owned),
             }
-            check
         });
-        let counts = ["ok", "warning", "skipped", "failed"]
-            .map(|status| (status.to_owned(), json!(self.count(status))));
-        let worst = ["failed", "warning"].into_iter().find(|status| self.count(status) > 0);
-        json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "result": worst.unwrap_or("ok"),
-            "counts": counts.into_iter().collect::<serde_json::Map<_, _>>(),
-            "checks": checks.collect::<Vec<Value>>(),
-        })
+        let counts = self.counts();
+        let result = match counts {
+            CheckCounts { failed: 1.., .. } => CheckStatus::Failed,
+            CheckCounts { warning: 1.., .. } => CheckStatus::Warning,
+            _ => CheckStatus::Ok,
+        };
+        CheckReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            result,
+            counts,
+            checks: checks.collect(),
+        }
     }
 }
 
@@ -133,15 +143,14 @@ pub fn render(report: &Report) -> String {
     let mut out = String::new();
     for (_, title, finding) in &report.0 {
         let (message, next_step) = finding.parts();
-        let _ = writeln!(out, "{:<7}  {title:<width$}  {}", finding.status(), plain(message));
+        let _ = writeln!(out, "{:<7}  {title:<width$}  {}", finding.status().name(), plain(message));
         if let Some(next_step) = next_step {
             let _ = writeln!(out, "{:<7}  {:<width$}  hint: {}", "", "", plain(next_step));
         }
     }
-    let [ok, warnings, skipped, failed] =
-        ["ok", "warning", "skipped", "failed"].map(|status| report.count(status));
+    let CheckCounts { ok, warning, skipped, failed } = report.counts();
     let total = report.0.len();
-    let _ = writeln!(out, "{total} checks: {ok} ok, {warnings} warning, {skipped} skipped, {failed} failed");
+    let _ = writeln!(out, "{total} checks: {ok} ok, {warning} warning, {skipped} skipped, {failed} failed");
     out
 }
 
@@ -156,7 +165,7 @@ fn plain(text: &str) -> String {
 /// Standard output cannot be written.
 pub fn show(report: &Report, output: Output) -> anyhow::Result<u8> {
     let text = match output {
-        Output::Yaml | Output::Json => output::render(&report.to_json(), output)?,
+        Output::Yaml | Output::Json => output::render(&edgesync_admin::write(&report.document())?, output)?,
         Output::Table | Output::Wide | Output::Name => render(report),
     };
     io::stdout().write_all(text.as_bytes()).map_err(CliError::Output)?;
@@ -188,6 +197,7 @@ pub fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn report() -> Report {
         Report(vec![
@@ -214,7 +224,7 @@ skipped  TLS            not checked because of: TCP
 
     #[test]
     fn json_report_has_stable_names() {
-        let json = report().to_json();
+        let json = edgesync_admin::write(&report().document()).unwrap();
         assert_eq!(json["result"], "failed");
         assert_eq!(json["counts"], json!({ "ok": 1, "warning": 1, "skipped": 1, "failed": 1 }));
         let tcp = json!({
@@ -223,6 +233,6 @@ skipped  TLS            not checked because of: TCP
         assert_eq!(json["checks"][2], tcp);
         assert!(json["checks"][0].get("nextStep").is_none());
         assert!(!report().is_good());
-        assert_eq!(Report::default().to_json()["result"], "ok");
+        assert_eq!(Report::default().document().result, CheckStatus::Ok);
     }
 }

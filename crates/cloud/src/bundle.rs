@@ -37,7 +37,7 @@ pub(crate) async fn collect(config_path: &Path, report: &Report) -> Bundle {
     let client = Client::new(edgesync_api::Address::Unix(config.api.socket.clone()));
     let mut bundle = Bundle::new(redactor(&config));
     bundle.text("README.txt", README);
-    bundle.json("check.json", &report.to_json());
+    bundle.json("check.json", &report.document());
     let (machine, now) = (std::env::consts::ARCH, jiff::Timestamp::now());
     bundle.text("versions.txt", &format!("edgesync-cloud {VERSION}\narchitecture {machine}\ntime {now}\n"));
     match &loaded {

@@ -9,23 +9,21 @@ mod requests;
 mod row;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
-use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-use edgesync_admin::cloud::SummaryLine;
+use edgesync_admin::cloud::{SummaryLine, SummaryRow, SummaryRows, SummaryState};
 use edgesync_object::NodeName;
 use edgesync_object::status::Result;
 pub(super) use history::{History, Sample};
 pub(super) use past::{MinuteSample, Past};
 pub(super) use requests::{ObjectFilter, RolloutAnswer, RolloutOf};
-pub(super) use row::{Row, STATES, State, Tally};
+pub(super) use row::{Row, Tally};
 
 /// Deltas kept for pages that reconnect: about five minutes.
 const DELTAS: usize = 300;
@@ -169,8 +167,8 @@ impl Board {
             let changed = tokio::select! {
                 changed = revision.changed() => changed.is_ok(),
                 () = tokio::time::sleep(KEEPALIVE) => {
-                    let line = SummaryLine::Alive { at: self.published().at };
-                    sender.send(Ok((text(&line) + "\n").into())).await.is_ok()
+                    let alive = SummaryLine::Alive { at: self.published().at };
+                    sender.send(Ok(line(&alive))).await.is_ok()
                 }
                 stopped = stopping.changed() => stopped.is_ok() && !*stopping.borrow(),
                 () = sender.closed() => false,
@@ -187,21 +185,19 @@ impl Published {
         self.revision += 1;
         self.at = at;
         self.snapshot = None;
-        let mut nodes = String::from("[");
-        for (name, row) in found.rows {
-            row.write(&name, &mut nodes);
-            self.tally.add(&row);
-            if let Some(old) = self.rows.insert(name, row) {
+        for (name, row) in &found.rows {
+            self.tally.add(row);
+            if let Some(old) = self.rows.insert(name.clone(), *row) {
                 self.tally.remove(&old);
             }
         }
-        close(&mut nodes);
         for name in &found.gone {
             if let Some(old) = self.rows.remove(name) {
                 self.tally.remove(&old);
             }
         }
-        let line = self.line("CHANGED", start, &nodes, &json!(found.gone));
+        let nodes = found.rows.iter().map(|(name, row)| row.with_name(name)).collect();
+        let line = line(&SummaryLine::Changed(self.summary(start, nodes, found.gone)));
         self.delta_bytes += line.len();
         self.deltas.push_back((self.revision, line));
         while self.deltas.len() > DELTAS || self.delta_bytes > DELTA_BYTES && self.deltas.len() > 1 {
@@ -211,37 +207,26 @@ impl Published {
         self.revision
     }
 
-    /// Serializes a snapshot or a delta. The names of the states come first, for readers that parse
-    /// the text incrementally.
-    fn line(&self, what: &str, start: &str, nodes: &str, gone: &Value) -> Bytes {
-        let mut text = String::with_capacity(nodes.len() + 512);
-        // Writing to a `String` cannot fail.
-        let _ = writeln!(
-            text,
-            "{{\"type\":\"{what}\",\"start\":{},\"revision\":{},\"at\":{},\"states\":{},\"counts\":{},\"held\":{},\
-             \"desired\":{},\"gone\":{gone},\"nodes\":{nodes}}}",
-            json!(start),
-            self.revision,
-            self.at,
-            json!(STATES),
-            json!(self.tally.counts),
-            self.tally.held,
-            self.tally.desired,
-        );
-        text.into()
+    fn summary(&self, start: &str, nodes: Vec<SummaryRow>, gone: Vec<NodeName>) -> SummaryRows {
+        SummaryRows {
+            start: start.to_owned(),
+            revision: self.revision,
+            at: self.at,
+            states: SummaryState::names(),
+            counts: self.tally.counts.to_vec(),
+            held: self.tally.held,
+            desired: self.tally.desired,
+            gone,
+            nodes,
+        }
     }
 
     fn snapshot(&mut self, start: &str) -> Bytes {
         if let Some(made) = &self.snapshot {
             return made.clone();
         }
-        let mut nodes = String::with_capacity(self.rows.len() * 48 + 2);
-        nodes.push('[');
-        for (name, row) in &self.rows {
-            row.write(name, &mut nodes);
-        }
-        close(&mut nodes);
-        let made = self.line("SNAPSHOT", start, &nodes, &json!([]));
+        let nodes = self.rows.iter().map(|(name, row)| row.with_name(name)).collect();
+        let made = line(&SummaryLine::Snapshot(self.summary(start, nodes, Vec::new())));
         self.snapshot = Some(made.clone());
         made
     }
@@ -265,12 +250,8 @@ fn text(answer: &impl Serialize) -> String {
     serde_json::to_string(answer).unwrap_or_default()
 }
 
-/// Closes a list whose items each end with a comma.
-fn close(list: &mut String) {
-    if list.ends_with(',') {
-        list.pop();
-    }
-    list.push(']');
+fn line(line: &SummaryLine) -> Bytes {
+    (text(line) + "\n").into()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! same_on_both_sides(&cloud, &agent).await;
 //! ```
 
+mod admin;
 mod agent;
 mod cloud;
 mod compare;
@@ -24,8 +25,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub use admin::ask;
 pub use agent::Agent;
-pub use cloud::{Cloud, Counters, apply, path_of};
+pub use cloud::{Cloud, apply, path_of};
 pub use compare::{
     LAST_APPLIED, differences, held, in_sync, is_same, same_on_both_sides, same_within, wanted,
 };

@@ -259,7 +259,7 @@ async fn a_device_creates_few_events_and_all_in_its_name() {
     attack.apply(&[&more]);
     holds(&attack.other, &[&more]).await;
     eventually("the other node is in sync", PATIENCE, async || {
-        (attack.replica.fleet.cloud.state("edge-2").await == "in sync").then_some(())
+        (attack.replica.fleet.cloud.state("edge-2").await? == "in sync").then_some(())
     })
     .await;
 }

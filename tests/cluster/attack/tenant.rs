@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use edgesync_admin::Route;
+use edgesync_admin::agent::FilesList;
 use serde_json::{Value, json};
 
 use super::{Attack, PATIENCE, holds, list, object, objects_in_database, pod, rule};
@@ -12,7 +14,7 @@ use crate::install::Setup;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::programs;
 use edgesync_testkit::site::fleet::output_text;
-use edgesync_testkit::site::{Agent, Process, eventually};
+use edgesync_testkit::site::{Agent, Process, ask, eventually};
 
 /// The device that the tenant wants to reach.
 const NODE: &str = "edge-3";
@@ -145,9 +147,9 @@ async fn a_tenant_reaches_no_device_and_gains_nothing_in_a_check() {
     }
     let expected = "done tmp\nrefused network\nrefused file\nrefused database\nrefused etc";
     eventually(&format!("the check prints: {expected}"), PATIENCE, async || {
-        let shown: Value = agent.client().get("/edgesync/v1/files").await.ok()?;
-        let rule = &shown["rules"][0];
-        (rule["inEffect"] == 0 && rule["output"].as_str()?.contains(expected)).then_some(())
+        let shown: FilesList = ask(&agent.client(), Route::Files).await.ok()?;
+        let rule = shown.rules.first()?;
+        (rule.in_effect == 0 && rule.output.contains(expected)).then_some(())
     })
     .await;
     assert!(!open.join("planted").exists() && !Path::new(&etc).exists());

@@ -218,7 +218,7 @@ pub struct Membership {
 }
 
 /// Counters of a node since the process that serves it started.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCounters {
     pub hellos: u64,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::agent::*;
+use crate::check::{CheckCounts, CheckReport, CheckResult, CheckStatus};
 use edgesync_object::ObjectRef;
 
 const STARTED: &str = "2026-11-21T10:00:00Z";
@@ -255,6 +256,27 @@ pub fn files_check() -> FilesCheck {
         steps: steps.iter().map(|&step| step.to_owned()).collect(),
     };
     FilesCheck { rules: vec![steps("a", &["remove /x"]), steps("b", &[])] }
+}
+
+/// A passed and a failed check.
+#[must_use]
+pub fn check_report() -> CheckReport {
+    let check = |id: &str, title: &str, status, message: &str, next_step: Option<&str>| CheckResult {
+        id: id.to_owned(),
+        title: title.to_owned(),
+        status,
+        message: message.to_owned(),
+        next_step: next_step.map(str::to_owned),
+    };
+    CheckReport {
+        version: "0.1.0".to_owned(),
+        result: CheckStatus::Failed,
+        counts: CheckCounts { ok: 1, failed: 1, ..CheckCounts::default() },
+        checks: vec![
+            check("clock", "Clock", CheckStatus::Ok, "set", None),
+            check("tcp", "TCP", CheckStatus::Failed, "connection refused", Some("start the broker")),
+        ],
+    }
 }
 
 /// A verification without differences.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::rejected;
 use crate::cloud::*;
-use edgesync_object::{Labels, ObjectRef};
+use edgesync_object::{Labels, NodeName, ObjectRef};
 
 const TIME: &str = "2026-11-21T10:00:00Z";
 
@@ -185,6 +185,11 @@ pub fn fleet_history() -> FleetHistory {
 }
 
 /// A summary of one node.
+#[allow(clippy::expect_used, reason = "the samples are for tests")]
+fn node_name(name: &str) -> NodeName {
+    NodeName::parse(name).expect("a valid name")
+}
+
 #[must_use]
 pub fn summary() -> SummaryLine {
     SummaryLine::Snapshot(SummaryRows {
@@ -195,8 +200,8 @@ pub fn summary() -> SummaryLine {
         counts: vec![1, 0],
         held: 3,
         desired: 3,
-        gone: vec!["edge-9".to_owned()],
-        nodes: vec![SummaryRow("edge-1".to_owned(), 0, 1_795_255_200, 3, 3, 0, 0)],
+        gone: vec![node_name("edge-9")],
+        nodes: vec![SummaryRow(node_name("edge-1"), 0, 1_795_255_200, 3, 3, 0, 0)],
     })
 }
 

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use edgesync_admin::cloud::SummaryState;
 use jiff::Timestamp;
 
 use super::reconciler::Reconciler;
 use super::removals::Removals;
 use crate::lifecycle::NodeLifecycle;
 use crate::node::Node;
-use crate::summary::{Board, Found, MinuteSample, Row, Sample, State};
+use crate::summary::{Board, Found, MinuteSample, Row, Sample};
 use edgesync_object::NodeName;
 use edgesync_protocol::cloud::CloudPhase;
 use edgesync_protocol::timing::Now;
@@ -143,8 +144,8 @@ impl Overview {
             pass.at = Some(name.clone());
             pass.count += 1;
             let before = self.board.row(&name);
-            if before.is_none_or(|before| before.state != State::Removed) {
-                let row = Row { state: State::Removed, since: clock.as_second(), ..Row::default() };
+            if before.is_none_or(|before| before.state != SummaryState::Removed) {
+                let row = Row { state: SummaryState::Removed, since: clock.as_second(), ..Row::default() };
                 pass.found.rows.push((name, row));
             }
             return true;
@@ -210,16 +211,18 @@ pub(super) fn row_of(node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) ->
     let elsewhere = is_shared && !node.session.is_connected() && lifecycle.show(&node.name).0 == Some(true);
     let all_in_effect = not_in_effect == 0 && node.replicas.in_effect() != Some(false);
     let state = match machine.phase() {
-        CloudPhase::Offline if elsewhere && node.replicas.in_sync() && all_in_effect => State::InSync,
-        CloudPhase::Offline if elsewhere && node.replicas.in_effect() == Some(false) => State::NotInEffect,
-        CloudPhase::Offline if elsewhere => State::Syncing,
-        CloudPhase::Offline => State::Offline,
-        CloudPhase::Replaying | CloudPhase::Repairing => State::Connecting,
-        CloudPhase::Live if machine.held_count() > 0 => State::HeldBack,
-        CloudPhase::Live if rejected > 0 => State::Rejecting,
-        CloudPhase::Live if !machine.in_sync() => State::Syncing,
-        CloudPhase::Live if !all_in_effect => State::NotInEffect,
-        CloudPhase::Live => State::InSync,
+        CloudPhase::Offline if elsewhere && node.replicas.in_sync() && all_in_effect => SummaryState::InSync,
+        CloudPhase::Offline if elsewhere && node.replicas.in_effect() == Some(false) => {
+            SummaryState::NotInEffect
+        }
+        CloudPhase::Offline if elsewhere => SummaryState::Syncing,
+        CloudPhase::Offline => SummaryState::Offline,
+        CloudPhase::Replaying | CloudPhase::Repairing => SummaryState::Connecting,
+        CloudPhase::Live if machine.held_count() > 0 => SummaryState::HeldBack,
+        CloudPhase::Live if rejected > 0 => SummaryState::Rejecting,
+        CloudPhase::Live if !machine.in_sync() => SummaryState::Syncing,
+        CloudPhase::Live if !all_in_effect => SummaryState::NotInEffect,
+        CloudPhase::Live => SummaryState::InSync,
     };
     Row {
         state,

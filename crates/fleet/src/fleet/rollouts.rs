@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use edgesync_admin::cloud::{
     Curve, PlacedObject, Rollout, RolloutTarget, RuleItem, RuleList, RuleName, Straggler as NamedStraggler,
+    SummaryState,
 };
 use jiff::Timestamp;
 
@@ -15,7 +16,7 @@ use super::reconciler::Reconciler;
 use super::rules::Rules;
 use crate::node::Node;
 use crate::source::key_of;
-use crate::summary::{RolloutAnswer, RolloutOf, STATES, State};
+use crate::summary::{RolloutAnswer, RolloutOf};
 use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339;
 use edgesync_placement::{Placed, Placement, RuleId, Summary};
@@ -76,7 +77,7 @@ struct Counting {
     desired: usize,
     holding: usize,
     in_effect: [usize; 2],
-    behind: [(usize, Vec<NamedStraggler>); STATES.len()],
+    behind: [(usize, Vec<NamedStraggler>); SummaryState::ALL.len()],
 }
 
 #[derive(Debug)]
@@ -87,14 +88,14 @@ enum What {
 
 /// Reason why a node does not hold its desired version.
 struct Straggler {
-    why: State,
+    why: SummaryState,
     held: Option<String>,
     object: Option<String>,
     message: Option<String>,
 }
 
 impl Straggler {
-    fn new(why: State) -> Self {
+    fn new(why: SummaryState) -> Self {
         Self { why, held: None, object: None, message: None }
     }
 
@@ -102,14 +103,15 @@ impl Straggler {
     fn with_object(reconciler: &Reconciler, node: &Node, object: &Placed) -> Option<Self> {
         match node.machine.phase() {
             CloudPhase::Offline => Self::away(reconciler, node),
-            CloudPhase::Replaying | CloudPhase::Repairing => Some(Self::new(State::Connecting)),
+            CloudPhase::Replaying | CloudPhase::Repairing => Some(Self::new(SummaryState::Connecting)),
             CloudPhase::Live => {
                 let Some(stands) = node.machine.stands_with(&object.uid) else {
-                    return Some(Self::new(State::Connecting));
+                    return Some(Self::new(SummaryState::Connecting));
                 };
                 let other = stands.other?;
                 let held = other.map(|record| record.version.to_string());
-                let why = if stands.refusal.is_some() { State::Rejecting } else { State::Syncing };
+                let why =
+                    if stands.refusal.is_some() { SummaryState::Rejecting } else { SummaryState::Syncing };
                 // All roles get the same roll-out, and a message may quote the object.
                 let refusal = stands.refusal.filter(|_| !Placement::is_secret(&object.resource));
                 let message = refusal.map(|refusal| refusal.message.clone());
@@ -123,12 +125,12 @@ impl Straggler {
         let placement = &reconciler.desired.placement;
         match node.machine.phase() {
             CloudPhase::Offline => Self::away(reconciler, node),
-            CloudPhase::Replaying | CloudPhase::Repairing => Some(Self::new(State::Connecting)),
+            CloudPhase::Replaying | CloudPhase::Repairing => Some(Self::new(SummaryState::Connecting)),
             CloudPhase::Live => {
                 reconciler.work.objects(node.machine.differences());
                 let of_rule = |uid: &&Uid| placement.is_of_rule(uid, rule);
                 let Some(uid) = node.machine.differing() else {
-                    return Some(Self::new(State::Connecting));
+                    return Some(Self::new(SummaryState::Connecting));
                 };
                 let uid = uid.filter(of_rule).min_by_key(|uid| {
                     node.machine.stands_with(uid).is_none_or(|stands| stands.refusal.is_none())
@@ -136,7 +138,7 @@ impl Straggler {
                 let object = placement.object(uid);
                 let mut straggler = match &object {
                     Some(object) => Self::with_object(reconciler, node, object)?,
-                    None => Self::new(State::Syncing),
+                    None => Self::new(SummaryState::Syncing),
                 };
                 straggler.object = object.map(|object| object.object.key().to_string());
                 Some(straggler)
@@ -148,7 +150,7 @@ impl Straggler {
     /// and publishes it.
     fn away(reconciler: &Reconciler, node: &Node) -> Option<Self> {
         let state = row_of(node, &reconciler.nodes.lifecycle, reconciler.is_shared).state;
-        (state != State::InSync).then(|| Self::new(state))
+        (state != SummaryState::InSync).then(|| Self::new(state))
     }
 }
 
@@ -157,7 +159,7 @@ impl Counting {
     fn add(&mut self, reconciler: &Reconciler, name: &NodeName) {
         reconciler.work.node();
         let straggler = match reconciler.nodes.named(name) {
-            None => Some(Straggler::new(State::Offline)),
+            None => Some(Straggler::new(SummaryState::Offline)),
             Some(node) => match &self.what {
                 What::Object(object) => {
                     let version = key_of(object.version.as_str());
@@ -178,7 +180,7 @@ impl Counting {
         if named.len() < NAMED {
             let since = reconciler.nodes.named(name).and_then(|node| node.shown.row).map(|row| row.since);
             let since = since.and_then(|second| Timestamp::from_second(second).ok()).map(rfc3339);
-            let (node, why) = (name.to_string(), STATES[why as usize].to_owned());
+            let (node, why) = (name.to_string(), why.name().to_owned());
             named.push(NamedStraggler { node, why, since, held, object, message });
         }
     }
@@ -303,7 +305,7 @@ impl Rollouts {
             tracked.since = (!tracked.version.is_empty()).then_some(now);
             tracked.version = version;
         }
-        let away = behind[State::Offline as usize].0;
+        let away = behind[SummaryState::Offline as usize].0;
         let numbers = [holding, desired, away];
         if tracked.points.back().is_none_or(|(at, last)| *last != numbers || now - at >= POINT_EVERY) {
             if tracked.points.len() == POINTS {
@@ -321,12 +323,12 @@ impl Rollouts {
         };
         // The most obstructive reasons come first.
         let order = [
-            State::Rejecting,
-            State::HeldBack,
-            State::Syncing,
-            State::Connecting,
-            State::NotInEffect,
-            State::Offline,
+            SummaryState::Rejecting,
+            SummaryState::HeldBack,
+            SummaryState::Syncing,
+            SummaryState::Connecting,
+            SummaryState::NotInEffect,
+            SummaryState::Offline,
         ];
         let mut behind = behind.map(|(_, named)| named);
         let stragglers = order.iter().flat_map(|state| std::mem::take(&mut behind[*state as usize]));
@@ -338,7 +340,7 @@ impl Rollouts {
             holding,
             in_effect: in_effect[0],
             not_in_effect: in_effect[1],
-            states: STATES.map(str::to_owned).to_vec(),
+            states: SummaryState::names(),
             behind: counts,
             curve,
             stragglers: stragglers.collect(),

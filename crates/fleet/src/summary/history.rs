@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::row::{STATES, Tally};
-use edgesync_admin::cloud::FleetHistory;
+use super::row::Tally;
+use edgesync_admin::cloud::{FleetHistory, SummaryState};
 
 /// Maximum number of samples: an hour.
 const SAMPLES: usize = 360;
@@ -36,12 +36,11 @@ impl History {
     /// Returns a column per number, which is shorter than a record per sample.
     pub(crate) fn show(&self) -> FleetHistory {
         let column = |number: &dyn Fn(&Sample) -> u64| self.0.iter().map(number).collect::<Vec<_>>();
-        let counts: Vec<Vec<u64>> =
-            (0..STATES.len()).map(|state| column(&|sample| sample.tally.counts[state])).collect();
+        let of = |state: SummaryState| column(&|sample| sample.tally.counts[state as usize]);
         FleetHistory {
-            states: STATES.map(str::to_owned).to_vec(),
+            states: SummaryState::names(),
             at: self.0.iter().map(|sample| sample.at).collect(),
-            counts,
+            counts: SummaryState::ALL.into_iter().map(of).collect(),
             held: column(&|sample| sample.tally.held),
             desired: column(&|sample| sample.tally.desired),
             bytes_sent: column(&|sample| sample.sent),
@@ -64,6 +63,6 @@ mod tests {
         assert_eq!(shown.at.len(), SAMPLES);
         assert_eq!((shown.at[0], shown.at[359]), (40, 399));
         assert_eq!(shown.bytes_sent[359], 3990);
-        assert_eq!(shown.counts.len(), STATES.len());
+        assert_eq!(shown.counts.len(), SummaryState::ALL.len());
     }
 }

@@ -1,39 +1,12 @@
 //! Row of a node in the overview: its state with a timestamp, and its numbers of objects.
 
-use std::fmt::Write as _;
-
-use serde_json::Value;
-
-/// State of a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum State {
-    /// Holds all desired objects.
-    InSync,
-    /// Is being sent changes.
-    Syncing,
-    /// Connected; its held objects are being determined.
-    Connecting,
-    /// Holds all desired objects, but some are not in effect.
-    NotInEffect,
-    /// Rejects at least one desired object.
-    Rejecting,
-    /// Waits for an operator to confirm removals.
-    HeldBack,
-    /// Not connected to this or, as far as known, another replica.
-    #[default]
-    Offline,
-    /// Removed from the fleet.
-    Removed,
-}
-
-/// Names of the states; a row contains the index of its state.
-pub(crate) const STATES: [&str; 8] =
-    ["in sync", "syncing", "connecting", "not in effect", "rejecting", "held back", "offline", "removed"];
+use edgesync_admin::cloud::{SummaryRow, SummaryState};
+use edgesync_object::NodeName;
 
 /// Published numbers of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
-    pub(crate) state: State,
+    pub(crate) state: SummaryState,
     /// Time of the last change of state, in seconds since 1970; at the earliest the start of the
     /// cloud side.
     pub(crate) since: i64,
@@ -53,24 +26,18 @@ impl Row {
         self.state == other.state && self.problems == other.problems
     }
 
-    /// Writes `[name, state, since, held, desired, pending, problems],`.
-    pub(super) fn write(&self, name: &str, out: &mut String) {
-        let Self { state, since, held, desired, pending, problems } = self;
-        // Writing to a `String` cannot fail.
-        let _ = write!(
-            out,
-            "[{},{},{since},{held},{desired},{pending},{problems}],",
-            Value::from(name),
-            *state as usize
-        );
+    /// Returns the row of a node with this name.
+    pub(super) fn with_name(&self, name: &NodeName) -> SummaryRow {
+        let Self { state, since, held, desired, pending, problems } = *self;
+        SummaryRow(name.clone(), state as usize, since, held, desired, pending, problems)
     }
 }
 
 /// Number of nodes in each state, and sums of their objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// By the index of the state in [`STATES`].
-    pub(crate) counts: [u64; STATES.len()],
+    /// By the index of the state in [`SummaryState::ALL`].
+    pub(crate) counts: [u64; SummaryState::ALL.len()],
     /// Held objects of all nodes.
     pub(crate) held: u64,
     /// Desired objects of all nodes.

@@ -1,5 +1,6 @@
 //! A node of a cluster, and the real kubectl with the kubeconfigs that its agent writes.
 
+use edgesync_admin::agent::{AgentStatus, ListenStatus};
 use serde_json::Value;
 
 use super::{Cluster, Kubectl, Run};
@@ -39,8 +40,11 @@ impl Edge {
 
     /// Waits until the API answers over TCP, and returns its address.
     pub async fn opened(&self) -> String {
-        let status = self.agent.until("its API answers over TCP", |status| status["api"]["state"] == "open");
-        status.await["api"]["address"].as_str().unwrap().to_owned()
+        let is_open = |status: &AgentStatus| matches!(status.api, ListenStatus::Open { .. });
+        match self.agent.until("its API answers over TCP", is_open).await.api {
+            ListenStatus::Open { address } => address,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Stops the agent in order.

@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use edgesync_admin::Route;
+use edgesync_admin::agent::AgentStatus;
 use edgesync_api::{Address, Client};
 use serde_json::Value;
 
-use super::{PATIENCE, Process, Settings, Site, eventually, path_of};
+use super::{PATIENCE, Process, Settings, Site, ask, eventually, path_of};
 
 /// An agent of a test.
 pub struct Agent {
@@ -108,28 +110,18 @@ impl Agent {
     }
 
     /// Returns the status of the agent.
-    pub async fn status(&self) -> Value {
-        self.client().get("/edgesync/v1/status").await.unwrap()
-    }
-
-    /// Returns a text in the status, by JSON pointer; empty without one.
-    pub async fn status_text(&self, pointer: &str) -> String {
-        self.status().await.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
-    }
-
-    /// Returns a number in the status, by JSON pointer; 0 without one.
-    pub async fn status_number(&self, pointer: &str) -> u64 {
-        self.status().await.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
+    pub async fn status(&self) -> AgentStatus {
+        ask(&self.client(), Route::Status).await.unwrap()
     }
 
     /// Returns whether the broker is connected.
     pub async fn is_connected(&self) -> bool {
-        self.status_text("/link/state").await == "connected"
+        self.status().await.link.is_connected()
     }
 
     /// Returns whether the agent reports that it is in sync.
     pub async fn is_in_sync(&self) -> bool {
-        self.status().await["sync"]["inSync"] == true
+        self.status().await.sync.in_sync
     }
 
     /// Returns an object as held by the node.
@@ -138,7 +130,7 @@ impl Agent {
     }
 
     /// Waits until the status matches.
-    pub async fn until(&self, what: &str, mut fits: impl FnMut(&Value) -> bool) -> Value {
+    pub async fn until(&self, what: &str, mut fits: impl FnMut(&AgentStatus) -> bool) -> AgentStatus {
         eventually(&format!("{}: {what}", self.node), PATIENCE, async || {
             let status = self.status().await;
             fits(&status).then_some(status)

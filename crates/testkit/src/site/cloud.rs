@@ -1,16 +1,19 @@
 //! A cloud side: its process, its API, its counters of a node.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use edgesync_admin::Route;
+use edgesync_admin::cloud::{NodeCounters, NodeInfo, NodeList, ServedNode};
 use edgesync_api::{Address, Client, ClientError, object_path};
 use edgesync_object::kinds;
 use edgesync_object::status::Reason;
 use serde_json::Value;
 
-use super::{PATIENCE, Process, Settings, Site, eventually};
+use super::{PATIENCE, Process, Settings, Site, ask, eventually};
 
 /// Number of connections for applying many objects.
 const CONNECTIONS: usize = 8;
@@ -36,17 +39,6 @@ pub struct Cloud {
     /// Path of the database file.
     pub database: PathBuf,
     config: PathBuf,
-}
-
-/// Counters of the cloud side for a node since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    pub hellos: u64,
-    pub sent: u64,
-    pub removals: u64,
-    pub resent: u64,
-    pub rejected: u64,
-    pub inventories: u64,
 }
 
 impl Cloud {
@@ -147,51 +139,56 @@ impl Cloud {
         self.client().get(&path_of(object)).await.unwrap()
     }
 
-    /// Returns the cloud's status of a node; null before its first Hello.
-    pub async fn node(&self, name: &str) -> Value {
-        match self.client().get(&format!("/edgesync/v1/nodes/{name}")).await {
-            Ok(node) => node,
-            Err(error) if error.status().is_some_and(|status| status.code == 404) => Value::Null,
+    /// Returns the cloud's status of a node; `None` if it has no such node.
+    pub async fn node(&self, name: &str) -> Option<NodeInfo> {
+        match ask(&self.client(), Route::Node(name)).await {
+            Ok(node) => Some(node),
+            Err(error) if error.status().is_some_and(|status| status.code == 404) => None,
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// Returns the cloud's counters for a node.
-    pub async fn counters(&self, name: &str) -> Counters {
-        let node = self.node(name).await;
-        let count = |field: &str| node["counters"][field].as_u64().unwrap_or(0);
-        Counters {
-            hellos: count("hellos"),
-            sent: count("objectsSent"),
-            removals: count("removalsSent"),
-            resent: count("objectsResent"),
-            rejected: count("objectsRejected"),
-            inventories: count("inventories"),
+    /// Returns the status of a node that this process serves; `None` before its first Hello.
+    pub async fn served(&self, name: &str) -> Option<ServedNode> {
+        match self.node(name).await? {
+            NodeInfo::Served(node) => Some(*node),
+            _ => None,
         }
     }
 
-    /// Returns the objects and removals that the cloud has sent since it had counted `before`.
-    pub async fn sent_since(&self, name: &str, before: Counters) -> (u64, u64) {
-        let now = self.counters(name).await;
-        (now.sent + now.resent - before.sent - before.resent, now.removals - before.removals)
+    /// Returns the counters of a node since the process started; zero before its first Hello.
+    pub async fn counters(&self, name: &str) -> NodeCounters {
+        self.served(name).await.map(|node| node.counters).unwrap_or_default()
     }
 
-    /// Returns the state of a node; empty before its first Hello.
-    pub async fn state(&self, name: &str) -> String {
-        self.node(name).await["state"].as_str().unwrap_or_default().to_owned()
+    /// Returns the objects and removals that the cloud has sent since it had counted `before`.
+    pub async fn sent_since(&self, name: &str, before: NodeCounters) -> (u64, u64) {
+        let now = self.counters(name).await;
+        let sent = |counters: &NodeCounters| counters.objects_sent + counters.objects_resent;
+        (sent(&now) - sent(&before), now.removals_sent - before.removals_sent)
+    }
+
+    /// Returns the state of a node; `None` if the cloud has no such node.
+    pub async fn state(&self, name: &str) -> Option<String> {
+        self.node(name).await.map(|node| node.state().to_owned())
+    }
+
+    /// Returns all nodes.
+    pub async fn nodes(&self) -> NodeList {
+        ask(&self.client(), Route::Nodes).await.unwrap()
     }
 
     /// Returns the numbers of refused frames, by reason.
-    pub async fn bad_frames(&self) -> Value {
-        self.client().get::<Value>("/edgesync/v1/nodes").await.unwrap()["badFrames"].take()
+    pub async fn bad_frames(&self) -> BTreeMap<String, u64> {
+        self.nodes().await.bad_frames.expect("a process that serves nodes counts bad frames")
     }
 
     /// Waits until the cloud counts a node as in sync with `objects` objects.
     pub async fn in_sync(&self, name: &str, objects: u64) {
         let what = format!("{name} is in sync with {objects} objects");
         eventually(&what, PATIENCE, async || {
-            let node = self.node(name).await;
-            (node["state"] == "in sync" && node["objects"] == objects).then_some(())
+            let node = self.node(name).await?;
+            (node.state() == "in sync" && node.objects() == Some(objects)).then_some(())
         })
         .await;
     }

@@ -38,7 +38,7 @@ pub async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -> usize
         let reported = eventually("both sides are in sync", PATIENCE, async || {
             let node = cloud.node(&agent.node).await;
             let status = agent.status().await;
-            let fits = node["state"] == "in sync" && status["sync"]["inSync"] == true;
+            let fits = node.as_ref().is_some_and(|node| node.state() == "in sync") && status.sync.in_sync;
             (fits || start.elapsed() > limit).then_some((fits, node, status))
         });
         let (fits, node, status) = reported.await;
@@ -62,7 +62,7 @@ pub async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -> usize
         }
         assert!(
             start.elapsed() < limit,
-            "within {limit:?} {} did not get equal to the cloud: {last}\n{node:#}\n{status:#}",
+            "within {limit:?} {} did not get equal to the cloud: {last}\n{node:#?}\n{status:#?}",
             agent.node
         );
     }

@@ -9,7 +9,6 @@ use std::time::Duration;
 use edgesync_join::files::{self, RealDisk, Stored};
 use edgesync_transport::link::{Link, LinkEvent, LinkHandle, LinkOptions, RetryOptions};
 use edgesync_transport::tls::{Client as Tls, Clock, Identity, Trust};
-use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
 use super::{Agent, Cloud, PATIENCE, Settings, Site, eventually};
@@ -148,9 +147,4 @@ pub async fn mosquitto_files(fleet: &Fleet, directory: &Path, broker: SocketAddr
     let words = ["broker-config", "mosquitto", "--output", directory, "--name", &name, "--port", &port];
     let output = fleet.command(&words).await;
     assert!(output.status.success(), "{}", output_text(&output));
-}
-
-/// Returns the API's answer to a POST without a body.
-pub async fn post(cloud: &Cloud, path: &str) -> Value {
-    cloud.client().post(path, &json!(null)).await.unwrap()
 }

@@ -5,7 +5,7 @@ import { layers } from './charts.js';
 import { command, el, empty, fill, name, number, span, table, time } from './dom.js';
 import { fleet, follow, nodes } from './fleet.js';
 import { Heatmap } from './heatmap.js';
-import { badge, sign, STATES, URGENCY } from './states.js';
+import { badge, REMOVED, sign, STATES, URGENCY } from './states.js';
 
 const ROWS = 100;
 /** Padding of the map, as in the style sheet. */
@@ -39,7 +39,7 @@ export function overview(main, parameters, go) {
   const body = el('div', {}, legend, tools, box, announcement, hour, listed);
   fill(main, el('h1', { class: 'unseen' }, 'Overview'), sum, body);
 
-  const stateOf = node => nodes.get(node)?.[1] ?? 7;
+  const stateOf = node => nodes.get(node)?.[1] ?? REMOVED;
   const fits = (node, state) => (!chosen.size || chosen.has(STATES[state].key)) && (!search || node.includes(search));
   const map = new Heatmap(canvas, stateOf, fits);
 
@@ -53,13 +53,13 @@ export function overview(main, parameters, go) {
   }
 
   function count() {
-    const counts = fleet.counts, total = counts.slice(0, 7).reduce((one, other) => one + other, 0);
+    const counts = fleet.counts, total = counts.slice(0, REMOVED).reduce((one, other) => one + other, 0);
     const inSync = counts[0] ?? 0;
     const problems = STATES.filter(state => state.problem).reduce((one, state) => one + (counts[state.place] ?? 0), 0);
     fill(sum, el('p', { class: 'big' }, el('strong', {}, number(inSync)), ` of ${number(total)} nodes in sync`),
       el('p', { class: 'small' }, problems ? `${number(problems)} ${problems === 1 ? 'needs' : 'need'} attention. ` : 'None needs attention. ',
         `${number(fleet.held)} of ${number(fleet.desired)} objects held.`));
-    const shown = STATES.filter(state => (counts[state.place] ?? 0) > 0 || state.place < 7);
+    const shown = STATES.filter(state => (counts[state.place] ?? 0) > 0 || state.place < REMOVED);
     fill(legend, shown.map(state => el('button', {
       type: 'button', id: `state-${state.key}`, class: `state${counts[state.place] ? '' : ' zero'}`, title: `A node that ${state.about}`, 'aria-pressed': String(chosen.has(state.key)),
       onclick: () => {
@@ -70,7 +70,7 @@ export function overview(main, parameters, go) {
   }
 
   function grouped() {
-    const names = [...nodes.keys()].filter(node => nodes.get(node)[1] !== 7).sort();
+    const names = [...nodes.keys()].filter(node => nodes.get(node)[1] !== REMOVED).sort();
     if (!group || !values) return [['', names]];
     const of = new Map(Object.entries(values).flatMap(([value, some]) => some.map(node => [node, value])));
     const parts = new Map();

@@ -15,6 +15,7 @@ export const STATES = [
 ].map(([word, key, problem, about], place) => ({ word, key, problem, about, place }));
 
 export const OFFLINE = 6;
+export const REMOVED = 7;
 /** Indexes of the states, most urgent first. */
 export const URGENCY = [4, 5, 3, 6, 2, 1, 0, 7];
 
