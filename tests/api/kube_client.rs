@@ -5,7 +5,6 @@ use edgesync_testkit::serving;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use edgesync_api::{Address, Limits};
 use edgesync_cloud_store::{CloudOptions, HistoryBound, HistoryLimits};
@@ -224,13 +223,11 @@ async fn typed_and_dynamic_clients_agree_on_served_kinds() {
     let params = PatchParams::apply("test");
     namespaces.patch("made", &params, &Patch::Apply(&space)).await.unwrap();
     assert_eq!(namespaces.get("made").await.unwrap().status.unwrap().phase.as_deref(), Some("Active"));
-    let watched = tokio::time::timeout(
-        Duration::from_secs(20),
+    let watched =
         kube::runtime::wait::await_condition(namespaces.clone(), "made", |space: Option<&Namespace>| {
             space.is_some()
-        }),
-    );
-    watched.await.unwrap().unwrap();
+        });
+    serving::soon("the watch of a namespace", watched).await.unwrap();
 }
 
 /// One step of an interleaving.
