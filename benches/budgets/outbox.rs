@@ -6,7 +6,7 @@ use std::time::Instant;
 use edgesync_api::{Address, Client};
 use serde_json::{Value, json};
 
-use crate::processes::{Site, memory_peak, until, written};
+use crate::processes::{Site, connect, memory_peak, until, written};
 use crate::table::Table;
 
 const EVENTS: usize = 100_000;
@@ -64,7 +64,7 @@ pub(crate) fn day_offline(table: &mut Table) -> anyhow::Result<()> {
     let database = status["store"]["databaseBytes"].as_f64().unwrap_or(0.0);
     table.figure("  database", format!("{:.1} MB", database / 1e6));
     let start = Instant::now();
-    site.line().up()?;
+    connect(site.line(), true);
     until("the outbox is empty", || {
         let status = site.edge_get("/edgesync/v1/status").ok()?;
         (status["outbox"]["bulk"]["waiting"] == 0).then_some(())
