@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::serving;
+use edgesync_testkit::timing::try_within;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -91,7 +92,7 @@ impl Follower {
         let gets_there = async {
             self.state.wait_for(|state| state == expected).await.unwrap();
         };
-        if tokio::time::timeout(serving::PATIENCE, gets_there).await.is_err() {
+        if try_within(serving::PATIENCE, gets_there).await.is_none() {
             let (last, failures) = &*self.last_event.lock().unwrap();
             let held = &*self.state.borrow();
             panic!("it holds {held:?}, not {expected:?}, failed {failures} times and was last told {last}");
