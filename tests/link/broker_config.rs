@@ -16,9 +16,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// An enrollment service with its CA, and a mosquitto that runs with the generated files.
 struct Scene {
-    dir: tempfile::TempDir,
-    service: EnrollmentService,
+    // Ends before the directory that it uses.
     broker: Mosquitto,
+    service: EnrollmentService,
+    dir: tempfile::TempDir,
 }
 
 impl Scene {
@@ -39,7 +40,7 @@ impl Scene {
             std::fs::write(directory.join(name), content).unwrap();
         }
         let broker = Mosquitto::start_from(address, &directory.join("mosquitto.conf"));
-        Self { dir, service, broker }
+        Self { broker, service, dir }
     }
 
     /// Returns the path of a file that the broker reads.
