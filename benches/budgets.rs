@@ -38,8 +38,6 @@ mod outbox;
 mod page;
 #[path = "budgets/processes.rs"]
 mod processes;
-#[path = "budgets/relay.rs"]
-mod relay;
 #[path = "budgets/slow.rs"]
 mod slow;
 #[path = "budgets/table.rs"]

@@ -102,7 +102,7 @@ struct Site {
 impl Site {
     /// Starts it, and waits until the API serves.
     fn start(directory: &Path, database: &str) -> anyhow::Result<Self> {
-        let (broker, api) = (free_port()?, directory.join("cloud.sock"));
+        let (broker, api) = (free_port(), directory.join("cloud.sock"));
         let (config, log) = (directory.join("cloud.toml"), directory.join("cloud.log"));
         std::fs::write(
             &config,

@@ -75,7 +75,7 @@ impl Server {
     fn start() -> anyhow::Result<Self> {
         let (programs, directory) = (programs()?, tempfile::tempdir()?);
         let file = |name: &str| directory.path().join(name).display().to_string();
-        let (clients, peers, port) = (free_port()?, free_port()?, free_port()?);
+        let (clients, peers, port) = (free_port(), free_port(), free_port());
         let etcd = run(
             &programs,
             "etcd",

@@ -8,7 +8,7 @@ use edgesync_admin::agent::LaneStatus;
 use edgesync_api::{Address, Client};
 use serde_json::{Value, json};
 
-use crate::processes::{Site, memory_peak, until, written};
+use crate::processes::{Site, connect, memory_peak, until, written};
 use crate::table::Table;
 
 const EVENTS: usize = 100_000;
@@ -65,7 +65,7 @@ pub(crate) fn day_offline(table: &mut Table) -> anyhow::Result<()> {
     let database = status.store.database_bytes.context("the database cannot be read")?;
     table.figure("  database", format!("{:.1} MB", database as f64 / 1e6));
     let start = Instant::now();
-    site.line().up()?;
+    connect(site.line(), true);
     until("the outbox is empty", || (site.edge_status().ok()?.outbox["bulk"].waiting == 0).then_some(()))?;
     let rate = waiting as f64 / start.elapsed().as_secs_f64();
     table.figure("  replay, each an object in the cloud, confirmed end to end", format!("{rate:.0}/s"));

@@ -1,10 +1,9 @@
 //! Cloud, mosquitto and agent as separate processes, as in production.
 
 use std::io::{BufRead as _, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -20,14 +19,16 @@ use edgesync_protocol::frame::Received;
 use serde_json::Value;
 
 use crate::objects::object;
-use crate::relay::Relay;
 use crate::table::Table;
 use edgesync_testkit::line::{Authority, Endpoint};
+use edgesync_testkit::mosquitto::{Mosquitto, free_address};
+use edgesync_testkit::proxy::{Mode, Proxy, Way};
 use edgesync_testkit::site::ask;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A child process, killed and reaped on drop.
+/// A child process, killed and reaped on drop. It writes its log to a file: reading a pipe would
+/// compete with what is measured.
 pub(crate) struct Process(Child);
 
 impl Process {
@@ -50,37 +51,6 @@ impl Drop for Process {
     }
 }
 
-/// A mosquitto on a free port, without persistence.
-pub(crate) struct Mosquitto {
-    port: u16,
-    _process: Process,
-    _directory: tempfile::TempDir,
-}
-
-impl Mosquitto {
-    pub(crate) fn start() -> anyhow::Result<Self> {
-        let (directory, port) = (tempfile::tempdir()?, free_port()?);
-        let config = directory.path().join("mosquitto.conf");
-        std::fs::write(
-            &config,
-            format!(
-                "listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\nmax_queued_messages 0\nuser root\n"
-            ),
-        )?;
-        let mut command = Command::new("mosquitto");
-        command.arg("-c").arg(config).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = Process(
-            command.spawn().context("starting mosquitto: install it (Debian: apt-get install mosquitto)")?,
-        );
-        until("mosquitto listens", || std::net::TcpStream::connect(("127.0.0.1", port)).ok())?;
-        Ok(Self { port, _process: process, _directory: directory })
-    }
-
-    pub(crate) fn port(&self) -> u16 {
-        self.port
-    }
-}
-
 /// Returns the median of some figures.
 pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
@@ -92,23 +62,27 @@ pub(crate) struct Site {
     directory: tempfile::TempDir,
     runtime: tokio::runtime::Runtime,
     /// A line for agents whose link is cut.
-    line: Relay,
+    line: Proxy,
     mosquitto: Mosquitto,
     _cloud: Process,
 }
 
 /// Returns an unused port below the ephemeral range: connections cannot take it meanwhile.
-pub(crate) fn free_port() -> anyhow::Result<u16> {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    const PORTS: std::ops::Range<u16> = 12_000..32_000;
-    let first = u16::try_from(std::process::id() % 97)? * 200;
-    for _ in PORTS {
-        let port = PORTS.start + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % (PORTS.end - PORTS.start);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
+pub(crate) fn free_port() -> u16 {
+    free_address().port()
+}
+
+/// Lets connections through a line, or closes all and refuses new ones.
+pub(crate) fn connect(line: &Proxy, is_up: bool) {
+    line.set(if is_up { Mode::Pass } else { Mode::Refuse });
+    if !is_up {
+        line.cut();
     }
-    bail!("no port from {PORTS:?} is free")
+}
+
+/// Returns the bytes that a line has carried in both directions.
+pub(crate) fn carried(line: &Proxy) -> u64 {
+    line.passed(Way::Up) + line.passed(Way::Down)
 }
 
 pub(crate) fn until<T>(what: &str, ready: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
@@ -187,13 +161,13 @@ impl Site {
         // Built before any measurement.
         edge_program();
         let directory = tempfile::tempdir()?;
-        let mosquitto = Mosquitto::start()?;
-        let broker = mosquitto.port();
+        let mosquitto = Mosquitto::start();
+        let broker = mosquitto.address();
         let path = |name: &str| directory.path().join(name);
         std::fs::write(
             path("cloud.toml"),
             format!(
-                "[store]\npath = \"{0}/cloud.db\"\n[broker]\nmode = \"external\"\n[link]\nbroker = \"mqtt://127.0.0.1:{broker}\"\n\
+                "[store]\npath = \"{0}/cloud.db\"\n[broker]\nmode = \"external\"\n[link]\nbroker = \"mqtt://{broker}\"\n\
                  backoff_min = \"50ms\"\n[api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[page]\nlisten = \"127.0.0.1:0\"\n[enrollment]\nlisten = \"off\"\n[nodes]\nevent_burst = 100000\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
                  [[placement]]\nnodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
                 directory.path().display()
@@ -202,14 +176,15 @@ impl Site {
         std::fs::write(
             path("edge.toml"),
             format!(
-                "[node]\nname = \"edge-1\"\n[store]\npath = \"{0}/edge.db\"\n[link]\nbroker = \"mqtt://127.0.0.1:{broker}\"\n\
+                "[node]\nname = \"edge-1\"\n[store]\npath = \"{0}/edge.db\"\n[link]\nbroker = \"mqtt://{broker}\"\n\
                  backoff_min = \"50ms\"\n[api]\nsocket = \"{0}/edge.sock\"\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\nlevel = \"info,edgesync::agent=debug\"\n",
                 directory.path().display()
             ),
         )?;
         let cloud = spawn("edgesync-cloud", &path("cloud.toml"), &path("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let line = Relay::new(free_port()?, broker);
+        let line = Proxy::start(broker);
+        connect(&line, false);
         let site = Self { directory, runtime, line, mosquitto, _cloud: cloud };
         until("the cloud's API answers", || site.ask_cloud::<NodeList>(Route::Nodes).ok())?;
         Ok(site)
@@ -217,7 +192,7 @@ impl Site {
 
     /// Returns the broker as the endpoint of simulated nodes.
     pub(crate) fn broker(&self) -> Endpoint {
-        Endpoint { address: (Ipv4Addr::LOCALHOST, self.mosquitto.port()).into(), authority: None }
+        Endpoint { address: self.mosquitto.address(), authority: None }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -252,12 +227,12 @@ impl Site {
         self.ask_edge(Route::Status)
     }
 
-    /// Starts the agent behind a line that is down at first.
+    /// Starts the agent behind the line, which refuses connections at first.
     pub(crate) fn agent_on_the_line(&self) -> anyhow::Result<Process> {
         let text = std::fs::read_to_string(self.path("edge.toml"))?;
         let lines = text.lines().map(|line| match line.strip_prefix("broker = ") {
             Some(_) => {
-                format!("broker = \"mqtt://127.0.0.1:{}\"\nbackoff_max = \"200ms\"\n", self.line.port())
+                format!("broker = \"mqtt://{}\"\nbackoff_max = \"200ms\"\n", self.line.address())
             }
             None => format!("{line}\n"),
         });
@@ -267,7 +242,7 @@ impl Site {
         Ok(agent)
     }
 
-    pub(crate) fn line(&self) -> &Relay {
+    pub(crate) fn line(&self) -> &Proxy {
         &self.line
     }
 
@@ -389,7 +364,7 @@ impl FleetSite {
 
     fn start_over(store: &str, rules: &str, has_tls: bool) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
-        let (broker, joining) = (free_port()?, free_port()?);
+        let (broker, joining) = (free_port(), free_port());
         let config = directory.path().join("cloud.toml");
         std::fs::write(
             &config,
@@ -647,7 +622,7 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
         let site = Site::new()?;
         site.create(0..objects)?;
         let _agent = site.agent_on_the_line()?;
-        site.line().up()?;
+        connect(&site.line, true);
         site.wait_in_sync(objects)?;
         until("the agent has reported everything", || {
             let status = site.edge_status().ok()?;
@@ -655,7 +630,7 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
             (status.sync.in_sync && reported).then_some(())
         })?;
         for changed in [0usize, 10] {
-            site.line().down();
+            connect(&site.line, false);
             until("the cloud side sees the agent disconnect", || {
                 (site.node()?.state() == OFFLINE).then_some(())
             })?;
@@ -668,7 +643,7 @@ pub(crate) fn reconnect(table: &mut Table) -> anyhow::Result<()> {
             };
             let before = sent(&site)?;
             let log_length = std::fs::read_to_string(site.path("edge.log"))?.len();
-            site.line().up()?;
+            connect(&site.line, true);
             until("the agent is in sync", || {
                 let log = std::fs::read_to_string(site.path("edge.log")).ok()?;
                 log.get(log_length..)?.contains(": in sync ").then_some(())

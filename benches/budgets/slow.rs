@@ -64,7 +64,7 @@ impl Line {
     /// Creates a line; slow with a rate.
     fn new(to: u16, limits: Limits) -> anyhow::Result<Self> {
         let Limits { rate, cut_after } = limits;
-        let (port, carried) = (free_port()?, Arc::<AtomicU64>::default());
+        let (port, carried) = (free_port(), Arc::<AtomicU64>::default());
         let listener = TcpListener::bind(("127.0.0.1", port))?;
         if rate.is_some() {
             SockRef::from(&listener).set_recv_buffer_size(WAITING)?;
@@ -168,7 +168,7 @@ impl Installation {
     fn new(with_tls: bool, limits: Limits) -> anyhow::Result<Self> {
         let root = tempfile::tempdir()?;
         let path = root.path().display();
-        let (broker, joining) = (free_port()?, free_port()?);
+        let (broker, joining) = (free_port(), free_port());
         let line = Line::new(broker, limits)?;
         let (tls, enrollment, link) = if with_tls {
             let enrollment =

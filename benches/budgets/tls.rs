@@ -1,6 +1,7 @@
 //! The cost of certificates: a joined node over TLS with the embedded endpoint. Bytes are counted
 //! on the line.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,13 +10,14 @@ use anyhow::{Context as _, bail};
 use edgesync_admin::Route;
 use edgesync_admin::agent::AgentStatus;
 use edgesync_api::{Address, Client};
+use edgesync_testkit::proxy::Proxy;
 use serde_json::Value;
 
 use crate::objects::object;
 use crate::processes::{
-    collection, edge_program, free_port, irreclaimable, mib, proc_number, program, spawn, until,
+    carried, collection, connect, edge_program, free_port, irreclaimable, mib, proc_number, program, spawn,
+    until,
 };
-use crate::relay::Relay;
 use crate::table::Table;
 use edgesync_testkit::site::ask;
 
@@ -30,19 +32,19 @@ const SETTLE: Duration = Duration::from_secs(20);
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let directory = tempfile::tempdir()?;
     let root = directory.path();
-    let (broker, joining) = (free_port()?, free_port()?);
+    let (broker, joining) = (free_port(), free_port());
     let api = root.join("cloud.sock");
-    let line = Relay::new(free_port()?, broker);
+    let line = Proxy::start((Ipv4Addr::LOCALHOST, broker).into());
     let (cloud_config, edge_config) = (root.join("cloud.toml"), root.join("edge.toml"));
     std::fs::write(
         &cloud_config,
         format!(
             "[store]\npath = \"{0}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"on\"\n\
              [api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[enrollment]\nlisten = \"127.0.0.1:{joining}\"\n\
-             broker_url = \"mqtts://127.0.0.1:{1}\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
+             broker_url = \"mqtts://{1}\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
              [[placement]]\nnodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
             root.display(),
-            line.port()
+            line.address()
         ),
     )?;
     std::fs::write(
@@ -57,7 +59,6 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let cloud = || Client::new(Address::Unix(api.clone()));
     let _cloud = spawn("edgesync-cloud", &cloud_config, &root.join("cloud.log"))?;
     until("the cloud's API answers", || runtime.block_on(cloud().get::<Value>("/version")).ok())?;
-    line.up()?;
     join(&edge_config, &api, joining)?;
     runtime.block_on(async {
         let client = cloud();
@@ -92,9 +93,9 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     table.budget(what, mib(peak), "≤ 6 MB", peak * 1024 <= 6_000_000);
     let pss = proc_number(&agent, "smaps_rollup", "Pss:");
     table.budget("  PSS, idle", mib(pss), "≤ 9 MB (EdgeCore: 107)", pss * 1024 <= 9_000_000);
-    let (before, start) = (line.carried(), Instant::now());
+    let (before, start) = (carried(&line), Instant::now());
     std::thread::park_timeout(WATCHED);
-    let day = (line.carried() - before) as f64 / start.elapsed().as_secs_f64() * 86_400.0;
+    let day = (carried(&line) - before) as f64 / start.elapsed().as_secs_f64() * 86_400.0;
     table.budget(
         "idle traffic per day over TLS (TCP payload, both directions), Lease every 10s",
         format!("{:.0} KB", day / 1e3),
@@ -102,12 +103,12 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         day <= 1.8e6,
     );
     for (what, connections) in [("session resumed", 2), ("again", 3)] {
-        line.down();
+        connect(&line, false);
         until("the link is lost", || (!status()?.link.is_connected()).then_some(()))?;
-        let before = line.carried();
-        line.up()?;
+        let before = carried(&line);
+        connect(&line, true);
         in_sync(connections)?;
-        let bytes = line.carried() - before;
+        let bytes = carried(&line) - before;
         let what = format!("reconnect over TLS, {what}: TCP payload until in sync");
         table.budget(&what, format!("{bytes} bytes"), "≤ 1,500 bytes", bytes <= 1500);
     }

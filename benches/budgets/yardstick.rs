@@ -6,11 +6,12 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use edgesync_testkit::mosquitto::Mosquitto;
 use edgesync_transport::link::{Link, LinkEvent, LinkOptions, PublishError};
 use tokio::sync::mpsc::Receiver;
 
 use crate::ingest;
-use crate::processes::{Mosquitto, median};
+use crate::processes::median;
 use crate::table::Table;
 
 /// Messages sent through the broker.
@@ -47,11 +48,12 @@ fn sync_time() -> anyhow::Result<f64> {
 }
 
 fn through_mosquitto() -> anyhow::Result<f64> {
-    let mosquitto = Mosquitto::start()?;
+    let mosquitto = Mosquitto::start();
+    let broker = mosquitto.address();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let options = |name: &str, subscriptions: &[&str]| {
-            let mut options = LinkOptions::new("127.0.0.1", mosquitto.port(), name);
+            let mut options = LinkOptions::new(&broker.ip().to_string(), broker.port(), name);
             options.subscriptions = subscriptions.iter().map(|topic| (*topic).to_owned()).collect();
             options
         };

@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::serving;
+use edgesync_testkit::timing::try_within;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use edgesync_api::{Address, Limits};
 use edgesync_cloud_store::{CloudOptions, HistoryBound, HistoryLimits};
@@ -92,7 +92,7 @@ impl Follower {
         let gets_there = async {
             self.state.wait_for(|state| state == expected).await.unwrap();
         };
-        if tokio::time::timeout(serving::PATIENCE, gets_there).await.is_err() {
+        if try_within(serving::PATIENCE, gets_there).await.is_none() {
             let (last, failures) = &*self.last_event.lock().unwrap();
             let held = &*self.state.borrow();
             panic!("it holds {held:?}, not {expected:?}, failed {failures} times and was last told {last}");
@@ -224,13 +224,11 @@ async fn typed_and_dynamic_clients_agree_on_served_kinds() {
     let params = PatchParams::apply("test");
     namespaces.patch("made", &params, &Patch::Apply(&space)).await.unwrap();
     assert_eq!(namespaces.get("made").await.unwrap().status.unwrap().phase.as_deref(), Some("Active"));
-    let watched = tokio::time::timeout(
-        Duration::from_secs(20),
+    let watched =
         kube::runtime::wait::await_condition(namespaces.clone(), "made", |space: Option<&Namespace>| {
             space.is_some()
-        }),
-    );
-    watched.await.unwrap().unwrap();
+        });
+    serving::soon("the watch of a namespace", watched).await.unwrap();
 }
 
 /// One step of an interleaving.

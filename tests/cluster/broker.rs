@@ -10,8 +10,9 @@ use crate::setup::{EVERYWHERE, Setup, arrived, config_map};
 use edgesync_testkit::mosquitto::{Mosquitto, free_address};
 use edgesync_testkit::site::Site;
 use edgesync_testkit::site::fleet::{Fleet, in_sync, mosquitto_files, output_text};
+use edgesync_testkit::timing::assert_within;
 
-/// Maximum time without a serving replica, plus slack for a busy machine.
+/// Maximum time without a serving replica on an idle machine, with the time of the commands.
 const TAKEOVER: Duration = Duration::from_secs(15 + 10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -59,8 +60,7 @@ async fn external_broker_nodes_join_anywhere_and_fail_over() {
     for agent in &agents {
         setup.holds(agent, "cm").await;
     }
-    let took = killed.elapsed();
-    assert!(took < TAKEOVER, "{took:?}");
+    assert_within(killed.elapsed(), TAKEOVER);
     setup.records_everything(&["edge-1", "edge-2"], "cm").await;
     for agent in &agents {
         assert_eq!(arrived(agent).await.0, 10 + 1, "{} got something that it held already", agent.node);

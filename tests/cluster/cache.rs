@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use edgesync_kubernetes::cache::{Cache, CacheChange, CacheOptions};
 use edgesync_kubernetes::cluster::{Cluster, Feed, Interest, Item, ObservedObject, Origin};
@@ -14,8 +13,10 @@ use edgesync_placement::ObjectMatch;
 use serde_json::Value;
 
 use crate::api::{ApiServer, over_each};
+use crate::setup::PATIENCE;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::Site;
+use edgesync_testkit::timing::within;
 
 /// More than fit a page, a batch of a list or a shard of a cache.
 const OBJECTS: usize = 1000;
@@ -70,8 +71,7 @@ async fn cache_of_a_replica_equals_the_cluster<K: ApiServer>() {
     let selected = Interest::rule(Origin::Configured(0), objects);
     let mut feed = Feed::new(cluster, vec![nodes, rules, selected], vec!["edgesync".into()]);
     let cache = Cache::open(&site.path("cache.db"), &CacheOptions::default()).unwrap();
-    let filled = tokio::time::timeout(Duration::from_secs(90), fill(&mut feed, &cache));
-    assert!(filled.await.is_ok(), "not all is told");
+    within("the feed lists everything", PATIENCE, fill(&mut feed, &cache)).await;
 
     let (mut told, mut next) = (Vec::new(), Some(0));
     while let Some(from) = next {

@@ -20,6 +20,7 @@ use crate::setup::{ANYTHING, define};
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::proxy::{Mode, Proxy};
 use edgesync_testkit::site::Site;
+use edgesync_testkit::timing::try_within;
 
 /// Maximum duration of each step: a refused watch is retried after half a minute.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -159,7 +160,7 @@ impl Follower {
 
     /// Follows the feed until a condition holds.
     async fn until(&mut self, what: &str, condition: impl Fn(&Self) -> bool) {
-        let followed = tokio::time::timeout(PATIENCE, async {
+        let followed = try_within(PATIENCE, async {
             while !condition(self) {
                 let item = self.feed.next().await;
                 self.record(item);
@@ -167,7 +168,7 @@ impl Follower {
         });
         let followed = followed.await;
         let (log, problems, unread) = (&self.log, &self.problems, &self.unread);
-        assert!(followed.is_ok(), "not told that {what}: {log:?} {problems:?} {unread:?}");
+        assert!(followed.is_some(), "not told that {what}: {log:?} {problems:?} {unread:?}");
     }
 
     /// Waits until the feed has reported the current state.

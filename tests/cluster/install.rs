@@ -10,7 +10,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -582,17 +582,17 @@ async fn signer_alone_has_the_keys_and_devices_join_at_replicas() {
     signer.logged("serving joins and renewals", 0).await;
     eventually("the replica is ready", PATIENCE, async || replica.health.text("/readyz").await.ok()).await;
 
-    let run = async |socket: &Path, words: &[&str]| {
+    let at_the_signer = async |words: &[&str]| {
         let mut command = Command::new(program);
-        command.args(words).env("EDGESYNC_CLOUD_SERVER", socket);
+        command.args(words).env("EDGESYNC_CLOUD_SERVER", &socket);
         ended(command).await
     };
-    let refused = run(&replica.fleet.cloud.socket, &["token", "create"]).await;
+    let refused = replica.fleet.command(&["token", "create"]).await;
     let text = output_text(&refused);
     assert!(!refused.status.success() && text.contains("exec deploy/edgesync-signer"), "{text}");
-    let token = run(&socket, &["token", "create", "--node", "edge-1"]).await;
+    let token = at_the_signer(&["token", "create", "--node", "edge-1"]).await;
     assert!(token.status.success(), "{}", output_text(&token));
-    let refused = run(&socket, &["nodes"]).await;
+    let refused = at_the_signer(&["nodes"]).await;
     assert!(output_text(&refused).contains("exec deploy/edgesync-cloud"), "{}", output_text(&refused));
 
     let token = String::from_utf8(token.stdout).unwrap();

@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::process::Command;
 
 use edgesync_admin::cloud::RevokedCertificates;
 use edgesync_admin::cloud::state::OFFLINE;
@@ -17,7 +16,7 @@ use crate::setup::{
     ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, bare, config_map, confirm_deletions, define,
 };
 use edgesync_testkit::proxy::{Mode, Proxy};
-use edgesync_testkit::site::fleet::{ended, output_text};
+use edgesync_testkit::site::fleet::output_text;
 use edgesync_testkit::site::{Agent, Site, ask, eventually, held, path_of};
 
 over_each!(
@@ -61,9 +60,8 @@ async fn objects_reach_the_node_and_its_reports_the_cluster<K: ApiServer>() {
         // The key of the CA is never read, for any requester.
         ("secret/edgesync-ca", "edgesync-ca", ["namespace edgesync-ca is reserved for edgesync", "", ""]),
     ] {
-        let mut command = Command::new(edgesync_testkit::programs::cloud());
-        command.args(["explain-placement", "edge-1", object, "-n", namespace, "--server"]).arg(&cloud.socket);
-        let text = output_text(&ended(command).await);
+        let text =
+            output_text(&cloud.command(&["explain-placement", "edge-1", object, "-n", namespace]).await);
         assert!(expected.iter().all(|words| text.contains(words)), "{expected:?}: {text}");
     }
     eventually("the Node is ready", PATIENCE, async || {
@@ -105,9 +103,7 @@ async fn authors_of_objects_choose_no_nodes_by_default<K: ApiServer>() {
     let names: Vec<&Value> =
         names["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["name"]).collect();
     assert_eq!(names, ["placed"]);
-    let mut command = Command::new(edgesync_testkit::programs::cloud());
-    command.args(["explain-placement", "edge-1", "cm/named", "-n", "shop", "--server"]).arg(&cloud.socket);
-    let text = output_text(&ended(command).await);
+    let text = output_text(&cloud.command(&["explain-placement", "edge-1", "cm/named", "-n", "shop"]).await);
     assert!(text.contains("object names the node, but kubernetes.labelled"), "{text}");
 }
 
@@ -336,9 +332,7 @@ async fn rejected_object_is_named_in_cluster_and_replica<K: ApiServer>() {
     let described = setup.admin.run(&["describe", "cm/too-large", "-n", "shop"]).ok();
     assert!(described.contains("ObjectRejected"), "{described}");
 
-    let mut command = Command::new(edgesync_testkit::programs::cloud());
-    command.args(["nodes", "edge-1", "--server"]).arg(&cloud.socket);
-    let shown = output_text(&ended(command).await);
+    let shown = output_text(&cloud.command(&["nodes", "edge-1"]).await);
     for word in ["ConfigMap", "shop", "too-large", "TooLarge"] {
         assert!(shown.contains(word), "{word}: {shown}");
     }

@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::site;
-use std::process::Command;
 
+use site::fleet::output_text;
 use site::*;
 
 const NODE: &str = "edge-1";
@@ -28,10 +28,9 @@ async fn held_back(cloud: &Cloud, agent: &Agent, numbers: std::ops::Range<usize>
     }
 }
 
-fn confirm_deletions(cloud: &Cloud) {
-    let mut command = Command::new(edgesync_testkit::programs::cloud());
-    let output = command.args(["confirm-deletions", NODE, "--server"]).arg(&cloud.socket).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+async fn confirm_deletions(cloud: &Cloud) {
+    let output = cloud.command(&["confirm-deletions", NODE]).await;
+    assert!(output.status.success(), "{}", output_text(&output));
 }
 
 #[tokio::test]
@@ -69,7 +68,7 @@ async fn older_cloud_store_removes_nothing_until_confirmed() {
     cloud.crash().await;
     held_back(&cloud, &agent, 100..150).await;
 
-    confirm_deletions(&cloud);
+    confirm_deletions(&cloud).await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 105);
 }
 
@@ -88,6 +87,6 @@ async fn lost_cloud_store_removes_nothing_until_confirmed() {
     // Objects created again under their names replace the old ones.
     cloud.apply(objects(0..60)).await;
     held_back(&cloud, &agent, 60..100).await;
-    confirm_deletions(&cloud);
+    confirm_deletions(&cloud).await;
     assert_eq!(same_on_both_sides(&cloud, &agent).await, 60);
 }

@@ -4,7 +4,6 @@
 //! The tests need no file rules: they post the effects to the outbox while the agent is stopped.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::process::Command;
 use std::time::Duration;
 
 use edgesync::store::{EdgeOptions, EdgeStore, MonotonicTime, OutboxPut, OutboxWrite};
@@ -97,9 +96,8 @@ fn shown(cluster: &Cluster, state: &str) -> Vec<String> {
 }
 
 /// Returns the output of `edgesync-cloud`.
-fn said(cluster: &Cluster, words: &[&str]) -> String {
-    let mut command = Command::new(edgesync_testkit::programs::cloud());
-    let output = command.args(words).env("EDGESYNC_CLOUD_SERVER", &cluster.cloud.socket).output().unwrap();
+async fn said(cluster: &Cluster, words: &[&str]) -> String {
+    let output = cluster.cloud.command(words).await;
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
@@ -145,9 +143,9 @@ async fn effects_are_shown_selected_and_waited_for() {
     assert_eq!((&*object.name, &*one.state, &*one.rule), (name.as_str(), "NotInEffect", "web"));
     assert_eq!((one.in_effect.as_deref(), &*one.desired), (Some(version(&first)), version(&second)));
     assert_eq!(one.message, "check: exit code 1: unexpected \"}\"");
-    let syncs = said(&cluster, &["syncs", "-o", "wide"]);
+    let syncs = said(&cluster, &["syncs", "-o", "wide"]).await;
     assert!(syncs.lines().any(|line| line.contains(&name) && line.contains("NotInEffect")), "{syncs}");
-    let nodes = said(&cluster, &["nodes"]);
+    let nodes = said(&cluster, &["nodes"]).await;
     assert!(nodes.lines().next().unwrap().contains("NOT IN EFFECT"), "{nodes}");
 
     // The stored effect survives a crash of the cloud.

@@ -9,13 +9,13 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use edgesync_testkit::timing::within;
 use edgesync_transport::link::{Cause, LinkEvent, LinkHandle};
 use edgesync_transport::tls::{Certificate, Identity, Key, Trust};
 use mosquitto::Mosquitto;
 use site::fleet::{Caller, Fleet, in_sync, mosquitto_files, output_text, stored};
 use site::{Agent, PATIENCE, Site, config_map, eventually, steadily};
 use tokio::sync::mpsc::Receiver;
-use tokio::time::timeout;
 
 /// A broker, the cloud behind it, and two nodes: the attacker `edge-a` and the victim `edge-b`.
 struct Scene {
@@ -98,7 +98,7 @@ fn topic(node: &str, last: &str) -> String {
 }
 
 async fn next(events: &mut Receiver<LinkEvent>) -> LinkEvent {
-    timeout(PATIENCE, events.recv()).await.expect("no event came").expect("the link has ended")
+    within("an event comes", PATIENCE, events.recv()).await.expect("the link has ended")
 }
 
 async fn connected(events: &mut Receiver<LinkEvent>) {

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use edgesync_testkit::kubectl::{Cluster, Edge, Kubectl, Run, kubectl, old_kubectl};
+use edgesync_testkit::timing::try_within;
 
 const TABLE: &str = include_str!("../fixtures/kubectl/commands.txt");
 /// The number of objects of `objects.yaml` that the node holds.
@@ -120,7 +121,7 @@ async fn run(client: &Kubectl, entry: &Entry) -> Run {
         return running.finish();
     }
     // The check reports missing output together with all other deviations.
-    let _ = tokio::time::timeout(GOES_ON, running.lines_with(&entry.words)).await;
+    let _ = try_within(GOES_ON, running.lines_with(&entry.words)).await;
     running.end()
 }
 

@@ -4,9 +4,8 @@
 
 use edgesync_testkit::site;
 use serde_json::{Value, json};
-use site::fleet::{ended, output_text};
+use site::fleet::output_text;
 use site::{Agent, Cloud, PATIENCE, Site, config_map, eventually, sized};
-use std::process::Command;
 
 const NAMESPACED: &str = "/apis/edgesync.io/v1alpha1/namespaces/plant-0/placements";
 const CLUSTER: &str = "/apis/edgesync.io/v1alpha1/clusterplacements";
@@ -157,10 +156,7 @@ async fn explain_placement_says_why_an_object_is_on_a_node() {
     cloud.apply([service]).await;
     agent.until("it holds the small one", |status| status.objects.total == 1).await;
     let explain = async |object: &str| {
-        let mut command = Command::new(edgesync_testkit::programs::cloud());
-        command.args(["explain-placement", "edge-1", object, "-n", "plant-0"]);
-        command.env("EDGESYNC_CLOUD_SERVER", &cloud.socket);
-        output_text(&ended(command).await)
+        output_text(&cloud.command(&["explain-placement", "edge-1", object, "-n", "plant-0"]).await)
     };
     let small = config_map(0)["metadata"]["name"].as_str().unwrap().to_owned();
     let held = eventually("what is held is said", PATIENCE, async || {

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use edgesync_testkit::kubectl;
 use edgesync_testkit::site::{PATIENCE, Site};
+use edgesync_testkit::timing::{is_within, receive_within};
 use regex_lite::Regex;
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -254,7 +255,7 @@ impl Shell {
         writeln!(self.input, "{{\n{command}\n}} </dev/null 2>&1\nprintf '\\n{END}\\n'").unwrap();
         let mut lines: Vec<String> = Vec::new();
         loop {
-            match self.output.recv_timeout(LIMIT) {
+            match receive_within(&self.output, LIMIT) {
                 Ok(line) if line == END => break,
                 Ok(line) => lines.push(line),
                 Err(error) => {
@@ -313,7 +314,7 @@ async fn check(shell: &mut Shell, addresses: &Addresses, plain: &Plain, step: &S
         let Some(shown) = &step.prints else { return };
         let Some(difference) = difference(plain, shown, &printed) else { return };
         assert!(
-            step.reads_only() && start.elapsed() < PATIENCE,
+            step.reads_only() && is_within(start.elapsed(), PATIENCE),
             "{}\n{}, {difference}\nIt printed\n{}",
             step.place(),
             step.document,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit::site;
+use edgesync_testkit::timing::within;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,8 +38,7 @@ impl Manager {
                 }
             }
         };
-        let received = tokio::time::timeout(PATIENCE, wait).await;
-        received.unwrap_or_else(|_| panic!("the service manager was never told {assignment}"))
+        within(&format!("the service manager receives {assignment}"), PATIENCE, wait).await
     }
 }
 

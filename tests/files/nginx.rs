@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::files::device::{Device, check_user, config_map};
 use edgesync_testkit::site::*;
+use edgesync_testkit::timing::is_within;
 
 const NGINX: &str = "/usr/sbin/nginx";
 
@@ -24,7 +25,7 @@ fn documented_check() -> &'static str {
 /// Returns the served page.
 fn page(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
@@ -50,7 +51,7 @@ impl Drop for Nginx {
             self.0.signal("TERM");
         }
         let begun = std::time::Instant::now();
-        while self.0.runs() && begun.elapsed() < Duration::from_secs(5) {
+        while self.0.runs() && is_within(begun.elapsed(), PATIENCE) {
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -1,5 +1,6 @@
 //! The links and the endpoint, with real and scripted peers.
 
+mod broker_config;
 mod client;
 mod cloudcore_replay;
 mod cloudcore_server;

@@ -15,10 +15,10 @@ use support::fleet::{
     node_connected, node_name, node_options,
 };
 use support::log::log;
+use support::timing::within;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver};
-use tokio::time::timeout;
 use tracing::Level;
 
 const UP: &str = "edgesync/v1/nodes/n-1/up";
@@ -300,7 +300,7 @@ async fn garbage_and_silent_clients_are_closed_without_delays() {
     for stream in [&mut silent, &mut slow, &mut garbage] {
         let mut rest = Vec::new();
         // The end of the stream, or a reset because of unread data; at most an alert precedes it.
-        let _ = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("it is not closed");
+        let _ = within("it is closed", PATIENCE, stream.read_to_end(&mut rest)).await;
         assert!(rest.len() <= 7, "{rest:?}");
     }
     assert!(broker.traffic().tls >= 1);
@@ -313,7 +313,7 @@ async fn garbage_and_silent_clients_are_closed_without_delays() {
 /// Returns the next log line about a connection.
 async fn of_a_peer(lines: &mut UnboundedReceiver<String>) -> String {
     loop {
-        let line = timeout(PATIENCE, lines.recv()).await.expect("nothing is logged").unwrap();
+        let line = within("a line is logged", PATIENCE, lines.recv()).await.unwrap();
         if line.contains("peer=") {
             return line;
         }

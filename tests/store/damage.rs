@@ -13,6 +13,7 @@ use std::time::Duration;
 use edgesync::store::{EdgeStore, Facts, Reset};
 use edgesync_protocol::change::Change;
 use edgesync_store::StoreError;
+use edgesync_testkit::timing::{PATIENCE, within};
 use support::*;
 
 const OBJECTS: u64 = 400;
@@ -40,8 +41,7 @@ fn set_aside(dir: &Path) -> Vec<PathBuf> {
 async fn reset(store: &EdgeStore, number: u64) -> Reset {
     let mut health = store.health();
     let seen = health.wait_for(|health| health.reset.as_ref().is_some_and(|reset| reset.number >= number));
-    let seen = tokio::time::timeout(Duration::from_secs(30), seen).await.expect("no reset is announced");
-    seen.unwrap().reset.clone().unwrap()
+    within("a reset is announced", PATIENCE, seen).await.unwrap().reset.clone().unwrap()
 }
 
 /// Asserts that the store is consistent after a reset and accepts writes.

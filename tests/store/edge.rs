@@ -15,6 +15,7 @@ use edgesync_protocol::change::{Change, Put, RejectReason};
 use edgesync_protocol::digest::{BucketSet, Digest};
 use edgesync_protocol::upload::Lane;
 use edgesync_store::StoreError;
+use edgesync_testkit::timing::{PATIENCE, within};
 use support::vfs::{Random, register};
 use support::*;
 
@@ -168,7 +169,7 @@ async fn confirmations_are_flushed_after_the_idle_delay() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), shrunk).await.expect("the confirmation is never written");
+    within("the confirmation is written", PATIENCE, shrunk).await;
 }
 
 #[tokio::test]
@@ -405,7 +406,7 @@ async fn dropped_store_releases_its_file() {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), reopened).await.expect("still in use").unwrap();
+    within("the lock is released", PATIENCE, reopened).await.unwrap();
 }
 
 /// Returns all changes after a revision, read in pages of this size.

@@ -13,6 +13,7 @@ use edgesync::store::{
     MonotonicTime, Scan,
 };
 use edgesync_store::StoreError;
+use edgesync_testkit::timing::{PATIENCE, within};
 use support::*;
 
 use LocalKind::{Event, Lease};
@@ -242,7 +243,7 @@ async fn replaced_file_keeps_local_objects_and_ends_snapshots() {
     let noticed = async {
         tokio::select! { () = noticed => {} () = poked => {} }
     };
-    tokio::time::timeout(Duration::from_secs(30), noticed).await.expect("it is not noticed");
+    within("the missing file is noticed", PATIENCE, noticed).await;
     let after = store.versions();
     assert!(after.objects > before.objects && after.local > before.local, "{before:?} {after:?}");
     assert_eq!(all_local(&store, Lease).await.len() + all_local(&store, Event).await.len(), 2);

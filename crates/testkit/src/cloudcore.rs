@@ -6,7 +6,6 @@ mod join;
 mod socket;
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ use tokio::sync::watch;
 use authority::Authority;
 use edgesync_kubeedge::model::{CloudCore, Now, Settings};
 
-use crate::timing::PATIENCE;
+use crate::timing::{PATIENCE, within};
 
 /// A fault of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -268,13 +267,8 @@ impl Scripted {
                 changes.changed().await.unwrap();
             }
         };
-        within(what, wait).await;
+        within(what, PATIENCE, wait).await;
     }
-}
-
-async fn within(what: &str, wait: impl Future<Output = ()>) {
-    let result = tokio::time::timeout(PATIENCE, wait).await;
-    result.unwrap_or_else(|_| panic!("waited in vain: {what}"));
 }
 
 /// Ticks the model at its deadlines.

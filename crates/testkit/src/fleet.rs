@@ -9,9 +9,9 @@ use edgesync_broker::{Broker, BrokerOptions, Channel, DisconnectReason, FleetEve
 use edgesync_object::NodeName;
 use edgesync_transport::link::{LinkEvent, LinkOptions, Publish, RetryOptions, SessionIntro, Topics};
 use tokio::sync::mpsc::Receiver;
-use tokio::time::timeout;
 
 pub use crate::timing::PATIENCE;
+use crate::timing::within;
 
 const ANY: &str = "127.0.0.1:0";
 
@@ -28,7 +28,7 @@ pub async fn bind(options: BrokerOptions) -> (Broker, FleetEvents) {
 }
 
 pub async fn next(events: &mut FleetEvents) -> FleetEvent {
-    timeout(PATIENCE, events.recv()).await.expect("no event came").expect("the endpoint has ended")
+    within("an event comes", PATIENCE, events.recv()).await.expect("the endpoint has ended")
 }
 
 /// Returns the next message from a node; skips other events.
@@ -78,7 +78,7 @@ pub fn node_options(address: SocketAddr, node: &str) -> LinkOptions {
 }
 
 pub async fn link_event(events: &mut Receiver<LinkEvent>) -> LinkEvent {
-    timeout(PATIENCE, events.recv()).await.expect("no event came").expect("the link has ended")
+    within("an event comes", PATIENCE, events.recv()).await.expect("the link has ended")
 }
 
 pub async fn link_connected(events: &mut Receiver<LinkEvent>) -> String {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use edgesync_transport::link::{Cause, LinkEvent, LinkOptions, RetryOptions};
 use tokio::sync::mpsc::Receiver;
-use tokio::time::timeout;
 
 pub use crate::timing::PATIENCE;
+use crate::timing::within;
 
 /// Options of a client named `node-1`, subscribed to `t/down`.
 pub fn options(address: SocketAddr) -> LinkOptions {
@@ -23,7 +23,7 @@ pub fn options(address: SocketAddr) -> LinkOptions {
 }
 
 pub async fn next(events: &mut Receiver<LinkEvent>) -> LinkEvent {
-    timeout(PATIENCE, events.recv()).await.expect("no event came").expect("the link has ended")
+    within("an event comes", PATIENCE, events.recv()).await.expect("the link has ended")
 }
 
 pub async fn connected(events: &mut Receiver<LinkEvent>) -> u32 {

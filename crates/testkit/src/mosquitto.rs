@@ -10,25 +10,53 @@ use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, LazyLock, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::timing::{PATIENCE, is_within};
+
 const INSTALL: &str =
     "mosquitto is needed for this test and not installed: apt-get install mosquitto mosquitto-clients";
-const START: Duration = Duration::from_secs(10);
 const LOG_LINES: usize = 200;
+/// Polling interval of the log.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 static USED_PORTS: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
 
-/// A running mosquitto that accepts any client.
+/// A running mosquitto. With its default configuration it accepts any client.
 pub struct Mosquitto {
     address: SocketAddr,
     directory: TempDir,
     child: Option<Child>,
-    log: Arc<Mutex<VecDeque<String>>>,
+    log: Arc<Mutex<Log>>,
+}
+
+/// The log of one run.
+#[derive(Default)]
+struct Log {
+    /// The last lines, at most [`LOG_LINES`].
+    last: VecDeque<String>,
+    /// Number of all lines.
+    count: usize,
+    ended: bool,
+}
+
+impl Log {
+    fn keep(&mut self, line: String) {
+        if self.last.len() == LOG_LINES {
+            self.last.pop_front();
+        }
+        self.last.push_back(line);
+        self.count += 1;
+    }
+
+    /// Returns whether a line from number `after` on contains these words.
+    fn has(&self, words: &str, after: usize) -> bool {
+        let dropped = self.count - self.last.len();
+        self.last.iter().skip(after.saturating_sub(dropped)).any(|line| line.contains(words))
+    }
 }
 
 impl Mosquitto {
@@ -82,9 +110,30 @@ impl Mosquitto {
         self.run();
     }
 
-    /// Returns its last log lines.
-    pub fn log(&self) -> String {
-        self.log.lock().unwrap().iter().map(|line| format!("{line}\n")).collect()
+    /// Makes it read the files of its configuration again, and waits until it does.
+    pub fn reload(&self) {
+        let after = self.log.lock().unwrap().count;
+        let id = self.child.as_ref().expect("a running mosquitto").id().to_string();
+        let sent = Command::new("kill").args(["-s", "HUP", &id]).status().unwrap();
+        assert!(sent.success(), "SIGHUP to mosquitto could not be sent");
+        self.logged("Reloading config", after);
+    }
+
+    /// Waits for a log line of this run that contains these words, from line number `after` on.
+    fn logged(&self, words: &str, after: usize) {
+        let begun = Instant::now();
+        loop {
+            let (found, ended, last) = {
+                let log = self.log.lock().unwrap();
+                (log.has(words, after), log.ended, log.last.clone())
+            };
+            if found {
+                return;
+            }
+            let waits = !ended && is_within(begun.elapsed(), PATIENCE);
+            assert!(waits, "mosquitto does not log {words:?}:\n{last:#?}");
+            std::thread::park_timeout(POLL_INTERVAL);
+        }
     }
 
     fn run(&mut self) {
@@ -102,30 +151,20 @@ impl Mosquitto {
             Err(error) if error.kind() == ErrorKind::NotFound => panic!("{INSTALL}"),
             Err(error) => panic!("cannot start mosquitto: {error}"),
         };
-        let running = self.follow(&mut child);
+        self.follow(&mut child);
         self.child = Some(child);
-        let answer = running.recv_timeout(START);
-        assert!(answer.is_ok(), "mosquitto does not run:\n{}", self.log());
+        self.logged(" running", 0);
     }
 
-    /// Collects its log lines, and notifies when it is running.
-    fn follow(&self, child: &mut Child) -> Receiver<()> {
-        let (running, answer) = channel();
+    /// Collects the log lines of a new run.
+    fn follow(&mut self, child: &mut Child) {
+        self.log = Arc::default();
         let log = Arc::clone(&self.log);
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                if line.ends_with(" running") {
-                    let _ = running.send(());
-                }
-                let mut log = log.lock().unwrap();
-                if log.len() == LOG_LINES {
-                    log.pop_front();
-                }
-                log.push_back(line);
-            }
+            lines.map_while(Result::ok).for_each(|line| log.lock().unwrap().keep(line));
+            log.lock().unwrap().ended = true;
         });
-        answer
     }
 }
 

@@ -18,13 +18,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use crate::timing::PATIENCE;
+use crate::timing::within;
 
 /// Token with full access over TCP.
 pub const TOKEN: &str = "a-token-that-opens-everything";
 
 /// Awaits a future with a limit; fails with `who` instead of hanging.
 pub async fn soon<T>(who: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{who}: nothing happened"))
+    within(who, PATIENCE, future).await
 }
 
 /// An extension that returns the parameters of its call.

@@ -3,6 +3,7 @@
 //! A limit holds on an idle machine. When it has passed, [`load`] measures the load, and the limit
 //! is multiplied by it.
 
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -49,15 +50,27 @@ pub fn assert_within(elapsed: Duration, limit: Duration) {
 pub fn within<T>(what: &str, limit: Duration, future: impl Future<Output = T>) -> impl Future<Output = T> {
     let caller = std::panic::Location::caller();
     async move {
-        let mut future = std::pin::pin!(future);
-        if let Ok(value) = tokio::time::timeout(limit, &mut future).await {
-            return value;
-        }
-        let more = limit * (load() - 1);
-        match tokio::time::timeout(more, future).await {
-            Ok(value) => value,
-            Err(_) => panic!("{caller}: within {:?} this did not happen: {what}", limit + more),
-        }
+        let Some(value) = try_within(limit, future).await else {
+            panic!("{caller}: within {limit:?}, scaled by the load, this did not happen: {what}")
+        };
+        value
+    }
+}
+
+/// Awaits `future` within `limit`, scaled by the load at its end; `None` if it takes longer.
+pub async fn try_within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    if let Ok(value) = tokio::time::timeout(limit, &mut future).await {
+        return Some(value);
+    }
+    tokio::time::timeout(limit * (load() - 1), future).await.ok()
+}
+
+/// Receives a message within `limit`, scaled by the load at its end.
+pub fn receive_within<T>(receiver: &Receiver<T>, limit: Duration) -> Result<T, RecvTimeoutError> {
+    match receiver.recv_timeout(limit) {
+        Err(RecvTimeoutError::Timeout) => receiver.recv_timeout(limit * (load() - 1)),
+        other => other,
     }
 }
 

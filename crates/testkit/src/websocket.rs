@@ -7,10 +7,9 @@ use edgesync_kubeedge::link::KubeEdgeOptions;
 use edgesync_transport::link::RetryOptions;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-use crate::links::PATIENCE;
+use crate::timing::{PATIENCE, within};
 
 pub const CONTINUATION: u8 = 0;
 pub const TEXT: u8 = 1;
@@ -48,7 +47,7 @@ pub async fn listen() -> (TcpListener, SocketAddr) {
 }
 
 async fn within_patience<T>(what: &str, future: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("{what}: nothing happened"))
+    within(what, PATIENCE, future).await
 }
 
 /// A received frame, unmasked.

@@ -53,15 +53,12 @@ async fn open_storage(path: &Path, bytes: usize, keep: Duration) -> EdgeObjects 
 async fn open_storage_with(path: &Path, options: EdgeOptions, bytes: usize, keep: Duration) -> EdgeObjects {
     let options = EdgeOptions { check_pause: Duration::ZERO, ..options };
     // The lock of a store that was just dropped may persist a moment longer.
-    let opened = async {
-        loop {
-            match EdgeStore::open(path, options.clone()) {
-                Err(StoreError::InUse { .. }) => tokio::task::yield_now().await,
-                other => break other.unwrap(),
-            }
+    let store = loop {
+        match EdgeStore::open(path, options.clone()) {
+            Err(StoreError::InUse { .. }) => tokio::task::yield_now().await,
+            other => break other.unwrap(),
         }
     };
-    let store = tokio::time::timeout(Duration::from_secs(20), opened).await.expect("the store stays locked");
     let kinds = Arc::new(KindRegistry::default());
     EdgeObjects::keeping(store, kinds, "gw-1", bytes, Arc::new(clocked), shared_node("gw-1"), keep)
 }

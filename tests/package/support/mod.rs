@@ -9,12 +9,13 @@ mod unit;
 
 use std::time::{Duration, Instant};
 
+use edgesync_testkit::timing::is_within;
 pub(crate) use root::{Owner, Root};
 pub(crate) use service::Service;
 pub(crate) use systemd::Systemd;
 pub(crate) use unit::Unit;
 
-/// Maximum duration of a step.
+/// Maximum duration of a step on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// The polling interval of `eventually`.
 const LOOK: Duration = Duration::from_millis(200);
@@ -29,7 +30,7 @@ pub(crate) fn eventually<T>(
     loop {
         match condition() {
             Ok(found) => return found,
-            Err(seen) if start.elapsed() > limit => {
+            Err(seen) if !is_within(start.elapsed(), limit) => {
                 panic!("within {limit:?} this did not happen: {what}; seen last: {seen}")
             }
             Err(_) => std::thread::park_timeout(LOOK),

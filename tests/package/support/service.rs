@@ -8,6 +8,8 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use edgesync_testkit::timing::is_within;
+
 use super::{LOOK, Root, Unit};
 
 /// Records its process id, which `exec` keeps, and sets umask and limits. If the machine grants
@@ -76,7 +78,8 @@ impl<'a> Service<'a> {
                 self.unit.name,
                 self.log()
             );
-            assert!(start.elapsed() < limit, "{} does not get ready:\n{}", self.unit.name, self.log());
+            let waits = is_within(start.elapsed(), limit);
+            assert!(waits, "{} does not get ready:\n{}", self.unit.name, self.log());
         }
     }
 
@@ -93,7 +96,8 @@ impl<'a> Service<'a> {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(start.elapsed() < limit, "{} does not end:\n{}", self.unit.name, self.log());
+            let waits = is_within(start.elapsed(), limit);
+            assert!(waits, "{} does not end:\n{}", self.unit.name, self.log());
             std::thread::park_timeout(LOOK);
         }
     }

@@ -2,6 +2,7 @@
 
 use super::support::vfs::{Random, register};
 use edgesync_store::StoreError;
+use edgesync_testkit::timing::within;
 
 use super::*;
 
@@ -119,7 +120,7 @@ async fn deleted_file_loses_no_pending_items() {
     fs::remove_file(&path).unwrap();
     let mut health = store.health();
     let noticed = health.wait_for(|health| health.reset.is_some());
-    tokio::time::timeout(std::time::Duration::from_secs(60), noticed).await.expect("noticed").unwrap();
+    within("the missing file is noticed", PATIENCE, noticed).await.unwrap();
     assert_eq!(state(&store).marks, before, "also no number was left out");
     assert_eq!(numbers(&store, Bulk).await, (101..=300).collect::<Vec<_>>());
     assert_eq!(state(&store).dropped, Lanes::default());

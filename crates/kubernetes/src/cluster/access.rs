@@ -305,6 +305,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Instant;
 
+    use edgesync_testkit::timing::{PATIENCE, within};
+
     fn chain(error: &dyn Error) -> String {
         let below = error.source().map(|source| format!(": {}", chain(source)));
         format!("{error}{}", below.unwrap_or_default())
@@ -422,8 +424,7 @@ mod tests {
     #[tokio::test]
     async fn an_unavailable_server_is_an_error_after_some_attempts() {
         let (address, given) = scripted([DOWN; 3]);
-        let answer = tokio::time::timeout(Duration::from_secs(20), version_of(address)).await;
-        let error = answer.expect("the attempts are limited").unwrap_err();
+        let error = within("the attempts end", PATIENCE, version_of(address)).await.unwrap_err();
         assert!(
             matches!(&error, Unserved::Refused { cause, .. } if cause.contains("overloaded")),
             "{error:?}"

@@ -24,6 +24,7 @@ use edgesync_cloud_store::{CloudOptions, CloudStore};
 pub(super) use edgesync_fleet::source::LeaseRenewal;
 use edgesync_fleet::{CloudObjects, Upkeep};
 use edgesync_object::{Labels, NodeName, Object, Resource, Scope, kinds, yaml};
+use edgesync_testkit::timing::{PATIENCE, within};
 
 /// Bearer token of the replicas, with the role `Admin`.
 const TOKEN: &str = "replica";
@@ -165,7 +166,7 @@ impl Rig {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), served).await.unwrap();
+        within("the kind is served", PATIENCE, served).await;
     }
 
     /// Creates a Node of edgesync.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::Run;
 use crate::site::{PATIENCE, eventually};
+use crate::timing::receive_within;
 
 /// Time limit of any kubectl in tests; its own waits are shorter.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -78,7 +79,7 @@ impl Background {
     /// Waits for its end.
     #[track_caller]
     pub fn finish(mut self) -> Run {
-        let ended = (0..2).all(|_| self.closed.recv_timeout(LIMIT).is_ok());
+        let ended = (0..2).all(|_| receive_within(&self.closed, LIMIT).is_ok());
         if !ended {
             let _ = self.child.kill();
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,6 +14,7 @@ use edgesync_object::kinds;
 use edgesync_object::status::Reason;
 use serde_json::Value;
 
+use super::fleet::ended;
 use super::{PATIENCE, Process, Settings, Site, ask, eventually};
 
 /// Number of connections for applying many objects.
@@ -111,6 +113,13 @@ impl Cloud {
     /// Returns a client with its own connection.
     pub fn client(&self) -> Client {
         Client::new(Address::Unix(self.socket.clone()))
+    }
+
+    /// Runs `edgesync-cloud` with these arguments, for this cloud side.
+    pub async fn command(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(crate::programs::cloud());
+        command.args(words).env("EDGESYNC_CLOUD_SERVER", &self.socket);
+        ended(command).await
     }
 
     /// Creates or replaces objects, over several connections.

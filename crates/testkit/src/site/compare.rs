@@ -7,6 +7,7 @@ use edgesync_api::{Client, ClientError};
 use serde_json::Value;
 
 use super::{Agent, Cloud, PATIENCE, Site, eventually, objects};
+use crate::timing::is_within;
 
 /// Collections with objects placed on nodes.
 const COLLECTIONS: [&str; 3] = ["/api/v1/configmaps", "/api/v1/secrets", "/api/v1/pods"];
@@ -39,7 +40,7 @@ pub async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -> usize
             let node = cloud.node(&agent.node).await;
             let status = agent.status().await;
             let fits = node.as_ref().is_some_and(|node| node.state() == "in sync") && status.sync.in_sync;
-            (fits || start.elapsed() > limit).then_some((fits, node, status))
+            (fits || !is_within(start.elapsed(), limit)).then_some((fits, node, status))
         });
         let (fits, node, status) = reported.await;
         if fits {
@@ -61,7 +62,7 @@ pub async fn same_within(limit: Duration, cloud: &Cloud, agent: &Agent) -> usize
             last = format!("{} differences, for instance {:?}", differences.len(), &differences[0]);
         }
         assert!(
-            start.elapsed() < limit,
+            is_within(start.elapsed(), limit),
             "within {limit:?} {} did not get equal to the cloud: {last}\n{node:#?}\n{status:#?}",
             agent.node
         );
@@ -143,7 +144,7 @@ async fn items(client: &Client, collection: &str) -> Vec<Value> {
         let path = format!("{collection}?limit={PAGE}&continue={next}");
         // While a damaged database is being replaced, reads are answered with 503 and a retry
         // delay.
-        let list = eventually("the list is answered", Duration::from_secs(30), async || {
+        let list = eventually("the list is answered", PATIENCE, async || {
             let answer = client.get::<Value>(&path).await;
             match answer.as_ref().err().and_then(ClientError::status).map(|status| status.code) {
                 Some(503) => None,

@@ -45,9 +45,7 @@ impl Fleet {
 
     /// Runs `edgesync-cloud` with these arguments.
     pub async fn command(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(crate::programs::cloud());
-        command.args(words).env("EDGESYNC_CLOUD_SERVER", &self.cloud.socket);
-        ended(command).await
+        self.cloud.command(words).await
     }
 
     /// Creates a token with further arguments.

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use edgesync_transport::link::{Link, LinkEvent, LinkHandle, LinkOptions, PublishError};
 use tokio::sync::mpsc::Receiver;
-use tokio::time::timeout;
 
 use super::{PATIENCE, eventually};
+use crate::timing::within;
 
 /// A client that publishes on any topic.
 pub struct Forger {
@@ -53,7 +53,6 @@ impl Forger {
     }
 
     async fn next(&mut self, what: &str) -> LinkEvent {
-        let event = timeout(PATIENCE, self.events.recv()).await;
-        event.unwrap_or_else(|_| panic!("{what} did not come")).expect("the link has ended")
+        within(what, PATIENCE, self.events.recv()).await.expect("the link has ended")
     }
 }

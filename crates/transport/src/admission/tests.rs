@@ -341,5 +341,5 @@ async fn tcp_connection_is_silent_until_it_sends() {
     let ours = Tcp(ours, peer);
     assert!(timeout(Duration::from_millis(100), ours.readable()).await.is_err());
     theirs.write_all(b"a").await.unwrap();
-    timeout(Duration::from_secs(10), ours.readable()).await.unwrap();
+    ours.readable().await;
 }
