@@ -6,10 +6,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::authority::{Authority, Request};
-use super::tokens::{self, TokenClaims, TokenRefusal};
+use super::tokens::{TokenClaims, TokenRefusal};
 use super::{Enrollment, EnrollmentService, NewToken, after, days, now};
 use crate::membership::{CertificateRecord, EnrollmentRefusal, TokenRecord};
 use edgesync_object::Labels;
+use edgesync_object::encoding::hex;
 use edgesync_object::name::{check_label_key, check_label_value, check_subdomain};
 use edgesync_object::status::{Reason, Result, Status};
 use edgesync_object::time::duration;
@@ -48,7 +49,7 @@ impl Enrollment {
             return Err(Status::bad_request("uses of a token must be 1 to 1,000,000"));
         }
         let keys = self.keys()?;
-        let id = tokens::hex(&random::bytes::<8>().map_err(Status::internal)?);
+        let id = hex(&random::bytes::<8>().map_err(Status::internal)?);
         let created = now();
         let record = TokenRecord {
             id: id.clone(),

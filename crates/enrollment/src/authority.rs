@@ -16,8 +16,8 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer as _;
 
-use super::tokens::hex;
 use super::{after, before, files, request};
+use edgesync_object::encoding::hex;
 use edgesync_object::name;
 use edgesync_store::durable::{self, with_suffix};
 use edgesync_store::random;

@@ -135,11 +135,6 @@ pub(super) fn new_secret() -> Result<[u8; KEY_BYTES]> {
     Ok(random::bytes()?)
 }
 
-/// Formats bytes as lower-case hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn encode(part: &impl Serialize) -> String {
     // Structs of strings and numbers always serialize.
     BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(part).unwrap_or_default())
