@@ -16,7 +16,8 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer as _;
 
-use super::{after, before, files, request};
+use super::request::{self, RequestError};
+use super::{after, before, files};
 use edgesync_object::encoding::hex;
 use edgesync_object::name;
 use edgesync_store::durable::{self, with_suffix};
@@ -142,17 +143,15 @@ impl Authority {
     /// request for [`Self::sign`].
     ///
     /// # Errors
-    /// The problem, in words for the requester.
-    pub(super) fn read_request(der: &[u8]) -> Result<(Subject, Request), String> {
+    /// See [`RequestError`].
+    pub(super) fn read_request(der: &[u8]) -> Result<(Subject, Request), RequestError> {
         // Runs first: the library does not handle a subject without attributes.
         let parts = request::read(der)?;
-        let request = CertificateSigningRequestParams::from_der(&der.into())
-            .map_err(|error| format!("not supported: {error}"))?;
+        let request =
+            CertificateSigningRequestParams::from_der(&der.into()).map_err(RequestError::Unsupported)?;
         // The library derives the key's algorithm from the signature's.
         if request.public_key.subject_public_key_info() != parts.key {
-            return Err(
-                "key must be P-256, P-384, Ed25519 or RSA, signed with SHA-256 (P-384: SHA-384)".into()
-            );
+            return Err(RequestError::Key);
         }
         Ok((parts.subject, Request { key: request.public_key }))
     }

@@ -32,6 +32,7 @@ use objects::ClusterDocuments;
 use table::Table;
 
 pub use changes::{Changed, Changes, RevocationChange};
+pub use documents::RecordError;
 pub(crate) use records::MAX_OPERATORS;
 pub use records::{
     CertificateRecord, EnrollmentRefusal, MAX_CERTIFICATES_PER_NODE, MemberRecord, OperatorRecord,
@@ -87,7 +88,7 @@ pub enum MembershipError {
         /// Kind, namespace and name of the object.
         key: ObjectKey,
         /// The problem with its content.
-        why: String,
+        why: RecordError,
     },
     /// The watch could not start.
     #[error("watch tokens and certificates in namespace '{namespace}': {why}")]
@@ -525,8 +526,8 @@ async fn back_off(attempt: u32) {
     }
 }
 
-fn warn_damaged(name: &str, why: &str) {
-    tracing::error!(name, why, "damaged object skipped");
+fn warn_damaged(name: &str, why: &RecordError) {
+    tracing::error!(name, why = why.to_string(), "damaged object skipped");
 }
 
 #[cfg(test)]

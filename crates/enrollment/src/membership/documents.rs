@@ -1,7 +1,9 @@
 //! The storage of the membership: versioned documents, written by compare-and-swap.
 
 use std::fmt;
+use std::str::Utf8Error;
 
+use base64::DecodeError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -13,12 +15,47 @@ use edgesync_cloud_store::{CloudStore, Document, NodeEffect};
 use edgesync_object::{Object, ResourceVersion};
 use edgesync_store::StoreError;
 
+/// What is wrong with a stored record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// The object has no value of this key.
+    #[error("no key '{0}'")]
+    NoKey(String),
+    /// The value of a key is not base64.
+    #[error("decode '{key}': {problem}")]
+    NotBase64 {
+        /// The key.
+        key: String,
+        /// The problem with its value.
+        problem: DecodeError,
+    },
+    /// The value of a key is not text.
+    #[error("'{key}': {problem}")]
+    NotText {
+        /// The key.
+        key: String,
+        /// The problem with its value.
+        problem: Utf8Error,
+    },
+    /// The text is not the record in JSON.
+    #[error("'{kind}.json': {problem}")]
+    NotRecord {
+        /// The kind of document.
+        kind: &'static str,
+        /// The problem with the text.
+        problem: String,
+    },
+    /// The record belongs to another document, with this id.
+    #[error("contains the record of '{0}'")]
+    OtherRecord(String),
+}
+
 /// A document as it was read.
 pub(super) struct Found {
     /// Its name in the store: [`DocumentStore::name`].
     pub(super) name: String,
-    /// JSON, or the reason why the stored form is damaged.
-    pub(super) text: Result<String, String>,
+    /// JSON, or what is wrong with the stored form.
+    pub(super) text: Result<String, RecordError>,
     pub(super) revision: Revision,
 }
 
@@ -50,7 +87,7 @@ pub(super) trait DocumentStore: fmt::Debug + Send + Sync + 'static {
     fn name(&self, kind: &str, id: &str) -> String;
 
     /// The error for a document with damaged content.
-    fn damaged(&self, kind: &str, name: &str, why: String) -> MembershipError;
+    fn damaged(&self, kind: &str, name: &str, why: RecordError) -> MembershipError;
 
     /// Reads a document; `None` if it does not exist.
     fn get<'a>(&'a self, kind: &'static str, id: &'a str) -> Pending<'a, Result<Option<Found>>>;
@@ -81,7 +118,7 @@ impl DocumentStore for CloudStore {
         row_name(kind, id)
     }
 
-    fn damaged(&self, _: &str, name: &str, why: String) -> MembershipError {
+    fn damaged(&self, _: &str, name: &str, why: RecordError) -> MembershipError {
         MembershipError::Store(StoreError::corrupt(format!("document of {name}: {why}")).into())
     }
 
@@ -231,10 +268,11 @@ pub(super) fn read<T: Record>(store: &dyn DocumentStore, found: Found) -> Result
 /// Parses a record and checks that it belongs to its document.
 ///
 /// # Errors
-/// The problem, as a text.
-pub(super) fn parse<T: Record>(text: &str, is_of: impl Fn(&T) -> bool) -> Result<T, String> {
-    let value: T = serde_json::from_str(text).map_err(|error| format!("'{}.json': {error}", T::KIND))?;
-    if is_of(&value) { Ok(value) } else { Err(format!("contains the record of '{}'", value.id())) }
+/// The text is not such a record, or one of another document.
+pub(super) fn parse<T: Record>(text: &str, is_of: impl Fn(&T) -> bool) -> Result<T, RecordError> {
+    let value: T = serde_json::from_str(text)
+        .map_err(|error| RecordError::NotRecord { kind: T::KIND, problem: error.to_string() })?;
+    if is_of(&value) { Ok(value) } else { Err(RecordError::OtherRecord(value.id().to_owned())) }
 }
 
 /// Serializes a record as a document.

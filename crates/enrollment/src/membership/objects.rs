@@ -13,7 +13,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use super::documents::{DocumentStore, Found, Record, Revision, parse};
+use super::documents::{DocumentStore, Found, Record, RecordError, Revision, parse};
 use super::{MembershipError, Result};
 use crate::object_store::{Failure, ObjectStore, Pending, Precondition};
 use edgesync_cloud_store::{Document, NodeEffect};
@@ -59,7 +59,7 @@ impl DocumentStore for ClusterDocuments {
         name(kind, id)
     }
 
-    fn damaged(&self, _: &str, name: &str, why: String) -> MembershipError {
+    fn damaged(&self, _: &str, name: &str, why: RecordError) -> MembershipError {
         MembershipError::Damaged { key: self.secrets.key(&self.namespace, name), why }
     }
 
@@ -192,24 +192,26 @@ fn found(kind: &str, object: Object) -> Found {
 /// Parses the record in an object.
 ///
 /// # Errors
-/// The problem, as a text.
-pub(super) fn record<T: Record>(object: &Object) -> Result<T, String> {
+/// See [`RecordError`].
+pub(super) fn record<T: Record>(object: &Object) -> Result<T, RecordError> {
     parse(&read(T::KIND, object)?, |value: &T| name(T::KIND, value.id()) == object.name())
 }
 
-fn read(kind: &str, object: &Object) -> Result<String, String> {
+fn read(kind: &str, object: &Object) -> Result<String, RecordError> {
     let key = format!("{kind}.json");
-    String::from_utf8(secret(object, &key)?).map_err(|error| format!("'{key}': {error}"))
+    let read = String::from_utf8(secret(object, &key)?);
+    read.map_err(|error| RecordError::NotText { key, problem: error.utf8_error() })
 }
 
 /// Decodes the value of a key of a Secret.
 ///
 /// # Errors
 /// The key is missing, or its value is no base64.
-pub(crate) fn secret(object: &Object, key: &str) -> Result<Vec<u8>, String> {
+pub(crate) fn secret(object: &Object, key: &str) -> Result<Vec<u8>, RecordError> {
     let text = object.fields().get("data").and_then(|data| data.get(key)?.as_str());
-    let text = text.ok_or_else(|| format!("no key '{key}'"))?;
-    BASE64_STANDARD.decode(text).map_err(|error| format!("decode '{key}': {error}"))
+    let text = text.ok_or_else(|| RecordError::NoKey(key.to_owned()))?;
+    let decoded = BASE64_STANDARD.decode(text);
+    decoded.map_err(|problem| RecordError::NotBase64 { key: key.to_owned(), problem })
 }
 
 /// Builds a Secret with this data.
@@ -272,11 +274,13 @@ mod tests {
     fn an_object_with_another_name_or_without_data_is_rejected() {
         let mut other = object_of(&token(None));
         other.set_metadata("name", name(TokenRecord::KIND, "7"));
-        assert!(record::<TokenRecord>(&other).unwrap_err().contains("0011223344556677"));
+        let id = "0011223344556677".to_owned();
+        assert_eq!(record::<TokenRecord>(&other), Err(RecordError::OtherRecord(id)));
         let mut nothing = object_of(&token(None));
         nothing.fields_mut().remove("data");
-        assert!(record::<TokenRecord>(&nothing).unwrap_err().contains("token.json"));
-        assert!(record::<OperatorRecord>(&nothing).unwrap_err().contains("operator.json"));
+        let no_key = |key: &str| RecordError::NoKey(key.to_owned());
+        assert_eq!(record::<TokenRecord>(&nothing), Err(no_key("token.json")));
+        assert_eq!(record::<OperatorRecord>(&nothing), Err(no_key("operator.json")));
     }
 
     #[test]
@@ -298,11 +302,17 @@ mod tests {
     fn an_object_with_the_record_of_another_node_is_rejected() {
         let mut object = object_of(&Member::new("a"));
         write(&mut object, &document(&Member::new("b")));
-        assert!(record::<Member>(&object).unwrap_err().contains("'b'"));
-        let damaged = BASE64_STANDARD.encode("{");
-        object.fields_mut().insert("data".to_owned(), json!({ "member.json": damaged }));
-        assert!(record::<Member>(&object).is_err());
+        assert_eq!(record::<Member>(&object), Err(RecordError::OtherRecord("b".to_owned())));
+        let problem = |data: &str| {
+            let mut damaged = object.clone();
+            damaged.fields_mut().insert("data".to_owned(), json!({ "member.json": data }));
+            record::<Member>(&damaged).unwrap_err().to_string()
+        };
+        assert!(problem(&BASE64_STANDARD.encode("{")).starts_with("'member.json': EOF"));
+        assert!(problem(&BASE64_STANDARD.encode([0xff_u8])).starts_with("'member.json': invalid utf-8"));
+        assert!(problem("?").starts_with("decode 'member.json': "));
         object.fields_mut().remove("data");
-        assert!(record::<Member>(&object).unwrap_err().contains("member.json"));
+        let missing = record::<Member>(&object).unwrap_err();
+        assert_eq!(missing.to_string(), "no key 'member.json'");
     }
 }
