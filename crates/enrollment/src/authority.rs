@@ -19,7 +19,7 @@ use x509_parser::prelude::FromDer as _;
 use super::request::{self, RequestError};
 use super::{after, before, files};
 use edgesync_object::encoding::hex;
-use edgesync_object::name;
+use edgesync_object::{NodeName, name};
 use edgesync_store::durable::{self, with_suffix};
 use edgesync_store::random;
 use edgesync_transport::tls::{Certificate, Identity, Key, NODES, Subject};
@@ -165,13 +165,13 @@ impl Authority {
     pub(super) fn sign(
         &self,
         request: &Request,
-        node: &str,
+        node: &NodeName,
         now: Timestamp,
         lifetime: Duration,
     ) -> Result<Certificate> {
-        let subject = Subject { common_name: node.to_owned(), organization: NODES.to_owned() };
+        let subject = Subject { common_name: node.to_string(), organization: NODES.to_owned() };
         let mut params = self.client_params(&subject, now, lifetime)?;
-        params.subject_alt_names = vec![SanType::DnsName(node.try_into()?)];
+        params.subject_alt_names = vec![SanType::DnsName(node.as_str().try_into()?)];
         self.issue(&params, &request.key)
     }
 

@@ -12,7 +12,7 @@ use super::records::{OperatorRecord, TokenRecord};
 use super::{MembershipError, Result};
 use crate::object_store::Pending;
 use edgesync_cloud_store::{CloudStore, Document, NodeEffect};
-use edgesync_object::{Object, ResourceVersion};
+use edgesync_object::{NodeName, Object, ResourceVersion};
 use edgesync_store::StoreError;
 
 /// What is wrong with a stored record.
@@ -93,7 +93,7 @@ pub(super) trait DocumentStore: fmt::Debug + Send + Sync + 'static {
     fn get<'a>(&'a self, kind: &'static str, id: &'a str) -> Pending<'a, Result<Option<Found>>>;
 
     /// Lists the documents of a kind, or those for a node.
-    fn list<'a>(&'a self, kind: &'static str, node: Option<&'a str>) -> Pending<'a, Result<Vec<Found>>>;
+    fn list<'a>(&'a self, kind: &'static str, node: Option<&'a NodeName>) -> Pending<'a, Result<Vec<Found>>>;
 
     /// Replaces a document as it was read. Returns its new version; `None` if it has changed since.
     /// In a store that holds the Nodes too, the effect is part of the write; elsewhere the Nodes
@@ -110,7 +110,7 @@ pub(super) trait DocumentStore: fmt::Debug + Send + Sync + 'static {
     -> Pending<'a, Result<bool>>;
 
     /// Whether a node of this name exists, also one that has not joined here.
-    fn is_node<'a>(&'a self, name: &'a str) -> Pending<'a, Result<bool>>;
+    fn is_node<'a>(&'a self, name: &'a NodeName) -> Pending<'a, Result<bool>>;
 }
 
 impl DocumentStore for CloudStore {
@@ -126,7 +126,7 @@ impl DocumentStore for CloudStore {
         Box::pin(async move { Ok(self.document(kind, id).await?.map(found)) })
     }
 
-    fn list<'a>(&'a self, kind: &'static str, node: Option<&'a str>) -> Pending<'a, Result<Vec<Found>>> {
+    fn list<'a>(&'a self, kind: &'static str, node: Option<&'a NodeName>) -> Pending<'a, Result<Vec<Found>>> {
         Box::pin(async move {
             let documents = self.documents(kind, node).await?;
             Ok(documents.into_iter().map(found).collect())
@@ -158,7 +158,7 @@ impl DocumentStore for CloudStore {
         })
     }
 
-    fn is_node<'a>(&'a self, name: &'a str) -> Pending<'a, Result<bool>> {
+    fn is_node<'a>(&'a self, name: &'a NodeName) -> Pending<'a, Result<bool>> {
         Box::pin(async move { Ok(self.has_reported(name).await?) })
     }
 }
@@ -173,18 +173,15 @@ fn found(row: Document) -> Found {
 }
 
 /// A value that is stored as a document.
-pub(super) trait Record: Clone + PartialEq + Serialize + DeserializeOwned + Send + 'static {
+pub(super) trait Record:
+    Clone + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
+{
     const KIND: &'static str;
 
     fn id(&self) -> &str;
 
     /// The node that it is for.
-    fn node(&self) -> Option<&str> {
-        None
-    }
-
-    /// The value of a document that does not exist.
-    fn absent(_id: &str) -> Option<Self> {
+    fn node(&self) -> Option<&NodeName> {
         None
     }
 
@@ -205,12 +202,8 @@ impl Record for Member {
         &self.node
     }
 
-    fn node(&self) -> Option<&str> {
+    fn node(&self) -> Option<&NodeName> {
         Some(&self.node)
-    }
-
-    fn absent(id: &str) -> Option<Self> {
-        Some(Self::new(id))
     }
 
     fn as_member(&self) -> Option<&Member> {
@@ -229,8 +222,8 @@ impl Record for TokenRecord {
         &self.id
     }
 
-    fn node(&self) -> Option<&str> {
-        self.node.as_deref()
+    fn node(&self) -> Option<&NodeName> {
+        self.node.as_ref()
     }
 }
 
@@ -279,6 +272,6 @@ pub(super) fn parse<T: Record>(text: &str, is_of: impl Fn(&T) -> bool) -> Result
 pub(super) fn write<T: Record>(value: &T) -> Document {
     // Strings, times and numbers always serialize.
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
-    let (id, node) = (value.id().to_owned(), value.node().map(str::to_owned));
+    let (id, node) = (value.id().to_owned(), value.node().cloned());
     Document { kind: T::KIND, id, node, version: 0, text }
 }

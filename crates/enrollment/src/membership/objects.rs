@@ -18,7 +18,7 @@ use super::{MembershipError, Result};
 use crate::object_store::{Failure, ObjectStore, Pending, Precondition};
 use edgesync_cloud_store::{Document, NodeEffect};
 use edgesync_object::node_labels::has_reported;
-use edgesync_object::{Object, Resource, ResourceVersion, kinds};
+use edgesync_object::{NodeName, Object, Resource, ResourceVersion, kinds};
 use edgesync_transport::tls::certificate::sha256_hex;
 
 /// Label of all these objects: the kind of the document.
@@ -70,7 +70,7 @@ impl DocumentStore for ClusterDocuments {
         })
     }
 
-    fn list<'a>(&'a self, kind: &'static str, node: Option<&'a str>) -> Pending<'a, Result<Vec<Found>>> {
+    fn list<'a>(&'a self, kind: &'static str, node: Option<&'a NodeName>) -> Pending<'a, Result<Vec<Found>>> {
         Box::pin(async move {
             let selector = selector(kind, node);
             let objects = self.cluster.list(&self.secrets, Some(&self.namespace), &selector).await?;
@@ -119,7 +119,7 @@ impl DocumentStore for ClusterDocuments {
         })
     }
 
-    fn is_node<'a>(&'a self, name: &'a str) -> Pending<'a, Result<bool>> {
+    fn is_node<'a>(&'a self, name: &'a NodeName) -> Pending<'a, Result<bool>> {
         Box::pin(async move {
             let node = self.cluster.get(&self.nodes, "", name).await?;
             Ok(node.is_some_and(|node| has_reported(&node) || has_kubelet(&node)))
@@ -144,13 +144,13 @@ pub(super) fn name(kind: &str, id: &str) -> String {
 }
 
 /// Selects the objects of a kind of document, or those for a node.
-fn selector(kind: &str, node: Option<&str>) -> String {
+fn selector(kind: &str, node: Option<&NodeName>) -> String {
     let of_node = node.map(|node| format!(",{NODE_HASH}={}", hash(node)));
     format!("{LABEL}={kind}{}", of_node.unwrap_or_default())
 }
 
 /// 128 bits of the hash: label values have at most 63 characters.
-fn hash(node: &str) -> String {
+fn hash(node: &NodeName) -> String {
     sha256_hex(node.as_bytes()).chars().take(32).collect()
 }
 
@@ -242,10 +242,14 @@ mod tests {
     use edgesync_object::name::{MAX_SUBDOMAIN, check_label_value, check_subdomain};
     use jiff::Timestamp;
 
-    fn token(node: Option<&str>) -> TokenRecord {
+    fn node_name(name: &str) -> NodeName {
+        NodeName::parse(name).unwrap()
+    }
+
+    fn token(node: Option<&NodeName>) -> TokenRecord {
         TokenRecord {
             id: "0011223344556677".into(),
-            node: node.map(str::to_owned),
+            node: node.cloned(),
             created: Timestamp::UNIX_EPOCH,
             expires: Timestamp::from_second(60).unwrap(),
             uses: 2,
@@ -261,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_token_object_round_trips_and_is_selected_by_its_node() {
-        let node = "n".repeat(253);
+        let node = node_name(&"n".repeat(253));
         let object = object_of(&token(Some(&node)));
         check_subdomain(object.name()).unwrap();
         object.labels().values().for_each(|value| check_label_value(value).unwrap());
@@ -286,10 +290,10 @@ mod tests {
     #[test]
     fn each_name_has_its_own_object_with_a_valid_name() {
         let long = |last: &str| format!("{}.{last}", "n".repeat(MAX_SUBDOMAIN - 2));
-        let names = ["a".to_owned(), "by-hash.a".to_owned(), "n".repeat(MAX_ID), long("a"), long("b")];
+        let names = ["a".to_owned(), "by-hash.a".to_owned(), "n".repeat(MAX_ID), long("a"), long("b")]
+            .map(|name| node_name(&name));
         let mut objects = std::collections::BTreeSet::new();
         for node in &names {
-            check_subdomain(node).unwrap();
             let object = object_of(&Member::new(node));
             check_subdomain(object.name()).unwrap();
             assert_eq!(record(&object), Ok(Member::new(node)));
@@ -300,8 +304,8 @@ mod tests {
 
     #[test]
     fn an_object_with_the_record_of_another_node_is_rejected() {
-        let mut object = object_of(&Member::new("a"));
-        write(&mut object, &document(&Member::new("b")));
+        let mut object = object_of(&Member::new(&node_name("a")));
+        write(&mut object, &document(&Member::new(&node_name("b"))));
         assert_eq!(record::<Member>(&object), Err(RecordError::OtherRecord("b".to_owned())));
         let problem = |data: &str| {
             let mut damaged = object.clone();

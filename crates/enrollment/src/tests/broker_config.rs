@@ -182,7 +182,7 @@ async fn mosquitto_requires_an_unrevoked_certificate_of_this_ca() {
     assert!(!broker.connects(None));
     assert!(!broker.connects(Some(&foreign)));
     assert!(!broker.connects(Some(&fixture.service.server_identity())), "a server is no client");
-    fixture.service.revoke_node("edge-a").await.unwrap();
+    fixture.service.revoke_node(&node_name("edge-a")).await.unwrap();
     std::fs::copy(fixture.file("revoked.crl"), broker.directory.join("revoked.crl")).unwrap();
     let hangup = Command::new("kill").args(["-HUP", &broker.child.id().to_string()]).status().unwrap();
     assert!(hangup.success());
