@@ -19,8 +19,8 @@ use edgesync_kubeedge::{
     Bridge, BridgeConfig, BridgeEffect, BridgeNotice, FetchRule, HeldEntry, HeldPage, Moment, Name,
     RoundReason, Sent, references,
 };
-use edgesync_object::Resource;
 use edgesync_object::kinds::guess;
+use edgesync_object::{NodeName, Resource};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::BucketSet;
 use edgesync_runtime::random;
@@ -66,10 +66,10 @@ impl CloudCore {
 }
 
 /// Returns the configured bridge.
-pub(in crate::agent::driver) fn bridge_config(config: &Config) -> BridgeConfig {
+pub(in crate::agent::driver) fn bridge_config(config: &Config, node: &NodeName) -> BridgeConfig {
     let kubeedge = &config.kubeedge;
     BridgeConfig {
-        node: config.node.name.clone(),
+        node: node.clone(),
         lease_interval: config.lease.interval,
         keepalive: kubeedge.keepalive,
         answer_timeout: config.sync.report_timeout,
