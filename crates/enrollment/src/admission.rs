@@ -28,8 +28,8 @@ impl Enrollment {
     /// Creates a token for `uses` joins. `labels` are set on the Nodes that join with it.
     ///
     /// # Errors
-    /// A label is invalid, there are too many, time to live or number of uses is out of range, this
-    /// process has no keys, or the store fails.
+    /// A label is invalid, there are too many, time to live or number of uses is out of range,
+    /// this process has no keys, or the store fails.
     pub async fn create_token(
         &self,
         node: Option<&NodeName>,
