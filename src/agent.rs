@@ -34,6 +34,7 @@ use crate::store::{EdgeOptions, EdgeStore};
 use edgesync_api::{Address, Limits, Listener, Server};
 use edgesync_config::LinkType;
 use edgesync_config::edge::Config;
+use edgesync_object::NodeName;
 use edgesync_protocol::edge::EdgeConfig;
 use edgesync_runtime::Service;
 use edgesync_runtime::VERSION;
@@ -70,6 +71,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         return Ok(());
     }
     let config = service.config().clone();
+    let name = NodeName::parse(&config.node.name).map_err(anyhow::Error::msg).context("read node.name")?;
     let _name = instance_lock::acquire(&config)?;
     make_parent(&config.store.path)?;
     let passed = last_written(&config.store.path);
@@ -82,7 +84,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let read_clock = clock.reader();
     let events = {
         let read_clock = Arc::clone(&read_clock);
-        Events::start(store.clone(), &config.node.name, event_limits(&config), move || read_clock())
+        Events::start(store.clone(), &name, event_limits(&config), move || read_clock())
     };
     let files_clock = clock.reader();
     let node = shared_node(&config.node.name);
@@ -97,9 +99,9 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     // Ensures that units ordered after the agent find the desired files without a network.
     let files = Files::start(&config, store.clone(), events.clone(), Arc::clone(&kinds), files_clock).await;
     let extension = (query_sender, files.clone(), node);
-    let mut api = serve_api(&config, &store, &kinds, read_clock, extension, api_stopped).await?;
-    let (link, link_events, wire) = spawn_link(&config, identity.as_ref(), &store).await?;
-    let farewell = wire.farewell(&config.node.name);
+    let mut api = serve_api(&config, &name, &store, &kinds, read_clock, extension, api_stopped).await?;
+    let (link, link_events, wire) = spawn_link(&config, &name, identity.as_ref(), &store).await?;
+    let farewell = wire.farewell(&name);
     tracing::info!(
         node = config.node.name,
         peer = %config.peer(),
@@ -139,6 +141,7 @@ fn last_written(path: &Path) -> Timestamp {
 /// Serves the local API on the Unix socket, and over TCP once its address can be bound.
 async fn serve_api(
     config: &Config,
+    name: &NodeName,
     store: &EdgeStore,
     kinds: &Arc<KindRegistry>,
     clock: ReadClock,
@@ -150,7 +153,6 @@ async fn serve_api(
     set_mode(&config.api.socket, config.api.socket_mode)?;
     let api = &config.api;
     let tokens = Tokens::prepare(&api.kubeconfig).context("prepare tokens of the local API")?;
-    let name = &config.node.name;
     let objects = EdgeObjects::new(store.clone(), kinds.clone(), name, api.watch_buffer, clock, node);
     let objects = Arc::new(objects);
     let (state, listening) = watch::channel(ListenState::default());
@@ -208,6 +210,7 @@ pub(crate) fn store_options(config: &Config) -> EdgeOptions {
 /// Starts the configured link.
 async fn spawn_link(
     config: &Config,
+    node: &NodeName,
     identity: Option<&NodeIdentity>,
     store: &EdgeStore,
 ) -> anyhow::Result<(LinkHandle, mpsc::Receiver<LinkEvent>, Wire)> {
@@ -225,7 +228,7 @@ async fn spawn_link(
                 )?;
                 options.tls = Some(identity.tls());
             }
-            let wire = Wire::kubeedge(config, store).await;
+            let wire = Wire::kubeedge(config, node, store).await;
             let (link, link_events) = edgesync_kubeedge::link::spawn(options);
             Ok((link, link_events, wire))
         }

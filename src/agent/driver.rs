@@ -405,7 +405,8 @@ impl Driver {
         self.machine.set_config(edge_config(config));
         let at = self.moment();
         if let Some(cloud_core) = self.uplink.wire.cloud_core_mut() {
-            cloud_core.bridge.set_config(at, wire::bridge_config(config));
+            let node = cloud_core.bridge.node().clone();
+            cloud_core.bridge.set_config(at, wire::bridge_config(config, &node));
         }
         self.files.reload(config);
         self.storing.commits.affect_all_rules();

@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::store::{EdgeStore, MonotonicTime};
 use correlate::{Occurrence, Stamp};
-use edgesync_object::ObjectRef;
+use edgesync_object::{NodeName, ObjectRef};
 use edgesync_protocol::change::Uid;
 use object::ClockSet;
 use sink::Sink;
@@ -129,7 +129,7 @@ impl Events {
     /// the monotonic time.
     pub(super) fn start(
         store: EdgeStore,
-        node: &str,
+        node: &NodeName,
         limits: EventLimits,
         clocked: impl Fn() -> MonotonicTime + Send + Sync + 'static,
     ) -> Self {
@@ -139,7 +139,7 @@ impl Events {
 
     fn with_sink(
         sink: impl Sink,
-        node: &str,
+        node: &NodeName,
         limits: EventLimits,
         clock: Box<dyn Fn() -> Stamp + Send + Sync>,
     ) -> Self {

@@ -24,7 +24,7 @@ use crate::store::{
 };
 use edgesync_api::{Batch, Kind, Storage, Stored};
 use edgesync_object::status::{Reason, Result};
-use edgesync_object::{Object, Resource, Scope, Status, objectsync, with_resource_version};
+use edgesync_object::{NodeName, Object, Resource, Scope, Status, objectsync, with_resource_version};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::compression;
 use edgesync_protocol::upload::Lane;
@@ -67,7 +67,7 @@ pub(super) struct EdgeObjects {
     clock: ReadClock,
     statuses: Arc<Statuses>,
     kinds: Arc<KindRegistry>,
-    node: Arc<str>,
+    node: NodeName,
     watches: Arc<Watches>,
     synthesized: [Synthesized; 2],
     shared_node: SharedNode,
@@ -142,7 +142,7 @@ impl EdgeObjects {
     pub(super) fn new(
         store: EdgeStore,
         kinds: Arc<KindRegistry>,
-        node: &str,
+        node: &NodeName,
         watch_bytes: usize,
         clock: ReadClock,
         shared_node: SharedNode,
@@ -153,13 +153,13 @@ impl EdgeObjects {
     fn keeping(
         store: EdgeStore,
         kinds: Arc<KindRegistry>,
-        node: &str,
+        node: &NodeName,
         watch_bytes: usize,
         clock: ReadClock,
         shared_node: SharedNode,
         keep: Duration,
     ) -> Self {
-        let node: Arc<str> = node.into();
+        let node = node.clone();
         let watches = Arc::new(Watches::new(node.clone(), watch_bytes, keep, store.versions()));
         store.observe(watches.clone());
         // A commit in between was not observed.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use edgesync_enrollment::membership::MembershipStore;
 use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentRole, EnrollmentService, now};
 use edgesync_kubernetes::cluster::Cluster;
-use edgesync_object::{Labels, Status};
+use edgesync_object::{Labels, NodeName, Status};
 use edgesync_transport::tls::{Certificate, Key};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -95,25 +95,31 @@ impl Setup {
     }
 }
 
+fn node_name(name: &str) -> NodeName {
+    NodeName::parse(name).unwrap()
+}
+
 async fn join(service: &EnrollmentService, token: &str, node: &str) -> Result<Certificate, Status> {
     let (_, bearer) = token.split_once('.').unwrap();
     let request = Key::generate().unwrap().node_request(node).unwrap();
-    service.join(bearer, node, &request).await
+    service.join(bearer, &node_name(node), &request).await
 }
 
 impl Replica {
     async fn token(&self, node: Option<&str>, uses: u32) -> String {
-        self.service.enrollment().create_token(node, HOUR, uses, Labels::new()).await.unwrap().token
+        let node = node.map(node_name);
+        let made = self.service.enrollment().create_token(node.as_ref(), HOUR, uses, Labels::new()).await;
+        made.unwrap().token
     }
 
     /// Returns the nodes to disconnect next; fails after this time.
-    async fn cut_within(&self, time: Duration) -> Vec<String> {
+    async fn cut_within(&self, time: Duration) -> Vec<NodeName> {
         within("a node is cut", time, self.service.nodes_to_disconnect()).await
     }
 
     /// Waits until this node is disconnected, possibly after others.
     async fn until_cut(&self, node: &str, time: Duration) {
-        let cut = async { while !self.service.nodes_to_disconnect().await.iter().any(|cut| cut == node) {} };
+        let cut = async { while !self.service.nodes_to_disconnect().await.iter().any(|cut| *cut == node) {} };
         within("the node is cut", time, cut).await;
     }
 }
@@ -164,26 +170,26 @@ async fn revocations_reach_all_replicas_across_a_server_crash() {
         join(&one.service, &one.token(Some(node), 1).await, node).await.unwrap();
     }
     let begun = Instant::now();
-    one.service.revoke_node("a").await.unwrap();
+    one.service.revoke_node(&node_name("a")).await.unwrap();
     assert_eq!(other.cut_within(SOON).await, ["a"]);
-    assert!(other.service.is_revoked("a"));
+    assert!(other.service.is_revoked(&node_name("a")));
     assert_within(begun.elapsed(), SOON);
     // From the command line of an operator, without a replica's port.
     let enrollment = setup.enrollment().await;
-    assert_eq!(enrollment.store().revoke_certificates("b", now()).await.unwrap(), 1);
+    assert_eq!(enrollment.store().revoke_certificates(&node_name("b"), now()).await.unwrap(), 1);
     assert_eq!(other.cut_within(SOON).await, ["b"]);
     one.until_cut("b", SOON).await;
 
     setup.kubernetes.server.kill();
-    assert_eq!(other.service.revoke_node("c").await.unwrap_err().code, 503);
-    assert!(one.service.is_revoked("a") && other.service.is_revoked("b"));
+    assert_eq!(other.service.revoke_node(&node_name("c")).await.unwrap_err().code, 503);
+    assert!(one.service.is_revoked(&node_name("a")) && other.service.is_revoked(&node_name("b")));
     setup.kubernetes.run().await;
-    assert_eq!(enrollment.store().revoke_certificates("c", now()).await.unwrap(), 1);
+    assert_eq!(enrollment.store().revoke_certificates(&node_name("c"), now()).await.unwrap(), 1);
     one.until_cut("c", PATIENCE).await;
     other.until_cut("c", PATIENCE).await;
     let late = setup.replica("3").await;
-    assert!(["a", "b", "c"].iter().all(|node| late.service.is_revoked(node)));
-    assert!(enrollment.store().forget_name("a", now()).await.unwrap());
+    assert!(["a", "b", "c"].iter().all(|node| late.service.is_revoked(&node_name(node))));
+    assert!(enrollment.store().forget_name(&node_name("a"), now()).await.unwrap());
     join(&late.service, &late.token(None, 1).await, "a").await.unwrap();
 }
 
@@ -218,7 +224,7 @@ async fn revocations_reach_replicas_of_a_restored_cluster() {
     for node in ["a", "b", "c"] {
         join(&replica.service, &replica.token(Some(node), 1).await, node).await.unwrap();
     }
-    setup.enrollment().await.store().revoke_certificates("a", now()).await.unwrap();
+    setup.enrollment().await.store().revoke_certificates(&node_name("a"), now()).await.unwrap();
     replica.until_cut("a", SOON).await;
     setup.kubernetes.copy_or_restore().await;
     // So many that a restarted server does not reach their versions on its own.
@@ -226,11 +232,14 @@ async fn revocations_reach_replicas_of_a_restored_cluster() {
         .map(|n| format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{ name: m{n} }}\n"))
         .collect();
     setup.admin.feed(&["create", "-f", "-"], &many).ok();
-    setup.enrollment().await.store().revoke_certificates("b", now()).await.unwrap();
+    setup.enrollment().await.store().revoke_certificates(&node_name("b"), now()).await.unwrap();
     replica.until_cut("b", PATIENCE).await;
 
     setup.kubernetes.copy_or_restore().await;
-    assert_eq!(setup.enrollment().await.store().revoke_certificates("c", now()).await.unwrap(), 1);
+    assert_eq!(
+        setup.enrollment().await.store().revoke_certificates(&node_name("c"), now()).await.unwrap(),
+        1
+    );
     replica.until_cut("c", PATIENCE).await;
-    assert!(replica.service.is_revoked("a"));
+    assert!(replica.service.is_revoked(&node_name("a")));
 }

@@ -1,6 +1,6 @@
 //! Routes under `/edgesync/v1/`: servers match requests, clients format paths.
 
-use std::fmt::Write as _;
+use edgesync_object::encoding::percent;
 
 /// Prefix of all paths.
 pub const PREFIX: &str = "/edgesync/v1/";
@@ -204,7 +204,7 @@ impl<'a> Route<'a> {
         let mut path = PREFIX.trim_end_matches('/').to_owned();
         for segment in segments {
             path.push('/');
-            encode(segment, &mut path);
+            path.push_str(&percent(segment));
         }
         path
     }
@@ -245,19 +245,6 @@ impl<'a> Route<'a> {
             Self::BrokerConfig => (Post, vec!["broker-config"]),
             Self::Page => (Post, vec!["page"]),
             Self::RevokePageKeys => (Post, vec!["page", "revoke"]),
-        }
-    }
-}
-
-/// Percent-encodes a path segment: everything but the unreserved characters of RFC 3986.
-fn encode(segment: &str, path: &mut String) {
-    for byte in segment.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                path.push(char::from(byte));
-            }
-            // Writing to a string cannot fail.
-            _ => drop(write!(path, "%{byte:02X}")),
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::address::Address;
 use super::connection::{self, Failure, Sender};
-use super::request::encode;
+use edgesync_object::encoding::percent;
 use edgesync_object::{Resource, Scope, Status};
 use edgesync_transport::connect::reworded;
 use edgesync_transport::tls::{self, HandshakeError};
@@ -253,7 +253,7 @@ impl Client {
         manager: &str,
         object: &Value,
     ) -> Result<T, ClientError> {
-        let path = format!("{path}?fieldManager={}&force=true&fieldValidation=Strict", encode(manager));
+        let path = format!("{path}?fieldManager={}&force=true&fieldValidation=Strict", percent(manager));
         self.send(Method::PATCH, &path, Some(object), APPLY).await
     }
 
@@ -470,21 +470,21 @@ pub fn collection_path(resource: &Resource, namespace: Option<&str>) -> String {
     let root = if resource.group.is_empty() {
         "/api".to_owned()
     } else {
-        format!("/apis/{}", encode(&resource.group))
+        format!("/apis/{}", percent(&resource.group))
     };
     let namespace = match namespace {
         Some(namespace) if resource.scope == Scope::Namespaced => {
-            format!("/namespaces/{}", encode(namespace))
+            format!("/namespaces/{}", percent(namespace))
         }
         _ => String::new(),
     };
-    format!("{root}/{}{namespace}/{}", encode(&resource.version), encode(&resource.plural))
+    format!("{root}/{}{namespace}/{}", percent(&resource.version), percent(&resource.plural))
 }
 
 /// Returns the path of an object.
 #[must_use]
 pub fn object_path(resource: &Resource, namespace: &str, name: &str) -> String {
-    format!("{}/{}", collection_path(resource, Some(namespace)), encode(name))
+    format!("{}/{}", collection_path(resource, Some(namespace)), percent(name))
 }
 
 #[cfg(test)]

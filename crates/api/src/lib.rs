@@ -84,7 +84,6 @@ pub use listing::ListWriter;
 pub use media::Format;
 pub use metrics::{MetricsWriter, Type as MetricsType};
 pub use namespaces::{MissingNamespace, Namespaces, SYSTEM_NAMESPACES};
-pub use request::encode;
 pub use server::Server;
 pub use storage::{
     Batch, Change, ChangeType, Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Storage, Stored,

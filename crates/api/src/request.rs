@@ -13,7 +13,6 @@ use edgesync_object::status::Reason;
 pub(super) use options::{DeleteQuery, FieldValidation, Options, VersionMatch, dry_run};
 use options::{check_timeout, options};
 pub(super) use review::Review;
-pub use uri::encode;
 use uri::{parse_query, split_path};
 
 /// Maximum length of a path with its query, in bytes.
@@ -394,6 +393,7 @@ fn methods(name: bool, subresource: bool) -> &'static str {
 mod tests {
     use super::*;
     use edgesync_fuzz::fuzz;
+    use edgesync_object::encoding::percent;
     use proptest::prelude::*;
 
     fn parse(method: &str, uri: &str) -> Result<Request, Refusal> {
@@ -622,7 +622,7 @@ mod tests {
         #[test]
         fn encoded_names_round_trip(name in "[^/%\\p{C}]{1,40}") {
             prop_assume!(name != "." && name != "..");
-            let uri = format!("/api/v1/namespaces/{0}/pods/{0}?continue={0}", encode(&name));
+            let uri = format!("/api/v1/namespaces/{0}/pods/{0}?continue={0}", percent(&name));
             let (_, path, options) = resource("GET", &uri);
             prop_assert_eq!(path.namespace.as_deref(), Some(name.as_str()));
             prop_assert_eq!(path.name.as_deref(), Some(name.as_str()));

@@ -11,7 +11,8 @@ use super::apply::{DEFAULT_NAMESPACE, short_name};
 use super::columns::{SYNC_ORDER, columns};
 use super::output::{Output, Table, render};
 use super::{CliError, Kinds, Terminal};
-use edgesync_api::{Client, Format, ListWriter, PAGE_ROWS, collection_path, encode, object_path};
+use edgesync_api::{Client, Format, ListWriter, PAGE_ROWS, collection_path, object_path};
+use edgesync_object::encoding::percent;
 use edgesync_object::{Resource, Scope, objectsync};
 
 /// A query for objects.
@@ -147,7 +148,7 @@ impl<'a> Pages<'a> {
         let mut path = format!("{}?limit={PAGE_ROWS}", collection_path(resource, namespace));
         if !selector.is_empty() {
             path.push_str("&labelSelector=");
-            path.push_str(&encode(selector));
+            path.push_str(&percent(selector));
         }
         Self { client, path, next: Some(String::new()), version: String::new() }
     }
@@ -169,7 +170,7 @@ impl<'a> Pages<'a> {
         let page: Page = if token.is_empty() {
             self.client.get(&self.path).await?
         } else {
-            self.client.get(&format!("{}&continue={}", self.path, encode(&token))).await?
+            self.client.get(&format!("{}&continue={}", self.path, percent(&token))).await?
         };
         self.version = page.metadata.version;
         self.next = Some(page.metadata.r#continue).filter(|token| !token.is_empty());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rusqlite::{OptionalExtension, Row};
 
 use super::objects::{Tx, find, parse, resource_id};
-use super::{CloudError, CloudStore, check_node, leases};
+use super::{CloudError, CloudStore, leases, node_of_row};
 use edgesync_object::node_labels::{assign_labels, labels_by_name};
 use edgesync_object::{Labels, NodeName, Resource};
 use edgesync_store::StoreError;
@@ -29,7 +29,7 @@ pub struct Document {
     /// Name, unique within the kind.
     pub id: String,
     /// The node that it belongs to, if any.
-    pub node: Option<String>,
+    pub node: Option<NodeName>,
     /// Version from the store's counter. In a write: the version to replace; 0 to create the
     /// document.
     pub version: u64,
@@ -37,7 +37,7 @@ pub struct Document {
     pub text: String,
 }
 
-/// Effect of a member's write on other rows, in the same transaction.
+/// Effect of a member's write on the rows of its node, in the same transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEffect {
     None,
@@ -70,9 +70,9 @@ impl CloudStore {
     pub async fn documents(
         &self,
         kind: &'static str,
-        node: Option<&str>,
+        node: Option<&NodeName>,
     ) -> Result<Vec<Document>, CloudError> {
-        let node = node.map(str::to_owned);
+        let node = node.cloned();
         self.readers
             .run(move |conn| {
                 // The index is per kind, so the kind must be known when the statement is prepared.
@@ -80,7 +80,7 @@ impl CloudStore {
                 let sql =
                     format!("SELECT id, node, version, text FROM documents WHERE kind = '{kind}' AND {only}");
                 let mut select = conn.prepare_cached(&sql)?;
-                let rows = select.query_map([node], |row| document(kind, row))?;
+                let rows = select.query_map([node.as_deref()], |row| document(kind, row))?;
                 Ok(rows.collect::<Result<_, _>>()?)
             })
             .await
@@ -90,26 +90,22 @@ impl CloudStore {
     /// conflict.
     ///
     /// # Errors
-    /// [`CloudError::Invalid`] for a member that is no valid node name, or the store's.
+    /// The store's.
     pub async fn put_document(
         &self,
         document: Document,
         effect: NodeEffect,
     ) -> Result<Option<u64>, CloudError> {
-        if document.kind == MEMBER {
-            check_node(&document.id)?;
-        }
         let (nodes, leases) = (self.shared.kind("nodes")?, self.shared.kind("leases")?);
         let bytes = document.text.len() + WRITE_BYTES;
         self.write(bytes, move |tx| {
-            let node = &document.id;
+            let node = document.node.as_ref().filter(|_| document.kind == MEMBER);
+            let Some(node) = node else { return Ok(tx.put_document(&document)?) };
             let before = tx.member_labels(node)?.unwrap_or_default();
             let written = tx.put_document(&document)?;
             match effect {
                 NodeEffect::Label if written.is_some() => tx.label_node(&nodes, node, &before)?,
-                NodeEffect::Delete if written.is_some() => {
-                    tx.delete_all_of(&nodes, &leases, &check_node(node)?)?;
-                }
+                NodeEffect::Delete if written.is_some() => tx.delete_all_of(&nodes, &leases, node)?,
                 _ => {}
             }
             Ok(written)
@@ -139,11 +135,11 @@ impl CloudStore {
     ///
     /// # Errors
     /// The store's.
-    pub async fn has_reported(&self, node: &str) -> Result<bool, CloudError> {
-        let node = node.to_owned();
+    pub async fn has_reported(&self, node: &NodeName) -> Result<bool, CloudError> {
+        let node = node.clone();
         self.readers
             .run(move |conn| {
-                Ok(conn.prepare_cached("SELECT 1 FROM nodes WHERE name = ?1")?.exists([node])?)
+                Ok(conn.prepare_cached("SELECT 1 FROM nodes WHERE name = ?1")?.exists([node.as_str()])?)
             })
             .await
     }
@@ -160,7 +156,7 @@ impl Tx<'_> {
                     "INSERT INTO documents (kind, id, node, version, text) VALUES (?1, ?2, ?3, ?4, ?5)
                      ON CONFLICT DO NOTHING",
                 )?
-                .execute((kind, id, node, version, text))?,
+                .execute((kind, id, node.as_deref(), version, text))?,
             _ => self
                 .conn
                 .prepare_cached(
@@ -172,7 +168,12 @@ impl Tx<'_> {
     }
 
     /// Sets the member's labels on its Node, if that exists, in place of the labels of `before`.
-    fn label_node(&mut self, nodes: &Arc<Resource>, node: &str, before: &Labels) -> Result<(), CloudError> {
+    fn label_node(
+        &mut self,
+        nodes: &Arc<Resource>,
+        node: &NodeName,
+        before: &Labels,
+    ) -> Result<(), CloudError> {
         let Some(kind) = resource_id(self.conn, &nodes.group, &nodes.kind)? else { return Ok(()) };
         let Some(row) = find(self.conn, kind, "", node)? else { return Ok(()) };
         let mut object = parse(&row.stored)?;
@@ -202,10 +203,10 @@ impl Tx<'_> {
 
     /// Returns the labels of the token that the node last joined with, except those that follow
     /// from its name; `None` if the name was never used.
-    pub(super) fn member_labels(&self, node: &str) -> Result<Option<Labels>, CloudError> {
+    pub(super) fn member_labels(&self, node: &NodeName) -> Result<Option<Labels>, CloudError> {
         let sql = "SELECT text ->> '$.labels' FROM documents WHERE kind = 'member' AND id = ?1";
         let text: Option<Option<String>> =
-            self.conn.prepare_cached(sql)?.query_row([node], |row| row.get(0)).optional()?;
+            self.conn.prepare_cached(sql)?.query_row([node.as_str()], |row| row.get(0)).optional()?;
         let Some(text) = text.flatten() else { return Ok(None) };
         let damaged = |error: serde_json::Error| {
             CloudError::from(StoreError::corrupt(format!("labels of the member '{node}': {error}")))
@@ -216,13 +217,15 @@ impl Tx<'_> {
         Ok(Some(labels))
     }
 
-    pub(super) fn was_removed(&self, node: &str) -> rusqlite::Result<bool> {
+    pub(super) fn was_removed(&self, node: &NodeName) -> rusqlite::Result<bool> {
         let sql =
             "SELECT 1 FROM documents WHERE kind = 'member' AND id = ?1 AND text ->> '$.removed' IS NOT NULL";
-        self.conn.prepare_cached(sql)?.exists([node])
+        self.conn.prepare_cached(sql)?.exists([node.as_str()])
     }
 }
 
 fn document(kind: &'static str, row: &Row<'_>) -> rusqlite::Result<Document> {
-    Ok(Document { kind, id: row.get(0)?, node: row.get(1)?, version: row.get(2)?, text: row.get(3)? })
+    let node: Option<String> = row.get(1)?;
+    let node = node.as_deref().and_then(node_of_row);
+    Ok(Document { kind, id: row.get(0)?, node, version: row.get(2)?, text: row.get(3)? })
 }

@@ -44,7 +44,7 @@ pub struct Registered {
     /// Leases without a Node: the node was removed, or never existed.
     pub orphans: Vec<NodeName>,
     /// Removed nodes, with the time of removal.
-    pub removed: Vec<(String, Timestamp)>,
+    pub removed: Vec<(NodeName, Timestamp)>,
 }
 
 impl CloudStore {
@@ -190,7 +190,7 @@ fn reported(conn: &Connection) -> Result<Vec<NodeName>, CloudError> {
     Ok(nodes)
 }
 
-fn removed(conn: &Connection) -> Result<Vec<(String, Timestamp)>, CloudError> {
+fn removed(conn: &Connection) -> Result<Vec<(NodeName, Timestamp)>, CloudError> {
     let mut statement = conn.prepare_cached(
         "SELECT id, text ->> '$.removed' AS at FROM documents WHERE kind = 'member' AND at IS NOT NULL ORDER BY id",
     )?;
@@ -198,10 +198,10 @@ fn removed(conn: &Connection) -> Result<Vec<(String, Timestamp)>, CloudError> {
     let mut nodes = Vec::new();
     while let Some(row) = rows.next()? {
         let (name, at): (String, String) = (row.get(0)?, row.get(1)?);
-        let at = at
+        let at: Timestamp = at
             .parse()
             .map_err(|_| StoreError::corrupt(format!("removal time of node '{name}' is damaged")))?;
-        nodes.push((name, at));
+        nodes.extend(node_of_row(&name).map(|name| (name, at)));
     }
     Ok(nodes)
 }

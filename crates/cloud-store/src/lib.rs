@@ -51,9 +51,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use edgesync_object::{
-    NodeName, Object, ObjectKey, OmittedFields, Problems, Resource, SERVER_METADATA, kinds,
-};
+use edgesync_object::{NodeName, Object, ObjectKey, OmittedFields, Resource, SERVER_METADATA, kinds};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_store::StoreError;
@@ -425,15 +423,8 @@ impl Shared {
     }
 }
 
-fn node_key(node: &str) -> ObjectKey {
-    ObjectKey { group: "".into(), kind: "Node".into(), namespace: "".into(), name: node.into() }
-}
-
-fn check_node(node: &str) -> Result<NodeName, CloudError> {
-    NodeName::parse(node).map_err(|problem| CloudError::Invalid {
-        key: node_key(node),
-        problems: Problems::one("metadata.name", problem),
-    })
+fn node_key(node: &NodeName) -> ObjectKey {
+    ObjectKey { group: "".into(), kind: "Node".into(), namespace: "".into(), name: node.as_str().into() }
 }
 
 /// Parses the node name of a row. Invalid names are logged and left out: no node can have such a

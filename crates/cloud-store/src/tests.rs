@@ -82,7 +82,8 @@ async fn put_member(
         return Ok(false);
     }
     let version = before.map_or(0, |before| before.version);
-    let member = Document { kind: "member", id: node.into(), node: Some(node.into()), version, text };
+    let (id, node) = (node.to_owned(), Some(node_name(node)));
+    let member = Document { kind: "member", id, node, version, text };
     Ok(store.put_document(member, effect).await?.is_some())
 }
 

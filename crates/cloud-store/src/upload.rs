@@ -471,7 +471,8 @@ mod tests {
     fn a_failure_of_the_store_is_no_refusal() {
         let failed = Failure::from(CloudError::Store(StoreError::internal("x")));
         assert!(matches!(failed, Failure::Store(_)));
-        let taken = Failure::from(CloudError::AlreadyExists { key: node_key("n") });
+        let taken =
+            Failure::from(CloudError::AlreadyExists { key: node_key(&NodeName::parse("n").unwrap()) });
         assert!(matches!(taken, Failure::Refused(RefusedReason::Other, _)));
     }
 }

@@ -6,13 +6,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::authority::{Authority, Request};
-use super::tokens::{self, TokenClaims, TokenRefusal};
+use super::tokens::{TokenClaims, TokenRefusal};
 use super::{Enrollment, EnrollmentService, NewToken, after, days, now};
 use crate::membership::{CertificateRecord, EnrollmentRefusal, TokenRecord};
-use edgesync_object::Labels;
-use edgesync_object::name::{check_label_key, check_label_value, check_subdomain};
+use edgesync_object::encoding::hex;
+use edgesync_object::name::{check_label_key, check_label_value};
 use edgesync_object::status::{Reason, Result, Status};
 use edgesync_object::time::duration;
+use edgesync_object::{Labels, NodeName};
 use edgesync_store::random;
 use edgesync_transport::tls;
 
@@ -27,18 +28,15 @@ impl Enrollment {
     /// Creates a token for `uses` joins. `labels` are set on the Nodes that join with it.
     ///
     /// # Errors
-    /// Name or labels are invalid, there are too many labels, time to live or number of uses is out
-    /// of range, this process has no keys, or the store fails.
+    /// A label is invalid, there are too many, time to live or number of uses is out of range,
+    /// this process has no keys, or the store fails.
     pub async fn create_token(
         &self,
-        node: Option<&str>,
+        node: Option<&NodeName>,
         ttl: Duration,
         uses: u32,
         labels: Labels,
     ) -> Result<NewToken> {
-        if let Some(node) = node {
-            check_node(node)?;
-        }
         check_labels(&labels)?;
         if !TTL.contains(&ttl) {
             let ttl = duration(i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX));
@@ -48,11 +46,11 @@ impl Enrollment {
             return Err(Status::bad_request("uses of a token must be 1 to 1,000,000"));
         }
         let keys = self.keys()?;
-        let id = tokens::hex(&random::bytes::<8>().map_err(Status::internal)?);
+        let id = hex(&random::bytes::<8>().map_err(Status::internal)?);
         let created = now();
         let record = TokenRecord {
             id: id.clone(),
-            node: node.map(str::to_owned),
+            node: node.cloned(),
             created,
             expires: after(created, ttl),
             uses,
@@ -104,7 +102,7 @@ impl EnrollmentService {
     /// The message says what to do. 401 for a token that is unknown, expired, used up or revoked;
     /// 403 for a token or a request of another node; 409 for a name that was used before; 422 for a
     /// request that cannot be parsed; 429 for a node with too many certificates.
-    pub async fn join(&self, bearer: &str, node: &str, request: &[u8]) -> Result<tls::Certificate> {
+    pub async fn join(&self, bearer: &str, node: &NodeName, request: &[u8]) -> Result<tls::Certificate> {
         let now = now();
         let refused = |refusal: TokenRefusal| Status::new(Reason::Unauthorized, refusal.to_string());
         let claims = self.shared.keys()?.tokens.verify(bearer, now).map_err(refused)?;
@@ -115,16 +113,17 @@ impl EnrollmentService {
         let (certificate, _) = self.sign(&request, node, now)?;
         let spent = self.shared.membership.spend_token(&claims.id, record(&certificate, node), now).await?;
         spent.map_err(|why| refusal(&why, node))?;
-        tracing::info!(node, serial = certificate.serial(), token = claims.id, "node joined");
+        let name = node.as_str();
+        tracing::info!(node = name, serial = certificate.serial(), token = claims.id, "node joined");
         if self.is_revoked(node) {
             // The certificate is recorded: the node gets it even if the file for brokers cannot be
             // written.
             if let Err(error) = self.publish().await {
-                tracing::error!(node, "{error:#}");
+                tracing::error!(node = name, "{error:#}");
             }
             if self.is_revoked(node) {
                 tracing::warn!(
-                    node,
+                    node = name,
                     "messages of the node are ignored: the broker may still accept its revoked certificate; hint: give the \
                      broker the revocation list, then run 'edgesync-cloud node admit {node} --broker-updated'"
                 );
@@ -142,11 +141,11 @@ impl EnrollmentService {
     pub async fn renew(
         &self,
         presented: &tls::Certificate,
-        node: &str,
+        node: &NodeName,
         request: &[u8],
     ) -> Result<tls::Certificate> {
         let now = now();
-        if presented.node() != Some(node) {
+        if presented.node() != Some(node.as_str()) {
             return Err(forbidden(format!(
                 "renew certificate of '{node}': the presented certificate is of another node; hint: join as '{node}' with a token from 'edgesync-cloud token create'"
             )));
@@ -165,12 +164,17 @@ impl EnrollmentService {
             .renew_certificate(presented.serial(), record(&certificate, node), now)
             .await?;
         renewed.map_err(|why| refusal(&why, node))?;
-        tracing::info!(node, serial = certificate.serial(), until = %certificate.not_after(), "node certificate renewed");
+        tracing::info!(node = node.as_str(), serial = certificate.serial(), until = %certificate.not_after(), "node certificate renewed");
         Ok(certificate)
     }
 
     /// Signs a request. Returns the renewal grace of the same moment too.
-    fn sign(&self, request: &Request, node: &str, now: Timestamp) -> Result<(tls::Certificate, Duration)> {
+    fn sign(
+        &self,
+        request: &Request,
+        node: &NodeName,
+        now: Timestamp,
+    ) -> Result<(tls::Certificate, Duration)> {
         let (lifetime, grace) = {
             let state = self.state();
             (state.lifetime, state.grace)
@@ -180,9 +184,12 @@ impl EnrollmentService {
     }
 }
 
-fn check_node(node: &str) -> Result<()> {
-    let invalid = |problem| Status::new(Reason::Invalid, format!("node name {problem}"));
-    check_subdomain(node).map_err(invalid)
+/// Parses the name of a node in a request.
+///
+/// # Errors
+/// 422 if it is invalid, with the requirement.
+pub fn parse_node(name: &str) -> Result<NodeName> {
+    NodeName::parse(name).map_err(|problem| Status::new(Reason::Invalid, format!("node name {problem}")))
 }
 
 fn check_labels(labels: &Labels) -> Result<()> {
@@ -198,11 +205,10 @@ fn check_labels(labels: &Labels) -> Result<()> {
 }
 
 /// Parses a request and checks that it names the node.
-fn read_request(node: &str, request: &[u8]) -> Result<Request> {
-    check_node(node)?;
+fn read_request(node: &NodeName, request: &[u8]) -> Result<Request> {
     let (subject, request) = Authority::read_request(request)
         .map_err(|problem| Status::new(Reason::Invalid, format!("certificate request refused: {problem}")))?;
-    if subject.requested_node() != Some(node) {
+    if subject.requested_node() != Some(node.as_str()) {
         return Err(forbidden(format!(
             "certificate request is not for node '{node}': its subject must have O=system:nodes and \
              CN=system:node:{node}"
@@ -216,7 +222,7 @@ fn forbidden(message: String) -> Status {
 }
 
 /// Converts a refusal to a status that says what to do.
-fn refusal(why: &EnrollmentRefusal, node: &str) -> Status {
+fn refusal(why: &EnrollmentRefusal, node: &NodeName) -> Status {
     let create = "create a new one with 'edgesync-cloud token create'";
     let (reason, message) = match why {
         EnrollmentRefusal::UnknownToken | EnrollmentRefusal::RevokedToken | EnrollmentRefusal::UsedUp => {
@@ -243,10 +249,10 @@ fn refusal(why: &EnrollmentRefusal, node: &str) -> Status {
     Status::new(reason, message)
 }
 
-fn record(certificate: &tls::Certificate, node: &str) -> CertificateRecord {
+fn record(certificate: &tls::Certificate, node: &NodeName) -> CertificateRecord {
     CertificateRecord {
         serial: certificate.serial().to_owned(),
-        node: node.to_owned(),
+        node: node.clone(),
         not_before: certificate.not_before(),
         not_after: certificate.not_after(),
     }

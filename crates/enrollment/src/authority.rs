@@ -16,9 +16,10 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer as _;
 
-use super::tokens::hex;
-use super::{after, before, files, request};
-use edgesync_object::name;
+use super::request::{self, RequestError};
+use super::{after, before, files};
+use edgesync_object::encoding::hex;
+use edgesync_object::{NodeName, name};
 use edgesync_store::durable::{self, with_suffix};
 use edgesync_store::random;
 use edgesync_transport::tls::{Certificate, Identity, Key, NODES, Subject};
@@ -142,17 +143,15 @@ impl Authority {
     /// request for [`Self::sign`].
     ///
     /// # Errors
-    /// The problem, in words for the requester.
-    pub(super) fn read_request(der: &[u8]) -> Result<(Subject, Request), String> {
+    /// See [`RequestError`].
+    pub(super) fn read_request(der: &[u8]) -> Result<(Subject, Request), RequestError> {
         // Runs first: the library does not handle a subject without attributes.
         let parts = request::read(der)?;
-        let request = CertificateSigningRequestParams::from_der(&der.into())
-            .map_err(|error| format!("not supported: {error}"))?;
+        let request =
+            CertificateSigningRequestParams::from_der(&der.into()).map_err(RequestError::Unsupported)?;
         // The library derives the key's algorithm from the signature's.
         if request.public_key.subject_public_key_info() != parts.key {
-            return Err(
-                "key must be P-256, P-384, Ed25519 or RSA, signed with SHA-256 (P-384: SHA-384)".into()
-            );
+            return Err(RequestError::Key);
         }
         Ok((parts.subject, Request { key: request.public_key }))
     }
@@ -166,13 +165,13 @@ impl Authority {
     pub(super) fn sign(
         &self,
         request: &Request,
-        node: &str,
+        node: &NodeName,
         now: Timestamp,
         lifetime: Duration,
     ) -> Result<Certificate> {
-        let subject = Subject { common_name: node.to_owned(), organization: NODES.to_owned() };
+        let subject = Subject { common_name: node.to_string(), organization: NODES.to_owned() };
         let mut params = self.client_params(&subject, now, lifetime)?;
-        params.subject_alt_names = vec![SanType::DnsName(node.try_into()?)];
+        params.subject_alt_names = vec![SanType::DnsName(node.as_str().try_into()?)];
         self.issue(&params, &request.key)
     }
 

@@ -41,12 +41,13 @@ use anyhow::Context;
 use jiff::Timestamp;
 use tokio::sync::Notify;
 
+use edgesync_object::NodeName;
 use edgesync_object::status::{Result, Status};
 use edgesync_store::durable;
 use edgesync_transport::admission::LogThrottle;
 use edgesync_transport::tls::{self, Identity, Subject, Trust};
 
-pub use admission::check_revoked_token;
+pub use admission::{check_revoked_token, parse_node};
 pub use enrollment::Enrollment;
 use membership::{Changes, MembershipError, MembershipStore, TokenRecord};
 pub use operators::check_revoked_operators;
@@ -177,7 +178,7 @@ struct State {
     identity: Identity,
     revoked: RevocationList,
     /// Nodes whose connections must be closed after a revocation.
-    to_disconnect: BTreeSet<String>,
+    to_disconnect: BTreeSet<NodeName>,
     /// Number of requests to publish the list. Not stored: a start publishes in any case, from the
     /// revocations in the store.
     generation: u64,
@@ -193,7 +194,7 @@ struct RevocationList {
     serials: Arc<HashSet<String>>,
     created: Timestamp,
     /// Nodes whose messages are ignored.
-    nodes: HashSet<String>,
+    nodes: HashSet<NodeName>,
 }
 
 /// A new token. Its secret part is shown this one time.
@@ -477,8 +478,8 @@ impl EnrollmentService {
     /// # Errors
     /// The store fails, and nothing is revoked; or the revocation is committed and publishing
     /// fails, which is retried.
-    pub async fn revoke_node(&self, node: &str) -> Result<usize> {
-        let name = node.to_owned();
+    pub async fn revoke_node(&self, node: &NodeName) -> Result<usize> {
+        let name = node.clone();
         self.revoke_and_publish(async move |service| {
             let revoked = service.shared.membership.revoke_certificates(&name, now()).await?;
             if revoked > 0 {
@@ -493,7 +494,7 @@ impl EnrollmentService {
     ///
     /// # Errors
     /// The store fails.
-    pub async fn knows_name(&self, node: &str) -> Result<bool> {
+    pub async fn knows_name(&self, node: &NodeName) -> Result<bool> {
         Ok(self.shared.membership.knows_name(node).await?)
     }
 
@@ -502,8 +503,8 @@ impl EnrollmentService {
     ///
     /// # Errors
     /// As for [`Self::revoke_node`].
-    pub async fn forget_node(&self, node: &str) -> Result<bool> {
-        let name = node.to_owned();
+    pub async fn forget_node(&self, node: &NodeName) -> Result<bool> {
+        let name = node.clone();
         self.revoke_and_publish(async move |service| {
             service.shared.membership.forget_name(&name, now()).await
         })
@@ -516,8 +517,8 @@ impl EnrollmentService {
     ///
     /// # Errors
     /// As for [`Self::revoke_node`].
-    pub async fn broker_updated(&self, node: &str) -> Result<usize> {
-        let name = node.to_owned();
+    pub async fn broker_updated(&self, node: &NodeName) -> Result<usize> {
+        let name = node.clone();
         self.revoke_and_publish(async move |service| {
             service.shared.membership.note_refused(&name, now()).await
         })
@@ -542,16 +543,16 @@ impl EnrollmentService {
     }
 
     /// Ignores the node's messages from now on and closes its connections.
-    fn block_node(&self, node: &str) {
+    fn block_node(&self, node: &NodeName) {
         let mut state = self.state();
-        state.revoked.nodes.insert(node.to_owned());
-        state.to_disconnect.insert(node.to_owned());
+        state.revoked.nodes.insert(node.clone());
+        state.to_disconnect.insert(node.clone());
         drop(state);
         self.shared.disconnect_notify.notify_one();
     }
 
     /// Waits for nodes whose connections the caller must close after a revocation. Cancel-safe.
-    pub async fn nodes_to_disconnect(&self) -> Vec<String> {
+    pub async fn nodes_to_disconnect(&self) -> Vec<NodeName> {
         loop {
             let nodes = std::mem::take(&mut self.state().to_disconnect);
             if !nodes.is_empty() {
@@ -567,7 +568,7 @@ impl EnrollmentService {
     /// An external broker does not report a client's certificate. Behind one, a node counts as
     /// revoked until the broker is known to refuse each of its revoked certificates.
     #[must_use]
-    pub fn is_revoked(&self, node: &str) -> bool {
+    pub fn is_revoked(&self, node: &NodeName) -> bool {
         self.state().revoked.nodes.contains(node)
     }
 

@@ -24,7 +24,7 @@ use super::{RETENTION, before};
 use crate::object_store::{Failure, ObjectStore};
 use documents::{DocumentStore, Record, Revision, Stored};
 use edgesync_cloud_store::{CloudError, CloudStore, NodeEffect};
-use edgesync_object::{Labels, ObjectKey, Status};
+use edgesync_object::{Labels, NodeName, ObjectKey, Status};
 use edgesync_store::StoreError;
 use follow::{Cache, WatchTask};
 use member::Member;
@@ -32,6 +32,7 @@ use objects::ClusterDocuments;
 use table::Table;
 
 pub use changes::{Changed, Changes, RevocationChange};
+pub use documents::RecordError;
 pub(crate) use records::MAX_OPERATORS;
 pub use records::{
     CertificateRecord, EnrollmentRefusal, MAX_CERTIFICATES_PER_NODE, MemberRecord, OperatorRecord,
@@ -87,7 +88,7 @@ pub enum MembershipError {
         /// Kind, namespace and name of the object.
         key: ObjectKey,
         /// The problem with its content.
-        why: String,
+        why: RecordError,
     },
     /// The watch could not start.
     #[error("watch tokens and certificates in namespace '{namespace}': {why}")]
@@ -164,7 +165,7 @@ impl MembershipStore {
 
     /// The known state of a name; `None` if it was never used. Requires [`Self::follow`].
     #[must_use]
-    pub fn membership(&self, node: &str) -> Option<Membership> {
+    pub fn membership(&self, node: &NodeName) -> Option<Membership> {
         self.shared.cache.table().membership(node)
     }
 }
@@ -202,7 +203,7 @@ impl MembershipStore {
             token.revoked.get_or_insert(now);
             was_of_use
         };
-        self.alter(id, NodeEffect::None, revoke).await
+        self.alter(id, None, NodeEffect::None, revoke).await
     }
 
     /// Records the certificate of a renewal. The presented one must be a known, unrevoked
@@ -215,7 +216,7 @@ impl MembershipStore {
     ) -> Result<Result<(), EnrollmentRefusal>> {
         let renew = |member: &mut Member| member.renew(presented, &certificate, now);
         // A name without a record has no certificates.
-        let renewed = self.change(&certificate.node, NodeEffect::None, renew).await?;
+        let renewed = self.change(&certificate.node, None, NodeEffect::None, renew).await?;
         Ok(renewed.unwrap_or(Err(EnrollmentRefusal::Revoked)))
     }
 
@@ -224,26 +225,26 @@ impl MembershipStore {
     ///
     /// Tokens are revoked before certificates: a concurrent join reads its token again after it has
     /// recorded its certificate.
-    pub async fn revoke_certificates(&self, node: &str, now: Timestamp) -> Result<usize> {
+    pub async fn revoke_certificates(&self, node: &NodeName, now: Timestamp) -> Result<usize> {
         self.revoke_tokens_of(node, now).await?;
         self.alter_member(node, NodeEffect::None, |member| member.revoke(now)).await
     }
 
     /// Frees a used name, so that any device can join under it again. Drops its labels and revokes
     /// its certificates. Returns whether it was used.
-    pub async fn forget_name(&self, node: &str, now: Timestamp) -> Result<bool> {
+    pub async fn forget_name(&self, node: &NodeName, now: Timestamp) -> Result<bool> {
         self.revoke_tokens_of(node, now).await?;
         self.alter_member(node, NodeEffect::None, |member| member.forget(now)).await
     }
 
     /// Whether a name was ever used, or a token is bound to it.
-    pub async fn knows_name(&self, node: &str) -> Result<bool> {
+    pub async fn knows_name(&self, node: &NodeName) -> Result<bool> {
         self.is_known(&self.read_member(node).await?).await
     }
 
     /// Records that an external broker refuses all revoked certificates of a node. Returns the
     /// number of those that were unconfirmed.
-    pub async fn note_refused(&self, node: &str, now: Timestamp) -> Result<usize> {
+    pub async fn note_refused(&self, node: &NodeName, now: Timestamp) -> Result<usize> {
         self.alter_member(node, NodeEffect::None, |member| member.note_refused(now)).await
     }
 
@@ -301,7 +302,7 @@ impl MembershipStore {
                     operator.revoked.get_or_insert(now);
                     usize::from(is_new)
                 };
-                revoked += self.alter(&serial, NodeEffect::None, revoke).await?.unwrap_or_default();
+                revoked += self.alter(&serial, None, NodeEffect::None, revoke).await?.unwrap_or_default();
             }
         }
         if revoked > 0 {
@@ -311,7 +312,7 @@ impl MembershipStore {
     }
 
     /// Returns the labels of a node's last join; `None` if its name is not used.
-    pub async fn member_labels(&self, node: &str) -> Result<Option<Labels>> {
+    pub async fn member_labels(&self, node: &NodeName) -> Result<Option<Labels>> {
         let member = self.read_member(node).await?;
         Ok(member.used.then_some(member.labels))
     }
@@ -322,22 +323,25 @@ impl MembershipStore {
     }
 
     /// Reads one member from the store.
-    pub async fn member(&self, node: &str) -> Result<Option<MemberRecord>> {
+    pub async fn member(&self, node: &NodeName) -> Result<Option<MemberRecord>> {
         Ok(self.read_member(node).await?.record())
     }
 
     /// Returns the removed nodes with the time of removal, ordered by name.
-    pub async fn removed(&self) -> Result<Vec<(String, Timestamp)>> {
+    pub async fn removed(&self) -> Result<Vec<(NodeName, Timestamp)>> {
         self.read_table(Table::removed).await
     }
 
     /// Returns the removed nodes with the time of removal, and the members.
-    pub async fn removed_and_members(&self) -> Result<(Vec<(String, Timestamp)>, Vec<MemberRecord>)> {
+    pub async fn removed_and_members(&self) -> Result<(Vec<(NodeName, Timestamp)>, Vec<MemberRecord>)> {
         self.read_table(|table| (table.removed(), table.members())).await
     }
 
     /// Reads the time of removal and the member record of a node from the store.
-    pub async fn removal_and_member(&self, node: &str) -> Result<(Option<Timestamp>, Option<MemberRecord>)> {
+    pub async fn removal_and_member(
+        &self,
+        node: &NodeName,
+    ) -> Result<(Option<Timestamp>, Option<MemberRecord>)> {
         let member = self.read_member(node).await?;
         Ok((member.removed, member.record()))
     }
@@ -345,14 +349,14 @@ impl MembershipStore {
     /// Records that a node is removed from the fleet; its name stays taken. Returns whether this is
     /// new. The database deletes all data of the node in the same transaction; in a cluster the
     /// fleet deletes it.
-    pub async fn remove_node(&self, node: &str, now: Timestamp) -> Result<bool> {
+    pub async fn remove_node(&self, node: &NodeName, now: Timestamp) -> Result<bool> {
         self.alter_member(node, NodeEffect::Delete, |member| member.remove(now)).await
     }
 
     /// Records that a node is removed because its Node was deleted, if its name is known. Several
     /// replicas do so at any time after the deletion: a name that was freed meanwhile stays free.
     /// Returns whether this is new.
-    pub async fn remove_deleted_node(&self, node: &str, now: Timestamp) -> Result<bool> {
+    pub async fn remove_deleted_node(&self, node: &NodeName, now: Timestamp) -> Result<bool> {
         let before = self.read_member(node).await?;
         if !self.is_known(&before).await? {
             return Ok(false);
@@ -361,28 +365,28 @@ impl MembershipStore {
     }
 
     /// Lets a removed node return. Returns whether it was removed.
-    pub async fn admit_node(&self, node: &str) -> Result<bool> {
+    pub async fn admit_node(&self, node: &NodeName) -> Result<bool> {
         self.alter_member(node, NodeEffect::None, Member::admit).await
     }
 }
 
 /// Reads and compare-and-swap writes.
 impl MembershipStore {
-    /// Reads a record, or the value of an absent one.
+    /// Reads a record.
     async fn read<T: Record>(&self, id: &str) -> Result<Option<Stored<T>>> {
         let documents = &*self.shared.documents;
         match documents.get(T::KIND, id).await? {
             Some(found) => documents::read(documents, found).map(Some),
-            None => Ok(T::absent(id).map(|value| Stored { value, revision: Revision::NONE })),
+            None => Ok(None),
         }
     }
 
-    async fn read_member(&self, node: &str) -> Result<Member> {
+    async fn read_member(&self, node: &NodeName) -> Result<Member> {
         Ok(self.read(node).await?.map_or_else(|| Member::new(node), |stored| stored.value))
     }
 
     /// Reads all records of a kind, or those for a node.
-    async fn read_all<T: Record>(&self, node: Option<&str>) -> Result<Vec<Result<Stored<T>>>> {
+    async fn read_all<T: Record>(&self, node: Option<&NodeName>) -> Result<Vec<Result<Stored<T>>>> {
         let documents = Arc::clone(&self.shared.documents);
         let found = documents.list(T::KIND, node).await?;
         // Takes long for a large fleet.
@@ -420,17 +424,22 @@ impl MembershipStore {
         Ok(read(&table))
     }
 
-    /// Changes a record by compare-and-swap, unless the change is refused. Returns `None` if the
-    /// record does not exist.
+    /// Changes a record by compare-and-swap, unless the change is refused. A record that does not
+    /// exist has the value `absent`. Returns `None` if there is neither.
     async fn change<T: Record, R, E>(
         &self,
         id: &str,
+        absent: Option<&T>,
         effect: NodeEffect,
         mut change: impl FnMut(&mut T) -> Result<R, E>,
     ) -> Result<Option<Result<R, E>>> {
         for attempt in 0..MAX_ATTEMPTS {
             back_off(attempt).await;
-            let Some(Stored { value: before, revision }) = self.read::<T>(id).await? else { return Ok(None) };
+            let (before, revision) = match (self.read::<T>(id).await?, absent) {
+                (Some(Stored { value, revision }), _) => (value, revision),
+                (None, Some(absent)) => (absent.clone(), Revision::NONE),
+                (None, None) => return Ok(None),
+            };
             let mut after = before.clone();
             let changed = match change(&mut after) {
                 Ok(changed) => changed,
@@ -450,21 +459,23 @@ impl MembershipStore {
     async fn alter<T: Record, R>(
         &self,
         id: &str,
+        absent: Option<&T>,
         effect: NodeEffect,
         mut change: impl FnMut(&mut T) -> R,
     ) -> Result<Option<R>> {
-        let changed = self.change(id, effect, |value| Ok::<_, Infallible>(change(value))).await?;
+        let changed = self.change(id, absent, effect, |value| Ok::<_, Infallible>(change(value))).await?;
         Ok(changed.map(|changed| changed.unwrap_or_else(|never| match never {})))
     }
 
     /// Changes a member, whose record is created on demand.
     async fn alter_member<R: Default>(
         &self,
-        node: &str,
+        node: &NodeName,
         effect: NodeEffect,
         change: impl FnMut(&mut Member) -> R,
     ) -> Result<R> {
-        Ok(self.alter(node, effect, change).await?.unwrap_or_default())
+        let absent = Member::new(node);
+        Ok(self.alter(node, Some(&absent), effect, change).await?.unwrap_or_default())
     }
 
     /// Replaces a record as it was read, and deletes an empty one; `false` if it has changed since.
@@ -495,7 +506,7 @@ impl MembershipStore {
     }
 
     /// Forgets all but the most recently removed nodes.
-    async fn prune_removed(&self, mut removed: Vec<(String, Timestamp)>, most: usize) -> Result<()> {
+    async fn prune_removed(&self, mut removed: Vec<(NodeName, Timestamp)>, most: usize) -> Result<()> {
         removed.sort_by(|(_, one), (_, other)| other.cmp(one));
         for (node, _) in removed.into_iter().skip(most) {
             self.admit_node(&node).await?;
@@ -503,10 +514,10 @@ impl MembershipStore {
         Ok(())
     }
 
-    async fn revoke_tokens_of(&self, node: &str, now: Timestamp) -> Result<()> {
+    async fn revoke_tokens_of(&self, node: &NodeName, now: Timestamp) -> Result<()> {
         for token in self.read_all::<TokenRecord>(Some(node)).await? {
             let token = token?.value;
-            if token.node.as_deref() == Some(node) && token.revoked.is_none() {
+            if token.node.as_ref() == Some(node) && token.revoked.is_none() {
                 self.revoke_token(&token.id, now).await?;
             }
         }
@@ -540,8 +551,8 @@ async fn back_off(attempt: u32) {
     }
 }
 
-fn warn_damaged(name: &str, why: &str) {
-    tracing::error!(name, why, "damaged object skipped");
+fn warn_damaged(name: &str, why: &RecordError) {
+    tracing::error!(name, why = why.to_string(), "damaged object skipped");
 }
 
 #[cfg(test)]

@@ -24,15 +24,31 @@ pub(super) struct RequestParts<'a> {
     pub(super) key: &'a [u8],
 }
 
+/// Why a certificate request is refused, in words for the requester.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RequestError {
+    /// It is no PKCS#10, or something follows it.
+    #[error("not a certificate request in DER (PKCS#10)")]
+    NotDer,
+    /// Programs may disagree about whom it names.
+    #[error("ambiguous subject: each attribute must be there once, by itself, as text")]
+    Subject,
+    /// The library refuses it, such as for its signature.
+    #[error("not supported: {0}")]
+    Unsupported(rcgen::Error),
+    /// Key and signature do not belong together, or have another algorithm.
+    #[error("key must be P-256, P-384, Ed25519 or RSA, signed with SHA-256 (P-384: SHA-384)")]
+    Key,
+}
+
 /// Parses a request. The subject must be unambiguous: each attribute once, in a separate set, as
 /// text.
-pub(super) fn read(der: &[u8]) -> Result<RequestParts<'_>, &'static str> {
+pub(super) fn read(der: &[u8]) -> Result<RequestParts<'_>, RequestError> {
     let Ok(([], request)) = X509CertificationRequest::from_der(der) else {
-        return Err("not a certificate request in DER (PKCS#10)");
+        return Err(RequestError::NotDer);
     };
     let info = request.certification_request_info;
-    let subject = parse_name(info.subject.as_raw())
-        .ok_or("ambiguous subject: each attribute must be there once, by itself, as text")?;
+    let subject = parse_name(info.subject.as_raw()).ok_or(RequestError::Subject)?;
     Ok(RequestParts { subject, key: info.subject_pki.raw })
 }
 
@@ -143,7 +159,7 @@ mod tests {
             vec![set(&[&a]), b"\x0c".to_vec()],
             vec![set(&[&a, b"\x0c"])],
         ] {
-            assert!(read(&csr(&sets)).unwrap_err().contains("ambiguous subject"), "{sets:?}");
+            assert_eq!(read(&csr(&sets)), Err(RequestError::Subject), "{sets:?}");
         }
     }
 
@@ -152,7 +168,7 @@ mod tests {
         let mut der = csr(&[]);
         assert!(read(&der).is_ok());
         der.push(0);
-        assert!(read(&der).is_err());
+        assert_eq!(read(&der), Err(RequestError::NotDer));
     }
 
     #[test]

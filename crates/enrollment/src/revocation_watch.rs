@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::EnrollmentService;
 use super::membership::{Changed, RevocationChange};
+use edgesync_object::NodeName;
 
 /// Delay before the operator certificates are read again after a failure.
 const RETRY: Duration = Duration::from_secs(1);
@@ -17,7 +18,7 @@ struct Due {
     operators: bool,
     /// Nodes with a newly revoked certificate. A connection does not record which certificate it
     /// presented, so the node must reconnect.
-    disconnect: Vec<String>,
+    disconnect: Vec<NodeName>,
 }
 
 impl Due {
@@ -29,7 +30,7 @@ impl Due {
             Changed::Member { node, revocation, .. } => {
                 self.publish = true;
                 if revocation == RevocationChange::More {
-                    self.disconnect.push(node.to_string());
+                    self.disconnect.push(node);
                 }
             }
             Changed::Operators => self.operators = true,
@@ -73,7 +74,7 @@ impl EnrollmentService {
 
     /// Closes the connections of nodes that still have a valid certificate: publishing closes only
     /// those of fully revoked nodes.
-    fn disconnect_rejoined(&self, mut nodes: Vec<String>) {
+    fn disconnect_rejoined(&self, mut nodes: Vec<NodeName>) {
         let mut state = self.state();
         nodes.retain(|node| !state.revoked.nodes.contains(node));
         if !nodes.is_empty() {

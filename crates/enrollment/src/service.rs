@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{EnrollmentService, now};
+use super::{EnrollmentService, now, parse_node};
 use edgesync_api::exchange::{ExchangeLimits, HttpRequest, HttpResponse, serve_connection};
 use edgesync_join::Membership;
 use edgesync_join::calls::MEMBERSHIP;
@@ -199,7 +199,7 @@ async fn certificate(
         let Some(node) = named else {
             return Err(Status::bad_request("header NodeName missing"));
         };
-        return service.join(bearer, node, &question.body).await;
+        return service.join(bearer, &parse_node(node)?, &question.body).await;
     }
     let Some(presented) = presented else {
         return Err(Status::new(
@@ -208,8 +208,10 @@ async fn certificate(
              with 'edgesync-cloud token create'",
         ));
     };
-    let node = named.or(presented.node()).unwrap_or_default();
-    service.renew(presented, node, &question.body).await
+    let Some(node) = named.or(presented.node()) else {
+        return Err(Status::bad_request("header NodeName missing"));
+    };
+    service.renew(presented, &parse_node(node)?, &question.body).await
 }
 
 /// The token of the header `Authorization`; `None` for an empty one.
@@ -220,7 +222,8 @@ fn bearer(question: &HttpRequest) -> Option<&str> {
 }
 
 async fn membership(service: &EnrollmentService, presented: Option<&Certificate>) -> Result<Answer> {
-    let Some((presented, node)) = presented.and_then(|presented| Some((presented, presented.node()?))) else {
+    let named = presented.and_then(|presented| Some((presented, parse_node(presented.node()?).ok()?)));
+    let Some((presented, node)) = named else {
         return Err(Status::new(
             Reason::Unauthorized,
             "no client certificate of a node; hint: join first ('edgesync join')",
@@ -232,9 +235,9 @@ async fn membership(service: &EnrollmentService, presented: Option<&Certificate>
         return Err(Status::new(Reason::Forbidden, message));
     }
     // A node with a valid certificate that is no member was removed.
-    let removed = service.shared.membership.member(node).await?.is_none();
+    let removed = service.shared.membership.member(&node).await?.is_none();
     let membership = Membership {
-        node: node.to_owned(),
+        node: node.to_string(),
         broker: service.shared.broker.clone(),
         prefix: service.shared.prefix.clone(),
         time: now().to_string(),

@@ -12,6 +12,7 @@ use ring::hmac;
 use serde::{Deserialize, Serialize};
 
 use super::files;
+use edgesync_object::NodeName;
 use edgesync_store::{durable, random};
 
 const FILE: &str = "token.key";
@@ -28,7 +29,7 @@ pub(super) struct TokenClaims {
     /// Its id in the store (`jti`).
     pub(super) id: String,
     /// The only node that may use it (`sub`).
-    pub(super) node: Option<String>,
+    pub(super) node: Option<NodeName>,
     /// Time of expiry (`exp`), in whole seconds.
     pub(super) expires: Timestamp,
 }
@@ -53,7 +54,7 @@ struct Header {
 struct Payload {
     jti: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    sub: Option<String>,
+    sub: Option<NodeName>,
     exp: i64,
 }
 
@@ -135,11 +136,6 @@ pub(super) fn new_secret() -> Result<[u8; KEY_BYTES]> {
     Ok(random::bytes()?)
 }
 
-/// Formats bytes as lower-case hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn encode(part: &impl Serialize) -> String {
     // Structs of strings and numbers always serialize.
     BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(part).unwrap_or_default())
@@ -167,7 +163,11 @@ mod tests {
     }
 
     fn claims() -> TokenClaims {
-        TokenClaims { id: "0011223344556677".into(), node: Some("edge-1".into()), expires: at(2_000_000_000) }
+        TokenClaims {
+            id: "0011223344556677".into(),
+            node: Some(NodeName::parse("edge-1").unwrap()),
+            expires: at(2_000_000_000),
+        }
     }
 
     /// A JWT with this header and payload and a valid signature.
@@ -222,6 +222,7 @@ mod tests {
             (r#"{"alg":"HS512"}"#, good),
             ("{}", good),
             (r#"{"alg":"HS256"}"#, r#"{"jti":"a"}"#),
+            (r#"{"alg":"HS256"}"#, r#"{"jti":"a","sub":"A b","exp":2000000000}"#),
             (r#"{"alg":"HS256"}"#, r#"{"exp":2000000000}"#),
             (r#"{"alg":"HS256"}"#, r#"{"jti":"a","exp":9223372036854775807}"#),
         ] {

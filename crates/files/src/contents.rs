@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::record::{Digest, Member};
+use super::refusal::Refusal;
 use super::rule::{Format, Rule, Write};
 use super::template::{check_name, check_word};
 use edgesync_object::yaml;
@@ -44,19 +45,21 @@ impl Desired {
 ///
 /// # Errors
 /// The object has no files by this rule, with the reason.
-pub fn files(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, String> {
+pub fn files(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, Refusal> {
     match &rule.write {
         Write::Keys => keys(rule, object, is_secret),
         Write::Object(format) => {
             let (text, ending) = match format {
-                Format::Yaml => (yaml::write(object).map_err(|error| error.to_string())?, ".yaml"),
+                Format::Yaml => {
+                    (yaml::write(object).map_err(|error| Refusal::Yaml(error.to_string()))?, ".yaml")
+                }
                 Format::Json => (format!("{object:#}\n"), ".json"),
             };
             one(rule, object, ending, text.into_bytes())
         }
         Write::Field(pointer) => {
             let content = match object.pointer(pointer) {
-                None | Some(Value::Null) => return Err(format!("field {pointer} not found")),
+                None | Some(Value::Null) => return Err(Refusal::NoField(pointer.clone())),
                 Some(Value::String(text)) if is_secret && pointer.starts_with("/data/") => {
                     decoded(pointer, text)?
                 }
@@ -69,17 +72,19 @@ pub fn files(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, Stri
 }
 
 /// Returns the single file of an object, under a name that is unique where objects are gathered.
-fn one(rule: &Rule, object: &Value, ending: &str, content: Vec<u8>) -> Result<Files, String> {
+fn one(rule: &Rule, object: &Value, ending: &str, content: Vec<u8>) -> Result<Files, Refusal> {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     let name = [text("namespace"), text("name")].into_iter().filter(|part| !part.is_empty());
     let name = name.collect::<Vec<_>>().join(".") + ending;
     if rule.gather {
-        check_word(&name).map_err(|why| format!("file {}: {why}", shown(&name)))?;
+        if let Err(reason) = check_word(&name) {
+            return Err(Refusal::GatheredFile { name, reason });
+        }
     }
     Ok(Files::from([(name, content)]))
 }
 
-fn keys(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, String> {
+fn keys(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, Refusal> {
     let mut files = Files::new();
     for (field, encoded) in [("data", is_secret), ("binaryData", true)] {
         for (key, value) in object[field].as_object().into_iter().flatten() {
@@ -88,27 +93,22 @@ fn keys(rule: &Rule, object: &Value, is_secret: bool) -> Result<Files, String> {
                 None if rule.keys.is_empty() => (key, check_word(key)),
                 None => continue,
             };
-            checked.map_err(|why| format!("key {}: {why}", shown(name)))?;
-            let text = value.as_str().ok_or_else(|| format!("key {} is not a string", shown(key)))?;
+            checked.map_err(|reason| Refusal::KeyName { name: name.clone(), reason })?;
+            let text = value.as_str().ok_or_else(|| Refusal::NotString(key.clone()))?;
             let content = if encoded { decoded(key, text)? } else { text.as_bytes().to_vec() };
             if files.insert(name.clone(), content).is_some() {
-                return Err(format!("two keys map to the file {}", shown(name)));
+                return Err(Refusal::SameKey(name.clone()));
             }
             if files.len() as u64 > rule.max_files {
-                return Err(format!("more than {} keys (max_files of the rule)", rule.max_files));
+                return Err(Refusal::TooManyKeys(rule.max_files));
             }
         }
     }
     Ok(files)
 }
 
-fn decoded(key: &str, text: &str) -> Result<Vec<u8>, String> {
-    STANDARD.decode(text).map_err(|_| format!("key {} is not valid base64", shown(key)))
-}
-
-/// Quotes a name for messages, truncated: it comes from an object.
-fn shown(name: &str) -> String {
-    format!("{:?}", name.chars().take(64).collect::<String>())
+fn decoded(key: &str, text: &str) -> Result<Vec<u8>, Refusal> {
+    STANDARD.decode(text).map_err(|_| Refusal::NotBase64(key.to_owned()))
 }
 
 #[cfg(test)]
@@ -152,12 +152,12 @@ mod tests {
             (json!({ "data": { "a": "" }, "binaryData": { "a": "" } }), "two keys"),
             (json!({ "binaryData": { "a": "?" } }), "base64"),
         ] {
-            let error = files(&rule, &object, false).unwrap_err();
+            let error = files(&rule, &object, false).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
         let many: serde_json::Map<_, _> = (0..11).map(|n| (n.to_string(), json!(""))).collect();
         let few = Rule { max_files: 10, ..rule };
-        assert!(files(&few, &json!({ "data": many }), false).unwrap_err().contains("10 keys"));
+        assert_eq!(files(&few, &json!({ "data": many }), false), Err(Refusal::TooManyKeys(10)));
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
         let field = |pointer: &str| files(&named(Write::Field(pointer.into())), &object, false);
         assert_eq!(text(&field("/spec/motd").unwrap(), "n.w"), "hi");
         assert_eq!(text(&field("/spec/port").unwrap(), "n.w"), "80");
-        assert!(field("/spec/none").unwrap_err().contains("/spec/none"));
+        assert_eq!(field("/spec/none"), Err(Refusal::NoField("/spec/none".to_owned())));
         let secret = json!({ "metadata": { "name": "s" }, "data": { "k": "eA==" } });
         let found = files(&named(Write::Field("/data/k".into())), &secret, true).unwrap();
         assert_eq!(text(&found, "s"), "x");

@@ -13,6 +13,7 @@ pub mod contents;
 pub mod list;
 pub mod pass;
 pub mod record;
+mod refusal;
 pub mod rule;
 mod selection;
 #[cfg(test)]
@@ -26,6 +27,7 @@ pub mod verify;
 pub mod wire;
 
 pub use record::{Change, Delta, Digest, Held, Intent, Member, Place, Record, Shape, State, Status};
+pub use refusal::{NameError, Refusal};
 pub use rule::Rule;
 pub use transaction::Failure;
 pub use verify::{Entry, Observed};
@@ -50,7 +52,7 @@ pub trait Effects {
         shape: Shape,
         held: Option<&Held>,
         desired: Option<&Desired>,
-    ) -> Result<Observed, String>;
+    ) -> Result<Observed, Failure>;
 
     /// Returns the key of the digests of a place's files.
     fn key(&self, place: &Place) -> (u64, u64);

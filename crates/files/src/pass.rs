@@ -9,6 +9,7 @@ use super::contents::{self, Desired};
 use super::record::{
     Change, Digest, Held, Intent, Member, Place, RELOAD_OWED, Record, Shape, State, Status, Stuck, Wait, tail,
 };
+use super::refusal::Refusal;
 use super::rule::{Rule, Write};
 use super::selection;
 use super::steps::{describe, execute, keep_stuck};
@@ -83,7 +84,7 @@ pub struct Options {
 ///     // … and the others.
 /// #   fn inspect(
 /// #       &mut self, _: &Place, _: Shape, _: Option<&Held>, _: Option<&Desired>,
-/// #   ) -> Result<Observed, String> {
+/// #   ) -> Result<Observed, Failure> {
 /// #       Ok(Observed::default())
 /// #   }
 /// #   fn key(&self, _: &Place) -> (u64, u64) { (1, 2) }
@@ -155,7 +156,7 @@ enum NotWritable {
     /// An object has changed since it was listed.
     Changed,
     /// An object cannot be written.
-    Refused(usize, String),
+    Refused(usize, Refusal),
 }
 
 /// A change and its desired files.
@@ -258,7 +259,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             }
             let first = members.first().and_then(|first| self.listed.get(*first));
             let first = first.map_or_else(String::new, |first| format!("{}/{}", first.namespace, first.name));
-            self.reject(object, &format!("same destination as {first}"));
+            self.reject(object, &Refusal::SameDestination(first));
         }
     }
 
@@ -391,7 +392,7 @@ impl<'a, H: Effects> Pass<'a, H> {
                 // Another version is on its way to this node.
                 Err(NotWritable::Changed) => continue,
                 Err(NotWritable::Refused(culprit, why)) => {
-                    self.keep_held(&path, &numbers, Some(culprit), &why);
+                    self.keep_held(&path, &numbers, Some(culprit), &why.to_string());
                     continue;
                 }
             };
@@ -428,9 +429,9 @@ impl<'a, H: Effects> Pass<'a, H> {
             }
             let observed = match self.effects.inspect(&held.place, held.shape, Some(&held), None) {
                 Ok(observed) => observed,
-                Err(why) => {
+                Err(failure) => {
                     let numbers = self.places.get(&path).map(|(_, numbers)| numbers.clone());
-                    self.keep_held(&path, &numbers.unwrap_or_default(), None, &why);
+                    self.keep_held(&path, &numbers.unwrap_or_default(), None, &failure.message);
                     continue;
                 }
             };
@@ -483,14 +484,11 @@ impl<'a, H: Effects> Pass<'a, H> {
     ) -> Result<Desired, NotWritable> {
         let mut desired = Desired { members: self.members(numbers), ..Desired::default() };
         for number in numbers {
-            let refused = |why: String| NotWritable::Refused(*number, why);
+            let refused = |why: Refusal| NotWritable::Refused(*number, why);
             let Some(listed) = self.listed.get(*number) else { continue };
             let (is_secret, sealed) = (is_secret(listed), is_sealed(listed));
             if sealed && !self.rule.plain_text_on_disk && !self.effects.is_memory(place, self.shape()) {
-                return Err(refused(format!(
-                    "{} is on a disk: Secrets and other sealed kinds go to memory (tmpfs) unless the rule has plain_text_on_disk = true",
-                    place.base
-                )));
+                return Err(refused(Refusal::OnDisk(place.base.clone())));
             }
             let object = bodies(*number).ok_or(NotWritable::Changed)?;
             selection::check_body(self.rule, listed, &object).map_err(refused)?;
@@ -498,9 +496,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             desired.is_secret |= sealed;
             for (name, content) in files {
                 if desired.files.insert(name, content).is_some() {
-                    return Err(refused(
-                        "another object has a file of the same name in this directory".to_owned(),
-                    ));
+                    return Err(refused(Refusal::SameFile));
                 }
             }
         }
@@ -521,8 +517,8 @@ impl<'a, H: Effects> Pass<'a, H> {
         let new = desired.digests(self.effects.key(&place));
         let observed = match self.effects.inspect(&place, shape, held.as_ref(), Some(&desired)) {
             Ok(observed) => observed,
-            Err(why) => {
-                self.keep_held(path, numbers, None, &why);
+            Err(failure) => {
+                self.keep_held(path, numbers, None, &failure.message);
                 return None;
             }
         };
@@ -770,8 +766,8 @@ impl<'a, H: Effects> Pass<'a, H> {
         self.dirty = true;
     }
 
-    fn reject(&mut self, object: &Listed, why: &str) {
-        let status = status_of(object, State::NotInEffect, None, why, false);
+    fn reject(&mut self, object: &Listed, why: &Refusal) {
+        let status = status_of(object, State::NotInEffect, None, &why.to_string(), false);
         self.set(&object.uid, status);
     }
 

@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::refusal::Refusal;
 use super::rule::Rule;
 use super::wire::Listed;
 use edgesync_object::{Labels, split_api_version};
@@ -11,18 +12,18 @@ use edgesync_object::{Labels, split_api_version};
 ///
 /// # Errors
 /// The rule does not.
-pub(crate) fn check_listed(rule: &Rule, listed: &Listed) -> Result<(), String> {
+pub(crate) fn check_listed(rule: &Rule, listed: &Listed) -> Result<(), Refusal> {
     if rule.objects.names(&listed.resource(), &listed.namespace, &listed.name) {
         return Ok(());
     }
-    Err("not selected by kind, namespace and name (objects of the rule)".to_owned())
+    Err(Refusal::NotSelected)
 }
 
 /// Checks that a body is that of the listed object, and that the rule selects its labels.
 ///
 /// # Errors
 /// The body has another identity, or its labels are not selected.
-pub(crate) fn check_body(rule: &Rule, listed: &Listed, body: &Value) -> Result<(), String> {
+pub(crate) fn check_body(rule: &Rule, listed: &Listed, body: &Value) -> Result<(), Refusal> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (api_version, metadata) = (text(&body["apiVersion"]), &body["metadata"]);
     let is_listed = split_api_version(&api_version).0 == split_api_version(&listed.api_version).0
@@ -30,14 +31,14 @@ pub(crate) fn check_body(rule: &Rule, listed: &Listed, body: &Value) -> Result<(
         && text(&metadata["namespace"]) == listed.namespace
         && text(&metadata["name"]) == listed.name;
     if !is_listed {
-        return Err("body of another object received".to_owned());
+        return Err(Refusal::OtherObject);
     }
     let selector = &rule.objects.selector;
     let labels = || serde_json::from_value::<Labels>(metadata["labels"].clone()).unwrap_or_default();
     if selector.is_empty() || selector.matches(&labels()) {
         return Ok(());
     }
-    Err("labels do not match the selector (objects of the rule)".to_owned())
+    Err(Refusal::Labels)
 }
 
 #[cfg(test)]

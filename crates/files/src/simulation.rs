@@ -111,7 +111,7 @@ impl Effects for Model<'_> {
         shape: Shape,
         _: Option<&Held>,
         _: Option<&Desired>,
-    ) -> Result<Observed, String> {
+    ) -> Result<Observed, Failure> {
         let Some(state) = self.world.paths.get(&place.path()) else { return Ok(Observed::default()) };
         let mut observed = Observed { directory: true, ..Observed::default() };
         let Some((stamp, files)) = &state.live else { return Ok(observed) };

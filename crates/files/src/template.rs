@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use super::Place;
+use super::refusal::{NameError, Refusal};
 
 /// Maximum length of a file name in bytes.
 const MAX_NAME: usize = 255;
@@ -85,19 +86,19 @@ impl Template {
     ///
     /// # Errors
     /// A name cannot be part of a path.
-    pub fn place(&self, namespace: &str, name: &str) -> Result<Place, String> {
-        for (word, what, holder) in [(name, "name", NAME), (namespace, "namespace", NAMESPACE)] {
+    pub fn place(&self, namespace: &str, name: &str) -> Result<Place, Refusal> {
+        for (word, part, holder) in [(name, "name", NAME), (namespace, "namespace", NAMESPACE)] {
             if self.rest.contains(holder) {
                 let checked = match word.starts_with('.') {
-                    true => Err("begins with a dot (hidden file)".to_owned()),
+                    true => Err(NameError::Hidden),
                     false => check_word(word),
                 };
-                checked.map_err(|why| format!("invalid {what} in a path: {why}"))?;
+                checked.map_err(|reason| Refusal::PathWord { part, reason })?;
             }
         }
         let below = self.rest.replace(NAME, name).replace(NAMESPACE, namespace);
         for part in below.split('/') {
-            check_name(part).map_err(|why| format!("invalid file name {part:?}: {why}"))?;
+            check_name(part).map_err(|reason| Refusal::FileName { name: part.to_owned(), reason })?;
         }
         Ok(Place { base: self.base.clone(), below })
     }
@@ -108,13 +109,11 @@ impl Template {
 ///
 /// # Errors
 /// The word is invalid, with the reason.
-pub(crate) fn check_word(word: &str) -> Result<(), String> {
+pub(crate) fn check_word(word: &str) -> Result<(), NameError> {
     check_name(word)?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
     match word.chars().find(|c| !is_plain(*c)) {
-        Some(other) => {
-            Err(format!("contains {other:?}: only letters, digits, '-', '_', '.' and ':' allowed"))
-        }
+        Some(other) => Err(NameError::Character(other)),
         None => Ok(()),
     }
 }
@@ -123,18 +122,17 @@ pub(crate) fn check_word(word: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// The name is invalid, with the reason.
-pub fn check_name(name: &str) -> Result<(), String> {
-    let wrong = match name {
-        "" => "empty",
-        "." | ".." => "reserved for directories",
-        _ if name.len() > MAX_NAME => "longer than 255 bytes",
-        _ if name.contains('/') => "contains '/'",
-        _ if name.chars().any(char::is_control) => "contains a control character",
+pub fn check_name(name: &str) -> Result<(), NameError> {
+    match name {
+        "" => Err(NameError::Empty),
+        "." | ".." => Err(NameError::Directory),
+        _ if name.len() > MAX_NAME => Err(NameError::TooLong),
+        _ if name.contains('/') => Err(NameError::Slash),
+        _ if name.chars().any(char::is_control) => Err(NameError::Control),
         // Names reserved for candidates and for the layout itself.
-        _ if name.starts_with("..") || name.starts_with(".edgesync-") => "prefix reserved by edgesync",
-        _ => return Ok(()),
-    };
-    Err(wrong.to_owned())
+        _ if name.starts_with("..") || name.starts_with(".edgesync-") => Err(NameError::Reserved),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -211,6 +209,9 @@ mod tests {
     #[test]
     fn object_cannot_name_a_hidden_file() {
         let template = Template::parse("/home/x/{metadata.name}").unwrap();
-        assert!(template.place("n", ".ssh").unwrap_err().contains("hidden"));
+        assert_eq!(
+            template.place("n", ".ssh"),
+            Err(Refusal::PathWord { part: "name", reason: NameError::Hidden })
+        );
     }
 }

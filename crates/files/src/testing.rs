@@ -15,7 +15,7 @@ impl Effects for EmptyDevice {
         _: Shape,
         _: Option<&Held>,
         _: Option<&Desired>,
-    ) -> Result<Observed, String> {
+    ) -> Result<Observed, Failure> {
         Ok(Observed::default())
     }
 

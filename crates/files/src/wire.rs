@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{Member, Status};
 use edgesync_object::kinds::{KINDS, guess};
-use edgesync_object::{Resource, check_reference, name, split_api_version};
+use edgesync_object::name::{self, Problem};
+use edgesync_object::{Resource, check_reference, split_api_version};
 
 /// Maximum number of listed objects.
 pub const MAX_LISTED: usize = 200_000;
@@ -74,24 +75,42 @@ pub struct Listed {
     pub sealed: bool,
 }
 
+/// A field of a listed object that no stored object has, with its requirement.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListedError {
+    /// The UID is invalid.
+    #[error("`metadata.uid` {0}")]
+    Uid(Problem),
+    /// API version, kind, namespace or name is invalid.
+    #[error("{0}")]
+    Reference(Problem),
+    /// The plural of the kind is invalid.
+    #[error("`plural` {0}")]
+    Plural(Problem),
+    /// The version is too long.
+    #[error("`metadata.resourceVersion` {0}")]
+    Version(Problem),
+}
+
 impl Listed {
     /// Checks all words, as the agent does when it stores an object: they become parts of paths and
     /// reach the programs of rules. A deleted object has a UID only.
     ///
     /// # Errors
     /// A field is invalid, with the requirement.
-    pub fn check(&self) -> Result<(), String> {
-        name::check_uid(&self.uid).map_err(|problem| format!("`metadata.uid` {problem}"))?;
+    pub fn check(&self) -> Result<(), ListedError> {
+        name::check_uid(&self.uid).map_err(ListedError::Uid)?;
         let is_held = !self.version.is_empty();
         if !is_held && self.name.is_empty() {
             return Ok(());
         }
-        check_reference(&self.api_version, &self.kind, &self.namespace, &self.name)?;
+        check_reference(&self.api_version, &self.kind, &self.namespace, &self.name)
+            .map_err(ListedError::Reference)?;
         if !self.plural.is_empty() {
-            name::check_label(&self.plural).map_err(|problem| format!("`plural` {problem}"))?;
+            name::check_label(&self.plural).map_err(ListedError::Plural)?;
         }
         let checked = if is_held { name::check_version(&self.version) } else { Ok(()) };
-        checked.map_err(|problem| format!("`metadata.resourceVersion` {problem}"))
+        checked.map_err(ListedError::Version)
     }
 
     /// Returns the kind as a resource. The plural of a built-in kind is not the agent's choice.

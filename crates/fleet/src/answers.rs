@@ -15,7 +15,7 @@ use edgesync_admin::cloud::{
 use edgesync_admin::{Method, Route};
 use edgesync_api::{ExtensionCall, Role};
 use edgesync_enrollment::membership::{MemberRecord, OperatorRecord, TokenRecord};
-use edgesync_enrollment::{Enrollment, EnrollmentService};
+use edgesync_enrollment::{Enrollment, EnrollmentService, parse_node};
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Status};
@@ -80,7 +80,8 @@ pub fn tokens(tokens: &[TokenRecord]) -> TokenList {
 pub async fn create_token(enrollment: &Enrollment, body: &Value, join_url: Option<&str>) -> Result<Value> {
     let TokenRequest { node, ttl_seconds, uses, labels } = parse_request(body)?;
     let ttl = Duration::from_secs(ttl_seconds);
-    let made = enrollment.create_token(node.as_deref(), ttl, uses, labels).await?;
+    let node = node.as_deref().map(parse_node).transpose()?;
+    let made = enrollment.create_token(node.as_ref(), ttl, uses, labels).await?;
     let record = token(&made.record, Timestamp::now());
     answer(&NewToken { record, token: made.token, cloud: join_url.map(str::to_owned) })
 }
@@ -99,6 +100,7 @@ fn token(token: &TokenRecord, now: Timestamp) -> Token {
         _ => "usable",
     };
     let TokenRecord { id, node, created, expires, uses, used, revoked, labels } = token.clone();
+    let node = node.map(|node| node.to_string());
     Token { id, node, created, expires, uses, used, revoked, labels, state: state.to_owned() }
 }
 
@@ -129,8 +131,8 @@ pub fn with_members(nodes: Vec<NodeInfo>, members: &[MemberRecord]) -> Vec<NodeI
     let mut nodes: BTreeMap<String, NodeInfo> =
         nodes.into_iter().map(|node| (node.name().to_owned(), node)).collect();
     for member in members {
-        let node = nodes.remove(&member.node);
-        nodes.insert(member.node.clone(), with_known_member(node, member));
+        let node = nodes.remove(member.node.as_str());
+        nodes.insert(member.node.to_string(), with_known_member(node, member));
     }
     nodes.into_values().collect()
 }
@@ -147,7 +149,7 @@ fn with_known_member(node: Option<NodeInfo>, member: &MemberRecord) -> NodeInfo 
     let membership = Membership { certificate_ends: member.ends.map(rfc3339), revoked: member.is_revoked };
     let mut node = node.unwrap_or_else(|| {
         NodeInfo::Joined(JoinedNode {
-            name: member.node.clone(),
+            name: member.node.to_string(),
             state: state::NEVER_CONNECTED.to_owned(),
             membership: membership.clone(),
             ready: None,
@@ -184,7 +186,7 @@ mod tests {
     fn revoked_and_never_connected_nodes_are_marked() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let member = |node: &str, ends: Option<i64>, is_revoked| MemberRecord {
-            node: node.to_owned(),
+            node: NodeName::parse(node).unwrap(),
             ends: ends.map(at),
             is_revoked,
         };

@@ -142,12 +142,7 @@ impl<S: Source> Fleet<S> {
             bodies: Bodies::new(config.sync.bodies),
             interrupted: Interrupted::default(),
             rules: Rules::default(),
-            removals: Removals::new(
-                known
-                    .removed
-                    .into_iter()
-                    .filter_map(|(name, since)| Some((NodeName::try_from(name).ok()?, since))),
-            ),
+            removals: Removals::new(known.removed),
             intake: Intake::default(),
             expiry: EventExpiry::new(config.nodes.event_ttl),
             replicas: Replicas::default(),
@@ -261,7 +256,7 @@ impl<S: Source> Fleet<S> {
                 }
                 Some(request) = admin.recv(), if self.views.queries.is_empty() => self.administer(request),
                 nodes = self.enrollment.nodes_to_disconnect() => {
-                    nodes.iter().filter_map(|name| NodeName::parse(name).ok()).for_each(|name| self.cut(&name));
+                    nodes.iter().for_each(|name| self.cut(name));
                 }
                 () = tokio::time::sleep_until(wake) => self.tick(),
             }

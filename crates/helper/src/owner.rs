@@ -6,18 +6,30 @@ use std::path::Path;
 /// Numeric ids of a user and a group.
 pub(super) type Owner = (Option<u32>, Option<u32>);
 
+/// An account that the system does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum OwnerError {
+    /// No user has this name.
+    #[error("user {0:?} not found")]
+    User(String),
+    /// No group has this name.
+    #[error("group {0:?} not found")]
+    Group(String),
+}
+
 /// Finds the ids of `user`, `user:group` or numbers; none if empty.
-pub(super) fn find(text: &str, etc: &Path) -> Result<Owner, String> {
+pub(super) fn find(text: &str, etc: &Path) -> Result<Owner, OwnerError> {
     if text.is_empty() {
         return Ok((None, None));
     }
     let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
     let read = |file: &str| std::fs::read_to_string(etc.join(file)).unwrap_or_default();
     let users = read("passwd");
-    let user = number(user, &users, 2).ok_or_else(|| format!("user {user:?} not found"))?;
+    let user = number(user, &users, 2).ok_or_else(|| OwnerError::User(user.to_owned()))?;
     let group = match group {
         Some(group) => {
-            Some(number(group, &read("group"), 2).ok_or_else(|| format!("group {group:?} not found"))?)
+            let found = number(group, &read("group"), 2);
+            Some(found.ok_or_else(|| OwnerError::Group(group.to_owned()))?)
         }
         None => fields(&users)
             .find(|fields| fields.get(2) == Some(&user.to_string().as_str()))
@@ -64,7 +76,8 @@ mod tests {
         assert_eq!(found("www"), Ok((Some(33), Some(34))));
         assert_eq!(found("root:nginx"), Ok((Some(0), Some(101))));
         assert_eq!(found("7:8"), Ok((Some(7), Some(8))));
-        assert!(found("nobody").unwrap_err().contains("nobody") && found("root:x").is_err());
+        assert_eq!(found("nobody"), Err(OwnerError::User("nobody".to_owned())));
+        assert_eq!(found("root:x"), Err(OwnerError::Group("x".to_owned())));
     }
 
     #[test]

@@ -13,21 +13,41 @@ use serde_json::Value;
 use socket2::SockRef;
 
 use super::disk::{Disk, system_error};
+use super::owner::{self, OwnerError};
 use super::records::{Log, Records, RuleFiles};
 use super::sandbox::Candidate;
-use super::{HelperError, check, hook, owner, rules};
+use super::{HelperError, check, hook, rules};
 use edgesync_config::edge::Config;
 use edgesync_files::contents::Desired;
 use edgesync_files::list;
 use edgesync_files::pass::{Options, Pass};
 use edgesync_files::rule::{CheckUser, Reload};
 use edgesync_files::steps::recover;
-use edgesync_files::wire::{Listed, MAX_CHANGED, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb};
+use edgesync_files::wire::{
+    Listed, ListedError, MAX_CHANGED, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb,
+};
 use edgesync_files::{Change, Effects, Failure, Held, Intent, Member, Observed, Place, Record, Rule, Shape};
 use edgesync_runtime::chain;
 
 /// Time limit for the agent to send announced frames.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Reason why a request is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RequestError {
+    /// The request names another rule than the configured ones.
+    #[error("no rule {0:?} in the configuration")]
+    UnknownRule(String),
+    /// The list has an object that no agent stores.
+    #[error("invalid object in the list: {0}")]
+    Listed(ListedError),
+    /// The system does not have the owner that the rule names.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
+    /// The outcome of an interrupted transaction cannot be recorded.
+    #[error("record of an interrupted change cannot be written")]
+    Interrupted,
+}
 
 /// Serves until idle for `idle`, or until the listener is shut down. Errors of the configuration or
 /// the records are sent as replies: a helper that exited before it accepted the connection would be
@@ -70,7 +90,7 @@ fn serve_request(mut stream: UnixStream, config: &Path, records: &mut Option<Rec
             let records = records.insert(read);
             match listed {
                 Ok(listed) => execute(&mut stream, &config, records, &request, listed)?,
-                Err(why) => Reply::Refused(why),
+                Err(why) => Reply::Refused(why.to_string()),
             }
         }
         Err(HelperError::Config(errors)) => Reply::Refused(format!("invalid configuration: {errors}")),
@@ -94,11 +114,12 @@ fn execute(
         Verb::Clear => clear(config, records, &names),
         Verb::Apply | Verb::Check => {
             let Some(rule) = config.files.rules.iter().find(|rule| rule.name == request.rule) else {
-                return Ok(Reply::Refused(format!("no rule {:?} in the configuration", request.rule)));
+                let unknown = RequestError::UnknownRule(request.rule.clone());
+                return Ok(Reply::Refused(unknown.to_string()));
             };
             match apply(stream, rule, config, records, request, listed)? {
                 Ok(done) => outcome = done,
-                Err(why) => return Ok(Reply::Refused(why)),
+                Err(why) => return Ok(Reply::Refused(why.to_string())),
             }
         }
     }
@@ -124,7 +145,7 @@ fn clear(config: &Config, records: &mut Records, names: &BTreeSet<&str>) {
     }
 }
 
-type ApplyResult = Result<Outcome, String>;
+type ApplyResult = Result<Outcome, RequestError>;
 
 fn apply(
     stream: &mut UnixStream,
@@ -163,7 +184,7 @@ fn list_objects(
     record: Option<&Record>,
     request: &Request,
     changed: Vec<Listed>,
-) -> io::Result<Result<Vec<Listed>, String>> {
+) -> io::Result<Result<Vec<Listed>, RequestError>> {
     let known = record.zip(request.since).filter(|_| changed.len() <= MAX_CHANGED);
     let known = known.and_then(|(record, number)| list::since(record, number, changed));
     let mut listed = match known.filter(|listed| listed.len() <= MAX_LISTED) {
@@ -262,7 +283,7 @@ enum Phase {
 const MAX_SINGLE_FLUSHES: usize = 16;
 
 impl<'a> Executor<'a> {
-    pub(super) fn new(rule: &'a Rule, config: &Config, records: &mut Records) -> Result<Self, String> {
+    pub(super) fn new(rule: &'a Rule, config: &Config, records: &mut Records) -> Result<Self, RequestError> {
         let owner = owner::find(&rule.owner, Path::new("/etc"))?;
         let disk = Disk {
             rule: rule.name.clone(),
@@ -291,11 +312,11 @@ impl<'a> Executor<'a> {
         options: Options,
         is_dry_run: bool,
         pass: impl FnOnce(Pass<'_, Self>) -> T,
-    ) -> Result<T, String> {
+    ) -> Result<T, RequestError> {
         let mut record = records.all.remove(&self.rule.name).unwrap_or_default();
         self.log = records.logs.remove(&self.rule.name).unwrap_or_default();
         let (mut options, rule) = (options, self.rule);
-        let mut done = Err("record of an interrupted change cannot be written".to_owned());
+        let mut done = Err(RequestError::Interrupted);
         let begun = self.files.read_intent();
         // Places of an interrupted transaction are inspected.
         options.look |= begun.is_some();
@@ -345,10 +366,10 @@ impl Effects for Executor<'_> {
         shape: Shape,
         held: Option<&Held>,
         desired: Option<&Desired>,
-    ) -> Result<Observed, String> {
+    ) -> Result<Observed, Failure> {
         self.disk
             .inspect(place, shape, held, desired)
-            .map_err(|error| system_error("inspect", &place.path(), error))
+            .map_err(|error| Failure::new(system_error("inspect", &place.path(), error)))
     }
 
     fn key(&self, place: &Place) -> (u64, u64) {
@@ -421,7 +442,7 @@ impl Effects for Executor<'_> {
 
 /// Reads lists of objects up to the empty frame; the inner error is the problem of an object. The
 /// agent stores no such object, so a list with one is not the agent's.
-fn read_list(stream: &mut impl Read) -> io::Result<Result<Vec<Listed>, String>> {
+fn read_list(stream: &mut impl Read) -> io::Result<Result<Vec<Listed>, RequestError>> {
     let (mut listed, mut problem) = (Vec::new(), None);
     loop {
         let frame = read_frame(stream)?;
@@ -431,7 +452,7 @@ fn read_list(stream: &mut impl Read) -> io::Result<Result<Vec<Listed>, String>> 
         for object in serde_json::from_slice::<Vec<Listed>>(&frame)? {
             match object.check() {
                 Ok(()) => listed.push(object),
-                Err(why) => problem = Some(format!("invalid object in the list: {why}")),
+                Err(why) => problem = Some(RequestError::Listed(why)),
             }
         }
         if listed.len() > MAX_LISTED {

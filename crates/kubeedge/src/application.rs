@@ -12,6 +12,7 @@ use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
 use super::message::{Failure, failure, quoted};
 use super::names::WatchRule;
+use edgesync_object::NodeName;
 
 #[cfg(test)]
 mod tests;
@@ -52,13 +53,13 @@ pub(super) enum Request<'a> {
 
 impl Request<'_> {
     /// Returns the content of the message.
-    pub(super) fn to_json(&self, node: &str) -> String {
+    pub(super) fn to_json(&self, node: &NodeName) -> String {
         let (_, json) = self.application(node);
         json
     }
 
     /// Returns the id and the content.
-    fn application(&self, node: &str) -> (String, String) {
+    fn application(&self, node: &NodeName) -> (String, String) {
         let (verb, key) = match self {
             Self::List { scope, .. } => ("list", scope.key()),
             Self::Watch { scope } => ("watch", scope.key()),
@@ -116,10 +117,10 @@ fn field_selector(scope: &Scope) -> Option<String> {
 /// Returns the id of a request: 64 hexadecimal digits that depend on all of its parts. CloudCore
 /// identifies the listeners of all nodes by it alone, so it includes the node's name, and a
 /// repeated watch has the same id.
-fn id(node: &str, key: &str, verb: &str, option: &str) -> String {
+fn id(node: &NodeName, key: &str, verb: &str, option: &str) -> String {
     let half = |half: u64| {
         let mut hasher = SipHasher24::new_with_keys(0x6564_6765_7379_6e63, half);
-        for part in [node, key, verb, option] {
+        for part in [node.as_str(), key, verb, option] {
             hasher.write(part.as_bytes());
             // The byte 0xff occurs in no UTF-8 text: it separates the parts.
             hasher.write_u8(0xff);
@@ -131,7 +132,7 @@ fn id(node: &str, key: &str, verb: &str, option: &str) -> String {
 
 /// Returns the content of `watchapp/sync`: all desired watches; CloudCore drops others of this
 /// node.
-pub(super) fn all_watches(node: &str, scopes: &[Scope]) -> String {
+pub(super) fn all_watches(node: &NodeName, scopes: &[Scope]) -> String {
     let watch = |scope| {
         let (id, json) = Request::Watch { scope }.application(node);
         format!("\"{id}\":{json}")

@@ -153,13 +153,13 @@ fn applications_are_those_of_edgecore() {
         (&watch, format!("{session}/00018-c2s-null-null.json")),
     ] {
         let text = captured_text(&path);
-        let content = with_id_of(&request.to_json("edgea"), &text);
+        let content = with_id_of(&request.to_json(&config().node), &text);
         assert_same(&app_message("null", content), &text, &path);
     }
     for path in
         ["samples/c2s-watchapp-sync.json".to_owned(), format!("{session}/00041-c2s-null-watchapp_sync.json")]
     {
-        let content = application::all_watches("edgea", &[]);
+        let content = application::all_watches(&config().node, &[]);
         assert_same(&app_message("watchapp/sync", content), &captured_text(&path), &path);
     }
 }

@@ -58,7 +58,7 @@ impl TerminatingPods {
     ) {
         let is_ending = member(body, &["metadata", "deletionTimestamp"]).is_some_and(|at| at != "null");
         let is_ours = member(body, &["spec", "nodeName"])
-            .is_some_and(|node| serde_json::from_str::<String>(node).is_ok_and(|node| node == config.node));
+            .is_some_and(|node| serde_json::from_str::<String>(node).is_ok_and(|node| *node == *config.node));
         if is_ending && is_ours && self.pods.len() < MAX_PODS && !self.pods.contains_key(uid) {
             let resource = format!("{namespace}/pod/{name}").into();
             self.pods.insert(uid.clone(), TerminatingPod { resource, due: Now::ZERO, asked: None });

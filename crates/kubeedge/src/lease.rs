@@ -13,6 +13,7 @@ use super::message::MessageId;
 use super::message::{self, Incoming};
 use super::outbound::Outbound;
 use super::types::BridgeEffect;
+use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339_micros;
 use edgesync_protocol::apply::Totals;
 use edgesync_protocol::digest::Epoch;
@@ -385,8 +386,9 @@ impl LeaseKeeper {
 }
 
 /// Returns the metadata of a new Lease, as EdgeCore writes them.
-fn new_metadata(node: &str) -> Map<String, Value> {
-    let fields = [("name", node.into()), ("namespace", NAMESPACE.into()), ("creationTimestamp", Value::Null)];
+fn new_metadata(node: &NodeName) -> Map<String, Value> {
+    let fields =
+        [("name", node.as_str().into()), ("namespace", NAMESPACE.into()), ("creationTimestamp", Value::Null)];
     fields.into_iter().map(|(field, value)| (field.to_owned(), value)).collect()
 }
 
@@ -416,7 +418,7 @@ fn owner(metadata: &Map<String, Value>) -> Option<String> {
 
 /// Sets the Node as the owner and keeps owners of other kinds. The cluster garbage-collects a Lease
 /// without its owner.
-fn own(metadata: &mut Map<String, Value>, node: &str, uid: &str) {
+fn own(metadata: &mut Map<String, Value>, node: &NodeName, uid: &str) {
     let mut references = match metadata.remove("ownerReferences") {
         Some(Value::Array(references)) => references,
         _ => Vec::new(),

@@ -52,6 +52,7 @@ mod tests;
 mod types;
 mod upload;
 
+use edgesync_object::NodeName;
 use edgesync_protocol::apply::Totals;
 use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::frame::{Confirm, Hello, Received, Report, Up, Welcome};
@@ -145,6 +146,12 @@ impl Bridge {
             confirmed_revision: 0,
             hellos: 0,
         }
+    }
+
+    /// Returns the name of the node.
+    #[must_use]
+    pub fn node(&self) -> &NodeName {
+        &self.outbound.config.node
     }
 
     /// Restores a desired name from an earlier run: one that a held Pod references or a rule

@@ -12,7 +12,8 @@ use edgesync_object::{
 };
 use edgesync_protocol::change::{Change, Delete, Put, Rejected};
 use edgesync_protocol::message::{
-    Fault, check_extent, check_names, check_uid, check_version, clip, invalid, read_head, rejected,
+    Fault, ObjectError, check_extent, check_names, check_uid, check_version, clip, invalid, read_head,
+    rejected,
 };
 
 #[cfg(test)]
@@ -22,6 +23,20 @@ mod tests;
 const KNOWN: &[&str] = &["configmap", "device", "devicemodel", "node", "pod", "secret"];
 /// The most learned kinds.
 const MAX_KINDS: usize = 256;
+
+/// What is wrong with an object.
+#[derive(Debug, thiserror::Error)]
+enum ItemError {
+    /// It is invalid on every link.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// It is in a list of another kind; the texts of the object are truncated.
+    #[error("must be a {list}, like the list it is in, is a {api_version} {kind}")]
+    OtherKind { list: String, api_version: String, kind: String },
+    /// A namespaced object has no namespace, or a cluster-scoped one has one.
+    #[error("`metadata.namespace` must match the scope, which is {0:?}")]
+    Scope(Scope),
+}
 
 /// The outcome of a message about an object.
 #[derive(Debug)]
@@ -182,7 +197,7 @@ fn delete(incoming: &Incoming<'_>, target: Target<'_>, kinds: &Kinds) -> About {
 
 /// Checks that the content is the object that the route names. The dynamic controller derives the
 /// type from the plural, so it may differ from the kind.
-fn check_route(head: &Head<'_>, target: Target<'_>, incoming: &Incoming<'_>) -> Result<(), String> {
+fn check_route(head: &Head<'_>, target: Target<'_>, incoming: &Incoming<'_>) -> Result<(), ObjectError> {
     let meta = &head.metadata;
     let is_kind = head.kind.eq_ignore_ascii_case(target.kind)
         || incoming.source == DYNAMIC_CONTROLLER
@@ -190,13 +205,7 @@ fn check_route(head: &Head<'_>, target: Target<'_>, incoming: &Incoming<'_>) -> 
     if is_kind && meta.name == target.name && meta.namespace == target.namespace {
         return Ok(());
     }
-    Err(format!(
-        "`content` must be the object that `route.resource` names: '{}' is not {} '{}/{}'",
-        clip(&incoming.resource, 80),
-        clip(&head.kind, 40),
-        clip(&meta.namespace, 40),
-        clip(&meta.name, 80)
-    ))
+    Err(ObjectError::other_object(&incoming.resource, head))
 }
 
 /// Reads an object of a list like [`read`]. The text is the object; a missing kind is the list's.
@@ -212,8 +221,11 @@ pub(super) fn read_item(
         if head.kind == resource.kind && head.api_version == resource.api_version() {
             return Ok(resource.clone());
         }
-        let (api_version, kind) = (clip(&head.api_version, 80), clip(&head.kind, 40));
-        Err(format!("must be a {}, like the list it is in, is a {api_version} {kind}", resource.kind))
+        Err(ItemError::OtherKind {
+            list: resource.kind.clone(),
+            api_version: clip(&head.api_version, 80).to_owned(),
+            kind: clip(&head.kind, 40).to_owned(),
+        })
     };
     put(text, Some(resource), None, config, kind).map(Change::Put)
 }
@@ -225,9 +237,9 @@ fn put(
     known: Option<&Resource>,
     claimed: Option<&str>,
     config: &BridgeConfig,
-    kind: impl FnOnce(&Head<'_>) -> Result<Arc<Resource>, String>,
+    kind: impl FnOnce(&Head<'_>) -> Result<Arc<Resource>, ItemError>,
 ) -> Result<Put, Rejected> {
-    let unread = |message| rejected(None, claimed.unwrap_or_default(), invalid(message));
+    let unread = |error: ObjectError| rejected(None, claimed.unwrap_or_default(), invalid(error.to_string()));
     let head = read_head(text).map_err(unread)?;
     let Some(text) = completed(text, &head, known) else { return hold(text, &head, claimed, config, kind) };
     let head = read_head(&text).map_err(unread)?;
@@ -239,13 +251,13 @@ fn hold(
     head: &Head<'_>,
     claimed: Option<&str>,
     config: &BridgeConfig,
-    kind: impl FnOnce(&Head<'_>) -> Result<Arc<Resource>, String>,
+    kind: impl FnOnce(&Head<'_>) -> Result<Arc<Resource>, ItemError>,
 ) -> Result<Put, Rejected> {
     let meta = &head.metadata;
     let version = claimed.unwrap_or(&meta.resource_version);
     let reject = |fault: Fault| rejected(Some(head), version, fault);
     check_extent(text, config.max_object).map_err(reject)?;
-    let resource = checked(head, claimed, kind).map_err(|message| reject(invalid(message)))?;
+    let resource = checked(head, claimed, kind).map_err(|error| reject(invalid(error.to_string())))?;
     let body = body(text, config).map_err(|error| reject(invalid(error.to_string())))?;
     Ok(Put {
         uid: Arc::from(&*meta.uid),
@@ -261,14 +273,14 @@ fn hold(
 fn checked(
     head: &Head<'_>,
     claimed: Option<&str>,
-    kind: impl FnOnce(&Head<'_>) -> Result<Arc<Resource>, String>,
-) -> Result<Arc<Resource>, String> {
+    kind: impl FnOnce(&Head<'_>) -> Result<Arc<Resource>, ItemError>,
+) -> Result<Arc<Resource>, ItemError> {
     check_uid(head)?;
     check_names(head)?;
     check_version(head, claimed)?;
     let resource = kind(head)?;
     if (resource.scope == Scope::Cluster) != head.metadata.namespace.is_empty() {
-        return Err(format!("`metadata.namespace` must match the scope, which is {:?}", resource.scope));
+        return Err(ItemError::Scope(resource.scope));
     }
     Ok(resource)
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::outbound::Outbound;
 use super::types::{BridgeConfig, Moment, Sent};
+use edgesync_object::NodeName;
 
 /// The start of all tests: the time of the captured registration.
 pub(super) const WALL: i64 = 1_795_225_351_000;
@@ -16,7 +17,7 @@ pub(super) const CAPTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../te
 /// Returns a configuration that keeps everything.
 pub(super) fn config() -> BridgeConfig {
     BridgeConfig {
-        node: "edgea".into(),
+        node: NodeName::parse("edgea").unwrap(),
         lease_interval: Duration::from_secs(10),
         keepalive: Duration::from_secs(15),
         answer_timeout: Duration::from_secs(10),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::names::{FetchRule, Name, WatchRule};
-use edgesync_object::ResourceVersion;
+use edgesync_object::{NodeName, ResourceVersion};
 use edgesync_protocol::change::{ObjectRef, Uid};
 use edgesync_protocol::timing::Now;
 
@@ -21,7 +21,7 @@ pub struct Moment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BridgeConfig {
     /// The name of the node.
-    pub node: String,
+    pub node: NodeName,
     /// The renewal interval of the Lease.
     pub lease_interval: Duration,
     /// The interval of keepalive messages; CloudCore ends a session after 30 s without one.

@@ -11,7 +11,7 @@ use edgesync_enrollment::membership::{
     CertificateRecord, Changed, Changes, EnrollmentRefusal, MAX_CERTIFICATES_PER_NODE, MembershipStore,
     OperatorRecord, RevocationChange, Revocations, TokenRecord,
 };
-use edgesync_object::{Labels, Status};
+use edgesync_object::{Labels, NodeName, Status};
 
 mod cluster;
 mod keys;
@@ -22,10 +22,14 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
+fn node_name(name: &str) -> NodeName {
+    NodeName::parse(name).unwrap()
+}
+
 fn token(id: &str, node: Option<&str>, uses: u32) -> TokenRecord {
     TokenRecord {
         id: id.into(),
-        node: node.map(str::to_owned),
+        node: node.map(node_name),
         created: at(100),
         expires: at(1000),
         uses,
@@ -37,7 +41,12 @@ fn token(id: &str, node: Option<&str>, uses: u32) -> TokenRecord {
 
 /// A certificate valid from 100 to 500.
 fn certificate(serial: &str, node: &str) -> CertificateRecord {
-    CertificateRecord { serial: serial.into(), node: node.into(), not_before: at(100), not_after: at(500) }
+    CertificateRecord {
+        serial: serial.into(),
+        node: node_name(node),
+        not_before: at(100),
+        not_after: at(500),
+    }
 }
 
 async fn spend(
@@ -76,11 +85,11 @@ async fn a_token_is_counted_with_the_certificate() {
         let late = TokenRecord { created: at(150), ..token("late", None, 1) };
         assert_eq!(tokens, [late, TokenRecord { used: 2, ..token("t", None, 2) }]);
         for (serial, node) in [("1", "a"), ("2", "b")] {
-            assert_eq!(members.revoke_certificates(node, at(300)).await.unwrap(), 1);
+            assert_eq!(members.revoke_certificates(&node_name(node), at(300)).await.unwrap(), 1);
             let revoked = members.revocations().await.unwrap().serials;
             assert!(revoked.contains(&(serial.to_owned(), at(300))), "{revoked:?}");
         }
-        assert_eq!(members.revoke_certificates("c", at(300)).await.unwrap(), 0);
+        assert_eq!(members.revoke_certificates(&node_name("c"), at(300)).await.unwrap(), 0);
     })
     .await;
 }
@@ -105,7 +114,8 @@ async fn concurrent_joins_never_exceed_the_uses_of_a_token() {
         assert_eq!((let_in, members.tokens().await.unwrap()[0].used), (3, 3));
         let mut recorded = 0;
         for number in 0..20 {
-            recorded += members.revoke_certificates(&format!("n{number}"), at(300)).await.unwrap();
+            recorded +=
+                members.revoke_certificates(&node_name(&format!("n{number}")), at(300)).await.unwrap();
         }
         assert_eq!(recorded, 3);
     })
@@ -127,12 +137,12 @@ async fn one_of_many_concurrent_joins_gets_the_name() {
         for one in tries.collect::<Vec<_>>() {
             match one.await.unwrap() {
                 Ok(()) => let_in += 1,
-                Err(refusal) => assert_eq!(refusal, EnrollmentRefusal::NameTaken("a".into())),
+                Err(refusal) => assert_eq!(refusal, EnrollmentRefusal::NameTaken(node_name("a"))),
             }
         }
         let used: u32 = members.tokens().await.unwrap().iter().map(|token| token.used).sum();
         assert_eq!((let_in, used), (1, 1));
-        assert_eq!(members.revoke_certificates("a", at(300)).await.unwrap(), 1);
+        assert_eq!(members.revoke_certificates(&node_name("a"), at(300)).await.unwrap(), 1);
     })
     .await;
 }
@@ -142,11 +152,17 @@ async fn a_token_is_for_its_node_and_an_unbound_one_for_free_names() {
     with_each(async |members: MembershipStore| {
         members.put_token(token("free", None, 9)).await.unwrap();
         members.put_token(token("bound", Some("a"), 9)).await.unwrap();
-        assert!(members.knows_name("a").await.unwrap(), "there is a token for it");
-        assert!(!members.knows_name("b").await.unwrap());
-        assert_eq!(spend(&members, "bound", "0", "b").await, Err(EnrollmentRefusal::OtherNode("a".into())));
+        assert!(members.knows_name(&node_name("a")).await.unwrap(), "there is a token for it");
+        assert!(!members.knows_name(&node_name("b")).await.unwrap());
+        assert_eq!(
+            spend(&members, "bound", "0", "b").await,
+            Err(EnrollmentRefusal::OtherNode(node_name("a")))
+        );
         spend(&members, "free", "1", "a").await.unwrap();
-        assert_eq!(spend(&members, "free", "2", "a").await, Err(EnrollmentRefusal::NameTaken("a".into())));
+        assert_eq!(
+            spend(&members, "free", "2", "a").await,
+            Err(EnrollmentRefusal::NameTaken(node_name("a")))
+        );
         spend(&members, "bound", "2", "a").await.unwrap();
         let used: Vec<_> = members.tokens().await.unwrap().iter().map(|token| token.used).collect();
         assert_eq!(used, [1, 1], "a refusal is no use");
@@ -160,25 +176,25 @@ async fn a_used_name_is_free_only_after_it_is_forgotten() {
         members.put_token(token("t", None, 9)).await.unwrap();
         members.put_token(token("bound", Some("a"), 9)).await.unwrap();
         spend(&members, "t", "1", "a").await.unwrap();
-        let taken = |name: &str| Err(EnrollmentRefusal::NameTaken(name.into()));
+        let taken = |name: &str| Err(EnrollmentRefusal::NameTaken(node_name(name)));
         // Revoked, expired, forgotten with all certificates, removed, admitted again.
-        members.revoke_certificates("a", at(300)).await.unwrap();
+        members.revoke_certificates(&node_name("a"), at(300)).await.unwrap();
         assert_eq!(spend(&members, "t", "2", "a").await, taken("a"));
         let late = members.spend_token("t", certificate("2", "a"), at(900)).await.unwrap();
         assert_eq!(late, taken("a"));
         members.prune_expired(at(600)).await.unwrap();
         assert_eq!(spend(&members, "t", "2", "a").await, taken("a"));
-        members.remove_node("a", at(300)).await.unwrap();
-        assert!(members.admit_node("a").await.unwrap());
+        members.remove_node(&node_name("a"), at(300)).await.unwrap();
+        assert!(members.admit_node(&node_name("a")).await.unwrap());
         assert_eq!(spend(&members, "t", "2", "a").await, taken("a"));
         // The name never had a certificate.
-        members.remove_node("removed", at(300)).await.unwrap();
+        members.remove_node(&node_name("removed"), at(300)).await.unwrap();
         assert_eq!(spend(&members, "t", "2", "removed").await, taken("removed"));
-        assert!(members.forget_name("a", at(300)).await.unwrap());
-        assert!(!members.forget_name("a", at(300)).await.unwrap());
+        assert!(members.forget_name(&node_name("a"), at(300)).await.unwrap());
+        assert!(!members.forget_name(&node_name("a"), at(300)).await.unwrap());
         spend(&members, "t", "2", "a").await.unwrap();
         // Forgetting a name revokes its valid certificates.
-        assert!(members.forget_name("a", at(300)).await.unwrap());
+        assert!(members.forget_name(&node_name("a"), at(300)).await.unwrap());
         assert_eq!(members.revocations().await.unwrap().nodes, ["a"]);
     })
     .await;
@@ -190,14 +206,14 @@ async fn a_revoked_certificate_is_doubtful_until_a_broker_refuses_it() {
         members.put_token(token("t", None, 9)).await.unwrap();
         spend(&members, "t", "1", "a").await.unwrap();
         spend(&members, "t", "2", "b").await.unwrap();
-        members.revoke_certificates("a", at(300)).await.unwrap();
+        members.revoke_certificates(&node_name("a"), at(300)).await.unwrap();
         members.put_token(token("next", Some("a"), 9)).await.unwrap();
         spend(&members, "next", "3", "a").await.unwrap();
         let revoked = members.revocations().await.unwrap();
-        assert_eq!((&revoked.nodes[..], &revoked.doubtful[..]), (&[][..], &["a".to_owned()][..]));
-        assert_eq!(members.note_refused("a", at(400)).await.unwrap(), 1);
+        assert_eq!((&revoked.nodes[..], &revoked.doubtful[..]), (&[][..], &[node_name("a")][..]));
+        assert_eq!(members.note_refused(&node_name("a"), at(400)).await.unwrap(), 1);
         assert_eq!(members.revocations().await.unwrap().doubtful, [""; 0]);
-        members.revoke_certificates("a", at(500)).await.unwrap();
+        members.revoke_certificates(&node_name("a"), at(500)).await.unwrap();
         assert_eq!(members.revocations().await.unwrap().doubtful, ["a"]);
     })
     .await;
@@ -211,8 +227,8 @@ async fn revocation_of_a_node_covers_its_certificates_and_tokens() {
         spend(&members, "old", "1", "a").await.unwrap();
         spend(&members, "old", "2", "a").await.unwrap();
         spend(&members, "other", "3", "b").await.unwrap();
-        assert_eq!(members.revoke_certificates("a", at(300)).await.unwrap(), 2);
-        assert_eq!(members.revoke_certificates("a", at(400)).await.unwrap(), 0);
+        assert_eq!(members.revoke_certificates(&node_name("a"), at(300)).await.unwrap(), 2);
+        assert_eq!(members.revoke_certificates(&node_name("a"), at(400)).await.unwrap(), 0);
         let revoked = members.revocations().await.unwrap();
         assert_eq!(revoked.serials, [("1".to_owned(), at(300)), ("2".to_owned(), at(300))]);
         assert_eq!(revoked.nodes, ["a"]);
@@ -244,7 +260,7 @@ async fn renewal_needs_a_recorded_certificate_and_has_a_limit() {
         assert_eq!(spend(&members, "bound", "998", "a").await, Err(EnrollmentRefusal::TooMany));
         assert_eq!(renew("f1", "999", "a", 500).await, Ok(()), "those have ended");
         let given = usize::try_from(MAX_CERTIFICATES_PER_NODE).unwrap() + 1;
-        assert_eq!(members.revoke_certificates("a", at(600)).await.unwrap(), given);
+        assert_eq!(members.revoke_certificates(&node_name("a"), at(600)).await.unwrap(), given);
         assert_eq!(renew("f2", "997", "a", 200).await, Err(EnrollmentRefusal::Revoked));
     })
     .await;
@@ -272,7 +288,7 @@ async fn expired_tokens_and_certificates_are_pruned() {
     with_each(async |members: MembershipStore| {
         members.put_token(token("t", None, 9)).await.unwrap();
         spend(&members, "t", "1", "a").await.unwrap();
-        members.revoke_certificates("a", at(300)).await.unwrap();
+        members.revoke_certificates(&node_name("a"), at(300)).await.unwrap();
         assert_eq!(members.prune_expired(at(500)).await.unwrap(), 0);
         assert_eq!(members.prune_expired(at(501)).await.unwrap(), 1);
         assert_eq!(members.revocations().await.unwrap(), Revocations::default());
@@ -290,22 +306,22 @@ async fn a_removed_node_keeps_its_labels_until_it_is_admitted() {
             let record = TokenRecord { labels: labels(site), ..token(id, Some("a"), 1) };
             members.put_token(record).await.unwrap();
         }
-        assert_eq!(members.member_labels("a").await.unwrap(), None);
+        assert_eq!(members.member_labels(&node_name("a")).await.unwrap(), None);
         spend(&members, "t", "1", "a").await.unwrap();
-        assert_eq!(members.member_labels("a").await.unwrap(), Some(labels("north")));
-        members.remove_node("a", at(300)).await.unwrap();
+        assert_eq!(members.member_labels(&node_name("a")).await.unwrap(), Some(labels("north")));
+        members.remove_node(&node_name("a"), at(300)).await.unwrap();
         let removed = members.removed().await.unwrap();
         assert_eq!(removed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a"]);
-        members.remove_node("a", at(300)).await.unwrap();
+        members.remove_node(&node_name("a"), at(300)).await.unwrap();
         assert_eq!(members.removed().await.unwrap(), removed, "a second removal changes nothing");
-        assert!(members.admit_node("a").await.unwrap());
-        assert!(!members.admit_node("a").await.unwrap());
+        assert!(members.admit_node(&node_name("a")).await.unwrap());
+        assert!(!members.admit_node(&node_name("a")).await.unwrap());
         assert_eq!(members.removed().await.unwrap(), []);
-        assert_eq!(members.member_labels("a").await.unwrap(), Some(labels("north")));
+        assert_eq!(members.member_labels(&node_name("a")).await.unwrap(), Some(labels("north")));
         spend(&members, "next", "2", "a").await.unwrap();
-        assert_eq!(members.member_labels("a").await.unwrap(), Some(labels("west")));
-        members.forget_name("a", at(300)).await.unwrap();
-        assert_eq!(members.member_labels("a").await.unwrap(), None);
+        assert_eq!(members.member_labels(&node_name("a")).await.unwrap(), Some(labels("west")));
+        members.forget_name(&node_name("a"), at(300)).await.unwrap();
+        assert_eq!(members.member_labels(&node_name("a")).await.unwrap(), None);
     })
     .await;
 }

@@ -5,6 +5,7 @@
 #![warn(missing_docs)]
 
 mod budget;
+pub mod encoding;
 pub mod event;
 mod fields;
 pub mod kinds;

@@ -12,8 +12,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
+use edgesync_object::name::{self, Problem};
 use edgesync_object::{
-    Budget, Head, ObjectRef, Resource, ResourceVersion, Scope, check_reference, name, split_api_version,
+    Budget, Head, ObjectRef, Resource, ResourceVersion, Scope, check_reference, split_api_version,
 };
 
 use super::change::{Change, Delete, Put, RejectReason, Rejected};
@@ -345,11 +346,12 @@ impl<'a> Message<'a> {
         let Some(content) = self.content else {
             return Err(reject(None, invalid("`content` must be an object")));
         };
-        let head: Head<'a> = read_head(content.get()).map_err(|message| reject(None, invalid(message)))?;
+        let read = read_head(content.get());
+        let head: Head<'a> = read.map_err(|error| reject(None, invalid(error.to_string())))?;
         check_extent(content.get(), max_object).map_err(|fault| reject(Some(&head), fault))?;
         let claim = Claim { message: self, head };
         let checked = claim.check(interner);
-        checked.map_err(|message| reject(Some(&claim.head), invalid(message)))
+        checked.map_err(|error| reject(Some(&claim.head), invalid(error.to_string())))
     }
 }
 
@@ -374,9 +376,71 @@ pub fn rejected(head: Option<&Head<'_>>, version: &str, (reason, message): Fault
     }
 }
 
+/// What is wrong with the object of a message.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// The content does not have type and metadata of an object.
+    #[error("`content` must be a Kubernetes object: {0}")]
+    Content(serde_json::Error),
+    /// A change has no content.
+    #[error("`content` must be an object")]
+    NoContent,
+    /// The UID cannot be stored.
+    #[error("`metadata.uid` {0}")]
+    Uid(Problem),
+    /// API version, kind, namespace or name is invalid.
+    #[error("{0}")]
+    Reference(Problem),
+    /// The version is too long, or missing.
+    #[error("`metadata.resourceVersion` {0}")]
+    Version(Problem),
+    /// The header claims another version than that of the content.
+    #[error("`header.resourceversion` must be the version of `content`")]
+    OtherVersion,
+    /// The route names no object.
+    #[error("`route.resource` must be <namespace>/<type>/<name>, is '{0}'")]
+    Resource(String),
+    /// The route names another object than the content; all texts are truncated.
+    #[error(
+        "`content` must be the object that `route.resource` names: '{resource}' is not {kind} '{namespace}/{name}'"
+    )]
+    OtherObject {
+        /// The resource of the route.
+        resource: String,
+        /// The kind of the content.
+        kind: String,
+        /// The namespace of the content.
+        namespace: String,
+        /// The name of the content.
+        name: String,
+    },
+    /// The operation is unknown; the text is truncated.
+    #[error("`route.operation` must be insert, update or delete, is '{0}'")]
+    Operation(String),
+    /// The plural of the kind is invalid.
+    #[error("`route.plural` {0}")]
+    Plural(Problem),
+    /// A namespaced object has no namespace, or a cluster-scoped one has one.
+    #[error("`metadata.namespace` must fit the scope, which is {0:?}")]
+    Scope(Scope),
+}
+
+impl ObjectError {
+    /// Returns the error of a content that is another object than the route names.
+    #[must_use]
+    pub fn other_object(resource: &str, head: &Head<'_>) -> Self {
+        Self::OtherObject {
+            resource: clip(resource, 80).to_owned(),
+            kind: clip(&head.kind, 40).to_owned(),
+            namespace: clip(&head.metadata.namespace, 40).to_owned(),
+            name: clip(&head.metadata.name, 80).to_owned(),
+        }
+    }
+}
+
 /// Parses type and metadata of an object.
-pub fn read_head(content: &str) -> Result<Head<'_>, String> {
-    serde_json::from_str(content).map_err(|error| format!("`content` must be a Kubernetes object: {error}"))
+pub fn read_head(content: &str) -> Result<Head<'_>, ObjectError> {
+    serde_json::from_str(content).map_err(ObjectError::Content)
 }
 
 /// Checks the size and the nesting depth of an object.
@@ -389,69 +453,58 @@ pub fn check_extent(content: &str, max_object: usize) -> Result<(), Fault> {
 }
 
 /// Checks the names that paths and queries are built from.
-pub fn check_names(head: &Head<'_>) -> Result<(), String> {
+pub fn check_names(head: &Head<'_>) -> Result<(), ObjectError> {
     let meta = &head.metadata;
     check_reference(&head.api_version, &head.kind, &meta.namespace, &meta.name)
+        .map_err(ObjectError::Reference)
 }
 
 /// Checks that an object has a storable UID.
-pub fn check_uid(head: &Head<'_>) -> Result<(), String> {
-    name::check_uid(&head.metadata.uid).map_err(|problem| format!("`metadata.uid` {problem}"))
+pub fn check_uid(head: &Head<'_>) -> Result<(), ObjectError> {
+    name::check_uid(&head.metadata.uid).map_err(ObjectError::Uid)
 }
 
 /// Checks that an object has a version and that the header claims no other one.
-pub fn check_version(head: &Head<'_>, claimed: Option<&str>) -> Result<(), String> {
+pub fn check_version(head: &Head<'_>, claimed: Option<&str>) -> Result<(), ObjectError> {
     let version = &*head.metadata.resource_version;
-    name::check_version(version).map_err(|problem| format!("`metadata.resourceVersion` {problem}"))?;
+    name::check_version(version).map_err(ObjectError::Version)?;
     if claimed.is_some_and(|claimed| claimed != version) {
-        return Err("`header.resourceversion` must be the version of `content`".into());
+        return Err(ObjectError::OtherVersion);
     }
     Ok(())
 }
 
 impl Claim<'_, '_> {
-    fn check(&self, interner: &mut Interner) -> Result<Change, String> {
+    fn check(&self, interner: &mut Interner) -> Result<Change, ObjectError> {
         let meta = &self.head.metadata;
         let route = &self.message.route;
         check_uid(&self.head)?;
         let mut segments = route.resource.splitn(3, '/');
         let (Some(namespace), Some(kind), Some(object)) = (segments.next(), segments.next(), segments.next())
         else {
-            return Err(format!(
-                "`route.resource` must be <namespace>/<type>/<name>, is '{}'",
-                route.resource
-            ));
+            return Err(ObjectError::Resource(route.resource.clone().into_owned()));
         };
         let namespace = if namespace == "null" { "" } else { namespace };
         let same =
             meta.name == object && meta.namespace == namespace && self.head.kind.to_ascii_lowercase() == kind;
         if !same {
-            return Err(format!(
-                "`content` must be the object that `route.resource` names: '{}' is not {} '{}/{}'",
-                clip(&route.resource, 80),
-                clip(&self.head.kind, 40),
-                clip(&meta.namespace, 40),
-                clip(&meta.name, 80)
-            ));
+            return Err(ObjectError::other_object(&route.resource, &self.head));
         }
         check_names(&self.head)?;
         self.change(interner, namespace, object)
     }
 
-    fn change(&self, interner: &mut Interner, namespace: &str, object: &str) -> Result<Change, String> {
+    fn change(&self, interner: &mut Interner, namespace: &str, object: &str) -> Result<Change, ObjectError> {
         let Message { header, route, content } = self.message;
         let resource = self.resource(interner, namespace)?;
         let uid = Arc::from(&*self.head.metadata.uid);
         match &*route.operation {
             "insert" | "update" => {}
             "delete" => return Ok(Change::Delete(Delete { uid, key: resource.key(namespace, object) })),
-            other => {
-                let other = clip(other, 40);
-                return Err(format!("`route.operation` must be insert, update or delete, is '{other}'"));
-            }
+            other => return Err(ObjectError::Operation(clip(other, 40).to_owned())),
         }
         check_version(&self.head, header.resourceversion.as_deref())?;
-        let Some(body) = content else { return Err("`content` must be an object".into()) };
+        let Some(body) = content else { return Err(ObjectError::NoContent) };
         Ok(Change::Put(Put {
             uid,
             version: (&*self.head.metadata.resource_version).into(),
@@ -464,17 +517,17 @@ impl Claim<'_, '_> {
     }
 
     /// Returns the kind. Missing plural and scope are derived from kind and namespace.
-    fn resource(&self, interner: &mut Interner, namespace: &str) -> Result<Arc<Resource>, String> {
+    fn resource(&self, interner: &mut Interner, namespace: &str) -> Result<Arc<Resource>, ObjectError> {
         let route = &self.message.route;
         let scope =
             route.scope.unwrap_or(if namespace.is_empty() { Scope::Cluster } else { Scope::Namespaced });
         if (scope == Scope::Cluster) != namespace.is_empty() {
-            return Err(format!("`metadata.namespace` must fit the scope, which is {scope:?}"));
+            return Err(ObjectError::Scope(scope));
         }
         let guessed;
         let plural = match &route.plural {
             Some(plural) => {
-                name::check_label(plural).map_err(|problem| format!("`route.plural` {problem}"))?;
+                name::check_label(plural).map_err(ObjectError::Plural)?;
                 &**plural
             }
             None => {

@@ -17,6 +17,7 @@ use edgesync_config::LinkType;
 use edgesync_config::edge::Config;
 use edgesync_kubeedge::link::TEXT;
 use edgesync_kubeedge::{Bridge, BridgeEffect, Moment};
+use edgesync_object::NodeName;
 use edgesync_object::time::rounded;
 use edgesync_protocol::change::Change;
 use edgesync_protocol::edge::EdgeMachine;
@@ -55,8 +56,8 @@ pub(super) enum Step {
 impl Wire {
     /// Returns the wire to the configured CloudCore. Its bridge starts with the names that the held
     /// Pods reference.
-    pub(in crate::agent) async fn kubeedge(config: &Config, store: &EdgeStore) -> Self {
-        let mut bridge = Bridge::new(bridge_config(config));
+    pub(in crate::agent) async fn kubeedge(config: &Config, node: &NodeName, store: &EdgeStore) -> Self {
+        let mut bridge = Bridge::new(bridge_config(config, node));
         if let Err(error) = restore(&mut bridge, config, store).await {
             // The next verification of held objects reads them again.
             tracing::warn!(%error, "read of the references of held Pods failed");
@@ -65,7 +66,7 @@ impl Wire {
     }
 
     /// Returns the messages to publish before the link ends.
-    pub(in crate::agent) fn farewell(&self, node: &str) -> Vec<Publish> {
+    pub(in crate::agent) fn farewell(&self, node: &NodeName) -> Vec<Publish> {
         match self {
             Self::Mqtt(topics) => vec![Presence::farewell(topics, node)],
             Self::KubeEdge(_) => Vec::new(),

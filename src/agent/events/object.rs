@@ -8,10 +8,10 @@ use super::Regarding;
 use super::correlate::{EventState, Stamp};
 use super::reason::EventReason;
 use crate::store::{MonotonicTime, TIME_CORRECTED, event_key};
-use edgesync_object::ObjectRef;
 use edgesync_object::event::{reporting_instance, shorten};
 use edgesync_object::name::{MAX_SUBDOMAIN, check_label, check_path_segment, check_uid};
 use edgesync_object::time::{rfc3339, rfc3339_micros, signed_seconds};
+use edgesync_object::{NodeName, ObjectRef};
 use edgesync_protocol::upload::Lane;
 
 /// Maximum bytes of a note.
@@ -46,15 +46,15 @@ pub(super) struct Record {
 /// Names derived from the node's name.
 #[derive(Debug)]
 pub(super) struct Names {
-    node: String,
+    node: NodeName,
     prefix: String,
     instance: String,
 }
 
 impl Names {
-    pub(super) fn new(node: &str) -> Self {
+    pub(super) fn new(node: &NodeName) -> Self {
         Self {
-            node: node.to_owned(),
+            node: node.clone(),
             prefix: shorten(node, MAX_SUBDOMAIN - ".0123456789abcdef".len()),
             instance: reporting_instance(node),
         }
@@ -203,7 +203,7 @@ fn annotations(state: &EventState, forward_ms: i64) -> Map<String, Value> {
 }
 
 /// Returns the ObjectReference, and the namespace of the Event.
-fn reference<'a>(regarding: &'a Regarding, node: &'a str) -> (Value, &'a str) {
+fn reference<'a>(regarding: &'a Regarding, node: &NodeName) -> (Value, &'a str) {
     let Regarding::Object(object, uid) = regarding else {
         // Like the kubelet, which does not know its Node's UID when it starts.
         let about = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });

@@ -69,7 +69,7 @@ impl Fake {
             let wall = Timestamp::from_second(1_800_000_000).unwrap() + start.elapsed();
             Stamp { wall, at: MonotonicTime { boot: 7, since_boot } }
         };
-        Events::with_sink(self.clone(), "press-1", limits, Box::new(clock))
+        Events::with_sink(self.clone(), &NodeName::parse("press-1").unwrap(), limits, Box::new(clock))
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Table) -> T) -> T {

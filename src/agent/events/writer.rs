@@ -15,6 +15,7 @@ use super::object::{self, ClockSet, Corrections, MAX_CORRECTIONS, Names};
 use super::pending::{Item, Pending};
 use super::sink::{Entry, Sink};
 use super::{LastRun, QUEUE, Shared, run};
+use edgesync_object::NodeName;
 use edgesync_object::time::rounded;
 use edgesync_runtime::VERSION;
 use edgesync_store::StoreError;
@@ -67,7 +68,7 @@ pub(super) struct Writer<S> {
 }
 
 impl<S: Sink> Writer<S> {
-    pub(super) fn new(sink: S, node: &str, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(sink: S, node: &NodeName, shared: Arc<Shared>) -> Self {
         let correlator = Correlator::new(shared.limits());
         Self {
             sink,

@@ -11,7 +11,7 @@ use std::time::Instant;
 use crate::store::{EdgeSnapshot, InventoryCursor, ListCursor, Scan, ScanRow};
 use edgesync_api::{Cursor, PAGE_ROWS, Page, PageQuery, RowFilter, Snapshot, Stored};
 use edgesync_object::status::Result;
-use edgesync_object::{Resource, Scope, Status, objectsync};
+use edgesync_object::{NodeName, Resource, Scope, Status, objectsync};
 
 use super::named::{SynthesizedList, position};
 use super::statuses::Statuses;
@@ -36,13 +36,13 @@ pub(crate) struct RowList {
     snapshot: EdgeSnapshot,
     source: ObjectSource,
     resource: Arc<Resource>,
-    node: Arc<str>,
+    node: NodeName,
     statuses: Arc<Statuses>,
 }
 
 /// Collects a page from rows.
 struct Collected {
-    node: Arc<str>,
+    node: NodeName,
     statuses: Arc<Statuses>,
     filter: Option<RowFilter>,
     limit: usize,
@@ -110,7 +110,7 @@ impl RowList {
         snapshot: EdgeSnapshot,
         source: ObjectSource,
         resource: Arc<Resource>,
-        node: Arc<str>,
+        node: NodeName,
         statuses: Arc<Statuses>,
     ) -> Self {
         Self { snapshot, source, resource, node, statuses }

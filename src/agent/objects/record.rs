@@ -3,20 +3,20 @@
 use crate::store as edge;
 use edgesync_api::Stored;
 use edgesync_object::objectsync::{record_uid, sync_name};
-use edgesync_object::{ObjectRef, ObjectSync};
+use edgesync_object::{NodeName, ObjectRef, ObjectSync};
 
 /// Returns the record of a held object under a version of this store; `None` if no record name can
 /// contain its UID.
-pub(super) fn of_stored(node: &str, stored: &edge::Stored, own_version: u64) -> Option<Stored> {
+pub(super) fn of_stored(node: &NodeName, stored: &edge::Stored, own_version: u64) -> Option<Stored> {
     of(node, &stored.uid, stored.version.as_str(), &stored.object, own_version)
 }
 
 /// Like [`of_stored`], for a row without its body.
-pub(super) fn of_entry(node: &str, entry: &edge::Entry, own_version: u64) -> Option<Stored> {
+pub(super) fn of_entry(node: &NodeName, entry: &edge::Entry, own_version: u64) -> Option<Stored> {
     of(node, &entry.uid, entry.version.as_ref()?.as_str(), &entry.object, own_version)
 }
 
-fn of(node: &str, uid: &str, held: &str, object: &edge::ObjectRef, own_version: u64) -> Option<Stored> {
+fn of(node: &NodeName, uid: &str, held: &str, object: &edge::ObjectRef, own_version: u64) -> Option<Stored> {
     let name = sync_name(node, uid).ok()?;
     let about = ObjectRef {
         api_version: object.resource.api_version().into(),

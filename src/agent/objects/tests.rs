@@ -60,7 +60,8 @@ async fn open_storage_with(path: &Path, options: EdgeOptions, bytes: usize, keep
         }
     };
     let kinds = Arc::new(KindRegistry::default());
-    EdgeObjects::keeping(store, kinds, "gw-1", bytes, Arc::new(clocked), shared_node("gw-1"), keep)
+    let node = NodeName::parse("gw-1").unwrap();
+    EdgeObjects::keeping(store, kinds, &node, bytes, Arc::new(clocked), shared_node("gw-1"), keep)
 }
 
 /// The time of the test's clock.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::store as edge;
 use crate::store::{CommitListener, CommittedChanges, LocalTransition, Part, Transition, Versions};
 use edgesync_api::{Change, ChangeType, Stored};
-use edgesync_object::{Resource, Scope, with_resource_version};
+use edgesync_object::{NodeName, Resource, Scope, with_resource_version};
 
 use super::ring::{Entry, LazyRing};
 use super::{ObjectSource, SynthesizedKind, kinds, record, shown, shown_local};
@@ -18,7 +18,7 @@ const SYNTHESIZED_BYTES: usize = 32 << 10;
 /// The rings, updated as a commit listener: see [`CommitListener`].
 #[derive(Debug)]
 pub(super) struct Watches {
-    node: Arc<str>,
+    node: NodeName,
     objects: LazyRing,
     records: LazyRing,
     local: LazyRing,
@@ -31,7 +31,7 @@ pub(super) struct Watches {
 impl Watches {
     /// `bytes` is for synced objects; records and local objects, which are small, get a quarter of
     /// it each.
-    pub(super) fn new(node: Arc<str>, bytes: usize, keep: Duration, versions: Versions) -> Self {
+    pub(super) fn new(node: NodeName, bytes: usize, keep: Duration, versions: Versions) -> Self {
         let now = jiff::Timestamp::now().as_microsecond().unsigned_abs();
         Self {
             node,

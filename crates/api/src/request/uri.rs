@@ -1,11 +1,9 @@
 //! Request lines as text: percent-encoding, path segments, query pairs. Pure.
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::percent_decode_str;
 
 use edgesync_object::Status;
 
-/// Everything but unreserved characters (RFC 3986, section 2.3).
-const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 /// Maximum number of pairs in a query.
 const MAX_QUERY_PAIRS: usize = 64;
 
@@ -64,10 +62,4 @@ fn decode(encoded: &str) -> Result<String, Status> {
     }
     let decoded = percent_decode_str(encoded).decode_utf8();
     decoded.map(Into::into).map_err(|_| Status::bad_request("the request URI is not UTF-8"))
-}
-
-/// Percent-encodes text as one path segment or one query value.
-#[must_use]
-pub fn encode(text: &str) -> String {
-    utf8_percent_encode(text, RESERVED).to_string()
 }

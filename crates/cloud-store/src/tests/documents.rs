@@ -6,7 +6,7 @@ use edgesync_object::Labels;
 use edgesync_object::node_labels::NodeLabels;
 
 fn token(id: &str, node: Option<&str>, version: u64, text: &str) -> Document {
-    let (id, node, text) = (id.to_owned(), node.map(str::to_owned), text.to_owned());
+    let (id, node, text) = (id.to_owned(), node.map(node_name), text.to_owned());
     Document { kind: "token", id, node, version, text }
 }
 
@@ -41,8 +41,9 @@ async fn documents_are_found_by_the_node_that_they_are_for() {
         put(store, token(id, node, 0, "{}")).await.unwrap();
     }
     admit_node(store, "a").await.unwrap();
-    let ids = async |node| {
-        let found = store.documents("token", node).await.unwrap();
+    let ids = async |node: Option<&str>| {
+        let node = node.map(node_name);
+        let found = store.documents("token", node.as_ref()).await.unwrap();
         found.into_iter().map(|document| document.id).collect::<Vec<_>>()
     };
     assert_eq!(

@@ -6,11 +6,11 @@ use super::args_cloud::ExplainArgs;
 use super::server::client;
 use edgesync_admin::cloud::PlacementExplanation;
 use edgesync_admin::{Route, read};
-use edgesync_api::encode;
 use edgesync_cli::apply::DEFAULT_NAMESPACE;
 use edgesync_cli::output::{Output, Table, cell, render};
 use edgesync_cli::{CliError, Kinds, Terminal};
 use edgesync_object::Scope;
+use edgesync_object::encoding::percent;
 
 /// Runs `explain-placement`.
 ///
@@ -40,7 +40,7 @@ pub(super) async fn run(args: ExplainArgs, terminal: &mut Terminal<'_>) -> Resul
             ("name", name),
         ];
         let query: Vec<String> =
-            query.iter().map(|(field, value)| format!("{field}={}", encode(value))).collect();
+            query.iter().map(|(field, value)| format!("{field}={}", percent(value))).collect();
         path.push_str(&format!("?{}", query.join("&")));
     }
     let answer: Value = client.get(&path).await?;

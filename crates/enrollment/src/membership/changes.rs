@@ -1,8 +1,8 @@
 //! Notifies of changes of the membership and of their effect on the revocations.
 
-use std::sync::Arc;
-
 use tokio::sync::broadcast;
+
+use edgesync_object::NodeName;
 
 /// A change of the membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum Changed {
     /// A member has changed.
     Member {
         /// The name of the member.
-        node: Arc<str>,
+        node: NodeName,
         /// Whether this process made the change and knows it: the watch may be faster than the
         /// answer.
         own: bool,

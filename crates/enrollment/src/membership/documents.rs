@@ -1,7 +1,9 @@
 //! The storage of the membership: versioned documents, written by compare-and-swap.
 
 use std::fmt;
+use std::str::Utf8Error;
 
+use base64::DecodeError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -10,15 +12,50 @@ use super::records::{OperatorRecord, TokenRecord};
 use super::{MembershipError, Result};
 use crate::object_store::Pending;
 use edgesync_cloud_store::{CloudStore, Document, NodeEffect};
-use edgesync_object::{Object, ResourceVersion};
+use edgesync_object::{NodeName, Object, ResourceVersion};
 use edgesync_store::StoreError;
+
+/// What is wrong with a stored record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// The object has no value of this key.
+    #[error("no key '{0}'")]
+    NoKey(String),
+    /// The value of a key is not base64.
+    #[error("decode '{key}': {problem}")]
+    NotBase64 {
+        /// The key.
+        key: String,
+        /// The problem with its value.
+        problem: DecodeError,
+    },
+    /// The value of a key is not text.
+    #[error("'{key}': {problem}")]
+    NotText {
+        /// The key.
+        key: String,
+        /// The problem with its value.
+        problem: Utf8Error,
+    },
+    /// The text is not the record in JSON.
+    #[error("'{kind}.json': {problem}")]
+    NotRecord {
+        /// The kind of document.
+        kind: &'static str,
+        /// The problem with the text.
+        problem: String,
+    },
+    /// The record belongs to another document, with this id.
+    #[error("contains the record of '{0}'")]
+    OtherRecord(String),
+}
 
 /// A document as it was read.
 pub(super) struct Found {
     /// Its name in the store: [`DocumentStore::name`].
     pub(super) name: String,
-    /// JSON, or the reason why the stored form is damaged.
-    pub(super) text: Result<String, String>,
+    /// JSON, or what is wrong with the stored form.
+    pub(super) text: Result<String, RecordError>,
     pub(super) revision: Revision,
 }
 
@@ -50,13 +87,13 @@ pub(super) trait DocumentStore: fmt::Debug + Send + Sync + 'static {
     fn name(&self, kind: &str, id: &str) -> String;
 
     /// The error for a document with damaged content.
-    fn damaged(&self, kind: &str, name: &str, why: String) -> MembershipError;
+    fn damaged(&self, kind: &str, name: &str, why: RecordError) -> MembershipError;
 
     /// Reads a document; `None` if it does not exist.
     fn get<'a>(&'a self, kind: &'static str, id: &'a str) -> Pending<'a, Result<Option<Found>>>;
 
     /// Lists the documents of a kind, or those for a node.
-    fn list<'a>(&'a self, kind: &'static str, node: Option<&'a str>) -> Pending<'a, Result<Vec<Found>>>;
+    fn list<'a>(&'a self, kind: &'static str, node: Option<&'a NodeName>) -> Pending<'a, Result<Vec<Found>>>;
 
     /// Replaces a document as it was read. Returns its new version; `None` if it has changed since.
     /// In a store that holds the Nodes too, the effect is part of the write; elsewhere the Nodes
@@ -73,7 +110,7 @@ pub(super) trait DocumentStore: fmt::Debug + Send + Sync + 'static {
     -> Pending<'a, Result<bool>>;
 
     /// Whether a node of this name exists, also one that has not joined here.
-    fn is_node<'a>(&'a self, name: &'a str) -> Pending<'a, Result<bool>>;
+    fn is_node<'a>(&'a self, name: &'a NodeName) -> Pending<'a, Result<bool>>;
 }
 
 impl DocumentStore for CloudStore {
@@ -81,7 +118,7 @@ impl DocumentStore for CloudStore {
         row_name(kind, id)
     }
 
-    fn damaged(&self, _: &str, name: &str, why: String) -> MembershipError {
+    fn damaged(&self, _: &str, name: &str, why: RecordError) -> MembershipError {
         MembershipError::Store(StoreError::corrupt(format!("document of {name}: {why}")).into())
     }
 
@@ -89,7 +126,7 @@ impl DocumentStore for CloudStore {
         Box::pin(async move { Ok(self.document(kind, id).await?.map(found)) })
     }
 
-    fn list<'a>(&'a self, kind: &'static str, node: Option<&'a str>) -> Pending<'a, Result<Vec<Found>>> {
+    fn list<'a>(&'a self, kind: &'static str, node: Option<&'a NodeName>) -> Pending<'a, Result<Vec<Found>>> {
         Box::pin(async move {
             let documents = self.documents(kind, node).await?;
             Ok(documents.into_iter().map(found).collect())
@@ -121,7 +158,7 @@ impl DocumentStore for CloudStore {
         })
     }
 
-    fn is_node<'a>(&'a self, name: &'a str) -> Pending<'a, Result<bool>> {
+    fn is_node<'a>(&'a self, name: &'a NodeName) -> Pending<'a, Result<bool>> {
         Box::pin(async move { Ok(self.has_reported(name).await?) })
     }
 }
@@ -136,18 +173,15 @@ fn found(row: Document) -> Found {
 }
 
 /// A value that is stored as a document.
-pub(super) trait Record: Clone + PartialEq + Serialize + DeserializeOwned + Send + 'static {
+pub(super) trait Record:
+    Clone + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
+{
     const KIND: &'static str;
 
     fn id(&self) -> &str;
 
     /// The node that it is for.
-    fn node(&self) -> Option<&str> {
-        None
-    }
-
-    /// The value of a document that does not exist.
-    fn absent(_id: &str) -> Option<Self> {
+    fn node(&self) -> Option<&NodeName> {
         None
     }
 
@@ -168,12 +202,8 @@ impl Record for Member {
         &self.node
     }
 
-    fn node(&self) -> Option<&str> {
+    fn node(&self) -> Option<&NodeName> {
         Some(&self.node)
-    }
-
-    fn absent(id: &str) -> Option<Self> {
-        Some(Self::new(id))
     }
 
     fn as_member(&self) -> Option<&Member> {
@@ -192,8 +222,8 @@ impl Record for TokenRecord {
         &self.id
     }
 
-    fn node(&self) -> Option<&str> {
-        self.node.as_deref()
+    fn node(&self) -> Option<&NodeName> {
+        self.node.as_ref()
     }
 }
 
@@ -231,16 +261,17 @@ pub(super) fn read<T: Record>(store: &dyn DocumentStore, found: Found) -> Result
 /// Parses a record and checks that it belongs to its document.
 ///
 /// # Errors
-/// The problem, as a text.
-pub(super) fn parse<T: Record>(text: &str, is_of: impl Fn(&T) -> bool) -> Result<T, String> {
-    let value: T = serde_json::from_str(text).map_err(|error| format!("'{}.json': {error}", T::KIND))?;
-    if is_of(&value) { Ok(value) } else { Err(format!("contains the record of '{}'", value.id())) }
+/// The text is not such a record, or one of another document.
+pub(super) fn parse<T: Record>(text: &str, is_of: impl Fn(&T) -> bool) -> Result<T, RecordError> {
+    let value: T = serde_json::from_str(text)
+        .map_err(|error| RecordError::NotRecord { kind: T::KIND, problem: error.to_string() })?;
+    if is_of(&value) { Ok(value) } else { Err(RecordError::OtherRecord(value.id().to_owned())) }
 }
 
 /// Serializes a record as a document.
 pub(super) fn write<T: Record>(value: &T) -> Document {
     // Strings, times and numbers always serialize.
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
-    let (id, node) = (value.id().to_owned(), value.node().map(str::to_owned));
+    let (id, node) = (value.id().to_owned(), value.node().cloned());
     Document { kind: T::KIND, id, node, version: 0, text }
 }

@@ -4,6 +4,7 @@
 //! which is read several times a second. A watch that has not delivered the newest mark is
 //! restarted: its connection is dead, which would be noticed much later.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -125,8 +126,17 @@ fn followed() -> String {
     format!("{} in ({MARK_LABEL},{},{})", objects::LABEL, Member::KIND, OperatorRecord::KIND)
 }
 
-/// The version of the mark, or why it could not be read.
-type Probe = std::result::Result<ResourceVersion, String>;
+/// Why the mark could not be read.
+#[derive(Debug, thiserror::Error)]
+enum ProbeError {
+    #[error(transparent)]
+    Failed(Failure),
+    #[error("timed out")]
+    TimedOut,
+}
+
+/// The version of the mark.
+type Probe = std::result::Result<ResourceVersion, ProbeError>;
 
 /// Reads the mark periodically, in its own task because a read may take long.
 fn probe_mark(documents: &Arc<ClusterDocuments>) -> (mpsc::Receiver<Probe>, JoinSet<()>) {
@@ -139,8 +149,8 @@ fn probe_mark(documents: &Arc<ClusterDocuments>) -> (mpsc::Receiver<Probe>, Join
             let ClusterDocuments { cluster, namespace, secrets, .. } = &*documents;
             let probe = match timeout(PROBE_TIMEOUT, cluster.get(secrets, namespace, MARK)).await {
                 Ok(Ok(mark)) => Ok(mark.map_or_else(|| 0.into(), |mark| mark.resource_version().into())),
-                Ok(Err(failure)) => Err(failure.to_string()),
-                Err(_) => Err("timed out".to_owned()),
+                Ok(Err(failure)) => Err(ProbeError::Failed(failure)),
+                Err(_) => Err(ProbeError::TimedOut),
             };
             if sender.send(probe).await.is_err() {
                 return;
@@ -255,7 +265,7 @@ impl Follower {
     }
 
     /// Reports that revocations of other replicas cannot be observed.
-    fn mark_stale(&self, why: &str) {
+    fn mark_stale(&self, why: &impl fmt::Display) {
         if self.cache.is_current.send_replace(false) {
             tracing::warn!("revocation watch failed, cached revocations stay in force: {why}");
         }

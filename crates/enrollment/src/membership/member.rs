@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::records::{CertificateRecord, EnrollmentRefusal, MemberRecord, check_held};
-use edgesync_object::Labels;
+use edgesync_object::{Labels, NodeName};
 
 /// Maximum number of remembered certificates of a name, so that its object stays below a cluster's
 /// limit of 1 MiB. Those that expired first are dropped: a certificate that is not remembered
@@ -14,19 +14,22 @@ use edgesync_object::Labels;
 pub(super) const MAX_REMEMBERED: usize = 1024;
 
 /// The record of a name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct Member {
-    pub(super) node: String,
+    pub(super) node: NodeName,
     /// Whether a node has joined under the name or was removed. The name stays taken until it is
     /// forgotten.
+    #[serde(default)]
     pub(super) used: bool,
     /// The labels of the token of the last join.
+    #[serde(default)]
     pub(super) labels: Labels,
     /// Time of the removal from the fleet.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) removed: Option<Timestamp>,
     /// The issued certificates, oldest first.
+    #[serde(default)]
     pub(super) certificates: Vec<IssuedCertificate>,
 }
 
@@ -45,8 +48,9 @@ pub(super) struct IssuedCertificate {
 }
 
 impl Member {
-    pub(super) fn new(node: &str) -> Self {
-        Self { node: node.to_owned(), ..Self::default() }
+    pub(super) fn new(node: &NodeName) -> Self {
+        let (used, labels, removed, certificates) = Default::default();
+        Self { node: node.clone(), used, labels, removed, certificates }
     }
 
     /// Whether the record holds no information and can be deleted.
@@ -224,10 +228,14 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
+    fn node_name() -> NodeName {
+        NodeName::parse("a").unwrap()
+    }
+
     fn certificate(serial: u32, until: i64) -> CertificateRecord {
         CertificateRecord {
             serial: format!("{serial:x}"),
-            node: "a".into(),
+            node: node_name(),
             not_before: at(0),
             not_after: at(until),
         }
@@ -250,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_full_name_drops_expired_certificates_and_keeps_valid_ones() {
-        let mut member = Member::new("a");
+        let mut member = Member::new(&node_name());
         let most = u32::try_from(MAX_REMEMBERED).unwrap();
         for serial in 0..most {
             member.join(&certificate(serial, 100 + i64::from(serial)), Labels::new(), at(0)).unwrap();

@@ -13,12 +13,12 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use super::documents::{DocumentStore, Found, Record, Revision, parse};
+use super::documents::{DocumentStore, Found, Record, RecordError, Revision, parse};
 use super::{MembershipError, Result};
 use crate::object_store::{Failure, ObjectStore, Pending, Precondition};
 use edgesync_cloud_store::{Document, NodeEffect};
 use edgesync_object::node_labels::has_reported;
-use edgesync_object::{Object, Resource, ResourceVersion, kinds};
+use edgesync_object::{NodeName, Object, Resource, ResourceVersion, kinds};
 use edgesync_transport::tls::certificate::sha256_hex;
 
 /// Label of all these objects: the kind of the document.
@@ -59,7 +59,7 @@ impl DocumentStore for ClusterDocuments {
         name(kind, id)
     }
 
-    fn damaged(&self, _: &str, name: &str, why: String) -> MembershipError {
+    fn damaged(&self, _: &str, name: &str, why: RecordError) -> MembershipError {
         MembershipError::Damaged { key: self.secrets.key(&self.namespace, name), why }
     }
 
@@ -70,7 +70,7 @@ impl DocumentStore for ClusterDocuments {
         })
     }
 
-    fn list<'a>(&'a self, kind: &'static str, node: Option<&'a str>) -> Pending<'a, Result<Vec<Found>>> {
+    fn list<'a>(&'a self, kind: &'static str, node: Option<&'a NodeName>) -> Pending<'a, Result<Vec<Found>>> {
         Box::pin(async move {
             let selector = selector(kind, node);
             let objects = self.cluster.list(&self.secrets, Some(&self.namespace), &selector).await?;
@@ -119,7 +119,7 @@ impl DocumentStore for ClusterDocuments {
         })
     }
 
-    fn is_node<'a>(&'a self, name: &'a str) -> Pending<'a, Result<bool>> {
+    fn is_node<'a>(&'a self, name: &'a NodeName) -> Pending<'a, Result<bool>> {
         Box::pin(async move {
             let node = self.cluster.get(&self.nodes, "", name).await?;
             Ok(node.is_some_and(|node| has_reported(&node) || has_kubelet(&node)))
@@ -144,13 +144,13 @@ pub(super) fn name(kind: &str, id: &str) -> String {
 }
 
 /// Selects the objects of a kind of document, or those for a node.
-fn selector(kind: &str, node: Option<&str>) -> String {
+fn selector(kind: &str, node: Option<&NodeName>) -> String {
     let of_node = node.map(|node| format!(",{NODE_HASH}={}", hash(node)));
     format!("{LABEL}={kind}{}", of_node.unwrap_or_default())
 }
 
 /// 128 bits of the hash: label values have at most 63 characters.
-fn hash(node: &str) -> String {
+fn hash(node: &NodeName) -> String {
     sha256_hex(node.as_bytes()).chars().take(32).collect()
 }
 
@@ -192,24 +192,26 @@ fn found(kind: &str, object: Object) -> Found {
 /// Parses the record in an object.
 ///
 /// # Errors
-/// The problem, as a text.
-pub(super) fn record<T: Record>(object: &Object) -> Result<T, String> {
+/// See [`RecordError`].
+pub(super) fn record<T: Record>(object: &Object) -> Result<T, RecordError> {
     parse(&read(T::KIND, object)?, |value: &T| name(T::KIND, value.id()) == object.name())
 }
 
-fn read(kind: &str, object: &Object) -> Result<String, String> {
+fn read(kind: &str, object: &Object) -> Result<String, RecordError> {
     let key = format!("{kind}.json");
-    String::from_utf8(secret(object, &key)?).map_err(|error| format!("'{key}': {error}"))
+    let read = String::from_utf8(secret(object, &key)?);
+    read.map_err(|error| RecordError::NotText { key, problem: error.utf8_error() })
 }
 
 /// Decodes the value of a key of a Secret.
 ///
 /// # Errors
 /// The key is missing, or its value is no base64.
-pub(crate) fn secret(object: &Object, key: &str) -> Result<Vec<u8>, String> {
+pub(crate) fn secret(object: &Object, key: &str) -> Result<Vec<u8>, RecordError> {
     let text = object.fields().get("data").and_then(|data| data.get(key)?.as_str());
-    let text = text.ok_or_else(|| format!("no key '{key}'"))?;
-    BASE64_STANDARD.decode(text).map_err(|error| format!("decode '{key}': {error}"))
+    let text = text.ok_or_else(|| RecordError::NoKey(key.to_owned()))?;
+    let decoded = BASE64_STANDARD.decode(text);
+    decoded.map_err(|problem| RecordError::NotBase64 { key: key.to_owned(), problem })
 }
 
 /// Builds a Secret with this data.
@@ -240,10 +242,14 @@ mod tests {
     use edgesync_object::name::{MAX_SUBDOMAIN, check_label_value, check_subdomain};
     use jiff::Timestamp;
 
-    fn token(node: Option<&str>) -> TokenRecord {
+    fn node_name(name: &str) -> NodeName {
+        NodeName::parse(name).unwrap()
+    }
+
+    fn token(node: Option<&NodeName>) -> TokenRecord {
         TokenRecord {
             id: "0011223344556677".into(),
-            node: node.map(str::to_owned),
+            node: node.cloned(),
             created: Timestamp::UNIX_EPOCH,
             expires: Timestamp::from_second(60).unwrap(),
             uses: 2,
@@ -259,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_token_object_round_trips_and_is_selected_by_its_node() {
-        let node = "n".repeat(253);
+        let node = node_name(&"n".repeat(253));
         let object = object_of(&token(Some(&node)));
         check_subdomain(object.name()).unwrap();
         object.labels().values().for_each(|value| check_label_value(value).unwrap());
@@ -272,20 +278,22 @@ mod tests {
     fn an_object_with_another_name_or_without_data_is_rejected() {
         let mut other = object_of(&token(None));
         other.set_metadata("name", name(TokenRecord::KIND, "7"));
-        assert!(record::<TokenRecord>(&other).unwrap_err().contains("0011223344556677"));
+        let id = "0011223344556677".to_owned();
+        assert_eq!(record::<TokenRecord>(&other), Err(RecordError::OtherRecord(id)));
         let mut nothing = object_of(&token(None));
         nothing.fields_mut().remove("data");
-        assert!(record::<TokenRecord>(&nothing).unwrap_err().contains("token.json"));
-        assert!(record::<OperatorRecord>(&nothing).unwrap_err().contains("operator.json"));
+        let no_key = |key: &str| RecordError::NoKey(key.to_owned());
+        assert_eq!(record::<TokenRecord>(&nothing), Err(no_key("token.json")));
+        assert_eq!(record::<OperatorRecord>(&nothing), Err(no_key("operator.json")));
     }
 
     #[test]
     fn each_name_has_its_own_object_with_a_valid_name() {
         let long = |last: &str| format!("{}.{last}", "n".repeat(MAX_SUBDOMAIN - 2));
-        let names = ["a".to_owned(), "by-hash.a".to_owned(), "n".repeat(MAX_ID), long("a"), long("b")];
+        let names = ["a".to_owned(), "by-hash.a".to_owned(), "n".repeat(MAX_ID), long("a"), long("b")]
+            .map(|name| node_name(&name));
         let mut objects = std::collections::BTreeSet::new();
         for node in &names {
-            check_subdomain(node).unwrap();
             let object = object_of(&Member::new(node));
             check_subdomain(object.name()).unwrap();
             assert_eq!(record(&object), Ok(Member::new(node)));
@@ -296,13 +304,19 @@ mod tests {
 
     #[test]
     fn an_object_with_the_record_of_another_node_is_rejected() {
-        let mut object = object_of(&Member::new("a"));
-        write(&mut object, &document(&Member::new("b")));
-        assert!(record::<Member>(&object).unwrap_err().contains("'b'"));
-        let damaged = BASE64_STANDARD.encode("{");
-        object.fields_mut().insert("data".to_owned(), json!({ "member.json": damaged }));
-        assert!(record::<Member>(&object).is_err());
+        let mut object = object_of(&Member::new(&node_name("a")));
+        write(&mut object, &document(&Member::new(&node_name("b"))));
+        assert_eq!(record::<Member>(&object), Err(RecordError::OtherRecord("b".to_owned())));
+        let problem = |data: &str| {
+            let mut damaged = object.clone();
+            damaged.fields_mut().insert("data".to_owned(), json!({ "member.json": data }));
+            record::<Member>(&damaged).unwrap_err().to_string()
+        };
+        assert!(problem(&BASE64_STANDARD.encode("{")).starts_with("'member.json': EOF"));
+        assert!(problem(&BASE64_STANDARD.encode([0xff_u8])).starts_with("'member.json': invalid utf-8"));
+        assert!(problem("?").starts_with("decode 'member.json': "));
         object.fields_mut().remove("data");
-        assert!(record::<Member>(&object).unwrap_err().contains("member.json"));
+        let missing = record::<Member>(&object).unwrap_err();
+        assert_eq!(missing.to_string(), "no key 'member.json'");
     }
 }

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use edgesync_object::Labels;
+use edgesync_object::{Labels, NodeName};
 
 /// Maximum number of certificates of a node that are neither expired nor revoked. Keeps a node that
 /// renews in a loop from filling the store.
@@ -19,7 +19,7 @@ pub struct TokenRecord {
     /// The claim `jti` of the token.
     pub id: String,
     /// The only node that may use it.
-    pub node: Option<String>,
+    pub node: Option<NodeName>,
     /// When it was issued.
     pub created: Timestamp,
     /// When it stops being accepted.
@@ -40,7 +40,7 @@ pub struct CertificateRecord {
     /// The serial number in hexadecimal.
     pub serial: String,
     /// The name of the node.
-    pub node: String,
+    pub node: NodeName,
     /// Start of validity, in whole seconds.
     pub not_before: Timestamp,
     /// End of validity, in whole seconds.
@@ -79,10 +79,10 @@ pub enum EnrollmentRefusal {
     UsedUp,
     /// The token is bound to another node.
     #[error("token bound to node '{0}'")]
-    OtherNode(String),
+    OtherNode(NodeName),
     /// The name was used before, and the token is not bound to it.
     #[error("name '{0}' taken")]
-    NameTaken(String),
+    NameTaken(NodeName),
     /// The presented certificate is revoked or unknown.
     #[error("certificate revoked")]
     Revoked,
@@ -97,16 +97,16 @@ pub struct Revocations {
     /// Serial numbers of revoked certificates, with the time of revocation.
     pub serials: Vec<(String, Timestamp)>,
     /// Nodes with certificates, all of them revoked.
-    pub nodes: Vec<String>,
+    pub nodes: Vec<NodeName>,
     /// Nodes with revoked certificates that no external broker is known to refuse.
-    pub doubtful: Vec<String>,
+    pub doubtful: Vec<NodeName>,
 }
 
 /// A node that has joined and is not removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberRecord {
     /// The name of the node.
-    pub node: String,
+    pub node: NodeName,
     /// The latest expiry of its certificates that are not revoked.
     pub ends: Option<Timestamp>,
     /// Whether it has certificates, all of them revoked.
@@ -124,12 +124,12 @@ impl TokenRecord {
     ///
     /// # Errors
     /// The refusal.
-    pub(super) fn check(&self, node: &str, was_used: bool, held: u32) -> Result<(), EnrollmentRefusal> {
+    pub(super) fn check(&self, node: &NodeName, was_used: bool, held: u32) -> Result<(), EnrollmentRefusal> {
         match &self.node {
             _ if self.revoked.is_some() => Err(EnrollmentRefusal::RevokedToken),
             Some(only) if only != node => Err(EnrollmentRefusal::OtherNode(only.clone())),
             _ if self.used >= self.uses => Err(EnrollmentRefusal::UsedUp),
-            None if was_used => Err(EnrollmentRefusal::NameTaken(node.to_owned())),
+            None if was_used => Err(EnrollmentRefusal::NameTaken(node.clone())),
             _ => check_held(held),
         }
     }

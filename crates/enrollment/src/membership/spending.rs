@@ -14,6 +14,7 @@ use super::{
     CertificateRecord, EnrollmentRefusal, MembershipStore, Result, TokenRecord, back_off, contended,
 };
 use edgesync_cloud_store::NodeEffect;
+use edgesync_object::NodeName;
 
 /// Attempts to count a use. At most one task per replica counts uses of a token at a time.
 const MAX_ATTEMPTS: u32 = 64;
@@ -51,14 +52,16 @@ impl MembershipStore {
         certificate: &CertificateRecord,
         now: Timestamp,
     ) -> Result<Result<(), EnrollmentRefusal>> {
-        let recorded = self.change(&certificate.node, NodeEffect::Label, |member: &mut Member| {
+        let absent = Member::new(&certificate.node);
+        let join = |member: &mut Member| {
             if token.node.is_none() && member.was_used() {
                 return Err(EnrollmentRefusal::NameTaken(member.node.clone()));
             }
             check_held(member.held(now))?;
             member.join(certificate, token.labels.clone(), now)
-        });
-        if let Some(Err(refusal)) = recorded.await? {
+        };
+        let recorded = self.change(&certificate.node, Some(&absent), NodeEffect::Label, join).await?;
+        if let Some(Err(refusal)) = recorded {
             self.release_use(&token.id).await;
             return Ok(Err(refusal));
         }
@@ -84,7 +87,7 @@ impl MembershipStore {
     pub async fn count_use(
         &self,
         id: &str,
-        node: &str,
+        node: &NodeName,
         now: Timestamp,
     ) -> Result<Result<TokenRecord, EnrollmentRefusal>> {
         for attempt in 0..MAX_ATTEMPTS {
@@ -108,7 +111,7 @@ impl MembershipStore {
     /// Returns a use that led to no certificate.
     async fn release_use(&self, id: &str) {
         let release_use = |token: &mut TokenRecord| token.used = token.used.saturating_sub(1);
-        if let Err(error) = self.alter(id, NodeEffect::None, release_use).await {
+        if let Err(error) = self.alter(id, None, NodeEffect::None, release_use).await {
             tracing::warn!(token = id, %error, "release of a token use failed, it stays counted");
         }
     }

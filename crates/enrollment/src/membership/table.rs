@@ -12,7 +12,7 @@ use super::member::Member;
 use super::objects;
 use super::records::{MemberRecord, Revocations};
 use super::{Changed, Membership, RevocationChange};
-use edgesync_object::{Labels, ResourceVersion};
+use edgesync_object::{Labels, NodeName, ResourceVersion};
 
 /// Maximum number of interned sets of labels.
 const MAX_SHARED_LABELS: usize = 1024;
@@ -20,13 +20,13 @@ const MAX_SHARED_LABELS: usize = 1024;
 /// The cached members, with an index of the revoked ones.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    members: BTreeMap<Arc<str>, CachedMember>,
+    members: BTreeMap<NodeName, CachedMember>,
     /// Names with revoked certificates.
-    revoked: BTreeSet<Arc<str>>,
+    revoked: BTreeSet<NodeName>,
     /// Versions of own writes that the watch has not delivered yet.
-    own_writes: HashMap<Arc<str>, ResourceVersion>,
+    own_writes: HashMap<NodeName, ResourceVersion>,
     /// Names reported since the current list started.
-    listed: Option<HashSet<Arc<str>>>,
+    listed: Option<HashSet<NodeName>>,
     shared: HashSet<Arc<Labels>>,
 }
 
@@ -59,7 +59,7 @@ impl Table {
     /// Applies a member from a list.
     pub(super) fn list(&mut self, member: &Member, version: &ResourceVersion) -> Option<Changed> {
         if let Some(listed) = &mut self.listed {
-            listed.insert(member.node.as_str().into());
+            listed.insert(member.node.clone());
         }
         self.set(member, version)
     }
@@ -75,43 +75,42 @@ impl Table {
     /// Ends a list and drops the names that it did not report.
     pub(super) fn finish_list(&mut self) -> Vec<Changed> {
         let Some(listed) = self.listed.take() else { return Vec::new() };
-        let is_missing = |node: &&Arc<str>| !listed.contains(*node) && !self.own_writes.contains_key(*node);
-        let missing: Vec<Arc<str>> = self.members.keys().filter(is_missing).cloned().collect();
+        let is_missing = |node: &&NodeName| !listed.contains(*node) && !self.own_writes.contains_key(*node);
+        let missing: Vec<NodeName> = self.members.keys().filter(is_missing).cloned().collect();
         missing.iter().filter_map(|node| self.put(node, None, false)).collect()
     }
 
     /// Applies a new or changed member.
     pub(super) fn set(&mut self, member: &Member, version: &ResourceVersion) -> Option<Changed> {
-        let node: Arc<str> = member.node.as_str().into();
-        if self.own_writes.get(&node).is_some_and(|own| version.is_older_than(own)) {
+        let node = &member.node;
+        if self.own_writes.get(node).is_some_and(|own| version.is_older_than(own)) {
             return None;
         }
-        self.own_writes.remove(&node);
-        self.put(&node, Some(member), false)
+        self.own_writes.remove(node);
+        self.put(node, Some(member), false)
     }
 
     /// Applies the deletion of a member.
-    pub(super) fn deleted(&mut self, node: &str, version: &ResourceVersion) -> Option<Changed> {
-        let node: Arc<str> = node.into();
-        if self.own_writes.get(&node).is_some_and(|own| version.is_older_than(own)) {
+    pub(super) fn deleted(&mut self, node: &NodeName, version: &ResourceVersion) -> Option<Changed> {
+        if self.own_writes.get(node).is_some_and(|own| version.is_older_than(own)) {
             return None;
         }
-        self.own_writes.remove(&node);
-        self.put(&node, None, false)
+        self.own_writes.remove(node);
+        self.put(node, None, false)
     }
 
     /// Applies an own write; a deletion has no version.
     pub(super) fn written(&mut self, member: &Member, version: Option<ResourceVersion>) -> Option<Changed> {
-        let node: Arc<str> = member.node.as_str().into();
+        let node = &member.node;
         let Some(version) = version else {
-            self.own_writes.remove(&node);
-            return self.put(&node, None, true);
+            self.own_writes.remove(node);
+            return self.put(node, None, true);
         };
-        self.own_writes.insert(Arc::clone(&node), version);
-        self.put(&node, Some(member), true)
+        self.own_writes.insert(node.clone(), version);
+        self.put(node, Some(member), true)
     }
 
-    fn put(&mut self, node: &Arc<str>, member: Option<&Member>, own: bool) -> Option<Changed> {
+    fn put(&mut self, node: &NodeName, member: Option<&Member>, own: bool) -> Option<Changed> {
         let cached = member.map(|member| self.cache_entry(member));
         let after = cached.as_ref().and_then(|cached| cached.revoked.as_deref());
         let before = self.members.get(node);
@@ -122,16 +121,16 @@ impl Table {
             _ => false,
         };
         if after.is_some() {
-            self.revoked.insert(Arc::clone(node));
+            self.revoked.insert(node.clone());
         } else {
             self.revoked.remove(node);
         }
         match cached {
-            Some(cached) => drop(self.members.insert(Arc::clone(node), cached)),
+            Some(cached) => drop(self.members.insert(node.clone(), cached)),
             None => drop(self.members.remove(node)),
         }
         let is_change = !is_same || revocation != RevocationChange::None;
-        is_change.then(|| Changed::Member { node: Arc::clone(node), own, revocation })
+        is_change.then(|| Changed::Member { node: node.clone(), own, revocation })
     }
 
     fn cache_entry(&mut self, member: &Member) -> CachedMember {
@@ -165,22 +164,22 @@ impl Table {
     }
 
     /// The membership of a name.
-    pub(super) fn membership(&self, node: &str) -> Option<Membership> {
+    pub(super) fn membership(&self, node: &NodeName) -> Option<Membership> {
         self.members.get(node).map(|cached| cached.membership.clone())
     }
 
     /// The removed nodes, ordered by name.
-    pub(super) fn removed(&self) -> Vec<(String, Timestamp)> {
+    pub(super) fn removed(&self) -> Vec<(NodeName, Timestamp)> {
         let removed = self.members.iter();
-        removed.filter_map(|(node, cached)| Some((node.to_string(), cached.membership.removed?))).collect()
+        removed.filter_map(|(node, cached)| Some((node.clone(), cached.membership.removed?))).collect()
     }
 
     /// The nodes that have joined and are not removed, ordered by name.
     pub(super) fn members(&self) -> Vec<MemberRecord> {
         let is_one = |cached: &CachedMember| cached.membership.used && cached.membership.removed.is_none();
         let members = self.members.iter().filter(|(_, cached)| is_one(cached));
-        let record = |(node, cached): (&Arc<str>, &CachedMember)| MemberRecord {
-            node: node.to_string(),
+        let record = |(node, cached): (&NodeName, &CachedMember)| MemberRecord {
+            node: node.clone(),
             ends: cached.last_end,
             is_revoked: cached.revoked.as_ref().is_some_and(|revoked| revoked.is_fully_revoked),
         };
@@ -197,10 +196,10 @@ impl Table {
             let serials = revoked.serials.iter().map(|(serial, at)| (serial.clone(), *at));
             revocations.serials.extend(serials);
             if revoked.is_fully_revoked {
-                revocations.nodes.push(node.to_string());
+                revocations.nodes.push(node.clone());
             }
             if revoked.is_doubtful {
-                revocations.doubtful.push(node.to_string());
+                revocations.doubtful.push(node.clone());
             }
         }
         revocations.serials.sort();
@@ -208,9 +207,9 @@ impl Table {
     }
 
     /// Names with a certificate that expired before this time.
-    pub(super) fn ended(&self, before: Timestamp) -> Vec<String> {
+    pub(super) fn ended(&self, before: Timestamp) -> Vec<NodeName> {
         let ended = |cached: &CachedMember| cached.first_end.is_some_and(|end| end < before);
-        self.members.iter().filter(|(_, cached)| ended(cached)).map(|(node, _)| node.to_string()).collect()
+        self.members.iter().filter(|(_, cached)| ended(cached)).map(|(node, _)| node.clone()).collect()
     }
 }
 
@@ -233,14 +232,18 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
+    fn node_name(name: &str) -> NodeName {
+        NodeName::parse(name).unwrap()
+    }
+
     fn member(node: &str, serial: &str) -> Member {
         let certificate = CertificateRecord {
             serial: serial.into(),
-            node: node.into(),
+            node: node_name(node),
             not_before: at(0),
             not_after: at(100),
         };
-        let mut member = Member::new(node);
+        let mut member = Member::new(&node_name(node));
         member.join(&certificate, Labels::new(), at(0)).unwrap();
         member
     }
@@ -255,7 +258,7 @@ mod tests {
     }
 
     fn changed(node: &str, own: bool, revocation: RevocationChange) -> Option<Changed> {
-        Some(Changed::Member { node: node.into(), own, revocation })
+        Some(Changed::Member { node: node_name(node), own, revocation })
     }
 
     #[test]
@@ -265,7 +268,7 @@ mod tests {
         assert_eq!(table.set(&good, &version(5)), changed("a", false, RevocationChange::None));
         assert_eq!(table.written(&bad, Some(version(7))), changed("a", true, RevocationChange::More));
         assert_eq!(table.set(&good, &version(6)), None);
-        assert_eq!(table.deleted("a", &version(6)), None);
+        assert_eq!(table.deleted(&node_name("a"), &version(6)), None);
         assert_eq!(table.revocations().nodes, ["a"]);
         assert_eq!(table.set(&bad, &version(7)), None, "nothing new");
         assert_eq!(table.set(&good, &version(8)), changed("a", false, RevocationChange::Other));
@@ -330,7 +333,7 @@ mod tests {
     }
 
     fn certificate_of(node: &str) -> CertificateRecord {
-        CertificateRecord { serial: "9".into(), node: node.into(), not_before: at(0), not_after: at(100) }
+        CertificateRecord { serial: "9".into(), node: node_name(node), not_before: at(0), not_after: at(100) }
     }
 
     #[test]
@@ -341,7 +344,7 @@ mod tests {
             member.labels = Labels::from([("site".into(), "north".into())]);
             table.set(&member, &version(1));
         }
-        let labels = |node| table.membership(node).unwrap().labels;
+        let labels = |node| table.membership(&node_name(node)).unwrap().labels;
         assert!(Arc::ptr_eq(&labels("a"), &labels("b")));
         assert_eq!(table.ended(at(100)), [""; 0]);
         assert_eq!(table.ended(at(101)), ["a", "b"]);

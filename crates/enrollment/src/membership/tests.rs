@@ -46,12 +46,16 @@ impl Fixture {
     }
 }
 
+fn node_name(name: &str) -> NodeName {
+    NodeName::parse(name).unwrap()
+}
+
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
 fn token(id: &str, node: Option<&str>, uses: u32) -> TokenRecord {
-    let node = node.map(str::to_owned);
+    let node = node.map(node_name);
     let (created, expires, labels) = (at(100), at(1000), Labels::new());
     TokenRecord { id: id.into(), node, created, expires, uses, used: 0, revoked: None, labels }
 }
@@ -59,7 +63,7 @@ fn token(id: &str, node: Option<&str>, uses: u32) -> TokenRecord {
 /// A certificate that is valid from 100 to 500.
 fn certificate(serial: &str, node: &str) -> CertificateRecord {
     let (not_before, not_after) = (at(100), at(500));
-    CertificateRecord { serial: serial.into(), node: node.into(), not_before, not_after }
+    CertificateRecord { serial: serial.into(), node: node_name(node), not_before, not_after }
 }
 
 #[tokio::test]
@@ -72,7 +76,7 @@ async fn a_counted_use_and_its_certificate_survive_a_crash() {
     let Fixture { members, .. } = &fixture.after_crash();
     assert_eq!(members.tokens().await.unwrap(), [TokenRecord { used: 2, ..token("t", None, 2) }]);
     for (serial, node) in [("1", "a"), ("2", "b")] {
-        assert_eq!(members.revoke_certificates(node, at(300)).await.unwrap(), 1);
+        assert_eq!(members.revoke_certificates(&node_name(node), at(300)).await.unwrap(), 1);
         assert!(members.revocations().await.unwrap().serials.contains(&(serial.to_owned(), at(300))));
     }
 }
@@ -81,7 +85,7 @@ async fn a_counted_use_and_its_certificate_survive_a_crash() {
 async fn a_counted_use_is_spent_after_a_crash_and_admits_no_node() {
     let fixture = fixture();
     fixture.members.put_token(token("t", None, 1)).await.unwrap();
-    fixture.members.count_use("t", "a", at(200)).await.unwrap().unwrap();
+    fixture.members.count_use("t", &node_name("a"), at(200)).await.unwrap().unwrap();
     let crashed = fixture.after_crash();
     assert_eq!(crashed.spend("t", "1", "a").await, Err(EnrollmentRefusal::UsedUp));
     assert_eq!(crashed.members.members().await.unwrap(), []);
@@ -91,10 +95,10 @@ async fn a_counted_use_is_spent_after_a_crash_and_admits_no_node() {
 async fn a_name_under_which_a_node_has_reported_is_taken() {
     let fixture = fixture();
     fixture.members.put_token(token("t", None, 9)).await.unwrap();
-    fixture.store.record(&NodeName::parse("reported").unwrap(), None, Default::default()).await.unwrap();
-    let taken = Err(EnrollmentRefusal::NameTaken("reported".into()));
+    fixture.store.record(&node_name("reported"), None, Default::default()).await.unwrap();
+    let taken = Err(EnrollmentRefusal::NameTaken(node_name("reported")));
     assert_eq!(fixture.spend("t", "2", "reported").await, taken);
-    assert!(fixture.members.knows_name("reported").await.unwrap());
+    assert!(fixture.members.knows_name(&node_name("reported")).await.unwrap());
 }
 
 #[tokio::test]
@@ -108,7 +112,7 @@ async fn labels_of_a_token_stay_on_the_node_that_joined_with_it() {
     let says = || {
         let labels = json!({"labels": {"site": "south", "rack": "7", "kubernetes.io/hostname": "b"}});
         let report = Some(serde_json::from_value(labels).unwrap());
-        vec![NodeChange { node: NodeName::parse("a").unwrap(), report, conditions: Vec::new() }]
+        vec![NodeChange { node: node_name("a"), report, conditions: Vec::new() }]
     };
     let known = |site: &str| {
         let mut given = labels(site);
@@ -120,8 +124,8 @@ async fn labels_of_a_token_stay_on_the_node_that_joined_with_it() {
     store.change_nodes(says()).await.unwrap();
     assert_eq!(fixture.node("a").await, known("north"));
     // The Node is removed, and admitted again.
-    members.remove_node("a", at(300)).await.unwrap();
-    members.admit_node("a").await.unwrap();
+    members.remove_node(&node_name("a"), at(300)).await.unwrap();
+    members.admit_node(&node_name("a")).await.unwrap();
     store.change_nodes(says()).await.unwrap();
     let fixture = fixture.after_crash();
     assert_eq!(fixture.node("a").await, known("north"));
@@ -134,22 +138,18 @@ async fn labels_of_a_token_stay_on_the_node_that_joined_with_it() {
 #[tokio::test]
 async fn a_node_is_removed_with_all_its_data_or_not_at_all() {
     let fixture = fixture();
-    fixture.store.record(&NodeName::parse("a").unwrap(), None, Default::default()).await.unwrap();
-    assert!(fixture.members.remove_node("a", at(300)).await.unwrap());
+    fixture.store.record(&node_name("a"), None, Default::default()).await.unwrap();
+    assert!(fixture.members.remove_node(&node_name("a"), at(300)).await.unwrap());
     let crashed = fixture.after_crash();
     assert_eq!(crashed.store.nodes().await.unwrap(), []);
-    assert_eq!(crashed.store.registered().await.unwrap().removed, [("a".to_owned(), at(300))]);
-    assert!(matches!(
-        crashed.members.remove_node("../x", at(300)).await,
-        Err(MembershipError::Store(CloudError::Invalid { .. }))
-    ));
+    assert_eq!(crashed.store.registered().await.unwrap().removed, [(node_name("a"), at(300))]);
 }
 
 #[tokio::test]
 async fn the_list_of_removed_nodes_is_bounded() {
     let Fixture { members, .. } = &fixture();
     for (name, second) in [("new", 9), ("old-1", 1), ("old-2", 2), ("old-3", 1), ("old-4", 2)] {
-        members.remove_node(name, at(second)).await.unwrap();
+        members.remove_node(&node_name(name), at(second)).await.unwrap();
     }
     members.prune_removed(members.removed().await.unwrap(), 4).await.unwrap();
     let removed = members.removed().await.unwrap();
@@ -158,17 +158,17 @@ async fn the_list_of_removed_nodes_is_bounded() {
         removed.iter().map(|(name, _)| &**name).collect::<Vec<_>>(),
         ["new", "old-1", "old-2", "old-4"]
     );
-    assert!(members.knows_name("old-3").await.unwrap(), "its name is not free again");
+    assert!(members.knows_name(&node_name("old-3")).await.unwrap(), "its name is not free again");
 }
 
 #[tokio::test]
 async fn a_row_with_the_document_of_another_name_is_damage() {
     let Fixture { members, store, .. } = &fixture();
-    let other = documents::write(&Member { used: true, ..Member::new("b") });
+    let other = documents::write(&Member { used: true, ..Member::new(&node_name("b")) });
     let other = edgesync_cloud_store::Document { id: "a".into(), ..other };
     store.put_document(other, NodeEffect::None).await.unwrap();
     let seen = members.members().await.unwrap_err();
-    let changed = members.revoke_certificates("a", at(1)).await.unwrap_err();
+    let changed = members.revoke_certificates(&node_name("a"), at(1)).await.unwrap_err();
     for error in [seen, changed] {
         let MembershipError::Store(CloudError::Store(StoreError::Corrupt(why))) = error else {
             panic!("{error}")

@@ -127,6 +127,11 @@ async fn refusals_have_their_codes_and_say_what_to_do() {
     assert_eq!(served.refused("/edge.crt", &wrong, "neither a token").await, 401);
     let without_name = ["--data-binary", csr.as_str(), "-H", "Authorization: Bearer a.b.c"];
     assert_eq!(served.refused("/edge.crt", &without_name, "NodeName").await, 400);
+    let bearer = format!("Authorization: Bearer {}", served.fixture.token(None, 1).await);
+    for name in ["NodeName: A b", "NodeName: edgesync:cloud"] {
+        let send = ["--data-binary", csr.as_str(), "-H", name, "-H", bearer.as_str()];
+        assert_eq!(served.refused("/edge.crt", &send, "node name must be a DNS-1123").await, 422);
+    }
     assert_eq!(served.refused("/edge.crt", &["-X", "DELETE"], "use GET").await, 405);
     assert_eq!(served.refused("/edgesync/v1/join", &[], "join first").await, 401);
     assert_eq!(served.refused("/api/v1/secrets", &[], "join service").await, 404);
@@ -142,7 +147,7 @@ async fn a_revoked_or_foreign_certificate_gets_no_connection_at_once() {
     let pem = served.file("a.pem", a.to_pem().as_bytes());
     let shown = ["--cert", pem.as_str(), "--key", pem.as_str()];
     assert_eq!(served.curl("/edgesync/v1/join", &shown).await.0, 200);
-    served.fixture.service.revoke_node("a").await.unwrap();
+    served.fixture.service.revoke_node(&node_name("a")).await.unwrap();
     assert_eq!(served.curl("/edgesync/v1/join", &shown).await.0, 0);
     let foreign = fixture().await.joined("a").await;
     let pem = served.file("foreign.pem", foreign.to_pem().as_bytes());

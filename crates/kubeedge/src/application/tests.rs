@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::testing::config;
 
 fn scope(rule: &str, fields: &str) -> Scope {
     Scope { rule: WatchRule::parse(rule).unwrap(), fields: fields.into() }
@@ -12,7 +13,7 @@ fn decoded(text: &Value) -> Value {
 }
 
 fn sent(request: &Request<'_>) -> Value {
-    serde_json::from_str(&request.to_json("edgea")).unwrap()
+    serde_json::from_str(&request.to_json(&config().node)).unwrap()
 }
 
 #[test]
@@ -68,7 +69,7 @@ fn an_id_depends_on_everything_and_on_nothing_else() {
 #[test]
 fn all_watches_are_named_by_their_ids() {
     let scopes = [scope("lab.io/v1/widgets", ""), scope("core/v1/pods", "")];
-    let all: Value = serde_json::from_str(&all_watches("edgea", &scopes)).unwrap();
+    let all: Value = serde_json::from_str(&all_watches(&config().node, &scopes)).unwrap();
     assert_eq!(all.as_object().unwrap().len(), 2);
     for (id, watch) in all.as_object().unwrap() {
         assert_eq!((watch["ID"].as_str(), &watch["Verb"]), (Some(&**id), &json!("watch")));

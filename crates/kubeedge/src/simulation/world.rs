@@ -9,7 +9,7 @@ use super::outbox::{self, Item, Outbox};
 use crate::model::{CloudCore, Connection, Deletes, Settings};
 use crate::testing;
 use crate::{Bridge, BridgeConfig, BridgeEffect, FetchRule, Moment, Name, Sent, WatchRule};
-use edgesync_object::ResourceVersion;
+use edgesync_object::{NodeName, ResourceVersion};
 use edgesync_protocol::change::{ObjectRef, Uid};
 use edgesync_protocol::edge::{EdgeConfig, EdgeEffect, EdgeMachine, EdgeNotice};
 use edgesync_protocol::simulation::model::EdgeDb;
@@ -157,7 +157,7 @@ fn edge_config() -> EdgeConfig {
 fn bridge_config() -> BridgeConfig {
     let fetch = ["lab/configmap/fetched", "lab/secret/fetched", "lab/configmap/app-*"];
     BridgeConfig {
-        node: NODE.into(),
+        node: NodeName::parse(NODE).unwrap(),
         max_object: MAX_OBJECT,
         fetch: fetch.iter().map(|rule| FetchRule::parse(rule).unwrap()).collect(),
         watch: vec![WatchRule::parse("lab.io/v1/widgets").unwrap()],

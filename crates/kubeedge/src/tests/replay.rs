@@ -6,10 +6,12 @@ use serde_json::{Value, json};
 use super::rig::{Rig, config};
 use crate::BridgeConfig;
 use crate::captures::session;
+use edgesync_object::NodeName;
 
 /// Returns a rig whose CloudCore sends only the replayed messages.
 fn quiet(node: &str, watch: &[&str]) -> Rig {
-    let mut rig = Rig::new(BridgeConfig { node: node.to_owned(), max_object: 1 << 20, ..config(&[], watch) });
+    let node = NodeName::parse(node).unwrap();
+    let mut rig = Rig::new(BridgeConfig { node, max_object: 1 << 20, ..config(&[], watch) });
     rig.cloud.answers = false;
     rig.connect();
     rig

@@ -12,6 +12,7 @@ use crate::testing;
 use crate::{
     Bridge, BridgeConfig, BridgeEffect, BridgeNotice, FetchRule, Moment, RoundReason, Sent, WatchRule,
 };
+use edgesync_object::NodeName;
 use edgesync_protocol::change::Change;
 use edgesync_protocol::edge::{EdgeConfig, EdgeEffect, EdgeMachine, EdgeNotice};
 use edgesync_protocol::timing::{Now, earlier};
@@ -20,7 +21,7 @@ pub(super) const NODE: &str = "edge-1";
 
 pub(super) fn config(fetch: &[&str], watch: &[&str]) -> BridgeConfig {
     BridgeConfig {
-        node: NODE.into(),
+        node: NodeName::parse(NODE).unwrap(),
         max_object: 16 << 10,
         fetch: fetch.iter().map(|rule| FetchRule::parse(rule).unwrap()).collect(),
         watch: watch.iter().map(|rule| WatchRule::parse(rule).unwrap()).collect(),

@@ -30,11 +30,11 @@ async fn a_counted_use_of_a_crashed_replica_is_spent() {
     let served = Served::start().await;
     let (one, other) = two(&served).await;
     one.put_token(token("t", None, 1)).await.unwrap();
-    one.count_use("t", "a", at(200)).await.unwrap().unwrap();
+    one.count_use("t", &node_name("a"), at(200)).await.unwrap().unwrap();
     // The enrollment stops here. The device retries at the other replica.
     let asked = other.spend_token("t", certificate("1", "a"), at(200)).await.unwrap();
     assert_eq!(asked, Err(EnrollmentRefusal::UsedUp));
-    assert_eq!(other.revoke_certificates("a", at(300)).await.unwrap(), 0);
+    assert_eq!(other.revoke_certificates(&node_name("a"), at(300)).await.unwrap(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -49,12 +49,12 @@ async fn a_node_revoked_during_its_join_is_refused() {
             one.spend_token("first", certificate("f", node), at(200)).await.unwrap().unwrap();
         }
         one.put_token(token(id, Some(node), 1)).await.unwrap();
-        let counted = one.count_use(id, node, at(200)).await.unwrap().unwrap();
-        assert_eq!(other.revoke_certificates(node, at(250)).await.unwrap(), usize::from(has_one));
+        let counted = one.count_use(id, &node_name(node), at(200)).await.unwrap().unwrap();
+        assert_eq!(other.revoke_certificates(&node_name(node), at(250)).await.unwrap(), usize::from(has_one));
         let joined = one.record_use(&counted, &certificate(serial, node), at(260)).await.unwrap();
         assert_eq!(joined, Err(EnrollmentRefusal::RevokedToken));
         let revoked = one.revocations().await.unwrap();
-        assert!(revoked.nodes.contains(&node.to_owned()), "{revoked:?}");
+        assert!(revoked.nodes.contains(&node_name(node)), "{revoked:?}");
     }
 }
 
@@ -63,7 +63,7 @@ async fn a_token_with_a_deleted_secret_admits_no_node() {
     let served = Served::start().await;
     let (one, _) = two(&served).await;
     one.put_token(token("t", None, 9)).await.unwrap();
-    let counted = one.count_use("t", "a", at(200)).await.unwrap().unwrap();
+    let counted = one.count_use("t", &node_name("a"), at(200)).await.unwrap().unwrap();
     let secrets = kinds::by_word("secrets").unwrap().resource();
     let deleted =
         one.cluster().unwrap().0.delete(&secrets, (NAMESPACE, "edgesync-token.t"), Default::default()).await;
@@ -91,8 +91,8 @@ async fn the_name_of_an_existing_cluster_node_is_taken() {
         served.objects.create(&nodes, node).await.unwrap();
     }
     let joined = async |name| one.spend_token("t", certificate("1", name), at(200)).await.unwrap();
-    assert_eq!(joined("worker-1").await, Err(EnrollmentRefusal::NameTaken("worker-1".into())));
-    assert!(one.knows_name("worker-1").await.unwrap());
+    assert_eq!(joined("worker-1").await, Err(EnrollmentRefusal::NameTaken(node_name("worker-1"))));
+    assert!(one.knows_name(&node_name("worker-1")).await.unwrap());
     // A membership object applied in advance, with its labels, is used by the device that joins.
     assert_eq!(joined("ahead").await, Ok(()));
 }
@@ -106,8 +106,8 @@ async fn the_longest_names_join_and_stay_distinct() {
     for (serial, node) in ["1", "2"].iter().zip(&names) {
         one.spend_token("t", certificate(serial, node), at(200)).await.unwrap().unwrap();
     }
-    assert_eq!(other.revoke_certificates(&names[1], at(300)).await.unwrap(), 1);
-    assert_eq!(other.revocations().await.unwrap().nodes, names[1..]);
+    assert_eq!(other.revoke_certificates(&node_name(&names[1]), at(300)).await.unwrap(), 1);
+    assert_eq!(other.revocations().await.unwrap().nodes, [node_name(&names[1])]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -115,18 +115,18 @@ async fn a_replica_observes_changes_of_another_one() {
     let served = Served::start().await;
     let (one, other) = two(&served).await;
     let (mut own, mut told) = (one.changes(), other.changes());
-    let changed = |own, revocation| Changed::Member { node: "a".into(), own, revocation };
+    let changed = |own, revocation| Changed::Member { node: node_name("a"), own, revocation };
     let labels = Labels::from([("site".to_owned(), "north".to_owned())]);
     one.put_token(TokenRecord { labels: labels.clone(), ..token("t", Some("a"), 9) }).await.unwrap();
     spend(&one, "t", "1", "a").await.unwrap();
     assert!(matches!(next(&mut own).await, Changed::Member { node, .. } if &*node == "a"));
     assert_eq!(next(&mut told).await, changed(false, RevocationChange::None));
-    assert_eq!(*other.membership("a").unwrap().labels, labels);
-    one.revoke_certificates("a", at(300)).await.unwrap();
+    assert_eq!(*other.membership(&node_name("a")).unwrap().labels, labels);
+    one.revoke_certificates(&node_name("a"), at(300)).await.unwrap();
     assert_eq!(next(&mut told).await, changed(false, RevocationChange::More));
-    one.remove_node("a", at(300)).await.unwrap();
+    one.remove_node(&node_name("a"), at(300)).await.unwrap();
     assert_eq!(next(&mut told).await, changed(false, RevocationChange::None));
-    assert!(other.membership("a").unwrap().removed.is_some());
+    assert!(other.membership(&node_name("a")).unwrap().removed.is_some());
     let operator = OperatorRecord {
         serial: "7".into(),
         name: "ada".into(),
@@ -163,13 +163,13 @@ async fn config_maps_make_neither_operators_nor_members() {
         one.cluster().unwrap().0.create(&maps, &map).await.unwrap();
     }
     assert_eq!(one.operators().await.unwrap(), []);
-    assert_eq!(one.member_labels("a").await.unwrap(), None);
+    assert_eq!(one.member_labels(&node_name("a")).await.unwrap(), None);
     let renewed = one.renew_certificate("8", certificate("9", "a"), at(200)).await.unwrap();
     assert_eq!(renewed, Err(EnrollmentRefusal::Revoked));
     // A replica that starts later does not read them either.
     let later = served.members().await;
     later.follow().await.unwrap();
-    assert_eq!((later.members().await.unwrap(), later.membership("a")), (Vec::new(), None));
+    assert_eq!((later.members().await.unwrap(), later.membership(&node_name("a"))), (Vec::new(), None));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -180,7 +180,7 @@ async fn a_damaged_object_is_named_and_does_not_block_others() {
     one.put_token(token("damaged", None, 9)).await.unwrap();
     for (serial, node) in [("1", "a"), ("2", "b")] {
         one.spend_token("t", certificate(serial, node), at(200)).await.unwrap().unwrap();
-        one.revoke_certificates(node, at(300)).await.unwrap();
+        one.revoke_certificates(&node_name(node), at(300)).await.unwrap();
     }
     let mut told = other.changes();
     let damage = async |name: &str| {
@@ -195,10 +195,10 @@ async fn a_damaged_object_is_named_and_does_not_block_others() {
     };
     damage("edgesync-member.a").await;
     damage("edgesync-token.damaged").await;
-    let error = one.revoke_certificates("a", at(400)).await.unwrap_err().to_string();
+    let error = one.revoke_certificates(&node_name("a"), at(400)).await.unwrap_err().to_string();
     assert!(error.contains("edgesync-member.a") && error.contains("restore it, or delete it"), "{error}");
     assert_eq!(one.tokens().await.unwrap().len(), 1);
-    one.note_refused("b", at(400)).await.unwrap();
+    one.note_refused(&node_name("b"), at(400)).await.unwrap();
     while !matches!(next(&mut told).await, Changed::Member { node, .. } if &*node == "b") {}
     // A replica that knows of the revocation keeps it.
     assert_eq!(other.revocations().await.unwrap().nodes, ["a", "b"]);
@@ -212,7 +212,7 @@ async fn revocations_survive_an_outage_and_missed_ones_follow() {
     for (serial, node) in [("1", "a"), ("2", "b")] {
         one.spend_token("t", certificate(serial, node), at(200)).await.unwrap().unwrap();
     }
-    one.revoke_certificates("a", at(300)).await.unwrap();
+    one.revoke_certificates(&node_name("a"), at(300)).await.unwrap();
     let mut told = other.changes();
     let mut is_current = other.is_current();
     while other.revocations().await.unwrap().nodes.is_empty() {
@@ -220,10 +220,10 @@ async fn revocations_survive_an_outage_and_missed_ones_follow() {
     }
     served.stop().await;
     tokio::time::timeout(PATIENCE, is_current.wait_for(|is_current| !is_current)).await.unwrap().unwrap();
-    assert!(one.revoke_certificates("b", at(300)).await.is_err());
+    assert!(one.revoke_certificates(&node_name("b"), at(300)).await.is_err());
     assert_eq!(other.revocations().await.unwrap().nodes, ["a"]);
     served.run().await;
-    one.revoke_certificates("b", at(300)).await.unwrap();
+    one.revoke_certificates(&node_name("b"), at(300)).await.unwrap();
     while other.revocations().await.unwrap().nodes.len() < 2 {
         next(&mut told).await;
     }
@@ -236,10 +236,10 @@ async fn a_store_without_a_watch_reads_the_cluster() {
     let (one, asked) = (served.members().await, served.members().await);
     one.put_token(token("t", None, 9)).await.unwrap();
     one.spend_token("t", certificate("1", "a"), at(200)).await.unwrap().unwrap();
-    one.revoke_certificates("a", at(300)).await.unwrap();
-    one.remove_node("b", at(300)).await.unwrap();
+    one.revoke_certificates(&node_name("a"), at(300)).await.unwrap();
+    one.remove_node(&node_name("b"), at(300)).await.unwrap();
     assert_eq!(asked.revocations().await.unwrap().nodes, ["a"]);
-    assert_eq!(asked.removed().await.unwrap(), [("b".to_owned(), at(300))]);
+    assert_eq!(asked.removed().await.unwrap(), [(node_name("b"), at(300))]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -257,9 +257,9 @@ async fn a_stalled_watch_is_detected_within_two_seconds() {
     // Holds without an earlier mark too.
     for node in ["a", "b"] {
         way.freeze();
-        one.revoke_certificates(node, at(300)).await.unwrap();
+        one.revoke_certificates(&node_name(node), at(300)).await.unwrap();
         let heard = async {
-            while !other.revocations().await.unwrap().nodes.iter().any(|revoked| revoked == node) {
+            while !other.revocations().await.unwrap().nodes.iter().any(|revoked| *revoked == node) {
                 told.next().await;
             }
         };

@@ -40,7 +40,7 @@ async fn replicas_that_start_together_share_the_ca_and_token_key() {
     let (_, bearer) = token.split_once('.').unwrap();
     for (replica, node) in [(&two, "a"), (&three, "b")] {
         let request = Key::generate().unwrap().node_request(node).unwrap();
-        let certificate = replica.service.join(bearer, node, &request).await.unwrap();
+        let certificate = replica.service.join(bearer, &node_name(node), &request).await.unwrap();
         assert_eq!(certificate.node(), Some(node));
     }
     // A replica's directory contains no key.
@@ -179,11 +179,12 @@ async fn a_replica_of_a_signer_has_no_keys_and_refuses_the_revoked() {
     let token = signer.service.enrollment().create_token(None, hour, 1, Labels::new()).await.unwrap().token;
     let key = Key::generate().unwrap();
     let bearer = token.split_once('.').unwrap().1;
-    let certificate = signer.service.join(bearer, "a", &key.node_request("a").unwrap()).await.unwrap();
+    let certificate =
+        signer.service.join(bearer, &node_name("a"), &key.node_request("a").unwrap()).await.unwrap();
     let identity = Identity::new("the answer", vec![certificate], key).unwrap();
     let (endpoint, trust) = (replica.service.endpoint_tls(), replica.service.trust());
     assert!(accepts(&endpoint, &trust, &identity).await);
-    signer.service.revoke_node("a").await.unwrap();
+    signer.service.revoke_node(&node_name("a")).await.unwrap();
     let cut = within("the replica cuts the node", SOON, replica.service.nodes_to_disconnect()).await;
     assert_eq!(cut, ["a"]);
     assert!(!accepts(&endpoint, &trust, &identity).await);
@@ -196,10 +197,15 @@ async fn records_are_read_and_changed_without_the_keys() {
     let served = Served::start().await;
     let replica = open(&served, "1").await;
     let hour = std::time::Duration::from_secs(3600);
-    let token = replica.service.enrollment().create_token(Some("a"), hour, 2, Labels::new()).await.unwrap();
+    let token = replica
+        .service
+        .enrollment()
+        .create_token(Some(&node_name("a")), hour, 2, Labels::new())
+        .await
+        .unwrap();
     let (_, bearer) = token.token.split_once('.').unwrap();
     let request = Key::generate().unwrap().node_request("a").unwrap();
-    replica.service.join(bearer, "a", &request).await.unwrap();
+    replica.service.join(bearer, &node_name("a"), &request).await.unwrap();
     replica.service.new_operator("ada", edgesync_api::Role::View, hour).await.unwrap();
     // Whatever reads the keys fails.
     delete(&served, "edgesync-ca").await;

@@ -52,11 +52,11 @@ impl Replica {
     ) -> edgesync_object::status::Result<edgesync_transport::tls::Certificate> {
         let (_, bearer) = token.split_once('.').unwrap();
         let request = Key::generate().unwrap().node_request(node).unwrap();
-        self.service.join(bearer, node, &request).await
+        self.service.join(bearer, &node_name(node), &request).await
     }
 
     /// Returns the next nodes to disconnect; fails after [`SOON`].
-    async fn disconnected(&self) -> Vec<String> {
+    async fn disconnected(&self) -> Vec<NodeName> {
         within("a node is cut", SOON, self.service.nodes_to_disconnect()).await
     }
 }
@@ -73,7 +73,8 @@ async fn a_single_use_token_admits_one_device_at_three_replicas() {
             let node = format!("node-{number}");
             let (_, bearer) = token.split_once('.').unwrap();
             let request = Key::generate().unwrap().node_request(&node).unwrap();
-            service.join(bearer, &node, &request).await.map(|certificate| certificate.serial().to_owned())
+            let joined = service.join(bearer, &node_name(&node), &request).await;
+            joined.map(|certificate| certificate.serial().to_owned())
         });
     }
     let (mut let_in, mut refusals) = (Vec::new(), Vec::new());
@@ -92,7 +93,7 @@ async fn a_single_use_token_admits_one_device_at_three_replicas() {
     let mut recorded = 0;
     for number in 0..20 {
         let node = format!("node-{number}");
-        recorded += enrollment.store().revoke_certificates(&node, now()).await.unwrap();
+        recorded += enrollment.store().revoke_certificates(&node_name(&node), now()).await.unwrap();
     }
     assert_eq!(recorded, 1);
     assert_eq!(enrollment.store().revocations().await.unwrap().serials[0].0, let_in[0]);
@@ -102,14 +103,20 @@ async fn a_single_use_token_admits_one_device_at_three_replicas() {
 async fn a_revocation_reaches_other_replicas_within_two_seconds() {
     let served = Served::start().await;
     let (one, other) = (open(&served, "1").await, open(&served, "2").await);
-    let token = one.service.enrollment().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token;
+    let token = one
+        .service
+        .enrollment()
+        .create_token(Some(&node_name("a")), HOUR, 1, Labels::new())
+        .await
+        .unwrap()
+        .token;
     let certificate = one.join(&token, "a").await.unwrap();
     let empty = other.service.revocation_list().unwrap();
     let begun = Instant::now();
-    assert_eq!(one.service.revoke_node("a").await.unwrap(), 1);
+    assert_eq!(one.service.revoke_node(&node_name("a")).await.unwrap(), 1);
     assert_eq!(other.disconnected().await, ["a"]);
     assert_within(begun.elapsed(), SOON);
-    assert!(other.service.is_revoked("a"));
+    assert!(other.service.is_revoked(&node_name("a")));
     let list = other.service.revocation_list().unwrap();
     assert_ne!(list, empty);
     // The file for brokers is written when the list takes effect.
@@ -119,11 +126,11 @@ async fn a_revocation_reaches_other_replicas_within_two_seconds() {
         tokio::task::yield_now().await;
     }
     let request = Key::generate().unwrap().node_request("a").unwrap();
-    let renewed = other.service.renew(&certificate, "a", &request).await;
+    let renewed = other.service.renew(&certificate, &node_name("a"), &request).await;
     assert_eq!(renewed.unwrap_err().code, 403);
     assert_eq!(one.disconnected().await, ["a"]);
     // A replica that starts later reads it at startup.
-    assert!(open(&served, "3").await.service.is_revoked("a"));
+    assert!(open(&served, "3").await.service.is_revoked(&node_name("a")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,16 +138,21 @@ async fn a_node_that_rejoined_meanwhile_is_disconnected_too() {
     let served = Served::start().await;
     let (one, other) = (open(&served, "1").await, open(&served, "2").await);
     let create = async || {
-        one.service.enrollment().create_token(Some("a"), HOUR, 1, Labels::new()).await.unwrap().token
+        one.service
+            .enrollment()
+            .create_token(Some(&node_name("a")), HOUR, 1, Labels::new())
+            .await
+            .unwrap()
+            .token
     };
     one.join(&create().await, "a").await.unwrap();
-    one.service.revoke_node("a").await.unwrap();
+    one.service.revoke_node(&node_name("a")).await.unwrap();
     one.join(&create().await, "a").await.unwrap();
     // The node has a valid certificate, and possibly a connection from before.
     assert_eq!(other.disconnected().await, ["a"]);
-    assert!(!one.service.is_revoked("a"));
+    assert!(!one.service.is_revoked(&node_name("a")));
     let end = Instant::now() + SOON;
-    while other.service.is_revoked("a") {
+    while other.service.is_revoked(&node_name("a")) {
         assert!(Instant::now() < end, "it is shut out at the other replica");
         tokio::task::yield_now().await;
     }
@@ -156,12 +168,12 @@ async fn a_remote_operator_manages_tokens_nodes_and_operators() {
     replica.join(&new.token, "a").await.unwrap();
     let listed = enrollment.tokens().await.unwrap();
     assert_eq!(listed, [TokenRecord { used: 1, ..new.record.clone() }]);
-    assert_eq!(enrollment.store().member_labels("a").await.unwrap(), Some(labels));
+    assert_eq!(enrollment.store().member_labels(&node_name("a")).await.unwrap(), Some(labels));
     assert!(enrollment.revoke_token(&new.record.id).await.unwrap());
     assert_eq!(replica.join(&new.token, "b").await.unwrap_err().code, 401);
-    assert_eq!(enrollment.store().revoke_certificates("a", now()).await.unwrap(), 1);
+    assert_eq!(enrollment.store().revoke_certificates(&node_name("a"), now()).await.unwrap(), 1);
     assert_eq!(replica.disconnected().await, ["a"]);
-    assert!(enrollment.store().forget_name("a", now()).await.unwrap());
+    assert!(enrollment.store().forget_name(&node_name("a"), now()).await.unwrap());
 
     let identity = enrollment.new_operator("ada", edgesync_api::Role::View, HOUR).await.unwrap();
     let certificate = identity.certificate();
@@ -181,16 +193,22 @@ async fn joins_fail_and_revocations_stay_during_an_outage() {
     let mut served = Served::start().await;
     let replica = open(&served, "1").await;
     let token = async |node| {
-        replica.service.enrollment().create_token(Some(node), HOUR, 1, Labels::new()).await.unwrap().token
+        replica
+            .service
+            .enrollment()
+            .create_token(Some(&node_name(node)), HOUR, 1, Labels::new())
+            .await
+            .unwrap()
+            .token
     };
     let (a, b) = (token("a").await, token("b").await);
     replica.join(&a, "a").await.unwrap();
-    replica.service.revoke_node("a").await.unwrap();
+    replica.service.revoke_node(&node_name("a")).await.unwrap();
     served.stop().await;
     let refused = replica.join(&b, "b").await.unwrap_err();
     assert_eq!(refused.code, 503);
     assert!(refused.message.contains("connect to API server"), "{}", refused.message);
-    assert!(replica.service.is_revoked("a"));
+    assert!(replica.service.is_revoked(&node_name("a")));
     served.run().await;
     replica.join(&b, "b").await.unwrap();
 }

@@ -12,7 +12,6 @@ use crate::cache::{Cache, CacheChange};
 use crate::cluster::{Feed, Item, Problem};
 use edgesync_enrollment::membership::{self, Changed, MembershipStore};
 use edgesync_fleet::source::{Change, Changes, SourceError};
-use edgesync_object::NodeName;
 
 /// Retry delay after an error of the cache.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -54,7 +53,6 @@ impl OtherSources {
     /// Translates a membership change for the fleet. Revocations take effect elsewhere.
     fn member(&self, changed: Changed) -> Option<Change> {
         let Changed::Member { node, own: false, .. } = changed else { return None };
-        let node = NodeName::try_from(node).ok()?;
         let removed = self.members.membership(&node).and_then(|membership| membership.removed);
         removed.is_none().then(|| Change::Admitted(node))
     }

@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use crate::source::mark::SERVED_BY;
 use edgesync_admin::cloud::{NodeInfo, RecordedNode, RemovedNode, state};
 use edgesync_fleet::lifecycle::Counts;
-use edgesync_object::Object;
 use edgesync_object::time::rfc3339;
+use edgesync_object::{NodeName, Object};
 use edgesync_protocol::node::{FILES_IN_EFFECT, FilesSummary, IN_SYNC, READY};
 
 /// A condition of a Node's status.
@@ -84,9 +84,9 @@ pub(super) fn show(node: &Object, lease: Option<&Object>, removed: Option<Timest
 }
 
 /// Describes a removed node without a Node.
-pub(super) fn show_removed(name: &str, since: Timestamp) -> NodeInfo {
+pub(super) fn show_removed(name: &NodeName, since: Timestamp) -> NodeInfo {
     NodeInfo::Removed(RemovedNode {
-        name: name.to_owned(),
+        name: name.to_string(),
         state: state::REMOVED.to_owned(),
         removed: rfc3339(since),
         connected: None,
@@ -102,7 +102,7 @@ fn agent_version(node: &Object) -> Option<&str> {
 }
 
 /// Returns all nodes, including removed ones, sorted by name.
-pub(super) fn all(nodes: &[Object], leases: &[Object], removed: &[(String, Timestamp)]) -> Vec<NodeInfo> {
+pub(super) fn all(nodes: &[Object], leases: &[Object], removed: &[(NodeName, Timestamp)]) -> Vec<NodeInfo> {
     let leases: HashMap<&str, &Object> = leases.iter().map(|lease| (lease.name(), lease)).collect();
     let since: HashMap<&str, Timestamp> = removed.iter().map(|(name, since)| (&**name, *since)).collect();
     let gone = removed.iter().map(|(name, since)| (name.as_str(), show_removed(name, *since)));

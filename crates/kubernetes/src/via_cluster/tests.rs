@@ -61,7 +61,8 @@ fn a_node_has_its_replica_and_its_removal() {
     assert_eq!(shown["agentVersion"], "0.1.0");
     assert_eq!(json!(nodes::show(&node, None, Some(at(1))))["state"], "being removed");
 
-    let removed = [("a".to_owned(), at(1)), ("edge-1".to_owned(), at(2)), ("z".to_owned(), at(3))];
+    let removed = ["a", "edge-1", "z"].map(|name| NodeName::parse(name).unwrap());
+    let removed: Vec<_> = removed.into_iter().zip(1..).map(|(name, second)| (name, at(second))).collect();
     let all = json!(nodes::all(&[node], &[lease], &removed));
     let states: Vec<_> =
         all.as_array().unwrap().iter().map(|node| (node["name"].as_str().unwrap(), &node["state"])).collect();

@@ -10,11 +10,11 @@
 //! Any deviation counts as damage of the whole file: keys that open half of the rows would hide the
 //! loss of the others.
 
-use std::fmt::Write as _;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
 use ring::digest;
+
+use edgesync_object::encoding::hex;
 
 const TITLE: &str = "edgesync-seal 1\n";
 /// The most keys in a file; a rotation needs two.
@@ -76,13 +76,7 @@ fn parse_line(line: &str) -> Option<Line> {
 }
 
 fn sum(text: &str) -> String {
-    let digest = digest::digest(&digest::SHA256, text.as_bytes());
-    let mut hex = String::with_capacity(64);
-    for byte in digest.as_ref() {
-        // Writing to a String never fails.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex
+    hex(digest::digest(&digest::SHA256, text.as_bytes()).as_ref())
 }
 
 #[cfg(test)]

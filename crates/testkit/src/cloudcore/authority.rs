@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use edgesync_object::encoding::hex;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -142,8 +143,7 @@ impl Authority {
         let signed = format!("{head}.{}", encode(&format!(r#"{{"exp":{ends}}}"#)));
         let tag = hmac::sign(&self.secret(), signed.as_bytes());
         let hash = ring::digest::digest(&ring::digest::SHA256, &self.certificate);
-        let hash: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{hash}.{signed}.{}", URL_SAFE_NO_PAD.encode(tag))
+        format!("{}.{signed}.{}", hex(hash.as_ref()), URL_SAFE_NO_PAD.encode(tag))
     }
 
     fn secret(&self) -> hmac::Key {

@@ -8,6 +8,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::TlsError;
+use edgesync_object::encoding::hex;
 use edgesync_object::name;
 
 mod reader;
@@ -127,16 +128,6 @@ impl Certificate {
 #[must_use]
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
-}
-
-/// Encodes bytes in lower-case hexadecimal.
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .map(|nibble| char::from(DIGITS[usize::from(nibble)]))
-        .collect()
 }
 
 /// Encodes a PEM section with lines of 64 characters.

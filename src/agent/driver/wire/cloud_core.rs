@@ -16,8 +16,8 @@ use edgesync_kubeedge::link::{PING, PONG, TEXT};
 use edgesync_kubeedge::{
     Bridge, BridgeConfig, FetchRule, HeldEntry, HeldPage, Moment, Name, Sent, references,
 };
-use edgesync_object::Resource;
 use edgesync_object::kinds::guess;
+use edgesync_object::{NodeName, Resource};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::BucketSet;
 use edgesync_protocol::edge::EdgeMachine;
@@ -174,10 +174,10 @@ pub(super) fn save_state(store: EdgeStore, text: String) {
 }
 
 /// Returns the configured bridge.
-pub(in crate::agent::driver) fn bridge_config(config: &Config) -> BridgeConfig {
+pub(in crate::agent::driver) fn bridge_config(config: &Config, node: &NodeName) -> BridgeConfig {
     let kubeedge = &config.kubeedge;
     BridgeConfig {
-        node: config.node.name.clone(),
+        node: node.clone(),
         lease_interval: config.lease.interval,
         keepalive: kubeedge.keepalive,
         answer_timeout: config.sync.report_timeout,

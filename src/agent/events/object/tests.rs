@@ -23,7 +23,7 @@ fn object(namespace: &str) -> Regarding {
 }
 
 fn shown(state: &EventState) -> (Record, Value) {
-    let record = record(state, &Names::new("press-1"), &Corrections::default());
+    let record = record(state, &Names::new(&node_name("press-1")), &Corrections::default());
     let body = serde_json::from_str(&record.body).unwrap();
     (record, body)
 }
@@ -100,7 +100,7 @@ fn the_overflow_event_precedes_others_and_is_pending_once() {
 fn long_node_names_are_shortened_and_stay_distinct() {
     let long = |last: &str| format!("{}.{last}", vec!["n".repeat(50); 5].join(".").split_at(240).0);
     let names = |node: &str| {
-        let names = Names::new(node);
+        let names = Names::new(&node_name(node));
         (names.event(ID), names.instance)
     };
     let ((one, instance), (two, _)) = (names(&long("one")), names(&long("two")));
@@ -138,7 +138,7 @@ fn times_before_a_correction_are_corrected_and_annotated() {
     corrections.add(ClockSet { before, forward_ms: hour, now: right(15) });
     let mut state = state(EventReason::LimitHit, Regarding::Node, "n");
     state.add("n".into(), right(20));
-    let names = Names::new("press-1");
+    let names = Names::new(&node_name("press-1"));
     let body: Value = serde_json::from_str(&record(&state, &names, &corrections).body).unwrap();
     assert_eq!(body["eventTime"], "2027-01-15T09:00:10.000000Z");
     assert_eq!(body["metadata"]["creationTimestamp"], "2027-01-15T09:00:10Z");
@@ -212,8 +212,12 @@ proptest! {
     }
 }
 
+fn node_name(name: &str) -> NodeName {
+    NodeName::parse(name).unwrap()
+}
+
 fn object_of(state: &EventState, node: &str) -> edgesync_object::Object {
-    let record = record(state, &Names::new(node), &Corrections::default());
+    let record = record(state, &Names::new(&node_name(node)), &Corrections::default());
     let object = edgesync_object::Object::parse(&record.body).unwrap();
     assert_eq!((object.namespace(), object.name()), (record.namespace.as_str(), record.name.as_str()));
     object

@@ -456,7 +456,7 @@ impl NodeStore for Model {
             nodes: reported.map(|(name, _)| name.clone()).collect(),
             leases: Vec::new(),
             orphans: Vec::new(),
-            removed: removed.iter().map(|name| (name.to_string(), Timestamp::UNIX_EPOCH)).collect(),
+            removed: removed.iter().map(|name| (name.clone(), Timestamp::UNIX_EPOCH)).collect(),
         })
     }
 

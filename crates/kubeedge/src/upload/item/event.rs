@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 
 use super::{Refusal, invalid};
 use crate::message::{self, Draft};
-use edgesync_object::Object;
 use edgesync_object::event::event_to_core;
 use edgesync_object::name::{check_label, check_path_segment};
 use edgesync_object::time::rfc3339;
+use edgesync_object::{NodeName, Object};
 
 /// The largest Event, in bytes.
 const MAX_EVENT: usize = 64 << 10;
@@ -31,7 +31,7 @@ pub(in crate::upload) struct EventTask {
 
 impl EventTask {
     /// Parses an Event in either form.
-    pub(in crate::upload) fn read(json: &str, node: &str) -> Result<Self, Refusal> {
+    pub(in crate::upload) fn read(json: &str, node: &NodeName) -> Result<Self, Refusal> {
         if json.len() > MAX_EVENT {
             return Err(invalid(format!("Event must be at most {MAX_EVENT} bytes")));
         }
@@ -67,7 +67,7 @@ impl EventTask {
 }
 
 /// Derives the fields that readers of the core form expect from the other form.
-fn complete(event: &mut Object, node: &str) {
+fn complete(event: &mut Object, node: &NodeName) {
     if event.namespace().is_empty() {
         event.set_metadata("namespace", "default");
     }

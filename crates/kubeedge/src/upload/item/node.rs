@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::{Next, Refusal, failure_text, invalid, refuse};
 use crate::message::{self, Draft, Failure};
-use edgesync_object::Object;
 use edgesync_object::time::rfc3339;
+use edgesync_object::{NodeName, Object};
 use edgesync_protocol::node::{NodeReport, READY, agent_ready, merge_report, new_node, set_node_condition};
 use edgesync_protocol::upload::RefusedReason;
 
@@ -41,7 +41,7 @@ pub(in crate::upload) enum NodeWrite {
 pub(in crate::upload) struct NodeTask {
     write: NodeWrite,
     switches: u32,
-    node: String,
+    node: NodeName,
     /// The contents of both messages.
     insert: String,
     patch: String,
@@ -51,7 +51,7 @@ impl NodeTask {
     /// Parses a report. `registered` means that the Node exists.
     pub(in crate::upload) fn read(
         json: &str,
-        node: &str,
+        node: &NodeName,
         wall: i64,
         received: &NodeConditions,
         registered: bool,
@@ -66,7 +66,7 @@ impl NodeTask {
         Ok(Self {
             write: if registered { NodeWrite::Patch } else { NodeWrite::Insert },
             switches: 0,
-            node: node.to_owned(),
+            node: node.clone(),
             insert: insert(&whole),
             patch: message::quoted(&patch(&whole)),
         })
@@ -104,7 +104,7 @@ impl NodeTask {
 }
 
 /// Returns the resource of Node patches.
-pub(in crate::upload) fn patch_resource(node: &str) -> String {
+pub(in crate::upload) fn patch_resource(node: &NodeName) -> String {
     format!("null/nodepatch/{node}")
 }
 
@@ -152,7 +152,7 @@ impl NodeConditions {
 }
 
 /// Returns the whole Node, as far as the node determines it.
-fn whole(name: &str, report: &NodeReport, received: &NodeConditions, wall: i64) -> Object {
+fn whole(name: &NodeName, report: &NodeReport, received: &NodeConditions, wall: i64) -> Object {
     let now = Timestamp::from_millisecond(wall).unwrap_or_default();
     let mut node = new_node(name);
     if let Some(status) = node.fields_mut().get_mut("status") {
@@ -214,7 +214,7 @@ fn patch(whole: &Object) -> String {
 }
 
 /// Returns a patch with nothing but the condition `Ready`.
-pub(in crate::upload) fn ready_patch(name: &str, received: &NodeConditions, wall: i64) -> String {
+pub(in crate::upload) fn ready_patch(name: &NodeName, received: &NodeConditions, wall: i64) -> String {
     let mut whole = whole(name, &NodeReport::default(), received, wall);
     let mut changed = status(&mut whole).map(std::mem::take).unwrap_or_default();
     set_element_order(&mut changed);

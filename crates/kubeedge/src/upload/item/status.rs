@@ -4,8 +4,8 @@
 use super::{Refusal, failure_text, invalid};
 use crate::application::Request;
 use crate::message::{self, Draft, Failure, quoted};
-use edgesync_object::kinds;
 use edgesync_object::name::{check_label, check_path_segment, check_subdomain};
+use edgesync_object::{NodeName, kinds};
 use edgesync_protocol::upload::{RefusedReason, StatusContent};
 
 /// A status in flight.
@@ -29,7 +29,7 @@ impl StatusTask {
 }
 
 /// Validates a status and builds its request.
-pub(in crate::upload) fn read(content: &StatusContent<'_>, node: &str) -> Result<StatusTask, Refusal> {
+pub(in crate::upload) fn read(content: &StatusContent<'_>, node: &NodeName) -> Result<StatusTask, Refusal> {
     let StatusContent { uid, object, status } = content;
     let resource = kinds::guess(&object.api_version, &object.kind, !object.namespace.is_empty());
     if resource.group.is_empty() && matches!(&*object.kind, "ConfigMap" | "Secret" | "Node") {

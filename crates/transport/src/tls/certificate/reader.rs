@@ -14,7 +14,8 @@ use yasna::models::TaggedDerValue;
 use yasna::tags::{TAG_GENERALIZEDTIME, TAG_OID, TAG_UTCTIME};
 use yasna::{ASN1Error, ASN1ErrorKind, ASN1Result, BERReader, BERReaderSeq, Tag, TagClass};
 
-use super::{Certificate, Subject, hex};
+use super::{Certificate, Subject};
+use edgesync_object::encoding::hex;
 
 /// DER of `id-at-commonName`, `id-at-organizationName` and `id-ce-subjectAltName`.
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];
