@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_late_removal_takes_no_freed_name() {
-        let mut member = Member::new("a");
+        let mut member = Member::new(&node_name());
         assert!(member.remove(at(1)) && member.admit());
         let before = member.clone();
         // Of two replicas that see the deletion of its Node, one is late.
@@ -253,7 +253,7 @@ mod tests {
         assert!(!member.remove_deleted(&before, at(4)));
         assert!(member.is_empty(), "the name stays free");
         // The name of a token has no record yet.
-        assert!(member.remove_deleted(&Member::new("a"), at(5)));
+        assert!(member.remove_deleted(&Member::new(&node_name()), at(5)));
     }
 
     #[test]
