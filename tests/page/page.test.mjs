@@ -2,14 +2,14 @@
 
 import assert from 'node:assert/strict';
 import { cp, readFile, rm } from 'node:fs/promises';
-import { after, before, describe, test } from 'node:test';
+import { after, before, describe } from 'node:test';
 
 import { simulate } from './simulated.mjs';
-import { accessible, Browser, clean, configMap, go, photograph, Site, text, UNREACHED, until } from './support.mjs';
+import { accessible, at, Browser, clean, click, configMap, drawn, go, load, photograph, Site, test, text, UNREACHED, until } from './support.mjs';
 
 const COUNT = 40;
 
-/** Limits for ten thousand nodes: milliseconds to the first picture, bytes of heap, frames per second. */
+/** Limits for ten thousand nodes, on an idle machine: milliseconds to the first picture, bytes of heap, frames per second. */
 const FIRST_PICTURE = 5000, HEAP = 100 << 20, FRAMES = 30;
 
 let browser;
@@ -48,17 +48,16 @@ describe('a fleet', () => {
     clean(page);
   });
 
-  test('is grouped and filtered by its address', async () => {
+  test('is grouped and filtered by its address', async keep => {
     await page.getByLabel('Group by').selectOption('site');
-    await page.locator('#state-offline').click();
-    assert.equal(await page.locator('#state-offline').getAttribute('aria-pressed'), 'true');
-    await until('the address', () => page.url().endsWith('#/?state=offline&group=site'));
-    assert.equal(await page.locator('.listed tbody tr').count(), 1);
-    const other = await browser.page(page.url());
+    await click(page.locator('#state-offline'));
+    await page.locator('#state-offline[aria-pressed=true]').waitFor();
+    await at(page, '#/?state=offline&group=site');
+    await until('only the offline node is listed', async () => await page.locator('.listed tbody tr').count() === 1);
+    const other = keep(await browser.page(page.url()));
     await other.locator('#state-offline[aria-pressed=true]').waitFor();
     await until('the same group', async () => await other.getByLabel('Group by').inputValue() === 'site');
     clean(other);
-    await other.close();
     await go(page, '#/');
   });
 
@@ -80,7 +79,7 @@ describe('a fleet', () => {
     await go(page, '#/objects');
     await page.getByLabel('Name contains').fill('line-12');
     await until('one object', async () => await page.locator('main tbody tr').count() === 1);
-    assert.ok(page.url().endsWith('#/objects?name=line-12'));
+    await at(page, '#/objects?name=line-12');
     await page.getByLabel('Name contains').fill('line');
     await until('more objects', async () => await page.locator('main tbody tr').count() === COUNT);
     await photograph(page, 'objects');
@@ -104,9 +103,9 @@ describe('a fleet', () => {
   test('shows Placements and their progress', async () => {
     await site.apply({ apiVersion: 'edgesync.io/v1alpha1', kind: 'ClusterPlacement', metadata: { name: 'lines' }, spec: { nodes: { names: ['edge-*'] }, objects: { kinds: ['ConfigMap'], namespaces: ['plant'] } } });
     await go(page, '#/rollouts');
-    await page.getByRole('link', { name: 'lines', exact: true }).click();
+    await click(page.getByRole('link', { name: 'lines', exact: true }));
+    await at(page, '#/placements/-/lines');
     await sum(`2 of 3 nodes hold all of ${COUNT} objects`);
-    assert.ok(page.url().endsWith('#/placements/-/lines'));
     await photograph(page, 'placement');
     await accessible(page, 'the roll-out of a Placement');
     clean(page);
@@ -141,7 +140,7 @@ describe('a fleet', () => {
   test('removes and admits nodes after a confirmation', async () => {
     await go(page, '#/nodes/edge-3');
     for (const [button, state] of [['Remove', 'removed'], ['Admit', null]]) {
-      await page.getByRole('button', { name: button }).click();
+      await click(page.getByRole('button', { name: button }));
       await page.getByRole('dialog').getByRole('button', { name: button }).click();
       await page.getByText(`Done: ${button.toLowerCase()}.`).waitFor();
       if (state) await until(state, async () => (await site.json('GET', 'nodes/edge-3')).state === state);
@@ -183,8 +182,7 @@ describe('a node with problems', () => {
     site = await Site.open();
     await site.device('edge-1', {}, '[sync]\nmax_object = "256KiB"\n[traffic]\ndaily_budget = "1GiB"');
     page = await browser.page(site.address);
-    // The page gets 404 for a node that the cloud side does not know yet.
-    await until('the node is known', async () => (await text(page, '.big')).includes('of 1 nodes'));
+    await site.known('edge-1');
     await go(page, '#/nodes/edge-1');
   });
   after(async () => { await page.close(); await site.close(); });
@@ -197,7 +195,7 @@ describe('a node with problems', () => {
     await page.getByText('less than a quarter of the daily budget of 1 GiB (UTC) used').first().waitFor();
     await photograph(page, 'rejected');
     await accessible(page, 'a node that rejects an object');
-    await rejected.getByRole('link').click();
+    await click(rejected.getByRole('link'));
     await page.getByRole('region', { name: 'Nodes that do not hold it' }).getByText('must be at most 262144 bytes').waitFor();
     await go(page, '#/?state=reject');
     await until('it is counted', async () => await page.locator('.listed tbody tr').count() === 1);
@@ -224,11 +222,11 @@ describe('a node with problems', () => {
     await until('what is held back', async () => await page.getByRole('region', { name: 'Held-back removals' }).locator('tbody tr').count() === 30);
     await photograph(page, 'held-back');
     await accessible(page, 'a node whose removals are held back');
-    await page.getByRole('button', { name: 'Confirm deletions' }).click();
+    await click(page.getByRole('button', { name: 'Confirm deletions' }));
     await page.getByRole('dialog').getByText('Confirm 30 deletions on edge-1?').waitFor();
     await page.getByRole('button', { name: 'Cancel' }).click();
     assert.equal((await site.json('GET', 'nodes/edge-1')).objects, 31, 'nothing was done');
-    await page.getByRole('button', { name: 'Confirm deletions' }).click();
+    await click(page.getByRole('button', { name: 'Confirm deletions' }));
     await page.getByRole('dialog').getByRole('button', { name: 'Confirm deletions' }).click();
     await until('they are gone', async () => (await site.json('GET', 'nodes/edge-1')).objects === 1);
     await until('it is in sync', async () => (await text(page, 'main .title')).includes('in sync'));
@@ -246,54 +244,45 @@ describe('another access', () => {
     return [await Browser.open([{ origin, cert: pem(config, 'client-certificate-data'), key: pem(config, 'client-key-data') }]), `${origin}/page/`];
   }
 
-  test('by certificate opens the page with the rights of the role', async () => {
-    const site = await Site.open();
-    try {
-      await site.device('edge-1');
-      await site.apply(configMap('settings', { speed: '40' }));
-      for (const role of ['admin', 'view']) {
-        const [other, address] = await operator(site, role);
-        try {
-          const page = await other.page(address);
-          await until('in sync', async () => (await text(page, '.big')).includes('1 of 1 nodes in sync'));
-          await go(page, '#/nodes/edge-1');
-          await page.getByRole('region', { name: 'Objects of this node' }).getByText('settings').waitFor();
-          // The facts follow the buttons, which are shown once the role is known.
-          await page.getByText('Agent version').waitFor();
-          assert.equal(await page.getByRole('button', { name: 'Remove' }).count(), role === 'admin' ? 1 : 0, role);
-          clean(page);
-        } finally { await other.close(); }
-      }
-    } finally { await site.close(); }
+  test('by certificate opens the page with the rights of the role', async keep => {
+    const site = keep(await Site.open());
+    await site.device('edge-1');
+    await site.known('edge-1');
+    await site.apply(configMap('settings', { speed: '40' }));
+    for (const role of ['admin', 'view']) {
+      const [other, address] = await operator(site, role);
+      keep(other);
+      const page = await other.page(address);
+      await until('in sync', async () => (await text(page, '.big')).includes('1 of 1 nodes in sync'));
+      await go(page, '#/nodes/edge-1');
+      await page.getByRole('region', { name: 'Objects of this node' }).getByText('settings').waitFor();
+      // The facts follow the buttons, which are shown once the role is known.
+      await page.getByText('Agent version').waitFor();
+      assert.equal(await page.getByRole('button', { name: 'Remove' }).count(), role === 'admin' ? 1 : 0, role);
+      clean(page);
+    }
   });
 
-  test('over a cluster shows the objects of the cluster', async () => {
-    const cluster = await Site.open();
-    let site;
-    try {
-      await cluster.apply({ apiVersion: 'edgesync.io/v1alpha1', kind: 'ClusterPlacement', metadata: { name: 'lines' }, spec: { nodes: { names: ['edge-*'] }, objects: { kinds: ['ConfigMap'], namespaces: ['plant'] } } }, configMap('settings', { speed: '40' }));
-      site = await Site.open({ over: cluster });
-      await site.device('edge-1', { site: 'north' });
-      const page = await browser.page(site.address);
-      await until('in sync', async () => (await text(page, '.big')).includes('1 of 1 nodes in sync') && (await text(page, '.sum')).includes('1 of 1 objects held'));
-      await go(page, '#/objects');
-      await page.getByRole('link', { name: 'settings' }).click();
-      await until('held', async () => (await text(page, '.big')).includes('1 of 1 nodes hold'));
-      const before = await text(page, '.big .name');
-      await cluster.apply(configMap('settings', { speed: '50' }));
-      await until('another version', async () => await text(page, '.big .name') !== before && (await text(page, '.big')).startsWith('1'));
-      await go(page, '#/placements/-/lines');
-      await until('the roll-out', async () => (await text(page, '.big')).includes('1 of 1 nodes hold all of 1 object'));
-      await go(page, '#/nodes/edge-1');
-      await page.getByText('kubectl describe node edge-1').waitFor();
-      await page.getByRole('region', { name: 'Objects of this node' }).getByText('settings').waitFor();
-      await photograph(page, 'cluster-node');
-      clean(page, /404/);
-      await page.close();
-    } finally {
-      await site?.close();
-      await cluster.close();
-    }
+  test('over a cluster shows the objects of the cluster', async keep => {
+    const cluster = keep(await Site.open());
+    await cluster.apply({ apiVersion: 'edgesync.io/v1alpha1', kind: 'ClusterPlacement', metadata: { name: 'lines' }, spec: { nodes: { names: ['edge-*'] }, objects: { kinds: ['ConfigMap'], namespaces: ['plant'] } } }, configMap('settings', { speed: '40' }));
+    const site = keep(await Site.open({ over: cluster }));
+    await site.device('edge-1', { site: 'north' });
+    const page = keep(await browser.page(site.address));
+    await until('in sync', async () => (await text(page, '.big')).includes('1 of 1 nodes in sync') && (await text(page, '.sum')).includes('1 of 1 objects held'));
+    await go(page, '#/objects');
+    await page.getByRole('link', { name: 'settings' }).click();
+    await until('held', async () => (await text(page, '.big')).includes('1 of 1 nodes hold'));
+    const before = await text(page, '.big .name');
+    await cluster.apply(configMap('settings', { speed: '50' }));
+    await until('another version', async () => await text(page, '.big .name') !== before && (await text(page, '.big')).startsWith('1'));
+    await go(page, '#/placements/-/lines');
+    await until('the roll-out', async () => (await text(page, '.big')).includes('1 of 1 nodes hold all of 1 object'));
+    await go(page, '#/nodes/edge-1');
+    await page.getByText('kubectl describe node edge-1').waitFor();
+    await page.getByRole('region', { name: 'Objects of this node' }).getByText('settings').waitFor();
+    await photograph(page, 'cluster-node');
+    clean(page, /404/);
   });
 });
 
@@ -301,112 +290,98 @@ describe('foreign text', () => {
   const HOSTILE = ['<img src=x onerror="window.bad=1">', '<script>window.bad=1</script>', '"><svg onload=window.bad=1>', '\u202eecin si siht', '{{constructor.constructor("window.bad=1")()}}'];
   const LINE = `${'long '.repeat(2048)}\u2066end`;
 
-  test('in events and conditions is shown as text', async () => {
-    const site = await Site.open({ nodes: 'max_events = 100' });
-    try {
-      await site.device('edge-1');
-      await until('the node', () => site.json('GET', '/api/v1/nodes/edge-1').then(node => node.status?.conditions?.length, () => 0));
-      const now = new Date().toISOString();
-      for (const [number, note] of [...HOSTILE.map(one => one), LINE.slice(0, 1000)].entries()) {
-        await site.json('POST', '/apis/events.k8s.io/v1/namespaces/default/events', {
-          metadata: { name: `odd-${number}`, namespace: 'default' }, eventTime: now.replace('Z', '000Z'), type: 'Normal', reason: 'Odd', action: 'Odd', note,
-          reportingController: 'test/test', reportingInstance: 'test', regarding: { apiVersion: 'v1', kind: 'Node', name: 'edge-1' },
-        });
-      }
-      const second = now.replace(/\.\d+/, '');
-      // A patch, because the device writes the same status meanwhile.
-      await site.json('PATCH', '/api/v1/nodes/edge-1/status', {
-        metadata: { labels: { odd: 'a' }, annotations: { odd: HOSTILE[0] } },
-        status: { conditions: [{ type: 'Odd', status: 'True', reason: 'Odd', message: LINE, lastTransitionTime: second, lastHeartbeatTime: second }] },
+  test('in events and conditions is shown as text', async keep => {
+    const site = keep(await Site.open({ nodes: 'max_events = 100' }));
+    await site.device('edge-1');
+    await until('the node', () => site.json('GET', '/api/v1/nodes/edge-1').then(node => node.status?.conditions?.length, () => 0));
+    const now = new Date().toISOString();
+    for (const [number, note] of [...HOSTILE.map(one => one), LINE.slice(0, 1000)].entries()) {
+      await site.json('POST', '/apis/events.k8s.io/v1/namespaces/default/events', {
+        metadata: { name: `odd-${number}`, namespace: 'default' }, eventTime: now.replace('Z', '000Z'), type: 'Normal', reason: 'Odd', action: 'Odd', note,
+        reportingController: 'test/test', reportingInstance: 'test', regarding: { apiVersion: 'v1', kind: 'Node', name: 'edge-1' },
       });
-      const page = await browser.page(site.address);
-      await go(page, '#/nodes/edge-1');
-      for (const note of HOSTILE) {
-        const shown = note.replace('\u202e', '\u27e8U+202E\u27e9');
-        await until(shown, async () => (await page.evaluate(() => document.body.innerText)).includes(shown));
-      }
-      await until('the long line is there, in a box', async () => (await page.locator('.long').allInnerTexts()).some(one => one.length > 10_000 && one.endsWith('\u27e8U+2066\u27e9end')));
-      assert.equal(await page.evaluate(() => window.bad), undefined);
-      assert.equal(await page.locator('main script, main img, main [onerror], main [onload]').count(), 0);
-      await photograph(page, 'hostile');
-      for (const odd of ['#/nodes/%3Cimg%20src%3Dx%20onerror%3Dwindow.bad%3D1%3E', '#/objects?name=%3Cscript%3Ewindow.bad%3D1%3C/script%3E', '#/%E0%A4%A', '#/objects/%00/-/%E2%80%AE', '#key=<x>', '#/?state=<x>&group="><b>']) {
-        await go(page, odd);
-        await page.waitForFunction(() => document.querySelector('main').children.length > 0);
-        assert.equal(await page.evaluate(() => window.bad), undefined, odd);
-      }
-      clean(page, /404|400/);
-      await page.close();
-    } finally { await site.close(); }
+    }
+    const second = now.replace(/\.\d+/, '');
+    // A patch, because the device writes the same status meanwhile.
+    await site.json('PATCH', '/api/v1/nodes/edge-1/status', {
+      metadata: { labels: { odd: 'a' }, annotations: { odd: HOSTILE[0] } },
+      status: { conditions: [{ type: 'Odd', status: 'True', reason: 'Odd', message: LINE, lastTransitionTime: second, lastHeartbeatTime: second }] },
+    });
+    const page = keep(await browser.page(site.address));
+    await go(page, '#/nodes/edge-1');
+    for (const note of HOSTILE) {
+      const shown = note.replace('\u202e', '\u27e8U+202E\u27e9');
+      await until(shown, async () => (await page.evaluate(() => document.body.innerText)).includes(shown));
+    }
+    await until('the long line is there, in a box', async () => (await page.locator('.long').allInnerTexts()).some(one => one.length > 10_000 && one.endsWith('\u27e8U+2066\u27e9end')));
+    assert.equal(await page.evaluate(() => window.bad), undefined);
+    assert.equal(await page.locator('main script, main img, main [onerror], main [onload]').count(), 0);
+    await photograph(page, 'hostile');
+    for (const odd of ['#/nodes/%3Cimg%20src%3Dx%20onerror%3Dwindow.bad%3D1%3E', '#/objects?name=%3Cscript%3Ewindow.bad%3D1%3C/script%3E', '#/%E0%A4%A', '#/objects/%00/-/%E2%80%AE', '#key=<x>', '#/?state=<x>&group="><b>']) {
+      await go(page, odd);
+      await page.waitForFunction(() => document.querySelector('main').children.length > 0);
+      assert.equal(await page.evaluate(() => window.bad), undefined, odd);
+    }
+    clean(page, /404|400/);
   });
 
-  test('in names and labels is shown as text', async () => {
-    const site = await Site.open();
-    const odd = await simulate(site.address.split('#')[0], { count: 40, nameOf: number => HOSTILE[number] ?? `edge-${number}`, key: HOSTILE[0], sites: HOSTILE });
-    try {
-      const page = await browser.page(odd.address);
-      await until('the picture', async () => (await text(page, '.big')).includes('of 40'));
-      await page.getByLabel('Group by').selectOption(HOSTILE[0]);
-      await until('groups', () => page.url().includes('group='));
-      await go(page, '#/?list=all');
-      const table = page.locator('.listed table');
-      for (const one of HOSTILE) {
-        const shown = one.replace('\u202e', '\u27e8U+202E\u27e9');
-        await until(shown, async () => (await table.innerText()).includes(shown));
-      }
-      assert.equal(await page.evaluate(() => window.bad), undefined);
-      assert.equal(await page.locator('main script, main img, main [onerror], main [onload]').count(), 0);
-      await photograph(page, 'hostile-names');
-      clean(page, /404/);
-      await page.close();
-    } finally {
-      await odd.close();
-      await site.close();
+  test('in names and labels is shown as text', async keep => {
+    const site = keep(await Site.open());
+    const odd = keep(await simulate(site.address.split('#')[0], { count: 40, nameOf: number => HOSTILE[number] ?? `edge-${number}`, key: HOSTILE[0], sites: HOSTILE }));
+    const page = keep(await browser.page(odd.address));
+    await until('the picture', async () => (await text(page, '.big')).includes('of 40'));
+    await page.getByLabel('Group by').selectOption(HOSTILE[0]);
+    await until('groups', () => page.url().includes('group='));
+    await go(page, '#/?list=all');
+    const table = page.locator('.listed table');
+    for (const one of HOSTILE) {
+      const shown = one.replace('\u202e', '\u27e8U+202E\u27e9');
+      await until(shown, async () => (await table.innerText()).includes(shown));
     }
+    assert.equal(await page.evaluate(() => window.bad), undefined);
+    assert.equal(await page.locator('main script, main img, main [onerror], main [onload]').count(), 0);
+    await photograph(page, 'hostile-names');
+    clean(page, /404/);
   });
 });
 
 describe('ten thousand nodes', () => {
-  test('are drawn fast, in little memory, at a steady frame rate', async t => {
-    const site = await Site.open();
-    const many = await simulate(site.address.split('#')[0]);
-    try {
-      const began = performance.now();
-      const page = await browser.page(many.address);
-      await until('the picture', () => page.evaluate(() => document.querySelector('.big')?.textContent.includes('of 10,000') && document.querySelector('canvas').width > 300));
-      await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
-      const first = performance.now() - began;
-      await photograph(page, 'ten-thousand');
-      await page.getByLabel('Group by').selectOption('site');
-      await until('groups', () => page.url().includes('group=site'));
-      await page.locator('.plot').waitFor();
-      await page.waitForTimeout(300);
-      await photograph(page, 'ten-thousand-grouped');
-      await accessible(page, 'ten thousand nodes');
-      many.change(500);
-      const seen = await page.evaluate(() => new Promise(done => {
-        const frames = [], began = performance.now();
-        let last = began;
-        const frame = now => {
-          frames.push(now - last);
-          last = now;
-          if (now - began < 10_000) return requestAnimationFrame(frame);
-          done(frames);
-        };
-        requestAnimationFrame(frame);
-      }));
-      const longest = Math.max(...seen.slice(1)), rate = seen.length / 10;
-      const session = await page.context().newCDPSession(page);
-      await session.send('HeapProfiler.collectGarbage');
-      const heap = (await session.send('Runtime.getHeapUsage')).usedSize;
-      t.diagnostic(`first picture after ${Math.round(first)} ms; ${rate} frames a second, the longest ${Math.round(longest)} ms; heap ${(heap / 1e6).toFixed(1)} MB`);
-      assert.ok(first < FIRST_PICTURE, `the first picture took ${first} ms`);
-      assert.ok(heap < HEAP, `${heap} bytes of heap`);
-      assert.ok(rate >= FRAMES, `${rate} frames a second`);
-      clean(page, /404/);
-      await page.close();
-    } finally {
-      await many.close();
-      await site.close();
-    }
+  test('are drawn fast, in little memory, at a steady frame rate', async (keep, t) => {
+    const site = keep(await Site.open());
+    const many = keep(await simulate(site.address.split('#')[0]));
+    const began = performance.now();
+    const page = keep(await browser.page(many.address));
+    await until('the picture', () => page.evaluate(() => document.querySelector('.big')?.textContent.includes('of 10,000') && document.querySelector('canvas').width > 300));
+    await drawn(page);
+    const first = performance.now() - began;
+    await photograph(page, 'ten-thousand');
+    const height = () => page.evaluate(() => document.querySelector('canvas').height);
+    const ungrouped = await height();
+    await page.getByLabel('Group by').selectOption('site');
+    await until('the map is laid out in groups', async () => await height() !== ungrouped);
+    await page.locator('.plot').waitFor();
+    await photograph(page, 'ten-thousand-grouped');
+    await accessible(page, 'ten thousand nodes');
+    many.change(500);
+    const seen = await page.evaluate(() => new Promise(done => {
+      const frames = [], began = performance.now();
+      let last = began;
+      const frame = now => {
+        frames.push(now - last);
+        last = now;
+        if (now - began < 10_000) return requestAnimationFrame(frame);
+        done(frames);
+      };
+      requestAnimationFrame(frame);
+    }));
+    const longest = Math.max(...seen.slice(1)), rate = seen.length / 10;
+    const session = await page.context().newCDPSession(page);
+    await session.send('HeapProfiler.collectGarbage');
+    const heap = (await session.send('Runtime.getHeapUsage')).usedSize;
+    t.diagnostic(`first picture after ${Math.round(first)} ms; ${rate} frames a second, the longest ${Math.round(longest)} ms; heap ${(heap / 1e6).toFixed(1)} MB`);
+    assert.ok(first < FIRST_PICTURE || first < FIRST_PICTURE * load(), `the first picture took ${first} ms`);
+    assert.ok(heap < HEAP, `${heap} bytes of heap`);
+    assert.ok(rate >= FRAMES || rate >= FRAMES / load(), `${rate} frames a second`);
+    clean(page, /404/);
   });
 });
