@@ -366,10 +366,10 @@ impl World {
     }
 
     /// Answers a read of the database.
-    pub(super) fn read(&mut self, n: usize, effect: EdgeEffect) {
+    pub(super) fn read(&mut self, n: usize, effect: &EdgeEffect) {
         let (now, random) = (self.time.now, self.time.random.next());
         let Device { db, machine: Some(machine), .. } = &mut self.devices[n] else { return };
-        match effect {
+        match *effect {
             EdgeEffect::ReadChanges { after, limit } => match db.changes(after, limit) {
                 Some(page) => machine.changes_read(now, page),
                 None => machine.changes_compacted(now, after),

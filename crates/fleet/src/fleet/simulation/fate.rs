@@ -215,7 +215,9 @@ impl World {
             (false, false) => {
                 let mut state = self.model.state();
                 state.removable.insert(name.clone());
-                state.write(|objects, _| drop(objects.nodes.remove(&name)));
+                state.write(|objects, _| {
+                    objects.nodes.remove(&name);
+                });
             }
             (true, false) => {
                 let mut state = self.model.state();

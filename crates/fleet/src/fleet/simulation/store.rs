@@ -318,7 +318,9 @@ impl State {
             let tier = known.map_or_else(|| tier_of(name), |node| node.tier);
             let born = known.map(|node| node.born);
             let node = |version| Registration { born: born.unwrap_or(version), version, tier, is_reported };
-            self.write(|objects, version| drop(objects.nodes.insert(name.clone(), node(version))));
+            self.write(|objects, version| {
+                objects.nodes.insert(name.clone(), node(version));
+            });
         }
     }
 }

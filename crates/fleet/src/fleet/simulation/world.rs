@@ -632,7 +632,7 @@ impl Simulated for World {
             Event::Applied { node, life, token, commit } if self.devices[node].life == life => {
                 self.applied(node, token, commit);
             }
-            Event::Read { node, life, effect } if self.devices[node].life == life => self.read(node, effect),
+            Event::Read { node, life, effect } if self.devices[node].life == life => self.read(node, &effect),
             Event::Wake => {
                 self.time.woken();
                 for device in &mut self.devices {

@@ -163,7 +163,7 @@ impl Simulated for World {
                     edge.applied(now, token, result, random);
                 }
             }
-            Event::Read { node, life, effect } if self.nodes[node].life == life => self.read(node, effect),
+            Event::Read { node, life, effect } if self.nodes[node].life == life => self.read(node, &effect),
             Event::Marks { node, life } if self.nodes[node].life == life => {
                 let it = &mut self.nodes[node];
                 if let Some(edge) = &mut it.edge {
@@ -199,11 +199,11 @@ impl Simulated for World {
 
 impl World {
     /// Answers a node's request to its database.
-    fn read(&mut self, node: usize, effect: EdgeEffect) {
+    fn read(&mut self, node: usize, effect: &EdgeEffect) {
         let (now, random) = (self.time.now, self.time.random.next());
         let it = &mut self.nodes[node];
         let Some(edge) = &mut it.edge else { return };
-        match effect {
+        match *effect {
             EdgeEffect::ReadChanges { after, limit } => match it.db.changes(after, limit) {
                 Some(page) => edge.changes_read(now, page),
                 None => edge.changes_compacted(now, after),

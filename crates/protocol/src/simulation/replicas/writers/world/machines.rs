@@ -49,7 +49,7 @@ impl World {
             EdgeEffect::ApplyParts { token, message, rest, max_object } => {
                 match it.db.assemble(&message, &rest, max_object) {
                     Some(Ok(change)) => {
-                        self.perform(node, EdgeEffect::Apply { token, changes: vec![change] })
+                        self.perform(node, EdgeEffect::Apply { token, changes: vec![change] });
                     }
                     _ => {
                         let random = self.time.random.next();
