@@ -8,6 +8,7 @@ use edgesync_cloud_store::{CloudOptions, CloudStore};
 use edgesync_enrollment::broker_config::{BrokerConfig, Flavor, files};
 use edgesync_enrollment::{EnrollmentOptions, EnrollmentRole, EnrollmentService};
 use edgesync_object::Labels;
+use edgesync_testkit::fleet::node_name;
 use edgesync_testkit::mosquitto::{Mosquitto, client, free_address};
 use edgesync_testkit::timing::PATIENCE;
 use edgesync_transport::tls::{Identity, Key};
@@ -105,6 +106,7 @@ async fn enrollment() -> (tempfile::TempDir, EnrollmentService) {
 
 /// Joins a node with a new token.
 async fn joined(service: &EnrollmentService, node: &str) -> Identity {
+    let node = &node_name(node);
     let token = service.enrollment().create_token(Some(node), HOUR, 1, Labels::new()).await.unwrap().token;
     let (_, bearer) = token.split_once('.').unwrap();
     let key = Key::generate().unwrap();
@@ -170,7 +172,7 @@ async fn mosquitto_requires_an_unrevoked_certificate_of_this_ca() {
     assert!(!scene.connects(None));
     assert!(!scene.connects(Some(&foreign)));
     assert!(!scene.connects(Some(&server)), "a server is no client");
-    scene.service.revoke_node("edge-a").await.unwrap();
+    scene.service.revoke_node(&node_name("edge-a")).await.unwrap();
     std::fs::write(scene.file("revoked.crl"), scene.service.revocation_list().unwrap()).unwrap();
     scene.broker.reload();
     assert!(!scene.connects(Some(&a)));

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::Value;
 use tokio::time::timeout;
 
 use edgesync_api::{Client, ClientError};
