@@ -212,7 +212,7 @@ async fn held_back_removals_are_confirmed_via_the_cluster() {
 
     setup.kubernetes.copy_or_restore().await;
     let node = setup.node_is("edge-1", "held back").await;
-    assert_eq!(node["heldBack"], 60, "{node:#}");
+    assert_eq!(node.held_back(), Some(60), "{node:#?}");
     assert_eq!(held(&agent.client()).await.len(), 60);
     assert_eq!(setup.says(&confirm).await, "node 'edge-1': held removals confirmed");
     setup.holds(&agent, "cm").await;

@@ -76,10 +76,10 @@ fn one(rule: &Rule, object: &Value, ending: &str, content: Vec<u8>) -> Result<Fi
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     let name = [text("namespace"), text("name")].into_iter().filter(|part| !part.is_empty());
     let name = name.collect::<Vec<_>>().join(".") + ending;
-    if rule.gather {
-        if let Err(reason) = check_word(&name) {
-            return Err(Refusal::GatheredFile { name, reason });
-        }
+    if rule.gather
+        && let Err(reason) = check_word(&name)
+    {
+        return Err(Refusal::GatheredFile { name, reason });
     }
     Ok(Files::from([(name, content)]))
 }
