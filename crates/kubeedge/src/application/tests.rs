@@ -52,6 +52,7 @@ fn a_status_is_patched_as_a_subresource() {
 
 #[test]
 fn an_id_depends_on_everything_and_on_nothing_else() {
+    let id = |node, key, verb, option| super::id(&NodeName::parse(node).unwrap(), key, verb, option);
     let ids = [
         id("a", "k", "list", "{}"),
         id("b", "k", "list", "{}"),
