@@ -3,7 +3,7 @@
 use std::process::Command;
 
 /// The last commit before the rule.
-const BEFORE: &str = "3c7a2dd1d39854b2c67ca92eba2c47bfd9dd6d14";
+const BEFORE: &str = "81a8e6e43dd03a37c199f764aa101b5190112105";
 
 /// Maximum characters of a subject.
 const LONGEST: usize = 72;

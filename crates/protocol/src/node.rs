@@ -85,7 +85,7 @@ pub const TRAFFIC_BUDGET_SPENT: &str = "edgesync.io/TrafficBudgetSpent";
 pub const FILES_IN_EFFECT: &str = "edgesync.io/FilesInEffect";
 
 /// The condition type for a valid node certificate that does not expire soon.
-pub const CERTIFICATE_VALID: &str = "edgesync.io/CertificateValid";
+pub(crate) const CERTIFICATE_VALID: &str = "edgesync.io/CertificateValid";
 
 /// The most conditions that a node may set; further ones are ignored.
 pub(crate) const MAX_NODE_CONDITIONS: usize = 32;

@@ -31,8 +31,8 @@ impl Uplink {
         machine.wants_frame() && self.wire.cloud_core().is_none_or(|core| !core.bridge.has_frame())
     }
 
-    /// Publishes a message, or holds it while the link's queue is full. Returns whether the next one
-    /// may follow.
+    /// Publishes a message, or holds it while the link's queue is full. Returns whether the next
+    /// one may follow.
     pub(super) fn publish(
         &mut self,
         message: PendingMessage,
