@@ -108,8 +108,8 @@ impl Unfinished {
     }
 }
 
-/// What is known of the messages in parts to a node, allocated only in a session and while
-/// something is remembered.
+/// State of the messages in parts to a node, allocated only in a session and while something is
+/// remembered.
 #[derive(Debug, Default)]
 pub(super) struct Transfers(Option<Box<Transfer>>);
 

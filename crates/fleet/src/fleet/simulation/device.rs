@@ -60,7 +60,7 @@ pub(super) struct Device {
     /// of each held object.
     floor: usize,
     floors: BTreeMap<Uid, usize>,
-    /// What the session has delivered, and the number of objects.
+    /// Versions that the session has delivered, and the number of objects.
     delivered: HashSet<(Uid, ResourceVersion)>,
     pub(super) puts: usize,
     /// Removals without a reason in this session, and those that need no confirmation.

@@ -429,7 +429,7 @@ impl World {
                     let Some(node) = self.devices.iter().position(|device| *device.name == *name) else {
                         continue;
                     };
-                    // What has waited is of an earlier time.
+                    // A frame that waited belongs to an earlier time.
                     if !self.replicas[n].was_stalled {
                         self.check_frame(node, &publish.payload);
                     }

@@ -16,8 +16,8 @@
 //! node, and ObjectSyncs of differences only. A copy of a node's database, a restored cluster, and
 //! unreadable objects are parts of the simulation of one node in the parent module.
 //!
-//! What holds is judged by what is written, whoever has decided it:
-//! - what a node was told is settled is in the cluster, and no older value follows it;
+//! The writes decide what holds, not the machines:
+//! - each item that was confirmed to a node is in the cluster, and no older value follows it;
 //! - a session writes each item at most once;
 //! - a replica writes nothing for a node after another one has its Lease, except on a check made
 //!   before; no late renewal takes the Lease back;

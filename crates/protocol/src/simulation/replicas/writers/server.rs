@@ -45,7 +45,7 @@ pub(super) struct Stored {
     pub(super) is_stray: bool,
 }
 
-/// What a replica writes for a node.
+/// A thing that a replica writes for a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Lease,
