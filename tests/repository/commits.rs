@@ -3,7 +3,7 @@
 use std::process::Command;
 
 /// The last commit before the rule.
-const BEFORE: &str = "81a8e6e43dd03a37c199f764aa101b5190112105";
+const BEFORE: &str = "6ccd0af26d281d5377414a1f1e279470f4843b1b";
 
 /// Maximum characters of a subject.
 const LONGEST: usize = 72;

@@ -524,14 +524,15 @@ impl MembershipStore {
         Ok(())
     }
 
-    /// Whether a name is taken: a node has joined or reported under it, it was removed, or a node
-    /// of the cluster itself has it.
+    /// Whether a name is taken, or a token is bound to it.
     async fn is_known(&self, member: &Member) -> Result<bool> {
         let documents = &self.shared.documents;
         Ok(self.is_used(member).await?
             || !documents.list(TokenRecord::KIND, Some(&member.node)).await?.is_empty())
     }
 
+    /// Whether a name is taken: a node has joined or reported under it, it was removed, or a node
+    /// of the cluster itself has it.
     async fn is_used(&self, member: &Member) -> Result<bool> {
         Ok(member.was_used() || self.shared.documents.is_node(&member.node).await?)
     }

@@ -209,16 +209,27 @@ mod tests {
         }
     }
 
+    /// Returns a log and its filter, without a subscriber: the interest of a callsite is cached for all
+    /// subscribers of a process together, those of other tests included.
+    fn unattached(level: &str) -> (reload::Layer<Targets, Registry>, Log) {
+        let (filter, level) = reload::Layer::new(with_audit(&level.parse().unwrap()));
+        (filter, Log { level })
+    }
+
+    impl Log {
+        fn logs(&self, target: &str, level: tracing::Level) -> bool {
+            self.level.with_current(|current| current.would_enable(target, &level)).unwrap()
+        }
+    }
+
     #[test]
     fn reload_changes_the_filter() {
-        let (filter, handle) = reload::Layer::new("info".parse::<Targets>().unwrap());
-        let subscriber = Registry::default().with(fmt::layer().with_writer(io::sink).with_filter(filter));
-        tracing::subscriber::with_default(subscriber, || {
-            assert!(!tracing::enabled!(target: "edgesync_transport::link", tracing::Level::DEBUG));
-            Log { level: handle }.set_level(&"info,edgesync::link=debug".parse().unwrap()).unwrap();
-            assert!(tracing::enabled!(target: "edgesync_transport::link", tracing::Level::DEBUG));
-            assert!(!tracing::enabled!(target: "edgesync::store", tracing::Level::DEBUG));
-        });
+        use tracing::Level;
+        let (_filter, log) = unattached("info");
+        assert!(!log.logs("edgesync_transport::link", Level::DEBUG));
+        log.set_level(&"info,edgesync::link=debug".parse().unwrap()).unwrap();
+        assert!(log.logs("edgesync_transport::link", Level::DEBUG));
+        assert!(!log.logs("edgesync::store", Level::DEBUG));
     }
 
     #[test]
@@ -250,13 +261,11 @@ mod tests {
 
     #[test]
     fn audit_log_is_on_at_any_level() {
-        let (filter, handle) = reload::Layer::new(with_audit(&"off".parse().unwrap()));
-        let subscriber = Registry::default().with(fmt::layer().with_writer(io::sink).with_filter(filter));
-        tracing::subscriber::with_default(subscriber, || {
-            assert!(tracing::enabled!(target: AUDIT, tracing::Level::INFO));
-            Log { level: handle }.set_level(&"error,edgesync::audit=off".parse().unwrap()).unwrap();
-            assert!(tracing::enabled!(target: AUDIT, tracing::Level::INFO));
-            assert!(!tracing::enabled!(target: "edgesync::store", tracing::Level::INFO));
-        });
+        use tracing::Level;
+        let (_filter, log) = unattached("off");
+        assert!(log.logs(AUDIT, Level::INFO));
+        log.set_level(&"error,edgesync::audit=off".parse().unwrap()).unwrap();
+        assert!(log.logs(AUDIT, Level::INFO));
+        assert!(!log.logs("edgesync::store", Level::INFO));
     }
 }

@@ -107,7 +107,8 @@ async fn ask(node: &mut Scripted, object: &Value, uids: &[&str]) -> Vec<(Refused
     answers.remove(0)
 }
 
-/// Whatever a device names: no request, and one answer whether it exists or not.
+/// A reference to an unplaced object causes no request, and gets the same answer whether it exists
+/// or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn a_device_learns_of_no_object_elsewhere() {

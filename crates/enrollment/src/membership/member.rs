@@ -153,7 +153,7 @@ impl Member {
     pub(super) fn forget(&mut self, now: Timestamp) -> bool {
         self.revoke(now);
         self.labels = Labels::new();
-        // Another replica may have recorded the removal once more.
+        // Another replica may have recorded the removal again.
         self.removed = None;
         std::mem::take(&mut self.used)
     }

@@ -159,7 +159,7 @@ impl<S: Source> Fleet<S> {
         if self.removals.has(&name) {
             return self.node_of_removed(&name, &summary.uid);
         }
-        // A Node that was created anew, or restored, may lack the report of its node.
+        // A Node that was recreated or restored may lack the report of its node.
         let has_report = summary.notes.as_deref().is_some_and(|notes| notes.claimed.is_some());
         self.reconciler.nodes.set_registered(&name, has_report);
         self.reconciler.set_labels(&name, labels);

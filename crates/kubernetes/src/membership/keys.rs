@@ -207,7 +207,7 @@ async fn records_are_read_and_changed_without_the_keys() {
     let request = Key::generate().unwrap().node_request("a").unwrap();
     replica.service.join(bearer, &node_name("a"), &request).await.unwrap();
     replica.service.new_operator("ada", edgesync_api::Role::View, hour).await.unwrap();
-    // Whatever reads the keys fails.
+    // A command that reads the keys fails.
     delete(&served, "edgesync-ca").await;
     delete(&served, "edgesync-token-key").await;
     let commands = ViaCluster::new(served.cluster().await, NAMESPACE);

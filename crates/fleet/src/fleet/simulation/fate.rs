@@ -135,7 +135,7 @@ impl World {
                 self.write(&name);
             }
             5 => {
-                // Somebody labels a Node.
+                // A Node gets a label.
                 let node = self.any(NODES as usize);
                 let name = self.devices[node].name.clone();
                 let tier = self.time.random.below(2);
@@ -509,8 +509,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks G5: after a reconnect exactly the changed objects are sent, once, and a change that a
-    /// connected node is told of costs no reading of its records.
+    /// Checks G5: after a reconnect exactly the changed objects are sent, once, and a change for a
+    /// connected node causes no read of its records.
     pub(super) fn reconnect_with_changes(&mut self) -> Result<(), String> {
         self.time.say(|| "--- changes, then a reconnect".into());
         (0..self.devices.len()).for_each(|node| self.cut(node));
@@ -536,7 +536,7 @@ impl World {
         if sent != expected {
             return Err(format!("G5: {expected:?} objects changed, {sent:?} were sent"));
         }
-        // A restored Node without a report, or one created anew, has been reported since.
+        // A restored Node without a report, or a recreated one, has been reported since.
         let is_reported = |device: &Device| {
             let state = self.model.state();
             state.db.objects.nodes.get(&device.name).is_some_and(|node| node.is_reported)

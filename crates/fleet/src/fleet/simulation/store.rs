@@ -517,22 +517,19 @@ impl NodeStore for Model {
     }
 
     async fn remove_node(&self, node: &NodeName, _: bool) -> Result<bool> {
-        // A Node of which the fleet learns during the removal looks like one created after it.
+        // A Node that the fleet learns of during the removal looks like one created after it.
         let known = self.state().known_node(self.replica, node);
         self.arrive().await?;
         {
             let mut state = self.state();
             let newest = state.db.objects.nodes.get(node).map(|node| node.born);
             let is_unknown = newest.is_some() && newest != known;
-            match is_unknown {
-                true => {
-                    state.admissible.insert(node.clone());
-                    state.relapses.insert(node.clone());
-                }
-                false => {
-                    state.admissible.remove(node);
-                    state.relapses.remove(node);
-                }
+            let State { admissible, relapses, .. } = &mut *state;
+            for excused in [admissible, relapses] {
+                match is_unknown {
+                    true => excused.insert(node.clone()),
+                    false => excused.remove(node),
+                };
             }
             if !state.removable.contains(node) {
                 state.violation = Some(format!("removal: {node} is removed by itself"));

@@ -17,7 +17,7 @@
 //! unreadable objects are parts of the simulation of one node in the parent module.
 //!
 //! Invariants of the written values, independent of the replica that decided on them:
-//! - what a node was told is settled is in the cluster, and no older value follows it;
+//! - each item that was confirmed to a node is in the cluster, and no older value follows it;
 //! - a session writes each item at most once;
 //! - a replica writes nothing for a node after another one has its Lease, except on a check made
 //!   before; no late renewal takes the Lease back;
