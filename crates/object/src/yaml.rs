@@ -1,10 +1,6 @@
 //! Conversion between YAML text and JSON values, with limits. Pure; the only module that names the
 //! YAML crates.
 //!
-//! Only the cloud side includes the parser: in the device's program it would add a fifth of a
-//! megabyte, and kubectl converts YAML into JSON before it sends it. There, [`parse`] accepts the
-//! YAML that is also JSON, and reports any other.
-//!
 //! Parsing follows `kubectl`, which uses the scalars of YAML 1.1 (`on` and `yes` are true, `0400`
 //! is 256). Writing quotes every string that such a parser, or one of YAML 1.2, would interpret as
 //! another type.
