@@ -30,7 +30,7 @@ use edgesync_object::Status;
 use edgesync_object::status::Result;
 use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::digest::Epoch;
-use edgesync_protocol::node::{FilesFailure, FilesSummary};
+use edgesync_protocol::node::{FilesCounts, FilesFailure, FilesSummary};
 use edgesync_runtime::systemd;
 use edgesync_transport::admission::LogThrottle;
 use helper_client::{HelperClient, RequestError, RequestScope};
@@ -56,10 +56,8 @@ const BITS: usize = 64;
 /// State of the files, for the status, the metrics and the Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FilesView {
-    /// The counts of objects are those of the last answer, and zero before the first one.
+    /// The counts of objects are those of the last answer, and `None` before the first one.
     pub(super) summary: FilesSummary,
-    /// Whether the helper has answered since the agent started.
-    pub(super) has_answered: bool,
     /// Reloads of programs, since the rules exist.
     pub(super) reloads: u64,
     /// Rollbacks of files, since the rules exist.
@@ -111,9 +109,25 @@ impl Failures {
 }
 
 impl FilesView {
+    /// Returns the state that an answer of the helper reports, without failures. The counts of an
+    /// older helper stay unknown.
+    fn of(outcome: &Outcome) -> Self {
+        let objects = outcome.objects.map(|counts| {
+            let ObjectCounts { in_effect, not_in_effect, conflicts } = counts;
+            FilesCounts { in_effect, not_in_effect, conflicts }
+        });
+        let mut view = Self { summary: FilesSummary { objects, ..FilesSummary::default() }, ..Self::default() };
+        for rule in &outcome.rules {
+            view.reloads += rule.reloads;
+            view.rollbacks += rule.rollbacks;
+            view.files += rule.files;
+        }
+        view
+    }
+
     /// Returns the values for the metrics; `None` without rules.
     pub(super) fn numbers(&self) -> Option<FilesNumbers> {
-        let Self { summary, reloads, rollbacks, files, ref problem, .. } = *self;
+        let Self { summary, reloads, rollbacks, files, ref problem } = *self;
         let works = problem.is_none();
         (summary.rules > 0).then_some(FilesNumbers { summary, reloads, rollbacks, files, works })
     }
@@ -121,14 +135,13 @@ impl FilesView {
     /// Returns the section of the status; `None` without rules. Counts are `None` until the helper
     /// has answered.
     pub(super) fn show(&self) -> Option<edgesync_admin::agent::FilesSummary> {
-        let FilesSummary { rules, objects, in_effect, not_in_effect, conflicts, .. } = self.summary;
-        let known = |count: u64| self.has_answered.then_some(count);
+        let FilesSummary { rules, objects, .. } = self.summary;
         (rules > 0).then(|| edgesync_admin::agent::FilesSummary {
             rules,
-            objects: known(objects),
-            in_effect: known(in_effect),
-            not_in_effect: known(not_in_effect),
-            conflicts: known(conflicts),
+            objects: objects.map(FilesCounts::total),
+            in_effect: objects.map(|counts| counts.in_effect),
+            not_in_effect: objects.map(|counts| counts.not_in_effect),
+            conflicts: objects.map(|counts| counts.conflicts),
             problem: self.problem.clone(),
             helper_unreachable: self.summary.blocked == Some(FilesFailure::HelperUnreachable),
         })
@@ -636,17 +649,7 @@ impl Task {
             report::emit(&self.events, (&self.kinds, &quoting), &self.lines, &outcome.updates, emitted);
             self.reported.advance(&outcome.told);
         }
-        let ObjectCounts { in_effect, not_in_effect, conflicts } = outcome.objects;
-        let objects = in_effect + not_in_effect + conflicts;
-        let summary =
-            FilesSummary { objects, in_effect, not_in_effect, conflicts, ..FilesSummary::default() };
-        let mut view = FilesView { summary, has_answered: true, ..FilesView::default() };
-        for rule in &outcome.rules {
-            view.reloads += rule.reloads;
-            view.rollbacks += rule.rollbacks;
-            view.files += rule.files;
-        }
-        self.show_view(view);
+        self.show_view(FilesView::of(outcome));
     }
 
     async fn answer(&mut self, command: Command) {
@@ -726,8 +729,21 @@ mod tests {
         let shown = view.show().unwrap();
         assert_eq!((shown.rules, shown.objects, shown.in_effect), (1, None, None));
         assert_eq!((shown.not_in_effect, shown.conflicts), (None, None));
-        let shown = FilesView { has_answered: true, ..view }.show().unwrap();
+        let summary = FilesSummary { objects: Some(FilesCounts::default()), ..summary };
+        let shown = FilesView { summary, ..view }.show().unwrap();
         assert_eq!((shown.objects, shown.conflicts), (Some(0), Some(0)));
+    }
+
+    /// An answer without counts, of an older helper, was taken for one about no objects.
+    #[test]
+    fn counts_of_an_older_helper_are_unknown() {
+        let view = |answer: &str| FilesView::of(&serde_json::from_str::<Outcome>(answer).unwrap());
+        let older = view(r#"{"rules": [], "told": {"epoch": 1, "seq": 2}}"#);
+        assert_eq!(older.summary.objects, None);
+        let newer = view(r#"{"objects": {"inEffect": 1, "notInEffect": 2, "conflicts": 3}}"#);
+        let counts = FilesCounts { in_effect: 1, not_in_effect: 2, conflicts: 3 };
+        assert_eq!(newer.summary.objects, Some(counts));
+        assert_eq!(counts.total(), 6);
     }
 
     #[test]

@@ -347,13 +347,16 @@ fn write_outbox(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
 
 fn write_files(files: &FilesNumbers, out: &mut MetricsWriter<'_>) {
     let summary = &files.summary;
+    let objects = summary.objects.map(|counts| {
+        [
+            ("in_effect", counts.in_effect),
+            ("not_in_effect", counts.not_in_effect),
+            ("conflict", counts.conflicts),
+        ]
+    });
     families! { out;
         Gauge edgesync_agent_files_rules = summary.rules, "Rules that write objects to files.";
-        Gauge edgesync_agent_files_objects[state] = [
-            ("in_effect", summary.in_effect),
-            ("not_in_effect", summary.not_in_effect),
-            ("conflict", summary.conflicts),
-        ], "Objects selected by file rules, by state.";
+        Gauge edgesync_agent_files_objects[state] = objects.into_iter().flatten(), "Objects selected by file rules, by state.";
         Gauge edgesync_agent_files_written = files.files, "Files written by rules and present.";
         Gauge edgesync_agent_files_helper_works = files.works,
             "Whether the last request to the helper succeeded.";
@@ -387,6 +390,7 @@ fn write_store(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use edgesync_protocol::node::FilesCounts;
 
     fn text(numbers: &AgentNumbers) -> String {
         let mut out = String::new();
@@ -456,6 +460,31 @@ mod tests {
             assert!(unknown.lines().all(|found| !found.starts_with(name)), "{unknown}");
             shows(&known, &[line]);
         }
+    }
+
+    /// The numbers were 0 until the helper had answered.
+    #[test]
+    fn files_are_not_counted_until_the_helper_reports() {
+        let numbers = |objects| {
+            let files = FilesNumbers {
+                summary: FilesSummary { rules: 1, objects, ..FilesSummary::default() },
+                works: true,
+                ..FilesNumbers::default()
+            };
+            AgentNumbers { files: Some(files), ..AgentNumbers::default() }
+        };
+        let unknown = text(&numbers(None));
+        assert!(unknown.contains("edgesync_agent_files_rules 1\n"), "{unknown}");
+        assert!(!unknown.contains("edgesync_agent_files_objects{"), "{unknown}");
+        let counts = FilesCounts { in_effect: 1, not_in_effect: 0, conflicts: 2 };
+        shows(
+            &numbers(Some(counts)),
+            &[
+                "edgesync_agent_files_objects{state=\"in_effect\"} 1",
+                "edgesync_agent_files_objects{state=\"not_in_effect\"} 0",
+                "edgesync_agent_files_objects{state=\"conflict\"} 2",
+            ],
+        );
     }
 
     #[test]

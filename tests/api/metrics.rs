@@ -20,7 +20,7 @@ use edgesync_kubeedge::{BridgeCounters, BridgeStatus, DynamicController};
 use edgesync_protocol::change::RejectReason;
 use edgesync_protocol::cloud::CloudCounters;
 use edgesync_protocol::edge::{EdgeCounters, EdgePhase, OutboxMarks};
-use edgesync_protocol::node::FilesSummary;
+use edgesync_protocol::node::{FilesCounts, FilesSummary};
 use edgesync_protocol::upload::Lanes;
 use edgesync_store::writer::WriterStats;
 use edgesync_transport::link::{Endings, Traffic};
@@ -133,15 +133,8 @@ fn agent_numbers() -> AgentNumbers {
     {
         (0..=times).for_each(|_| rejections.add(reason));
     }
-    let summary = FilesSummary {
-        rules: 720,
-        objects: 721,
-        in_effect: 722,
-        not_in_effect: 723,
-        conflicts: 724,
-        failed: 0,
-        blocked: None,
-    };
+    let objects = Some(FilesCounts { in_effect: 722, not_in_effect: 723, conflicts: 724 });
+    let summary = FilesSummary { rules: 720, objects, failed: 0, blocked: None };
     AgentNumbers {
         files: Some(FilesNumbers { summary, reloads: 725, rollbacks: 726, files: 727, works: true }),
         node: "edge-1".into(),

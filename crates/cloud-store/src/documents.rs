@@ -15,8 +15,6 @@ use edgesync_object::node_labels::{assign_labels, labels_by_name};
 use edgesync_object::{Labels, NodeName, Resource};
 use edgesync_store::StoreError;
 
-/// Kind of the documents named after nodes.
-const MEMBER: &str = "member";
 /// Approximate size of a write beside its text in the queue and in the transaction, with the Node
 /// whose labels may change.
 const WRITE_BYTES: usize = 4096;
@@ -37,14 +35,14 @@ pub struct Document {
     pub text: String,
 }
 
-/// Effect of a member's write on the rows of its node, in the same transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Effect of a write on the rows of a node, in the same transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeEffect {
     None,
-    /// Sets the member's labels on the Node, in place of its previous labels.
-    Label,
+    /// Sets the labels of the node's member on the Node, in place of the previous labels.
+    Label(NodeName),
     /// Deletes the node's records, Node, Lease and outbox. Does not wait for finalizers.
-    Delete,
+    Delete(NodeName),
 }
 
 impl CloudStore {
@@ -99,13 +97,14 @@ impl CloudStore {
         let (nodes, leases) = (self.shared.kind("nodes")?, self.shared.kind("leases")?);
         let bytes = document.text.len() + WRITE_BYTES;
         self.write(bytes, move |tx| {
-            let node = document.node.as_ref().filter(|_| document.kind == MEMBER);
-            let Some(node) = node else { return Ok(tx.put_document(&document)?) };
-            let before = tx.member_labels(node)?.unwrap_or_default();
+            let before = match &effect {
+                NodeEffect::Label(node) => tx.member_labels(node)?.unwrap_or_default(),
+                NodeEffect::None | NodeEffect::Delete(_) => Labels::default(),
+            };
             let written = tx.put_document(&document)?;
-            match effect {
-                NodeEffect::Label if written.is_some() => tx.label_node(&nodes, node, &before)?,
-                NodeEffect::Delete if written.is_some() => tx.delete_all_of(&nodes, &leases, node)?,
+            match &effect {
+                NodeEffect::Label(node) if written.is_some() => tx.label_node(&nodes, node, &before)?,
+                NodeEffect::Delete(node) if written.is_some() => tx.delete_all_of(&nodes, &leases, node)?,
                 _ => {}
             }
             Ok(written)

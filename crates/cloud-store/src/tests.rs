@@ -62,7 +62,8 @@ const REMOVED: &str = "2026-01-02T03:04:05Z";
 
 /// Removes a node as enrollment does. Returns whether it was not removed before.
 pub(super) async fn remove_node(store: &CloudStore, node: &str) -> Result<bool, CloudError> {
-    put_member(store, node, json!({ "labels": {}, "removed": REMOVED }), NodeEffect::Delete).await
+    let member = json!({ "labels": {}, "removed": REMOVED });
+    put_member(store, node, member, NodeEffect::Delete(node_name(node))).await
 }
 
 /// Admits a removed node again. Returns whether it was removed.

@@ -350,7 +350,7 @@ impl MembershipStore {
     /// new. The database deletes all data of the node in the same transaction; in a cluster the
     /// fleet deletes it.
     pub async fn remove_node(&self, node: &NodeName, now: Timestamp) -> Result<bool> {
-        self.alter_member(node, NodeEffect::Delete, |member| member.remove(now)).await
+        self.alter_member(node, NodeEffect::Delete(node.clone()), |member| member.remove(now)).await
     }
 
     /// Records that a node is removed because its Node was deleted, if its name is known. Several
@@ -361,7 +361,7 @@ impl MembershipStore {
         if !self.is_known(&before).await? {
             return Ok(false);
         }
-        self.alter_member(node, NodeEffect::Delete, |member| member.remove_deleted(&before, now)).await
+        self.alter_member(node, NodeEffect::Delete(node.clone()), |member| member.remove_deleted(&before, now)).await
     }
 
     /// Lets a removed node return. Returns whether it was removed.
@@ -445,7 +445,7 @@ impl MembershipStore {
                 Ok(changed) => changed,
                 Err(refusal) => return Ok(Some(Err(refusal))),
             };
-            if after == before || self.write(&after, revision, effect).await? {
+            if after == before || self.write(&after, revision, effect.clone()).await? {
                 if after.revoked_certificates() > before.revoked_certificates() {
                     self.mark().await;
                 }

@@ -162,8 +162,9 @@ pub struct Outcome {
     pub told: ReportPosition,
     /// Statistics of the rules.
     pub rules: Vec<RuleStatistics>,
-    /// Numbers of objects over all rules.
-    pub objects: ObjectCounts,
+    /// Numbers of objects over all rules; `None` from an older helper.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objects: Option<ObjectCounts>,
     /// Description of the planned changes.
     pub plan: Vec<String>,
     /// Milliseconds until the rule must be retried.

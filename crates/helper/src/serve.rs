@@ -126,7 +126,7 @@ fn execute(
     outcome.updates = records.updates(&request.told);
     outcome.told = records.reported();
     outcome.rules = records.show(request.verb == Verb::Show && request.look);
-    outcome.objects = records.counts();
+    outcome.objects = Some(records.counts());
     records.prune(&request.told, &names);
     Ok(Reply::Done(Box::new(outcome)))
 }

@@ -115,18 +115,31 @@ impl ConditionStatus {
 pub struct FilesSummary {
     /// The number of rules.
     pub rules: u64,
-    /// The number of objects that the rules concern.
-    pub objects: u64,
-    /// The number of those objects in effect in the version that the node holds.
-    pub in_effect: u64,
-    /// The number of those objects not in effect in that version.
-    pub not_in_effect: u64,
-    /// The number of those objects not in effect because another owner holds a file.
-    pub conflicts: u64,
+    /// The objects that the rules select; `None` until the helper has counted them.
+    pub objects: Option<FilesCounts>,
     /// The number of rules that failed; their effect is unknown.
     pub failed: u64,
     /// The failure that blocks all rules, which is none of those counted in `failed`.
     pub blocked: Option<FilesFailure>,
+}
+
+/// Numbers of the objects that file rules select, by state. Each object counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilesCounts {
+    /// The number of objects in effect in the version that the node holds.
+    pub in_effect: u64,
+    /// The number of objects not in effect in that version, without those in conflict.
+    pub not_in_effect: u64,
+    /// The number of objects not in effect because another owner holds a file.
+    pub conflicts: u64,
+}
+
+impl FilesCounts {
+    /// Returns the number of objects in any state.
+    #[must_use]
+    pub fn total(self) -> u64 {
+        [self.not_in_effect, self.conflicts].into_iter().fold(self.in_effect, u64::saturating_add)
+    }
 }
 
 /// A failure that concerns no single file rule.
@@ -147,12 +160,13 @@ impl FilesSummary {
         if self.rules == 0 {
             return None;
         }
-        let reason = match (self.blocked, self.failed, self.not_in_effect, self.conflicts) {
+        let reason = match (self.blocked, self.failed, self.objects) {
             (Some(FilesFailure::HelperUnreachable), ..) => NodeReason::HelperUnreachable,
-            (Some(FilesFailure::RequestFailed), ..) | (None, 1.., ..) => NodeReason::RuleFailed,
-            (None, 0, 0, 0) => NodeReason::InEffect,
-            (None, 0, 0, _) => NodeReason::Conflict,
-            (None, 0, ..) => NodeReason::NotInEffect,
+            (Some(FilesFailure::RequestFailed), ..) | (None, 1.., _) => NodeReason::RuleFailed,
+            (None, 0, None) => NodeReason::NoReport,
+            (None, 0, Some(FilesCounts { not_in_effect: 1.., .. })) => NodeReason::NotInEffect,
+            (None, 0, Some(FilesCounts { conflicts: 1.., .. })) => NodeReason::Conflict,
+            (None, 0, Some(_)) => NodeReason::InEffect,
         };
         Some(Condition::new(reason, self.message()))
     }
@@ -161,13 +175,16 @@ impl FilesSummary {
 impl FilesSummary {
     /// Formats the counts, and the failures with the command that shows their causes.
     fn message(&self) -> String {
-        let Self { rules, objects, in_effect, not_in_effect, conflicts, failed, blocked } = self;
-        let mut message = match (blocked, objects) {
-            // Nothing is known of the objects before the first answer of the helper.
-            (Some(_), 0) => format!("states of objects unknown; rules: {rules}"),
-            _ => format!(
-                "{in_effect} of {objects} objects in effect, {not_in_effect} not, {conflicts} in conflict; rules: {rules}"
-            ),
+        let Self { rules, objects, failed, blocked } = self;
+        let mut message = match objects {
+            None => format!("states of objects unknown; rules: {rules}"),
+            Some(counts) => {
+                let FilesCounts { in_effect, not_in_effect, conflicts } = counts;
+                let total = counts.total();
+                format!(
+                    "{in_effect} of {total} objects in effect, {not_in_effect} not, {conflicts} in conflict; rules: {rules}"
+                )
+            }
         };
         if *failed > 0 {
             message.push_str(&format!(", {failed} failed"));

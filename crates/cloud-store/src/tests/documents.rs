@@ -59,7 +59,7 @@ async fn member_and_node_get_their_labels_in_one_commit() {
     let labels = |site: &str| Labels::from([("site".to_owned(), site.to_owned())]);
     let label = async |store: &CloudStore, site: &str| {
         let member = json!({ "labels": labels(site) });
-        assert!(put_member(store, "a", member, NodeEffect::Label).await.unwrap());
+        assert!(put_member(store, "a", member, NodeEffect::Label(node_name("a"))).await.unwrap());
     };
     let given = async |store: &CloudStore| {
         let node = object(&store.get(kind("nodes").key("", "a")).await.unwrap());
@@ -76,8 +76,28 @@ async fn member_and_node_get_their_labels_in_one_commit() {
     assert_eq!(given(&fixture.after_crash().store).await, labels("west"));
     // A write on an outdated version does not change the Node.
     let late = Document { text: json!({ "labels": {} }).to_string(), ..token("a", None, 1, "") };
-    let late = store.put_document(Document { kind: "member", ..late }, NodeEffect::Delete).await.unwrap();
+    let effect = NodeEffect::Delete(node_name("a"));
+    let late = store.put_document(Document { kind: "member", ..late }, effect).await.unwrap();
     assert_eq!((late, given(store).await), (None, labels("west")));
+}
+
+/// The effect was left out when the document named no node.
+#[tokio::test]
+async fn effect_names_its_node_itself() {
+    let Fixture { store, .. } = &fixture();
+    let report = Some(serde_json::from_value(json!({})).unwrap());
+    let says = NodeChange { node: node_name("a"), report, conditions: Vec::new() };
+    store.change_nodes(vec![says]).await.unwrap();
+    let write = async |version: u64, effect: NodeEffect| {
+        let text = json!({ "labels": { "site": "north" } }).to_string();
+        let member = Document { kind: "member", text, ..token("a", None, version, "") };
+        store.put_document(member, effect).await.unwrap().unwrap()
+    };
+    let version = write(0, NodeEffect::Label(node_name("a"))).await;
+    let node = object(&store.get(kind("nodes").key("", "a")).await.unwrap());
+    assert_eq!(node.labels()["site"], "north");
+    write(version, NodeEffect::Delete(node_name("a"))).await;
+    assert!(store.get(kind("nodes").key("", "a")).await.is_err());
 }
 
 #[tokio::test]
@@ -85,7 +105,7 @@ async fn hostname_label_is_the_name_of_the_node_not_the_tokens() {
     let Fixture { store, .. } = &fixture();
     let join = async |site: &str| {
         let member = json!({"labels": {"kubernetes.io/hostname": "evil", "site": site}});
-        assert!(put_member(store, "a", member, NodeEffect::Label).await.unwrap());
+        assert!(put_member(store, "a", member, NodeEffect::Label(node_name("a"))).await.unwrap());
     };
     let shown = async || {
         let labels = object(&store.get(kind("nodes").key("", "a")).await.unwrap()).labels();

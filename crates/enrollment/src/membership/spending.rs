@@ -60,7 +60,8 @@ impl MembershipStore {
             check_held(member.held(now))?;
             member.join(certificate, token.labels.clone(), now)
         };
-        let recorded = self.change(&certificate.node, Some(&absent), NodeEffect::Label, join).await?;
+        let effect = NodeEffect::Label(certificate.node.clone());
+        let recorded = self.change(&certificate.node, Some(&absent), effect, join).await?;
         if let Some(Err(refusal)) = recorded {
             self.release_use(&token.id).await;
             return Ok(Err(refusal));

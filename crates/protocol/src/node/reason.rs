@@ -67,11 +67,13 @@ pub enum NodeReason {
     RuleFailed,
     /// The helper cannot be reached.
     HelperUnreachable,
+    /// The helper has not reported the states of objects yet.
+    NoReport,
 }
 
 impl NodeReason {
     /// All reasons, each at the index of its number.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::AgentReady,
         Self::Connected,
         Self::InSync,
@@ -98,6 +100,7 @@ impl NodeReason {
         Self::Conflict,
         Self::RuleFailed,
         Self::HelperUnreachable,
+        Self::NoReport,
     ];
 
     /// Returns the type of the condition.
@@ -147,6 +150,7 @@ impl NodeReason {
             Self::Conflict => (FILES_IN_EFFECT, False, "Conflict"),
             Self::RuleFailed => (FILES_IN_EFFECT, False, "RuleFailed"),
             Self::HelperUnreachable => (FILES_IN_EFFECT, False, "HelperUnreachable"),
+            Self::NoReport => (FILES_IN_EFFECT, Unknown, "NoReport"),
         }
     }
 }

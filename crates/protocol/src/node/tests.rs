@@ -156,12 +156,32 @@ fn the_reported_status_is_replaced_and_the_rest_kept() {
 
 #[test]
 fn failed_rules_are_not_in_effect() {
-    let summary = FilesSummary { rules: 2, failed: 1, ..FilesSummary::default() };
+    let objects = Some(FilesCounts::default());
+    let summary = FilesSummary { rules: 2, objects, failed: 1, ..FilesSummary::default() };
     let condition = summary.condition().unwrap();
     assert_eq!((condition.status, condition.reason.as_str()), (ConditionStatus::False, "RuleFailed"));
     let expected = "0 of 0 objects in effect, 0 not, 0 in conflict; rules: 2, 1 failed; hint: 'edgesync files' on the node";
     assert_eq!(condition.message, expected);
     assert_eq!(FilesSummary::read(&condition.message), Some((0, 0)));
+}
+
+/// The condition was "True" with "0 of 0 objects in effect" while the first rule ran.
+#[test]
+fn files_condition_is_unknown_until_the_helper_reports() {
+    let started = FilesSummary { rules: 2, ..FilesSummary::default() };
+    let condition = started.condition().unwrap();
+    assert_eq!((condition.status, condition.reason.as_str()), (ConditionStatus::Unknown, "NoReport"));
+    assert_eq!(condition.message, "states of objects unknown; rules: 2");
+    assert_eq!(FilesSummary::read(&condition.message), None);
+    let failed = FilesSummary { failed: 1, ..started }.condition().unwrap();
+    assert_eq!((failed.status, failed.reason.as_str()), (ConditionStatus::False, "RuleFailed"));
+    let expected = "states of objects unknown; rules: 2, 1 failed; hint: 'edgesync files' on the node";
+    assert_eq!(failed.message, expected);
+    // A rule that selects nothing is reported, too.
+    let objects = Some(FilesCounts::default());
+    let blocked = Some(FilesFailure::HelperUnreachable);
+    let empty = FilesSummary { objects, blocked, ..started }.condition().unwrap();
+    assert!(empty.message.starts_with("0 of 0 objects in effect"), "{}", empty.message);
 }
 
 #[test]
@@ -174,7 +194,8 @@ fn the_files_condition_names_an_unreachable_helper() {
     assert_eq!(fresh.message, expected);
     assert_eq!(FilesSummary::read(&fresh.message), None);
     // Files of an earlier answer stay in effect without the helper.
-    let later = FilesSummary { rules: 1, objects: 3, in_effect: 3, blocked, ..FilesSummary::default() };
+    let objects = Some(FilesCounts { in_effect: 3, ..FilesCounts::default() });
+    let later = FilesSummary { rules: 1, objects, blocked, ..FilesSummary::default() };
     let message = later.condition().unwrap().message;
     assert!(message.starts_with("3 of 3 objects") && message.contains("helper unreachable"), "{message}");
     let failed = FilesSummary { blocked: Some(FilesFailure::RequestFailed), ..later };
@@ -186,16 +207,8 @@ fn the_files_condition_names_an_unreachable_helper() {
 #[test]
 fn the_files_condition_has_counts_and_needs_rules() {
     let summary = |in_effect, not_in_effect, conflicts| {
-        let objects = in_effect + not_in_effect + conflicts;
-        let counts = FilesSummary {
-            rules: 2,
-            objects,
-            in_effect,
-            not_in_effect,
-            conflicts,
-            ..FilesSummary::default()
-        };
-        counts.condition().unwrap()
+        let objects = Some(FilesCounts { in_effect, not_in_effect, conflicts });
+        FilesSummary { rules: 2, objects, ..FilesSummary::default() }.condition().unwrap()
     };
     let said = |condition: Condition| (condition.status, condition.reason);
     assert_eq!(said(summary(3, 0, 0)), (ConditionStatus::True, "InEffect".to_owned()));
