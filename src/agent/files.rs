@@ -116,7 +116,8 @@ impl FilesView {
             let ObjectCounts { in_effect, not_in_effect, conflicts } = counts;
             FilesCounts { in_effect, not_in_effect, conflicts }
         });
-        let mut view = Self { summary: FilesSummary { objects, ..FilesSummary::default() }, ..Self::default() };
+        let mut view =
+            Self { summary: FilesSummary { objects, ..FilesSummary::default() }, ..Self::default() };
         for rule in &outcome.rules {
             view.reloads += rule.reloads;
             view.rollbacks += rule.rollbacks;

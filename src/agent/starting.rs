@@ -115,6 +115,12 @@ mod tests {
         const YEAR: Duration = Duration::from_secs(365 * 86_400);
         let thread = Starting::watch_every(Path::new("/nowhere/edge.db"), YEAR);
         assert!(thread.thread.is_some());
-        drop(thread);
+        let (sender, dropped) = mpsc::channel();
+        std::thread::spawn(move || {
+            drop(thread);
+            sender.send(())
+        });
+        let ended = dropped.recv_timeout(Duration::from_secs(600));
+        assert_eq!(ended, Ok(()), "the drop waits for the next check");
     }
 }

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 
-use edgesync_testkit::site::PATIENCE;
+use edgesync_testkit::timing::{PATIENCE, receive_within};
 
 /// A command without any override that the test's own environment may hold.
 fn command(program: impl AsRef<Path>, args: &[&str]) -> Command {
@@ -30,9 +30,23 @@ fn run(program: impl AsRef<Path>, args: &[&str]) -> Output {
     command(program, args).output().unwrap()
 }
 
-/// Starts a shell command on a terminal of its own, and sends the output of that terminal. `None`
-/// without the program that opens one.
-fn start_on_terminal(line: &str) -> Option<(Child, Receiver<Vec<u8>>)> {
+/// A shell command on a terminal of its own. A drop closes the terminal, which ends the command.
+struct Terminal {
+    script: Child,
+    /// Output of the terminal.
+    shown: Receiver<Vec<u8>>,
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // Both fail if it was reaped already.
+        let _ = self.script.kill();
+        let _ = self.script.wait();
+    }
+}
+
+/// Starts a shell command on a terminal of its own. `None` without the program that opens one.
+fn start_on_terminal(line: &str) -> Option<Terminal> {
     let mut script = command("script", &["-q", "-e", "-c", line, "/dev/null"]);
     script.env("TERM", "xterm").env("SHELL", "/bin/sh").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = match script.spawn() {
@@ -48,7 +62,7 @@ fn start_on_terminal(line: &str) -> Option<(Child, Receiver<Vec<u8>>)> {
             let _ = sender.send(buffer[..read].to_vec());
         }
     });
-    Some((child, shown))
+    Some(Terminal { script: child, shown })
 }
 
 fn out(output: &Output) -> String {
@@ -136,25 +150,26 @@ fn progress_on_a_terminal_is_cleared_before_the_result() {
     let token = format!("{}.a.b.c", "0".repeat(64));
     let device = edgesync_testkit::programs::device();
     let join = format!("'{device}' join --cloud https://{cloud} --token {token} --config '{path}'");
-    let Some((mut script, shown)) = start_on_terminal(&join) else {
+    let Some(mut terminal) = start_on_terminal(&join) else {
         eprintln!("notice: script is missing; no progress was shown");
         return;
     };
     let mut text = String::new();
     while !text.contains("\rjoining: ") {
-        let part = shown.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{error}: {text:?}"));
+        let part = receive_within(&terminal.shown, PATIENCE);
+        let part = part.unwrap_or_else(|error| panic!("{error}: {text:?}"));
         text.push_str(&String::from_utf8_lossy(&part));
     }
     // Resets the connection.
     drop(silent);
     loop {
-        match shown.recv_timeout(PATIENCE) {
+        match receive_within(&terminal.shown, PATIENCE) {
             Ok(part) => text.push_str(&String::from_utf8_lossy(&part)),
             Err(RecvTimeoutError::Disconnected) => break,
             Err(error) => panic!("{error}: {text:?}"),
         }
     }
-    assert!(!script.wait().unwrap().success(), "{text:?}");
+    assert!(!terminal.script.wait().unwrap().success(), "{text:?}");
     let (_, last) = text.rsplit_once("\rjoining: ").unwrap();
     let (_, rest) = last.split_once('\r').unwrap();
     let (cleared, result) = rest.split_once('\r').unwrap();

@@ -277,7 +277,7 @@ async fn deleted_database_or_log_is_noticed_and_rewritten() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(30), noticed).await.expect("it is not noticed");
+        within("the missing file is noticed", PATIENCE, noticed).await;
         let reset = reset(&store, 1).await;
         assert_eq!((reset.kept, reset.lost), (OBJECTS, 0), "{reset:?}");
         assert_consistent(&store).await;

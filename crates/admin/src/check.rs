@@ -20,6 +20,7 @@ impl Answer for CheckReport {
     const NAME: &'static str = "check report";
 }
 
+/// Status of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckStatus {
@@ -54,6 +55,7 @@ pub struct CheckCounts {
     pub failed: u64,
 }
 
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckResult {
@@ -64,4 +66,16 @@ pub struct CheckResult {
     /// Action that the user should take next; only of warnings and failures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_step: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_of_a_status_is_its_json() {
+        for status in [CheckStatus::Ok, CheckStatus::Warning, CheckStatus::Skipped, CheckStatus::Failed] {
+            assert_eq!(serde_json::to_value(status).unwrap(), status.name());
+        }
+    }
 }

@@ -361,7 +361,10 @@ impl MembershipStore {
         if !self.is_known(&before).await? {
             return Ok(false);
         }
-        self.alter_member(node, NodeEffect::Delete(node.clone()), |member| member.remove_deleted(&before, now)).await
+        self.alter_member(node, NodeEffect::Delete(node.clone()), |member| {
+            member.remove_deleted(&before, now)
+        })
+        .await
     }
 
     /// Lets a removed node return. Returns whether it was removed.

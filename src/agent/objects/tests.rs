@@ -53,12 +53,16 @@ async fn open_storage(path: &Path, bytes: usize, keep: Duration) -> EdgeObjects 
 async fn open_storage_with(path: &Path, options: EdgeOptions, bytes: usize, keep: Duration) -> EdgeObjects {
     let options = EdgeOptions { check_pause: Duration::ZERO, ..options };
     // The lock of a store that was just dropped may persist a moment longer.
-    let store = loop {
-        match EdgeStore::open(path, options.clone()) {
-            Err(StoreError::InUse { .. }) => tokio::task::yield_now().await,
-            other => break other.unwrap(),
+    let opened = async {
+        loop {
+            match EdgeStore::open(path, options.clone()) {
+                Err(StoreError::InUse { .. }) => tokio::task::yield_now().await,
+                other => break other.unwrap(),
+            }
         }
     };
+    let opened = tokio::time::timeout(Duration::from_secs(600), opened).await;
+    let store = opened.expect("the dropped store releases its lock");
     let kinds = Arc::new(KindRegistry::default());
     let node = NodeName::parse("gw-1").unwrap();
     EdgeObjects::keeping(store, kinds, &node, bytes, Arc::new(clocked), shared_node("gw-1"), keep)
