@@ -57,7 +57,7 @@ const JOIN: &str = "join a cloud: 'edgesync join --cloud https://HOST:10002 --to
 const JOIN_AGAIN: &str =
     "join again with a new token: 'edgesync join --force --cloud https://HOST:10002 --token TOKEN'";
 
-/// Why an identity or a trusted authority is unusable, and the next step.
+/// Problem of an identity or a trusted authority, and the next step.
 struct Unusable {
     problem: String,
     next_step: &'static str,

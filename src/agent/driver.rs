@@ -480,7 +480,11 @@ impl Driver {
             }
             EdgeEffect::SettleOutbox { lane, upto } => store.settle_outbox(lane, upto),
             EdgeEffect::RenumberOutbox { lane, sent, above } => {
-                self.reporting.outbox.begin_renumbering(store, (lane, sent, above), &self.peer_log);
+                self.reporting.outbox.begin_renumbering(
+                    store,
+                    reporting::Renumbering { lane, sent, above },
+                    &self.peer_log,
+                );
             }
             EdgeEffect::RenewLease => self.renew_lease(),
             EdgeEffect::Notice(notice) => self.notice(notice),

@@ -41,10 +41,9 @@ fn start_helper(socket: &Path) -> String {
 }
 
 fn evaluate(files: &FilesSummary, socket: &Path) -> Finding {
-    let message = files
-        .in_effect
-        .zip(files.objects)
-        .map(|(in_effect, objects)| format!("{in_effect} of {objects} objects in effect"));
+    let counts = files.counts();
+    let message =
+        counts.map(|counts| format!("{} of {} objects in effect", counts.in_effect, counts.objects));
     if let Some(problem) = &files.problem {
         // The next step takes the place of the agent's hint.
         let problem = problem.split("; hint: ").next().unwrap_or(problem);
@@ -59,7 +58,9 @@ fn evaluate(files: &FilesSummary, socket: &Path) -> Finding {
     }
     match message {
         None => Finding::skipped("waiting for the first answer of the files helper"),
-        Some(message) if files.in_effect == files.objects => Finding::ok(message),
+        Some(message) if counts.is_some_and(|counts| counts.in_effect == counts.objects) => {
+            Finding::ok(message)
+        }
         Some(message) => Finding::warning(
             message,
             "see 'edgesync files' for the causes, and retry with 'edgesync files apply RULE'",

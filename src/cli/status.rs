@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use edgesync_admin::agent::{
-    AgentStatus, CloudStatus, Condition, FilesSummary, ListenStatus, RejectedObject,
+    AgentStatus, CloudStatus, Condition, FilesCounts, FilesSummary, ListenStatus, RejectedObject,
 };
 use edgesync_cli::output::{age, cell, size};
 use edgesync_protocol::node::FILES_IN_EFFECT;
@@ -96,10 +96,10 @@ fn link(status: &AgentStatus, now: Timestamp, problems: &mut Vec<String>) -> Str
 /// effect, to the problems.
 fn file_states(files: &FilesSummary, problems: &mut Vec<String>) -> String {
     problems.extend(files.problem.as_deref().map(text));
-    let not = files.not_in_effect.zip(files.conflicts).map(|(not, conflicts)| not + conflicts);
-    let Some((in_effect, not)) = files.in_effect.zip(not) else {
+    let Some(FilesCounts { in_effect, not_in_effect, conflicts, .. }) = files.counts() else {
         return "states of objects unknown".to_owned();
     };
+    let not = not_in_effect.saturating_add(conflicts);
     // 'edgesync files' needs the helper, and these counts are its last ones.
     if not > 0 && !files.helper_unreachable {
         problems.push(format!("{not} objects not in effect in files; hint: 'edgesync files' for the causes"));

@@ -17,7 +17,7 @@ use edgesync_store::engine::{self, wal_path};
 /// Files of each sort that are kept aside.
 const KEPT_ASIDE: usize = 2;
 
-/// Why a file is set aside.
+/// Reason why a file is set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Aside {
     /// Damaged; kept for inspection.

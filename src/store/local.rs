@@ -52,7 +52,7 @@ impl LocalWrite {
     }
 }
 
-/// Why a write was refused.
+/// Reason of a refused write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalRefusal {
     /// The name exists already.

@@ -513,6 +513,9 @@ mod cloud_side {
                  EDGESYNC_CLOUD_ENROLLMENT_NAMES",
             ]
         );
+        let misspelt = load::<Config>("", &[("EDGESYNC_CLOUD_PAIRING_NAME", "x")]).unwrap();
+        let hint = "PAIRING_NAME ignored: no such key; did you mean EDGESYNC_CLOUD_ENROLLMENT_NAMES?";
+        assert!(misspelt.warnings.iter().any(|text| text.ends_with(hint)), "{:?}", misspelt.warnings);
         let shown = errors("[enrollment]\nlisten = \"off\"\n[pairing]\nnames = []\n");
         assert!(shown.contains("toml:3:2: section [pairing] beside [enrollment]"), "{shown}");
         let shown = errors("[pairing]\nname = []\n");

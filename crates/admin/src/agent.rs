@@ -328,6 +328,30 @@ pub struct FilesSummary {
     pub helper_unreachable: bool,
 }
 
+impl FilesSummary {
+    /// Returns the counts of objects; `None` before the helper's first answer.
+    #[must_use]
+    pub fn counts(&self) -> Option<FilesCounts> {
+        Some(FilesCounts {
+            objects: self.objects?,
+            in_effect: self.in_effect?,
+            not_in_effect: self.not_in_effect?,
+            conflicts: self.conflicts?,
+        })
+    }
+}
+
+/// Numbers of objects that file rules select, by state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilesCounts {
+    /// The number of objects in any state.
+    pub objects: u64,
+    pub in_effect: u64,
+    /// Without those in conflict.
+    pub not_in_effect: u64,
+    pub conflicts: u64,
+}
+
 /// Result of a verification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verification {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rusqlite::{OptionalExtension, Row};
 
 use super::objects::{Tx, find, parse, resource_id};
-use super::{CloudError, CloudStore, leases, node_of_row};
+use super::{CloudError, CloudStore, leases};
 use edgesync_object::node_labels::{assign_labels, labels_by_name};
 use edgesync_object::{Labels, NodeName, Resource};
 use edgesync_store::StoreError;
@@ -224,7 +224,11 @@ impl Tx<'_> {
 }
 
 fn document(kind: &'static str, row: &Row<'_>) -> rusqlite::Result<Document> {
-    let node: Option<String> = row.get(1)?;
-    let node = node.as_deref().and_then(node_of_row);
-    Ok(Document { kind, id: row.get(0)?, node, version: row.get(2)?, text: row.get(3)? })
+    let (id, node): (String, Option<String>) = (row.get(0)?, row.get(1)?);
+    let parsed = node.as_deref().map(NodeName::parse).transpose();
+    let node = parsed.unwrap_or_else(|problem| {
+        tracing::warn!(problem, "document {kind} '{id}': invalid node name");
+        None
+    });
+    Ok(Document { kind, id, node, version: row.get(2)?, text: row.get(3)? })
 }

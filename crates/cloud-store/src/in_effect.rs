@@ -87,7 +87,7 @@ pub fn key_of(text: &str) -> u64 {
 impl NodeEffects {
     /// Applies one item of a node's outbox, unless it was applied before. A refused item (`None`)
     /// counts as applied, also when it is retransmitted.
-    pub fn take(&mut self, outbox: &str, seq: u64, epoch: Epoch, effect: Option<&EffectContent>) {
+    pub fn ingest(&mut self, outbox: &str, seq: u64, epoch: Epoch, effect: Option<&EffectContent>) {
         self.taken.begin(outbox, Lane::Status, 0);
         let is_new = self.taken.accept(Lane::Status, seq);
         if let Some(effect) = effect.filter(|_| is_new) {

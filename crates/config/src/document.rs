@@ -199,12 +199,12 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        for Variable { name, .. } in self.variables.values() {
+        for (current, Variable { name, .. }) in &self.variables {
             let known = self
                 .known
                 .iter()
                 .flat_map(|(section, keys)| keys.iter().map(|key| self.name_of(section, key)));
-            let hint = nearest(name, known.collect::<Vec<_>>().iter().map(String::as_str))
+            let hint = nearest(current, known.collect::<Vec<_>>().iter().map(String::as_str))
                 .map_or(String::new(), |near| format!("; did you mean {near}?"));
             warnings.push(format!("environment variable {name} ignored: no such key{hint}"));
         }

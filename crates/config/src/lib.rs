@@ -10,7 +10,7 @@
 
 #![warn(missing_docs)]
 
-pub mod binding;
+mod binding;
 mod document;
 pub mod edge;
 mod error;

@@ -65,7 +65,7 @@ struct Shared {
     watch_task: Mutex<Option<WatchTask>>,
 }
 
-/// Why the membership could not be read or written.
+/// Reason why the membership could not be read or written.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum MembershipError {
     /// The database of this process fails.
@@ -556,7 +556,7 @@ async fn back_off(attempt: u32) {
 }
 
 fn warn_damaged(name: &str, why: &RecordError) {
-    tracing::error!(name, why = why.to_string(), "damaged object skipped");
+    tracing::error!(name, %why, "damaged object skipped");
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use edgesync_object::{Object, ObjectKey, Resource};
 
-/// Why an object could not be read or written.
+/// Reason why an object could not be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The object has another version than the write names, or exists already. The caller reads it

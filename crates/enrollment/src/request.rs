@@ -24,7 +24,7 @@ pub(super) struct RequestParts<'a> {
     pub(super) key: &'a [u8],
 }
 
-/// Why a certificate request is refused, in words for the requester.
+/// Reason of a refused certificate request, in words for the requester.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RequestError {
     /// It is no PKCS#10, or something follows it.

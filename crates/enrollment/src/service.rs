@@ -189,6 +189,11 @@ async fn answer(
 
 /// Issues a certificate for a token, or renews the presented one. A token takes precedence: its
 /// sender wants to join again.
+///
+/// # Errors
+/// 422 for an invalid header `NodeName`, before token or certificate are examined. 403 if a
+/// certificate without a node, of an operator, is to be renewed. Others as for
+/// [`EnrollmentService::join`] and [`EnrollmentService::renew`].
 async fn certificate(
     service: &EnrollmentService,
     presented: Option<&Certificate>,
@@ -209,7 +214,10 @@ async fn certificate(
         ));
     };
     let Some(node) = named.or(presented.node()) else {
-        return Err(Status::bad_request("header NodeName missing"));
+        return Err(Status::new(
+            Reason::Forbidden,
+            "presented certificate is not of a node; hint: join with a token from 'edgesync-cloud token create'",
+        ));
     };
     service.renew(presented, &parse_node(node)?, &question.body).await
 }

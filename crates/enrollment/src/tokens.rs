@@ -34,7 +34,7 @@ pub(super) struct TokenClaims {
     pub(super) expires: Timestamp,
 }
 
-/// Why a bearer token is refused.
+/// Reason why a bearer token is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TokenRefusal {
     /// It is no JWT, or has another algorithm or key.

@@ -153,7 +153,7 @@ pub struct Change {
 pub struct Stuck {
     /// The change whose rollback failed.
     pub change: Change,
-    /// Why its last rollback failed.
+    /// Reason why its last rollback failed.
     pub message: String,
 }
 

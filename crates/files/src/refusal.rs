@@ -46,7 +46,7 @@ pub enum Refusal {
     PathWord {
         /// `name` or `namespace`.
         part: &'static str,
-        /// What is wrong with it.
+        /// Its problem.
         reason: NameError,
     },
     /// A component of the object's path cannot be a file name.
@@ -54,7 +54,7 @@ pub enum Refusal {
     FileName {
         /// The component.
         name: String,
-        /// What is wrong with it.
+        /// Its problem.
         reason: NameError,
     },
     /// The object's file in a shared directory would have an invalid name.
@@ -62,7 +62,7 @@ pub enum Refusal {
     GatheredFile {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// Its problem.
         reason: NameError,
     },
     /// A key would become a file with an invalid name.
@@ -70,7 +70,7 @@ pub enum Refusal {
     KeyName {
         /// The name of the file.
         name: String,
-        /// What is wrong with it.
+        /// Its problem.
         reason: NameError,
     },
     /// The value of a key is no text.

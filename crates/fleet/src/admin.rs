@@ -39,7 +39,7 @@ use edgesync_store::engine::wal_path;
 /// Maximum wait of a metrics request for the fleet; shorter than Prometheus' timeout.
 const METRICS_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why there is no page for keys.
+/// Reason why no page exists for keys.
 const NO_PAGE: &str = "no page without certificates is served: page.enabled or page.listen disables it, or its address was in use \
                        at the start";
 

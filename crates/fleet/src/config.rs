@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgesync_config::binding::Keys;
+use edgesync_config::Keys;
 use edgesync_config::section;
 use edgesync_config::units::{
     self, GIB, KIB, MIB, hours, minutes, ordered, seconds, show_duration, show_size,

@@ -24,7 +24,7 @@ const KNOWN: &[&str] = &["configmap", "device", "devicemodel", "node", "pod", "s
 /// The most learned kinds.
 const MAX_KINDS: usize = 256;
 
-/// What is wrong with an object.
+/// Problem of an object.
 #[derive(Debug, thiserror::Error)]
 enum ItemError {
     /// It is invalid on every link.
@@ -33,9 +33,6 @@ enum ItemError {
     /// It is in a list of another kind; the texts of the object are truncated.
     #[error("must be a {list}, like the list it is in, is a {api_version} {kind}")]
     OtherKind { list: String, api_version: String, kind: String },
-    /// A namespaced object has no namespace, or a cluster-scoped one has one.
-    #[error("`metadata.namespace` must match the scope, which is {0:?}")]
-    Scope(Scope),
 }
 
 /// The outcome of a message about an object.
@@ -280,7 +277,7 @@ fn checked(
     check_version(head, claimed)?;
     let resource = kind(head)?;
     if (resource.scope == Scope::Cluster) != head.metadata.namespace.is_empty() {
-        return Err(ItemError::Scope(resource.scope));
+        return Err(ObjectError::Scope(resource.scope).into());
     }
     Ok(resource)
 }

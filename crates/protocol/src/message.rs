@@ -376,7 +376,7 @@ pub fn rejected(head: Option<&Head<'_>>, version: &str, (reason, message): Fault
     }
 }
 
-/// What is wrong with the object of a message.
+/// Problem of the object of a message.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
     /// The content does not have type and metadata of an object.

@@ -24,7 +24,7 @@ use edgesync_config::edge::Config;
 use edgesync_protocol::edge::OutboxMarks;
 use node::NodeReporter;
 use outbox::OutboxReader;
-pub(super) use outbox::{Page, Renumbered};
+pub(super) use outbox::{Page, Renumbered, Renumbering};
 use silence::Silence;
 use traffic::MeteredTraffic;
 

@@ -1,4 +1,4 @@
-//! Builds what the loop shows: the agent's status, and its share of the metrics.
+//! Builds the agent's status and the loop's part of the metrics.
 
 mod cloud_core;
 

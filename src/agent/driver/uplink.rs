@@ -1,4 +1,4 @@
-//! The way to the cloud: link, wire, and the state of the connection.
+//! Link, wire and connection state towards the cloud.
 
 use super::connection::Connection;
 use super::wire::{PendingMessage, Wire};

@@ -42,7 +42,7 @@ pub(super) struct PendingMessage {
     pub(super) bytes: Vec<u8>,
 }
 
-/// What one step between machine and link asks the loop to do.
+/// Next action of the loop after one step between machine and link.
 pub(super) enum Step {
     /// Nothing: neither side has anything for the other.
     Idle,

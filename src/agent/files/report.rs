@@ -32,7 +32,7 @@ pub(super) struct Kept {
     pub(super) whole: bool,
 }
 
-/// What was reported, and from which database.
+/// Position of the reports, and the epoch of their database.
 #[derive(Debug, Default)]
 pub(super) struct Reported {
     /// Position up to which the cloud has received reports; `None` if there never were any.

@@ -111,7 +111,7 @@ pub struct ServedNode {
     pub objects_not_in_effect: Option<Vec<ObjectNotInEffect>>,
 }
 
-/// The objects of a node, by number. Its keys stand beside those of the node.
+/// Numbers of a node's objects. Flattened into the JSON of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeObjectCounts {
@@ -131,8 +131,7 @@ pub struct NodeObjectCounts {
     pub files_not_in_effect: Option<u64>,
 }
 
-/// What passed between a node and the process that serves it. Its keys stand beside those of the
-/// node.
+/// Traffic between a node and the process that serves it. Flattened into the JSON of the node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeTraffic {

@@ -110,9 +110,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn index_of_a_state_is_its_place_among_all() {
-        for (place, state) in SummaryState::ALL.into_iter().enumerate() {
-            assert_eq!(state as usize, place, "{}", state.name());
+    fn index_of_a_state_is_its_position_among_all() {
+        for (position, state) in SummaryState::ALL.into_iter().enumerate() {
+            assert_eq!(state as usize, position, "{}", state.name());
         }
     }
 }

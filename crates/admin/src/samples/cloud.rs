@@ -184,12 +184,12 @@ pub fn fleet_history() -> FleetHistory {
     }
 }
 
-/// A summary of one node.
 #[allow(clippy::expect_used, reason = "the samples are for tests")]
 fn node_name(name: &str) -> NodeName {
     NodeName::parse(name).expect("a valid name")
 }
 
+/// A summary of one node.
 #[must_use]
 pub fn summary() -> SummaryLine {
     SummaryLine::Snapshot(SummaryRows {

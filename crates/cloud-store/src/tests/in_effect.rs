@@ -113,7 +113,7 @@ async fn the_newest_word_counts_once_and_its_record_shows_it() {
 }
 
 #[tokio::test]
-async fn a_record_that_comes_later_shows_what_was_said_before() {
+async fn a_record_that_comes_later_shows_earlier_reports() {
     let Fixture { store, .. } = &fixture();
     take(store, batch(&[(1, good("u1", 41))])).await;
     assert_eq!((known(store).await.len(), shown(store).await.len()), (1, 0));
@@ -137,8 +137,8 @@ async fn effect_is_forgotten_with_object_rules_and_node() {
     let Fixture { store, .. } = &fixture();
     let all = [("u1", 1), ("u2", 2), ("u3", 3), ("u4", 4)];
     record(store, held(7, &all)).await;
-    let said: Vec<_> = (1..).zip(all.iter().map(|(uid, version)| good(uid, *version))).collect();
-    take(store, batch(&said)).await;
+    let effects: Vec<_> = (1..).zip(all.iter().map(|(uid, version)| good(uid, *version))).collect();
+    take(store, batch(&effects)).await;
     // No rule concerns the object any more.
     take(store, batch(&[(5, gone("u1"))])).await;
     assert_eq!(shown(store).await[0], "u1 - -");
@@ -199,22 +199,22 @@ async fn a_crash_keeps_effect_and_number_together() {
 async fn compact_effects_equal_the_stored_rows() {
     let Fixture { store, .. } = &fixture();
     record(store, held(7, &[("u1", 1), ("u2", 2), ("u3", 3)])).await;
-    let said = [
+    let effects = [
         (1, good("u1", 1)),
         (2, bad("u2", 1, 2)),
         (3, effect("u3", None, 3, EffectState::Conflict)),
         (4, good("u4", 4)),
         (5, gone("u4")),
     ];
-    take(store, batch(&said)).await;
+    take(store, batch(&effects)).await;
     let mut applied = NodeEffects::default();
-    for (seq, effect) in &said {
-        applied.take("o", *seq, Epoch(7), Some(effect));
-        applied.take("o", *seq, Epoch(7), Some(&bad("u1", 8, 9)));
+    for (seq, effect) in &effects {
+        applied.ingest("o", *seq, Epoch(7), Some(effect));
+        applied.ingest("o", *seq, Epoch(7), Some(&bad("u1", 8, 9)));
     }
     // Refused at first, then retransmitted.
-    applied.take("o", 6, Epoch(7), None);
-    applied.take("o", 6, Epoch(7), Some(&good("u5", 5)));
+    applied.ingest("o", 6, Epoch(7), None);
+    applied.ingest("o", 6, Epoch(7), Some(&good("u5", 5)));
     let read = store.effects_by_node().await.unwrap().remove(NODE).unwrap();
     let counts = EffectCounts { in_effect: 1, not_in_effect: 1, conflicts: 1 };
     for mut effects in [applied, read] {

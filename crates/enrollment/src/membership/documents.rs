@@ -15,7 +15,7 @@ use edgesync_cloud_store::{CloudStore, Document, NodeEffect};
 use edgesync_object::{NodeName, Object, ResourceVersion};
 use edgesync_store::StoreError;
 
-/// What is wrong with a stored record.
+/// Problem of a stored record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The object has no value of this key.
@@ -54,7 +54,7 @@ pub enum RecordError {
 pub(super) struct Found {
     /// Its name in the store: [`DocumentStore::name`].
     pub(super) name: String,
-    /// JSON, or what is wrong with the stored form.
+    /// JSON, or the problem of the stored form.
     pub(super) text: Result<String, RecordError>,
     pub(super) revision: Revision,
 }

@@ -126,7 +126,7 @@ fn followed() -> String {
     format!("{} in ({MARK_LABEL},{},{})", objects::LABEL, Member::KIND, OperatorRecord::KIND)
 }
 
-/// Why the mark could not be read.
+/// Reason why the mark could not be read.
 #[derive(Debug, thiserror::Error)]
 enum ProbeError {
     #[error(transparent)]

@@ -49,8 +49,13 @@ pub(super) struct IssuedCertificate {
 
 impl Member {
     pub(super) fn new(node: &NodeName) -> Self {
-        let (used, labels, removed, certificates) = Default::default();
-        Self { node: node.clone(), used, labels, removed, certificates }
+        Self {
+            node: node.clone(),
+            used: false,
+            labels: Labels::new(),
+            removed: None,
+            certificates: Vec::new(),
+        }
     }
 
     /// Whether the record holds no information and can be deleted.

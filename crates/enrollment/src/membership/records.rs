@@ -65,7 +65,7 @@ pub struct OperatorRecord {
     pub revoked: Option<Timestamp>,
 }
 
-/// Why a certificate is neither recorded nor issued.
+/// Reason why a certificate is neither recorded nor issued.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnrollmentRefusal {
     /// The token does not exist: it was created with another store.

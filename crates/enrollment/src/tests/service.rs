@@ -132,6 +132,18 @@ async fn refusals_have_their_codes_and_say_what_to_do() {
         let send = ["--data-binary", csr.as_str(), "-H", name, "-H", bearer.as_str()];
         assert_eq!(served.refused("/edge.crt", &send, "node name must be a DNS-1123").await, 422);
     }
+    // An invalid name is refused before the token is examined.
+    let send = ["-H", "NodeName: A b", "-H", "Authorization: Bearer a.b.c"];
+    assert_eq!(served.refused("/edge.crt", &send, "node name must be a DNS-1123").await, 422);
+    let operator = served.fixture.service.new_operator("ada", Role::Admin, HOUR).await.unwrap();
+    let pem = served.file("ada.pem", operator.to_pem().as_bytes());
+    let send = ["--data-binary", csr.as_str(), "--cert", pem.as_str(), "--key", pem.as_str()];
+    let words = "is not of a node; hint: join with a token";
+    assert_eq!(served.refused("/edge.crt", &send, words).await, 403);
+    let joined = served.fixture.joined("b").await;
+    let pem = served.file("b.pem", joined.to_pem().as_bytes());
+    let send = ["-H", "NodeName: A b", "--cert", pem.as_str(), "--key", pem.as_str()];
+    assert_eq!(served.refused("/edge.crt", &send, "node name must be a DNS-1123").await, 422);
     assert_eq!(served.refused("/edge.crt", &["-X", "DELETE"], "use GET").await, 405);
     assert_eq!(served.refused("/edgesync/v1/join", &[], "join first").await, 401);
     assert_eq!(served.refused("/api/v1/secrets", &[], "join service").await, 404);

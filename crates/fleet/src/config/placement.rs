@@ -3,10 +3,10 @@
 use toml::Spanned;
 use toml::de::DeValue;
 
-use edgesync_config::binding::{Binding as _, Keys, Raw, Refusals};
 use edgesync_config::rules::{RuleList, rules};
 use edgesync_config::selection::{parse, read_objects, read_table, selector, table};
 use edgesync_config::units;
+use edgesync_config::{Binding as _, Keys, Raw, Refusals};
 use edgesync_placement::rules::{NodeMatch, PlacementRule};
 
 /// Maximum number of rules.

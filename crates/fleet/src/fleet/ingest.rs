@@ -82,7 +82,7 @@ impl Intake {
         Some(waiting)
     }
 
-    /// Releases the permit of a node's upload after success or failure.
+    /// Ends a node's upload after success or failure, so that the next one may start.
     fn ended(&mut self, node: &NodeName) {
         self.running -= 1;
         self.bytes -= self.under_way.remove(node).unwrap_or_default();
@@ -165,7 +165,7 @@ impl Intake {
         let nodes = &mut reconciler.nodes;
         if let Some((node, stored)) = nodes.named_mut(name).zip(stored.as_ref()) {
             for (seq, epoch, effect) in &stored.in_effect {
-                node.reported.effects.take(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
+                node.reported.effects.ingest(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
             }
             log_refused(node, &stored.refused);
         }

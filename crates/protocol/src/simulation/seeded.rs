@@ -37,7 +37,7 @@ fn a_delete_by_name_is_found() {
 }
 
 #[test]
-fn a_missing_version_gate_is_found() {
+fn missing_version_check_is_found() {
     SEEDS.find(Fault::NoVersionCheck);
 }
 

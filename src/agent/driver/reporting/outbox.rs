@@ -20,6 +20,16 @@ use edgesync_transport::admission::LinePermit;
 pub(in crate::agent::driver) type Page = Result<Vec<UploadItem>, StoreError>;
 pub(in crate::agent::driver) type Renumbered = Result<(), StoreError>;
 
+/// Numbers for renumbering a lane.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::agent::driver) struct Renumbering {
+    pub(in crate::agent::driver) lane: Lane,
+    /// Items with larger numbers have never been sent.
+    pub(in crate::agent::driver) sent: u64,
+    /// The new numbers start above this one.
+    pub(in crate::agent::driver) above: u64,
+}
+
 /// Reads the outbox for the machine.
 pub(in crate::agent) struct OutboxReader {
     pub(in crate::agent::driver) state: watch::Receiver<OutboxState>,
@@ -97,9 +107,10 @@ impl OutboxReader {
     pub(in crate::agent::driver) fn begin_renumbering(
         &mut self,
         store: EdgeStore,
-        (lane, sent, above): (Lane, u64, u64),
+        renumbering: Renumbering,
         peer_log: &PeerLog,
     ) {
+        let Renumbering { lane, sent, above } = renumbering;
         let lane_name = lane.name();
         if let Some(LinePermit { suppressed }) = peer_log.uploads.permit_line() {
             tracing::warn!(

@@ -81,6 +81,6 @@ fn read(content: &str) -> Result<Thing, String> {
             let made = made.ok_or("the version in effect is another one than was put")?;
             Ok(Thing { key: effect.uid.to_string(), made, text: effect.message })
         }
-        other => Err(format!("nobody has put {other:?}")),
+        other => Err(format!("unexpected content: {other:?}")),
     }
 }
