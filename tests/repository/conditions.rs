@@ -6,7 +6,7 @@
 use std::fs;
 
 use edgesync_fleet::reasons::{DefinitionReason, PlacementReason};
-use edgesync_protocol::node::{Condition, NodeReason};
+use edgesync_protocol::node::{Condition, ConditionFields, NodeReason};
 use edgesync_testkit::programs::root;
 
 /// Type, status and reason of a condition.
@@ -14,6 +14,10 @@ type Row = [String; 3];
 
 fn row(kind: &str, status: &str, reason: &str) -> Row {
     [kind, status, reason].map(str::to_owned)
+}
+
+fn fields_of(fields: ConditionFields) -> Row {
+    row(fields.condition, fields.status.as_str(), fields.reason)
 }
 
 /// Returns the rows of the table in a section of a page. Each must have a meaning.
@@ -34,24 +38,15 @@ fn documented(page: &str, heading: &str) -> Vec<Row> {
 #[test]
 fn conditions_are_documented_with_all_their_reasons() {
     let page = fs::read_to_string(root().join("docs/events.md")).unwrap();
-    let mut of_nodes: Vec<Row> = NodeReason::ALL
-        .iter()
-        .map(|reason| row(reason.condition(), reason.status().as_str(), reason.as_str()))
-        .collect();
+    let mut of_nodes: Vec<Row> = NodeReason::ALL.iter().map(|reason| fields_of(reason.fields())).collect();
     let unknown = Condition::unknown("all");
     of_nodes.push(row(&unknown.condition, unknown.status.as_str(), &unknown.reason));
     assert_eq!(documented(&page, "Conditions of a Node"), of_nodes);
 
-    let of_rules = PlacementReason::ALL.map(|reason| {
-        let (kind, status, reason) = reason.fields();
-        row(kind, status.as_str(), reason)
-    });
+    let of_rules = PlacementReason::ALL.map(|reason| fields_of(reason.fields()));
     assert_eq!(documented(&page, "Conditions of a Placement"), of_rules);
 
-    let of_definitions = DefinitionReason::ALL.map(|reason| {
-        let (kind, status, reason) = reason.fields();
-        row(kind, status.as_str(), reason)
-    });
+    let of_definitions = DefinitionReason::ALL.map(|reason| fields_of(reason.fields()));
     assert_eq!(documented(&page, "Conditions of a CustomResourceDefinition"), of_definitions);
 }
 

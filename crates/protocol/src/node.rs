@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use reason::NodeReason;
+pub use reason::{ConditionFields, NodeReason};
 
 /// The node's report about itself. It travels as one outbox item whenever it differs from the last
 /// one.

@@ -83,7 +83,7 @@ pub(in crate::agent) fn certificate_condition(validity: Validity, until: Timesta
 }
 
 fn space_condition(disk: Option<Space>, within: Space, before: Option<&Condition>) -> Condition {
-    let was = |reason: NodeReason| before.is_some_and(|before| before.reason == reason.as_str());
+    let was = |reason: NodeReason| before.is_some_and(|before| before.reason == reason.fields().reason);
     let (reason, message) = if disk.is_some_and(|disk| disk.is_low(was(NodeReason::DiskAlmostFull))) {
         let least = size(disk.map_or(0, Space::minimum_free));
         (NodeReason::DiskAlmostFull, format!("less than {least} free on the database's disk"))

@@ -5,56 +5,51 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::Answer;
 
-/// State of a node in the summary; a row contains its index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SummaryState {
+/// Declares the states with their names in JSON, in the order of their indices.
+macro_rules! states {
+    ($($(#[$about:meta])* $state:ident = $name:literal,)*) => {
+        /// State of a node in the summary; a row contains its index.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum SummaryState {
+            $($(#[$about])* $state,)*
+        }
+
+        impl SummaryState {
+            /// All states, by index.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$state),*];
+
+            /// Returns the name used in JSON.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$state => $name,)*
+                }
+            }
+        }
+    };
+}
+
+states! {
     /// Holds all desired objects.
-    InSync,
+    InSync = "in sync",
     /// Is being sent changes.
-    Syncing,
+    Syncing = "syncing",
     /// Connected; its held objects are being determined.
-    Connecting,
+    Connecting = "connecting",
     /// Holds all desired objects, but some are not in effect.
-    NotInEffect,
+    NotInEffect = "not in effect",
     /// Rejects at least one desired object.
-    Rejecting,
+    Rejecting = "rejecting",
     /// Waits for an operator to confirm removals.
-    HeldBack,
+    HeldBack = "held back",
     /// Not connected to this or, as far as known, another replica.
     #[default]
-    Offline,
+    Offline = "offline",
     /// Removed from the fleet.
-    Removed,
+    Removed = "removed",
 }
 
 impl SummaryState {
-    /// All states, by index.
-    pub const ALL: [Self; 8] = [
-        Self::InSync,
-        Self::Syncing,
-        Self::Connecting,
-        Self::NotInEffect,
-        Self::Rejecting,
-        Self::HeldBack,
-        Self::Offline,
-        Self::Removed,
-    ];
-
-    /// Returns the name used in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::InSync => "in sync",
-            Self::Syncing => "syncing",
-            Self::Connecting => "connecting",
-            Self::NotInEffect => "not in effect",
-            Self::Rejecting => "rejecting",
-            Self::HeldBack => "held back",
-            Self::Offline => "offline",
-            Self::Removed => "removed",
-        }
-    }
-
     /// Returns the names of all states, by index.
     #[must_use]
     pub fn names() -> Vec<String> {

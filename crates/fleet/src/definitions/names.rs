@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use super::read::{Definition, Names};
 use crate::reasons::{DefinitionReason, RULES_NOT_EVALUATED};
 use edgesync_api::Kind;
+use edgesync_protocol::node::ConditionFields;
 
 /// Maximum number of rules listed in the condition [`RULES_NOT_EVALUATED`].
 const MAX_LISTED: usize = 16;
@@ -125,8 +126,8 @@ impl Conditions<'_> {
 
     /// Sets a condition. Its time is that of the last transition of its status.
     fn set(&mut self, reason: DefinitionReason, message: &str) {
-        let (kind, state, reason) = reason.fields();
-        let state = state.as_str();
+        let ConditionFields { condition: kind, status, reason } = reason.fields();
+        let state = status.as_str();
         let text =
             |condition: &Value, field: &str| condition.get(field).and_then(Value::as_str).map(str::to_owned);
         let place = self.list.iter().position(|condition| text(condition, "type").as_deref() == Some(kind));

@@ -22,6 +22,7 @@ use edgesync_object::time::rfc3339;
 use edgesync_placement::spec::InForce;
 use edgesync_placement::{KindMatch, RuleId, Summary};
 use edgesync_protocol::change::Uid;
+use edgesync_protocol::node::ConditionFields;
 use edgesync_protocol::timing::Now;
 use in_effect::Count;
 
@@ -233,7 +234,7 @@ impl Rules {
         let synced = (reason, format!("{in_sync} of {nodes} nodes are connected and in sync"));
         let now = rfc3339(Timestamp::now());
         let condition = |(reason, message): (PlacementReason, String)| {
-            let (kind, status, reason) = reason.fields();
+            let ConditionFields { condition: kind, status, reason } = reason.fields();
             let status = status.as_str();
             let conditions = before["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
             let old = conditions.iter().find(|old| old["type"] == kind && old["status"] == status);
