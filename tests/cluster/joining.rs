@@ -16,6 +16,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::kubernetes::Kubernetes;
+use edgesync_testkit::fleet::node_name;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::Site;
 use edgesync_testkit::timing::{assert_within, within};
@@ -93,10 +94,6 @@ impl Setup {
         keeping.spawn(async move { kept.run(None).await });
         Replica { service, _keeping: keeping }
     }
-}
-
-fn node_name(name: &str) -> NodeName {
-    NodeName::parse(name).unwrap()
 }
 
 async fn join(service: &EnrollmentService, token: &str, node: &str) -> Result<Certificate, Status> {

@@ -47,7 +47,8 @@ use edgesync_store::durable;
 use edgesync_transport::admission::LogThrottle;
 use edgesync_transport::tls::{self, Identity, Subject, Trust};
 
-pub use admission::{check_revoked_token, parse_node};
+pub use admission::check_revoked_token;
+use admission::parse_node;
 pub use enrollment::Enrollment;
 use membership::{Changes, MembershipError, MembershipStore, TokenRecord};
 pub use operators::check_revoked_operators;
@@ -627,4 +628,9 @@ fn after(time: Timestamp, duration: Duration) -> Timestamp {
 
 fn before(time: Timestamp, duration: Duration) -> Timestamp {
     time.checked_sub(duration).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+#[cfg(test)]
+fn node_name(name: &str) -> NodeName {
+    NodeName::parse(name).unwrap()
 }

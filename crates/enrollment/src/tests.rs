@@ -79,10 +79,6 @@ impl Fixture {
     }
 }
 
-fn node_name(name: &str) -> NodeName {
-    NodeName::parse(name).unwrap()
-}
-
 pub(super) fn request(node: &str) -> Vec<u8> {
     Key::generate().unwrap().node_request(node).unwrap()
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(super) use super::answers::unknown;
-use super::answers::{self, answer, parse_request};
+use super::answers::{self, answer, node_name, parse_request};
 use super::metrics::{self, CloudNumbers};
 use super::page::{self, Page};
 use super::summary::{Board, ObjectFilter, RolloutAnswer, RolloutOf};
@@ -470,11 +470,6 @@ impl Extension for Admin {
             metrics::write(&numbers, out);
         }
     }
-}
-
-/// Parses the name of a node in a path. An invalid name is answered like an unknown node.
-fn node_name(node: &str) -> Result<NodeName> {
-    NodeName::parse(node).map_err(|_| unknown(node))
 }
 
 /// Returns whether a role may read Secrets.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::node_name;
 use edgesync_cloud_store::CloudOptions;
 use edgesync_cloud_store::CloudStore;
 use edgesync_enrollment::membership::{
@@ -20,10 +21,6 @@ pub(super) mod served;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
-}
-
-fn node_name(name: &str) -> NodeName {
-    NodeName::parse(name).unwrap()
 }
 
 fn token(id: &str, node: Option<&str>, uses: u32) -> TokenRecord {

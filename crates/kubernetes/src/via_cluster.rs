@@ -29,7 +29,7 @@ use edgesync_admin::cloud::{
 use edgesync_admin::{NodeAction, Route};
 use edgesync_enrollment::membership::{MembershipError, MembershipStore};
 use edgesync_enrollment::{Enrollment, check_revoked_operators, check_revoked_token, now};
-use edgesync_fleet::answers::{self, answer, parse_request};
+use edgesync_fleet::answers::{self, answer, node_name, parse_request};
 use edgesync_object::objectsync::split_sync_name;
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::{NodeName, Object, Resource, Status, kinds};
@@ -379,11 +379,6 @@ impl ViaCluster {
             Status::new(reason, format!("{error:#}"))
         })
     }
-}
-
-/// Parses the node name in a request. An invalid name gets the answer for an unknown node.
-fn node_name(node: &str) -> Result<NodeName> {
-    NodeName::parse(node).map_err(|_| answers::unknown(node))
 }
 
 /// Maps a failure of the cluster to an API status.

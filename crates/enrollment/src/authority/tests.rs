@@ -1,16 +1,12 @@
 //! The CA as other programs see it: openssl verifies its signatures.
 
 use super::*;
-use crate::now;
+use crate::{node_name, now};
 use proptest::prelude::*;
 use std::fs;
 use std::process::Command;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-
-fn node_name(name: &str) -> NodeName {
-    NodeName::parse(name).unwrap()
-}
 
 fn request(node: &str) -> Vec<u8> {
     Key::generate().unwrap().node_request(node).unwrap()

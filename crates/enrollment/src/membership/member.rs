@@ -228,19 +228,16 @@ mod tests {
     use super::*;
     use crate::membership::documents;
     use crate::membership::records::MAX_CERTIFICATES_PER_NODE;
+    use crate::node_name;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn node_name() -> NodeName {
-        NodeName::parse("a").unwrap()
-    }
-
     fn certificate(serial: u32, until: i64) -> CertificateRecord {
         CertificateRecord {
             serial: format!("{serial:x}"),
-            node: node_name(),
+            node: node_name("a"),
             not_before: at(0),
             not_after: at(until),
         }
@@ -248,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_late_removal_takes_no_freed_name() {
-        let mut member = Member::new(&node_name());
+        let mut member = Member::new(&node_name("a"));
         assert!(member.remove(at(1)) && member.admit());
         let before = member.clone();
         // Of two replicas that see the deletion of its Node, one is late.
@@ -258,12 +255,12 @@ mod tests {
         assert!(!member.remove_deleted(&before, at(4)));
         assert!(member.is_empty(), "the name stays free");
         // The name of a token has no record yet.
-        assert!(member.remove_deleted(&Member::new(&node_name()), at(5)));
+        assert!(member.remove_deleted(&Member::new(&node_name("a")), at(5)));
     }
 
     #[test]
     fn a_full_name_drops_expired_certificates_and_keeps_valid_ones() {
-        let mut member = Member::new(&node_name());
+        let mut member = Member::new(&node_name("a"));
         let most = u32::try_from(MAX_REMEMBERED).unwrap();
         for serial in 0..most {
             member.join(&certificate(serial, 100 + i64::from(serial)), Labels::new(), at(0)).unwrap();

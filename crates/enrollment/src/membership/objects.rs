@@ -238,13 +238,10 @@ mod tests {
     use crate::membership::documents::write as document;
     use crate::membership::member::Member;
     use crate::membership::records::{OperatorRecord, TokenRecord};
+    use crate::node_name;
     use edgesync_object::Labels;
     use edgesync_object::name::{MAX_SUBDOMAIN, check_label_value, check_subdomain};
     use jiff::Timestamp;
-
-    fn node_name(name: &str) -> NodeName {
-        NodeName::parse(name).unwrap()
-    }
 
     fn token(node: Option<&NodeName>) -> TokenRecord {
         TokenRecord {

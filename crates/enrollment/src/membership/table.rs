@@ -227,13 +227,10 @@ fn change(before: Option<&RevokedCertificates>, after: Option<&RevokedCertificat
 mod tests {
     use super::*;
     use crate::membership::CertificateRecord;
+    use crate::node_name;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
-    }
-
-    fn node_name(name: &str) -> NodeName {
-        NodeName::parse(name).unwrap()
     }
 
     fn member(node: &str, serial: &str) -> Member {

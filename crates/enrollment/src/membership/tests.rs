@@ -2,9 +2,10 @@
 //! tests the rules that hold in a cluster too.
 
 use super::*;
+use crate::node_name;
 use edgesync_cloud_store::{CloudOptions, NodeChange};
 use edgesync_object::node_labels::NodeLabels;
-use edgesync_object::{NodeName, Object, kinds};
+use edgesync_object::{Object, kinds};
 use edgesync_store::durable::with_suffix;
 use serde_json::json;
 
@@ -44,10 +45,6 @@ impl Fixture {
     async fn spend(&self, id: &str, serial: &str, node: &str) -> Result<(), EnrollmentRefusal> {
         self.members.spend_token(id, certificate(serial, node), at(200)).await.unwrap()
     }
-}
-
-fn node_name(name: &str) -> NodeName {
-    NodeName::parse(name).unwrap()
 }
 
 fn at(second: i64) -> Timestamp {
