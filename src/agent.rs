@@ -72,10 +72,10 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     }
     let config = service.config().clone();
     let name = NodeName::parse(&config.node.name).map_err(anyhow::Error::msg).context("read node.name")?;
-    let _name = instance_lock::acquire(&config)?;
+    let _name = instance_lock::acquire(&config, &name)?;
     make_parent(&config.store.path)?;
     let passed = last_written(&config.store.path);
-    let identity = NodeIdentity::open(&config, passed).context("read identity")?;
+    let identity = NodeIdentity::open(&config, &name, passed).context("read identity")?;
     let clock = Clock::new(passed);
     let starting = Starting::watch(&config.store.path);
     let store = EdgeStore::open(&config.store.path, store_options(&config))
@@ -87,7 +87,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
         Events::start(store.clone(), &name, event_limits(&config), move || read_clock())
     };
     let files_clock = clock.reader();
-    let node = shared_node(&config.node.name);
+    let node = shared_node(&name);
     let reporting = Reporting::new(&config, &store, clock, events.clone(), node.clone()).await;
     // Recorded before anything is served: a kill from here on counts as the end of a run.
     events.begin_run().await;
@@ -103,7 +103,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let (link, link_events, wire) = spawn_link(&config, &name, identity.as_ref(), &store).await?;
     let farewell = wire.farewell(&name);
     tracing::info!(
-        node = config.node.name,
+        node = name.as_str(),
         peer = %config.peer(),
         store = %config.store.path.display(),
         version = VERSION,
@@ -111,7 +111,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     );
     systemd::ready("connecting to the cloud");
     let mut driver =
-        Driver::new(&config, store.clone(), kinds, link.clone(), wire, (reporting, files), identity);
+        Driver::new((&config, name), store.clone(), kinds, link.clone(), wire, (reporting, files), identity);
     driver.run(&mut service, &mut signals, link_events, queries).await;
     signals
         .during(async {
@@ -217,7 +217,7 @@ async fn spawn_link(
     match config.link_type {
         LinkType::Mqtt => {
             let topics = Topics::new(&config.link.prefix)?;
-            let (link, link_events) = Link::spawn(mqtt_options(config, &topics, identity)?);
+            let (link, link_events) = Link::spawn(mqtt_options(config, node, &topics, identity)?);
             Ok((link, link_events, Wire::Mqtt(topics)))
         }
         LinkType::KubeEdge => {
@@ -237,10 +237,10 @@ async fn spawn_link(
 
 fn mqtt_options(
     config: &Config,
+    node: &NodeName,
     topics: &Topics,
     identity: Option<&NodeIdentity>,
 ) -> anyhow::Result<LinkOptions> {
-    let node = &config.node.name;
     let mut options = configured_link(&config.link)?;
     options.tls = match (config.link.broker.tls, identity, &config.link.ca_file) {
         (false, ..) => None,
@@ -253,10 +253,10 @@ fn mqtt_options(
         }
     };
     // A broker that authorizes by node does so by user name.
-    options.username.get_or_insert_with(|| node.clone());
+    options.username.get_or_insert_with(|| node.to_string());
     options.subscriptions = vec![topics.down(node), topics.cloud()];
     options.own_topic = Some(topics.presence(node));
-    options.introduce = Presence::introduce(topics.clone(), node.clone());
+    options.introduce = Presence::introduce(topics.clone(), node.to_string());
     // Received messages that wait for the store are bounded by the cloud's in-flight window.
     options.queue = 64;
     options.queue_bytes = config.link.max_frame.max(1 << 20);

@@ -30,6 +30,7 @@ use edgesync_api::Role;
 use edgesync_config::edge::Config;
 use edgesync_files::Rule;
 use edgesync_kubeedge::Moment;
+use edgesync_object::NodeName;
 use edgesync_protocol::change::RejectReason;
 use edgesync_protocol::edge::{EdgeEffect, EdgeMachine, EdgePhase};
 use edgesync_protocol::timing::{Now, earlier};
@@ -66,7 +67,7 @@ const BURST: usize = 16;
 
 /// The configuration that the loop itself reads.
 struct Settings {
-    node: String,
+    node: NodeName,
     /// The address of the broker or of CloudCore.
     peer: String,
     max_frame: usize,
@@ -77,9 +78,9 @@ struct Settings {
 }
 
 impl Settings {
-    fn new(config: &Config) -> Self {
+    fn new(config: &Config, node: NodeName) -> Self {
         Self {
-            node: config.node.name.clone(),
+            node,
             peer: config.peer().to_string(),
             max_frame: config.link.max_frame,
             max_object: config.sync.max_object,
@@ -143,7 +144,7 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn new(
-        config: &Config,
+        (config, node): (&Config, NodeName),
         store: EdgeStore,
         kinds: Arc<KindRegistry>,
         link: LinkHandle,
@@ -154,7 +155,7 @@ impl Driver {
         let facts = store.facts();
         let machine = EdgeMachine::new(edge_config(config), facts.totals, facts.confirmed, facts.incarnation);
         Self {
-            settings: Settings::new(config),
+            settings: Settings::new(config, node),
             timeline: Timeline::new(),
             machine,
             store,

@@ -20,6 +20,7 @@ use edgesync_config::JoinUrl;
 use edgesync_config::edge::Config;
 use edgesync_join::files::{self, FilesError, RealDisk, Stored};
 use edgesync_join::renewal::{self, Schedule, Validity};
+use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339;
 use edgesync_runtime::connection::read_trust;
 use edgesync_runtime::random;
@@ -69,7 +70,7 @@ struct Shared {
 struct Renewer {
     shared: Arc<Shared>,
     url: Option<JoinUrl>,
-    node: String,
+    node: NodeName,
     trust: Trust,
     identity: Identity,
     tls: Client,
@@ -85,7 +86,7 @@ impl NodeIdentity {
     ///
     /// # Errors
     /// Fails if the files cannot be read or are invalid.
-    pub(super) fn open(config: &Config, passed: Timestamp) -> anyhow::Result<Option<Self>> {
+    pub(super) fn open(config: &Config, node: &NodeName, passed: Timestamp) -> anyhow::Result<Option<Self>> {
         let Some(set) = config.identity.directory.clone() else { return Ok(None) };
         let stored = load(&set)?;
         let clock = Clock::system([passed, stored.identity.certificate().not_before()]);
@@ -115,7 +116,7 @@ impl NodeIdentity {
         let renewer = Renewer {
             shared: Arc::clone(&shared),
             url: config.identity.cloud.clone(),
-            node: config.node.name.clone(),
+            node: node.clone(),
             trust,
             identity: stored.identity,
             tls: tls.clone(),

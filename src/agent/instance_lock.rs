@@ -12,6 +12,7 @@ use anyhow::bail;
 
 use edgesync_api::own_uid;
 use edgesync_config::edge::Config;
+use edgesync_object::NodeName;
 use edgesync_transport::tls::certificate::sha256_hex;
 
 /// First UID of ordinary users. The lock of such a user does not stop the agent of another user.
@@ -22,8 +23,8 @@ const FIRST_USER_UID: u32 = 1000;
 ///
 /// # Errors
 /// Fails if another agent holds it.
-pub(super) fn acquire(config: &Config) -> anyhow::Result<Option<UnixListener>> {
-    let (node, peer) = (&config.node.name, config.peer());
+pub(super) fn acquire(config: &Config, node: &NodeName) -> anyhow::Result<Option<UnixListener>> {
+    let peer = config.peer();
     let name = format!("edgesync/{}", sha256_hex(format!("{node} {peer}").as_bytes()));
     let taken = SocketAddr::from_abstract_name(name).and_then(|address| {
         UnixListener::bind_addr(&address).map_err(|error| {
@@ -62,18 +63,18 @@ mod tests {
 
     #[tokio::test]
     async fn the_lock_admits_one_agent_per_name() {
-        let mut config = Config::default();
-        config.node.name = format!("n-{}", std::process::id());
-        let first = acquire(&config).unwrap();
+        let config = Config::default();
+        let node = NodeName::parse(&format!("n-{}", std::process::id())).unwrap();
+        let first = acquire(&config, &node).unwrap();
         assert!(first.is_some());
-        let refused = acquire(&config).unwrap_err().to_string();
+        let refused = acquire(&config, &node).unwrap_err().to_string();
         assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
-        assert!(refused.contains(&config.node.name), "{refused}");
+        assert!(refused.contains(node.as_str()), "{refused}");
         // The same name at another cloud is another node.
         let mut elsewhere = config.clone();
         elsewhere.link.broker.port += 1;
-        assert!(acquire(&elsewhere).unwrap().is_some());
+        assert!(acquire(&elsewhere, &node).unwrap().is_some());
         drop(first);
-        assert!(acquire(&config).unwrap().is_some());
+        assert!(acquire(&config, &node).unwrap().is_some());
     }
 }

@@ -6,5 +6,7 @@ mod fuzz;
 mod http;
 mod kube_client;
 pub(crate) mod metrics;
+mod read_only;
 mod tls;
 mod typed;
+mod webhooks;

@@ -22,6 +22,7 @@ mod costs;
 mod fault_proxy;
 mod feed;
 mod install;
+mod installed;
 mod joining;
 mod kubernetes;
 mod replicas;

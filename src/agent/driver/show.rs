@@ -34,7 +34,7 @@ impl Driver {
             .map(|(resource, count)| (format!("{}/{}", resource.api_version(), resource.kind), *count))
             .collect();
         Box::new(AgentStatus {
-            node: self.settings.node.clone(),
+            node: self.settings.node.to_string(),
             agent: Program { version: VERSION.to_owned(), started: rfc3339(self.timeline.started) },
             link: link_status(&self.uplink, &self.settings.peer),
             kubeedge: self.uplink.wire.cloud_core().map(cloud_core::status),
@@ -68,7 +68,7 @@ impl Driver {
         let (statistics, reporting) = (&self.statistics, &self.reporting);
         let (events, meter) = (&reporting.events, &reporting.traffic.meter);
         AgentNumbers {
-            node: self.settings.node.clone(),
+            node: self.settings.node.to_string(),
             link: LinkNumbers {
                 connected: self.uplink.is_connected(),
                 traffic: self.uplink.link.traffic(),

@@ -204,7 +204,7 @@ impl Driver {
                 self.reporting.traffic.meter.frame(Direction::Down, "Presence", payload.len());
                 self.presence_received(payload);
             }
-            Some(Topic::Down(node)) if node == self.settings.node => {
+            Some(Topic::Down(node)) if self.settings.node == node => {
                 tracing::debug!(topic = "down", bytes = payload.len(), "received");
                 self.frame_received(payload);
             }
