@@ -6,8 +6,8 @@
 use edgesync_protocol::condition_reasons;
 
 condition_reasons! {
-    /// Reason of a condition of a Placement or ClusterPlacement. It decides type and status of the
-    /// condition.
+    /// Reason of a condition of a Placement or ClusterPlacement. It decides type and status of
+    /// the condition.
     pub enum PlacementReason {
         /// The rule is in force, and all of its kinds are read.
         Accepted = ("Accepted", True),

@@ -209,8 +209,8 @@ mod tests {
         }
     }
 
-    /// Returns a log and its filter, without a subscriber: the interest of a callsite is cached for
-    /// all subscribers of a process together, those of other tests included.
+    /// Returns a log and its filter, without a subscriber: the interest of a callsite is cached
+    /// for all subscribers of a process together, those of other tests included.
     fn unattached(level: &str) -> (reload::Layer<Targets, Registry>, Log) {
         let (filter, level) = reload::Layer::new(with_audit(&level.parse().unwrap()));
         (filter, Log { level })

@@ -21,8 +21,8 @@ pub struct ConditionFields {
     pub reason: &'static str,
 }
 
-/// Declares an enum of reasons, each with type and status of its condition. The name of a reason is
-/// that of its variant.
+/// Declares an enum of reasons, each with type and status of its condition. The name of a reason
+/// is that of its variant.
 #[macro_export]
 macro_rules! condition_reasons {
     ($(#[$about:meta])* pub enum $name:ident {
