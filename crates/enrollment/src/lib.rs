@@ -7,9 +7,9 @@
 //!
 //! Private keys are files in `enrollment.directory`, mode 0600: `ca.key`, `token.key`,
 //! `server.pem`. An existing `ca.crt` with `ca.key`, the operator's own CA, is used unchanged.
-//! With a cluster as the store, the keys of CA and tokens are Secrets in a namespace of their own,
-//! and each replica watches the revocations of the others. All replicas sign, or a separate signer
-//! does ([`EnrollmentRole`]).
+//! With a cluster as the store, the keys of CA and tokens are Secrets in a namespace of their
+//! own, and each replica watches the revocations of the others. All replicas sign, or a separate
+//! signer does ([`EnrollmentRole`]).
 
 mod admission;
 pub mod authority;
