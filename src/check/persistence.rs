@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_a_reboot_loses_or_nobody_can_renew_are_problems() {
+    fn files_lost_by_a_reboot_or_fixed_are_problems() {
         for used in [Use::Read, Use::Written] {
             let lost = on("overlayfs over tmpfs", Kind::Memory, used).unwrap();
             assert_eq!(lost, "identity in /d is on overlayfs over tmpfs: each reboot loses it");
