@@ -1,5 +1,5 @@
-//! The memory of a joined agent over TLS, as the kernel divides it among processes (PSS), and what it
-//! consists of.
+//! The memory of a joined agent over TLS, as the kernel divides it among processes (PSS), with its
+//! parts.
 
 use std::path::Path;
 use std::time::Duration;

@@ -23,7 +23,7 @@ const BOOTED: &str = "/run/systemd/system";
 const RESTARTS: u64 = 3;
 /// Target that is reached when the network is up, or after a timeout.
 const ONLINE: &str = "network-online.target";
-/// Services that delay `time-sync.target`, and the agent with it, until a time server has answered.
+/// Services that delay `time-sync.target`, and the agent with it, until a time server answers.
 const CLOCK_WAITERS: [&str; 2] = ["systemd-time-wait-sync.service", "chrony-wait.service"];
 /// Properties of the unit that are evaluated.
 const PROPERTIES: &str = "LoadState,ActiveState,SubState,UnitFileState,NRestarts,Result,WatchdogUSec,After,Requires,\

@@ -1,5 +1,4 @@
-//! Checks docs/devices.md: the targets with the properties that the compiler knows, and the names of
-//! checks.
+//! Checks docs/devices.md: targets with the properties that the compiler knows, and names of checks.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -22,7 +21,7 @@ fn properties(target: &str) -> String {
 }
 
 #[test]
-fn targets_of_devices_are_described_as_the_compiler_knows_them() {
+fn listed_targets_match_the_compilers_properties() {
     let (page, mut atomics) = (page(), Vec::new());
     for row in page.lines().filter(|line| line.starts_with("| `") && line.contains("-linux-")) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();

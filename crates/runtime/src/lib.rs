@@ -9,8 +9,8 @@ mod random;
 mod service;
 pub mod systemd;
 
-/// With 32-bit times, the standard library panics at each reading of the clock after 2038-01-19. The
-/// variable applies to it as well if it is compiled with the program, as for the packages.
+/// With 32-bit times, the standard library panics at each reading of the clock after 2038-01-19.
+/// The variable applies to it as well if it is compiled with the program.
 #[cfg(all(target_env = "musl", target_pointer_width = "32"))]
 #[allow(deprecated, reason = "libc marks the type because its width is about to change")]
 const _: () = assert!(
@@ -48,8 +48,8 @@ mod tests {
     #[error("cannot read x: {0}")]
     struct Wrapped(#[source] std::io::Error);
 
-    /// The standard library has one type for the clock and for times of files. A file in memory: some
-    /// file systems end in 2038 themselves.
+    /// The standard library has one type for the clock and for times of files. The file is in
+    /// memory, because some file systems end in 2038 themselves.
     #[test]
     fn times_of_the_standard_library_pass_2038_and_2106() {
         let file = tempfile::tempfile_in("/dev/shm").unwrap();
