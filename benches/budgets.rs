@@ -30,6 +30,8 @@ mod kubeedge;
 mod kubernetes;
 #[path = "budgets/leases.rs"]
 mod leases;
+#[path = "budgets/memory.rs"]
+mod memory;
 #[path = "budgets/objects.rs"]
 mod objects;
 #[path = "budgets/outbox.rs"]
@@ -73,6 +75,7 @@ const SECTIONS: &[Section] = &[
     ("start", "Start", processes::start),
     ("idle", "Idle traffic of a node", idle::traffic),
     ("tls", "A joined node, over TLS", tls::figures),
+    ("memory", "Memory of a joined node", memory::figures),
     ("slow", "A slow link", slow::figures),
     ("outbox", "A day offline", outbox::day_offline),
     ("fleet", "10,000 nodes", fleet::reconnect_storm),

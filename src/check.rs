@@ -18,9 +18,11 @@ mod disk_type;
 mod file_rules;
 mod files;
 mod local_api;
+mod mounts;
 mod mqtt;
 mod name_resolution;
 mod permissions;
+mod persistence;
 mod seal_key;
 mod systemd_unit;
 mod tcp;
@@ -209,12 +211,13 @@ pub struct Check {
 }
 
 /// All checks in their order.
-pub(crate) const CHECKS: [Check; 19] = [
+pub(crate) const CHECKS: [Check; 20] = [
     configuration::CHECK,
     permissions::CHECK,
     clock::CHECK,
     disk_space::CHECK,
     disk_type::CHECK,
+    persistence::CHECK,
     local_api::CHECK,
     file_rules::CHECK,
     files::CHECK,

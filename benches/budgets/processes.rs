@@ -36,6 +36,10 @@ impl Process {
         Ok(Self(command.spawn()?))
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Sends a signal by name.
     pub(crate) fn signal(&self, name: &str) -> anyhow::Result<()> {
         let sent = Command::new("kill").args(["-s", name, &self.0.id().to_string()]).status()?;

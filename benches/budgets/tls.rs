@@ -2,7 +2,8 @@
 //! on the line.
 
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,8 @@ use serde_json::Value;
 
 use crate::objects::object;
 use crate::processes::{
-    carried, collection, connect, edge_program, free_port, irreclaimable, mib, proc_number, program, spawn,
-    until,
+    Process, carried, collection, connect, edge_program, free_port, irreclaimable, mib, proc_number, program,
+    spawn, until,
 };
 use crate::table::Table;
 use edgesync_testkit::site::ask;
@@ -28,51 +29,86 @@ const WATCHED: Duration = Duration::from_secs(120);
 /// Time for the node to become idle.
 const SETTLE: Duration = Duration::from_secs(20);
 
+/// A cloud side with its embedded endpoint, and a node that has joined it and is not running yet.
+pub(crate) struct Joined {
+    _cloud: Process,
+    line: Proxy,
+    runtime: tokio::runtime::Runtime,
+    directory: tempfile::TempDir,
+}
+
+impl Joined {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let root = directory.path();
+        let (broker, joining) = (free_port(), free_port());
+        let line = Proxy::start((Ipv4Addr::LOCALHOST, broker).into());
+        std::fs::write(
+            root.join("cloud.toml"),
+            format!(
+                "[store]\npath = \"{0}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"on\"\n\
+                 [api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[enrollment]\nlisten = \"127.0.0.1:{joining}\"\n\
+                 broker_url = \"mqtts://{1}\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
+                 [[placement]]\nnodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
+                root.display(),
+                line.address()
+            ),
+        )?;
+        std::fs::write(
+            root.join("edge.toml"),
+            format!(
+                "[node]\nname = \"edge-1\"\n[store]\npath = \"{0}/edge.db\"\n[link]\nbackoff_min = \"50ms\"\nbackoff_max = \"200ms\"\n\
+                 [api]\nsocket = \"{0}/edge.sock\"\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\n",
+                root.display()
+            ),
+        )?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let cloud = spawn("edgesync-cloud", &root.join("cloud.toml"), &root.join("cloud.log"))?;
+        let joined = Self { _cloud: cloud, line, runtime, directory };
+        let answers = || joined.runtime.block_on(joined.cloud().get::<Value>("/version")).ok();
+        until("the cloud's API answers", answers)?;
+        join(&joined.path("edge.toml"), &joined.path("cloud.sock"), joining)?;
+        Ok(joined)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn cloud(&self) -> Client {
+        Client::new(Address::Unix(self.path("cloud.sock")))
+    }
+
+    /// Creates objects on the cloud side.
+    pub(crate) fn create(&self, numbers: Range<usize>) -> anyhow::Result<()> {
+        let client = self.cloud();
+        self.runtime.block_on(async {
+            for number in numbers {
+                let object = object(number, 0);
+                client.post::<Value>(&collection(&object), &object).await?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn agent(&self) -> anyhow::Result<Process> {
+        spawn("edgesync", &self.path("edge.toml"), &self.path("edge.log"))
+    }
+
+    /// Returns the status of the agent; `None` if it does not answer.
+    pub(crate) fn status(&self) -> Option<AgentStatus> {
+        let client = Client::new(Address::Unix(self.path("edge.sock")));
+        self.runtime.block_on(ask(&client, Route::Status)).ok()
+    }
+}
+
 /// Joins one node, and measures it.
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
-    let directory = tempfile::tempdir()?;
-    let root = directory.path();
-    let (broker, joining) = (free_port(), free_port());
-    let api = root.join("cloud.sock");
-    let line = Proxy::start((Ipv4Addr::LOCALHOST, broker).into());
-    let (cloud_config, edge_config) = (root.join("cloud.toml"), root.join("edge.toml"));
-    std::fs::write(
-        &cloud_config,
-        format!(
-            "[store]\npath = \"{0}/cloud.db\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"on\"\n\
-             [api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[enrollment]\nlisten = \"127.0.0.1:{joining}\"\n\
-             broker_url = \"mqtts://{1}\"\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
-             [[placement]]\nnodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
-            root.display(),
-            line.address()
-        ),
-    )?;
-    std::fs::write(
-        &edge_config,
-        format!(
-            "[node]\nname = \"edge-1\"\n[store]\npath = \"{0}/edge.db\"\n[link]\nbackoff_min = \"50ms\"\nbackoff_max = \"200ms\"\n\
-             [api]\nsocket = \"{0}/edge.sock\"\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\n",
-            root.display()
-        ),
-    )?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let cloud = || Client::new(Address::Unix(api.clone()));
-    let _cloud = spawn("edgesync-cloud", &cloud_config, &root.join("cloud.log"))?;
-    until("the cloud's API answers", || runtime.block_on(cloud().get::<Value>("/version")).ok())?;
-    join(&edge_config, &api, joining)?;
-    runtime.block_on(async {
-        let client = cloud();
-        for number in 0..OBJECTS {
-            let object = object(number, 0);
-            client.post::<Value>(&collection(&object), &object).await?;
-        }
-        anyhow::Ok(())
-    })?;
-    let agent = spawn("edgesync", &edge_config, &root.join("edge.log"))?;
-    let status = || -> Option<AgentStatus> {
-        let client = Client::new(Address::Unix(root.join("edge.sock")));
-        runtime.block_on(ask(&client, Route::Status)).ok()
-    };
+    let site = Joined::new()?;
+    site.create(0..OBJECTS)?;
+    let agent = site.agent()?;
+    let status = || site.status();
+    let line = &site.line;
     let in_sync = |connections: u64| {
         until("the node is in sync", || {
             let status = status()?;
@@ -93,9 +129,9 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     table.budget(what, mib(peak), "≤ 6 MB", peak * 1024 <= 6_000_000);
     let pss = proc_number(&agent, "smaps_rollup", "Pss:");
     table.budget("  PSS, idle", mib(pss), "≤ 9 MB (EdgeCore: 107)", pss * 1024 <= 9_000_000);
-    let (before, start) = (carried(&line), Instant::now());
+    let (before, start) = (carried(line), Instant::now());
     std::thread::park_timeout(WATCHED);
-    let day = (carried(&line) - before) as f64 / start.elapsed().as_secs_f64() * 86_400.0;
+    let day = (carried(line) - before) as f64 / start.elapsed().as_secs_f64() * 86_400.0;
     table.budget(
         "idle traffic per day over TLS (TCP payload, both directions), Lease every 10s",
         format!("{:.0} KB", day / 1e3),
@@ -103,12 +139,12 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         day <= 1.8e6,
     );
     for (what, connections) in [("session resumed", 2), ("again", 3)] {
-        connect(&line, false);
+        connect(line, false);
         until("the link is lost", || (!status()?.link.is_connected()).then_some(()))?;
-        let before = carried(&line);
-        connect(&line, true);
+        let before = carried(line);
+        connect(line, true);
         in_sync(connections)?;
-        let bytes = carried(&line) - before;
+        let bytes = carried(line) - before;
         let what = format!("reconnect over TLS, {what}: TCP payload until in sync");
         table.budget(&what, format!("{bytes} bytes"), "≤ 1,500 bytes", bytes <= 1500);
     }

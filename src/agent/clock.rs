@@ -281,6 +281,14 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_set_from_1970_to_2041_jumps_by_its_difference() {
+        let set = "2041-06-01T00:00:00Z".parse::<Timestamp>().unwrap().as_millisecond();
+        let mut tracker = tracker(1_000);
+        assert_eq!(tracker.compare(Reading { wall: set, boot: 0 }), jump(set - 1_000, true, true));
+        assert_eq!(tracker.compare(Reading { wall: set + DAY as i64, boot: DAY }), None);
+    }
+
+    #[test]
     fn a_step_that_stays_before_the_floor_leaves_the_clock_doubtful() {
         let mut tracker = tracker(0);
         assert_eq!(tracker.compare(Reading { wall: FLOOR - 1, boot: 1 }), jump(FLOOR - 2, true, false));

@@ -1,5 +1,7 @@
 //! Checks that the configuration file is readable and valid.
 
+use std::path::Path;
+
 use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
 use edgesync_config as config;
 use edgesync_config::edge::Config;
@@ -15,12 +17,14 @@ pub(super) const CHECK: Check = Check {
 
 /// Maximum number of problems listed; `check-config` lists all.
 const MAX_LISTED: usize = 3;
+/// Directory of the identities, beside the database.
+const IDENTITIES: &str = "identity";
 
 fn examine(examined: &mut Examined) -> Finding {
     let path = examined.config_path.display().to_string();
     let loaded = match config::load::<Config>(&examined.config_path) {
         Ok(loaded) => loaded,
-        Err(errors) => return rejected(&errors),
+        Err(errors) => return rejected(&errors, &Config::default().store.path.with_file_name(IDENTITIES)),
     };
     examined.not_joined = !loaded.config.is_joined(|key| loaded.sources.contains_key(key));
     examined.config = Some(loaded.config);
@@ -30,7 +34,8 @@ fn examine(examined: &mut Examined) -> Finding {
     Finding::warning(loaded.warnings.join("; "), format!("correct {path}, and see 'edgesync check-config'"))
 }
 
-fn rejected(errors: &ConfigErrors) -> Finding {
+/// `identities` is the directory of an earlier join, if there was one.
+fn rejected(errors: &ConfigErrors, identities: &Path) -> Finding {
     let ConfigErrors { path, problems } = errors;
     let path = path.display();
     let show = |Problem { place, message }: &Problem| match place {
@@ -43,6 +48,15 @@ fn rejected(errors: &ConfigErrors) -> Finding {
         messages.push(format!("and {} more", problems.len() - MAX_LISTED));
     }
     let missing = !errors.path.exists();
+    if missing && identities.is_dir() {
+        // Such as after a reset of /etc.
+        let identities = identities.display();
+        messages.push(format!("{identities} is that of an earlier join, whose configuration is lost"));
+        let next_step = format!(
+            "restore {path}, or join again with 'edgesync join'; docs/devices.md shows how a reset can keep it"
+        );
+        return Finding::failed(messages.join("; "), next_step);
+    }
     let next_step = if missing {
         "join a cloud with 'edgesync join', which writes it, or name another file with --config".to_owned()
     } else {
@@ -78,6 +92,9 @@ mod tests {
         let mut examined = Examined::new(&testbed.config_path());
         failed(examine(&mut examined), "link.keepalive: must be", "check-config");
         assert!(examined.config.is_none());
+        let lost = edgesync_config::load::<Config>(&testbed.path("none.toml")).unwrap_err();
+        failed(rejected(&lost, &testbed.path("")), "is that of an earlier join", "restore ");
+        failed(rejected(&lost, &testbed.path("none")), "cannot be read", "which writes it");
         testbed.configure("[link]\nkeepalife = \"20s\"\n");
         failed(examine(&mut Examined::new(&testbed.config_path())), "keepalife", "check-config");
     }

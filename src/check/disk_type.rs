@@ -1,6 +1,8 @@
 //! Checks that the database is on a durable file system.
 
-use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding, disk_space};
+use std::path::Path;
+
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding, disk_space, mounts};
 use edgesync_store::durable::directory_of;
 
 pub(super) const CHECK: Check = Check {
@@ -13,7 +15,7 @@ pub(super) const CHECK: Check = Check {
 
 /// Suitability of a file system for a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Disk,
     /// Lost at the next boot.
     Memory,
@@ -45,25 +47,58 @@ const KNOWN: [(u64, &str, Kind); 17] = [
     (0x2fc1_2fc1, "ZFS", Kind::Disk),
 ];
 
+/// The file system of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FileSystem {
+    /// Name for people: `ext4`, `overlayfs over tmpfs`, `type 0x1234`.
+    pub(super) name: String,
+    pub(super) kind: Kind,
+}
+
+impl FileSystem {
+    /// Returns the file system of an existing path. An overlay has the kind of its writable layer;
+    /// in a container, that layer is hidden. `None` if the system does not tell.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let found = Self::itself(path)?;
+        let hidden = || mounts::of(path)?.upper.and_then(|upper| Self::itself(&upper));
+        Some(if found.kind == Kind::Layered { found.over(hidden()) } else { found })
+    }
+
+    fn itself(path: &Path) -> Option<Self> {
+        let (kind, state) = (rustix::fs::statfs(path).ok()?, rustix::fs::statvfs(path).ok()?);
+        // The number has 32 bits; some systems store it in a signed word.
+        let number = (kind.f_type as u64) & 0xffff_ffff;
+        Some(Self::known(number, state.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY)))
+    }
+
+    fn known(number: u64, read_only: bool) -> Self {
+        let known = KNOWN.iter().find(|(known, ..)| *known == number);
+        let name = known.map_or_else(|| format!("type {number:#x}"), |(_, name, _)| (*name).to_owned());
+        let kind = known.map_or(Kind::Disk, |(.., kind)| *kind);
+        Self { name, kind: if read_only { Kind::ReadOnly } else { kind } }
+    }
+
+    fn over(self, layer: Option<Self>) -> Self {
+        match layer.filter(|layer| layer.kind != Kind::Layered) {
+            Some(layer) => Self { name: format!("{} over {}", self.name, layer.name), kind: layer.kind },
+            None => self,
+        }
+    }
+}
+
 pub(super) fn examine(examined: &mut Examined) -> Finding {
     let config = examined.config();
     let directory = disk_space::existing(directory_of(&config.store.path));
-    let (Ok(kind), Ok(state)) = (rustix::fs::statfs(directory), rustix::fs::statvfs(directory)) else {
-        return Finding::skipped(format!("file system of {} unknown", directory.display()));
-    };
-    // The number has 32 bits; some systems store it in a signed word.
-    let number = (kind.f_type as u64) & 0xffff_ffff;
-    let read_only = state.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY);
-    evaluate(&directory.display().to_string(), number, read_only)
+    match FileSystem::of(directory) {
+        Some(found) => evaluate(&directory.display().to_string(), &found),
+        None => Finding::skipped(format!("file system of {} unknown", directory.display())),
+    }
 }
 
-fn evaluate(directory: &str, number: u64, read_only: bool) -> Finding {
-    let known = KNOWN.iter().find(|(known, ..)| *known == number);
-    let unknown = format!("type {number:#x}");
-    let (name, kind) = known.map_or((unknown.as_str(), Kind::Disk), |(_, name, kind)| (*name, *kind));
-    let kind = if read_only { Kind::ReadOnly } else { kind };
+fn evaluate(directory: &str, found: &FileSystem) -> Finding {
+    let name = &found.name;
     let place = "put store.path on a local disk";
-    match kind {
+    match found.kind {
         Kind::Disk => Finding::ok(format!("{directory} is on {name}")),
         Kind::Memory => {
             Finding::warning(format!("{directory} is on {name}: each reboot loses the database"), place)
@@ -90,12 +125,23 @@ mod tests {
 
     #[test]
     fn each_kind_of_file_system_has_its_verdict() {
-        ok(evaluate("/d", 0xef53, false), "/d is on ext4");
-        ok(evaluate("/d", 0x1234, false), "type 0x1234");
-        warned(evaluate("/d", 0x0102_1994, false), "tmpfs", "local disk");
-        warned(evaluate("/d", 0x794c_7630, false), "overlayfs", "volume");
-        failed(evaluate("/d", 0x6969, false), "NFS", "local disk");
-        failed(evaluate("/d", 0xef53, true), "read-only", "dmesg");
+        let evaluate = |number, read_only| evaluate("/d", &FileSystem::known(number, read_only));
+        ok(evaluate(0xef53, false), "/d is on ext4");
+        ok(evaluate(0x1234, false), "type 0x1234");
+        warned(evaluate(0x0102_1994, false), "tmpfs", "local disk");
+        warned(evaluate(0x794c_7630, false), "overlayfs", "volume");
+        failed(evaluate(0x6969, false), "NFS", "local disk");
+        failed(evaluate(0xef53, true), "read-only", "dmesg");
+    }
+
+    #[test]
+    fn an_overlay_lasts_as_long_as_its_writable_layer() {
+        let overlay = || FileSystem::known(0x794c_7630, false);
+        let over = |number| evaluate("/d", &overlay().over(Some(FileSystem::known(number, false))));
+        warned(over(0x0102_1994), "/d is on overlayfs over tmpfs: each reboot loses", "local disk");
+        ok(over(0xef53), "/d is on overlayfs over ext4");
+        warned(over(0x794c_7630), "lost with the container", "volume");
+        assert_eq!(overlay().over(None), overlay());
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! Checks that the agent's unit is loaded, enabled and active.
+//! Checks that the agent's unit is loaded, enabled and active, has a watchdog, and waits for the
+//! disk of its database but not for a network.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding, disk_space, mounts};
+use edgesync_store::durable::directory_of;
 
 pub(super) const CHECK: Check = Check {
     id: "systemd-unit",
@@ -19,25 +21,42 @@ const UNIT: &str = "edgesync.service";
 const BOOTED: &str = "/run/systemd/system";
 /// Maximum number of automatic restarts without a warning.
 const RESTARTS: u64 = 3;
+/// Target that is reached when the network is up, or after a timeout.
+const ONLINE: &str = "network-online.target";
+/// Services that delay `time-sync.target`, and the agent with it, until a time server answers.
+const CLOCK_WAITERS: [&str; 2] = ["systemd-time-wait-sync.service", "chrony-wait.service"];
+/// Properties of the unit that are evaluated.
+const PROPERTIES: &str = "LoadState,ActiveState,SubState,UnitFileState,NRestarts,Result,WatchdogUSec,After,Requires,\
+                          Requisite,BindsTo,RequiresMountsFor";
 
-fn examine(_: &mut Examined) -> Finding {
-    match show("LoadState,ActiveState,SubState,UnitFileState,NRestarts,Result") {
-        Ok(text) => evaluate(&properties(&text)),
-        Err(why) => Finding::skipped(why),
+fn examine(examined: &mut Examined) -> Finding {
+    let text = match show(&[UNIT], PROPERTIES) {
+        Ok(text) => text,
+        Err(why) => return Finding::skipped(why),
+    };
+    let config = examined.config();
+    let mount = mounts::of(disk_space::existing(directory_of(&config.store.path))).map(|mount| mount.point);
+    let waiters = show(&CLOCK_WAITERS, "Id,UnitFileState").unwrap_or_default();
+    let unit = properties(&text);
+    match evaluate(&unit) {
+        Finding::Ok(message) => {
+            concerns(&unit, mount.as_deref(), &waiters).unwrap_or_else(|| Finding::ok(message))
+        }
+        other => other,
     }
 }
 
 /// Returns the unit's user, if systemd knows it.
 pub(super) fn user() -> Option<String> {
-    let text = show("User").ok()?;
+    let text = show(&[UNIT], "User").ok()?;
     properties(&text).get("User").map(|user| (*user).to_owned()).filter(|user| !user.is_empty())
 }
 
-fn show(names: &str) -> Result<String, String> {
+fn show(units: &[&str], names: &str) -> Result<String, String> {
     if !Path::new(BOOTED).exists() {
         return Err("systemd is not running".to_owned());
     }
-    let output = Command::new("systemctl").args(["show", UNIT, "-p", names]).output();
+    let output = Command::new("systemctl").args(["show", "-p", names]).args(units).output();
     let output = output.map_err(|error| format!("run systemctl: {error}"))?;
     if !output.status.success() {
         return Err(format!("systemctl show: {}", String::from_utf8_lossy(&output.stderr).trim()));
@@ -86,6 +105,55 @@ fn evaluate(unit: &BTreeMap<&str, &str>) -> Finding {
     }
 }
 
+/// Returns what is unwise about the settings of a unit that works. `mount` is the mount point of
+/// the database, `waiters` the state of [`CLOCK_WAITERS`].
+fn concerns(unit: &BTreeMap<&str, &str>, mount: Option<&Path>, waiters: &str) -> Option<Finding> {
+    let names = |key: &str, sought: &str| {
+        unit.get(key).is_some_and(|text| text.split(' ').any(|name| name == sought))
+    };
+    let edit = format!("systemctl edit {UNIT}");
+    if ["Requires", "Requisite", "BindsTo"].into_iter().any(|key| names(key, ONLINE)) {
+        let message = format!("{UNIT} requires {ONLINE}: without a network it does not start");
+        return Some(Finding::warning(
+            message,
+            format!("remove that from the files of 'systemctl cat {UNIT}'"),
+        ));
+    }
+    if names("After", ONLINE) {
+        let message = format!("{UNIT} starts after {ONLINE}: a boot without a network delays it");
+        return Some(Finding::warning(
+            message,
+            format!("remove that from the files of 'systemctl cat {UNIT}'"),
+        ));
+    }
+    if let Some(waiter) = enabled(waiters) {
+        let message = format!("{waiter} is enabled: a boot without a time server delays {UNIT}");
+        return Some(Finding::warning(message, format!("systemctl disable {waiter}")));
+    }
+    if unit.get("WatchdogUSec").is_some_and(|time| matches!(*time, "0" | "infinity")) {
+        let message = format!("{UNIT} has no watchdog: systemd does not restart a hung agent");
+        return Some(Finding::warning(message, format!("{edit}: [Service] WatchdogSec=30s")));
+    }
+    let mount = mount.filter(|mount| *mount != Path::new("/"))?;
+    let waited_for = unit.get("RequiresMountsFor")?;
+    if waited_for.split(' ').any(|path| Path::new(path).starts_with(mount)) {
+        return None;
+    }
+    let mount = mount.display();
+    let message = format!(
+        "{UNIT} does not wait for {mount}, where the database is: started earlier, it makes a new one"
+    );
+    Some(Finding::warning(message, format!("{edit}: [Unit] RequiresMountsFor={mount}")))
+}
+
+/// Returns the first enabled unit of an output with `Id` and `UnitFileState`; an empty line
+/// separates units.
+fn enabled(text: &str) -> Option<&str> {
+    let units = text.split("\n\n").map(properties);
+    let mut enabled = units.filter(|unit| unit.get("UnitFileState").is_some_and(|state| *state == "enabled"));
+    enabled.next()?.get("Id").copied()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,5 +180,39 @@ mod tests {
         failed(unit("loaded", "failed", "enabled", 0), "exit-code", "journalctl");
         failed(unit("bad-setting", "inactive", "", 0), "bad-setting", "daemon-reload");
         warned(unit("not-found", "inactive", "", 0), "not found", "install");
+    }
+
+    fn concern(settings: &str, mount: &str, waiters: &str) -> Option<Finding> {
+        concerns(&properties(settings), Some(Path::new(mount)), waiters)
+    }
+
+    const PACKAGED: &str = "WatchdogUSec=30s\nAfter=network.target time-sync.target\nRequires=sysinit.target\n\
+                            RequiresMountsFor=/var/lib/edgesync /etc/edgesync\n";
+
+    #[test]
+    fn the_packaged_unit_is_without_concerns() {
+        let waiters = "Id=systemd-time-wait-sync.service\nUnitFileState=disabled\n\nId=chrony-wait.service\nUnitFileState=\n";
+        for mount in ["/", "/var", "/var/lib/edgesync"] {
+            assert_eq!(concern(PACKAGED, mount, waiters), None, "{mount}");
+        }
+        assert_eq!(concern("", "/data", ""), None, "an old systemd shows less");
+        assert_eq!(concerns(&properties(PACKAGED), None, ""), None, "without /proc");
+    }
+
+    #[test]
+    fn each_concern_about_the_unit_has_its_next_step() {
+        let with = |line: &str| concern(&format!("{line}\n{PACKAGED}"), "/var", "").unwrap();
+        let after = PACKAGED.replace("network.target", "network.target network-online.target");
+        warned(concern(&after, "/var", "").unwrap(), "starts after network-online.target", "systemctl cat");
+        warned(with("BindsTo=network-online.target"), "does not start", "systemctl cat");
+        let hung = |value: &str| concern(&PACKAGED.replace("30s", value), "/var", "").unwrap();
+        warned(hung("0"), "no watchdog", "WatchdogSec=30s");
+        warned(hung("infinity"), "no watchdog", "WatchdogSec=30s");
+        let elsewhere = concern(PACKAGED, "/data", "").unwrap();
+        warned(elsewhere, "does not wait for /data", "RequiresMountsFor=/data");
+        let waiters =
+            "Id=a.service\nUnitFileState=disabled\n\nId=chrony-wait.service\nUnitFileState=enabled\n";
+        let waits = concern(PACKAGED, "/var", waiters).unwrap();
+        warned(waits, "chrony-wait.service is enabled", "systemctl disable chrony-wait.service");
     }
 }

@@ -77,7 +77,7 @@ async fn healthy_node_passes_every_check() {
     ] {
         passed(&report, id);
     }
-    assert_eq!(report.checks.len(), 19);
+    assert_eq!(report.checks.len(), 20);
 
     // Without the agent, which is the only failure, the checks also cover the connection and the
     // access rules.

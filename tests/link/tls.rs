@@ -108,6 +108,26 @@ async fn bad_certificates_are_refused_and_reported_by_both_sides() {
 }
 
 #[tokio::test]
+async fn nodes_connect_with_clocks_past_2038() {
+    const YEARS: i64 = 20 * 365 * 24 * HOUR;
+    fn in_2041() -> jiff::Timestamp {
+        "2041-06-01T00:00:00Z".parse().unwrap()
+    }
+    let authority = Authority::new();
+    let identity = authority.server_for(&["127.0.0.1"], -HOUR, YEARS);
+    let server = Server::new(&identity, &authority.rule(&[]), Clock::of(in_2041, [])).unwrap();
+    let (broker, mut fleet) = endpoint(server).await;
+    let client = |until| {
+        let node = authority.node_until("n-1", -HOUR, until);
+        Client::new(&authority.trust(), Some(&node), Clock::of(in_2041, [])).unwrap()
+    };
+    let cause = first_cause(options(broker.address(), "n-1", client(HOUR))).await;
+    assert_eq!(kind(&cause), "refused", "{cause}");
+    let (_node, _events) = connect(options(broker.address(), "n-1", client(YEARS))).await;
+    assert_eq!(node_connected(&mut fleet).await.0, "n-1");
+}
+
+#[tokio::test]
 async fn node_accepts_only_valid_certificates_of_its_server() {
     let (authority, other) = (Authority::new(), Authority::new());
     for (identity, expected) in [

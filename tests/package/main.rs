@@ -1,11 +1,13 @@
 //! The built packages, installed with dpkg into a throw-away root: files and owners, the effects of
 //! upgrade, removal and purge, and the life of a device: token, join, mosquitto with TLS and access
-//! rules, sync, renewal, upgrade; and the units under a systemd of their own.
+//! rules, sync, renewal, upgrade; the units under a systemd of their own; and the agent in a root with
+//! nothing but its program.
 //!
 //! packaging/test builds the packages and runs this. The tests need root and namespaces; without
 //! them they are skipped with a notice.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod minimal;
 mod support;
 
 use std::process::{Command, Stdio};

@@ -15,7 +15,8 @@ use proc_macro2::{TokenStream, TokenTree};
 use super::sources::{is_test, product};
 
 /// The verbs of systemctl that messages may recommend.
-const VERBS: [&str; 7] = ["start", "stop", "restart", "enable", "disable", "status", "daemon-reload"];
+const VERBS: [&str; 9] =
+    ["start", "stop", "restart", "enable", "disable", "status", "daemon-reload", "cat", "edit"];
 
 fn root() -> &'static Path {
     edgesync_testkit::programs::root()

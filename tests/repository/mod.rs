@@ -17,6 +17,7 @@ mod commits;
 mod conditions;
 mod config;
 mod crates;
+mod devices;
 mod documents;
 mod figures;
 mod frames;

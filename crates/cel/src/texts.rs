@@ -5,6 +5,9 @@ use super::regexes::Tools;
 use super::spans;
 use super::value::Val;
 
+/// Maximum number of decimal places of `%f` and `%e`.
+const MAX_PRECISION: usize = 100;
+
 /// Calls a function of a string; `None` if there is no such overload.
 pub(super) fn call<'a>(
     name: &str,
@@ -192,13 +195,20 @@ fn format(text: &str, values: &[Val<'_>], meter: &mut Meter) -> Outcome<String> 
         let Some(value) = values.next() else {
             return failed("index out of range: too few values to format");
         };
-        let precision = precision.strip_prefix('.').and_then(|digits| digits.parse::<usize>().ok());
-        let one = formatted(verb, precision.map(|precision| precision.min(100)), value, meter)?;
+        let precision = precision.strip_prefix('.').and_then(decimal_places);
+        let one = formatted(verb, precision, value, meter)?;
         meter.bytes(one.len())?;
         written.push_str(&one);
     }
     written.push_str(rest);
     Ok(written)
+}
+
+/// Parses a precision; larger ones than [`MAX_PRECISION`] become that one, whatever the word size
+/// of the machine. `None` if it is no number.
+fn decimal_places(digits: &str) -> Option<usize> {
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| digits.parse().map_or(MAX_PRECISION, |places: usize| places.min(MAX_PRECISION)))
 }
 
 fn formatted(

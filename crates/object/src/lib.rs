@@ -4,6 +4,14 @@
 
 #![warn(missing_docs)]
 
+// This crate is the first of the workspace to be compiled, so this error precedes those about
+// missing types.
+#[cfg(not(target_has_atomic = "64"))]
+compile_error!(
+    "edgesync counts in 64-bit atomic integers, which this target lacks (32-bit MIPS and PowerPC, ARMv5); \
+     hint: docs/devices.md lists the targets that have them"
+);
+
 mod budget;
 pub mod encoding;
 pub mod event;

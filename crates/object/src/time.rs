@@ -151,6 +151,17 @@ mod tests {
     }
 
     #[test]
+    fn ages_and_formats_pass_the_ends_of_32_bits() {
+        // 2038-01-19 for signed, 2106-02-07 for unsigned seconds.
+        for end in [1_i64 << 31, 1 << 32] {
+            let [before, after] = [end - 30, end + 30].map(|second| Timestamp::from_second(second).unwrap());
+            assert_eq!((between(before, after), between(after, before)), ("60s".into(), "<invalid>".into()));
+            assert_eq!(since(after, &rfc3339_micros(before)), "60s");
+            assert_eq!(rfc3339(after).parse::<Timestamp>().unwrap(), after);
+        }
+    }
+
+    #[test]
     fn missing_or_invalid_time_has_no_age() {
         let now = "2024-01-02T00:00:00Z".parse().unwrap();
         assert_eq!(since(now, "2024-01-01T21:00:00Z"), "3h");

@@ -9,6 +9,16 @@ mod random;
 mod service;
 pub mod systemd;
 
+/// With 32-bit times, the standard library panics at each reading of the clock after 2038-01-19.
+/// The variable applies to it as well if it is compiled with the program.
+#[cfg(all(target_env = "musl", target_pointer_width = "32"))]
+#[allow(deprecated, reason = "libc marks the type because its width is about to change")]
+const _: () = assert!(
+    size_of::<libc::time_t>() == 8,
+    "time_t has 32 bits, so the program would stop in 2038; hint: set RUST_LIBC_UNSTABLE_MUSL_V1_2_3=1, as \
+     .cargo/config.toml does"
+);
+
 /// Version of the programs, used by Hello, status and `--version`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -37,6 +47,19 @@ mod tests {
     #[derive(Debug, thiserror::Error)]
     #[error("cannot read x: {0}")]
     struct Wrapped(#[source] std::io::Error);
+
+    /// The standard library has one type for the clock and for times of files. The file is in
+    /// memory, because some file systems end in 2038 themselves.
+    #[test]
+    fn times_of_the_standard_library_pass_2038_and_2106() {
+        let file = tempfile::tempfile_in("/dev/shm").unwrap();
+        for second in [1 << 31, 1 << 32] {
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(second);
+            file.set_modified(time).unwrap();
+            assert_eq!(file.metadata().unwrap().modified().unwrap(), time, "{second}");
+            assert_eq!(jiff::Timestamp::try_from(time).unwrap().as_second(), second.cast_signed());
+        }
+    }
 
     #[test]
     fn chain_does_not_repeat_causes() {

@@ -192,6 +192,16 @@ fn persisted_counts_are_short_and_parse_back() {
 }
 
 #[test]
+fn persisted_counts_of_2041_parse_back() {
+    let now: Timestamp = "2041-06-01T10:00:00Z".parse().unwrap();
+    let mut meter = Meter::new(None, now);
+    meter.link(&tcp(300, 2_300), now);
+    let text = meter.keep();
+    assert!(text.starts_with("traffic 1 26084 2253693600\n"), "{text}");
+    assert_eq!(Meter::new(Some(&text), now).show(), meter.show());
+}
+
+#[test]
 fn persisted_text_with_any_flaw_is_rejected() {
     let text = busy().keep();
     let fresh = Meter::new(None, at(60));

@@ -115,6 +115,16 @@ mod tests {
     }
 
     #[test]
+    fn times_are_corrected_across_2038() {
+        let event = json!({"metadata": {}, "eventTime": "2038-01-18T00:00:00.000000Z"}).to_string();
+        let now = "2041-01-01T00:00:00Z".parse().unwrap();
+        let shifted = shift_event(&event, 3 * 86_400_000, now).unwrap();
+        assert!(shifted.contains("\"2038-01-21T00:00:00.000000Z\""), "{shifted}");
+        let shifted = shift_event(&event, -70 * 365 * 86_400_000, now).unwrap();
+        assert!(shifted.contains("\"1968-02-05T00:00:00.000000Z\""), "{shifted}");
+    }
+
+    #[test]
     fn a_correct_time_stays() {
         let event = json!({
             "event": {"metadata": {}, "eventTime": "2026-11-21T09:59:00.000000Z",

@@ -130,6 +130,36 @@ fn a_node_certificate_is_for_clients_and_ends_with_the_ca() {
     assert!(text.contains("CN=edge-1,O=system:nodes") && !text.contains("Server"), "{text}");
 }
 
+/// Dates before and after 2038 and 2050, where 32 bits and the short form of dates end.
+#[test]
+fn certificates_are_valid_beyond_2038_and_2050() {
+    for now in ["2037-06-01T00:00:00Z", "2041-06-01T00:00:00Z", "2049-12-31T12:00:00Z"] {
+        let (dir, now) = (tempfile::tempdir().unwrap(), now.parse::<Timestamp>().unwrap());
+        let authority = Authority::open(dir.path(), now).unwrap();
+        assert_eq!(authority.certificate().not_after(), after(now, CA_LIFETIME));
+        let (_, csr) = Authority::read_request(&request("edge-1")).unwrap();
+        let certificate = authority.sign(&csr, &node_name("edge-1"), now, 400 * DAY).unwrap();
+        assert_eq!(certificate.not_before(), before(now, BACKDATED));
+        assert_eq!(certificate.not_after(), after(now, 400 * DAY));
+        let (_, parsed) = X509Certificate::from_der(certificate.der()).unwrap();
+        assert_eq!(parsed.validity().not_after.timestamp(), certificate.not_after().as_second());
+
+        let list = authority.revocation_list(1, &[(certificate.serial().to_owned(), now)], now).unwrap();
+        fs::write(dir.path().join("list.pem"), crate::served_certificates::list_pem(&list)).unwrap();
+        fs::write(dir.path().join("node.crt"), certificate.to_pem()).unwrap();
+        let verify = |time: Timestamp, options: &str| {
+            let time = time.as_second();
+            openssl(dir.path(), &format!("verify -attime {time} -CAfile ca.crt {options} node.crt"))
+        };
+        let (valid, text) = verify(after(now, DAY), "");
+        assert!(valid, "{now}: {text}");
+        let (_, text) = verify(after(now, DAY), "-crl_check -CRLfile list.pem");
+        assert!(text.contains("revoked"), "{now}: {text}");
+        let (_, text) = verify(after(now, 401 * DAY), "");
+        assert!(text.contains("expired"), "{now}: {text}");
+    }
+}
+
 #[test]
 fn the_revocation_list_is_enforced_by_openssl() {
     let dir = tempfile::tempdir().unwrap();
