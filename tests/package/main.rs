@@ -311,10 +311,28 @@ fn systemd_runs_the_units_and_the_helper_reloads_one() {
             (systemd.property("edgesync", "ActiveState"), systemd.property("edgesync", "MainPID"));
         if state == "active" && pid != agent { Ok(()) } else { Err(format!("{state} {pid}")) }
     });
+    assert_removed_service_starts_again(&root, &systemd);
     systemd.run(&["systemctl", "stop", "edgesync", "edgesync-files.socket", "edgesync-cloud"]);
     for unit in ["edgesync", "edgesync-files", "edgesync-cloud"] {
         assert_eq!(systemd.property(unit, "Result"), "success", "{unit}");
     }
+}
+
+/// dpkg names the removed version to postinst, as at an upgrade, which starts no stopped service.
+fn assert_removed_service_starts_again(root: &Root, systemd: &Systemd) {
+    // Images of containers keep packages from starting services.
+    root.run(&["rm", "-f", "/usr/sbin/policy-rc.d"]);
+    // The directory of the packages is not part of what systemd sees.
+    let package = "/var/cache/edgesync-cloud.deb";
+    root.run(&["cp", &root.package(BUILT, "edgesync-cloud"), package]);
+    let install = || systemd.run(&["dpkg", "--force-unsafe-io", "--install", package]);
+    systemd.run(&["dpkg", "--remove", "edgesync-cloud"]);
+    assert_eq!(systemd.property("edgesync-cloud", "ActiveState"), "inactive");
+    install();
+    assert_eq!(systemd.property("edgesync-cloud", "ActiveState"), "active", "{}", systemd.log());
+    systemd.run(&["systemctl", "stop", "edgesync-cloud"]);
+    install();
+    assert_eq!(systemd.property("edgesync-cloud", "ActiveState"), "inactive", "stopped by an operator");
 }
 
 /// Starts mosquitto under its own user with the configuration of `edgesync-cloud broker-config`.
