@@ -357,6 +357,29 @@ fn program_that_names_a_directory_of_the_build_is_refused() {
     let sources = fs::canonicalize(root()).unwrap();
     let error = refused(&check(&format!("\0other{}/src/main.rs\0", sources.display())));
     assert!(error.contains("/src/main.rs"), "{error}");
+    // A target directory of the caller counts from where cargo runs, and is no text to look for.
+    fs::write(&program, "\0build/other\0").unwrap();
+    let mut command = Command::new(root().join("packaging/paths"));
+    command.arg(&program).current_dir(directory.path()).env("CARGO_TARGET_DIR", "build");
+    succeeded(&command.output().unwrap());
+    fs::write(&program, format!("\0{}/build/other\0", fs::canonicalize(&directory).unwrap().display()))
+        .unwrap();
+    let error = refused(&command.output().unwrap());
+    assert!(error.contains("build/other"), "{error}");
+}
+
+/// The revision is a field of its own in rpm packages.
+#[test]
+fn package_version_without_a_revision_is_refused() {
+    for version in ["1.2.0", "1.2.0-", "-1"] {
+        let mut command = Command::new(root().join("packaging/build"));
+        // Nothing may be built.
+        command.args(["--version", version]).env("CARGO", "false");
+        let output = command.output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{version}: {error}");
+        assert!(error.contains("--version must have a revision"), "{version}: {error}");
+    }
 }
 
 #[test]
