@@ -67,7 +67,9 @@ fn installation_creates_users_directories_units_and_manuals() {
         assert_eq!(root.run(&["dpkg-query", "--show", "--showformat=${Conffiles}", name]).lines().count(), 1);
         let needed = root.run(&["dpkg-query", "--show", "--showformat=${Depends}", name]);
         assert!(needed.starts_with("libc6 (>= 2."), "the C library is the only dependency: {needed:?}");
-        for file in ["copyright", "changelog.Debian.gz", "third-party-notices.txt"] {
+        let linked = ["CONTRIBUTING.md", "docs/decisions/0030-chart.md"];
+        for file in ["copyright", "changelog.Debian.gz", "third-party-notices.txt"].into_iter().chain(linked)
+        {
             assert!(root.exists(&format!("/usr/share/doc/{name}/{file}")), "{file} of {name}");
         }
         assert_manual_pages(&root, name, &[name]);

@@ -301,6 +301,12 @@ fn notes_are_the_section_of_one_version() {
     let repository = Repository::new(HEADING, NOTES);
     let notes = succeeded(&run(repository.path(), "changelog", &["notes", "1.2.0"]));
     assert_eq!(notes, format!("# edgesync 1.2.0, 2026-11-26\n\n{NOTES}"));
+    // The notes are published as text, away from the files that links name.
+    let linked = "- A ([docs/a.md](docs/a.md#b)), and [`c`](README.md).\n- [d](https://example.com/d).\n";
+    let repository = Repository::new(HEADING, linked);
+    let notes = succeeded(&run(repository.path(), "changelog", &["notes", "1.2.0"]));
+    let text = "- A (docs/a.md), and `c`.\n- [d](https://example.com/d).\n";
+    assert_eq!(notes, format!("# edgesync 1.2.0, 2026-11-26\n\n{text}"));
 }
 
 #[test]
