@@ -312,8 +312,7 @@ async fn documented_uninstall_removes_only_edgesync() {
             "{{apiVersion: v1, kind: Node, metadata: {{name: {name}, labels: {{{labels}}}}}}}"
         ));
     }
-    let rights = packaging("examples/rights.yaml");
-    setup.admin.run(&["apply", "-f", rights.to_str().unwrap()]).ok();
+    setup.admin.run(&["apply", "-f", packaging("examples/rights.yaml").to_str().unwrap()]).ok();
     let document = include_str!("../../docs/kubernetes.md");
     let (_, section) = document.split_once("\n## Uninstall it\n").unwrap();
     let commands = section.split("```").nth(1).unwrap().lines().skip(1);
@@ -329,7 +328,6 @@ async fn documented_uninstall_removes_only_edgesync() {
     let left = setup.admin.run(&["get", kinds, "-l", ours, "-o", "name"]).lines();
     let shared = left.iter().all(|name| name.ends_with("objectsyncs.reliablesyncs.kubeedge.io"));
     assert!(shared && left.len() == 2, "{left:?}");
-    // No rights are left in kube-system, kube-node-lease, or where Secrets were placed.
     setup.admin.run(&["get", "roles,rolebindings", "-A", "-l", ours, "-o", "name"]).says("");
     setup.admin.run(&["get", "roles,rolebindings", "-n", "plant", "-o", "name"]).says("");
     let gone = setup.get(&["namespace", "edgesync"]);
