@@ -12,6 +12,9 @@ use clap_complete::Shell;
 use edgesync::cli::args_edge::EdgeArgs;
 use edgesync_cloud::cli::args_cloud::CloudArgs;
 
+/// The manual page of the plugin of kubectl, which has the commands of the cloud side.
+const PLUGIN: (&str, &str) = ("kubectl-edgesync.1", ".so man1/edgesync-cloud.1\n");
+
 fn main() -> ExitCode {
     let Some(directory) = std::env::args_os().nth(1).map(PathBuf::from) else {
         let _ = writeln!(io::stderr(), "usage: manuals DIRECTORY");
@@ -19,7 +22,8 @@ fn main() -> ExitCode {
     };
     let written = [EdgeArgs::command(), CloudArgs::command()]
         .into_iter()
-        .try_for_each(|command| write(&command, &directory.join(command.get_name())));
+        .try_for_each(|command| write(&command, &directory.join(command.get_name())))
+        .and_then(|()| fs::write(directory.join("edgesync-cloud/man").join(PLUGIN.0), PLUGIN.1));
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -54,10 +54,10 @@ const TOTAL_TIMEOUT: Duration = Duration::from_secs(55);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Next step before the node has joined.
-const JOIN: &str = "join a cloud: 'edgesync join --cloud https://HOST:10002 --token TOKEN'";
+const JOIN: &str = "join a cloud: 'edgesync join --cloud https://HOST:10002 --token -'";
 /// Next step for an unusable identity.
 const JOIN_AGAIN: &str =
-    "join again with a new token: 'edgesync join --force --cloud https://HOST:10002 --token TOKEN'";
+    "join again with a new token: 'edgesync join --force --cloud https://HOST:10002 --token -'";
 
 /// Problem of an identity or a trusted authority, and the next step.
 struct Unusable {

@@ -291,7 +291,7 @@ fn load(set: &Path) -> anyhow::Result<Stored> {
             FilesError::Io(error) if error.cause.kind() == ErrorKind::PermissionDenied => {
                 "run the agent as root or as user edgesync"
             }
-            _ => "'edgesync join --force --cloud https://HOST:10002 --token TOKEN'",
+            _ => "'edgesync join --force --cloud https://HOST:10002 --token -'",
         };
         anyhow::Error::from(error).context(format!("read identity {}; hint: {advice}", set.display()))
     })

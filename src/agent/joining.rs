@@ -9,8 +9,7 @@ use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
 /// Interval at which the configuration is reread.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Instruction for the operator.
-const INSTRUCTION: &str =
-    "not joined, waiting; hint: 'edgesync join --cloud https://HOST:10002 --token TOKEN'";
+const INSTRUCTION: &str = "not joined, waiting; hint: 'edgesync join --cloud https://HOST:10002 --token -'";
 
 /// Waits until the configuration names the cloud. Returns `false` if the agent was stopped instead.
 pub(super) async fn wait(service: &mut Service<Config>, signals: &mut Signals) -> bool {

@@ -153,7 +153,7 @@ async fn a_node_that_has_not_joined_fails_one_check_of_the_link() {
     let testbed = Testbed::new("");
     let report = run(&testbed.config_path()).await;
     let finding = |id| report.0.iter().find(|(other, ..)| *other == id).unwrap().2.clone();
-    failed(finding("certificate"), "not joined", "'edgesync join --cloud https://HOST:10002 --token TOKEN'");
+    failed(finding("certificate"), "not joined", "'edgesync join --cloud https://HOST:10002 --token -'");
     for id in ["name-resolution", "tcp", "tls", "mqtt", "acl", "cloud"] {
         assert_eq!(finding(id), Finding::skipped("not checked because of: Certificate"), "{id}");
     }

@@ -1,6 +1,6 @@
 //! The command `edgesync join`.
 
-use std::io::{self, Read, Write as _};
+use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read, Write as _};
 use std::path::Path;
 
 use super::args_edge::JoinArgs;
@@ -12,9 +12,15 @@ use edgesync_join::files::FilesError;
 use edgesync_join::token::{MAX_TOKEN, Token};
 use edgesync_object::name;
 
+/// The value of `--token` that reads the token from standard input.
+const READ_TOKEN: &str = "-";
+
 /// Joins a cloud. Exit code 1 if the cloud or this device refuses, 69 if the service is
 /// unreachable.
 pub(super) fn run(args: &JoinArgs, config: &Path) -> anyhow::Result<u8> {
+    if args.token == READ_TOKEN && io::stdin().is_terminal() {
+        let _ = write!(io::stderr(), "Token: ");
+    }
     let options = options(args, config, &mut io::stdin().lock())?;
     let joined = Progress::during("joining", |progress| {
         wait(command::run(&options, &mut progress.lines(io::stdout())))
@@ -39,7 +45,7 @@ fn options(args: &JoinArgs, config: &Path, input: &mut dyn Read) -> Result<JoinO
         return Err(CliError::Usage(format!("--node {problem}")));
     }
     let token = match args.token.as_str() {
-        "-" => read_line(input)
+        READ_TOKEN => read_line(input)
             .map_err(|error| CliError::Usage(format!("read token from standard input: {error}")))?,
         token => token.to_owned(),
     };
@@ -54,10 +60,11 @@ fn options(args: &JoinArgs, config: &Path, input: &mut dyn Read) -> Result<JoinO
     })
 }
 
-/// Reads the first line, up to the length of a token.
+/// Reads the first line, up to the length of a token. Does not wait for the end of the input, which a
+/// terminal sends separately.
 fn read_line(input: &mut dyn Read) -> io::Result<String> {
     let mut text = String::new();
-    input.take(MAX_TOKEN as u64 + 2).read_to_string(&mut text)?;
+    BufReader::new(input.take(MAX_TOKEN as u64 + 2)).read_line(&mut text)?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
@@ -91,6 +98,23 @@ mod tests {
         assert_eq!(given.node.as_deref(), Some("pump-7"));
         let read_in = read(&args("-", None), &format!("{TOKEN}\nmore\n")).unwrap();
         assert_eq!(read_in.token, given.token);
+    }
+
+    /// Input whose first read is its first line, and that fails after it.
+    struct Terminal(Option<String>);
+
+    impl Read for Terminal {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let line = self.0.take().ok_or(io::ErrorKind::WouldBlock)?;
+            line.as_bytes().read(buffer)
+        }
+    }
+
+    #[test]
+    fn token_is_read_without_waiting_for_the_end_of_the_input() {
+        let mut terminal = Terminal(Some(format!("{TOKEN}\n")));
+        let read = options(&args("-", None), Path::new("/x.toml"), &mut terminal).unwrap();
+        assert_eq!(read.token.bearer(), "a.b.c");
     }
 
     #[test]

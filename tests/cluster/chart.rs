@@ -7,12 +7,17 @@
 use serde_json::{Value, json};
 
 use crate::install::{Setup, packaging};
-use edgesync_testkit::kubectl::{Kubectl, helm, old_helm};
+use edgesync_testkit::kubectl::{Kubectl, Run, helm, old_helm};
 
 const LABEL: &str = "app.kubernetes.io/name=edgesync";
 
 /// Runs `helm upgrade --install` with these values beside those without a default.
 fn upgrade(client: &Kubectl, values: &[&str]) {
+    upgrade_with(client, values, &[]).ok();
+}
+
+/// The same with more options, which may fail.
+fn upgrade_with(client: &Kubectl, values: &[&str], options: &[&str]) -> Run {
     let chart = packaging("chart");
     let mut words = vec!["upgrade", "--install", "edgesync", chart.to_str().unwrap()];
     words.extend(["--namespace", "edgesync", "--create-namespace"]);
@@ -21,7 +26,8 @@ fn upgrade(client: &Kubectl, values: &[&str]) {
     {
         words.extend(["--set", value]);
     }
-    client.run(&words).ok();
+    words.extend(options);
+    client.run(&words)
 }
 
 /// Replaces the cluster's aggregation controller.
@@ -73,5 +79,31 @@ async fn chart_is_installed_upgraded_uninstalled_and_back() {
         assert_eq!(binding["subjects"][0]["name"], "edgesync-cloud");
         assert!(setup.configuration().contains("qps = 500"));
         uninstall(&setup, &client);
+    }
+}
+
+/// Helm 4 applies on the server, where the fields belong to kubectl.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn chart_takes_over_an_installation_of_kustomize() {
+    let values = ["service.type=LoadBalancer", "config.kubernetes.qps=500"];
+    let options: [(_, &[&str]); 2] =
+        [(old_helm(), &["--take-ownership"]), (helm(), &["--take-ownership", "--force-conflicts"])];
+    for (program, options) in options {
+        let setup = Setup::installed().await;
+        let mut client = Kubectl::with_kubeconfig(&setup.site, "helm", &setup.kubernetes.admin);
+        client.program(program);
+        let deployment = || setup.get(&["deployment", "edgesync-cloud", "-n", "edgesync"])["metadata"].take();
+        let before = deployment();
+        let error = upgrade_with(&client, &values, &[]).fails();
+        assert!(error.contains("invalid ownership metadata"), "{error}");
+        upgrade_with(&client, &values, options).ok();
+        let after = deployment();
+        assert_eq!(after["uid"], before["uid"], "the replicas are not recreated");
+        assert_eq!(after["annotations"]["meta.helm.sh/release-name"], "edgesync");
+        assert!(setup.configuration().contains("qps = 500"));
+        // From then on it is a release like others.
+        upgrade(&client, &values);
+        assert_eq!(deployment()["uid"], before["uid"]);
     }
 }

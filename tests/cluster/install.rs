@@ -61,7 +61,7 @@ impl Setup {
     }
 
     /// Starts a cluster with everything installed and the namespace `plant`.
-    async fn installed() -> Self {
+    pub(crate) async fn installed() -> Self {
         Self::installed_with(&[]).await
     }
 
@@ -292,6 +292,7 @@ async fn documented_uninstall_removes_only_edgesync() {
             "{{apiVersion: v1, kind: Node, metadata: {{name: {name}, labels: {{{labels}}}}}}}"
         ));
     }
+    setup.admin.run(&["apply", "-f", packaging("examples/rights.yaml").to_str().unwrap()]).ok();
     let document = include_str!("../../docs/kubernetes.md");
     let (_, section) = document.split_once("\n## Uninstall it\n").unwrap();
     let commands = section.split("```").nth(1).unwrap().lines().skip(1);
@@ -307,9 +308,8 @@ async fn documented_uninstall_removes_only_edgesync() {
     let left = setup.admin.run(&["get", kinds, "-l", ours, "-o", "name"]).lines();
     let shared = left.iter().all(|name| name.ends_with("objectsyncs.reliablesyncs.kubeedge.io"));
     assert!(shared && left.len() == 2, "{left:?}");
-    for namespace in ["kube-system", "kube-node-lease"] {
-        setup.admin.run(&["get", "roles,rolebindings", "-n", namespace, "-l", ours, "-o", "name"]).says("");
-    }
+    setup.admin.run(&["get", "roles,rolebindings", "-A", "-l", ours, "-o", "name"]).says("");
+    setup.admin.run(&["get", "roles,rolebindings", "-n", "plant", "-o", "name"]).says("");
     let gone = setup.get(&["namespace", "edgesync"]);
     assert_eq!(gone["status"]["phase"], "Terminating");
     setup

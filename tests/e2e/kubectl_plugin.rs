@@ -23,7 +23,15 @@ async fn kubectl_runs_the_plugin_with_its_own_kubeconfig() {
     // Exit codes and errors are those of the program.
     let run = cluster.kubectl(&["edgesync", "nodez"]);
     assert!(run.code == Some(64) && run.stderr.contains("nodez"), "{run}");
+    // The cluster is that of kubectl, and empty entries are ignored.
+    cluster.client.env("EDGESYNC_CLOUD_KUBECONFIG", "/other");
+    cluster.client.env("KUBECONFIG", &format!(":{}:", cluster.cloud.kubeconfig.display()));
+    cluster.kubectl(&["edgesync", "get", "configmaps", "-n", "default"]).shows(&["settings"]);
     cluster.client.env("KUBECONFIG", "/first:/second");
     let run = cluster.kubectl(&["edgesync", "nodes"]);
-    assert!(run.code == Some(64) && run.stderr.contains("hint: EDGESYNC_CLOUD_KUBECONFIG="), "{run}");
+    assert!(run.code == Some(64) && run.stderr.contains("hint: KUBECONFIG=FILE"), "{run}");
+    // By itself: kubectl looks for its own configuration without HOME too.
+    let plugin = std::process::Command::new(directory.join("kubectl-edgesync")).env_clear().output().unwrap();
+    let error = String::from_utf8_lossy(&plugin.stderr);
+    assert!(plugin.status.code() == Some(64) && error.contains("neither KUBECONFIG nor HOME"), "{error}");
 }

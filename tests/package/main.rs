@@ -69,12 +69,15 @@ fn installation_creates_users_directories_units_and_manuals() {
         assert_eq!(root.run(&["dpkg-query", "--show", "--showformat=${Conffiles}", name]).lines().count(), 1);
         let needed = root.run(&["dpkg-query", "--show", "--showformat=${Depends}", name]);
         assert!(needed.starts_with("libc6 (>= 2."), "the C library is the only dependency: {needed:?}");
-        for file in ["copyright", "changelog.Debian.gz", "third-party-notices.txt"] {
+        let linked = ["CONTRIBUTING.md", "docs/decisions/0030-chart.md"];
+        for file in ["copyright", "changelog.Debian.gz", "third-party-notices.txt"].into_iter().chain(linked)
+        {
             assert!(root.exists(&format!("/usr/share/doc/{name}/{file}")), "{file} of {name}");
         }
         assert_manual_pages(&root, name, &[name]);
     }
     assert!(root.run(&["kubectl-edgesync", "--version"]).starts_with("edgesync-cloud "));
+    assert!(root.exists("/usr/share/man/man1/kubectl-edgesync.1.gz"), "the page of the plugin");
     assert_eq!(root.owner("/etc/edgesync"), Owner::new("root", "root", 0o755));
     // The agent waits for the join; the cloud side runs with its defaults.
     assert!(!Unit::installed(&root, "edgesync").conditions_hold(&root));
@@ -312,10 +315,28 @@ fn systemd_runs_the_units_and_the_helper_reloads_one() {
             (systemd.property("edgesync", "ActiveState"), systemd.property("edgesync", "MainPID"));
         if state == "active" && pid != agent { Ok(()) } else { Err(format!("{state} {pid}")) }
     });
+    assert_removed_service_starts_again(&root, &systemd);
     systemd.run(&["systemctl", "stop", "edgesync", "edgesync-files.socket", "edgesync-cloud"]);
     for unit in ["edgesync", "edgesync-files", "edgesync-cloud"] {
         assert_eq!(systemd.property(unit, "Result"), "success", "{unit}");
     }
+}
+
+/// dpkg names the removed version to postinst, as at an upgrade, which starts no stopped service.
+fn assert_removed_service_starts_again(root: &Root, systemd: &Systemd) {
+    // Images of containers keep packages from starting services.
+    root.run(&["rm", "-f", "/usr/sbin/policy-rc.d"]);
+    // The directory of the packages is not part of what systemd sees.
+    let package = "/var/cache/edgesync-cloud.deb";
+    root.run(&["cp", &root.package(BUILT, "edgesync-cloud"), package]);
+    let install = || systemd.run(&["dpkg", "--force-unsafe-io", "--install", package]);
+    systemd.run(&["dpkg", "--remove", "edgesync-cloud"]);
+    assert_eq!(systemd.property("edgesync-cloud", "ActiveState"), "inactive");
+    install();
+    assert_eq!(systemd.property("edgesync-cloud", "ActiveState"), "active", "{}", systemd.log());
+    systemd.run(&["systemctl", "stop", "edgesync-cloud"]);
+    install();
+    assert_eq!(systemd.property("edgesync-cloud", "ActiveState"), "inactive", "stopped by an operator");
 }
 
 /// Starts mosquitto under its own user with the configuration of `edgesync-cloud broker-config`.

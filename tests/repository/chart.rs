@@ -233,6 +233,54 @@ fn values_of_the_chart_reach_its_objects() {
     assert_eq!(definitions, ["clusterplacements.edgesync.io", "placements.edgesync.io"]);
 }
 
+/// YAML would read these names as a number and as booleans.
+#[test]
+fn chart_quotes_names_of_namespaces() {
+    for helm in [old_helm(), helm()] {
+        let objects = rendered(&helm, "123", &["place.secrets=[\"on\",\"true\",\"7\"]"]);
+        for namespace in ["on", "true", "7"] {
+            let key = |kind: &str| [kind, namespace, "edgesync-place-secrets"].map(str::to_owned);
+            assert!(objects.contains_key(&key("Role")), "{namespace}: {:?}", objects.keys());
+            assert_eq!(objects[&key("RoleBinding")]["subjects"][0]["namespace"], "123");
+        }
+    }
+}
+
+#[test]
+fn secret_for_an_external_broker_is_mounted() {
+    let broker = ["broker.mode=external", "broker.url=mqtts://broker.example.com:8883"];
+    let values = [
+        "broker.secret=broker",
+        "config.link.username=edgesync",
+        "config.link.password_file=/etc/edgesync-broker/password",
+    ];
+    let objects = rendered(&helm(), "edgesync", &[&broker[..], &values].concat());
+    let pod = &objects[&["Deployment", "edgesync", "edgesync-cloud"].map(str::to_owned)]["spec"]["template"]
+        ["spec"];
+    let named = |list: &Value| {
+        let found = list.as_array().unwrap().iter().find(|item| item["name"] == "broker");
+        found.unwrap_or_else(|| panic!("{pod:#}")).clone()
+    };
+    let secret = json!({"name": "broker", "secret": {"secretName": "broker", "defaultMode": 0o440}});
+    assert_eq!(named(&pod["volumes"]), secret);
+    let mount = json!({"name": "broker", "mountPath": "/etc/edgesync-broker", "readOnly": true});
+    assert_eq!(named(&pod["containers"][0]["volumeMounts"]), mount);
+}
+
+/// Some programs drop the links to the manifests.
+#[test]
+fn chart_without_its_links_names_the_archive() {
+    let copy = tempfile::tempdir().unwrap();
+    let mut words = Command::new("cp");
+    words.arg("-r").arg(chart()).arg(copy.path());
+    run(&mut words).unwrap();
+    fs::remove_dir_all(copy.path().join("chart/manifests")).unwrap();
+    for helm in [old_helm(), helm()] {
+        let error = template(&helm, &copy.path().join("chart"), "edgesync", &[]).unwrap_err();
+        assert!(error.contains("hint: ") && error.contains("packaging/chart"), "{error}");
+    }
+}
+
 /// An older API server drops the rules, so that each upgrade would add them.
 #[test]
 fn chart_has_no_rules_in_cel_for_older_api_servers() {
@@ -263,13 +311,13 @@ fn chart_grants_the_rights_of_the_example() {
         for field in ["rules", "roleRef", "subjects"] {
             assert_eq!(found[&key][field], object[field], "{key:?}");
         }
-        let label = "/metadata/labels/edgesync.io~1aggregate-to-place";
-        assert_eq!(found[&key].pointer(label), object.pointer(label), "{key:?}");
+        // The uninstall finds them by a label.
+        assert_eq!(found[&key]["metadata"]["labels"], object["metadata"]["labels"], "{key:?}");
     }
 }
 
 /// Invalid values, and parts of the errors of both versions, which format field names differently.
-const REFUSED: [(&[&str], &[&str]); 17] = [
+const REFUSED: [(&[&str], &[&str]); 22] = [
     (&["image.repository="], &["image.repository is empty", "hint: build it with"]),
     (
         &["enrollment.names=null"],
@@ -277,12 +325,14 @@ const REFUSED: [(&[&str], &[&str]); 17] = [
     ),
     (&["enrollment.names=edge.example.com"], &["enrollment", "names", "array"]),
     (&["enrollment.names={https://edge.example.com}"], &["enrollment", "names", "match", "pattern"]),
+    (&["enrollment.names={Edge.example.com}"], &["enrollment", "names", "match", "pattern"]),
     (&["replica=3"], &["replica", "not allowed"]),
     (&["replicas=0"], &["replicas", "1"]),
     (&["image.digest=sha256:0"], &["image", "digest", "pattern"]),
     (&["broker.mode=extern"], &["broker", "mode", "embedded", "external"]),
     (&["broker.mode=external"], &["broker.url is empty", "hint: --set broker.url="]),
     (&["broker.url=mqtt://broker"], &["broker.url is set", "hint: --set broker.mode=external"]),
+    (&["broker.secret=broker"], &["broker.secret is set", "hint: --set broker.mode=external"]),
     (
         &["broker.mode=external", "broker.url=mqtt://broker", "signer.enabled=true"],
         &["signer.enabled with an external broker", "hint: --set signer.enabled=false"],
@@ -293,6 +343,10 @@ const REFUSED: [(&[&str], &[&str]); 17] = [
         &["config.enrollment.names: the chart sets", "set the value enrollment.names"],
     ),
     (&["config.kubernetes.namespace=a"], &["config.kubernetes.namespace: the chart sets", "hint: remove it"]),
+    // The ports of Pods and probes.
+    (&["config.api.health=off"], &["config.api.health: the chart sets", "hint: remove it"]),
+    (&["config.enrollment.listen=off"], &["config.enrollment.listen: the chart sets", "hint: remove it"]),
+    (&["config.broker.listen=0.0.0.0:1883"], &["config.broker.listen: the chart sets", "hint: remove it"]),
     (
         &["place.rules.x=[{\"apiGroups\":[\"\"],\"resources\":[\"secrets\"],\"verbs\":[\"list\"]}]"],
         &[
@@ -318,6 +372,10 @@ fn chart_refuses_invalid_values_and_says_why() {
         }
         let error = template(&helm, &chart(), "default", &[]).unwrap_err();
         assert!(error.contains("namespace 'default'") && error.contains("--create-namespace"), "{error}");
+        let long = "a".repeat(61);
+        let error = template(&helm, &chart(), &long, &[]).unwrap_err();
+        assert!(error.contains("is longer than 63 characters") && error.contains("at most 60"), "{error}");
+        template(&helm, &chart(), &long[1..], &["enrollment.names={10.0.0.7,2001:DB8::7}"]).unwrap();
         let mut lint = Command::new(&helm);
         lint.args(["lint", "--strict", "--namespace", "edgesync", "--set", &REQUIRED.join(",")]).arg(chart());
         run(&mut lint).unwrap();

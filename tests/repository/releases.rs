@@ -4,7 +4,8 @@
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -52,9 +53,15 @@ fn refused(output: &Output) -> String {
     text(&output.stderr)
 }
 
+/// Stands in for the builds: its package lists the scripts, and the variables that change packages.
+const BUILD: &str = "#!/bin/sh\n\
+    { echo \"built $PACKAGING_MAINTAINER$CARGO_TARGET_DIR$SOURCE_DATE_EPOCH\"; ls packaging; } \\\n\
+    >\"$2/edgesync_1.2.0-1_amd64.deb\"\n";
+const CHART: &str = "#!/bin/sh\necho packed >\"$1/edgesync-cloud-1.2.0.tgz\"\n";
+
 const NOTES: &str = "### Added\n\n- A thing.\n";
 
-/// A repository with the scripts of a release, and with one that stands in for the builds.
+/// A repository with the scripts of a release, and with two that stand in for the builds.
 struct Repository(TempDir);
 
 impl Repository {
@@ -62,13 +69,18 @@ impl Repository {
     fn new(heading: &str, notes: &str) -> Self {
         let repository = Self(tempfile::tempdir().unwrap());
         fs::create_dir(repository.path().join("packaging")).unwrap();
-        repository.write("build", "#!/bin/sh\necho built >\"$2/edgesync_1.2.0-1_amd64.deb\"\n");
+        repository.write("build", BUILD);
+        repository.write("chart", CHART);
         // By another process: a file that is open for writing cannot be run, and a thread that
         // starts a program at that moment would keep it open.
         let mut install = Command::new("install");
         install.arg(root().join("packaging/release")).arg(root().join("packaging/changelog"));
-        succeeded(&install.arg("build").arg("packaging").current_dir(repository.path()).output().unwrap());
-        fs::remove_file(repository.path().join("build")).unwrap();
+        succeeded(
+            &install.args(["build", "chart", "packaging"]).current_dir(repository.path()).output().unwrap(),
+        );
+        for script in ["build", "chart"] {
+            fs::remove_file(repository.path().join(script)).unwrap();
+        }
         let manifest = "[workspace.package]\nversion = \"1.2.0\"\n\n[package]\nname = \"x\"\n";
         repository.write("Cargo.toml", manifest);
         repository.write(".gitignore", "/target\n");
@@ -94,6 +106,12 @@ impl Repository {
             git.args(["-c", setting]);
         }
         succeeded(&git.args(arguments).output().unwrap());
+    }
+
+    fn head(&self) -> String {
+        let mut git = Command::new("git");
+        let output = git.args(["rev-parse", "HEAD"]).current_dir(self.path()).output().unwrap();
+        succeeded(&output).trim().to_owned()
     }
 
     fn commit(&self) {
@@ -130,7 +148,7 @@ fn is_release_machine() -> bool {
 fn release_refuses_uncommitted_changes() {
     let repository = Repository::new(HEADING, NOTES);
     repository.write("new.rs", "");
-    let error = refused(&repository.release(&["--unsigned"]));
+    let error = refused(&repository.release(&[]));
     assert!(error.contains("uncommitted changes") && error.contains("new.rs"), "{error}");
     assert!(!repository.has_released());
 }
@@ -143,20 +161,79 @@ fn release_refuses_a_version_without_notes() {
         (HEADING, "### Added\n", "the section of version 1.2.0 is empty"),
     ] {
         let repository = Repository::new(heading, notes);
-        let error = refused(&repository.release(&["--unsigned"]));
+        let error = refused(&repository.release(&[]));
         assert!(error.contains(expected), "{heading}: {error}");
         assert!(!repository.has_released());
     }
 }
 
+/// The builds run code of all dependencies.
 #[test]
-fn release_without_a_key_says_so_explicitly() {
+fn release_keeps_the_key_from_the_builds() {
+    let repository = Repository::new(HEADING, NOTES);
+    let error = refused(&repository.release(&["--key", "Cargo.toml"]));
+    assert!(error.contains("a key is for --sign"), "{error}");
+    assert!(!repository.has_released());
+    let error = refused(&repository.release(&["--sign", "target"]));
+    assert!(error.contains("no key"), "{error}");
+}
+
+/// A path counts from the directory of the caller, also with a slash at its end.
+#[test]
+fn release_is_written_where_the_caller_says() {
     if !is_release_machine() {
         return;
     }
     let repository = Repository::new(HEADING, NOTES);
-    let error = refused(&repository.release(&[]));
-    assert!(error.contains("no key") && error.contains("--unsigned"), "{error}");
+    let directory = tempfile::tempdir().unwrap();
+    let release = |output: &str| {
+        let mut command = Command::new(repository.path().join("packaging/release"));
+        command.args(["--output", output]).current_dir(directory.path()).output().unwrap()
+    };
+    succeeded(&release("below/one/"));
+    let names: Vec<_> =
+        fs::read_dir(directory.path().join("below")).unwrap().map(|entry| entry.unwrap()).collect();
+    assert_eq!(names.iter().map(fs::DirEntry::file_name).collect::<Vec<_>>(), ["one"]);
+    assert_eq!(names[0].metadata().unwrap().permissions().mode() & 0o777, 0o755);
+    assert!(names[0].path().join("SHA256SUMS").is_file());
+    let inside = repository.path().join("docs");
+    let error = refused(&release(inside.to_str().unwrap()));
+    assert!(error.contains("among the sources") && error.contains("hint: --output target/"), "{error}");
+    assert!(!inside.exists());
+}
+
+/// Neither files that git ignores nor variables of the caller get into a package.
+#[test]
+fn release_builds_the_commit_alone() {
+    if !is_release_machine() {
+        return;
+    }
+    let repository = Repository::new(HEADING, NOTES);
+    fs::create_dir_all(repository.path().join(".git/info")).unwrap();
+    repository.write(".git/info/exclude", "/packaging/ignored\n");
+    repository.write("packaging/ignored", "");
+    let mut command = Command::new(repository.path().join("packaging/release"));
+    for variable in ["PACKAGING_MAINTAINER", "CARGO_TARGET_DIR", "SOURCE_DATE_EPOCH"] {
+        command.env(variable, "1");
+    }
+    succeeded(&command.output().unwrap());
+    assert_eq!(
+        repository.released("edgesync_1.2.0-1_amd64.deb"),
+        "built \nbuild\nchangelog\nchart\nrelease\n"
+    );
+}
+
+#[test]
+fn release_fails_without_one_of_its_scripts() {
+    if !is_release_machine() {
+        return;
+    }
+    let repository = Repository::new(HEADING, NOTES);
+    let script = repository.path().join("packaging/chart");
+    fs::set_permissions(&script, Permissions::from_mode(0o644)).unwrap();
+    repository.commit();
+    let output = repository.release(&[]);
+    assert!(!output.status.success() && text(&output.stderr).contains("packaging/chart"), "{output:?}");
     assert!(!repository.has_released());
 }
 
@@ -166,11 +243,12 @@ fn release_has_notes_and_checksums_of_all_files() {
         return;
     }
     let repository = Repository::new(HEADING, NOTES);
-    let listed = succeeded(&repository.release(&["--unsigned"]));
+    let listed = succeeded(&repository.release(&[]));
     assert_eq!(repository.released("NOTES.md"), format!("# edgesync 1.2.0, 2026-11-26\n\n{NOTES}"));
+    assert_eq!(repository.released("VERSION"), format!("edgesync 1.2.0, commit {}\n", repository.head()));
     let sums = repository.released("SHA256SUMS");
     let names: Vec<&str> = sums.lines().filter_map(|line| line.split("  ").nth(1)).collect();
-    assert_eq!(names, ["NOTES.md", "edgesync_1.2.0-1_amd64.deb"]);
+    assert_eq!(names, ["NOTES.md", "VERSION", "edgesync-cloud-1.2.0.tgz", "edgesync_1.2.0-1_amd64.deb"]);
     for line in sums.lines() {
         assert!(listed.contains(line), "{listed}");
     }
@@ -178,7 +256,7 @@ fn release_has_notes_and_checksums_of_all_files() {
     check.args(["--check", "SHA256SUMS"]).current_dir(repository.path().join("target/releases/1.2.0"));
     succeeded(&check.output().unwrap());
     // The directory of a release is written once.
-    let error = refused(&repository.release(&["--unsigned"]));
+    let error = refused(&repository.release(&[]));
     assert!(error.contains("target/releases/1.2.0 exists"), "{error}");
 }
 
@@ -204,14 +282,31 @@ fn release_is_signed_with_the_key_of_the_repository() {
     }
     fs::copy(key("right.pub"), repository.path().join("packaging/release.pub")).unwrap();
     repository.commit();
-    let error = refused(&repository.release(&["--key", &key("wrong")]));
+    succeeded(&repository.release(&[]));
+    let directory = "target/releases/1.2.0";
+    let sign = |name: &str| repository.release(&["--sign", directory, "--key", &key(name)]);
+    let error = refused(&sign("wrong"));
     assert!(error.contains("packaging/release.pub does not verify signatures of "), "{error}");
-    assert!(!repository.has_released());
-
-    succeeded(&repository.release(&["--key", &key("right")]));
     let sums = "target/releases/1.2.0/SHA256SUMS";
+    assert!(!repository.path().join(format!("{sums}.minisig")).exists());
+    for (file, content, expected) in
+        [("extra", "", "contains other files"), ("VERSION", "edgesync 1.3.0", "differs from its checksums")]
+    {
+        let file = format!("{directory}/{file}");
+        let before = fs::read_to_string(repository.path().join(&file)).ok();
+        repository.write(&file, content);
+        let error = refused(&sign("right"));
+        assert!(error.contains(expected), "{error}");
+        match before {
+            Some(content) => repository.write(&file, &content),
+            None => fs::remove_file(repository.path().join(&file)).unwrap(),
+        }
+    }
+
+    succeeded(&sign("right"));
     let verify = || minisign(&["-V", "-p", "packaging/release.pub", "-m", sums]);
-    assert!(succeeded(&verify()).contains("edgesync 1.2.0, commit "), "the signature names the release");
+    let release = format!("edgesync 1.2.0, commit {}", repository.head());
+    assert!(succeeded(&verify()).contains(&release), "the signature names the release");
     repository.write(sums, "");
     assert!(!verify().status.success(), "a changed file is not verified");
 }
@@ -224,6 +319,12 @@ fn notes_are_the_section_of_one_version() {
     let repository = Repository::new(HEADING, NOTES);
     let notes = succeeded(&run(repository.path(), "changelog", &["notes", "1.2.0"]));
     assert_eq!(notes, format!("# edgesync 1.2.0, 2026-11-26\n\n{NOTES}"));
+    // The notes are published as text, away from the files that links name.
+    let linked = "- A ([docs/a.md](docs/a.md#b)), and [`c`](README.md).\n- [d](https://example.com/d).\n";
+    let repository = Repository::new(HEADING, linked);
+    let notes = succeeded(&run(repository.path(), "changelog", &["notes", "1.2.0"]));
+    let text = "- A (docs/a.md), and `c`.\n- [d](https://example.com/d).\n";
+    assert_eq!(notes, format!("# edgesync 1.2.0, 2026-11-26\n\n{text}"));
 }
 
 #[test]
@@ -280,6 +381,29 @@ fn program_that_names_a_directory_of_the_build_is_refused() {
     let sources = fs::canonicalize(root()).unwrap();
     let error = refused(&check(&format!("\0other{}/src/main.rs\0", sources.display())));
     assert!(error.contains("/src/main.rs"), "{error}");
+    // A target directory of the caller counts from where cargo runs, and is no text to look for.
+    fs::write(&program, "\0build/other\0").unwrap();
+    let mut command = Command::new(root().join("packaging/paths"));
+    command.arg(&program).current_dir(directory.path()).env("CARGO_TARGET_DIR", "build");
+    succeeded(&command.output().unwrap());
+    fs::write(&program, format!("\0{}/build/other\0", fs::canonicalize(&directory).unwrap().display()))
+        .unwrap();
+    let error = refused(&command.output().unwrap());
+    assert!(error.contains("build/other"), "{error}");
+}
+
+/// The revision is a field of its own in rpm packages.
+#[test]
+fn package_version_without_a_revision_is_refused() {
+    for version in ["1.2.0", "1.2.0-", "-1"] {
+        let mut command = Command::new(root().join("packaging/build"));
+        // Nothing may be built.
+        command.args(["--version", version]).env("CARGO", "false");
+        let output = command.output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{version}: {error}");
+        assert!(error.contains("--version must have a revision"), "{version}: {error}");
+    }
 }
 
 #[test]

