@@ -55,7 +55,7 @@ impl Counts {
 
 impl SyncCondition {
     pub(super) fn status(&self) -> ConditionStatus {
-        self.reason.status()
+        self.reason.fields().status
     }
 
     /// Returns whether this is published in place of the other.
