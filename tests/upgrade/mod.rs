@@ -130,9 +130,10 @@ async fn databases_of_each_release_keep_objects_and_identity() {
 fn check_configuration<C: Settings>(path: &Path) {
     let text = fs::read_to_string(path).unwrap();
     let loaded = config::parse::<C>(path, &text, []).unwrap();
-    let odd = loaded.warnings.iter().find(|warning| {
-        !["is not used", "is deprecated"].iter().any(|expected| warning.contains(expected))
-    });
+    let odd = loaded
+        .warnings
+        .iter()
+        .find(|warning| !["is not used", "is deprecated"].iter().any(|expected| warning.contains(expected)));
     assert!(odd.is_none(), "{}: {odd:?}", path.display());
     let now: BTreeMap<String, String> = settings(&loaded.config)
         .into_iter()
