@@ -48,13 +48,20 @@ impl Repository {
     fn new(heading: &str, notes: &str) -> Self {
         let repository = Self(tempfile::tempdir().unwrap());
         fs::create_dir(repository.path().join("packaging")).unwrap();
-        repository.write("build", "#!/bin/sh\necho built >\"$2/edgesync_1.2.0-1_amd64.deb\"\n");
+        // Those of the image and the chart come after the packages.
+        let (package, image) = ("edgesync_1.2.0-1_amd64.deb", "edgesync-cloud-1.2.0.oci.tar");
+        repository.write("build", &format!("#!/bin/sh\necho built >\"$2/{package}\"\n"));
+        repository.write("image", &format!("#!/bin/sh\ncp \"$1/{package}\" \"$1/{image}\"\n"));
+        repository.write("chart", "#!/bin/sh\necho packed >\"$1/edgesync-cloud-1.2.0.tgz\"\n");
         // By another process: a file that is open for writing cannot be run, and a thread that
         // starts a program at that moment would keep it open.
         let mut install = Command::new("install");
         install.arg(root().join("packaging/release")).arg(root().join("packaging/changelog"));
-        succeeded(&install.arg("build").arg("packaging").current_dir(repository.path()).output().unwrap());
-        fs::remove_file(repository.path().join("build")).unwrap();
+        install.args(["build", "image", "chart", "packaging"]).current_dir(repository.path());
+        succeeded(&install.output().unwrap());
+        for script in ["build", "image", "chart"] {
+            fs::remove_file(repository.path().join(script)).unwrap();
+        }
         let manifest = "[workspace.package]\nversion = \"1.2.0\"\n\n[package]\nname = \"x\"\n";
         repository.write("Cargo.toml", manifest);
         repository.write(".gitignore", "/target\n");
@@ -152,7 +159,13 @@ fn release_has_notes_and_checksums_of_all_files() {
     assert_eq!(repository.released("NOTES.md"), format!("# edgesync 1.2.0, 2026-11-26\n\n{NOTES}"));
     let sums = repository.released("SHA256SUMS");
     let names: Vec<&str> = sums.lines().filter_map(|line| line.split("  ").nth(1)).collect();
-    assert_eq!(names, ["NOTES.md", "edgesync_1.2.0-1_amd64.deb"]);
+    let expected = [
+        "NOTES.md",
+        "edgesync-cloud-1.2.0.oci.tar",
+        "edgesync-cloud-1.2.0.tgz",
+        "edgesync_1.2.0-1_amd64.deb",
+    ];
+    assert_eq!(names, expected);
     for line in sums.lines() {
         assert!(listed.contains(line), "{listed}");
     }
@@ -162,6 +175,20 @@ fn release_has_notes_and_checksums_of_all_files() {
     // The directory of a release is written once.
     let error = refused(&repository.release(&["--unsigned"]));
     assert!(error.contains("target/releases/1.2.0 exists"), "{error}");
+}
+
+#[test]
+fn release_needs_every_artefact() {
+    if !is_release_machine() {
+        return;
+    }
+    let repository = Repository::new(HEADING, NOTES);
+    fs::remove_file(repository.path().join("packaging/image")).unwrap();
+    repository.commit();
+    let output = repository.release(&["--unsigned"]);
+    assert!(!output.status.success(), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("packaging/image"), "{}", text(&output.stderr));
+    assert!(!repository.has_released());
 }
 
 #[test]
