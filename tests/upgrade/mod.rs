@@ -2,8 +2,8 @@
 //! and a cloud side. Downgrades: what a later version has left is refused with a next step.
 //!
 //! `tests/upgrade/record` writes the fixtures, in `tests/fixtures/releases/<version>`. Frames of
-//! released versions are read by `tests/repository/frames.rs`. A device sets the database of a later
-//! version aside: `tests/store/edge.rs`.
+//! released versions are read by `tests/repository/frames.rs`. A device sets the database of a
+//! later version aside: `tests/store/edge.rs`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! The archive of an image: an OCI layout and a docker-archive in one file, unpacked and verified.
+//! The archive of an image: OCI layout and docker-archive in one file, unpacked and verified.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -25,7 +25,7 @@ pub struct Variant {
 }
 
 impl Image {
-    /// Unpacks an archive, and verifies that each descriptor names a blob of its size and SHA-256,
+    /// Unpacks an archive, and verifies that each descriptor names a blob of its size and digest,
     /// that there is no other blob, and that both formats describe the same images.
     #[must_use]
     pub fn open(archive: &Path) -> Self {
