@@ -107,7 +107,9 @@ pub(super) fn repair(config: &Path) -> anyhow::Result<u8> {
         && found > known
     {
         let newer = StoreError::Newer { path: path.clone(), found, known };
-        return refused(&format!("{newer}; it is not damaged"));
+        return refused(&format!(
+            "{newer}; it is not damaged; hint: start the agent, which sets it aside, or install the newer version again"
+        ));
     }
     let owner = Owner::of(path).with_context(|| format!("stat {}", path.display()))?;
     let result = Progress::during("repairing the database", |_| program::wait(repair_database(&config)))?;

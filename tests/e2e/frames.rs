@@ -152,7 +152,7 @@ async fn assert_cloud_refuses_bad_frames(site: &Site, mut cloud: Cloud) {
     later["digest"] = json!({ "algorithm": "later" });
     forger.send(&up(ROGUE), later.to_string().as_bytes()).await;
     let answer: Value = serde_json::from_slice(&forger.receive().await).unwrap();
-    let reason = "the node speaks protocol 2, the cloud side 1: update the cloud side";
+    let reason = "the node speaks protocol 2, the cloud side 1; hint: update the cloud side";
     let expected_answer = json!({
         "type": "HelloRequest", "protocol": 1, "session": "5e552000", "reason": reason,
         "retryAfterSeconds": 3600,
@@ -419,9 +419,9 @@ async fn agent_reports_why_a_cloud_of_another_protocol_refuses_it() {
     let Up::Hello(hello) = reported(&mut cloud).await else { panic!("no Hello") };
     let says = |status: &AgentStatus, words: &str| status.cloud.state.contains(words);
     cloud.send(&down(NODE), br#"{"type":"Welcome","protocol":2,"session":{"id":"later"}}"#).await;
-    let words = "the cloud side speaks protocol 2, this agent 1: update the agent";
+    let words = "the cloud side speaks protocol 2, this agent 1; hint: update the agent";
     agent.until("the protocol is said", |status| says(status, words)).await;
-    let reason = "the node speaks protocol 1, the cloud side 2: update the agent";
+    let reason = "the node speaks protocol 1, the cloud side 2; hint: update the agent";
     let request = json!({ "session": hello.session, "reason": reason, "retryAfterSeconds": 3600 });
     cloud.send(&down(NODE), &frame("HelloRequest", request)).await;
     agent.until("the reason is said", |status| says(status, reason)).await;

@@ -7,6 +7,7 @@
 //! them they are skipped with a notice.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod image;
 mod minimal;
 mod support;
 

@@ -116,6 +116,16 @@ fn configuration_errors_exit_with_78_in_every_command() {
     assert!(err(&output).contains("/nowhere/edgesync.toml: cannot be read"), "{}", err(&output));
 }
 
+/// The image of the cloud side has no other program that a preStop hook could run.
+#[test]
+fn sleep_of_a_prestop_hook_ends_silently() {
+    let cloud = edgesync_testkit::programs::cloud();
+    let output = run(cloud, &["sleep", "1ms"]);
+    assert_eq!((output.status.code(), out(&output), err(&output)), (Some(0), String::new(), String::new()));
+    assert_eq!(run(cloud, &["sleep", "soon"]).status.code(), Some(64));
+    assert!(!out(&run(cloud, &["--help"])).contains("sleep"));
+}
+
 #[test]
 fn check_config_prints_the_effective_configuration() {
     let (_directory, path) = config("[link]\nkeepalive = \"30s\"\n");

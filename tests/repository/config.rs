@@ -265,6 +265,9 @@ fn unknown_keys_are_refused_with_a_suggestion() {
         ("[link]\ncolour = 1", "unknown key in [link]: \"colour\"; must be one of type, broker, prefix"),
         ("[lnk]\n", "1:2: unknown section: \"lnk\"; did you mean 'link'?"),
         ("keepalive = 1", "unknown section: \"keepalive\"; must be one of"),
+        // Of a later version, such as after a downgrade.
+        ("[link]\nlanguage = \"x\"", "2:1: unknown key in [link]: \"language\"; must be one of type, broker"),
+        ("[relay]\nlisten = 1", "; hint: remove it, or install the version that has it"),
     ] {
         let shown = edge_errors(text).to_string();
         assert!(shown.contains(expected), "{text}\n{shown}");

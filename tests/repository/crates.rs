@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use edgesync_testkit::programs::root;
 use proc_macro2::{TokenStream, TokenTree};
@@ -197,4 +198,44 @@ fn unsafe_code_stays_in_one_file() {
     let found =
         product().into_iter().filter(|(_, text)| code(text).contains("unsafe{")).map(|(path, _)| path);
     assert_eq!(found.collect::<Vec<_>>(), ["crates/runtime/src/memory.rs"]);
+}
+
+/// Returns all files below a directory, relative to it; none if there is no such directory.
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![directory.to_owned()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(&next).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                found.push(path.strip_prefix(directory).unwrap().to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// proptest reads the seeds of `src/a/tests.rs` from `proptest-regressions/a/tests.txt` beside
+/// `src`, the nearest directory with a `lib.rs` or `main.rs`; those of `tests` from the top.
+#[test]
+fn recorded_seeds_are_where_proptest_reads_them() {
+    let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let mut directories: Vec<PathBuf> = crates.collect();
+    directories.extend([root().to_owned(), root().join("tests"), root().join("benches")]);
+    let mut seeds = 0;
+    for directory in directories {
+        for file in files_below(&directory.join("proptest-regressions")) {
+            let sources = ["src", "tests", "benches"].map(|name| directory.join(name)).into_iter();
+            let mut sources = sources.filter(|sources| sources.join("lib.rs").exists());
+            let reads = |sources: PathBuf| {
+                let source = fs::read_to_string(sources.join(&file).with_extension("rs"));
+                source.is_ok_and(|text| text.contains("proptest!"))
+            };
+            assert!(sources.any(reads), "no test reads {} of {}", file.display(), directory.display());
+            seeds += 1;
+        }
+    }
+    assert!(seeds > 1, "the seeds were not found");
 }

@@ -22,6 +22,7 @@ mod documents;
 mod figures;
 mod frames;
 mod generated;
+mod image;
 mod limits;
 mod log;
 mod manifests;

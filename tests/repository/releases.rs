@@ -58,6 +58,8 @@ const BUILD: &str = "#!/bin/sh\n\
     { echo \"built $PACKAGING_MAINTAINER$CARGO_TARGET_DIR$SOURCE_DATE_EPOCH\"; ls packaging; } \\\n\
     >\"$2/edgesync_1.2.0-1_amd64.deb\"\n";
 const CHART: &str = "#!/bin/sh\necho packed >\"$1/edgesync-cloud-1.2.0.tgz\"\n";
+/// Fails before the packages are there.
+const IMAGE: &str = "#!/bin/sh\ncp \"$1/edgesync_1.2.0-1_amd64.deb\" \"$1/edgesync-cloud-1.2.0.oci.tar\"\n";
 
 const NOTES: &str = "### Added\n\n- A thing.\n";
 
@@ -71,14 +73,19 @@ impl Repository {
         fs::create_dir(repository.path().join("packaging")).unwrap();
         repository.write("build", BUILD);
         repository.write("chart", CHART);
+        repository.write("image", IMAGE);
         // By another process: a file that is open for writing cannot be run, and a thread that
         // starts a program at that moment would keep it open.
         let mut install = Command::new("install");
         install.arg(root().join("packaging/release")).arg(root().join("packaging/changelog"));
         succeeded(
-            &install.args(["build", "chart", "packaging"]).current_dir(repository.path()).output().unwrap(),
+            &install
+                .args(["build", "chart", "image", "packaging"])
+                .current_dir(repository.path())
+                .output()
+                .unwrap(),
         );
-        for script in ["build", "chart"] {
+        for script in ["build", "chart", "image"] {
             fs::remove_file(repository.path().join(script)).unwrap();
         }
         let manifest = "[workspace.package]\nversion = \"1.2.0\"\n\n[package]\nname = \"x\"\n";
@@ -248,7 +255,14 @@ fn release_has_notes_and_checksums_of_all_files() {
     assert_eq!(repository.released("VERSION"), format!("edgesync 1.2.0, commit {}\n", repository.head()));
     let sums = repository.released("SHA256SUMS");
     let names: Vec<&str> = sums.lines().filter_map(|line| line.split("  ").nth(1)).collect();
-    assert_eq!(names, ["NOTES.md", "VERSION", "edgesync-cloud-1.2.0.tgz", "edgesync_1.2.0-1_amd64.deb"]);
+    let expected = [
+        "NOTES.md",
+        "VERSION",
+        "edgesync-cloud-1.2.0.oci.tar",
+        "edgesync-cloud-1.2.0.tgz",
+        "edgesync_1.2.0-1_amd64.deb",
+    ];
+    assert_eq!(names, expected);
     for line in sums.lines() {
         assert!(listed.contains(line), "{listed}");
     }

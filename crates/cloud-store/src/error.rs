@@ -117,8 +117,21 @@ pub enum OpenError {
         /// Path of the database file.
         path: PathBuf,
     },
-    /// The file is in use by another process, or belongs to another program or version. The error
-    /// names the file already.
+    /// The file was written by a newer program, whose tables this one does not know.
+    #[error(
+        "open database '{}': schema version {found} of a newer edgesync-cloud, this one supports versions up to {known}; hint: install \
+         the newer version again, or restore a backup from before the upgrade with 'edgesync-cloud restore FILE'", path.display()
+    )]
+    Newer {
+        /// Path of the database file.
+        path: PathBuf,
+        /// The schema version in the file.
+        found: u32,
+        /// The newest schema version of this program.
+        known: u32,
+    },
+    /// The file is in use by another process, or belongs to another program. The error names the
+    /// file already.
     #[error(transparent)]
     Named(StoreError),
     /// Any other failure, with the path that the error lacks.

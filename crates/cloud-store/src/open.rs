@@ -87,10 +87,10 @@ pub(super) fn random_id() -> String {
 
 pub(super) fn open(path: &Path, options: &CloudOptions) -> Result<CloudStore, OpenError> {
     let failed = |source| match source {
-        StoreError::InUse { .. }
-        | StoreError::Foreign { .. }
-        | StoreError::Newer { .. }
-        | StoreError::MigrationChanged { .. } => OpenError::Named(source),
+        StoreError::InUse { .. } | StoreError::Foreign { .. } | StoreError::MigrationChanged { .. } => {
+            OpenError::Named(source)
+        }
+        StoreError::Newer { path, found, known } => OpenError::Newer { path, found, known },
         StoreError::Unreleased { path } => OpenError::Unreleased { path },
         source => OpenError::Store { path: path.to_owned(), source },
     };

@@ -30,6 +30,10 @@ const MIN_FREE_BYTES: u64 = 256 << 20;
 const OTHER_FILE: &str = "check that store.path names the database of the cloud side, created at the first start, and that \
                               this user may read it: root, or the user of the service";
 
+/// Advice for a database of a newer version.
+const NEWER_FILE: &str = "install the newer edgesync-cloud again, or restore a backup from before the upgrade with \
+                              'edgesync-cloud restore FILE'";
+
 /// Advice for a database from before the first release.
 const UNRELEASED_FILE: &str = "move it away, start edgesync-cloud, apply all manifests again and let the nodes join again with new tokens";
 
@@ -160,12 +164,12 @@ fn database(config: &Config) -> Finding {
 #[must_use]
 pub(crate) fn other_file(error: &CloudError) -> Option<&'static str> {
     let CloudError::Store(error) = error else { return None };
-    if matches!(error, StoreError::Unreleased { .. }) {
-        return Some(UNRELEASED_FILE);
+    match error {
+        StoreError::Unreleased { .. } => Some(UNRELEASED_FILE),
+        StoreError::Newer { .. } => Some(NEWER_FILE),
+        StoreError::Unavailable(_) | StoreError::Foreign { .. } => Some(OTHER_FILE),
+        _ => None,
     }
-    let is_other =
-        matches!(error, StoreError::Unavailable(_) | StoreError::Foreign { .. } | StoreError::Newer { .. });
-    is_other.then_some(OTHER_FILE)
 }
 
 /// Checks for nodes that need an operator.

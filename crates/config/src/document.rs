@@ -306,7 +306,10 @@ fn described(key: &str, refusal: &Refusal) -> String {
 pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     let hint = match nearest(name, known.iter().copied()) {
         Some(near) => format!("did you mean '{near}'?"),
-        None => format!("must be one of {}", known.join(", ")),
+        None => format!(
+            "must be one of {}; hint: remove it, or install the version that has it",
+            known.join(", ")
+        ),
     };
     format!("unknown {what}: {}; {hint}", quote(name))
 }

@@ -371,7 +371,7 @@ pub fn other_protocol(session: String, found: u32) -> HelloRequest {
     let behind = if found > PROTOCOL { "the cloud side" } else { "the agent" };
     HelloRequest {
         session,
-        reason: format!("the node speaks protocol {found}, the cloud side {PROTOCOL}: update {behind}"),
+        reason: format!("the node speaks protocol {found}, the cloud side {PROTOCOL}; hint: update {behind}"),
         retry_after_seconds: 3600,
         removed: false,
     }

@@ -10,7 +10,7 @@ mod unit;
 use std::time::{Duration, Instant};
 
 use edgesync_testkit::timing::is_within;
-pub(crate) use root::{Owner, Root};
+pub(crate) use root::{Owner, Root, packages};
 pub(crate) use service::Service;
 pub(crate) use systemd::Systemd;
 pub(crate) use unit::Unit;

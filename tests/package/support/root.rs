@@ -217,7 +217,8 @@ impl Drop for Root {
     }
 }
 
-fn packages() -> PathBuf {
+/// Returns the directory of the packages.
+pub(crate) fn packages() -> PathBuf {
     let set = std::env::var_os(PACKAGES);
     PathBuf::from(
         set.unwrap_or_else(|| panic!("{PACKAGES} is not set: packaging/test builds packages and sets it")),

@@ -172,6 +172,13 @@ pub enum CloudCommand {
         #[arg(value_name = "SHELL")]
         shell: Shell,
     },
+    /// Sleep: for the preStop hook of a container, whose image has no other program
+    #[command(hide = true)]
+    Sleep {
+        /// How long to sleep
+        #[arg(value_name = "DURATION", value_parser = args::duration)]
+        duration: Duration,
+    },
 }
 
 /// The commands of `edgesync-cloud page`; without one it prints the URL.

@@ -104,6 +104,10 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
             maintenance_cloud::support_bundle(&config.path, file.as_deref())
         }
         CloudCommand::Completions { shell } => program::completions::<CloudArgs>(shell),
+        CloudCommand::Sleep { duration } => program::run_command(async |_| {
+            tokio::time::sleep(duration).await;
+            Ok(())
+        }),
         CloudCommand::Run(config) => {
             program::serve::<Config>(&config.path, Threads::Two, crate::service::run)
         }

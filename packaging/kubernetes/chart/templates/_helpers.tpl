@@ -18,7 +18,7 @@
 {{- fail (printf "namespace '%s': that of the keys, '%s', is longer than 63 characters; hint: --namespace with at most %d" $name $keys (sub 63 (sub (len $keys) (len $name)))) -}}
 {{- end -}}
 {{- if not .Values.image.repository -}}
-{{- fail "image.repository is empty: no public registry has the image; hint: build it with packaging/kubernetes/Containerfile, then --set image.repository=registry.example.com/edgesync-cloud" -}}
+{{- fail "image.repository is empty: no public registry has the image; hint: pack it with packaging/image, then --set image.repository=registry.example.com/edgesync-cloud" -}}
 {{- end -}}
 {{- if not .Values.enrollment.names -}}
 {{- fail "enrollment.names is empty: a device refuses a replica without the name that it uses; hint: --set 'enrollment.names={edge.example.com}'" -}}

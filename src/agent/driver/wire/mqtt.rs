@@ -62,7 +62,7 @@ pub(super) fn unreadable(bytes: usize, error: &FrameError, count: u64, peer_log:
     }
     let FrameError::Protocol { found, .. } = error else { return None };
     let behind = if *found > PROTOCOL { "agent" } else { "cloud side" };
-    Some(format!("the cloud side speaks protocol {found}, this agent {PROTOCOL}: update the {behind}"))
+    Some(format!("the cloud side speaks protocol {found}, this agent {PROTOCOL}; hint: update the {behind}"))
 }
 
 /// Takes one frame from the machine, encoded for the node's topic.
