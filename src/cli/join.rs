@@ -60,8 +60,8 @@ fn options(args: &JoinArgs, config: &Path, input: &mut dyn Read) -> Result<JoinO
     })
 }
 
-/// Reads the first line, up to the length of a token. Does not wait for the end of the input, which a
-/// terminal sends separately.
+/// Reads the first line, up to the length of a token. Does not wait for the end of the input, which
+/// a terminal sends separately.
 fn read_line(input: &mut dyn Read) -> io::Result<String> {
     let mut text = String::new();
     BufReader::new(input.take(MAX_TOKEN as u64 + 2)).read_line(&mut text)?;

@@ -1,7 +1,7 @@
 //! The built packages, installed with dpkg into a throw-away root: files and owners, the effects of
 //! upgrade, removal and purge, and the life of a device: token, join, mosquitto with TLS and access
-//! rules, sync, renewal, upgrade; the units under a systemd of their own; and the agent in a root with
-//! nothing but its program.
+//! rules, sync, renewal, upgrade; the units under a systemd of their own; the agent in a root with
+//! nothing but its program; and the image.
 //!
 //! packaging/test builds the packages and runs this. The tests need root and namespaces; without
 //! them they are skipped with a notice.

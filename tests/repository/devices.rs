@@ -1,4 +1,5 @@
-//! Checks docs/devices.md: targets with the properties that the compiler knows, and names of checks.
+//! Checks docs/devices.md: targets with the properties that the compiler knows, and the names of
+//! checks.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
