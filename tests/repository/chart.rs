@@ -318,7 +318,7 @@ fn chart_grants_the_rights_of_the_example() {
 
 /// Invalid values, and parts of the errors of both versions, which format field names differently.
 const REFUSED: [(&[&str], &[&str]); 22] = [
-    (&["image.repository="], &["image.repository is empty", "hint: build it with"]),
+    (&["image.repository="], &["image.repository is empty", "hint: pack it with packaging/image"]),
     (
         &["enrollment.names=null"],
         &["enrollment.names is empty", "hint: --set 'enrollment.names={edge.example.com}'"],

@@ -226,7 +226,7 @@ fn release_builds_the_commit_alone() {
     succeeded(&command.output().unwrap());
     assert_eq!(
         repository.released("edgesync_1.2.0-1_amd64.deb"),
-        "built \nbuild\nchangelog\nchart\nrelease\n"
+        "built \nbuild\nchangelog\nchart\nimage\nrelease\n"
     );
 }
 
