@@ -77,7 +77,8 @@ fn installation_creates_users_directories_units_and_manuals() {
         }
         assert_manual_pages(&root, name, &[name]);
     }
-    assert!(root.run(&["kubectl-edgesync", "--version"]).starts_with("edgesync-cloud "));
+    let plugin = root.run(&["env", "HOME=/root", "kubectl-edgesync", "--version"]);
+    assert!(plugin.starts_with("edgesync-cloud "), "{plugin}");
     assert!(root.exists("/usr/share/man/man1/kubectl-edgesync.1.gz"), "the page of the plugin");
     assert_eq!(root.owner("/etc/edgesync"), Owner::new("root", "root", 0o755));
     // The agent waits for the join; the cloud side runs with its defaults.
