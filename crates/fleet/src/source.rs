@@ -12,6 +12,7 @@ mod embedded;
 mod error;
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,11 +119,16 @@ pub trait ObjectSource: Clone + Send + Sync + 'static {
         left_out: OmittedFields,
     ) -> impl Future<Output = Result<Vec<Loaded>>> + Send;
 
-    /// Returns the schema of a kind, to validate statuses that nodes send.
-    fn schema(&self, resource: &Resource) -> Option<Arc<Schema>>;
+    /// Returns the schema of a kind, to validate statuses that nodes send; `None` if the source
+    /// validates writes itself.
+    fn schema(&self, _resource: &Resource) -> Option<Arc<Schema>> {
+        None
+    }
 
     /// Returns the problems with the kinds that a rule names.
-    fn rule_problems(&self, rule: &Uid, kinds: &[KindMatch]) -> Vec<RuleProblem>;
+    fn rule_problems(&self, _rule: &Uid, _kinds: &[KindMatch]) -> Vec<RuleProblem> {
+        Vec::new()
+    }
 
     /// Writes the status of a rule that is an object, if it still exists.
     fn set_rule_status(&self, status: RuleStatus) -> impl Future<Output = Result<()>> + Send;
@@ -146,12 +152,16 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
     /// Returns the state of all nodes at the start.
     fn registered(&self) -> impl Future<Output = Result<Registered>> + Send;
 
-    /// Returns all nodes that have ever reported.
-    fn nodes(&self) -> impl Future<Output = Result<Vec<(NodeName, NodeFacts)>>> + Send;
+    /// Returns all nodes that have ever reported; none if no records are stored.
+    fn nodes(&self) -> impl Future<Output = Result<Vec<(NodeName, NodeFacts)>>> + Send {
+        ready(Ok(Vec::new()))
+    }
 
     /// Returns the stored effects of the nodes that have reported them. The effects of other nodes
     /// are unknown until they report.
-    fn effects_by_node(&self) -> impl Future<Output = Result<HashMap<NodeName, NodeEffects>>> + Send;
+    fn effects_by_node(&self) -> impl Future<Output = Result<HashMap<NodeName, NodeEffects>>> + Send {
+        ready(Ok(HashMap::new()))
+    }
 
     /// Returns the recorded objects of a node; empty if it has never reported.
     fn records(&self, node: &NodeName) -> impl Future<Output = Result<Vec<(Uid, Record)>>> + Send;
@@ -183,8 +193,11 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
     /// not hinder others. Events create no namespaces.
     fn ingest(&self, batch: UploadBatch) -> impl Future<Output = Result<UploadOutcome>> + Send;
 
-    /// Deletes at most `limit` Events older than `ttl`. Returns their number.
-    fn expire_events(&self, ttl: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
+    /// Deletes at most `limit` Events older than `ttl`. Returns their number; 0 if the store
+    /// expires them itself.
+    fn expire_events(&self, _ttl: Duration, _limit: usize) -> impl Future<Output = Result<u64>> + Send {
+        ready(Ok(0))
+    }
 }
 
 /// State shared with other replicas that serve the same nodes. With replicas, machines rely on no
@@ -194,15 +207,15 @@ pub trait Replication: Clone + Send + Sync + 'static {
     fn object_syncs(&self) -> ObjectSyncs;
 
     /// Replaces all ObjectSyncs of a node. They are written in the background.
-    fn set_syncs(&self, node: &NodeName, held: Vec<(Uid, Record)>);
+    fn set_syncs(&self, _node: &NodeName, _held: Vec<(Uid, Record)>) {}
 
     /// Sets whether a node is connected and live here. Replicas agree by this on the one that
     /// serves the node.
-    fn set_served(&self, node: &NodeName, served: bool);
+    fn set_served(&self, _node: &NodeName, _served: bool) {}
 
     /// Sets the epoch of a node's database file. Effects reported by another file are not in
     /// effect. Called before the ObjectSyncs are set.
-    fn set_epoch(&self, node: &NodeName, epoch: Epoch);
+    fn set_epoch(&self, _node: &NodeName, _epoch: Epoch) {}
 
     /// Returns whether a node is still recorded as removed.
     fn is_removed(&self, node: &NodeName) -> bool;
@@ -217,10 +230,14 @@ pub trait Replication: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<()>> + Send;
 
     /// Returns the numbers of requests to the cluster, and of waiting ones.
-    fn numbers(&self) -> ClusterNumbers;
+    fn numbers(&self) -> ClusterNumbers {
+        ClusterNumbers::default()
+    }
 
     /// Finishes background writes, within a short time limit.
-    fn finish(&self) -> impl Future<Output = ()> + Send;
+    fn finish(&self) -> impl Future<Output = ()> + Send {
+        ready(())
+    }
 }
 
 /// Store of a fleet. Cheap to clone.

@@ -13,7 +13,6 @@ use super::{
 };
 use crate::CloudObjects;
 use crate::config::ObjectSyncs;
-use crate::metrics::ClusterNumbers;
 use crate::reasons::PlacementReason;
 use crate::uploads::clip;
 use edgesync_api::{MissingNamespace, Storage as _};
@@ -24,7 +23,6 @@ use edgesync_object::{NodeName, OmittedFields, Resource, kinds};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
-use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::upload::RefusedReason;
 use edgesync_schema::Schema;
 
@@ -210,31 +208,11 @@ impl Replication for Alone {
         match *self {}
     }
 
-    fn set_syncs(&self, _: &NodeName, _: Vec<(Uid, Record)>) {
-        match *self {}
-    }
-
-    fn set_served(&self, _: &NodeName, _: bool) {
-        match *self {}
-    }
-
-    fn set_epoch(&self, _: &NodeName, _: Epoch) {
-        match *self {}
-    }
-
     fn is_removed(&self, _: &NodeName) -> bool {
         match *self {}
     }
 
     async fn confirm_deletions(&self, _: &NodeName, _: &str, _: Option<u64>) -> Result<()> {
-        match *self {}
-    }
-
-    fn numbers(&self) -> ClusterNumbers {
-        match *self {}
-    }
-
-    async fn finish(&self) {
         match *self {}
     }
 }

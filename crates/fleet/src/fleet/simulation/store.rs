@@ -3,27 +3,21 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::history::{History, Objects, Registration};
 use crate::config::ObjectSyncs;
-use crate::metrics::ClusterNumbers;
 use crate::source::{
-    Change, Changes, Effect, LeaseRenewal, NodeChange, NodeEffects, NodeFacts, NodeStore, ObjectSource,
-    Registered, Replication, Result, RuleProblem, RuleStatus, Source, SourceError, UploadBatch,
-    UploadOutcome,
+    Change, Changes, Effect, LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource, Registered,
+    Replication, Result, RuleStatus, Source, SourceError, UploadBatch, UploadOutcome,
 };
-use edgesync_object::{NodeName, OmittedFields, Resource};
-use edgesync_placement::KindMatch;
+use edgesync_object::{NodeName, OmittedFields};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, LedgerFacts, Loaded, Reached, Record, RecordBatch};
-use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::simulation::timeline::Random;
 use edgesync_protocol::upload::{IngestCursor, Lane, Refused, RefusedReason};
-use edgesync_schema::Schema;
 
 /// The part of a list that is delivered at once.
 const PART: usize = 4;
@@ -403,14 +397,6 @@ impl ObjectSource for Model {
         self.answer(bodies).await
     }
 
-    fn schema(&self, _: &Resource) -> Option<Arc<Schema>> {
-        None
-    }
-
-    fn rule_problems(&self, _: &Uid, _: &[KindMatch]) -> Vec<RuleProblem> {
-        Vec::new()
-    }
-
     async fn set_rule_status(&self, _: RuleStatus) -> Result<()> {
         Ok(())
     }
@@ -471,10 +457,6 @@ impl NodeStore for Model {
         };
         let reported = state.db.rows.iter().filter(|(_, rows)| !self.is_shared && rows.facts.epoch.is_some());
         Ok(reported.map(|(name, rows)| (name.clone(), facts(rows))).collect())
-    }
-
-    async fn effects_by_node(&self) -> Result<HashMap<NodeName, NodeEffects>> {
-        Ok(HashMap::new())
     }
 
     async fn records(&self, node: &NodeName) -> Result<Vec<(Uid, Record)>> {
@@ -564,10 +546,6 @@ impl NodeStore for Model {
         let outcome = self.state().ingest(batch);
         self.answer(outcome).await
     }
-
-    async fn expire_events(&self, _: Duration, _: usize) -> Result<u64> {
-        Ok(0)
-    }
 }
 
 impl Source for Model {
@@ -583,12 +561,6 @@ impl Replication for Model {
         ObjectSyncs::All
     }
 
-    fn set_syncs(&self, _: &NodeName, _: Vec<(Uid, Record)>) {}
-
-    fn set_served(&self, _: &NodeName, _: bool) {}
-
-    fn set_epoch(&self, _: &NodeName, _: Epoch) {}
-
     fn is_removed(&self, node: &NodeName) -> bool {
         self.state().db.objects.removed.contains(node)
     }
@@ -596,10 +568,4 @@ impl Replication for Model {
     async fn confirm_deletions(&self, _: &NodeName, _: &str, _: Option<u64>) -> Result<()> {
         Ok(())
     }
-
-    fn numbers(&self) -> ClusterNumbers {
-        ClusterNumbers::default()
-    }
-
-    async fn finish(&self) {}
 }
