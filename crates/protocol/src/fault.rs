@@ -134,6 +134,8 @@ pub enum Fault {
     CatchUpFromCache,
     /// A replica checks the Lease of a node in a watch cache.
     FenceFromCache,
+    /// A replica that claims a node without a Lease writes nothing.
+    ClaimWithoutLease,
     /// A replica repeats a throttled request at once.
     ThrottleIgnored,
 }
