@@ -57,7 +57,10 @@ pub enum Change {
     /// with this number. Proofs of the nodes' state are void, and a Node missing in the copy was
     /// not deleted.
     Restored(u64),
-    /// A removed node was readmitted, at any replica.
+    /// Another process has recorded the removal of a node: another replica, or the command of an
+    /// operator.
+    Removed(NodeName),
+    /// Another process has readmitted a removed node, or freed its name.
     Admitted(NodeName),
     /// All ObjectSyncs of a node are due for a rewrite, see [`Replication::set_syncs`].
     SyncsDue(NodeName),
@@ -87,10 +90,30 @@ pub trait Changes: Send + 'static {
     fn relist(&mut self);
 
     /// Requests a [`Change::CaughtUp`] with this number, or a higher one, after all present
-    /// changes. Used only with other replicas, which may know more.
-    fn catch_up(&mut self) -> u64 {
-        0
-    }
+    /// changes.
+    fn catch_up(&mut self) -> u64;
+}
+
+/// Reason why a node is removed from the fleet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemovalCause {
+    /// An operator requests it.
+    Requested,
+    /// Its Node was deleted, with this UID if it is known. Other replicas see that deletion too:
+    /// one of them may have recorded the removal, and the node may have returned since.
+    NodeDeleted(Option<Uid>),
+    /// Another process has recorded the removal.
+    Recorded,
+}
+
+/// Outcome of a removal at the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// The node is removed, with all its records.
+    Removed,
+    /// Another process has removed the node before, and has readmitted it or freed its name
+    /// since.
+    Returned,
 }
 
 /// Reason why some or all objects that a rule names are not selected.
@@ -181,10 +204,13 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
     /// Updates Nodes, and creates missing ones.
     fn change_nodes(&self, changes: Vec<NodeChange>) -> impl Future<Output = Result<()>> + Send;
 
-    /// Removes a node with all its records, and remembers the removal. Returns whether there was
-    /// anything. `asked` is false if its Node was deleted: other replicas see that deletion too,
-    /// one of them may have had a request, and the name may be free again.
-    fn remove_node(&self, node: &NodeName, asked: bool) -> impl Future<Output = Result<bool>> + Send;
+    /// Removes a node with all its records and the Node that it has by then, and remembers the
+    /// removal.
+    fn remove_node(
+        &self,
+        node: &NodeName,
+        cause: RemovalCause,
+    ) -> impl Future<Output = Result<Removal>> + Send;
 
     /// Deletes the record of a node's removal. Returns whether there was one.
     fn admit_node(&self, node: &NodeName) -> impl Future<Output = Result<bool>> + Send;
@@ -217,7 +243,8 @@ pub trait Replication: Clone + Send + Sync + 'static {
     /// effect. Called before the ObjectSyncs are set.
     fn set_epoch(&self, _node: &NodeName, _epoch: Epoch) {}
 
-    /// Returns whether a node is still recorded as removed.
+    /// Returns whether a node is recorded as removed, as far as this replica knows: its own
+    /// writes count at once.
     fn is_removed(&self, node: &NodeName) -> bool;
 
     /// Confirms held-back removals of a node, whichever replica serves it: up to `count`, in this

@@ -37,8 +37,8 @@ use edgesync_enrollment::membership::MembershipStore;
 use edgesync_fleet::config::{Config, ObjectSyncs};
 use edgesync_fleet::metrics::ClusterNumbers;
 pub use edgesync_fleet::source::{
-    LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Replication, Result, RuleProblem,
-    RuleStatus, Source, SourceError, UploadBatch, UploadOutcome,
+    LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Removal, RemovalCause, Replication,
+    Result, RuleProblem, RuleStatus, Source, SourceError, UploadBatch, UploadOutcome,
 };
 use edgesync_object::{NodeName, OmittedFields};
 use edgesync_placement::KindMatch;
@@ -182,8 +182,8 @@ impl NodeStore for Kubernetes {
         self.0.nodes.change_nodes(changes).await
     }
 
-    async fn remove_node(&self, node: &NodeName, asked: bool) -> Result<bool> {
-        self.0.nodes.remove(node, asked).await
+    async fn remove_node(&self, node: &NodeName, cause: RemovalCause) -> Result<Removal> {
+        self.0.nodes.remove(node, cause).await
     }
 
     async fn admit_node(&self, node: &NodeName) -> Result<bool> {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Change, Changes, NodeStore, ObjectSource, Replication, Result, RuleProblem, Source, SourceError,
+    Change, Changes, NodeStore, ObjectSource, Removal, RemovalCause, Replication, Result, RuleProblem,
+    Source, SourceError,
 };
 use super::{
     Effect, LeaseRenewal, NodeChange, NodeEffects, NodeFacts, Registered, RuleStatus, UploadBatch,
@@ -84,6 +85,9 @@ impl Changes for Feed {
                 ChangeKind::Added | ChangeKind::Modified => Change::Set(change.object),
                 ChangeKind::Deleted => Change::Deleted(change.object),
             },
+            FeedItem::CaughtUp { question, version } => {
+                Change::CaughtUp { question, reached: version.into() }
+            }
             FeedItem::Failed(error) => Change::Failed(error.into()),
             // The store closes only when the process ends.
             FeedItem::Closed => std::future::pending().await,
@@ -92,6 +96,10 @@ impl Changes for Feed {
 
     fn relist(&mut self) {
         Feed::relist(self);
+    }
+
+    fn catch_up(&mut self) -> u64 {
+        Feed::catch_up(self)
     }
 }
 
@@ -173,8 +181,9 @@ impl NodeStore for Embedded {
         Ok(self.store().change_nodes(changes).await?)
     }
 
-    async fn remove_node(&self, node: &NodeName, _: bool) -> Result<bool> {
-        Ok(self.members.remove_node(node, now()).await?)
+    async fn remove_node(&self, node: &NodeName, _: RemovalCause) -> Result<Removal> {
+        self.members.remove_node(node, None, now()).await?;
+        Ok(Removal::Removed)
     }
 
     async fn admit_node(&self, node: &NodeName) -> Result<bool> {

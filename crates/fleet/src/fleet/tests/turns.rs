@@ -11,8 +11,8 @@ use crate::config::ObjectSyncs;
 use crate::node::Node;
 use crate::node_name;
 use crate::source::{
-    Change, Changes, LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Replication, Result,
-    RuleStatus, UploadBatch, UploadOutcome,
+    Change, Changes, LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Removal, RemovalCause,
+    Replication, Result, RuleStatus, UploadBatch, UploadOutcome,
 };
 use crate::work::MAX_TURN;
 use edgesync_broker::Channel;
@@ -136,8 +136,8 @@ impl<const SHARED: bool> NodeStore for Store<SHARED> {
         Ok(())
     }
 
-    async fn remove_node(&self, _: &NodeName, _: bool) -> Result<bool> {
-        Ok(true)
+    async fn remove_node(&self, _: &NodeName, _: RemovalCause) -> Result<Removal> {
+        Ok(Removal::Removed)
     }
 
     async fn admit_node(&self, _: &NodeName) -> Result<bool> {
@@ -172,7 +172,7 @@ impl<const SHARED: bool> Replication for Store<SHARED> {
     }
 
     fn is_removed(&self, _: &NodeName) -> bool {
-        true
+        false
     }
 
     async fn confirm_deletions(&self, _: &NodeName, _: &str, _: Option<u64>) -> Result<()> {

@@ -183,8 +183,8 @@ impl World {
         }
     }
 
-    /// Checks a completed claim: the node has a Lease, so no other replica takes the node without a
-    /// claim of its own, or three renewals.
+    /// Checks a completed claim: the node has a Lease, so no other replica takes the node without
+    /// a claim of its own, or three renewals.
     fn check_claim(&mut self, replica: usize, node: usize) {
         if self.server.lease(node).is_none() {
             let why = format!("fence: replica-{replica} has claimed node {node}, which has no Lease");
