@@ -35,6 +35,13 @@ pub enum FeedItem {
     Relisted,
     /// A change, in the order of commits; also between the parts of a listing.
     Change(FeedChange),
+    /// All commits before the last call of [`Feed::catch_up`] were delivered.
+    CaughtUp {
+        /// The number that the call has returned.
+        question: u64,
+        /// The newest version of the store.
+        version: u64,
+    },
     /// The listing failed. The next call backs off and restarts it.
     Failed(CloudError),
     /// The store is closed.
@@ -54,6 +61,9 @@ pub struct Feed {
     state: State,
     /// Whether a relist is requested.
     is_relist_requested: bool,
+    /// Number of calls of [`Feed::catch_up`], and of those that are answered.
+    asked: u64,
+    answered: u64,
 }
 
 #[derive(Debug)]
@@ -85,13 +95,20 @@ struct Listing {
 
 impl Feed {
     pub(super) fn new(store: CloudStore) -> Self {
-        Self { store, state: State::Start(None), is_relist_requested: false }
+        Self { store, state: State::Start(None), is_relist_requested: false, asked: 0, answered: 0 }
     }
 
     /// Requests a relist, interleaved with all changes; [`FeedItem::Relisted`] marks its end. A
     /// listing in progress finishes first.
     pub fn relist(&mut self) {
         self.is_relist_requested = true;
+    }
+
+    /// Requests a [`FeedItem::CaughtUp`] with the returned number, or a higher one, behind all
+    /// commits whose writers have their answers.
+    pub fn catch_up(&mut self) -> u64 {
+        self.asked += 1;
+        self.asked
     }
 
     /// Waits for the next item. Can be cancelled without loss.
@@ -112,6 +129,11 @@ impl Feed {
                     change = receiver.recv() => change,
                     part = listing.next(&self.store) => return self.read(part),
                 },
+                // Changes are sent before the writer of their commit is answered.
+                State::Following(receiver) if self.answered < self.asked && receiver.is_empty() => {
+                    self.answered = self.asked;
+                    return FeedItem::CaughtUp { question: self.asked, version: self.store.version() };
+                }
                 State::Following(receiver) => receiver.recv().await,
                 State::Closed => return FeedItem::Closed,
             };

@@ -346,25 +346,35 @@ impl MembershipStore {
         Ok((member.removed, member.record()))
     }
 
-    /// Records that a node is removed from the fleet; its name stays taken. Returns whether this is
-    /// new. The database deletes all data of the node in the same transaction; in a cluster the
-    /// fleet deletes it.
-    pub async fn remove_node(&self, node: &NodeName, now: Timestamp) -> Result<bool> {
-        self.alter_member(node, NodeEffect::Delete(node.clone()), |member| member.remove(now)).await
+    /// Records that a node is removed from the fleet, with the UID of its Node if there is one;
+    /// its name stays taken. Returns whether this is new. The database deletes all data of the
+    /// node in the same transaction; in a cluster the fleet deletes it.
+    pub async fn remove_node(&self, node: &NodeName, uid: Option<&str>, now: Timestamp) -> Result<bool> {
+        self.alter_member(node, NodeEffect::Delete(node.clone()), |member| member.remove(uid, now)).await
     }
 
-    /// Records that a node is removed because its Node was deleted, if its name is known. Several
-    /// replicas do so at any time after the deletion: a name that was freed meanwhile stays free.
-    /// Returns whether this is new.
-    pub async fn remove_deleted_node(&self, node: &NodeName, now: Timestamp) -> Result<bool> {
+    /// Records that a node is removed because its Node was deleted, with this UID. Several
+    /// replicas do so at any time after the deletion: one removal is recorded, a node that has
+    /// returned meanwhile is not removed, and a name that was freed stays free. Returns whether
+    /// the node is removed; a node whose name is not known is, without a record.
+    pub async fn remove_deleted_node(
+        &self,
+        node: &NodeName,
+        uid: Option<&str>,
+        now: Timestamp,
+    ) -> Result<bool> {
         let before = self.read_member(node).await?;
         if !self.is_known(&before).await? {
-            return Ok(false);
+            return Ok(true);
         }
-        self.alter_member(node, NodeEffect::Delete(node.clone()), |member| {
-            member.remove_deleted(&before, now)
-        })
-        .await
+        let remove = |member: &mut Member| member.remove_deleted(&before, uid, now);
+        self.alter_member(node, NodeEffect::Delete(node.clone()), remove).await
+    }
+
+    /// Records that the removal of a node deletes this Node too, unless the node has returned.
+    /// Returns whether it is still removed.
+    pub async fn add_removed_node(&self, node: &NodeName, uid: &str) -> Result<bool> {
+        self.alter_member(node, NodeEffect::None, |member| member.add_removed_node(uid)).await
     }
 
     /// Lets a removed node return. Returns whether it was removed.

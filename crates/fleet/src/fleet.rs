@@ -62,7 +62,7 @@ use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
 use super::admin::AdminRequest;
 use super::lifecycle::NodeLifecycle;
 use super::metrics::CloudNumbers;
-use super::source::{Change, NodeFacts, Replication, Result, Source};
+use super::source::{Change, NodeFacts, RemovalCause, Replication, Result, Source};
 use super::summary::Board;
 use bodies::Bodies;
 use changes::Feed;
@@ -169,7 +169,7 @@ impl<S: Source> Fleet<S> {
                     node = name.as_str(),
                     "Node was deleted while the cloud side was down, removing the node"
                 );
-                self.dismiss(&name, None);
+                self.dismiss(&name, RemovalCause::NodeDeleted(None), None);
             } else {
                 self.add_node(&name, Some(facts));
                 if let Some((node, effects)) =

@@ -12,6 +12,7 @@ mod embedded;
 mod error;
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,7 +57,10 @@ pub enum Change {
     /// with this number. Proofs of the nodes' state are void, and a Node missing in the copy was
     /// not deleted.
     Restored(u64),
-    /// A removed node was readmitted, at any replica.
+    /// Another process has recorded the removal of a node: another replica, or the command of an
+    /// operator.
+    Removed(NodeName),
+    /// Another process has readmitted a removed node, or freed its name.
     Admitted(NodeName),
     /// All ObjectSyncs of a node are due for a rewrite, see [`Replication::set_syncs`].
     SyncsDue(NodeName),
@@ -86,10 +90,30 @@ pub trait Changes: Send + 'static {
     fn relist(&mut self);
 
     /// Requests a [`Change::CaughtUp`] with this number, or a higher one, after all present
-    /// changes. Used only with other replicas, which may know more.
-    fn catch_up(&mut self) -> u64 {
-        0
-    }
+    /// changes.
+    fn catch_up(&mut self) -> u64;
+}
+
+/// Reason why a node is removed from the fleet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemovalCause {
+    /// An operator requests it.
+    Requested,
+    /// Its Node was deleted, with this UID if it is known. Other replicas see that deletion too:
+    /// one of them may have recorded the removal, and the node may have returned since.
+    NodeDeleted(Option<Uid>),
+    /// Another process has recorded the removal.
+    Recorded,
+}
+
+/// Outcome of a removal at the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// The node is removed, with all its records.
+    Removed,
+    /// Another process has removed the node before, and has readmitted it or freed its name
+    /// since.
+    Returned,
 }
 
 /// Reason why some or all objects that a rule names are not selected.
@@ -118,11 +142,16 @@ pub trait ObjectSource: Clone + Send + Sync + 'static {
         left_out: OmittedFields,
     ) -> impl Future<Output = Result<Vec<Loaded>>> + Send;
 
-    /// Returns the schema of a kind, to validate statuses that nodes send.
-    fn schema(&self, resource: &Resource) -> Option<Arc<Schema>>;
+    /// Returns the schema of a kind, to validate statuses that nodes send; `None` if the source
+    /// validates writes itself.
+    fn schema(&self, _resource: &Resource) -> Option<Arc<Schema>> {
+        None
+    }
 
     /// Returns the problems with the kinds that a rule names.
-    fn rule_problems(&self, rule: &Uid, kinds: &[KindMatch]) -> Vec<RuleProblem>;
+    fn rule_problems(&self, _rule: &Uid, _kinds: &[KindMatch]) -> Vec<RuleProblem> {
+        Vec::new()
+    }
 
     /// Writes the status of a rule that is an object, if it still exists.
     fn set_rule_status(&self, status: RuleStatus) -> impl Future<Output = Result<()>> + Send;
@@ -146,12 +175,16 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
     /// Returns the state of all nodes at the start.
     fn registered(&self) -> impl Future<Output = Result<Registered>> + Send;
 
-    /// Returns all nodes that have ever reported.
-    fn nodes(&self) -> impl Future<Output = Result<Vec<(NodeName, NodeFacts)>>> + Send;
+    /// Returns all nodes that have ever reported; none if no records are stored.
+    fn nodes(&self) -> impl Future<Output = Result<Vec<(NodeName, NodeFacts)>>> + Send {
+        ready(Ok(Vec::new()))
+    }
 
     /// Returns the stored effects of the nodes that have reported them. The effects of other nodes
     /// are unknown until they report.
-    fn effects_by_node(&self) -> impl Future<Output = Result<HashMap<NodeName, NodeEffects>>> + Send;
+    fn effects_by_node(&self) -> impl Future<Output = Result<HashMap<NodeName, NodeEffects>>> + Send {
+        ready(Ok(HashMap::new()))
+    }
 
     /// Returns the recorded objects of a node; empty if it has never reported.
     fn records(&self, node: &NodeName) -> impl Future<Output = Result<Vec<(Uid, Record)>>> + Send;
@@ -171,10 +204,13 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
     /// Updates Nodes, and creates missing ones.
     fn change_nodes(&self, changes: Vec<NodeChange>) -> impl Future<Output = Result<()>> + Send;
 
-    /// Removes a node with all its records, and remembers the removal. Returns whether there was
-    /// anything. `asked` is false if its Node was deleted: other replicas see that deletion too,
-    /// one of them may have had a request, and the name may be free again.
-    fn remove_node(&self, node: &NodeName, asked: bool) -> impl Future<Output = Result<bool>> + Send;
+    /// Removes a node with all its records and the Node that it has by then, and remembers the
+    /// removal.
+    fn remove_node(
+        &self,
+        node: &NodeName,
+        cause: RemovalCause,
+    ) -> impl Future<Output = Result<Removal>> + Send;
 
     /// Deletes the record of a node's removal. Returns whether there was one.
     fn admit_node(&self, node: &NodeName) -> impl Future<Output = Result<bool>> + Send;
@@ -183,8 +219,11 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
     /// not hinder others. Events create no namespaces.
     fn ingest(&self, batch: UploadBatch) -> impl Future<Output = Result<UploadOutcome>> + Send;
 
-    /// Deletes at most `limit` Events older than `ttl`. Returns their number.
-    fn expire_events(&self, ttl: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
+    /// Deletes at most `limit` Events older than `ttl`. Returns their number; 0 if the store
+    /// expires them itself.
+    fn expire_events(&self, _ttl: Duration, _limit: usize) -> impl Future<Output = Result<u64>> + Send {
+        ready(Ok(0))
+    }
 }
 
 /// State shared with other replicas that serve the same nodes. With replicas, machines rely on no
@@ -194,17 +233,18 @@ pub trait Replication: Clone + Send + Sync + 'static {
     fn object_syncs(&self) -> ObjectSyncs;
 
     /// Replaces all ObjectSyncs of a node. They are written in the background.
-    fn set_syncs(&self, node: &NodeName, held: Vec<(Uid, Record)>);
+    fn set_syncs(&self, _node: &NodeName, _held: Vec<(Uid, Record)>) {}
 
     /// Sets whether a node is connected and live here. Replicas agree by this on the one that
     /// serves the node.
-    fn set_served(&self, node: &NodeName, served: bool);
+    fn set_served(&self, _node: &NodeName, _served: bool) {}
 
     /// Sets the epoch of a node's database file. Effects reported by another file are not in
     /// effect. Called before the ObjectSyncs are set.
-    fn set_epoch(&self, node: &NodeName, epoch: Epoch);
+    fn set_epoch(&self, _node: &NodeName, _epoch: Epoch) {}
 
-    /// Returns whether a node is still recorded as removed.
+    /// Returns whether a node is recorded as removed, as far as this replica knows: its own
+    /// writes count at once.
     fn is_removed(&self, node: &NodeName) -> bool;
 
     /// Confirms held-back removals of a node, whichever replica serves it: up to `count`, in this
@@ -217,10 +257,14 @@ pub trait Replication: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<()>> + Send;
 
     /// Returns the numbers of requests to the cluster, and of waiting ones.
-    fn numbers(&self) -> ClusterNumbers;
+    fn numbers(&self) -> ClusterNumbers {
+        ClusterNumbers::default()
+    }
 
     /// Finishes background writes, within a short time limit.
-    fn finish(&self) -> impl Future<Output = ()> + Send;
+    fn finish(&self) -> impl Future<Output = ()> + Send {
+        ready(())
+    }
 }
 
 /// Store of a fleet. Cheap to clone.

@@ -181,11 +181,11 @@ async fn a_used_name_is_free_only_after_it_is_forgotten() {
         assert_eq!(late, taken("a"));
         members.prune_expired(at(600)).await.unwrap();
         assert_eq!(spend(&members, "t", "2", "a").await, taken("a"));
-        members.remove_node(&node_name("a"), at(300)).await.unwrap();
+        members.remove_node(&node_name("a"), None, at(300)).await.unwrap();
         assert!(members.admit_node(&node_name("a")).await.unwrap());
         assert_eq!(spend(&members, "t", "2", "a").await, taken("a"));
         // The name never had a certificate.
-        members.remove_node(&node_name("removed"), at(300)).await.unwrap();
+        members.remove_node(&node_name("removed"), None, at(300)).await.unwrap();
         assert_eq!(spend(&members, "t", "2", "removed").await, taken("removed"));
         assert!(members.forget_name(&node_name("a"), at(300)).await.unwrap());
         assert!(!members.forget_name(&node_name("a"), at(300)).await.unwrap());
@@ -306,10 +306,10 @@ async fn a_removed_node_keeps_its_labels_until_it_is_admitted() {
         assert_eq!(members.member_labels(&node_name("a")).await.unwrap(), None);
         spend(&members, "t", "1", "a").await.unwrap();
         assert_eq!(members.member_labels(&node_name("a")).await.unwrap(), Some(labels("north")));
-        members.remove_node(&node_name("a"), at(300)).await.unwrap();
+        members.remove_node(&node_name("a"), None, at(300)).await.unwrap();
         let removed = members.removed().await.unwrap();
         assert_eq!(removed.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a"]);
-        members.remove_node(&node_name("a"), at(300)).await.unwrap();
+        members.remove_node(&node_name("a"), None, at(300)).await.unwrap();
         assert_eq!(members.removed().await.unwrap(), removed, "a second removal changes nothing");
         assert!(members.admit_node(&node_name("a")).await.unwrap());
         assert!(!members.admit_node(&node_name("a")).await.unwrap());

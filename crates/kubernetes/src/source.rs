@@ -27,7 +27,6 @@ mod syncs;
 mod testing;
 mod uploads;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,15 +37,14 @@ use edgesync_enrollment::membership::MembershipStore;
 use edgesync_fleet::config::{Config, ObjectSyncs};
 use edgesync_fleet::metrics::ClusterNumbers;
 pub use edgesync_fleet::source::{
-    LeaseRenewal, NodeChange, NodeEffects, NodeFacts, NodeStore, ObjectSource, Registered, Replication,
+    LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Removal, RemovalCause, Replication,
     Result, RuleProblem, RuleStatus, Source, SourceError, UploadBatch, UploadOutcome,
 };
-use edgesync_object::{NodeName, OmittedFields, Resource};
+use edgesync_object::{NodeName, OmittedFields};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_protocol::digest::Epoch;
-use edgesync_schema::Schema;
 use incarnation::Incarnation;
 pub(crate) use incarnation::recorded as recorded_incarnation;
 use intake::Intake;
@@ -129,11 +127,6 @@ impl ObjectSource for Kubernetes {
         self.0.reader.bodies(uids, left_out).await
     }
 
-    fn schema(&self, _: &Resource) -> Option<Arc<Schema>> {
-        // The API server validates writes.
-        None
-    }
-
     fn rule_problems(&self, rule: &Uid, _: &[KindMatch]) -> Vec<RuleProblem> {
         self.0.reader.rule_problems(rule)
     }
@@ -167,10 +160,6 @@ impl NodeStore for Kubernetes {
         Ok(Registered { removed, ..Registered::default() })
     }
 
-    async fn nodes(&self) -> Result<Vec<(NodeName, NodeFacts)>> {
-        Ok(Vec::new())
-    }
-
     async fn records(&self, _: &NodeName) -> Result<Vec<(Uid, Record)>> {
         Ok(Vec::new())
     }
@@ -193,8 +182,8 @@ impl NodeStore for Kubernetes {
         self.0.nodes.change_nodes(changes).await
     }
 
-    async fn remove_node(&self, node: &NodeName, asked: bool) -> Result<bool> {
-        self.0.nodes.remove(node, asked).await
+    async fn remove_node(&self, node: &NodeName, cause: RemovalCause) -> Result<Removal> {
+        self.0.nodes.remove(node, cause).await
     }
 
     async fn admit_node(&self, node: &NodeName) -> Result<bool> {
@@ -209,11 +198,6 @@ impl NodeStore for Kubernetes {
         // The API server deletes them itself.
         self.0.nodes.expire_events(ttl);
         Ok(0)
-    }
-
-    async fn effects_by_node(&self) -> Result<HashMap<NodeName, NodeEffects>> {
-        // Nodes report what is in effect at each connection, to any replica.
-        Ok(HashMap::new())
     }
 }
 

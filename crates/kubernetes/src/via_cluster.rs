@@ -237,7 +237,7 @@ impl ViaCluster {
             _ => {}
         }
         let Some(node) = node else { return Ok(false) };
-        self.membership.remove_node(name, now()).await.map_err(membership_status)?;
+        self.membership.remove_node(name, Some(node.uid()), now()).await.map_err(membership_status)?;
         let same = Precondition { uid: Some(node.uid()), version: None };
         self.cluster.delete(&self.node, ("", name), same).await.map_err(cluster_status)?;
         self.wait_for_cleanup(name).await?;

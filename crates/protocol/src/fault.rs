@@ -104,6 +104,12 @@ pub enum Fault {
     RemovalUnawaited,
     /// The fleet takes a change of a Node from before the removal of its node for a new Node.
     StaleNodeReadmits,
+    /// The fleet does not wait for changes from before a removal before it readmits the node.
+    ReadmissionUnawaited,
+    /// The fleet ignores that another replica has removed a node.
+    RemovalUnnoticed,
+    /// A replica that sees late that a Node was deleted removes its node, which has returned.
+    LateRemovalCounts,
     /// The fleet takes the deletion of a Node for that of a later one with its name.
     ReplacedNodeIsGone,
     /// The fleet applies a new configuration to new nodes only.
@@ -134,6 +140,8 @@ pub enum Fault {
     CatchUpFromCache,
     /// A replica checks the Lease of a node in a watch cache.
     FenceFromCache,
+    /// A replica that claims a node without a Lease writes nothing.
+    ClaimWithoutLease,
     /// A replica repeats a throttled request at once.
     ThrottleIgnored,
 }

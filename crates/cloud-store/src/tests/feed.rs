@@ -121,6 +121,26 @@ async fn a_slow_receiver_is_told_everything_anew() {
 }
 
 #[tokio::test]
+async fn feed_catches_up_behind_all_earlier_commits() {
+    let Fixture { store, .. } = &fixture();
+    create(store, "a").await;
+    let mut feed = store.follow();
+    // Asked before the first listing: it is answered after it.
+    assert_eq!((feed.catch_up(), feed.catch_up()), (1, 2));
+    assert!(matches!(feed.next().await, FeedItem::ListStarted));
+    assert!(matches!(feed.next().await, FeedItem::Listed(_)));
+    assert!(matches!(feed.next().await, FeedItem::Complete));
+    assert!(matches!(feed.next().await, FeedItem::CaughtUp { question: 2, .. }));
+    let created = create(store, "b").await;
+    assert_eq!(feed.catch_up(), 3);
+    assert_eq!(next_change(&mut feed).await, (ChangeKind::Added, "b".to_owned(), created.version));
+    let FeedItem::CaughtUp { question: 3, version } = feed.next().await else { panic!() };
+    assert_eq!(version, store.version());
+    create(store, "c").await;
+    assert_eq!(next_change(&mut feed).await.1, "c", "each question has one answer");
+}
+
+#[tokio::test]
 async fn feed_relists_on_request_and_misses_no_change() {
     let Fixture { store, .. } = &fixture_with(&CloudOptions { feed_changes: 4, ..CloudOptions::default() });
     for n in 0..3 {

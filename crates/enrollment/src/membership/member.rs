@@ -12,6 +12,9 @@ use edgesync_object::{Labels, NodeName};
 /// limit of 1 MiB. Those that expired first are dropped: a certificate that is not remembered
 /// cannot be renewed.
 pub(super) const MAX_REMEMBERED: usize = 1024;
+/// Maximum number of remembered removals of a name, by the UIDs of the Nodes: no replica lags
+/// behind by more.
+const MAX_REMOVED_UIDS: usize = 8;
 
 /// The record of a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +31,10 @@ pub(super) struct Member {
     /// Time of the removal from the fleet.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) removed: Option<Timestamp>,
+    /// UIDs of the Nodes that the node was removed with, oldest first. Each replica sees the
+    /// deletion of a Node, some after the node was admitted again or the name was freed.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub(super) removed_nodes: Vec<String>,
     /// The issued certificates, oldest first.
     #[serde(default)]
     pub(super) certificates: Vec<IssuedCertificate>,
@@ -54,6 +61,7 @@ impl Member {
             used: false,
             labels: Labels::new(),
             removed: None,
+            removed_nodes: Vec::new(),
             certificates: Vec::new(),
         }
     }
@@ -163,20 +171,50 @@ impl Member {
         std::mem::take(&mut self.used)
     }
 
-    /// Records the removal from the fleet; the name stays taken. Returns whether this is new.
-    pub(super) fn remove(&mut self, now: Timestamp) -> bool {
+    /// Records the removal from the fleet, with the UID of the Node if there is one; the name
+    /// stays taken. Returns whether this is new.
+    pub(super) fn remove(&mut self, uid: Option<&str>, now: Timestamp) -> bool {
         self.used = true;
+        if let Some(uid) = uid {
+            self.remember(uid);
+        }
         // A repeated removal keeps the time of the first.
         let is_new = self.removed.is_none();
         self.removed.get_or_insert(now);
         is_new
     }
 
-    /// Records the removal unless the name was freed since the record was read as `before`.
-    /// Returns whether this is new.
-    pub(super) fn remove_deleted(&mut self, before: &Self, now: Timestamp) -> bool {
+    /// Records that the removal also deletes this Node, unless the node has returned. Returns
+    /// whether it is still removed.
+    pub(super) fn add_removed_node(&mut self, uid: &str) -> bool {
+        let is_removed = self.removed.is_some();
+        if is_removed {
+            self.remember(uid);
+        }
+        is_removed
+    }
+
+    fn remember(&mut self, uid: &str) {
+        if !self.was_removed_with(uid) {
+            self.removed_nodes.push(uid.to_owned());
+            let excess = self.removed_nodes.len().saturating_sub(MAX_REMOVED_UIDS);
+            self.removed_nodes.drain(..excess);
+        }
+    }
+
+    /// Returns whether a removal with this Node is recorded, even if the node has returned since.
+    fn was_removed_with(&self, uid: &str) -> bool {
+        self.removed_nodes.iter().any(|known| known == uid)
+    }
+
+    /// Records the removal because a Node was deleted, unless it is recorded already, or the name
+    /// was freed since the record was read as `before`. Returns whether the node is removed.
+    pub(super) fn remove_deleted(&mut self, before: &Self, uid: Option<&str>, now: Timestamp) -> bool {
         let was_freed = self.is_empty() && !before.is_empty();
-        !was_freed && self.remove(now)
+        if !was_freed && !uid.is_some_and(|uid| self.was_removed_with(uid)) {
+            self.remove(uid, now);
+        }
+        self.removed.is_some()
     }
 
     /// Lets a removed node return. Returns whether it was removed.
@@ -246,16 +284,45 @@ mod tests {
     #[test]
     fn a_late_removal_takes_no_freed_name() {
         let mut member = Member::new(&node_name("a"));
-        assert!(member.remove(at(1)) && member.admit());
+        assert!(member.remove(None, at(1)) && member.admit());
         let before = member.clone();
         // Of two replicas that see the deletion of its Node, one is late.
-        assert!(member.remove_deleted(&before, at(2)));
+        assert!(member.remove_deleted(&before, None, at(2)));
         assert!(member.forget(at(3)));
         assert!(member.is_empty());
-        assert!(!member.remove_deleted(&before, at(4)));
+        assert!(!member.remove_deleted(&before, None, at(4)));
         assert!(member.is_empty(), "the name stays free");
         // The name of a token has no record yet.
-        assert!(member.remove_deleted(&Member::new(&node_name("a")), at(5)));
+        assert!(member.remove_deleted(&Member::new(&node_name("a")), None, at(5)));
+    }
+
+    #[test]
+    fn late_removals_with_the_same_node_take_nothing_back() {
+        let mut member = Member::new(&node_name("a"));
+        let late = |member: &mut Member, uid| {
+            let before = member.clone();
+            member.remove_deleted(&before, Some(uid), at(9))
+        };
+        member.join(&certificate(1, 100), Labels::new(), at(0)).unwrap();
+        assert!(member.remove(Some("u1"), at(1)));
+        assert!(late(&mut member, "u1"), "it is removed all the same");
+        assert_eq!(member.removed, Some(at(1)));
+        assert!(member.add_removed_node("write in flight") && member.admit());
+        assert!(!late(&mut member, "u1") && !late(&mut member, "write in flight"), "it has returned");
+        assert!(!member.add_removed_node("u2"));
+        // The next Node was deleted before the late replica has seen the deletion of the first.
+        assert!(late(&mut member, "u2") && member.admit());
+        assert!(!late(&mut member, "u1") && !late(&mut member, "u2"));
+        // Another device has taken the name.
+        member.forget(at(2));
+        member.join(&certificate(2, 100), Labels::new(), at(3)).unwrap();
+        assert!(!late(&mut member, "u2"));
+        assert_eq!(member.removed, None);
+        for number in 0..100 {
+            assert!(member.remove(Some(&format!("n{number}")), at(4)) && member.admit());
+        }
+        assert_eq!(member.removed_nodes.len(), MAX_REMOVED_UIDS);
+        assert!(!late(&mut member, "n99"));
     }
 
     #[test]

@@ -121,7 +121,7 @@ async fn labels_of_a_token_stay_on_the_node_that_joined_with_it() {
     store.change_nodes(says()).await.unwrap();
     assert_eq!(fixture.node("a").await, known("north"));
     // The Node is removed, and admitted again.
-    members.remove_node(&node_name("a"), at(300)).await.unwrap();
+    members.remove_node(&node_name("a"), None, at(300)).await.unwrap();
     members.admit_node(&node_name("a")).await.unwrap();
     store.change_nodes(says()).await.unwrap();
     let fixture = fixture.after_crash();
@@ -136,7 +136,7 @@ async fn labels_of_a_token_stay_on_the_node_that_joined_with_it() {
 async fn a_node_is_removed_with_all_its_data_or_not_at_all() {
     let fixture = fixture();
     fixture.store.record(&node_name("a"), None, Default::default()).await.unwrap();
-    assert!(fixture.members.remove_node(&node_name("a"), at(300)).await.unwrap());
+    assert!(fixture.members.remove_node(&node_name("a"), None, at(300)).await.unwrap());
     let crashed = fixture.after_crash();
     assert_eq!(crashed.store.nodes().await.unwrap(), []);
     assert_eq!(crashed.store.registered().await.unwrap().removed, [(node_name("a"), at(300))]);
@@ -146,7 +146,7 @@ async fn a_node_is_removed_with_all_its_data_or_not_at_all() {
 async fn the_list_of_removed_nodes_is_bounded() {
     let Fixture { members, .. } = &fixture();
     for (name, second) in [("new", 9), ("old-1", 1), ("old-2", 2), ("old-3", 1), ("old-4", 2)] {
-        members.remove_node(&node_name(name), at(second)).await.unwrap();
+        members.remove_node(&node_name(name), None, at(second)).await.unwrap();
     }
     members.prune_removed(members.removed().await.unwrap(), 4).await.unwrap();
     let removed = members.removed().await.unwrap();

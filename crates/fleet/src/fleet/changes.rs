@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::broadcasts::QueuedChange;
 use super::{Fleet, replicas, rules};
-use crate::source::{Change, Changes, Source};
+use crate::source::{Change, Changes, RemovalCause, Source};
 use edgesync_object::NodeName;
 use edgesync_placement::Summary;
+use edgesync_protocol::change::Uid;
 #[cfg(test)]
 use edgesync_protocol::fault::{Fault, planted};
 
@@ -77,6 +78,7 @@ impl<S: Source> Fleet<S> {
             }
             Change::Unread(unread) => self.reconciler.broadcasts.queue([QueuedChange::Unread(unread)]),
             Change::Restored(until) => self.reconciler.broadcasts.queue([QueuedChange::Restored(until)]),
+            Change::Removed(node) => self.removed_elsewhere(&node),
             Change::Admitted(node) => self.admitted_elsewhere(&node),
             Change::SyncsDue(node) => {
                 if let Some(id) = self.reconciler.nodes.id(&node) {
@@ -100,9 +102,13 @@ impl<S: Source> Fleet<S> {
                     self.feed.changes.relist();
                 }
             }
-            QueuedChange::CaughtUp(question, reached) => {
-                self.replicas.caught_up(&mut self.reconciler, question, reached);
-            }
+            QueuedChange::CaughtUp(question, reached) => match self.removals.next_caught_up(question) {
+                Some(name) => {
+                    self.admit(&name);
+                    self.reconciler.broadcasts.requeue(QueuedChange::CaughtUp(question, reached));
+                }
+                None => self.replicas.caught_up(&mut self.reconciler, question, reached),
+            },
             QueuedChange::Unread(unread) => self.reconciler.set_unread(unread),
             QueuedChange::Restored(until) => self.replicas.restored(&mut self.reconciler, until),
             QueuedChange::Shrink(id) => rules::shrink(&mut self.reconciler, id),
@@ -112,7 +118,10 @@ impl<S: Source> Fleet<S> {
                 self.reconciler.spread(differences);
             }
             QueuedChange::Compare(listed, from) => self.compare(listed, from),
-            QueuedChange::MissingNode(name) => self.node_deleted(&name),
+            QueuedChange::MissingNode(name) => {
+                let uid = self.reconciler.nodes.uid(&name).cloned();
+                self.node_deleted(&name, uid);
+            }
         }
     }
 
@@ -156,12 +165,12 @@ impl<S: Source> Fleet<S> {
         };
         let labels = summary.trusted_labels(&self.reconciler.settings.trusted_labels);
         self.reconciler.nodes.set_object(&name, summary.uid.clone(), labels.clone());
-        if self.removals.has(&name) {
-            return self.node_of_removed(&name, &summary.uid);
-        }
         // A Node that was recreated or restored may lack the report of its node.
         let has_report = summary.notes.as_deref().is_some_and(|notes| notes.claimed.is_some());
         self.reconciler.nodes.set_registered(&name, has_report);
+        if self.removals.has(&name) {
+            return self.node_of_removed(&name, &summary.uid);
+        }
         self.reconciler.set_labels(&name, labels);
         if self.reconciler.is_shared {
             replicas::node_changed(&mut self.reconciler, &name, summary);
@@ -174,7 +183,7 @@ impl<S: Source> Fleet<S> {
         } else if let Some(name) = summary.node_name() {
             // After missed changes, a list has the new Node before the deletion of the earlier one.
             if !self.reconciler.nodes.is_replaced(&name, &summary.uid) {
-                self.node_deleted(&name);
+                self.node_deleted(&name, Some(summary.uid.clone()));
             }
         } else {
             let differences = self.reconciler.desired.placement.remove(&summary.uid);
@@ -183,7 +192,7 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Removes the node of a deleted Node from the fleet.
-    fn node_deleted(&mut self, name: &NodeName) {
+    fn node_deleted(&mut self, name: &NodeName, uid: Option<Uid>) {
         self.reconciler.nodes.object_deleted(name);
         if self.removals.has(name) {
             self.removals.node_deleted(name);
@@ -191,7 +200,7 @@ impl<S: Source> Fleet<S> {
             replicas::node_missing(&mut self.reconciler, name);
         } else if self.reconciler.nodes.contains(name) || self.reconciler.nodes.is_registered(name) {
             tracing::warn!(node = name.as_str(), "Node was deleted, removing the node");
-            self.dismiss(name, None);
+            self.dismiss(name, RemovalCause::NodeDeleted(uid), None);
         } else {
             self.reconciler.remove_from_placement(name);
         }

@@ -5,13 +5,15 @@
 //! end before the deletion: a record or a Node written after it would stay.
 
 use super::Fleet;
-use super::removals::{LastState, Reply, Retry};
+use super::removals::{Admitted, LastState, Next, Reply, Retry};
 use super::requests::Response;
 use crate::admin::{Answer, unknown};
 use crate::metrics::add_counters;
-use crate::source::{self, Replication as _, Source};
+use crate::source::{self, Changes as _, Removal, RemovalCause, Replication as _, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
+#[cfg(test)]
+use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::frame::Up;
 
 impl<S: Source> Fleet<S> {
@@ -35,10 +37,10 @@ impl<S: Source> Fleet<S> {
 
     fn delete_if_idle(&mut self, name: &NodeName) {
         let is_writing = self.reconciler.nodes.lifecycle.is_writing(name);
-        if let Some(by_operator) = self.removals.begin_deletion(name, is_writing) {
+        if let Some(cause) = self.removals.begin_deletion(name, is_writing) {
             let name = name.clone();
             self.requests.ask(|source| async move {
-                let removed = source.remove_node(&name, by_operator).await;
+                let removed = source.remove_node(&name, cause).await;
                 Response::Removed(name, removed)
             });
         }
@@ -65,7 +67,7 @@ impl<S: Source> Fleet<S> {
         let Some(answer) = self.removals.remove_again(name, answer) else { return };
         if self.is_known(name) {
             tracing::warn!(node = name.as_str(), "operator requested removal of the node");
-            self.dismiss(name, Some(answer));
+            self.dismiss(name, RemovalCause::Requested, Some(answer));
         } else {
             // The requester may have disconnected.
             let _ = answer.send(Err(unknown(name)));
@@ -76,11 +78,34 @@ impl<S: Source> Fleet<S> {
         self.reconciler.nodes.contains(name) || self.reconciler.nodes.has_object(name)
     }
 
+    /// Removes a node that another replica or an operator has removed. Its Node may be unknown
+    /// here, and so may the node: it is refused once it connects.
+    pub(super) fn removed_elsewhere(&mut self, name: &NodeName) {
+        if self.removals.has(name) {
+            return;
+        }
+        #[cfg(test)]
+        if planted(Fault::RemovalUnnoticed) {
+            return;
+        }
+        tracing::warn!(node = name.as_str(), "removed by another replica or an operator, removing the node");
+        self.dismiss(name, RemovalCause::Recorded, None);
+    }
+
+    /// Removes a node that sends a Hello although its removal is recorded: the notification of
+    /// that was lost.
+    pub(super) fn check_removal(&mut self, name: &NodeName) {
+        let replication = self.requests.replication();
+        if replication.is_some_and(|replication| replication.is_removed(name)) {
+            self.removed_elsewhere(name);
+        }
+    }
+
     /// Removes a node from the fleet, and notifies it if it is connected.
-    pub(super) fn dismiss(&mut self, name: &NodeName, answer: Option<Answer>) {
+    pub(super) fn dismiss(&mut self, name: &NodeName, cause: RemovalCause, answer: Option<Answer>) {
         self.release();
         let node = self.reconciler.nodes.uid(name).cloned();
-        let mut last = LastState { answer, node, ..LastState::default() };
+        let mut last = LastState { answer, node, ..LastState::new(cause) };
         // Its queued uploads are dropped.
         let waiting = self.intake.forget(name);
         if let Some(id) = self.reconciler.nodes.id(name) {
@@ -100,10 +125,30 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Handles the result of a removal at the store.
-    pub(super) fn removed(&mut self, name: &NodeName, result: source::Result<bool>) {
-        if self.removals.removed(self.reconciler.now(), name, result) {
-            self.admit(name);
+    pub(super) fn removed(&mut self, name: &NodeName, result: source::Result<Removal>) {
+        match self.removals.removed(self.reconciler.now(), name, result) {
+            Next::Nothing => {}
+            Next::CatchUp => {
+                self.catch_up(name);
+                if self.removals.take_may_have_returned(name) && !self.is_removed(name) {
+                    self.admit(name);
+                }
+            }
+            Next::Delete => self.delete_if_idle(name),
+            Next::Return => self.returned(name),
         }
+    }
+
+    /// Asks the source to catch up: then the Node of a removed node, if it has one, is new.
+    fn catch_up(&mut self, name: &NodeName) {
+        let question = self.feed.changes.catch_up();
+        self.removals.asked(name, question);
+    }
+
+    /// Returns whether the store records a removal, as far as this replica knows; true without
+    /// other replicas.
+    fn is_removed(&self, name: &NodeName) -> bool {
+        self.requests.replication().is_none_or(|replication| replication.is_removed(name))
     }
 
     /// Handles a frame of a removed node.
@@ -136,10 +181,15 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Admits a removed node whose Node was created.
+    /// Handles a Node of a removed node: a new one readmits it.
     pub(super) fn node_of_removed(&mut self, name: &NodeName, uid: &Uid) {
-        if self.removals.node_changed(name, uid) {
-            self.admit(name);
+        let is_asking = self.removals.node_changed(name, uid);
+        #[cfg(test)]
+        if planted(Fault::StaleNodeReadmits) {
+            return self.admitted_elsewhere(name);
+        }
+        if is_asking {
+            self.catch_up(name);
         }
     }
 
@@ -150,7 +200,7 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    fn admit(&mut self, name: &NodeName) {
+    pub(super) fn admit(&mut self, name: &NodeName) {
         if self.removals.begin_admission(name) {
             let name = name.clone();
             self.requests.ask(|source| async move {
@@ -163,7 +213,22 @@ impl<S: Source> Fleet<S> {
     /// Handles the result of an admission at the store.
     pub(super) fn admitted(&mut self, name: &NodeName, result: source::Result<bool>) {
         let now = self.reconciler.now();
-        let Some(admitted) = self.removals.admitted(now, name, result) else { return };
+        let replication = self.requests.replication();
+        let is_removed = || replication.is_some_and(|replication| replication.is_removed(name));
+        match self.removals.admitted(now, name, result, is_removed) {
+            Some(admitted) => self.welcome_back(name, admitted),
+            None => self.delete_if_idle(name),
+        }
+    }
+
+    /// Ends the removal of a node that has returned at another replica.
+    fn returned(&mut self, name: &NodeName) {
+        if let Some(admitted) = self.removals.returned(name) {
+            self.welcome_back(name, admitted);
+        }
+    }
+
+    fn welcome_back(&mut self, name: &NodeName, admitted: Admitted) {
         if let Some(labels) = self.reconciler.nodes.labels(name).cloned() {
             self.reconciler.set_labels(name, labels);
         }

@@ -153,6 +153,9 @@ impl<S: Source> Fleet<S> {
             Ok(frame) => frame,
             Err(error) => return self.handle_invalid_frame(name, payload.len(), error),
         };
+        if matches!(frame, Up::Hello(_)) {
+            self.check_removal(name);
+        }
         if self.removals.has(name) {
             return self.frame_of_removed(name, &frame);
         }

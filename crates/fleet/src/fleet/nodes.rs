@@ -145,10 +145,8 @@ impl Nodes {
         Some(id)
     }
 
-    /// Removes a node with all its state.
+    /// Removes a node with all its state. Its Node stays known until its deletion arrives.
     pub(super) fn remove(&mut self, name: &NodeName) -> Option<Node> {
-        self.objects.remove(name);
-        self.registered.remove(name);
         self.lifecycle.forget(name);
         let id = self.by_name.remove(name)?;
         let node = self.by_id.get_mut(id.index())?.take()?;
@@ -334,6 +332,18 @@ mod tests {
         assert!(nodes.has_report(&name));
         nodes.object_deleted(&name);
         assert!(!nodes.has_report(&name));
+    }
+
+    /// The removal may prove to be outdated: then the node goes on with its labels.
+    #[test]
+    fn removed_node_keeps_its_node_object_until_that_is_deleted() {
+        let (mut nodes, name) = (nodes(), node_name("a"));
+        nodes.insert(node("a")).unwrap();
+        nodes.set_object(&name, "u".into(), Labels::new());
+        nodes.remove(&name).unwrap();
+        assert!(!nodes.contains(&name) && nodes.labels(&name).is_some());
+        nodes.object_deleted(&name);
+        assert_eq!(nodes.uid(&name), None);
     }
 
     #[test]

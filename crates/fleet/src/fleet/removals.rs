@@ -3,8 +3,14 @@
 //! A removed node has no machine. The reply to each of its Hellos says that it was removed and sets
 //! a long retry delay; other frames of it are dropped. Requests of the node in flight at the store
 //! end before the deletion: a record or a Node written after it would stay.
+//!
+//! The deletion at the store removes the Node that the node has by then, whoever has created it.
+//! Its changes may arrive after the answer, and so may those of earlier Nodes. So after the
+//! deletion the source has to catch up: a Node that exists then was created later, and readmits
+//! the node. A readmission waits for that too, because the deletion of an earlier Node would
+//! remove the node again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use edgesync_admin::cloud::{NodeInfo, RemovedNode, state};
@@ -12,7 +18,7 @@ use jiff::Timestamp;
 
 use super::nodes::after;
 use crate::admin::Answer;
-use crate::source::{self, SourceError};
+use crate::source::{self, Removal, RemovalCause, SourceError};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Status};
 use edgesync_protocol::change::Uid;
@@ -34,6 +40,8 @@ pub(super) struct Removals {
     draining: BTreeSet<NodeName>,
     /// Times at which failures are retried.
     retries: BTreeSet<(Now, NodeName)>,
+    /// Questions to the source, each with the node that waits for its answer.
+    questions: VecDeque<(u64, NodeName)>,
     /// Number of their frames dropped.
     dropped: u64,
 }
@@ -47,14 +55,22 @@ struct Removed {
     connection: Option<String>,
     /// Number of reads and writes in flight for it at the store.
     busy: u32,
-    /// UID of its Node if that is known and its deletion is not: its changes are from before the
-    /// removal.
+    /// UID of its Node if that is known and its deletion is not.
     node: Option<Uid>,
-    /// Set if its Node was created during the deletion: it is readmitted afterwards.
-    readmit: bool,
-    /// Whether an operator requested the removal; otherwise its Node was deleted.
-    by_operator: bool,
+    /// The question that is not answered yet.
+    question: Option<Question>,
+    /// Set if another process has readmitted it during the removal here.
+    may_have_returned: bool,
+    cause: RemovalCause,
     answers: Vec<Answer>,
+}
+
+/// A question to the source about a removed node: which changes are from before its removal.
+#[derive(Debug)]
+struct Question {
+    number: u64,
+    /// Set if a readmission waits for the answer.
+    is_admission_due: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +91,9 @@ enum Stage {
 
 impl Removals {
     pub(super) fn new(removed: impl IntoIterator<Item = (NodeName, Timestamp)>) -> Self {
-        let gone = |(name, since)| (name, Removed { stage: Stage::Gone, ..Removed::new(since) });
+        let gone = |(name, since)| {
+            (name, Removed { stage: Stage::Gone, ..Removed::new(since, RemovalCause::Recorded) })
+        };
         Self { nodes: removed.into_iter().map(gone).collect(), ..Self::default() }
     }
 
@@ -119,9 +137,9 @@ impl Removals {
 
     /// Adds a node that is being removed.
     pub(super) fn insert(&mut self, name: &NodeName, last: LastState) {
-        let LastState { answer, node, busy, session, connection } = last;
-        let mut removed = Removed { node, busy, session, connection, ..Removed::new(Timestamp::now()) };
-        removed.by_operator = answer.is_some();
+        let LastState { cause, answer, node, busy, session, connection } = last;
+        let mut removed =
+            Removed { node, busy, session, connection, ..Removed::new(Timestamp::now(), cause) };
         removed.answers.extend(answer);
         self.nodes.insert(name.clone(), removed);
         self.draining.insert(name.clone());
@@ -132,7 +150,10 @@ impl Removals {
     pub(super) fn remove_again(&mut self, name: &NodeName, answer: Answer) -> Option<Answer> {
         let Some(removed) = self.nodes.get_mut(name) else { return Some(answer) };
         match removed.stage {
-            Stage::Draining | Stage::Deleting => removed.answers.push(answer),
+            Stage::Draining | Stage::Deleting => {
+                removed.cause = RemovalCause::Requested;
+                removed.answers.push(answer);
+            }
             // The requester may have disconnected.
             _ => drop(answer.send(Ok(false))),
         }
@@ -151,9 +172,9 @@ impl Removals {
         }
     }
 
-    /// Begins the deletion of a node at the store if no request for it is in flight. Returns
-    /// whether an operator requested it; [`Removals::removed`] follows.
-    pub(super) fn begin_deletion(&mut self, name: &NodeName, is_writing: bool) -> Option<bool> {
+    /// Begins the deletion of a node at the store if no request for it is in flight. Returns its
+    /// cause; [`Removals::removed`] follows.
+    pub(super) fn begin_deletion(&mut self, name: &NodeName, is_writing: bool) -> Option<RemovalCause> {
         let removed = self.nodes.get_mut(name)?;
         let is_busy = removed.busy > 0 || is_writing;
         #[cfg(test)]
@@ -163,27 +184,66 @@ impl Removals {
         }
         removed.stage = Stage::Deleting;
         self.draining.remove(name);
-        Some(removed.by_operator)
+        Some(removed.cause.clone())
     }
 
-    /// Handles the result of a deletion. Returns whether to readmit the node at once.
-    pub(super) fn removed(&mut self, now: Now, name: &NodeName, result: source::Result<bool>) -> bool {
-        let Some(removed) = self.nodes.get_mut(name) else { return false };
+    /// Handles the result of a deletion. Returns the next step.
+    pub(super) fn removed(&mut self, now: Now, name: &NodeName, result: source::Result<Removal>) -> Next {
+        let Some(removed) = self.nodes.get_mut(name) else { return Next::Nothing };
         match result {
-            Ok(_) => {
+            Ok(Removal::Removed) => {
                 tracing::info!(node = name.as_str(), "removed from the fleet");
                 removed.stage = Stage::Gone;
                 removed.answer(&Ok(true));
-                removed.readmit
+                Next::CatchUp
+            }
+            Ok(Removal::Returned) if removed.cause == RemovalCause::Requested => {
+                // An operator has requested it after it had begun.
+                removed.stage = Stage::Draining;
+                self.draining.insert(name.clone());
+                Next::Delete
+            }
+            Ok(Removal::Returned) => {
+                tracing::info!(
+                    node = name.as_str(),
+                    "removed from the fleet by another replica before, and readmitted or forgotten since"
+                );
+                Next::Return
             }
             Err(error) => {
                 tracing::error!(node = name.as_str(), %error, "removing the node failed");
                 removed.stage = Stage::Failed;
                 removed.answer(&Err(failed(&error)));
                 self.retries.insert((now + RETRY, name.clone()));
-                false
+                Next::Nothing
             }
         }
+    }
+
+    /// Records a question to the source about the Node of a removed node.
+    pub(super) fn asked(&mut self, name: &NodeName, question: u64) {
+        if let Some(removed) = self.nodes.get_mut(name) {
+            removed.question = Some(Question { number: question, is_admission_due: false });
+            self.questions.push_back((question, name.clone()));
+        }
+    }
+
+    /// Handles the answer to all questions up to this one, a node per call. Returns the next node
+    /// to admit: its Node has proved to be new, or its readmission was due.
+    pub(super) fn next_caught_up(&mut self, question: u64) -> Option<NodeName> {
+        while let Some((asked, name)) = self.questions.pop_front_if(|(asked, _)| *asked <= question) {
+            let Some(removed) = self.nodes.get_mut(&name) else { continue };
+            let answered = removed.question.take_if(|question| question.number == asked);
+            let Some(Question { is_admission_due, .. }) = answered else { continue };
+            if is_admission_due {
+                return Some(name);
+            }
+            if removed.node.is_some() {
+                tracing::info!(node = name.as_str(), "Node was created, readmitting the node");
+                return Some(name);
+            }
+        }
+        None
     }
 
     /// Returns the next failed request that is due.
@@ -249,32 +309,18 @@ impl Removals {
         }
     }
 
-    /// Handles a Node of a removed node. A new one readmits the node; one created during the
-    /// deletion does so after it. Before the deletion, the Node comes from a write in flight, and
-    /// the deletion removes it. A Node whose deletion is not known yet is not new: its change was
-    /// on its way when the node was removed. Returns whether to admit at once.
+    /// Handles a Node of a removed node. Returns whether to ask the source to catch up, which
+    /// tells whether the Node is new.
     pub(super) fn node_changed(&mut self, name: &NodeName, uid: &Uid) -> bool {
         let Some(removed) = self.nodes.get_mut(name) else { return false };
-        let is_stale = removed.node.as_ref() == Some(uid);
-        #[cfg(test)]
-        let is_stale = is_stale && !planted(Fault::StaleNodeReadmits);
-        match removed.stage {
-            _ if is_stale => {}
-            Stage::Draining | Stage::Failed => removed.node = Some(uid.clone()),
-            Stage::Deleting => removed.readmit = true,
-            Stage::Gone => {
-                tracing::info!(node = name.as_str(), "Node was created, readmitting the node");
-                return true;
-            }
-            _ => {}
-        }
-        false
+        removed.node = Some(uid.clone());
+        removed.stage == Stage::Gone && removed.question.is_none()
     }
 
     /// Handles the deletion of the Node of a removed node.
     pub(super) fn node_deleted(&mut self, name: &NodeName) {
         if let Some(removed) = self.nodes.get_mut(name) {
-            (removed.node, removed.readmit) = (None, false);
+            removed.node = None;
         }
     }
 
@@ -283,28 +329,52 @@ impl Removals {
         self.nodes.iter().filter(|(_, removed)| removed.node.is_some()).map(|(name, _)| name)
     }
 
-    /// Returns whether an admission by another replica or an operator is new here.
-    pub(super) fn admitted_elsewhere(&self, name: &NodeName) -> bool {
-        let is_news = self.nodes.get(name).is_some_and(|removed| removed.stage == Stage::Gone);
-        if is_news {
-            tracing::info!(node = name.as_str(), "admitted by another replica, readmitting the node");
+    /// Returns whether an admission by another replica or an operator is new here. One that
+    /// arrives before the removal has ended here is checked then, see
+    /// [`Removals::take_may_have_returned`].
+    pub(super) fn admitted_elsewhere(&mut self, name: &NodeName) -> bool {
+        let Some(removed) = self.nodes.get_mut(name) else { return false };
+        match removed.stage {
+            Stage::Draining | Stage::Deleting | Stage::Failed => removed.may_have_returned = true,
+            Stage::Gone => {
+                tracing::info!(node = name.as_str(), "admitted by another replica, readmitting the node");
+                return true;
+            }
+            Stage::Admitting | Stage::NotAdmitted => {}
         }
-        is_news
+        false
     }
 
-    /// Begins the admission of a node. Returns whether it was removed; [`Removals::admitted`]
-    /// follows.
+    /// Returns whether another process has readmitted the node during its removal here, and
+    /// clears that.
+    pub(super) fn take_may_have_returned(&mut self, name: &NodeName) -> bool {
+        self.nodes.get_mut(name).is_some_and(|removed| std::mem::take(&mut removed.may_have_returned))
+    }
+
+    /// Begins the admission of a node, unless it has to wait until the source has caught up.
+    /// Returns whether it has begun; [`Removals::admitted`] follows.
     pub(super) fn begin_admission(&mut self, name: &NodeName) -> bool {
-        let removed = self.nodes.get_mut(name);
-        removed.map(|removed| removed.stage = Stage::Admitting).is_some()
+        let Some(removed) = self.nodes.get_mut(name) else { return false };
+        let question = removed.question.as_mut();
+        #[cfg(test)]
+        let question = question.filter(|_| !planted(Fault::ReadmissionUnawaited));
+        if let Some(question) = question {
+            question.is_admission_due = true;
+            return false;
+        }
+        removed.stage = Stage::Admitting;
+        true
     }
 
     /// Handles the result of an admission. Returns the connection of the admitted node.
+    /// `is_removed` returns whether another process has removed it again: then the removal begins
+    /// here, see [`Removals::begin_deletion`].
     pub(super) fn admitted(
         &mut self,
         now: Now,
         name: &NodeName,
         result: source::Result<bool>,
+        is_removed: impl FnOnce() -> bool,
     ) -> Option<Admitted> {
         let removed = self.nodes.get_mut(name)?;
         if let Err(error) = result {
@@ -314,8 +384,18 @@ impl Removals {
             self.retries.insert((now + RETRY, name.clone()));
             return None;
         }
-        tracing::info!(node = name.as_str(), "readmitted to the fleet");
         removed.answer(&Ok(true));
+        if is_removed() {
+            (removed.stage, removed.cause) = (Stage::Draining, RemovalCause::Recorded);
+            self.draining.insert(name.clone());
+            return None;
+        }
+        tracing::info!(node = name.as_str(), "readmitted to the fleet");
+        self.returned(name)
+    }
+
+    /// Ends the removal of a node. Returns its connection.
+    pub(super) fn returned(&mut self, name: &NodeName) -> Option<Admitted> {
         let Removed { connection, session, .. } = self.nodes.remove(name)?;
         let request = session.map(|session| {
             let reason = "node readmitted to the fleet".to_owned();
@@ -326,9 +406,10 @@ impl Removals {
 }
 
 /// Last state of a node that is being removed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct LastState {
-    /// Answer to the operator who requested it; `None` if its Node was deleted.
+    pub(super) cause: RemovalCause,
+    /// Answer to the operator who requested it.
     pub(super) answer: Option<Answer>,
     /// UID of its Node, if it is known.
     pub(super) node: Option<Uid>,
@@ -336,6 +417,24 @@ pub(super) struct LastState {
     pub(super) busy: u32,
     pub(super) session: Option<String>,
     pub(super) connection: Option<String>,
+}
+
+impl LastState {
+    pub(super) fn new(cause: RemovalCause) -> Self {
+        Self { cause, answer: None, node: None, busy: 0, session: None, connection: None }
+    }
+}
+
+/// The next step after a removal at the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Nothing,
+    /// Ask the source to catch up, see [`Removals::asked`].
+    CatchUp,
+    /// Delete it again.
+    Delete,
+    /// End the removal: the node has returned.
+    Return,
 }
 
 /// Reaction to a frame of a removed node.
@@ -365,7 +464,7 @@ pub(super) struct Admitted {
 }
 
 impl Removed {
-    fn new(since: Timestamp) -> Self {
+    fn new(since: Timestamp, cause: RemovalCause) -> Self {
         Self {
             since,
             stage: Stage::Draining,
@@ -373,8 +472,9 @@ impl Removed {
             connection: None,
             busy: 0,
             node: None,
-            readmit: false,
-            by_operator: false,
+            question: None,
+            may_have_returned: false,
+            cause,
             answers: Vec::new(),
         }
     }
@@ -413,45 +513,129 @@ mod tests {
     use super::*;
     use crate::node_name;
 
-    /// Removes a node at the store, with a change of its Node before the deletion or without.
-    fn removed(has_node: bool, is_created: bool) -> (Removals, NodeName) {
+    fn last_state(node: Option<&str>) -> LastState {
+        LastState { node: node.map(Uid::from), ..LastState::new(RemovalCause::Requested) }
+    }
+
+    /// Removes a node at the store, and asks the source to catch up. `during` is a Node that is
+    /// seen during the deletion.
+    fn removed(node: Option<&str>, during: Option<&str>) -> (Removals, NodeName) {
         let (mut removals, name) = (Removals::default(), node_name("edge-1"));
-        removals.insert(&name, LastState { node: has_node.then(|| "old".into()), ..LastState::default() });
-        assert!(!is_created || !removals.node_changed(&name, &"old".into()));
-        assert_eq!(removals.begin_deletion(&name, false), Some(false));
-        assert!(!removals.removed(Now::ZERO, &name, Ok(true)));
+        removals.insert(&name, last_state(node));
+        assert_eq!(removals.begin_deletion(&name, false), Some(RemovalCause::Requested));
+        if let Some(uid) = during {
+            assert!(!removals.node_changed(&name, &uid.into()), "its deletion may be on its way");
+        }
+        assert_eq!(removals.removed(Now::ZERO, &name, Ok(Removal::Removed)), Next::CatchUp);
+        removals.asked(&name, 1);
         (removals, name)
     }
 
     #[test]
-    fn node_from_before_the_removal_readmits_nobody() {
-        for (has_node, is_created) in [(true, false), (false, true)] {
-            let (mut removals, name) = removed(has_node, is_created);
-            assert!(!removals.node_changed(&name, &"old".into()), "its deletion has not arrived yet");
+    fn node_that_the_removal_has_deleted_readmits_nobody() {
+        for (node, during) in [(Some("old"), None), (None, Some("old")), (Some("older"), Some("old"))] {
+            let (mut removals, name) = removed(node, during);
+            assert!(!removals.node_changed(&name, &"old".into()), "the source has been asked");
             assert_eq!(removals.with_node().collect::<Vec<_>>(), [&name]);
-            assert!(removals.node_changed(&name, &"new".into()), "its deletion was missed");
             removals.node_deleted(&name);
+            assert_eq!(removals.next_caught_up(1), None);
             assert!(removals.node_changed(&name, &"old".into()), "a store may create it with its old UID");
+            removals.asked(&name, 2);
+            assert_eq!(removals.next_caught_up(1), None);
+            assert_eq!(removals.next_caught_up(3), Some(name));
+            assert_eq!(removals.next_caught_up(3), None);
         }
+    }
+
+    #[test]
+    fn node_created_after_the_deletion_readmits_its_node() {
+        for (node, during) in [(None, None), (Some("old"), None), (Some("old"), Some("new"))] {
+            let (mut removals, name) = removed(node, during);
+            // Its predecessor may have been deleted while changes were lost.
+            assert!(!removals.node_changed(&name, &"new".into()));
+            assert_eq!(removals.next_caught_up(1), Some(name.clone()));
+            assert!(removals.begin_admission(&name));
+            assert!(removals.admitted(Now::ZERO, &name, Ok(true), || false).is_some());
+            assert!(!removals.has(&name));
+        }
+    }
+
+    #[test]
+    fn readmission_waits_for_changes_from_before_the_removal() {
+        let (mut removals, name) = removed(Some("old"), None);
+        assert!(!removals.begin_admission(&name));
+        assert!(!removals.begin_admission(&name));
+        assert_eq!(removals.next_caught_up(0), None);
+        removals.node_deleted(&name);
+        assert_eq!(removals.next_caught_up(1), Some(name.clone()));
+        assert!(removals.begin_admission(&name));
+    }
+
+    #[test]
+    fn answer_for_an_earlier_removal_admits_nobody() {
+        let (mut removals, name) = removed(None, None);
+        removals.returned(&name).unwrap();
+        removals.insert(&name, last_state(Some("old")));
+        removals.begin_deletion(&name, false).unwrap();
+        assert_eq!(removals.removed(Now::ZERO, &name, Ok(Removal::Removed)), Next::CatchUp);
+        removals.asked(&name, 2);
+        assert_eq!(removals.next_caught_up(1), None);
+        assert_eq!(removals.next_caught_up(2), Some(name));
     }
 
     #[test]
     fn node_seen_between_attempts_to_delete_it_readmits_nobody() {
         let (mut removals, name) = (Removals::default(), node_name("edge-1"));
-        removals.insert(&name, LastState::default());
-        assert_eq!(removals.begin_deletion(&name, false), Some(false));
-        assert!(!removals.removed(Now::ZERO, &name, Err(SourceError::Unread("gone".into()))));
+        removals.insert(&name, last_state(None));
+        removals.begin_deletion(&name, false).unwrap();
+        let failed = Err(SourceError::Unread("gone".into()));
+        assert_eq!(removals.removed(Now::ZERO, &name, failed), Next::Nothing);
         assert!(!removals.node_changed(&name, &"old".into()));
         let now = Now::ZERO + RETRY;
         assert_eq!(removals.next_retry(now), Some(Retry::Remove(name.clone())));
-        assert_eq!(removals.begin_deletion(&name, false), Some(false));
-        assert!(!removals.node_changed(&name, &"old".into()));
-        assert!(!removals.removed(now, &name, Ok(true)), "the second attempt deletes it");
+        removals.begin_deletion(&name, false).unwrap();
+        assert_eq!(removals.removed(now, &name, Ok(Removal::Removed)), Next::CatchUp);
+        removals.asked(&name, 1);
+        removals.node_deleted(&name);
+        assert_eq!(removals.next_caught_up(1), None, "the second attempt has deleted it");
     }
 
     #[test]
-    fn new_node_readmits_a_node_removed_without_one() {
-        let (mut removals, name) = removed(false, false);
-        assert!(removals.node_changed(&name, &"new".into()));
+    fn late_removal_of_a_returned_node_ends_unless_requested() {
+        let (mut removals, name) = (Removals::default(), node_name("edge-1"));
+        for is_requested in [false, true] {
+            removals.insert(&name, LastState::new(RemovalCause::NodeDeleted(None)));
+            removals.begin_deletion(&name, false).unwrap();
+            if is_requested {
+                assert!(removals.remove_again(&name, tokio::sync::oneshot::channel().0).is_none());
+            }
+            let next = removals.removed(Now::ZERO, &name, Ok(Removal::Returned));
+            assert_eq!(next, if is_requested { Next::Delete } else { Next::Return });
+            if is_requested {
+                assert_eq!(removals.begin_deletion(&name, false), Some(RemovalCause::Requested));
+            }
+            assert!(removals.returned(&name).is_some());
+        }
+    }
+
+    #[test]
+    fn admission_elsewhere_during_a_removal_is_remembered() {
+        let (mut removals, name) = (Removals::default(), node_name("edge-1"));
+        assert!(!removals.admitted_elsewhere(&name), "it is not removed");
+        removals.insert(&name, LastState::new(RemovalCause::Recorded));
+        assert!(!removals.admitted_elsewhere(&name));
+        removals.begin_deletion(&name, false).unwrap();
+        removals.removed(Now::ZERO, &name, Ok(Removal::Removed));
+        assert!(removals.take_may_have_returned(&name) && !removals.take_may_have_returned(&name));
+        assert!(removals.admitted_elsewhere(&name));
+    }
+
+    #[test]
+    fn node_removed_again_during_its_admission_stays_removed() {
+        let mut removals = Removals::new([(node_name("edge-1"), Timestamp::UNIX_EPOCH)]);
+        let name = node_name("edge-1");
+        assert!(removals.begin_admission(&name));
+        assert!(removals.admitted(Now::ZERO, &name, Ok(true), || true).is_none());
+        assert_eq!(removals.begin_deletion(&name, false), Some(RemovalCause::Recorded));
     }
 }

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::ingest::Stored;
 use super::nodes::NodeId;
-use crate::source::{Result, Source};
+use crate::source::{Removal, Result, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Loaded, Record};
@@ -29,7 +29,7 @@ pub(super) enum Response {
     EventsExpired(Result<u64>),
     RuleStatusWritten(Result<()>),
     Confirmed(NodeName, Result<()>),
-    Removed(NodeName, Result<bool>),
+    Removed(NodeName, Result<Removal>),
     Admitted(NodeName, Result<bool>),
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Change, Changes, NodeStore, ObjectSource, Replication, Result, RuleProblem, Source, SourceError,
+    Change, Changes, NodeStore, ObjectSource, Removal, RemovalCause, Replication, Result, RuleProblem,
+    Source, SourceError,
 };
 use super::{
     Effect, LeaseRenewal, NodeChange, NodeEffects, NodeFacts, Registered, RuleStatus, UploadBatch,
@@ -13,7 +14,6 @@ use super::{
 };
 use crate::CloudObjects;
 use crate::config::ObjectSyncs;
-use crate::metrics::ClusterNumbers;
 use crate::reasons::PlacementReason;
 use crate::uploads::clip;
 use edgesync_api::{MissingNamespace, Storage as _};
@@ -24,7 +24,6 @@ use edgesync_object::{NodeName, OmittedFields, Resource, kinds};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
-use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::upload::RefusedReason;
 use edgesync_schema::Schema;
 
@@ -86,6 +85,9 @@ impl Changes for Feed {
                 ChangeKind::Added | ChangeKind::Modified => Change::Set(change.object),
                 ChangeKind::Deleted => Change::Deleted(change.object),
             },
+            FeedItem::CaughtUp { question, version } => {
+                Change::CaughtUp { question, reached: version.into() }
+            }
             FeedItem::Failed(error) => Change::Failed(error.into()),
             // The store closes only when the process ends.
             FeedItem::Closed => std::future::pending().await,
@@ -94,6 +96,10 @@ impl Changes for Feed {
 
     fn relist(&mut self) {
         Feed::relist(self);
+    }
+
+    fn catch_up(&mut self) -> u64 {
+        Feed::catch_up(self)
     }
 }
 
@@ -175,8 +181,9 @@ impl NodeStore for Embedded {
         Ok(self.store().change_nodes(changes).await?)
     }
 
-    async fn remove_node(&self, node: &NodeName, _: bool) -> Result<bool> {
-        Ok(self.members.remove_node(node, now()).await?)
+    async fn remove_node(&self, node: &NodeName, _: RemovalCause) -> Result<Removal> {
+        self.members.remove_node(node, None, now()).await?;
+        Ok(Removal::Removed)
     }
 
     async fn admit_node(&self, node: &NodeName) -> Result<bool> {
@@ -210,31 +217,11 @@ impl Replication for Alone {
         match *self {}
     }
 
-    fn set_syncs(&self, _: &NodeName, _: Vec<(Uid, Record)>) {
-        match *self {}
-    }
-
-    fn set_served(&self, _: &NodeName, _: bool) {
-        match *self {}
-    }
-
-    fn set_epoch(&self, _: &NodeName, _: Epoch) {
-        match *self {}
-    }
-
     fn is_removed(&self, _: &NodeName) -> bool {
         match *self {}
     }
 
     async fn confirm_deletions(&self, _: &NodeName, _: &str, _: Option<u64>) -> Result<()> {
-        match *self {}
-    }
-
-    fn numbers(&self) -> ClusterNumbers {
-        match *self {}
-    }
-
-    async fn finish(&self) {
         match *self {}
     }
 }

@@ -124,7 +124,7 @@ async fn a_replica_observes_changes_of_another_one() {
     assert_eq!(*other.membership(&node_name("a")).unwrap().labels, labels);
     one.revoke_certificates(&node_name("a"), at(300)).await.unwrap();
     assert_eq!(next(&mut told).await, changed(false, RevocationChange::More));
-    one.remove_node(&node_name("a"), at(300)).await.unwrap();
+    one.remove_node(&node_name("a"), None, at(300)).await.unwrap();
     assert_eq!(next(&mut told).await, changed(false, RevocationChange::None));
     assert!(other.membership(&node_name("a")).unwrap().removed.is_some());
     let operator = OperatorRecord {
@@ -237,7 +237,7 @@ async fn a_store_without_a_watch_reads_the_cluster() {
     one.put_token(token("t", None, 9)).await.unwrap();
     one.spend_token("t", certificate("1", "a"), at(200)).await.unwrap().unwrap();
     one.revoke_certificates(&node_name("a"), at(300)).await.unwrap();
-    one.remove_node(&node_name("b"), at(300)).await.unwrap();
+    one.remove_node(&node_name("b"), None, at(300)).await.unwrap();
     assert_eq!(asked.revocations().await.unwrap().nodes, ["a"]);
     assert_eq!(asked.removed().await.unwrap(), [(node_name("b"), at(300))]);
 }

@@ -54,7 +54,7 @@ impl OtherSources {
     fn member(&self, changed: Changed) -> Option<Change> {
         let Changed::Member { node, own: false, .. } = changed else { return None };
         let removed = self.members.membership(&node).and_then(|membership| membership.removed);
-        removed.is_none().then(|| Change::Admitted(node))
+        Some(if removed.is_some() { Change::Removed(node) } else { Change::Admitted(node) })
     }
 }
 

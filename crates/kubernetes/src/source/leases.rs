@@ -33,6 +33,8 @@ pub(crate) const NAMESPACE: &str = "kube-node-lease";
 const CONCURRENCY: usize = 16;
 /// Attempts with a Lease that changes concurrently.
 const ATTEMPTS: usize = 3;
+/// Duration of a Lease that a claim has created, until the first renewal sets that of the node.
+const CLAIMED_SECONDS: u32 = 40;
 /// Time for which a write of a Lease proves that this replica serves the node: longer than the
 /// interval of renewals, so that a replica with a live connection rarely reads the Lease.
 const PROOF: Duration = Duration::from_secs(15);
@@ -131,16 +133,22 @@ impl Leases {
         results.into_iter().collect()
     }
 
-    /// Claims a node whose session has begun here. Until its first renewal arrives, the Lease would
-    /// name the previous replica.
+    /// Claims a node whose session has begun here, and creates a missing Lease. Until its first
+    /// renewal arrives, the Lease would name the previous replica, or none.
     ///
     /// # Errors
     /// The Lease could not be written.
     pub(super) async fn claim(&self, node: &NodeName) -> Result<()> {
         for _ in 0..ATTEMPTS {
-            let NodeState::Lease(lease, _) = self.read_node(node).await? else { return Ok(()) };
-            let patch = json!({"metadata": {"annotations": {SERVED_BY: &*self.replica}}});
-            if self.patch(node, (lease.uid(), lease.resource_version()), patch).await? {
+            let is_claimed = match self.read_node(node).await? {
+                NodeState::Lease(lease, _) => {
+                    let patch = json!({"metadata": {"annotations": {SERVED_BY: &*self.replica}}});
+                    self.patch(node, (lease.uid(), lease.resource_version()), patch).await?
+                }
+                NodeState::Node(owner) => self.create(&unrenewed(node), &owner).await?,
+                NodeState::Foreign | NodeState::Nothing => true,
+            };
+            if is_claimed {
                 return Ok(());
             }
         }
@@ -342,6 +350,19 @@ impl Leases {
 
 fn contended(node: &NodeName) -> SourceError {
     SourceError::Contended { kind: "Lease", name: node.to_string() }
+}
+
+/// Returns the content of a Lease that was never renewed. Its time is older than that of any
+/// renewal: the node lifecycle controller ignores renewals that are not later than what it has
+/// read first, and all renewals of a Lease that had no time.
+fn unrenewed(node: &NodeName) -> LeaseRenewal {
+    LeaseRenewal {
+        node: node.clone(),
+        seconds: CLAIMED_SECONDS,
+        acquired: Timestamp::UNIX_EPOCH,
+        renewed: Timestamp::UNIX_EPOCH,
+        transitions: 0,
+    }
 }
 
 fn read(lease: &Object) -> Option<StoredLease> {

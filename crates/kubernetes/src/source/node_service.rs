@@ -17,7 +17,9 @@ use super::uploads::{EffectRecords, Uploads};
 use edgesync_enrollment::membership::MembershipStore;
 use edgesync_enrollment::now;
 use edgesync_fleet::config::{Config, ObjectSyncs};
-use edgesync_fleet::source::{LeaseRenewal, NodeChange, Result, UploadBatch, UploadOutcome};
+use edgesync_fleet::source::{
+    LeaseRenewal, NodeChange, Removal, RemovalCause, Result, UploadBatch, UploadOutcome,
+};
 use edgesync_object::NodeName;
 use edgesync_placement::DELETIONS_CONFIRMED_ANNOTATION;
 use edgesync_protocol::change::Uid;
@@ -160,21 +162,47 @@ impl NodeService {
         self.uploads.expire_events(ttl);
     }
 
-    /// Removes a node: records the removal if it is a member or `is_requested`, and deletes its
-    /// objects. Returns whether anything was removed.
+    /// Removes a node: records the removal unless another process has done so, and deletes its
+    /// objects. Each replica does that, after its own writes for the node: one that is late
+    /// deletes nothing of a node that has returned.
     ///
     /// # Errors
     /// The removal could not be recorded, or an object not deleted.
-    pub(super) async fn remove(&self, node: &NodeName, is_requested: bool) -> Result<bool> {
+    pub(super) async fn remove(&self, node: &NodeName, cause: RemovalCause) -> Result<Removal> {
         // Stops all writes for the node before its removal.
         self.serving.end(node);
         self.syncs.forget(node);
-        let is_new = match is_requested {
-            true => self.members.remove_node(node, now()).await?,
-            false => self.members.remove_deleted_node(node, now()).await?,
+        let is_removed = match cause {
+            RemovalCause::Requested => {
+                self.members.remove_node(node, None, now()).await?;
+                true
+            }
+            RemovalCause::NodeDeleted(uid) => {
+                self.members.remove_deleted_node(node, uid.as_deref(), now()).await?
+            }
+            RemovalCause::Recorded => self.is_recorded(node).await?,
         };
-        let existed = self.nodes.remove(node).await?;
-        Ok(is_new || existed)
+        if !is_removed {
+            return Ok(Removal::Returned);
+        }
+        // A name that is not known has no record.
+        let was_recorded = self.is_recorded(node).await?;
+        let uid = self.nodes.uid(node).await?;
+        // The Node of a node that has returned is newer than its readmission. Other replicas see
+        // this deletion, too.
+        if let Some(uid) = &uid
+            && was_recorded
+            && !self.members.add_removed_node(node, uid).await?
+        {
+            return Ok(Removal::Returned);
+        }
+        self.nodes.remove(node, uid.as_deref()).await?;
+        Ok(Removal::Removed)
+    }
+
+    /// Reads whether a node is recorded as removed.
+    async fn is_recorded(&self, node: &NodeName) -> Result<bool> {
+        Ok(self.members.removal_and_member(node).await?.0.is_some())
     }
 
     /// Returns whether a node is removed from the fleet.
@@ -195,5 +223,62 @@ impl NodeService {
         let text = count.map(|count| format!("{incarnation}/{count}"));
         let edited = self.nodes.annotate(node, DELETIONS_CONFIRMED_ANNOTATION, text.as_deref()).await;
         edited.map(drop).map_err(|error| error.into_source(node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Rig;
+    use super::*;
+    use crate::node_name;
+
+    /// Creates a Node and deletes it.
+    async fn deleted(rig: &Rig) -> RemovalCause {
+        let node = rig.create_node("edge-1").await;
+        rig.delete(&node).await;
+        RemovalCause::NodeDeleted(Some(node.uid().into()))
+    }
+
+    #[tokio::test]
+    async fn late_removal_takes_no_returned_node_back() {
+        let (rig, node) = (Rig::start().await, node_name("edge-1"));
+        let (a, b) = (rig.node_service("a"), rig.node_service("b"));
+        let removed = async |replica: &NodeService, cause| replica.remove(&node, cause).await.unwrap();
+        let removed_node = rig.create_node("edge-1").await;
+        assert_eq!(removed(&a, RemovalCause::Requested).await, Removal::Removed);
+        assert_eq!((rig.node("edge-1").await, b.is_recorded(&node).await.unwrap()), (None, true));
+        assert_eq!(removed(&b, RemovalCause::Recorded).await, Removal::Removed);
+        assert!(a.members().admit_node(&node).await.unwrap());
+        // Replicas see late that it was removed, and that its Node was deleted.
+        assert_eq!(removed(&b, RemovalCause::Recorded).await, Removal::Returned);
+        let late = RemovalCause::NodeDeleted(Some(removed_node.uid().into()));
+        assert_eq!(removed(&b, late).await, Removal::Returned);
+
+        let cause = deleted(&rig).await;
+        assert_eq!(removed(&a, cause.clone()).await, Removal::Removed);
+        assert_eq!(removed(&b, cause.clone()).await, Removal::Removed);
+        assert!(a.members().admit_node(&node).await.unwrap());
+        let returned = rig.create_node("edge-1").await;
+        assert_eq!(removed(&b, cause).await, Removal::Returned);
+        assert_eq!(rig.node("edge-1").await.unwrap().uid(), returned.uid());
+        assert!(!b.is_recorded(&node).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn removal_deletes_the_node_that_exists_by_then() {
+        let (rig, node) = (Rig::start().await, node_name("edge-1"));
+        let replica = rig.node_service("a");
+        rig.create_node("edge-1").await;
+        replica.remove(&node, RemovalCause::Requested).await.unwrap();
+        replica.members().admit_node(&node).await.unwrap();
+        let cause = deleted(&rig).await;
+        // A write in flight has created it again.
+        let again = rig.create_node("edge-1").await;
+        assert_eq!(replica.remove(&node, cause).await.unwrap(), Removal::Removed);
+        assert_eq!(rig.node("edge-1").await, None);
+        assert!(replica.is_recorded(&node).await.unwrap());
+        replica.members().admit_node(&node).await.unwrap();
+        let late = RemovalCause::NodeDeleted(Some(again.uid().into()));
+        assert_eq!(rig.node_service("b").remove(&node, late).await.unwrap(), Removal::Returned);
     }
 }

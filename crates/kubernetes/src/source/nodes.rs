@@ -156,18 +156,26 @@ impl Nodes {
         self.attempt(change, true).await.map_err(NodeError::from_attempt)
     }
 
-    /// Deletes a Node, its Lease and its ObjectSyncs; returns whether any existed. The Node is
-    /// deleted first: a repeated call deletes the rest after a failure, and nothing is created for
-    /// a node without a Node. Explicit deletion is necessary in clusters without a controller
-    /// manager, which would garbage-collect the rest.
+    /// Reads the UID of a Node; `None` if there is none of edgesync.
+    ///
+    /// # Errors
+    /// It could not be read.
+    pub(super) async fn uid(&self, node: &NodeName) -> Result<Option<String>> {
+        let found = self.requests.get(&self.node, "", node).await?;
+        Ok(found.filter(mark::is_marked).map(|found| found.uid().to_owned()))
+    }
+
+    /// Deletes a Node, if it has this UID, its Lease and its ObjectSyncs; returns whether any
+    /// existed. The Node is deleted first: a repeated call deletes the rest after a failure, and
+    /// nothing is created for a node without a Node. Explicit deletion is necessary in clusters
+    /// without a controller manager, which would garbage-collect the rest.
     ///
     /// # Errors
     /// Something could not be deleted.
-    pub(super) async fn remove(&self, node: &NodeName) -> Result<bool> {
+    pub(super) async fn remove(&self, node: &NodeName, uid: Option<&str>) -> Result<bool> {
         let mut found = false;
-        let there = self.requests.get(&self.node, "", node).await?;
-        if let Some(there) = there.filter(mark::is_marked) {
-            let same = Precondition { uid: Some(there.uid()), version: None };
+        if uid.is_some() {
+            let same = Precondition { uid, version: None };
             found |= self.requests.delete(&self.node, ("", node), same).await?;
         }
         found |= self.leases.remove(node).await?;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::leases::Leases;
+use super::node_service::NodeService;
 use super::nodes::Nodes;
 use super::records::Records;
 use super::requests::Requests;
@@ -21,6 +22,8 @@ use crate::cluster::{Cluster, Precondition, RateLimiter};
 use crate::node_name;
 use edgesync_api::{Access, Address, Limits, Listener, Role, Server, own_uid};
 use edgesync_cloud_store::{CloudOptions, CloudStore};
+use edgesync_enrollment::membership::MembershipStore;
+use edgesync_fleet::config::Config;
 pub(super) use edgesync_fleet::source::LeaseRenewal;
 use edgesync_fleet::{CloudObjects, Upkeep};
 use edgesync_object::{Labels, NodeName, Object, Resource, Scope, kinds, yaml};
@@ -105,6 +108,12 @@ impl Rig {
         let uploads =
             Uploads::new(requests.clone(), leases.clone(), nodes.clone(), Some(effect_records), MAX_EVENTS);
         Replica { leases, nodes, uploads, syncs }
+    }
+
+    /// Returns the work of a replica for its nodes.
+    pub(super) fn node_service(&self, id: &str) -> NodeService {
+        let members = MembershipStore::of_cluster(Arc::new(self.cluster.clone()), NAMESPACE);
+        NodeService::new(&self.requests(), members, &Config::default(), id)
     }
 
     pub(super) async fn get(

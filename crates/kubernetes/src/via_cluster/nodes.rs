@@ -65,6 +65,9 @@ pub(super) fn show(node: &Object, lease: Option<&Object>, removed: Option<Timest
         None => state_of(node, is_ready),
     };
     let renewed = lease.and_then(|lease| lease.fields().get("spec")?.get("renewTime")?.as_str());
+    // A replica has created the Lease, and the node has not renewed it yet.
+    let is_never = |renewed: &str| renewed.parse().is_ok_and(|at: Timestamp| at == Timestamp::UNIX_EPOCH);
+    let renewed = renewed.filter(|renewed| !is_never(renewed));
     NodeInfo::Recorded(Box::new(RecordedNode {
         name: node.name().to_owned(),
         labels: node.labels(),

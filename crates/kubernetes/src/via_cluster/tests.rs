@@ -58,6 +58,12 @@ fn a_node_has_its_replica_and_its_removal() {
     let shown = json!(nodes::show(&node, Some(&lease), None));
     assert_eq!(shown["servedBy"], "cloud-a");
     assert_eq!(shown["lastRenewal"], "2026-11-23T06:00:00.000000Z");
+    let claimed = object(json!({"spec": {"renewTime": "1970-01-01T00:00:00.000000Z"}}));
+    assert_eq!(
+        json!(nodes::show(&node, Some(&claimed), None))["lastRenewal"],
+        Value::Null,
+        "it has none yet"
+    );
     assert_eq!(shown["agentVersion"], "0.1.0");
     assert_eq!(json!(nodes::show(&node, None, Some(at(1))))["state"], "being removed");
 

@@ -63,6 +63,8 @@ pub(super) struct Device {
     /// Versions that the session has delivered, and the number of objects.
     delivered: HashSet<(Uid, ResourceVersion)>,
     pub(super) puts: usize,
+    /// Objects that the session has removed: a broker may repeat these frames later.
+    removed: HashSet<Uid>,
     /// Removals without a reason in this session, and those that need no confirmation.
     vanished: usize,
     pub(super) may_vanish: usize,
@@ -93,6 +95,7 @@ impl Device {
             floors: BTreeMap::new(),
             delivered: HashSet::new(),
             puts: 0,
+            removed: HashSet::new(),
             vanished: 0,
             may_vanish: 0,
             reported: BTreeMap::new(),
@@ -222,6 +225,7 @@ impl World {
         // A replica catches up with the source before it does more than replace held objects.
         device.floor = if self.is_shared { last } else { settled };
         device.delivered.clear();
+        device.removed.clear();
         device.vanished = 0;
         #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let share = (device.db.len() as f64 * self.config.sync.mass_delete_share) as usize;
@@ -340,9 +344,12 @@ impl World {
         }
         let held = device.db.held();
         device.floors.retain(|uid, _| held.contains_key(uid));
+        device.removed.extend(before.keys().filter(|uid| !held.contains_key(*uid)).cloned());
         for uid in changes.iter().map(Change::uid).filter(|uid| held.contains_key(*uid)) {
             let placed = || state.history.placed_since(device.floor, &device.name, uid);
-            let floor = if before.contains_key(uid) { None } else { placed() };
+            // A broker may repeat the frame that has removed the object before.
+            let may_go_again = self.is_external && device.removed.contains(uid);
+            let floor = if before.contains_key(uid) || may_go_again { None } else { placed() };
             device.floors.insert(uid.clone(), floor.unwrap_or(device.floor));
         }
         Ok(commit)

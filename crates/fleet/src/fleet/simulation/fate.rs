@@ -173,8 +173,10 @@ impl World {
 
     // --- operators
 
+    /// Passes the request of an operator to one of the replicas.
     fn administer(&mut self, request: AdminRequest) {
-        self.with_fleet(0, |fleet| fleet.administer(request));
+        let replica = if self.is_shared { self.any(self.replicas.len()) } else { 0 };
+        self.with_fleet(replica, |fleet| fleet.administer(request));
     }
 
     fn reload(&mut self) {
@@ -197,6 +199,10 @@ impl World {
         let n = self.any(NODES as usize);
         let name = self.devices[n].name.clone();
         let is_removed = self.model.state().db.objects.removed.contains(&name);
+        if self.is_shared && self.chance(30) {
+            let returns = self.chance(50);
+            return self.command(n, is_removed, returns);
+        }
         self.time.say(|| format!("node {n} is removed, or admitted: {is_removed}"));
         match (is_removed, self.chance(60)) {
             (false, true) => {
@@ -214,16 +220,46 @@ impl World {
             }
             (false, false) => {
                 let mut state = self.model.state();
-                state.removable.insert(name.clone());
+                if let Some(born) = state.db.objects.nodes.get(&name).map(|node| node.born) {
+                    state.deleted.insert(name.clone(), born);
+                }
                 state.write(|objects, _| {
                     objects.nodes.remove(&name);
                 });
             }
             (true, false) => {
                 let mut state = self.model.state();
-                state.admissible.insert(name.clone());
+                state.created.insert(name.clone());
                 state.register(&name, false);
             }
+        }
+    }
+
+    /// Lets an operator remove or readmit a node in the cluster itself, without a replica, or
+    /// both. A freed name may be taken by another device at once.
+    pub(super) fn command(&mut self, n: usize, is_removed: bool, returns: bool) {
+        let name = self.devices[n].name.clone();
+        let (returns, is_other) = (is_removed || returns, self.chance(50));
+        let what = format!("a command removes ({}) and readmits ({returns}) node {n}", !is_removed);
+        self.time.say(|| what);
+        {
+            let mut state = self.model.state();
+            if !is_removed {
+                let born = state.db.objects.nodes.get(&name).map(|node| node.born);
+                state.remove(&name, born);
+                state.write(|objects, _| {
+                    objects.nodes.remove(&name);
+                });
+            }
+            if returns {
+                state.readmit(&name);
+            }
+        }
+        if returns && is_other {
+            self.forget_messages(n);
+            self.cut(n);
+            let (now, random) = (self.time.now, self.time.random.next());
+            self.devices[n].lose_database(now, random);
         }
     }
 
@@ -309,7 +345,7 @@ impl World {
         if self.chance(chaos.reload) {
             self.reload();
         }
-        if self.chance(chaos.remove) && !self.is_shared && self.is_running(0) {
+        if self.chance(chaos.remove) && (self.is_shared || self.is_running(0)) {
             self.remove_or_admit();
         }
         if self.chance(chaos.lie) {
@@ -443,14 +479,21 @@ impl World {
         }
     }
 
-    /// Checks that the source has no rows of a removed node.
-    fn check_removed(&self) -> Result<(), String> {
+    /// Checks that a database has no rows of a removed node, and that no replica serves one.
+    pub(super) fn check_removed(&self) -> Result<(), String> {
         let state = self.model.state();
-        let with_rows = |name: &&NodeName| state.db.rows.contains_key(*name);
-        match state.db.objects.removed.iter().find(with_rows) {
-            Some(name) => Err(format!("removal: {name} has records although it is removed")),
-            None => Ok(()),
+        for name in &state.db.objects.removed {
+            // A replica that stops between its last write for a node and its part of the removal
+            // leaves some in a cluster.
+            if !self.is_shared && state.db.rows.contains_key(name) {
+                return Err(format!("removal: {name} has records although it is removed"));
+            }
+            let mut fleets = self.replicas.iter().filter_map(|replica| replica.fleet.as_ref());
+            if fleets.any(|fleet| !fleet.removals.has(name) || fleet.reconciler.nodes.contains(name)) {
+                return Err(format!("removal: {name} is served although it is removed"));
+            }
         }
+        Ok(())
     }
 
     /// Checks that each node holds exactly the desired objects, and that the cloud side knows it.

@@ -46,6 +46,8 @@ pub(super) struct Objects {
     pub(super) nodes: BTreeMap<NodeName, Registration>,
     /// The nodes that were removed from the fleet.
     pub(super) removed: BTreeSet<NodeName>,
+    /// The Nodes with which each node was removed, by their births.
+    pub(super) gone: BTreeMap<NodeName, BTreeSet<u64>>,
 }
 
 impl Thing {

@@ -3,27 +3,22 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::history::{History, Objects, Registration};
 use crate::config::ObjectSyncs;
-use crate::metrics::ClusterNumbers;
 use crate::source::{
-    Change, Changes, Effect, LeaseRenewal, NodeChange, NodeEffects, NodeFacts, NodeStore, ObjectSource,
-    Registered, Replication, Result, RuleProblem, RuleStatus, Source, SourceError, UploadBatch,
-    UploadOutcome,
+    Change, Changes, Effect, LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource, Registered,
+    Removal, RemovalCause, Replication, Result, RuleStatus, Source, SourceError, UploadBatch, UploadOutcome,
 };
-use edgesync_object::{NodeName, OmittedFields, Resource};
-use edgesync_placement::KindMatch;
+use edgesync_object::{NodeName, OmittedFields};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, LedgerFacts, Loaded, Reached, Record, RecordBatch};
-use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::simulation::timeline::Random;
 use edgesync_protocol::upload::{IngestCursor, Lane, Refused, RefusedReason};
-use edgesync_schema::Schema;
 
 /// The part of a list that is delivered at once.
 const PART: usize = 4;
@@ -59,6 +54,8 @@ pub(super) struct Feed {
     /// The question that completes the list of a restored copy, and the incarnation before.
     restored: Option<(u64, Arc<str>)>,
     incarnation: Arc<str>,
+    /// The removed nodes, as far as the replica knows.
+    removed: BTreeSet<NodeName>,
 }
 
 /// The model with its history.
@@ -75,12 +72,14 @@ pub(super) struct State {
     /// Items of outboxes that have taken effect in any life.
     pub(super) ever: HashSet<(NodeName, u64)>,
     pub(super) refused: HashSet<(NodeName, String, Lane, u64)>,
-    /// Removed nodes that an operator or a client lets return.
+    /// Removed nodes that an operator lets return.
     pub(super) admissible: BTreeSet<NodeName>,
-    /// Nodes that an operator or the deletion of a Node has removed since their last admission.
+    /// Removed nodes for which a client has created a Node that no removal has deleted.
+    pub(super) created: BTreeSet<NodeName>,
+    /// Nodes whose removal an operator has requested, until it is complete.
     pub(super) removable: BTreeSet<NodeName>,
-    /// Nodes whose last removal has deleted a Node that the fleet did not know.
-    relapses: BTreeSet<NodeName>,
+    /// The births of the last Nodes that clients have deleted.
+    pub(super) deleted: BTreeMap<NodeName, u64>,
     /// Incarnations begun because nodes asked for it.
     pub(super) renewals: usize,
     /// Reads of the records of nodes.
@@ -98,6 +97,11 @@ pub(super) struct Model {
 
 pub(super) fn tier_of(node: &NodeName) -> u64 {
     u64::from(node.ends_with(['1', '3']))
+}
+
+/// Returns the birth of the Node with this UID.
+fn born_of(uid: &str) -> Option<u64> {
+    uid.rsplit('-').next()?.parse().ok()
 }
 
 impl Database {
@@ -126,8 +130,9 @@ impl State {
             ever: HashSet::new(),
             refused: HashSet::new(),
             admissible: BTreeSet::new(),
+            created: BTreeSet::new(),
             removable: BTreeSet::new(),
-            relapses: BTreeSet::new(),
+            deleted: BTreeMap::new(),
             renewals: 0,
             reads: 0,
             violation: None,
@@ -172,8 +177,8 @@ impl State {
         let oldest = self.history.restores.last().copied().unwrap_or_default().max(last.saturating_sub(4));
         let at =
             if self.is_shared { last - self.random.below((last - oldest) as u64 + 1) as usize } else { last };
-        let incarnation = self.db.incarnation.clone();
-        self.feeds[replica] = Feed { told: at, incarnation, ..Feed::default() };
+        let (incarnation, removed) = (self.db.incarnation.clone(), self.db.objects.removed.clone());
+        self.feeds[replica] = Feed { told: at, incarnation, removed, ..Feed::default() };
         self.relist(replica);
     }
 
@@ -298,17 +303,96 @@ impl State {
         UploadOutcome { taken, refused, events_dropped: 0 }
     }
 
-    /// Returns the birth of the Node that the fleet of a replica knows; `None` if a change of it is
-    /// on its way.
-    fn known_node(&self, replica: usize, name: &NodeName) -> Option<u64> {
-        let feed = &self.feeds[replica];
-        let is_coming = feed.queue.iter().any(|change| match change {
-            Change::Set(object) | Change::Deleted(object) => object.node_name().as_ref() == Some(name),
-            Change::Listed(objects) => objects.iter().any(|one| one.node_name().as_ref() == Some(name)),
-            _ => false,
+    // --- removals
+
+    /// Delivers the removals and readmissions by other processes to a replica.
+    pub(super) fn deliver_removals(&mut self, replica: usize) {
+        let removed = self.db.objects.removed.clone();
+        let feed = &mut self.feeds[replica];
+        let before = std::mem::replace(&mut feed.removed, removed);
+        feed.queue.extend(feed.removed.difference(&before).cloned().map(Change::Removed));
+        feed.queue.extend(before.difference(&feed.removed).cloned().map(Change::Admitted));
+    }
+
+    /// Updates what a replica knows after its own write.
+    fn know_own_write(&mut self, replica: usize, node: &NodeName) {
+        let is_removed = self.db.objects.removed.contains(node);
+        let removed = &mut self.feeds[replica].removed;
+        match is_removed {
+            true => removed.insert(node.clone()),
+            false => removed.remove(node),
+        };
+    }
+
+    /// Returns whether removals and readmissions are judged: a restored cluster has lost some.
+    fn judges_removals(&self) -> bool {
+        !self.is_shared || self.history.restores.is_empty()
+    }
+
+    /// Records a removal with a Node of this birth.
+    pub(super) fn remove(&mut self, node: &NodeName, born: Option<u64>) {
+        if !self.db.objects.removed.contains(node) {
+            self.admissible.remove(node);
+            self.created.remove(node);
+        }
+        self.write(|objects, _| {
+            objects.removed.insert(node.clone());
+            objects.gone.entry(node.clone()).or_default().extend(born);
         });
-        let node = self.history.states[feed.told].nodes.get(name);
-        node.filter(|_| !is_coming).map(|node| node.born)
+    }
+
+    /// Records a readmission.
+    pub(super) fn readmit(&mut self, node: &NodeName) {
+        if self.db.objects.removed.contains(node) {
+            self.write(|objects, _| objects.removed.retain(|removed| removed != node));
+        }
+    }
+
+    /// Records a removal, unless it is recorded or the node has returned since: the rules of the
+    /// membership of a fleet. Returns whether the node is removed.
+    fn record_removal(&mut self, node: &NodeName, cause: &RemovalCause) -> bool {
+        let objects = &self.db.objects;
+        let is_removed = objects.removed.contains(node);
+        let (born, is_permitted) = match cause {
+            RemovalCause::Recorded => return is_removed,
+            RemovalCause::Requested => (None, self.removable.contains(node)),
+            RemovalCause::NodeDeleted(uid) => {
+                let born = uid.as_deref().and_then(born_of);
+                let last = self.deleted.get(node);
+                (born, born.zip(last).is_some_and(|(born, last)| born <= *last))
+            }
+        };
+        let is_late = self.is_shared
+            && matches!(cause, RemovalCause::NodeDeleted(_))
+            && born.zip(objects.gone.get(node)).is_some_and(|(born, gone)| gone.contains(&born));
+        if is_late && !planted(Fault::LateRemovalCounts) {
+            return is_removed;
+        }
+        if !is_removed && !is_permitted && self.judges_removals() {
+            self.violation = Some(format!("removal: {node} is removed by itself"));
+        }
+        self.remove(node, born);
+        true
+    }
+
+    /// Deletes the Node and the records of a removed node, unless it has returned.
+    fn delete_removed(&mut self, node: &NodeName, cause: &RemovalCause) -> Removal {
+        if !self.db.objects.removed.contains(node) {
+            return Removal::Returned;
+        }
+        if *cause == RemovalCause::Requested {
+            self.removable.remove(node);
+        }
+        // Another replica may have seen the Node, and readmit the node for it.
+        if self.created.remove(node) && self.is_shared {
+            self.admissible.insert(node.clone());
+        }
+        self.db.rows.remove(node);
+        self.write(|objects, _| {
+            let born = objects.nodes.remove(node).map(|node| node.born);
+            objects.gone.entry(node.clone()).or_default().extend(born);
+        });
+        Removal::Removed
     }
 
     /// Creates a Node, or marks it as reported.
@@ -403,14 +487,6 @@ impl ObjectSource for Model {
         self.answer(bodies).await
     }
 
-    fn schema(&self, _: &Resource) -> Option<Arc<Schema>> {
-        None
-    }
-
-    fn rule_problems(&self, _: &Uid, _: &[KindMatch]) -> Vec<RuleProblem> {
-        Vec::new()
-    }
-
     async fn set_rule_status(&self, _: RuleStatus) -> Result<()> {
         Ok(())
     }
@@ -473,10 +549,6 @@ impl NodeStore for Model {
         Ok(reported.map(|(name, rows)| (name.clone(), facts(rows))).collect())
     }
 
-    async fn effects_by_node(&self) -> Result<HashMap<NodeName, NodeEffects>> {
-        Ok(HashMap::new())
-    }
-
     async fn records(&self, node: &NodeName) -> Result<Vec<(Uid, Record)>> {
         self.arrive().await?;
         let records = {
@@ -516,57 +588,45 @@ impl NodeStore for Model {
         self.answer(()).await
     }
 
-    async fn remove_node(&self, node: &NodeName, _: bool) -> Result<bool> {
-        // A Node that the fleet learns of during the removal looks like one created after it.
-        let known = self.state().known_node(self.replica, node);
+    async fn remove_node(&self, node: &NodeName, cause: RemovalCause) -> Result<Removal> {
         self.arrive().await?;
-        {
+        let is_removed = {
             let mut state = self.state();
-            let newest = state.db.objects.nodes.get(node).map(|node| node.born);
-            let is_unknown = newest.is_some() && newest != known;
-            let State { admissible, relapses, .. } = &mut *state;
-            for excused in [admissible, relapses] {
-                match is_unknown {
-                    true => excused.insert(node.clone()),
-                    false => excused.remove(node),
-                };
-            }
-            if !state.removable.contains(node) {
-                state.violation = Some(format!("removal: {node} is removed by itself"));
-            }
-            state.db.rows.remove(node);
-            state.write(|objects, _| {
-                objects.nodes.remove(node);
-                objects.removed.insert(node.clone());
-            });
+            let is_removed = state.record_removal(node, &cause);
+            state.know_own_write(self.replica, node);
+            is_removed
+        };
+        if !is_removed {
+            return self.answer(Removal::Returned).await;
         }
-        self.answer(true).await
+        // One transaction of a database, several requests to a cluster.
+        if self.is_shared {
+            self.arrive().await?;
+        }
+        let outcome = self.state().delete_removed(node, &cause);
+        self.answer(outcome).await
     }
 
     async fn admit_node(&self, node: &NodeName) -> Result<bool> {
         self.arrive().await?;
-        {
+        let was_removed = {
             let mut state = self.state();
-            if !state.admissible.contains(node) {
+            let was_removed = state.db.objects.removed.contains(node);
+            let is_permitted = state.admissible.contains(node) || state.created.contains(node);
+            if was_removed && !is_permitted && state.judges_removals() {
                 state.violation = Some(format!("removal: {node} returns by itself"));
             }
-            // The fleet may learn only later that the removal has deleted another Node.
-            if !state.relapses.remove(node) {
-                state.removable.remove(node);
-            }
-            state.write(|objects, _| objects.removed.retain(|removed| removed != node));
-        }
-        self.answer(true).await
+            state.readmit(node);
+            state.know_own_write(self.replica, node);
+            was_removed
+        };
+        self.answer(was_removed).await
     }
 
     async fn ingest(&self, batch: UploadBatch) -> Result<UploadOutcome> {
         self.arrive().await?;
         let outcome = self.state().ingest(batch);
         self.answer(outcome).await
-    }
-
-    async fn expire_events(&self, _: Duration, _: usize) -> Result<u64> {
-        Ok(0)
     }
 }
 
@@ -583,23 +643,11 @@ impl Replication for Model {
         ObjectSyncs::All
     }
 
-    fn set_syncs(&self, _: &NodeName, _: Vec<(Uid, Record)>) {}
-
-    fn set_served(&self, _: &NodeName, _: bool) {}
-
-    fn set_epoch(&self, _: &NodeName, _: Epoch) {}
-
     fn is_removed(&self, node: &NodeName) -> bool {
-        self.state().db.objects.removed.contains(node)
+        self.state().feeds[self.replica].removed.contains(node)
     }
 
     async fn confirm_deletions(&self, _: &NodeName, _: &str, _: Option<u64>) -> Result<()> {
         Ok(())
     }
-
-    fn numbers(&self) -> ClusterNumbers {
-        ClusterNumbers::default()
-    }
-
-    async fn finish(&self) {}
 }

@@ -68,6 +68,11 @@ pub(super) enum Event {
         replica: usize,
         life: u64,
     },
+    /// A replica observes removals and readmissions by others.
+    Removals {
+        replica: usize,
+        life: u64,
+    },
     /// The broker is back.
     Open {
         replica: usize,
@@ -461,7 +466,8 @@ impl World {
         let frame = Received::decode(bytes, &mut Budget::of(MAX_FRAME), MAX_OBJECT).unwrap();
         self.time.say(|| format!("→ node {node} {frame:?}").chars().take(300).collect());
         let is_removed = self.model.state().db.objects.removed.contains(&self.devices[node].name);
-        if is_removed && !matches!(frame, Received::HelloRequest(_)) {
+        // A replica may not know yet that another one has removed the node.
+        if is_removed && !self.is_shared && !matches!(frame, Received::HelloRequest(_)) {
             self.time.violation = Some(format!("removal: the removed node {node} was sent {frame:?}"));
         }
         let most = self.config.sync.frame_objects;
@@ -541,6 +547,9 @@ impl World {
         for replica in 0..self.replicas.len() {
             let life = self.replicas[replica].life;
             self.time.after(self.chaos.lag, Event::Watch { replica, life });
+            if self.is_shared {
+                self.time.after(self.chaos.lag, Event::Removals { replica, life });
+            }
         }
     }
 }
@@ -621,6 +630,14 @@ impl Simulated for World {
                     self.time.at(self.source_gone_until, Event::Watch { replica, life });
                 } else {
                     self.model.state().deliver(replica);
+                    self.replicas[replica].is_due = true;
+                }
+            }
+            Event::Removals { replica, life } if self.replicas[replica].life == life => {
+                if self.source_gone_until > now {
+                    self.time.at(self.source_gone_until, Event::Removals { replica, life });
+                } else {
+                    self.model.state().deliver_removals(replica);
                     self.replicas[replica].is_due = true;
                 }
             }

@@ -8,22 +8,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::config::ObjectSyncs;
-use crate::metrics::ClusterNumbers;
 use crate::node::Node;
 use crate::node_name;
 use crate::source::{
-    Change, Changes, LeaseRenewal, NodeChange, NodeEffects, NodeFacts, NodeStore, ObjectSource, Registered,
-    Replication, Result, RuleProblem, RuleStatus, UploadBatch, UploadOutcome,
+    Change, Changes, LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Removal, RemovalCause,
+    Replication, Result, RuleStatus, UploadBatch, UploadOutcome,
 };
 use crate::work::MAX_TURN;
 use edgesync_broker::Channel;
 use edgesync_object::{NodeName, OmittedFields};
-use edgesync_placement::{KindMatch, Summary, Unread};
+use edgesync_placement::{Summary, Unread};
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
-use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::message::Body;
 use edgesync_protocol::upload::{IngestCursor, Refused};
-use edgesync_schema::Schema;
 use edgesync_transport::link::handle::Shared;
 use edgesync_transport::link::{Cause, Topic};
 
@@ -89,14 +86,6 @@ impl<const SHARED: bool> ObjectSource for Store<SHARED> {
         Ok(found.collect())
     }
 
-    fn schema(&self, _: &Resource) -> Option<Arc<Schema>> {
-        None
-    }
-
-    fn rule_problems(&self, _: &Uid, _: &[KindMatch]) -> Vec<RuleProblem> {
-        Vec::new()
-    }
-
     async fn set_rule_status(&self, _: RuleStatus) -> Result<()> {
         Ok(())
     }
@@ -115,14 +104,6 @@ impl<const SHARED: bool> ObjectSource for Store<SHARED> {
 }
 
 impl<const SHARED: bool> NodeStore for Store<SHARED> {
-    async fn nodes(&self) -> Result<Vec<(NodeName, NodeFacts)>> {
-        Ok(Vec::new())
-    }
-
-    async fn effects_by_node(&self) -> Result<HashMap<NodeName, NodeEffects>> {
-        Ok(HashMap::new())
-    }
-
     async fn records(&self, node: &NodeName) -> Result<Vec<(Uid, Record)>> {
         Ok(self.0.lock().unwrap().records.get(node).cloned().unwrap_or_default().into_iter().collect())
     }
@@ -155,8 +136,8 @@ impl<const SHARED: bool> NodeStore for Store<SHARED> {
         Ok(())
     }
 
-    async fn remove_node(&self, _: &NodeName, _: bool) -> Result<bool> {
-        Ok(true)
+    async fn remove_node(&self, _: &NodeName, _: RemovalCause) -> Result<Removal> {
+        Ok(Removal::Removed)
     }
 
     async fn admit_node(&self, _: &NodeName) -> Result<bool> {
@@ -175,10 +156,6 @@ impl<const SHARED: bool> NodeStore for Store<SHARED> {
         self.0.lock().unwrap().ingested.push(batch);
         Ok(UploadOutcome { taken, refused, events_dropped: 0 })
     }
-
-    async fn expire_events(&self, _: Duration, _: usize) -> Result<u64> {
-        Ok(0)
-    }
 }
 
 impl<const SHARED: bool> Source for Store<SHARED> {
@@ -194,25 +171,13 @@ impl<const SHARED: bool> Replication for Store<SHARED> {
         ObjectSyncs::All
     }
 
-    fn set_syncs(&self, _: &NodeName, _: Vec<(Uid, Record)>) {}
-
-    fn set_served(&self, _: &NodeName, _: bool) {}
-
-    fn set_epoch(&self, _: &NodeName, _: Epoch) {}
-
     fn is_removed(&self, _: &NodeName) -> bool {
-        true
+        false
     }
 
     async fn confirm_deletions(&self, _: &NodeName, _: &str, _: Option<u64>) -> Result<()> {
         Ok(())
     }
-
-    fn numbers(&self) -> ClusterNumbers {
-        ClusterNumbers::default()
-    }
-
-    async fn finish(&self) {}
 }
 
 /// The fleet, and its nodes behind a broker.

@@ -132,6 +132,32 @@ async fn the_last_claim_or_renewal_decides_who_serves_a_node() {
     );
 }
 
+/// Without a Lease, another replica with an old session could write for the node until the first
+/// renewal.
+#[tokio::test]
+async fn the_first_claim_of_a_node_creates_its_lease() {
+    let rig = Rig::start().await;
+    let owner = rig.create_node("edge-1").await;
+    let (a, b, node) = (rig.replica("a").leases, rig.replica("b").leases, node_name("edge-1"));
+    a.claim(&node).await.unwrap();
+    assert_eq!(a.served(&node).await.unwrap(), Served::Here);
+    assert_eq!(b.served(&node).await.unwrap(), Served::By("a".into()));
+    let lease = rig.lease("edge-1").await.unwrap();
+    assert!(mark::is_marked(&lease), "it is deleted with the node: {lease:?}");
+    assert_eq!(at(&lease, "/metadata/ownerReferences/0/uid"), owner.uid());
+    assert_eq!(at(&lease, "/spec/holderIdentity"), "edge-1");
+    assert_eq!(at(&lease, "/spec/renewTime"), "1970-01-01T00:00:00.000000Z", "any renewal is later");
+
+    b.claim(&node).await.unwrap();
+    assert_eq!(a.served(&node).await.unwrap(), Served::By("b".into()));
+    b.renew(vec![renewal("edge-1", 1)]).await.unwrap();
+    let renewed = rig.lease("edge-1").await.unwrap();
+    assert_eq!(renewed.uid(), lease.uid());
+    assert_eq!(at(&renewed, "/spec/renewTime"), "2026-09-21T14:13:21.000000Z");
+    a.claim(&node_name("nobody")).await.unwrap();
+    assert_eq!(rig.lease("nobody").await, None, "it has no Node");
+}
+
 #[tokio::test]
 async fn a_node_clock_set_back_does_not_open_the_fence() {
     let rig = Rig::start().await;

@@ -24,6 +24,13 @@ fn condition(node: &str, name: &str, status: ConditionStatus) -> NodeChange {
     NodeChange { node: node_name(node), report: None, conditions: vec![condition] }
 }
 
+/// Removes a node with the Node that it has.
+async fn remove(nodes: &Nodes, name: &str) -> bool {
+    let name = node_name(name);
+    let uid = nodes.uid(&name).await.unwrap();
+    nodes.remove(&name, uid.as_deref()).await.unwrap()
+}
+
 /// Clusters add their own taints to Nodes that are not ready.
 fn is_tainted(node: &Object) -> bool {
     let taints = at(node, "/spec/taints").as_array().cloned().unwrap_or_default();
@@ -86,7 +93,7 @@ async fn the_node_of_a_kubelet_is_refused_and_unchanged() {
     let changes = vec![condition("worker", READY, ConditionStatus::Unknown), reported("edge-1", "1Gi")];
     nodes.change(changes).await.unwrap();
     assert!(rig.node("edge-1").await.is_some(), "it holds no other up");
-    assert!(!nodes.remove(&node_name("worker")).await.unwrap());
+    assert!(!remove(&nodes, "worker").await);
     assert!(!nodes.edit(&node_name("worker"), |node| node.set_metadata("labels", json!({}))).await.unwrap());
     assert_eq!(rig.node("worker").await, Some(kubelets.clone()));
 
@@ -154,12 +161,12 @@ async fn removal_of_a_node_deletes_all_of_its_objects() {
     rig.delete(&rig.node("edge-2").await.unwrap()).await;
     let b = rig.replica("b");
 
-    assert!(b.nodes.remove(&node_name("edge-1")).await.unwrap());
-    assert!(!b.nodes.remove(&node_name("edge-1")).await.unwrap());
+    assert!(remove(&b.nodes, "edge-1").await);
+    assert!(!remove(&b.nodes, "edge-1").await);
     assert_eq!((rig.node("edge-1").await, rig.lease("edge-1").await), (None, None));
     let sync = |node: &str| format!("{node}.u-1");
     assert_eq!(rig.get(RECORDS, "ClusterObjectSync", "", &sync("edge-1")).await, None);
     assert!(rig.get(RECORDS, "ClusterObjectSync", "", &sync("edge-2")).await.is_some());
-    assert!(b.nodes.remove(&node_name("edge-2")).await.unwrap(), "there is no Node of it, but the rest");
+    assert!(remove(&b.nodes, "edge-2").await, "there is no Node of it, but the rest");
     assert_eq!(rig.get(RECORDS, "ClusterObjectSync", "", &sync("edge-2")).await, None);
 }

@@ -19,6 +19,7 @@
 //! Invariants of the written values, independent of the replica that decided on them:
 //! - each item that was confirmed to a node is in the cluster, and no older value follows it;
 //! - a session writes each item at most once;
+//! - a node that a replica has claimed has a Lease;
 //! - a replica writes nothing for a node after another one has its Lease, except on a check made
 //!   before; no late renewal takes the Lease back;
 //! - an item about an object that was placed all the time is not refused;
@@ -240,6 +241,11 @@ fn a_waiting_renewal_that_counts_is_found() {
 #[test]
 fn a_lease_without_compare_and_swap_is_found() {
     SEEDS.find(Fault::LeaseUnconditional);
+}
+
+#[test]
+fn a_claim_that_creates_no_lease_is_found() {
+    SEEDS.find(Fault::ClaimWithoutLease);
 }
 
 #[test]

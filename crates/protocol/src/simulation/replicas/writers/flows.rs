@@ -104,16 +104,18 @@ impl Flows {
             failures += 1;
         }
         self.state().claimed(node, serial);
+        self.output(Output::Claimed(node));
     }
 
     async fn try_claim(&self, node: usize) -> Result<(), Failure> {
         for _ in 0..LEASE_ATTEMPTS {
-            let version = match self.send(Request::Lease { node, is_cached: false }).await {
-                Answer::Lease(Some(lease), _) => lease.version,
+            let base = match self.send(Request::Lease { node, is_cached: false }).await {
+                Answer::Lease(Some(lease), _) => Base::Version(lease.version),
                 Answer::Failed(failure) => return Err(failure),
-                _ => return Ok(()),
+                _ if planted(Fault::ClaimWithoutLease) => return Ok(()),
+                _ => Base::Absent,
             };
-            if self.patch(node, Base::Version(version)).await? {
+            if self.patch(node, base).await? {
                 return Ok(());
             }
         }

@@ -76,6 +76,8 @@ pub(super) enum Output {
         token: u64,
         result: Option<(IngestCursor, Vec<Refused>)>,
     },
+    /// The end of a claim.
+    Claimed(usize),
     /// The end of a renewal; `false` if it has to be repeated.
     Renewed {
         node: usize,

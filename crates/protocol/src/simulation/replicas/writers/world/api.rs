@@ -183,6 +183,15 @@ impl World {
         }
     }
 
+    /// Checks a completed claim: the node has a Lease, so no other replica takes the node without
+    /// a claim of its own, or three renewals.
+    fn check_claim(&mut self, replica: usize, node: usize) {
+        if self.server.lease(node).is_none() {
+            let why = format!("fence: replica-{replica} has claimed node {node}, which has no Lease");
+            self.time.violation.get_or_insert(why);
+        }
+    }
+
     // --- watches
 
     fn watch(&mut self, task: u64, replica: usize, after: u64, has_begun: bool) {
@@ -241,6 +250,7 @@ impl World {
             let it = &mut self.replicas[replica];
             match output {
                 Output::Ingested { node, token, result } => it.nodes[node].machine.taken(now, token, result),
+                Output::Claimed(node) => self.check_claim(replica, node),
                 Output::Renewed { node, renewal, is_done } => {
                     if !is_done && it.nodes[node].link.is_some() {
                         it.nodes[node].renewal.get_or_insert(renewal);
