@@ -266,10 +266,10 @@ fn documents_name_the_promised_glibc() {
 fn builds_of_unsupported_combinations_are_refused() {
     for (arguments, expected) in [
         (&["--arch", "riscv64", "deb"][..], "the architectures are amd64, arm64 and armhf"),
-        (&["--arch", "arm64", "--libc", "uclibc", "tar"], "the C libraries gnu and musl"),
-        (&["--libc", "musl", "tar"], "--libc musl needs --arch"),
-        (&["--arch", "armhf", "--libc", "musl", "rpm"], "--libc musl is for tar"),
-        (&["tar", "agent"], "tar needs --arch"),
+        (&["--arch", "arm64", "--libc", "uclibc", "tar"][..], "the C libraries gnu and musl"),
+        (&["--libc", "musl", "tar"][..], "--libc musl needs --arch"),
+        (&["--arch", "armhf", "--libc", "musl", "rpm"][..], "--libc musl is for tar"),
+        (&["tar", "agent"][..], "tar needs --arch"),
     ] {
         let output = run(root(), "build", arguments);
         assert_eq!(output.status.code(), Some(64), "{arguments:?}");
