@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use edgesync_admin::check::{CheckReport, CheckResult, CheckStatus};
 use site::fleet::{Fleet, ended, identity_of, in_sync, output_text};
-use site::{Agent, Site, edge_rows, objects, same_on_both_sides, secret};
+use site::{Agent, Site, Snapshot, edge_rows, objects, same_on_both_sides, secret};
 
 /// Runs `edgesync` with these arguments against the node of an agent.
 async fn edgesync(agent: &Agent, words: &[&str]) -> Output {
@@ -89,6 +89,24 @@ async fn healthy_node_passes_every_check() {
         passed(&stopped.0, id);
     }
     assert_eq!(edge_rows(&agent.database), before, "a check changes nothing");
+}
+
+/// The life of a device in short. `packaging/test --cross` runs it with programs of other
+/// architectures, too.
+#[tokio::test]
+async fn killed_node_without_its_database_passes_every_check() {
+    let site = Site::new();
+    let (fleet, mut agent) = joined(&site).await;
+    fleet.cloud.apply(objects(50..1_000)).await;
+    assert_eq!(same_on_both_sides(&fleet.cloud, &agent).await, 1_001);
+    let before = fleet.cloud.counters(&agent.node).await;
+    agent.process.kill();
+    Snapshot::remove(&agent.database);
+    agent.run_as_configured().await;
+    assert_eq!(same_on_both_sides(&fleet.cloud, &agent).await, 1_001);
+    assert_eq!(fleet.cloud.sent_since(&agent.node, before).await, (1_001, 0));
+    let (report, code) = check(&agent).await;
+    assert_eq!(code, Some(0), "{report:#?}");
 }
 
 #[tokio::test]

@@ -251,6 +251,24 @@ fn device_joins_syncs_renews_upgrades_and_is_purged() {
     assert_removal_and_purge(&root);
 }
 
+/// Also runs in a root of the oldest system that the packages promise to run on.
+#[test]
+#[ignore = "needs built packages: packaging/test"]
+fn device_joins_and_syncs_with_the_embedded_endpoint() {
+    let Some(root) = Root::new() else { return };
+    install(&root, BUILT, &NAMES);
+    root.write("/etc/default/edgesync-cloud", "EDGESYNC_CLOUD_ENROLLMENT_NAMES=cloud.test\n");
+    root.write("/etc/default/edgesync", AGENT_DEFAULTS);
+    let cloud_unit = Unit::installed(&root, "edgesync-cloud");
+    let _cloud = Service::start(&root, &cloud_unit);
+    join(&root);
+    let agent_unit = Unit::installed(&root, "edgesync");
+    let agent = Service::start(&root, &agent_unit);
+    root.feed(&["edgesync-cloud", "apply", "-f", "-"], &manifests(1));
+    holds(&root, 1);
+    agent.stop();
+}
+
 /// A unit that appends its setting to a file when it is reloaded, and rejects a bad one.
 const DEMO: &str = "\
 [Service]

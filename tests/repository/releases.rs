@@ -1,5 +1,6 @@
 //! Checks the scripts that make releases: refusals, notes, checksums, signature, bills of material,
-//! and what packages require. Nothing is built: a repository of the test replaces what would build.
+//! tarballs, and what packages require. Nothing is built: a repository of the test replaces what
+//! would build.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::panic)]
@@ -142,7 +143,7 @@ impl Repository {
 
 const HEADING: &str = "## [1.2.0] - 2026-11-26";
 
-/// Packages without `--target` are for the machine that builds, and a release has those of x86-64.
+/// The toolchain of a release is for x86-64.
 fn is_release_machine() -> bool {
     let is_one = cfg!(target_arch = "x86_64");
     if !is_one {
@@ -378,9 +379,146 @@ fn requirements_of_a_program_are_read_from_its_file() {
     }
     let error = refused(&requires("deb", "2.2"));
     assert!(error.contains(&format!("needs glibc {glibc}, and packages promise to run with 2.2")), "{error}");
+    let error = refused(&requires("static", "2.9999"));
+    assert!(error.contains("is not static: needs libc.so.6"), "{error}");
     let script = root().join("packaging/requires").display().to_string();
     let error = refused(&run(root(), "requires", &["deb", &script]));
     assert!(error.contains("not an ELF file"), "{error}");
+}
+
+#[test]
+fn documents_name_the_promised_glibc() {
+    let floor = succeeded(&run(root(), "requires", &["floor"]));
+    for document in ["docs/installation.md", "packaging/build"] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        assert!(text.contains(&format!("glibc {}", floor.trim())), "{document}: glibc {floor}");
+    }
+}
+
+#[test]
+fn builds_of_unsupported_combinations_are_refused() {
+    for (arguments, expected) in [
+        (&["--arch", "riscv64", "deb"][..], "the architectures are amd64, arm64 and armhf"),
+        (&["--arch", "arm64", "--libc", "uclibc", "tar"][..], "the C libraries gnu and musl"),
+        (&["--libc", "musl", "tar"][..], "--libc musl needs --arch"),
+        (&["--arch", "armhf", "--libc", "musl", "rpm"][..], "--libc musl is for tar"),
+        (&["tar", "agent"][..], "tar needs --arch"),
+    ] {
+        let output = run(root(), "build", arguments);
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        let error = text(&output.stderr);
+        assert!(error.starts_with("packaging/build: ") && error.contains(expected), "{arguments:?}: {error}");
+    }
+}
+
+/// Packs a tarball in a directory of its own, and returns its bytes.
+fn tarball(directory: &Path, umask: &str) -> Vec<u8> {
+    let program = directory.join("program");
+    fs::write(&program, "program").unwrap();
+    let notices = directory.join("notices");
+    fs::write(&notices, "notices").unwrap();
+    let output = directory.join("output");
+    let mut pack = Command::new("sh");
+    pack.args(["-c", "umask \"$0\" && exec \"$@\"", umask]).arg(root().join("packaging/tarball"));
+    pack.arg(program).arg(notices).arg("edgesync-1").arg(&output).env("SOURCE_DATE_EPOCH", "1790000000");
+    succeeded(&pack.output().unwrap());
+    fs::read(output.join("edgesync-1.tar.gz")).unwrap()
+}
+
+#[test]
+fn tarballs_of_the_same_program_are_equal() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    assert!(tarball(one.path(), "022") == tarball(other.path(), "077"), "the bytes differ");
+}
+
+#[test]
+fn tarball_has_program_units_init_script_and_licences() {
+    let directory = tempfile::tempdir().unwrap();
+    tarball(directory.path(), "022");
+    let mut list = Command::new("tar");
+    list.args(["--list", "--verbose", "--gzip", "--file", "output/edgesync-1.tar.gz"]);
+    let listed = succeeded(&list.current_dir(directory.path()).output().unwrap());
+    for (mode, path) in [
+        ("-rwxr-xr-x", "usr/bin/edgesync"),
+        ("-rw-r--r--", "usr/lib/systemd/system/edgesync.service"),
+        ("-rw-r--r--", "usr/share/edgesync/edgesync.toml"),
+        ("-rwxr-xr-x", "openwrt/etc/init.d/edgesync"),
+        ("-rw-r--r--", "openwrt/etc/edgesync/edgesync.toml"),
+        ("-rw-r--r--", "yocto/edgesync.bb"),
+        ("-rw-r--r--", "LICENSE"),
+        ("-rw-r--r--", "third-party-notices.txt"),
+    ] {
+        let end = format!(" edgesync-1/{path}");
+        let line = listed.lines().find(|line| line.ends_with(&end));
+        assert!(line.is_some_and(|line| line.starts_with(&format!("{mode} 0/0 "))), "{path} in\n{listed}");
+    }
+}
+
+/// bitbake refuses a recipe whose digest is not that of the licence.
+#[test]
+fn yocto_recipe_matches_licence_and_tarball() {
+    let recipe = fs::read_to_string(root().join("packaging/yocto/edgesync.bb")).unwrap();
+    let mut md5 = Command::new("md5sum");
+    let digest = succeeded(&md5.arg(root().join("LICENSE")).output().unwrap());
+    let digest = digest.split(' ').next().unwrap();
+    assert!(recipe.contains(&format!("file://LICENSE;md5={digest}")), "{digest}");
+    let build = fs::read_to_string(root().join("packaging/build")).unwrap();
+    let targets: Vec<&str> =
+        recipe.lines().filter_map(|line| line.strip_prefix("EDGESYNC_TARGET:")?.split('"').nth(1)).collect();
+    assert_eq!(targets.len(), 3);
+    for target in targets {
+        assert!(
+            build.contains(&format!("musl) target={target} ")),
+            "packaging/build does not build {target}"
+        );
+    }
+    let packed = fs::read_to_string(root().join("packaging/tarball")).unwrap();
+    let installed: Vec<&str> =
+        recipe.split("${S}/").skip(1).filter_map(|rest| rest.split([' ', '*', '\n']).next()).collect();
+    assert!(installed.len() >= 5, "{installed:?}");
+    for file in installed {
+        assert!(packed.contains(&format!(" {file}")), "packaging/tarball does not pack {file}");
+    }
+}
+
+/// The commands of rc.common and procd that the init script uses, as functions that print them.
+const RC_COMMON: &str = r#"
+group_exists() { return 1; }
+group_add_next() { echo 32768; }
+user_exists() { return 1; }
+for command in user_add procd_open_instance procd_set_param procd_close_instance procd_send_signal mkdir chown chmod ln; do
+    eval "$command() { echo $command "\$@"; }"
+done
+start() { start_service; }
+"#;
+
+/// Runs functions of the init script with a configuration, and returns the printed commands.
+fn openwrt(config: &str, functions: &str) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("edgesync.toml");
+    fs::write(&file, config).unwrap();
+    let init = root().join("packaging/openwrt/edgesync.init");
+    let script = format!("set -eu\n{RC_COMMON}\n. \"$0\"\nCONFIG=$1\n{functions}\n");
+    let mut sh = Command::new("sh");
+    let output = sh.args(["-c", &script]).arg(init).arg(&file).output().unwrap();
+    succeeded(&output).replace(file.to_str().unwrap(), "CONFIG")
+}
+
+#[test]
+fn openwrt_service_runs_the_agent_as_its_user() {
+    let shipped = fs::read_to_string(root().join("packaging/openwrt/edgesync.toml")).unwrap();
+    let commands = openwrt(&shipped, "start_service");
+    for line in [
+        "user_add edgesync  32768 edgesync agent /etc/edgesync/state",
+        "procd_set_param command /usr/bin/edgesync run --config CONFIG",
+        "procd_set_param user edgesync",
+    ] {
+        assert!(commands.lines().any(|found| found == line), "{line} in\n{commands}");
+    }
+    assert!(!commands.contains("files-helper"), "no rule, no helper:\n{commands}");
+    let with_a_rule = openwrt(&format!("{shipped}\n[[files]]\nname = \"a\"\n"), "reload_service");
+    assert!(with_a_rule.contains("edgesync files-helper --config CONFIG --socket "), "{with_a_rule}");
+    assert!(with_a_rule.ends_with("procd_send_signal edgesync agent HUP\n"), "{with_a_rule}");
 }
 
 #[test]

@@ -1,13 +1,13 @@
-# Runs in new namespaces: creates a throw-away root as an overlay over this machine's, prints the id of
+# Runs in new namespaces: creates a throw-away root as an overlay over another one, prints the id of
 # the process that holds it, and stays until its input ends. $1: a directory to mount on; $2: the
-# directory with the packages.
+# directory with the packages; $3: the other root, such as / for this machine's.
 set -eu
 cd /
 top=$1
 root=$top/root
 mount -t tmpfs -o mode=0755 edgesync-test "$top"
 mkdir "$top/upper" "$top/work" "$root"
-mount -t overlay -o "lowerdir=/,upperdir=$top/upper,workdir=$top/work" edgesync-test "$root"
+mount -t overlay -o "lowerdir=$3,upperdir=$top/upper,workdir=$top/work" edgesync-test "$root"
 mkdir "$root/packages"
 mount --bind "$2" "$root/packages"
 mount -t proc proc "$root/proc"

@@ -1,6 +1,6 @@
-//! A throw-away root file system: an overlay over this machine's, with its own namespaces for
-//! mounts, network, processes and the host name. Everything in it ends with the process that holds
-//! it.
+//! A throw-away root file system: an overlay over this machine's or that of another system, with its
+//! own namespaces for mounts, network, processes and the host name. Everything in it ends with the
+//! process that holds it.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,6 +13,8 @@ use tempfile::TempDir;
 const PREPARE: &str = include_str!("prepare.sh");
 /// The directory of the packages; `packaging/test` sets it.
 const PACKAGES: &str = "EDGESYNC_TEST_PACKAGES";
+/// The directory of another system's root; `packaging/test --cross` sets it.
+const SYSTEM: &str = "EDGESYNC_TEST_ROOT";
 /// Debian installs half of the programs in directories of root's PATH only.
 pub(super) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -49,6 +51,7 @@ impl Root {
             .args(["--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child=KILL"])
             .args(["sh", "-c", PREPARE, "prepare"])
             .args([directory.path(), &packages])
+            .arg(std::env::var_os(SYSTEM).unwrap_or_else(|| "/".into()))
             .env("PATH", SEARCH_PATH)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
