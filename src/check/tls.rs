@@ -80,7 +80,10 @@ async fn handshake(
 fn explain(error: &HandshakeError, key: &str) -> Finding {
     let next_step = match error {
         HandshakeError::OtherAuthority { .. } => {
-            format!("check {key}; if the cloud has a new CA, {JOIN_AGAIN}")
+            format!(
+                "if a proxy with that issuer inspects TLS, have the connection passed through, or set link.ca_file to its CA \
+                 (docs/network.md); otherwise check {key}; if the cloud has a new CA, {JOIN_AGAIN}"
+            )
         }
         HandshakeError::OtherName { .. } => {
             format!("set {key} to one of those names, or issue the certificate for the name used here")
@@ -95,6 +98,9 @@ fn explain(error: &HandshakeError, key: &str) -> Finding {
             format!(
                 "if the certificate has expired, start the agent, which renews it; if it was revoked, {JOIN_AGAIN}"
             )
+        }
+        HandshakeError::Http { .. } => {
+            format!("log in to the network if it has a captive portal; otherwise check {key} and link.proxy")
         }
         HandshakeError::NotTls { .. } => {
             format!("set {key} to the TLS port (8883 of a broker, 10000 of a CloudCore)")
@@ -116,7 +122,9 @@ mod tests {
         let host = || "b".to_owned();
         let time = jiff::Timestamp::UNIX_EPOCH;
         for (error, next_step) in [
-            (HandshakeError::OtherAuthority { host: host() }, "join --force"),
+            (HandshakeError::OtherAuthority { host: host(), issuer: "x".into() }, "join --force"),
+            (HandshakeError::OtherAuthority { host: host(), issuer: "x".into() }, "inspects TLS"),
+            (HandshakeError::Http { host: host() }, "captive portal"),
             (HandshakeError::OtherName { host: host(), names: vec!["c".into()] }, "one of those names"),
             (
                 HandshakeError::OutsideItsTime { host: host(), from: time, until: time, now: time },

@@ -6,7 +6,9 @@
 
 pub mod admission;
 pub mod connect;
+pub mod dial;
 pub mod link;
+pub mod proxy;
 mod response_head;
 pub mod tls;
 pub mod websocket;

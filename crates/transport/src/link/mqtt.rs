@@ -47,6 +47,18 @@ impl Protocol for Mqtt {
         self.options.target()
     }
 
+    fn addresses(&self) -> usize {
+        self.options.endpoints.len()
+    }
+
+    fn preferred(&self) -> usize {
+        self.options.preferred()
+    }
+
+    fn select(&mut self, position: usize) {
+        self.options.current = position;
+    }
+
     async fn establish(
         &mut self,
         connection: ConnectionId,

@@ -44,6 +44,11 @@ pub(super) async fn establish(
     intro: &SessionIntro,
     shared: &Arc<Shared>,
 ) -> Result<Established, Cause> {
+    if options.endpoint().tls && options.tls.is_none() {
+        // Nothing may go in plain text to a peer that was configured with TLS.
+        let detail = format!("no TLS client for {}", options.endpoint());
+        return Err(Cause::Protocol { detail });
+    }
     let target = options.target();
     target.attempt(async { handshake(options, intro, target.open(shared).await?).await }).await
 }
