@@ -23,6 +23,7 @@ mod traffic;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -30,7 +31,7 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::store::{EdgeOptions, EdgeStore};
+use crate::store::{EdgeOptions, EdgeStore, OutboxWrite};
 use edgesync_api::{Address, Limits, Listener, Server};
 use edgesync_config::LinkType;
 use edgesync_config::edge::Config;
@@ -248,8 +249,20 @@ async fn last_good(store: &EdgeStore) -> LastGood {
         tracing::debug!(%error, "last good addresses not read");
         None
     });
-    let store = store.clone();
-    LastGood::new(stored.as_deref(), move |text| store.post_note(LAST_GOOD, text))
+    let (store, is_stored) = (store.clone(), AtomicBool::new(stored.is_some()));
+    LastGood::new(stored.as_deref(), move |text| {
+        // The first one is worth a write of its own. Later ones join others: the addresses of a name
+        // may change with each connection.
+        if is_stored.swap(true, Ordering::Relaxed) {
+            return store.keep_note(LAST_GOOD, text);
+        }
+        let store = store.clone();
+        tokio::spawn(async move {
+            if let Err(error) = store.post(vec![OutboxWrite::Metadata(LAST_GOOD, text)]).await {
+                tracing::debug!(%error, "last good address not stored");
+            }
+        });
+    })
 }
 
 fn mqtt_options(

@@ -89,7 +89,8 @@ impl BrokerUrl {
 
 impl fmt::Display for BrokerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.scheme(), host::join(&self.host, self.port))
+        let path = if self.websocket { PATH } else { "" };
+        write!(f, "{}://{}{path}", self.scheme(), host::join(&self.host, self.port))
     }
 }
 
@@ -145,8 +146,7 @@ impl Brokers {
 
 impl Default for Brokers {
     fn default() -> Self {
-        let first =
-            BrokerUrl { host: "127.0.0.1".into(), port: MQTT_PORT, tls: false, websocket: false };
+        let first = BrokerUrl { host: "127.0.0.1".into(), port: MQTT_PORT, tls: false, websocket: false };
         first.into()
     }
 }
@@ -244,8 +244,8 @@ mod tests {
     #[test]
     fn lists_keep_their_order_and_are_bounded() {
         let brokers = Brokers::parse(["mqtts://a", "wss://b", "mqtt://c"]).unwrap();
-        assert_eq!(brokers.to_string(), "mqtts://a:8883, wss://b:443, mqtt://c:1883");
-        assert_eq!(brokers.to_toml(), r#"["mqtts://a:8883", "wss://b:443", "mqtt://c:1883"]"#);
+        assert_eq!(brokers.to_string(), "mqtts://a:8883, wss://b:443/mqtt, mqtt://c:1883");
+        assert_eq!(brokers.to_toml(), r#"["mqtts://a:8883", "wss://b:443/mqtt", "mqtt://c:1883"]"#);
         assert!(brokers.uses_tls());
         assert_eq!(Brokers::parse(["mqtt://a"]).unwrap().to_toml(), "\"mqtt://a:1883\"");
         assert!(Brokers::parse([]).unwrap_err().contains("an empty list"));
@@ -260,14 +260,14 @@ mod tests {
         let mut brokers = Brokers::default();
         for (text, shown) in [
             ("\"mqtts://a\"", "mqtts://a:8883"),
-            ("[\"mqtts://a\", \"wss://b\"]", "mqtts://a:8883, wss://b:443"),
+            ("[\"mqtts://a\", \"wss://b\"]", "mqtts://a:8883, wss://b:443/mqtt"),
         ] {
             let value = DeValue::parse(text).unwrap();
             List(&mut brokers).set(Raw::Toml(value.get_ref())).unwrap();
             assert_eq!(brokers.to_string(), shown);
         }
         List(&mut brokers).set(Raw::Variable("mqtts://a, wss://b")).unwrap();
-        assert_eq!(brokers.to_string(), "mqtts://a:8883, wss://b:443");
+        assert_eq!(brokers.to_string(), "mqtts://a:8883, wss://b:443/mqtt");
         for bad in ["[]", "7", "[7]", "[\"http://a\"]"] {
             let value = DeValue::parse(bad).unwrap();
             assert!(List(&mut brokers).set(Raw::Toml(value.get_ref())).is_err(), "{bad}");

@@ -34,12 +34,12 @@ use std::io;
 use std::path::Path;
 
 pub use binding::{Binding, Change, Keys, Raw, Refusal, Refusals};
+pub use broker::{BrokerUrl, Brokers};
 use document::{Document, Reader};
 pub use error::{ConfigErrors, Place, Problem};
 pub use files::Files;
 pub use host::{JoinUrl, host_name};
 pub use kubeedge::{CloudCoreUrl, KubeEdge, LinkType};
-pub use broker::{BrokerUrl, Brokers};
 pub use link::Link;
 pub use log::{Format, Log};
 pub use peer::Peer;

@@ -4,11 +4,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::Review;
 use super::binding::quote;
 use super::broker::{Brokers, brokers};
 use super::proxy::{PROXY, ProxySetting};
 use super::units::{self, MIB, hours, minutes, ordered, seconds, show_duration};
-use super::Review;
 use crate::section;
 use edgesync_protocol::frame::MIN_MAX_FRAME;
 

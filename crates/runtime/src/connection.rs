@@ -23,8 +23,7 @@ pub fn configured_link(link: &edgesync_config::Link) -> anyhow::Result<LinkOptio
     options.dialer = dialer(link, LastGood::default())?;
     options.username.clone_from(&link.username);
     let password_file = link.password_file.as_deref();
-    options.password =
-        password_file.map(|path| read_password("link.password_file", path)).transpose()?;
+    options.password = password_file.map(|path| read_password("link.password_file", path)).transpose()?;
     options.keepalive = link.keepalive;
     options.connect_timeout = link.connect_timeout;
     options.max_packet = packet_limit(link.max_frame);
@@ -93,8 +92,7 @@ pub fn packet_limit(max_frame: usize) -> u32 {
 /// # Errors
 /// The file cannot be read.
 fn read_password(key: &str, path: &Path) -> anyhow::Result<String> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("read {key} {}", path.display()))?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("read {key} {}", path.display()))?;
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 

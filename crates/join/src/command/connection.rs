@@ -99,7 +99,7 @@ fn link_options(
     let topics = Topics::new(&config.link.prefix).map_err(|error| JoinError::Other(error.to_string()))?;
     options.username.get_or_insert_with(|| node.clone());
     options.subscriptions = vec![topics.down(node), topics.cloud()];
-    if config.link.broker.tls {
+    if config.link.broker.uses_tls() {
         options.tls = Some(client(config, ca, identity, clock)?);
     }
     Ok(options)
@@ -160,7 +160,7 @@ async fn connect(
 
 fn failure(cause: &Cause) -> NotConnected {
     match cause.label() {
-        "dns" | "refused" | "connect-timeout" | "network" | "keepalive" => {
+        "dns" | "refused" | "connect-timeout" | "network" | "keepalive" | "proxy" => {
             NotConnected::Silent(cause.to_string())
         }
         _ => NotConnected::Refused(cause.to_string()),

@@ -158,9 +158,7 @@ async fn second_join_only_tests_the_connection() {
 
     let (config, text) = (device.loaded(), device.text());
     assert_eq!(config.node.name, "pump-7");
-    assert!(
-        config.link.broker.tls && config.link.broker.host == "127.0.0.1" && config.link.prefix == "plant/v1"
-    );
+    assert!(config.peer().tls && config.peer().host == "127.0.0.1" && config.link.prefix == "plant/v1");
     assert_eq!(config.identity.cloud, Some(cloud.service.url.clone()));
     assert!(text.contains("level = \"debug\" # mine") && text.contains("# here"), "{text}");
     assert!(!text.contains("signature"), "{text}");
@@ -278,6 +276,7 @@ fn addresses_of_the_configuration_are_kept_or_reported() {
     let membership = |prefix: &str| Membership {
         node: "a".into(),
         broker: "mqtts://:8883".into(),
+        brokers: Vec::new(),
         prefix: prefix.into(),
         time: String::new(),
         removed: false,
@@ -321,7 +320,7 @@ fn new_device_gets_the_documented_configuration() {
     let before = DeviceState::read(path, Some("pump-7")).unwrap();
     assert!(before.member.is_none());
     assert_eq!(before.root, Path::new("/var/lib/edgesync/identity"));
-    let broker = BrokerUrl::parse("mqtts://cloud.example").unwrap();
+    let broker = Brokers::parse(["mqtts://cloud.example"]).unwrap();
     let route = Route::Mqtt { broker, prefix: "edgesync/v1".into() };
     let url: JoinUrl = "https://cloud.example".parse().unwrap();
     let text = configuration(&before, "pump-7", &route, Path::new("/d"), &url).unwrap();
@@ -348,7 +347,7 @@ fn device_switches_to_a_cloud_core_and_back() {
 
     std::fs::write(device.config(), &text).unwrap();
     let before = DeviceState::read(&device.config(), None).unwrap();
-    let broker = BrokerUrl::parse("mqtts://cloud.example").unwrap();
+    let broker = Brokers::parse(["mqtts://cloud.example"]).unwrap();
     let route = Route::Mqtt { broker, prefix: "p".into() };
     let text = configuration(&before, "pump-7", &route, Path::new("/d"), &url).unwrap();
     let loaded = config::parse::<Config>(&device.config(), &text, []).unwrap();
@@ -541,6 +540,7 @@ fn broker_without_a_host_is_at_the_service() {
         let membership = Membership {
             node: "a".into(),
             broker: said.into(),
+            brokers: Vec::new(),
             prefix: "p".into(),
             time: String::new(),
             removed: false,
@@ -548,6 +548,49 @@ fn broker_without_a_host_is_at_the_service() {
         let asked = JoinUrl { host: host.into(), port: 10002 };
         assert_eq!(broker_of(&membership, &asked).unwrap().to_string(), expected);
     }
+}
+
+#[test]
+fn advertised_list_is_written_in_its_order() {
+    let device =
+        Device::new("[link] # ours\nkeepalive = \"60s\" # metered\nproxy = \"http://proxy.example:3128\"\n");
+    let state = DeviceState::read(&device.config(), Some("a")).unwrap();
+    let membership = r#"{"node":"a","broker":"mqtts://:8883","brokers":["wss://:443/mqtt","mqtts://:8883"],"prefix":"p","time":""}"#;
+    let membership: Membership = serde_json::from_str(membership).unwrap();
+    let url: JoinUrl = "https://cloud.example".parse().unwrap();
+    let broker = broker_of(&membership, &url).unwrap();
+    assert_eq!(broker.to_string(), "wss://cloud.example:443/mqtt, mqtts://cloud.example:8883");
+    let route = Route::Mqtt { broker: broker.clone(), prefix: "p".into() };
+    let text = configuration(&state, "a", &route, Path::new("/d"), &url).unwrap();
+    let config = config::parse::<Config>(&device.config(), &text, []).unwrap().config;
+    assert_eq!(config.link.broker, broker);
+    // The rest of [link] is the operator's.
+    for line in
+        ["[link] # ours\n", "keepalive = \"60s\" # metered\n", "proxy = \"http://proxy.example:3128\"\n"]
+    {
+        assert!(text.contains(line), "{text}");
+    }
+    // Written by an operator, the list stays, also over several lines.
+    let own = "[link]\nbroker = [\n  \"mqtts://own.example\", # balancer\n  \"wss://own.example\",\n]\n";
+    let device = Device::new(own);
+    let state = DeviceState::read(&device.config(), Some("a")).unwrap();
+    let mut out = Vec::new();
+    let options = JoinOptions {
+        cloud: url.clone(),
+        token: token(&Authority::new("ca")),
+        node: None,
+        config: device.config(),
+        cloudcore: None,
+        force: false,
+    };
+    let route = route_of(&state, Some(&membership), &options, &mut out).unwrap();
+    let said = String::from_utf8(out).unwrap();
+    assert!(
+        said.contains("link.broker stays mqtts://own.example:8883, wss://own.example:443/mqtt"),
+        "{said}"
+    );
+    let text = configuration(&state, "a", &route, Path::new("/d"), &url).unwrap();
+    assert!(text.contains("  \"mqtts://own.example\", # balancer\n  \"wss://own.example\",\n]\n"), "{text}");
 }
 
 #[test]

@@ -61,7 +61,9 @@ pub enum HandshakeError {
         problem: String,
     },
     /// The peer answered the handshake with an HTTP response.
-    #[error("{host} answers with HTTP where TLS is expected: a captive portal or a proxy, or the port of another service")]
+    #[error(
+        "{host} answers with HTTP where TLS is expected: a captive portal or a proxy, or the port of another service"
+    )]
     Http {
         /// Requested host name or address.
         host: String,
@@ -171,9 +173,8 @@ fn names(certificate: &Certificate) -> Vec<String> {
 /// Returns the name of a certificate's issuer, escaped for display.
 fn issuer(certificate: &Certificate) -> String {
     let issuer = certificate.issuer();
-    let names = [&issuer.common_name, &issuer.organization].map(|name| {
-        name.chars().take(SHOWN).collect::<String>().escape_debug().to_string()
-    });
+    let names = [&issuer.common_name, &issuer.organization]
+        .map(|name| name.chars().take(SHOWN).collect::<String>().escape_debug().to_string());
     match names.each_ref().map(String::as_str) {
         ["", ""] => "issuer without a name".to_owned(),
         [common_name, ""] => format!("issuer '{common_name}'"),
