@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Check, CheckFn, Examined, Finding, JOIN_AGAIN};
-use edgesync_transport::connect::describe;
-use edgesync_transport::tls::HandshakeError;
+use super::{Check, CheckFn, Examined, Finding, JOIN_AGAIN, combine};
+use edgesync_config::Peer;
+use edgesync_transport::dial::Dialer;
+use edgesync_transport::tls::{Client, HandshakeError, Inner};
 
 pub(super) const CHECK: Check = Check {
     id: "tls",
@@ -19,28 +19,55 @@ pub(super) const CHECK: Check = Check {
     examine: CheckFn::Wire(|examined| Box::pin(examine(examined))),
 };
 
+/// Time limit for all addresses together.
+const TIMEOUT: Duration = Duration::from_secs(7);
 /// Time to wait after the handshake for a refusal of the certificate.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 async fn examine(examined: &Examined) -> Finding {
     let config = examined.config();
-    let peer = config.peer();
-    let host = peer.host;
+    let dialer = match examined.dialer() {
+        Ok(dialer) => dialer,
+        Err(finding) => return finding,
+    };
     let client = match examined.tls() {
-        None if peer.is_local() => {
+        Some(Err(unusable)) => return unusable.into(),
+        Some(Ok(client)) => Some(client),
+        None => None,
+    };
+    let peers = config.peers();
+    let share = TIMEOUT / u32::try_from(peers.len().max(1)).unwrap_or(1);
+    let mut findings = Vec::new();
+    for peer in &peers {
+        let client = client.as_ref().filter(|_| peer.tls);
+        findings.push(examine_peer(peer, client, &dialer, share).await);
+    }
+    combine(findings)
+}
+
+async fn examine_peer(
+    peer: &Peer<'_>,
+    client: Option<&Client>,
+    dialer: &Dialer,
+    within: Duration,
+) -> Finding {
+    let Some(client) = client else {
+        if peer.is_local() {
             return Finding::skipped("link without TLS, on this machine");
         }
-        None => {
-            let message = format!("{peer}: link without TLS can be read and changed on the way");
-            return Finding::warning(
-                message,
-                "join the cloud with 'edgesync join', or set link.broker to mqtts://",
-            );
-        }
-        Some(Err(unusable)) => return unusable.into(),
-        Some(Ok(client)) => client,
+        let message = format!("{peer}: link without TLS can be read and changed on the way");
+        return Finding::warning(
+            message,
+            "join the cloud with 'edgesync join', or set link.broker to mqtts://",
+        );
     };
-    match handshake(&client, host, examined).await {
+    let host = peer.host;
+    let late = || {
+        let problem = format!("no end of the handshake within {within:?}");
+        Err(HandshakeError::Network { host: host.to_owned(), problem })
+    };
+    let met = timeout(within, handshake(client, peer, dialer, within)).await;
+    match met.unwrap_or_else(|_| late()) {
         Ok(()) => {
             let shown = if client.shows().is_some() { ", and accepts that of this node" } else { "" };
             Finding::ok(format!("{host} has a trusted certificate{shown}"))
@@ -50,14 +77,17 @@ async fn examine(examined: &Examined) -> Finding {
 }
 
 async fn handshake(
-    client: &edgesync_transport::tls::Client,
-    host: &str,
-    examined: &Examined,
+    client: &Client,
+    peer: &Peer<'_>,
+    dialer: &Dialer,
+    within: Duration,
 ) -> Result<(), HandshakeError> {
-    let network =
-        |error: std::io::Error| HandshakeError::Network { host: host.to_owned(), problem: describe(&error) };
-    let stream = TcpStream::connect(examined.addresses.as_slice()).await.map_err(network)?;
-    let mut stream = client.connect(host, stream).await?;
+    let host = peer.host;
+    let dialed = dialer.open(host, peer.port, within).await;
+    let stream = dialed
+        .map_err(|error| HandshakeError::Network { host: host.to_owned(), problem: error.to_string() })?;
+    let inner = if peer.is_websocket() { Inner::Http } else { Inner::Mqtt };
+    let mut stream = client.connect_for(inner, host, stream).await?;
     // TLS 1.3 verifies the client's certificate only now; a peer that accepts it waits for a
     // CONNECT or a request.
     match timeout(REFUSAL_TIMEOUT, stream.read_u8()).await {

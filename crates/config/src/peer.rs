@@ -52,6 +52,12 @@ impl<'c> Peer<'c> {
 }
 
 impl Peer<'_> {
+    /// Returns whether the connection carries a WebSocket.
+    #[must_use]
+    pub fn is_websocket(&self) -> bool {
+        self.scheme.starts_with("ws")
+    }
+
     /// Returns whether the peer is on this machine.
     #[must_use]
     pub fn is_local(&self) -> bool {

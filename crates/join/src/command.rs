@@ -175,8 +175,8 @@ async fn run_at(
         // A CloudCore may close the new session together with the old one.
         print(out, "cloudcore", &format!("{}: not tested, because the agent is running", config.peer()));
     } else {
-        connection::check(&config, &[issued.ca], &issued.identity, clock).await?;
-        print(out, route.word(), &format!("{}: connected", config.peer()));
+        let peer = connection::check(&config, &[issued.ca], &issued.identity, clock).await?;
+        print(out, route.word(), &format!("{peer}: connected"));
     }
     if config.link_type == LinkType::KubeEdge && state.may_hold_others(&options.cloud) {
         print(out, "note", &advice::other_objects(&config.store.path));
@@ -367,7 +367,6 @@ async fn verify_existing(
     print(out, "node", &member.node);
     let until = member.stored.identity.certificate().not_after();
     print(out, "certificate", &format!("valid until {until}, token not used"));
-    let peer = state.config.peer();
     let word = match state.config.link_type {
         LinkType::Mqtt => "broker",
         LinkType::KubeEdge => "cloudcore",
@@ -376,10 +375,12 @@ async fn verify_existing(
     // A second connection of one node would end the first.
     if connection::agent_runs(&state.config) {
         connection::check_agent(&state.config).await?;
-        print(out, word, &format!("{peer}: connected by the running agent"));
+        let peers: Vec<String> = state.config.peers().iter().map(ToString::to_string).collect();
+        print(out, word, &format!("{}: connected by the running agent", peers.join(", ")));
         return Ok(());
     }
-    connection::check(&state.config, &member.stored.ca, &member.stored.identity, member.clock(now)).await?;
+    let Member { stored, .. } = member;
+    let peer = connection::check(&state.config, &stored.ca, &stored.identity, member.clock(now)).await?;
     print(out, word, &format!("{peer}: connected"));
     print_next_steps(out, false, &state.named, &state.config);
     Ok(())

@@ -153,12 +153,14 @@ impl Proxy {
     }
 
     /// Returns host name or address, without brackets.
-    pub(crate) fn host(&self) -> &str {
+    #[must_use]
+    pub fn host(&self) -> &str {
         &self.host
     }
 
     /// Returns the TCP port.
-    pub(crate) fn port(&self) -> u16 {
+    #[must_use]
+    pub fn port(&self) -> u16 {
         self.port
     }
 
