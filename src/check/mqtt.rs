@@ -113,7 +113,7 @@ pub(super) async fn probe(
     options.subscriptions = subscriptions(&topics, &config.node.name);
     let attempts = options.endpoints.len().max(1);
     options.connect_timeout = CONNECT_TIMEOUT / u32::try_from(attempts).unwrap_or(1);
-    options.retry = RetryOptions { first: Duration::ZERO, ..options.retry };
+    options.retry = RetryOptions { first: Duration::from_millis(1), ..options.retry };
     let (link, mut events) = Link::spawn(options);
     match timeout(CONNECT_TIMEOUT, first(&mut events, attempts)).await {
         Ok(Some(Ok(()))) => Ok((link, events)),
