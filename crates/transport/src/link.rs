@@ -146,8 +146,6 @@ pub struct LinkOptions {
     pub queue_bytes: usize,
     /// Maximum number of queued events, at least 1.
     pub events: usize,
-    /// Position of the endpoint of the current attempt.
-    current: usize,
 }
 
 impl LinkOptions {
@@ -173,7 +171,6 @@ impl LinkOptions {
             queue: 256,
             queue_bytes: 4 << 20,
             events: 256,
-            current: 0,
         }
     }
 
@@ -194,10 +191,10 @@ impl LinkOptions {
         self
     }
 
-    /// Returns the endpoint of the current attempt; an empty one if there is none.
-    fn endpoint(&self) -> &Endpoint {
+    /// Returns the endpoint at a position; an empty one if there is none.
+    fn endpoint(&self, position: usize) -> &Endpoint {
         const NONE: &Endpoint = &Endpoint { host: String::new(), port: 0, tls: false, websocket: false };
-        self.endpoints.get(self.current).unwrap_or(NONE)
+        self.endpoints.get(position).unwrap_or(NONE)
     }
 
     /// Returns the position of the endpoint that worked last.
@@ -205,8 +202,8 @@ impl LinkOptions {
         self.dialer.last_good().position(self.endpoints.iter().map(Endpoint::to_string))
     }
 
-    fn target(&self) -> Target<'_> {
-        let endpoint = self.endpoint();
+    fn target(&self, position: usize) -> Target<'_> {
+        let endpoint = self.endpoint(position);
         Target {
             host: &endpoint.host,
             port: endpoint.port,

@@ -63,7 +63,7 @@ fn tbs_certificate(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate>
         der: [].into(),
         subject,
         // For messages only: one of an unusual form has no name.
-        issuer: yasna::parse_der(&issuer, |reader| name(reader)).unwrap_or_default(),
+        issuer: yasna::parse_der(&issuer, name).unwrap_or_default(),
         not_before,
         not_after,
         serial: if digits.is_empty() { "0".to_owned() } else { digits.to_owned() },

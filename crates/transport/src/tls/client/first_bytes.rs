@@ -24,7 +24,7 @@ impl<S> FirstBytes<S> {
 
     /// Returns whether the peer has sent an HTTP response.
     pub(super) fn are_http(&self) -> bool {
-        self.bytes.get(..self.length) == Some(b"HTTP/")
+        self.bytes.get(..self.length) == Some(&b"HTTP/"[..])
     }
 
     fn keep(&mut self, read: &[u8]) {
