@@ -48,17 +48,21 @@ pub enum ProxyError {
     Unreachable(String),
     /// The proxy wants a user name and a password, and none are configured (407).
     #[error(
-        "requires a user name and a password (HTTP status 407{schemes}); hint: set link.proxy to http://USER@HOST:PORT, and link.proxy_password_file"
+        "requires a user name and a password (HTTP status {status}{schemes}); hint: set link.proxy to http://USER@HOST:PORT, and link.proxy_password_file"
     )]
     AuthenticationRequired {
+        /// The status code.
+        status: u16,
         /// The offered schemes, if `Basic` is not one of them.
         schemes: String,
     },
-    /// The proxy refuses the configured user name and password (407).
+    /// The proxy refuses the configured user name and password (407, or 401 of tinyproxy).
     #[error(
-        "refused user '{username}' (HTTP status 407{schemes}); hint: check the name in link.proxy, and link.proxy_password_file"
+        "refused user '{username}' (HTTP status {status}{schemes}); hint: check the name in link.proxy, and link.proxy_password_file"
     )]
     AuthenticationRefused {
+        /// The status code.
+        status: u16,
         /// The configured user name.
         username: String,
         /// The offered schemes, if `Basic` is not one of them.
@@ -74,7 +78,7 @@ pub enum ProxyError {
         /// Reason phrase of the proxy.
         reason: String,
     },
-    /// The proxy cannot reach the peer (502 to 504).
+    /// The proxy cannot reach the peer (502 to 504, or 500 of tinyproxy and squid).
     #[error(
         "cannot reach {target} (HTTP status {status} {reason}); hint: check name and port of the peer, and the proxy's own network"
     )]
@@ -195,15 +199,17 @@ impl Proxy {
         match head.status {
             200..=299 if is_silent => Ok(()),
             200..=299 => Err(ProxyError::NoTunnel),
-            407 => {
+            status @ (401 | 407) => {
                 let schemes = schemes(head);
                 Err(match &self.username {
-                    None => ProxyError::AuthenticationRequired { schemes },
-                    Some(name) => ProxyError::AuthenticationRefused { username: name.clone(), schemes },
+                    None => ProxyError::AuthenticationRequired { status, schemes },
+                    Some(name) => {
+                        ProxyError::AuthenticationRefused { status, username: name.clone(), schemes }
+                    }
                 })
             }
             403 => Err(ProxyError::Forbidden { target, reason }),
-            status @ 502..=504 => Err(ProxyError::PeerUnreachable { target, status, reason }),
+            status @ (500 | 502..=504) => Err(ProxyError::PeerUnreachable { target, status, reason }),
             status => Err(ProxyError::Status { status, reason }),
         }
     }

@@ -103,6 +103,11 @@ async fn each_refusal_names_the_obstacle() {
         refusal(&plain, basic).await.starts_with("requires a user name and a password (HTTP status 407);")
     );
     assert!(refusal(&named, basic).await.starts_with("refused user 'me' (HTTP status 407);"));
+    // As tinyproxy answers a wrong password, and a name that does not resolve.
+    let wrong = "HTTP/1.0 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"x\"\r\n\r\n";
+    assert!(refusal(&named, wrong).await.starts_with("refused user 'me' (HTTP status 401);"));
+    let unknown = refusal(&plain, "HTTP/1.1 500 Unable to connect\r\n\r\n").await;
+    assert!(unknown.starts_with("cannot reach broker.example:8883 (HTTP status 500"), "{unknown}");
     let other = "HTTP/1.1 407 x\r\nProxy-Authenticate: Negotiate\r\nProxy-Authenticate: NTLM\r\n\r\n";
     assert!(refusal(&named, other).await.contains("offers Negotiate, NTLM, and only Basic is supported"));
     let forbidden = refusal(&plain, "HTTP/1.1 403 Forbidden\r\n\r\n").await;
