@@ -16,6 +16,7 @@
 pub mod authority;
 pub mod cloudcore;
 pub mod fleet;
+pub mod http_proxy;
 pub mod kubectl;
 pub mod line;
 pub mod links;
