@@ -91,7 +91,7 @@ async fn broker_that_worked_last_is_tried_first() {
     let (link, mut events) = connect(options).await;
     assert_eq!(link.position(), 1);
     assert!(stored.lock().unwrap().is_empty(), "nothing has changed");
-    drop(second);
+    second.shutdown().await;
     loop {
         if let LinkEvent::Connected { .. } = link_event(&mut events).await {
             break;
