@@ -34,6 +34,8 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinSet;
+
 use crate::store::inspect;
 use edgesync_admin::agent::AgentStatus;
 use edgesync_config::edge::Config;
@@ -216,6 +218,26 @@ fn combine(findings: Vec<Finding>) -> Finding {
         (Some(next_step), true) => Finding::warning([bad, good].concat().join("; "), next_step),
         (Some(next_step), false) => Finding::failed(bad.join("; "), next_step),
     }
+}
+
+/// Examines all addresses of the cloud at the same time, by their positions, and combines the
+/// findings.
+async fn examine_peers<F>(config: &Config, examine: impl Fn(Config, usize) -> F) -> Finding
+where
+    F: Future<Output = Finding> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    for position in 0..config.peers().len() {
+        let finding = examine(config.clone(), position);
+        tasks.spawn(async move { (position, finding.await) });
+    }
+    let mut findings = BTreeMap::new();
+    while let Some(ended) = tasks.join_next().await {
+        if let Ok((position, finding)) = ended {
+            findings.insert(position, finding);
+        }
+    }
+    combine(findings.into_values().collect())
 }
 
 /// Splits a message into problem and remedy.

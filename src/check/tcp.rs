@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Check, CheckFn, Examined, Finding, combine, split_hint};
+use super::{Check, CheckFn, Examined, Finding, examine_peers, split_hint};
 use edgesync_config::Peer;
 use edgesync_transport::dial::{DialError, Dialer};
 
@@ -24,14 +24,21 @@ async fn examine(examined: &Examined) -> Finding {
         Ok(dialer) => dialer,
         Err(finding) => return finding,
     };
-    let peers = config.peers();
-    let share = SIDE_TIMEOUT / u32::try_from(peers.len().max(1)).unwrap_or(1);
-    let mut findings = Vec::new();
-    for peer in &peers {
-        findings.push(reach(&dialer, peer, share).await);
-    }
-    let finding = combine(findings);
-    let (Some(join), Finding::Ok(reached)) = (&config.identity.cloud, &finding) else { return finding };
+    let finding = examine_peers(&config, |config, position| {
+        let dialer = dialer.clone();
+        async move {
+            match config.peers().get(position) {
+                Some(peer) => reach(&dialer, peer).await,
+                None => Finding::skipped("no address"),
+            }
+        }
+    })
+    .await;
+    let reached = match &finding {
+        Finding::Ok(reached) => reached.clone(),
+        _ => return finding,
+    };
+    let Some(join) = &config.identity.cloud else { return finding };
     match dialer.open(&join.host, join.port, SIDE_TIMEOUT).await {
         Ok(_) => Finding::ok(format!("{reached}; {join} reachable{}", way(&dialer, &join.host, join.port))),
         Err(error) => {
@@ -45,8 +52,8 @@ async fn examine(examined: &Examined) -> Finding {
 }
 
 /// Connects to one address.
-async fn reach(dialer: &Dialer, peer: &Peer<'_>, within: Duration) -> Finding {
-    match dialer.open(peer.host, peer.port, within).await {
+async fn reach(dialer: &Dialer, peer: &Peer<'_>) -> Finding {
+    match dialer.open(peer.host, peer.port, SIDE_TIMEOUT).await {
         Ok(_) => Finding::ok(format!("{peer} reachable{}", way(dialer, peer.host, peer.port))),
         Err(error) => {
             let (problem, next_step) = explain(&error);

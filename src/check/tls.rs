@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use super::{Check, CheckFn, Examined, Finding, JOIN_AGAIN, combine};
+use super::{Check, CheckFn, Examined, Finding, JOIN_AGAIN, examine_peers};
 use edgesync_config::Peer;
 use edgesync_transport::dial::Dialer;
 use edgesync_transport::tls::{Client, HandshakeError, Inner};
@@ -19,8 +19,8 @@ pub(super) const CHECK: Check = Check {
     examine: CheckFn::Wire(|examined| Box::pin(examine(examined))),
 };
 
-/// Time limit for all addresses together.
-const TIMEOUT: Duration = Duration::from_secs(7);
+/// Time limit of connecting and of the handshake.
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Time to wait after the handshake for a refusal of the certificate.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -35,22 +35,19 @@ async fn examine(examined: &Examined) -> Finding {
         Some(Ok(client)) => Some(client),
         None => None,
     };
-    let peers = config.peers();
-    let share = TIMEOUT / u32::try_from(peers.len().max(1)).unwrap_or(1);
-    let mut findings = Vec::new();
-    for peer in &peers {
-        let client = client.as_ref().filter(|_| peer.tls);
-        findings.push(examine_peer(peer, client, &dialer, share).await);
-    }
-    combine(findings)
+    examine_peers(&config, |config, position| {
+        let (client, dialer) = (client.clone(), dialer.clone());
+        async move {
+            match config.peers().get(position) {
+                Some(peer) => examine_peer(peer, client.as_ref().filter(|_| peer.tls), &dialer).await,
+                None => Finding::skipped("no address"),
+            }
+        }
+    })
+    .await
 }
 
-async fn examine_peer(
-    peer: &Peer<'_>,
-    client: Option<&Client>,
-    dialer: &Dialer,
-    within: Duration,
-) -> Finding {
+async fn examine_peer(peer: &Peer<'_>, client: Option<&Client>, dialer: &Dialer) -> Finding {
     let Some(client) = client else {
         if peer.is_local() {
             return Finding::skipped("link without TLS, on this machine");
@@ -62,12 +59,7 @@ async fn examine_peer(
         );
     };
     let host = peer.host;
-    let late = || {
-        let problem = format!("no end of the handshake within {within:?}");
-        Err(HandshakeError::Network { host: host.to_owned(), problem })
-    };
-    let met = timeout(within, handshake(client, peer, dialer, within)).await;
-    match met.unwrap_or_else(|_| late()) {
+    match handshake(client, peer, dialer).await {
         Ok(()) => {
             let shown = if client.shows().is_some() { ", and accepts that of this node" } else { "" };
             Finding::ok(format!("{host} has a trusted certificate{shown}"))
@@ -76,18 +68,17 @@ async fn examine_peer(
     }
 }
 
-async fn handshake(
-    client: &Client,
-    peer: &Peer<'_>,
-    dialer: &Dialer,
-    within: Duration,
-) -> Result<(), HandshakeError> {
+async fn handshake(client: &Client, peer: &Peer<'_>, dialer: &Dialer) -> Result<(), HandshakeError> {
     let host = peer.host;
-    let dialed = dialer.open(host, peer.port, within).await;
-    let stream = dialed
-        .map_err(|error| HandshakeError::Network { host: host.to_owned(), problem: error.to_string() })?;
+    let network = |problem: String| HandshakeError::Network { host: host.to_owned(), problem };
     let inner = if peer.is_websocket() { Inner::Http } else { Inner::Mqtt };
-    let mut stream = client.connect_for(inner, host, stream).await?;
+    let met = async {
+        let dialed = dialer.open(host, peer.port, TIMEOUT).await;
+        let stream = dialed.map_err(|error| network(error.to_string()))?;
+        client.connect_for(inner, host, stream).await
+    };
+    let late = || Err(network(format!("no end of the handshake within {TIMEOUT:?}")));
+    let mut stream = timeout(TIMEOUT, met).await.unwrap_or_else(|_| late())?;
     // TLS 1.3 verifies the client's certificate only now; a peer that accepts it waits for a
     // CONNECT or a request.
     match timeout(REFUSAL_TIMEOUT, stream.read_u8()).await {

@@ -151,7 +151,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if self.out.is_empty() {
-                let Some(payload) = self.pong.take() else { return Poll::Ready(Ok(())) };
+                // Nothing may follow the close frame.
+                let pong = self.pong.take().filter(|_| !self.is_closed);
+                let Some(payload) = pong else { return Poll::Ready(Ok(())) };
                 let mask = self.mask();
                 codec::encode_pong(&payload, mask, &mut self.out);
             }
