@@ -83,6 +83,7 @@ impl KubeEdgeOptions {
             port: self.port,
             tls: self.tls.as_ref(),
             carries: Carries::Http,
+            is_one_of_several: false,
             within: self.connect_timeout,
             dialer: &self.dialer,
         }

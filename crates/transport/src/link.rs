@@ -149,8 +149,8 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// Returns the options for one endpoint without TLS, with the defaults: 20 s keepalive, 10 s to connect, packets of 1 MiB, 64 in flight, 256
-    /// messages and 4 MiB queued, 256 events.
+    /// Returns the options for one endpoint without TLS, with the defaults: 20 s keepalive, 10 s to
+    /// connect, packets of 1 MiB, 64 in flight, 256 messages and 4 MiB queued, 256 events.
     #[must_use]
     pub fn new(host: &str, port: u16, client_id: &str) -> Self {
         Self {
@@ -209,6 +209,7 @@ impl LinkOptions {
             port: endpoint.port,
             tls: self.tls.as_ref().filter(|_| endpoint.tls),
             carries: if endpoint.websocket { Carries::MqttOverWebSocket } else { Carries::Mqtt },
+            is_one_of_several: self.endpoints.len() > 1,
             within: self.connect_timeout,
             dialer: &self.dialer,
         }

@@ -71,10 +71,14 @@ impl LastGood {
         self.state().dialed = host.parse::<IpAddr>().is_err().then(|| (host.to_owned(), address));
     }
 
-    /// Records that the connection being made has succeeded: TLS and protocol included.
-    pub(crate) fn worked(&self, peer: &str) {
+    /// Records that the connection being made has succeeded, TLS and protocol included; to which
+    /// peer, if there are several.
+    pub(crate) fn worked(&self, peer: Option<&str>) {
         let mut state = self.state();
-        let mut kept = Kept { peer: peer.to_owned(), ..state.kept.clone() };
+        let mut kept = state.kept.clone();
+        if let Some(peer) = peer {
+            peer.clone_into(&mut kept.peer);
+        }
         if let Some((host, address)) = state.dialed.take() {
             if kept.addresses.len() >= MAX_NAMES && !kept.addresses.contains_key(&host) {
                 // Names of earlier configurations; those in use are recorded again.
@@ -123,9 +127,9 @@ mod tests {
         let last_good = LastGood::new(None, move |text| keep.lock().unwrap().push(text));
         last_good.dialed("broker.example", address("192.0.2.1"));
         assert_eq!(last_good.address("broker.example"), None, "not before it has worked");
-        last_good.worked(PEER);
+        last_good.worked(Some(PEER));
         last_good.dialed("broker.example", address("192.0.2.1"));
-        last_good.worked(PEER);
+        last_good.worked(Some(PEER));
         let texts = stored.lock().unwrap().clone();
         assert_eq!(texts.len(), 1, "{texts:?}");
 
@@ -143,11 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn addresses_without_a_name_are_not_kept() {
-        let last_good = LastGood::default();
+    fn single_peer_without_a_name_is_not_kept() {
+        let last_good = LastGood::new(None, |text| panic!("stored {text}"));
         last_good.dialed("192.0.2.1", address("192.0.2.1"));
-        last_good.worked(PEER);
-        assert!(last_good.state().kept.addresses.is_empty());
+        last_good.worked(None);
+        assert_eq!(last_good.state().kept, Kept::default());
     }
 
     #[test]
@@ -155,7 +159,7 @@ mod tests {
         let last_good = LastGood::default();
         for number in 0..100 {
             last_good.dialed(&format!("h{number}.example"), address("192.0.2.1"));
-            last_good.worked(PEER);
+            last_good.worked(None);
         }
         assert!(last_good.state().kept.addresses.len() <= MAX_NAMES);
         assert!(last_good.address("h99.example").is_some());

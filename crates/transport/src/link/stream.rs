@@ -31,6 +31,8 @@ pub struct Target<'a> {
     pub tls: Option<&'a Client>,
     /// What the connection carries.
     pub carries: Carries,
+    /// Whether the peer has other addresses: then the one that worked last is remembered.
+    pub is_one_of_several: bool,
     /// Limit for everything up to the first message.
     pub within: Duration,
     /// Opens the connection.
@@ -55,7 +57,7 @@ impl Target<'_> {
     }
 
     /// Returns the address by which the last good one is remembered.
-    pub(crate) fn address(&self) -> String {
+    fn address(&self) -> String {
         let scheme = match (self.carries, self.tls.is_some()) {
             (Carries::Mqtt, false) => "mqtt",
             (Carries::Mqtt, true) => "mqtts",
@@ -72,7 +74,8 @@ impl Target<'_> {
         if let Some(tls) = self.tls {
             tls.worked();
         }
-        self.dialer.last_good().worked(&self.address());
+        let address = self.is_one_of_several.then(|| self.address());
+        self.dialer.last_good().worked(address.as_deref());
         Ok(made)
     }
 
