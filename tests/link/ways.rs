@@ -312,6 +312,20 @@ async fn link_passes_tinyproxy_with_a_password() {
 }
 
 #[tokio::test]
+async fn link_to_a_cloud_core_passes_tinyproxy() {
+    let (listener, address) = support::websocket::listen().await;
+    let proxy = HttpProxy::tinyproxy(address.port());
+    let (host, port) = (proxy.address().ip().to_string(), proxy.address().port());
+    let rules = ProxyRules::new(Proxy::new(&host, port, Some(USER)).with_password(PASSWORD.to_owned()), "");
+    let mut options = support::websocket::options(address);
+    options.host = "0.0.0.0".to_owned();
+    options.dialer = Dialer::new(rules, LastGood::default());
+    let (_link, mut events) = edgesync_kubeedge::link::spawn(options);
+    let _peer = support::websocket::Peer::accept(&listener).await;
+    link_connected(&mut events).await;
+}
+
+#[tokio::test]
 async fn link_passes_squid_which_resolves_the_name() {
     let authority = Authority::new();
     let (broker, mut fleet) = endpoint_behind_a_proxy(&authority).await;

@@ -550,6 +550,56 @@ fn broker_without_a_host_is_at_the_service() {
     }
 }
 
+/// Starts a proxy whose names are all this machine. Returns its port and the requested peers.
+async fn forwarding_proxy() -> (u16, Arc<std::sync::Mutex<Vec<String>>>) {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let requested: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
+    let kept = Arc::clone(&requested);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let kept = Arc::clone(&kept);
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(client.read_u8().await.unwrap());
+                }
+                let head = String::from_utf8(head).unwrap();
+                let peer = head.split(' ').nth(1).unwrap().to_owned();
+                let port: u16 = peer.rsplit(':').next().unwrap().parse().unwrap();
+                kept.lock().unwrap().push(peer);
+                let mut server = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    (port, requested)
+}
+
+#[tokio::test]
+async fn device_joins_through_a_proxy() {
+    let mut cloud = Cloud::start().await;
+    let (proxy, requested) = forwarding_proxy().await;
+    let line = format!("proxy = \"http://127.0.0.1:{proxy}\" # of the plant\n");
+    let device = Device::new(&format!("[link]\n{line}"));
+    // The name does not exist: only the proxy resolves it.
+    let url = JoinUrl { host: "cloud.example".into(), port: cloud.service.url.port };
+    let options = JoinOptions {
+        cloud: url.clone(),
+        ..device.options(&cloud.service, &cloud.authority, Some("pump-7"))
+    };
+    let (result, said) = join(&options).await;
+    result.unwrap();
+    assert_eq!(cloud.accepted_node().await, "pump-7");
+    assert!(said.contains("connected"), "{said}");
+    assert!(device.text().contains(&line), "{}", device.text());
+    let broker = format!("cloud.example:{}", cloud._broker.address().port());
+    let requested = requested.lock().unwrap().clone();
+    assert!(requested.contains(&format!("cloud.example:{}", url.port)), "{requested:?}");
+    assert_eq!(requested.last(), Some(&broker), "{requested:?}");
+}
+
 #[test]
 fn advertised_list_is_written_in_its_order() {
     let device =
