@@ -26,7 +26,7 @@ pub use upgrade::{RequestError, accept};
 /// Path of MQTT over WebSocket.
 pub const PATH: &str = "/mqtt";
 /// Subprotocol of MQTT over WebSocket, as registered with IANA.
-pub const SUBPROTOCOL: &str = "mqtt";
+pub(crate) const SUBPROTOCOL: &str = "mqtt";
 
 /// Size of a read, and the maximum payload of a sent frame, in bytes.
 const CHUNK: usize = 16 * 1024;

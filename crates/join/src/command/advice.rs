@@ -51,6 +51,10 @@ fn of_call(error: &CallError) -> Option<String> {
         CallError::Refused { code: 401, message } if !message.contains("edgesync-cloud") => {
             "tokens expire; get a new one with 'keadm gettoken'"
         }
+        CallError::Unreachable { problem, .. } if !problem.starts_with("proxy ") && is_proxy_unused() => {
+            "the environment has a proxy that this connection did not use: set link.proxy to \"env\" or to its address \
+             (docs/network.md)"
+        }
         CallError::Refused { code: 429, .. } => "wait a minute and join again",
         CallError::Unexpected { code: 500.., .. } => {
             "check the log of edgesync-cloud (journalctl -u edgesync-cloud) or CloudCore, then join again"
@@ -58,6 +62,13 @@ fn of_call(error: &CallError) -> Option<String> {
         _ => return None,
     };
     Some(advice.to_owned())
+}
+
+/// Returns whether the environment names a proxy, which only `link.proxy` puts to use.
+fn is_proxy_unused() -> bool {
+    ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some())
 }
 
 fn of_handshake(error: &HandshakeError) -> Option<String> {
