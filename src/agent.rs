@@ -251,8 +251,8 @@ async fn last_good(store: &EdgeStore) -> LastGood {
     });
     let (store, is_stored) = (store.clone(), AtomicBool::new(stored.is_some()));
     LastGood::new(stored.as_deref(), move |text| {
-        // The first one is worth a write of its own. Later ones join others: the addresses of a name
-        // may change with each connection.
+        // The first one is worth a write of its own. Later ones join others: the addresses of a
+        // name may change with each connection.
         if is_stored.swap(true, Ordering::Relaxed) {
             return store.keep_note(LAST_GOOD, text);
         }

@@ -1,5 +1,5 @@
-//! Checks that the names of the broker, or of CloudCore, resolve to addresses. Through a proxy it is
-//! the name of the proxy: that resolves the others.
+//! Checks that the names of the broker, or of CloudCore, resolve to addresses. Through a proxy it
+//! is the name of the proxy: that resolves the others.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Real HTTP proxies for a test: tinyproxy and squid with a user name and a password. Own directory,
-//! own port, killed by their process id on drop.
+//! Real HTTP proxies for a test: tinyproxy and squid with a user name and a password. Own
+//! directory, own port, killed by their process id on drop.
 
 use std::fs;
 use std::io::ErrorKind;

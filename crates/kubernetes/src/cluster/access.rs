@@ -153,8 +153,8 @@ impl Cluster {
         Self::connect_through(kubeconfig, &ProxyRules::default()).await
     }
 
-    /// As [`Self::connect`], through a proxy by these rules. The proxy of the kubeconfig comes first
-    /// and, without a service account, that of the environment, as with kubectl.
+    /// As [`Self::connect`], through a proxy by these rules. The proxy of the kubeconfig comes
+    /// first and, without a service account, that of the environment, as with kubectl.
     ///
     /// # Errors
     /// No credentials are found, or they are unreadable.
