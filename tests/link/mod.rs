@@ -9,3 +9,4 @@ mod endpoint_raw;
 mod kubeedge;
 mod mosquitto;
 mod tls;
+mod ways;

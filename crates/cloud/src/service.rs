@@ -428,7 +428,7 @@ fn enrollment_options(config: &Config, role: EnrollmentRole, host_name: &str) ->
 fn node_broker_url(config: &Config) -> String {
     let listen = config.broker.listen;
     match config.broker.mode {
-        BrokerMode::External => config.link.broker.to_string(),
+        BrokerMode::External => config.link.broker.first().to_string(),
         BrokerMode::Embedded => {
             let scheme = if config.broker.tls.at(listen) { "mqtts" } else { "mqtt" };
             format!("{scheme}://:{}", listen.port())
@@ -495,7 +495,7 @@ fn cloud_tls(
     link: &edgesync_config::Link,
     enrollment: &EnrollmentService,
 ) -> anyhow::Result<Option<tls::Client>> {
-    if !link.broker.tls {
+    if !link.broker.uses_tls() {
         return Ok(None);
     }
     let trust = match &link.ca_file {

@@ -247,6 +247,7 @@ async fn membership(service: &EnrollmentService, presented: Option<&Certificate>
     let membership = Membership {
         node: node.to_string(),
         broker: service.shared.broker.clone(),
+        brokers: Vec::new(),
         prefix: service.shared.prefix.clone(),
         time: now().to_string(),
         removed,

@@ -398,6 +398,7 @@ impl Settings for Config {
             review.derived("link.client_id", "the program's name");
         }
         self.link.check(review);
+        self.link.check_proxy(review);
         self.sync.check(&self.link, review);
         self.page.check(review);
         if self.enrollment.directory.as_os_str().is_empty() {

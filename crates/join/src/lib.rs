@@ -27,6 +27,9 @@ pub struct Membership {
     pub node: String,
     /// Address of the broker: `mqtts://host:port`. An empty host means that of the join service.
     pub broker: String,
+    /// All addresses of the broker, the preferred one first; empty if there is only one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub brokers: Vec<String>,
     /// Prefix of all topics.
     pub prefix: String,
     /// Time of the cloud (RFC 3339), for a message about a wrong clock.

@@ -16,6 +16,7 @@
 pub mod authority;
 pub mod cloudcore;
 pub mod fleet;
+pub mod http_proxy;
 pub mod image;
 pub mod kubectl;
 pub mod line;

@@ -27,7 +27,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::{RootCertStore, SupportedProtocolVersion};
 
 pub use certificate::{Certificate, Subject};
-pub use client::{Client, ClientStream, HandshakeError};
+pub use client::{Client, ClientStream, FirstBytes, HandshakeError, Inner};
 pub use clock::Clock;
 pub use identity::{Identity, Key};
 pub use local::Local;

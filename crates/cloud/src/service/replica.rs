@@ -19,6 +19,7 @@ use edgesync_kubernetes::cache::{Cache, CacheOptions};
 use edgesync_kubernetes::cluster::Cluster;
 use edgesync_kubernetes::source::Kubernetes;
 use edgesync_runtime::Service;
+use edgesync_runtime::connection::proxy_rules;
 use edgesync_runtime::random;
 use edgesync_runtime::systemd::{self, Signals};
 
@@ -41,7 +42,8 @@ pub(super) async fn run(
     probes: Probes,
 ) -> anyhow::Result<()> {
     let config = service.config().clone();
-    let cluster = Cluster::connect(config.kubernetes.kubeconfig.as_deref()).await?;
+    let rules = proxy_rules(&config.link)?;
+    let cluster = Cluster::connect_through(config.kubernetes.kubeconfig.as_deref(), &rules).await?;
     let cache = open_cache(&config).await?;
     // Reported before the cluster responds: the service manager does not wait for it.
     systemd::ready("waiting for the cluster");
