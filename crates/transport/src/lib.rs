@@ -7,4 +7,6 @@
 pub mod admission;
 pub mod connect;
 pub mod link;
+mod response_head;
 pub mod tls;
+pub mod websocket;
