@@ -4,9 +4,11 @@
 
 #![warn(missing_docs)]
 
+pub mod accepted;
 pub mod admission;
 pub mod connect;
 pub mod link;
 mod response_head;
+pub mod shared;
 pub mod tls;
 pub mod websocket;
