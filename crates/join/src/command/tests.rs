@@ -278,6 +278,7 @@ fn addresses_of_the_configuration_are_kept_or_reported() {
     let membership = |prefix: &str| Membership {
         node: "a".into(),
         broker: "mqtts://:8883".into(),
+        brokers: Vec::new(),
         prefix: prefix.into(),
         time: String::new(),
         removed: false,
@@ -541,6 +542,7 @@ fn broker_without_a_host_is_at_the_service() {
         let membership = Membership {
             node: "a".into(),
             broker: said.into(),
+            brokers: Vec::new(),
             prefix: "p".into(),
             time: String::new(),
             removed: false,
