@@ -8,4 +8,5 @@ mod endpoint;
 mod endpoint_raw;
 mod kubeedge;
 mod mosquitto;
+mod shared_port;
 mod tls;

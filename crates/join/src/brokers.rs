@@ -52,12 +52,14 @@ impl FromStr for AdvertisedBroker {
             "wss" => (BrokerScheme::Wss, WSS_PORT),
             _ => return Err(refused("")),
         };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
         let authority = match scheme {
-            BrokerScheme::Wss => rest
-                .strip_suffix(WEB_SOCKET_PATH)
-                .ok_or_else(|| refused(": the path of MQTT over WebSocket is /mqtt"))?,
-            _ => rest.strip_suffix('/').unwrap_or(rest),
+            BrokerScheme::Wss => rest.strip_suffix(WEB_SOCKET_PATH).unwrap_or(rest),
+            _ => rest,
         };
+        if scheme == BrokerScheme::Wss && authority.contains('/') {
+            return Err(refused(": the path of MQTT over WebSocket is /mqtt"));
+        }
         if let Some(port) = authority.strip_prefix(':') {
             let port = port.parse().ok().filter(|port| *port > 0).ok_or_else(|| refused(""))?;
             return Ok(Self { scheme, host: String::new(), port });
@@ -101,6 +103,7 @@ mod tests {
             ("mqtts://broker.example", "mqtts://broker.example:8883"),
             ("mqtt://10.0.0.1/", "mqtt://10.0.0.1:1883"),
             ("wss://broker.example/mqtt", "wss://broker.example:443/mqtt"),
+            ("wss://broker.example", "wss://broker.example:443/mqtt"),
             ("wss://[::1]:8443/mqtt", "wss://[::1]:8443/mqtt"),
             ("mqtts://:443", "mqtts://:443"),
             ("wss://:443/mqtt", "wss://:443/mqtt"),
@@ -123,8 +126,6 @@ mod tests {
             "mqtts://a:0",
             "mqtts://a b",
             "mqtts://a/b",
-            "wss://a",
-            "wss://a/",
             "wss://a/other",
             "mqtts://me:secret@a",
             "wss:///mqtt",

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use anyhow::Context as _;
 use tokio::task::JoinSet;
 
-use edgesync_config::BrokerUrl;
 use edgesync_enrollment::{AdvertisedBroker, BrokerScheme, EnrollmentService, service};
 use edgesync_fleet::config::{BrokerMode, Config, SharedService};
 use edgesync_transport::shared::{Inlet, Routes, Service, SharedListener, SharedOptions};
@@ -88,26 +87,25 @@ pub(super) fn advertised(config: &Config) -> (String, Vec<AdvertisedBroker>) {
     let one = config.enrollment.broker_url.as_ref();
     let brokers = match (&config.enrollment.broker_urls, one) {
         (configured, _) if !configured.is_empty() => configured.clone(),
-        (_, Some(one)) => vec![of_url(one)],
+        (_, Some(one)) => listed(&one.to_string()),
         (_, None) => derived(config),
     };
-    let oldest = brokers.iter().find(|broker| broker.scheme != BrokerScheme::Wss);
-    let broker = one.map(BrokerUrl::to_string).or_else(|| oldest.map(ToString::to_string));
-    // Nodes that know no WebSocket report that they do not understand this one.
-    let broker = broker.or_else(|| brokers.first().map(ToString::to_string));
+    // Earlier nodes know no WebSocket, and report that if there is nothing else.
+    let oldest = brokers.iter().find(|broker| broker.scheme != BrokerScheme::Wss).or(brokers.first());
+    let broker = one.map(ToString::to_string).or_else(|| oldest.map(ToString::to_string));
     (broker.unwrap_or_default(), brokers)
 }
 
-fn of_url(url: &BrokerUrl) -> AdvertisedBroker {
-    let scheme = if url.tls { BrokerScheme::Mqtts } else { BrokerScheme::Mqtt };
-    AdvertisedBroker { scheme, host: url.host.clone(), port: url.port }
+/// Parses addresses that the configuration has validated.
+fn listed(text: &str) -> Vec<AdvertisedBroker> {
+    text.split(", ").filter_map(|address| address.parse().ok()).collect()
 }
 
 /// Returns the addresses that follow from the configuration: the endpoint's own, then the shared
 /// one, where networks permit only that.
 fn derived(config: &Config) -> Vec<AdvertisedBroker> {
     if config.broker.mode == BrokerMode::External {
-        return vec![of_url(&config.link.broker)];
+        return listed(&config.link.broker.to_string());
     }
     let here = |scheme, port| AdvertisedBroker { scheme, host: String::new(), port };
     let own = config.broker.listen.map(|listen| {
@@ -135,8 +133,8 @@ mod tests {
 
     #[test]
     fn nodes_learn_every_address_of_the_broker() {
-        for (text, broker, expected) in [
-            ("", "mqtts://:8883", &["mqtts://:8883"] as &[&str]),
+        let cases: &[(&str, &str, &[&str])] = &[
+            ("", "mqtts://:8883", &["mqtts://:8883"]),
             ("[broker]\nlisten = \"127.0.0.1:1883\"\n", "mqtt://:1883", &["mqtt://:1883"]),
             (
                 "[listen]\naddress = \":443\"\n",
@@ -154,9 +152,10 @@ mod tests {
                 "mqtts://b.example:8883",
                 &["mqtts://b.example:8883"],
             ),
-        ] {
+        ];
+        for (text, broker, expected) in cases {
             let expected: Vec<String> = expected.iter().map(|broker| (*broker).to_owned()).collect();
-            assert_eq!(brokers(text), (broker.to_owned(), expected), "{text}");
+            assert_eq!(brokers(text), ((*broker).to_owned(), expected), "{text}");
         }
     }
 
