@@ -43,7 +43,7 @@ const TLS_HANDSHAKE: u8 = 0x16;
 /// TLS of the services, and their routes.
 #[derive(Clone, Debug)]
 pub struct SharedOptions {
-    /// The services and how they are told apart.
+    /// The services and how they are distinguished.
     pub routes: Routes,
     /// TLS of MQTT, which requires a certificate.
     pub mqtt: Server,

@@ -45,7 +45,7 @@ impl std::fmt::Display for Service {
     }
 }
 
-/// The services of a listener, and how they are told apart.
+/// The services of a listener, and how they are distinguished.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     /// The services that are served.
