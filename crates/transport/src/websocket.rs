@@ -22,6 +22,7 @@ use crate::response_head::{self, HeadError};
 pub use codec::Role;
 use codec::{Decoder, Item};
 pub use serve::{ServeError, serve};
+pub use upgrade::RequestError;
 use upgrade::ResponseError;
 
 /// Path of MQTT over WebSocket.

@@ -1,8 +1,8 @@
 //! The address that all services share, and the addresses of the broker that nodes learn.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use anyhow::Context as _;
 use tokio::task::JoinSet;
 
 use edgesync_enrollment::{AdvertisedBroker, BrokerScheme, EnrollmentService, service};
@@ -44,8 +44,16 @@ impl SharedPort {
     /// The address is in use, or the system refuses it.
     pub(super) async fn open(config: &Config) -> anyhow::Result<Self> {
         let Some(address) = config.listen.address else { return Ok(Self::default()) };
-        let failed = || format!("open listen.address {address}");
-        let mut listener = SharedListener::bind(address).await.with_context(failed)?;
+        let bound = SharedListener::bind(address).await;
+        let mut listener = bound.map_err(|error| {
+            let hint = match error.kind() {
+                ErrorKind::PermissionDenied => {
+                    "; hint: a port below 1024 needs CAP_NET_BIND_SERVICE, docs/fleet.md has the unit's settings"
+                }
+                _ => "",
+            };
+            anyhow::anyhow!("open listen.address {address}: {error}{hint}")
+        })?;
         let mut inlet = |is_served: bool, service| is_served.then(|| listener.inlet(service));
         let join = inlet(config.listen.serves(SharedService::Join).is_some(), Service::Join);
         let mqtt = inlet(mqtt_address(config).is_some(), Service::Mqtt);

@@ -287,7 +287,7 @@ async fn write_last<S: Stream>(stream: &mut S, text: &str) {
         stream.write_all(text.as_bytes()).await?;
         stream.shutdown().await?;
         // Closing a socket with unread bytes would make TCP discard the answer.
-        tokio::io::copy(stream, &mut tokio::io::sink()).await
+        tokio::io::copy(&mut *stream, &mut tokio::io::sink()).await
     };
     let _ = timeout(LAST_WORDS, write).await;
 }

@@ -102,8 +102,11 @@ where
         }
     };
     let field = |name: &str| fields.get(name).map(String::as_str);
-    if field("origin").is_some_and(|origin| origin.strip_prefix("https://") != field("host")) {
-        return Err(ServeError::Origin);
+    if let Some(origin) = field("origin") {
+        let site = origin.strip_prefix("https://");
+        if site.is_none() || site != field("host") {
+            return Err(ServeError::Origin);
+        }
     }
     let key = upgrade::accept(field)?;
     let answer = format!(
@@ -133,7 +136,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(Fields, usize)>, ServeError> {
         return Err(ServeError::Method);
     }
     let mut fields = Fields::new();
-    for header in request.headers.iter() {
+    for header in &*request.headers {
         let value = String::from_utf8_lossy(header.value);
         fields
             .entry(header.name.to_ascii_lowercase())
@@ -192,6 +195,7 @@ mod tests {
             (format!("{GOOD}Sec-WebSocket-Protocol: mqttv3.1\r\n\r\n"), "400", "subprotocol"),
             (format!("{GOOD}{MQTT}Origin: https://evil.example\r\n\r\n"), "403", "another site"),
             (format!("{GOOD}{MQTT}Origin: null\r\n\r\n"), "403", "another site"),
+            (format!("{GOOD}{MQTT}Origin: null\r\n\r\n").replace("Host", "H"), "403", "another site"),
             ("GET /mqtt HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), "426", "Upgrade: websocket"),
             (format!("{GOOD}{MQTT}\r\n").replacen("GET", "POST", 1), "405", "GET expected"),
             (format!("{GOOD}{MQTT}\r\n").replace(": 13", ": 8"), "426", "version 13"),
