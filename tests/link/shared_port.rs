@@ -22,7 +22,7 @@ use edgesync_testkit::mosquitto::client_command;
 use edgesync_testkit::serving::Echo;
 use edgesync_testkit::timing::within;
 use edgesync_transport::link::wire;
-use edgesync_transport::shared::{Routes, Service, SharedListener, SharedOptions};
+use edgesync_transport::shared::{Routes, Service, SharedCounters, SharedListener, SharedOptions};
 use edgesync_transport::tls::{Certificate, Identity, Key, NODES};
 use edgesync_transport::websocket::{Role as Side, WebSocket};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, date_time_ymd};
@@ -49,6 +49,7 @@ struct Site {
     address: SocketAddr,
     enrollment: EnrollmentService,
     broker: Broker,
+    counters: Arc<SharedCounters>,
     events: FleetEvents,
     dir: tempfile::TempDir,
     _tasks: JoinSet<()>,
@@ -71,7 +72,7 @@ impl Site {
         };
         let enrollment = EnrollmentService::open(options, store.clone()).await.unwrap();
         let mut listener = SharedListener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let address = listener.address();
+        let (address, counters) = (listener.address(), listener.counters());
         let mut tasks = JoinSet::new();
         tasks.spawn(service::serve_shared(listener.inlet(Service::Join), enrollment.clone()));
         let access = Access::certificates(enrollment.operators(), own_uid());
@@ -94,7 +95,7 @@ impl Site {
             api: enrollment.api_tls(),
             open: enrollment.joining_tls(),
         }));
-        Self { address, enrollment, broker, events, dir, _tasks: tasks }
+        Self { address, enrollment, broker, counters, events, dir, _tasks: tasks }
     }
 
     async fn all() -> Self {
@@ -215,6 +216,8 @@ async fn each_protocol_reaches_its_service_on_one_port() {
     assert_eq!((traffic.accepted, traffic.connected), (4, 4));
     // Four handshakes: their bytes count too.
     assert!(traffic.bytes_in > 2000 && traffic.bytes_out > 2000, "{traffic:?}");
+    let port = site.counters.counts();
+    assert_eq!((port.accepted, port.passed, port.refused, port.over_limit), (13, 13, 0, 0));
 }
 
 #[tokio::test]
@@ -254,6 +257,8 @@ async fn protocols_that_nobody_speaks_get_an_alert_and_a_line() {
     };
     assert!(line.contains("the client offers h2, acme-tls/1 (ALPN)"), "{line}");
     assert!(line.contains("this port speaks mqtt and http/1.1"), "{line}");
+    let port = site.counters.counts();
+    assert_eq!((port.accepted, port.passed, port.refused), (1, 0, 1));
 }
 
 #[tokio::test]

@@ -249,6 +249,7 @@ async fn serve<S: Source, K: Storage, T>(
         board: Arc::clone(&board),
         page: page.clone(),
         has_tls_api: address.is_some(),
+        shared: shared.counters(),
     };
     let access = Access::certificates(enrollment.operators(), own_uid());
     let access = match &page {

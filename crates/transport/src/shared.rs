@@ -11,12 +11,14 @@
 //! passes what the client presented to [`Server::admit`](crate::tls::Server::admit) of its own TLS.
 
 mod arrival;
+mod counters;
 mod line;
 mod listener;
 mod replayed;
 mod route;
 
 pub use arrival::{Arrival, Inlet};
+pub use counters::{SharedCounters, SharedTraffic};
 pub use line::Bytes;
 pub use listener::{SharedListener, SharedOptions};
 pub use route::{Routes, Service};

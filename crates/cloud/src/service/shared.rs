@@ -2,12 +2,13 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
 use edgesync_enrollment::{AdvertisedBroker, BrokerScheme, EnrollmentService, service};
 use edgesync_fleet::config::{BrokerMode, Config, SharedService};
-use edgesync_transport::shared::{Inlet, Routes, Service, SharedListener, SharedOptions};
+use edgesync_transport::shared::{Inlet, Routes, Service, SharedCounters, SharedListener, SharedOptions};
 
 /// The shared listener with the inlets of its services; nothing if it is not configured.
 #[derive(Default)]
@@ -16,6 +17,7 @@ pub(super) struct SharedPort {
     pub(super) mqtt: Option<Inlet>,
     pub(super) api: Option<Inlet>,
     routes: Routes,
+    counters: Option<Arc<SharedCounters>>,
     /// The listener before its start.
     listener: Option<SharedListener>,
     /// The listener in service. Aborted on drop.
@@ -65,7 +67,13 @@ impl SharedPort {
             names: config.listen.reserved().map(|(name, service)| (name.to_owned(), of(service))).collect(),
             join_paths: service::PATHS,
         };
-        Ok(Self { join, mqtt, api, routes, listener: Some(listener), serving: JoinSet::new() })
+        let counters = Some(listener.counters());
+        Ok(Self { join, mqtt, api, routes, counters, listener: Some(listener), serving: JoinSet::new() })
+    }
+
+    /// Returns the counters of the listener.
+    pub(super) fn counters(&self) -> Option<Arc<SharedCounters>> {
+        self.counters.clone()
     }
 
     /// Starts to accept connections, once.

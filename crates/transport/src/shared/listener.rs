@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::arrival::{Arrival, Inlet, QUEUE};
+use super::counters::SharedCounters;
 use super::line::Line;
 use super::replayed::Replayed;
 use super::route::{self, Destination, NoRoute, Routes, Service, Speaks};
@@ -21,6 +22,7 @@ use crate::accepted;
 use crate::admission::{
     ConnectionLimiter, ConnectionLimits, LinePermit, LogThrottle, Permit, Queue, QueueLimits, Tcp,
 };
+use crate::link::add;
 use crate::link::counted::Counted;
 use crate::link::stream::Stream;
 use crate::tls::{Hello, Server};
@@ -60,6 +62,7 @@ pub struct SharedListener {
     listener: TcpListener,
     address: SocketAddr,
     outlets: Outlets,
+    counters: Arc<SharedCounters>,
 }
 
 /// The senders to the inlets of the services.
@@ -103,13 +106,19 @@ impl SharedListener {
         };
         let listener = bound?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address, outlets: Outlets::default() })
+        Ok(Self { listener, address, outlets: Outlets::default(), counters: Arc::default() })
     }
 
     /// Returns the bound address, with the port that the system chose for port 0.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns the counters, which the listener shares.
+    #[must_use]
+    pub fn counters(&self) -> Arc<SharedCounters> {
+        Arc::clone(&self.counters)
     }
 
     /// Creates the inlet of a service. A second one replaces the first.
@@ -121,8 +130,9 @@ impl SharedListener {
 
     /// Serves until it is dropped. Connections that were passed to a service stay with it.
     pub async fn serve(self, options: SharedOptions) {
-        let Self { listener, outlets, .. } = self;
-        let dispatcher = Arc::new(Dispatcher { options, outlets, refusals: LogThrottle::new() });
+        let Self { listener, outlets, counters, .. } = self;
+        let dispatcher = Dispatcher { options, outlets, counters, refusals: LogThrottle::new() };
+        let dispatcher = Arc::new(dispatcher);
         let limits = ConnectionLimits { total: MAX_UNROUTED, per_origin: MAX_UNROUTED / 4 };
         let waiting = QueueLimits { most: MAX_WAITING, silence: ROUTE_TIMEOUT };
         let mut queue = Queue::new(ConnectionLimiter::new(limits), waiting);
@@ -134,9 +144,12 @@ impl SharedListener {
                 Some(_) = connections.join_next() => {}
                 admitted = queue.next(|| Tcp::accept(&listener)) => match admitted {
                     Ok((Tcp(stream, peer), Some(permit))) => {
+                        add(&dispatcher.counters.accepted, 1);
                         connections.spawn(Arc::clone(&dispatcher).serve(stream, peer, permit));
                     }
                     Ok((Tcp(_, peer), None)) => {
+                        add(&dispatcher.counters.accepted, 1);
+                        add(&dispatcher.counters.over_limit, 1);
                         if let Some(LinePermit { suppressed }) = overflow_log.permit_line() {
                             tracing::warn!(%peer, suppressed, "too many connections to the shared port: connection closed");
                         }
@@ -161,6 +174,7 @@ fn has_no_ipv6(error: &io::Error) -> bool {
 struct Dispatcher {
     options: SharedOptions,
     outlets: Outlets,
+    counters: Arc<SharedCounters>,
     refusals: LogThrottle,
 }
 
@@ -182,6 +196,7 @@ impl Dispatcher {
     }
 
     fn refused(&self, peer: SocketAddr, problem: &dyn Display) {
+        add(&self.counters.refused, 1);
         if let Some(LinePermit { suppressed }) = self.refusals.permit_line() {
             tracing::info!(%peer, error = %problem, suppressed, "connection to the shared port refused");
         }
@@ -249,7 +264,9 @@ impl Dispatcher {
         let stream: Box<dyn Stream> = Box::new(Replayed::new(received, stream));
         let arrival = Arrival { stream, peer, presented, web_socket, line };
         let outlet = self.outlets.get(service).ok_or_else(|| format!("{service} is not served"))?;
-        outlet.send(arrival).await.map_err(|_| format!("{service} is shutting down"))
+        outlet.send(arrival).await.map_err(|_| format!("{service} is shutting down"))?;
+        add(&self.counters.passed, 1);
+        Ok(())
     }
 }
 
