@@ -1,5 +1,5 @@
-//! One TLS listener for MQTT, MQTT over WebSocket, joining and the API: clients with each ALPN and
-//! name, independent programs, and what each service demands of a certificate.
+//! One TLS listener for MQTT, MQTT over WebSocket, joining and the API: clients with each ALPN
+//! and name, independent programs, and what each service demands of a certificate.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::net::SocketAddr;

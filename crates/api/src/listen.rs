@@ -179,8 +179,8 @@ impl Listener {
         Ok(Self { address, inner: Inner::Tls(listener, tls), _file: None })
     }
 
-    /// Takes the connections of a shared listener, from clients that satisfy the rule of this TLS;
-    /// others get 401.
+    /// Takes the connections of a shared listener, from clients that satisfy the rule of this
+    /// TLS; others get 401.
     #[must_use]
     pub fn shared(inlet: Inlet, tls: tls::Server) -> Self {
         let bound = inlet.address();

@@ -1,5 +1,5 @@
-//! TLS of the cloud's API: accepts a connection and reads the client's certificate; refuses clients
-//! of a shared listener whose certificate does not satisfy the API's rule.
+//! TLS of the cloud's API: accepts a connection and reads the client's certificate; refuses
+//! clients of a shared listener whose certificate does not satisfy the API's rule.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -144,7 +144,8 @@ impl Broker {
         &self.hub
     }
 
-    /// Returns the address that the endpoint listens on: its own, else that of the shared listener.
+    /// Returns the address that the endpoint listens on: its own, else that of the shared
+    /// listener.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

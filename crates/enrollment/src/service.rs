@@ -96,8 +96,8 @@ impl JoinService {
     }
 }
 
-/// Serves the connections of a shared listener until it is dropped, within limits of its own, which
-/// are those of [`JoinService::serve`].
+/// Serves the connections of a shared listener until it is dropped, within limits of its own,
+/// which are those of [`JoinService::serve`].
 pub async fn serve_shared(inlet: Inlet, service: EnrollmentService) {
     let accept = || async {
         let arrival = inlet.next().await;
@@ -193,8 +193,8 @@ async fn connection(service: EnrollmentService, stream: TcpStream, peer: SocketA
     serve_stream(service, Box::new(stream), presented, peer, permit).await;
 }
 
-/// Serves a connection of a shared listener. The handshake may have been completed before the last
-/// revocation, so the rule of the service decides here.
+/// Serves a connection of a shared listener. The handshake may have been completed before the
+/// last revocation, so the rule of the service decides here.
 async fn arrived(service: EnrollmentService, arrival: Arrival, permit: Arc<Permit>) {
     permit.progressed();
     let Arrival { stream, peer, presented, .. } = arrival;

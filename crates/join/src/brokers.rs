@@ -86,7 +86,8 @@ impl Serialize for AdvertisedBroker {
     }
 }
 
-/// Reads the known addresses of a list. Those of another form are of a later version, and left out.
+/// Reads the known addresses of a list. Those of another form are of a later version, and left
+/// out.
 pub(crate) fn known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<AdvertisedBroker>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
     Ok(texts.iter().filter_map(|text| text.parse().ok()).take(MAX_BROKERS).collect())

@@ -2,9 +2,9 @@
 //! agent renews it. Independent of the agent, its store and its link; speaks HTTPS to the join
 //! service of either cloud side. Read [`command`] first.
 //!
-//! [`token`] parses tokens, [`calls`] are the HTTP calls, [`brokers`] the addresses that they return, [`files`] replaces key, certificates and
-//! configuration so that a power cut leaves the old set or the new one, [`settings`] edits the
-//! configuration, [`renewal`] schedules renewals.
+//! [`token`] parses tokens, [`calls`] are the HTTP calls, [`brokers`] the addresses that they
+//! return, [`files`] replaces key, certificates and configuration so that a power cut leaves the
+//! old set or the new one, [`settings`] edits the configuration, [`renewal`] schedules renewals.
 
 pub mod brokers;
 pub mod calls;

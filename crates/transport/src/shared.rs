@@ -5,10 +5,11 @@
 //! own, and applies its own limits to them: the listener's limits end where theirs begin.
 //!
 //! # Client certificates
-//! A handshake can require a certificate only where the ClientHello shows the service: by the ALPN
-//! name of MQTT, or a host name of MQTT or the API. In all others the certificate is optional, and
-//! may have expired within the grace of renewals. So a service must not rely on the handshake: it
-//! passes what the client presented to [`Server::admit`](crate::tls::Server::admit) of its own TLS.
+//! A handshake can require a certificate only where the ClientHello shows the service: by the
+//! ALPN name of MQTT, or a host name of MQTT or the API. In all others the certificate is
+//! optional, and may have expired within the grace of renewals. So a service must not rely on
+//! the handshake: it passes what the client presented to
+//! [`Server::admit`](crate::tls::Server::admit) of its own TLS.
 
 mod arrival;
 mod counters;

@@ -30,8 +30,8 @@ use crate::tls::{Hello, Server};
 /// Maximum number of connections whose service is not known yet. One address gets a quarter of
 /// them.
 const MAX_UNROUTED: usize = 1024;
-/// Maximum number of connections that wait for a permit, and the same of silent ones: a whole fleet
-/// may connect at once.
+/// Maximum number of connections that wait for a permit, and the same of silent ones: a whole
+/// fleet may connect at once.
 const MAX_WAITING: usize = 16 << 10;
 /// Time limit from the permit until the connection is passed to its service.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,8 +51,8 @@ pub struct SharedOptions {
     pub mqtt: Server,
     /// TLS of the API, which requires a certificate.
     pub api: Server,
-    /// TLS of joining, and of connections whose service only the first bytes show: a certificate is
-    /// optional.
+    /// TLS of joining, and of connections whose service only the first bytes show: a certificate
+    /// is optional.
     pub open: Server,
 }
 
@@ -92,8 +92,8 @@ impl Outlets {
 }
 
 impl SharedListener {
-    /// Binds the address, port 0 for any. All addresses of IPv6 include those of IPv4; on a machine
-    /// without IPv6 they are those of IPv4.
+    /// Binds the address, port 0 for any. All addresses of IPv6 include those of IPv4; on a
+    /// machine without IPv6 they are those of IPv4.
     ///
     /// # Errors
     /// The address is in use, or the system refuses it.

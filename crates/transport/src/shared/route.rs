@@ -1,8 +1,8 @@
 //! Chooses the service of a connection by ALPN, SNI and its first bytes. Pure.
 //!
-//! ALPN decides between MQTT and HTTP; a client without ALPN, such as an older agent, shows it with
-//! its first byte. The host name (SNI) can reserve a connection for one service. The path of the
-//! first HTTP request chooses among the rest.
+//! ALPN decides between MQTT and HTTP; a client without ALPN, such as an older agent, shows it
+//! with its first byte. The host name (SNI) can reserve a connection for one service. The path of
+//! the first HTTP request chooses among the rest.
 
 use std::fmt::Write as _;
 
@@ -52,7 +52,8 @@ pub struct Routes {
     pub services: Vec<Service>,
     /// Host names that are for one service only. All other names are for all services.
     pub names: Vec<(String, Service)>,
-    /// Paths of the join service, without query. All others but [`websocket::PATH`] are the API's.
+    /// Paths of the join service, without query. All others but [`websocket::PATH`] are the
+    /// API's.
     pub join_paths: &'static [&'static str],
 }
 
@@ -128,8 +129,8 @@ impl Routes {
         self.services.contains(&service)
     }
 
-    /// Chooses by the ClientHello. Of several protocols that the client offers, its first one that
-    /// is served counts.
+    /// Chooses by the ClientHello. Of several protocols that the client offers, its first one
+    /// that is served counts.
     ///
     /// # Errors
     /// It offers no protocol that is served, or the service under its name is not.

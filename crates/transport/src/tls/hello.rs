@@ -1,5 +1,5 @@
-//! The first half of a handshake: the ClientHello, by which a listener of several services chooses
-//! the [`Server`](super::Server) that completes it.
+//! The first half of a handshake: the ClientHello, by which a listener of several services
+//! chooses the [`Server`](super::Server) that completes it.
 
 use std::io;
 

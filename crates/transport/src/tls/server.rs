@@ -64,8 +64,8 @@ struct Begun {
     config: Arc<ServerConfig>,
 }
 
-/// The certificates that a client presented, the leaf first, verified by the rule of one server. It
-/// may have presented none, where that rule permits it.
+/// The certificates that a client presented, the leaf first, verified by the rule of one server.
+/// It may have presented none, where that rule permits it.
 pub struct Presented {
     chain: Vec<CertificateDer<'static>>,
     under: Arc<Terms>,

@@ -1,8 +1,8 @@
 //! The accepting side of the upgrade: reads the request, checks it and answers.
 //!
-//! The client may be a stranger. The head is bounded in bytes and header fields, the caller bounds
-//! the time, and a web page of another site gets no WebSocket, whatever certificate its browser
-//! presents.
+//! The client may be a stranger. The head is bounded in bytes and header fields, the caller
+//! bounds the time, and a web page of another site gets no WebSocket, whatever certificate its
+//! browser presents.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -59,7 +59,8 @@ impl ServeError {
     }
 }
 
-/// Reads the request of a WebSocket that carries MQTT, whose path has been checked, and answers it.
+/// Reads the request of a WebSocket that carries MQTT, whose path has been checked, and answers
+/// it.
 ///
 /// # Errors
 /// The connection fails, or the request is refused: then the client got the reason.
@@ -118,7 +119,8 @@ where
     Ok(received.split_off(length))
 }
 
-/// Header fields of a request, by their names in lower case; several of one name joined by a comma.
+/// Header fields of a request, by their names in lower case; several of one name joined by a
+/// comma.
 type Fields = BTreeMap<String, String>;
 
 /// Parses the head of a GET, and returns its fields and its length in bytes; `None` if it is
