@@ -1,7 +1,7 @@
 //! One TLS listener for several services: MQTT, also over WebSocket, joining, and the API.
 //!
 //! The [`SharedListener`] accepts connections, completes their handshakes and chooses the service
-//! ([`route`]). A service receives its connections from an [`Inlet`], as from a listener of its
+//! (`route`). A service receives its connections from an [`Inlet`], as from a listener of its
 //! own, and applies its own limits to them: the listener's limits end where theirs begin.
 //!
 //! # Client certificates
