@@ -22,8 +22,8 @@ use crate::response_head::{self, HeadError};
 pub use codec::Role;
 use codec::{Decoder, Item};
 pub use serve::{ServeError, serve};
-pub use upgrade::RequestError;
 use upgrade::ResponseError;
+pub use upgrade::{RequestError, accept};
 
 /// Path of MQTT over WebSocket.
 pub const PATH: &str = "/mqtt";
@@ -153,7 +153,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if self.out.is_empty() {
-                let Some(payload) = self.pong.take() else { return Poll::Ready(Ok(())) };
+                // Nothing may follow the close frame.
+                let pong = self.pong.take().filter(|_| !self.is_closed);
+                let Some(payload) = pong else { return Poll::Ready(Ok(())) };
                 let mask = self.mask();
                 codec::encode_pong(&payload, mask, &mut self.out);
             }

@@ -58,7 +58,7 @@ pub(crate) enum ResponseError {
 ///
 /// # Errors
 /// The request is no upgrade to MQTT over WebSocket.
-pub(super) fn accept<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Result<String, RequestError> {
+pub fn accept<'h>(header: impl Fn(&str) -> Option<&'h str>) -> Result<String, RequestError> {
     let names = |field: &str, token: &str| header(field).is_some_and(|value| has_token(value, token));
     if !names("upgrade", "websocket") || !names("connection", "upgrade") {
         return Err(RequestError::NotUpgrade);
