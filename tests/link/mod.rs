@@ -8,5 +8,6 @@ mod endpoint;
 mod endpoint_raw;
 mod kubeedge;
 mod mosquitto;
+mod shared_port;
 mod tls;
 mod ways;

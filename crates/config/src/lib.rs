@@ -16,7 +16,7 @@ mod document;
 pub mod edge;
 mod error;
 pub mod files;
-mod host;
+pub mod host;
 mod kubeedge;
 mod link;
 mod log;

@@ -13,6 +13,7 @@
 )]
 #![allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
 
+pub mod alpn;
 pub mod authority;
 pub mod cloudcore;
 pub mod fleet;

@@ -4,11 +4,13 @@
 
 #![warn(missing_docs)]
 
+pub mod accepted;
 pub mod admission;
 pub mod connect;
 pub mod dial;
 pub mod link;
 pub mod proxy;
 mod response_head;
+pub mod shared;
 pub mod tls;
 pub mod websocket;

@@ -15,11 +15,13 @@ use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use uuid::Uuid;
 
 mod codec;
+mod serve;
 mod upgrade;
 
 use crate::response_head::{self, HeadError};
 pub use codec::Role;
 use codec::{Decoder, Item};
+pub use serve::{ServeError, serve};
 use upgrade::ResponseError;
 pub use upgrade::{RequestError, accept};
 
