@@ -106,7 +106,7 @@ impl Default for LastGood {
 
 impl fmt::Debug for LastGood {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.state().kept.fmt(f)
+        fmt::Debug::fmt(&self.state().kept, f)
     }
 }
 
