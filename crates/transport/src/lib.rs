@@ -1,6 +1,7 @@
 //! Connections: TLS with certificates that are reloaded from files, HTTP proxies, WebSocket
-//! framing, the MQTT v5 client, and limits for unauthenticated connections. Carries opaque bytes, without
-//! knowledge of objects and frames. Read [`link`] first.
+//! framing, the MQTT v5 client, a listener that services share, and limits for unauthenticated
+//! connections. Carries opaque bytes, without knowledge of objects and frames. Read [`link`]
+//! first.
 
 #![warn(missing_docs)]
 
