@@ -1,14 +1,18 @@
 //! The order in which a link tries its addresses, each with its own backoff. Pure: time and
 //! randomness come in as arguments.
 //!
-//! The address that worked last comes first, also after its connection was lost. When it fails, the
-//! others follow in their order, after a short random delay, so that nodes that lost one broker
-//! together do not arrive at the next one together. When all have failed, the one whose delay ends
-//! first is next.
+//! The address that worked last comes first, also after its connection was lost. When it fails, or
+//! its connections end soon again and again, the others follow in their order, after a short random
+//! delay, so that nodes that lost one broker together do not arrive at the next one together. When
+//! all have failed, the one whose delay ends first is next.
 
 use std::time::{Duration, Instant};
 
 use super::retry::{Retry, RetryOptions};
+
+/// Number of short connections in sequence after which the other addresses are tried: a broker
+/// that accepts each node and closes it again must not keep the nodes from those that work.
+const SHORT: u32 = 3;
 
 /// An address of the link.
 struct Slot {
@@ -24,6 +28,10 @@ pub(super) struct Order {
     /// The address that worked last.
     preferred: usize,
     current: usize,
+    /// Begin of the current connection.
+    connected_at: Option<Instant>,
+    /// Number of connections in sequence that lasted less than [`RetryOptions::good_after`].
+    short: u32,
 }
 
 impl Order {
@@ -32,7 +40,7 @@ impl Order {
         let count = count.max(1);
         let slots = (0..count).map(|_| Slot { retry: Retry::new(options), due: None }).collect();
         let preferred = preferred.min(count - 1);
-        Self { options, slots, preferred, current: preferred }
+        Self { options, slots, preferred, current: preferred, connected_at: None, short: 0 }
     }
 
     /// Returns the position of the address of the current attempt, or of the next one.
@@ -43,6 +51,7 @@ impl Order {
     /// Records that a connection is usable from `now` on.
     pub(super) fn connected(&mut self, now: Instant) {
         self.preferred = self.current;
+        self.connected_at = Some(now);
         for slot in &mut self.slots {
             slot.due = None;
         }
@@ -56,15 +65,27 @@ impl Order {
     pub(super) fn failed(&mut self, now: Instant, was_connected: bool, random: f64) -> Duration {
         let Some(slot) = self.slots.get_mut(self.current) else { return self.options.most };
         let delay = slot.retry.failed(now, random);
-        if was_connected {
+        if was_connected && !self.is_unstable(now) {
             return delay;
         }
-        slot.due = Some(now + delay);
+        if let Some(slot) = self.slots.get_mut(self.current) {
+            slot.due = Some(now + delay);
+        }
         self.current = self.next();
         match self.slots.get(self.current).and_then(|slot| slot.due) {
             Some(due) => due.saturating_duration_since(now),
+            // Addresses that all accept and close would otherwise be tried in turn without pause.
+            None if was_connected => delay,
             None => self.options.first.min(self.options.most).mul_f64(random.clamp(0.0, 1.0)),
         }
+    }
+
+    /// Counts a connection that ended at `now`; returns whether the last ones all were short.
+    fn is_unstable(&mut self, now: Instant) -> bool {
+        let lasted = self.connected_at.take().map(|since| now.saturating_duration_since(since));
+        let is_short = lasted.is_none_or(|lasted| lasted < self.options.good_after);
+        self.short = if is_short { self.short.saturating_add(1) } else { 0 };
+        self.short >= SHORT
     }
 
     /// Returns the delay after another client took the session over at `now`: at every address the
@@ -138,6 +159,31 @@ mod tests {
         order.connected(now);
         now += order.failed(now, true, 0.5);
         assert_eq!(attempts(&mut order, &mut now, 3), [1, 0, 2]);
+    }
+
+    #[test]
+    fn address_that_closes_each_connection_is_left() {
+        let options = RetryOptions::default();
+        let mut order = Order::new(options, 2, 0);
+        let mut now = Instant::now();
+        let (mut tried, mut waited) = (Vec::new(), Vec::new());
+        for _ in 0..6 {
+            tried.push(order.current());
+            order.connected(now);
+            let delay = order.failed(now, true, 1.0);
+            waited.push(delay.as_secs());
+            now += delay;
+        }
+        assert_eq!(tried, [0, 0, 0, 1, 0, 1], "both close each connection");
+        assert_eq!(waited, [1, 2, 4, 1, 8, 2], "each has its own backoff");
+        // A connection that lasts ends the count.
+        let mut order = Order::new(options, 2, 0);
+        for _ in 0..5 {
+            order.connected(now);
+            now += options.good_after;
+            now += order.failed(now, true, 0.5);
+            assert_eq!(order.current(), 0);
+        }
     }
 
     #[test]

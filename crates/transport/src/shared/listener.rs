@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -39,6 +39,8 @@ const ROUTE_TIMEOUT: Duration = Duration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Pause after a failed accept: the process has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections that the system completes before they are accepted. It may have a lower limit.
+const BACKLOG: u32 = 1024;
 /// The first byte of a TLS handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
 
@@ -98,13 +100,17 @@ impl SharedListener {
     /// # Errors
     /// The address is in use, or the system refuses it.
     pub async fn bind(address: SocketAddr) -> io::Result<Self> {
-        let bound = match TcpListener::bind(address).await {
-            Err(error) if address.is_ipv6() && address.ip().is_unspecified() && has_no_ipv6(&error) => {
-                TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
-            }
-            bound => bound,
+        let is_any = address.is_ipv6() && address.ip().is_unspecified();
+        let bound = match is_any {
+            true => listen_on_both(address),
+            false => TcpListener::bind(address).await,
         };
-        let listener = bound?;
+        let listener = match bound {
+            Err(error) if is_any && has_no_ipv6(&error) => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await?
+            }
+            bound => bound?,
+        };
         let address = listener.local_addr()?;
         Ok(Self { listener, address, outlets: Outlets::default(), counters: Arc::default() })
     }
@@ -162,6 +168,17 @@ impl SharedListener {
             }
         }
     }
+}
+
+/// Listens on all addresses of IPv6 and IPv4, also where `net.ipv6.bindv6only` of the system would
+/// leave IPv4 out.
+fn listen_on_both(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v6()?;
+    socket2::SockRef::from(&socket).set_only_v6(false)?;
+    // As TcpListener::bind does: a restart must not wait for connections of the last process.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Returns whether the system has no IPv6: EAFNOSUPPORT, or no address of it.
@@ -307,4 +324,20 @@ async fn write_last<S: Stream>(stream: &mut S, text: &str) {
         tokio::io::copy(&mut *stream, &mut tokio::io::sink()).await
     };
     let _ = timeout(LAST_WORDS, write).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn any_address_of_ipv6_includes_ipv4() {
+        let listener = SharedListener::bind("[::]:0".parse().unwrap()).await.unwrap();
+        let port = listener.address().port();
+        let (accepted, connected) =
+            tokio::join!(listener.listener.accept(), TcpStream::connect((Ipv4Addr::LOCALHOST, port)));
+        assert!(connected.is_ok());
+        let (_, peer) = accepted.unwrap();
+        assert!(peer.ip().to_canonical().is_ipv4(), "{peer}");
+    }
 }
