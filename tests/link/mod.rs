@@ -6,6 +6,7 @@ mod cloudcore_replay;
 mod cloudcore_server;
 mod endpoint;
 mod endpoint_raw;
+mod haproxy;
 mod kubeedge;
 mod mosquitto;
 mod shared_port;

@@ -2,31 +2,19 @@
 //! directory, own port, killed by their process id on drop.
 
 use std::fs;
-use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
-
+use crate::listening::{Listening, directory, shown};
 use crate::mosquitto::free_address;
-use crate::timing::{PATIENCE, is_within};
 
 /// User name that the proxies accept.
 pub const USER: &str = "me";
 /// Password that the proxies accept.
 pub const PASSWORD: &str = "secret";
-/// Polling interval of the port.
-const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A running proxy.
-pub struct HttpProxy {
-    address: SocketAddr,
-    child: Child,
-    _directory: TempDir,
-}
+pub struct HttpProxy(Listening);
 
 impl HttpProxy {
     /// Starts a tinyproxy that allows CONNECT to one port. It resolves names as this machine does.
@@ -40,7 +28,7 @@ impl HttpProxy {
         );
         let path = directory.path().join("tinyproxy.conf");
         fs::write(&path, config).unwrap();
-        Self::start("tinyproxy", &["-d", "-c", shown(&path)], address, directory)
+        Self(Listening::start("tinyproxy", &["-d", "-c", shown(&path)], address, directory))
     }
 
     /// Starts a squid that allows CONNECT to one port, and resolves `broker.example` to an address.
@@ -69,56 +57,11 @@ impl HttpProxy {
             users.display()
         );
         let config = file("squid.conf", &config, 0o644);
-        Self::start("squid", &["-N", "-f", shown(&config)], address, directory)
-    }
-
-    fn start(program: &str, arguments: &[&str], address: SocketAddr, directory: TempDir) -> Self {
-        let spawned = Command::new(program)
-            .args(arguments)
-            // Debian installs squid outside of users' PATH.
-            .env("PATH", format!("{}:/usr/sbin:/usr/local/sbin", std::env::var("PATH").unwrap_or_default()))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let child = match spawned {
-            Ok(child) => child,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                panic!("{program} is needed for this test and not installed: apt-get install {program}")
-            }
-            Err(error) => panic!("cannot start {program}: {error}"),
-        };
-        let mut proxy = Self { address, child, _directory: directory };
-        let begun = Instant::now();
-        while TcpStream::connect(address).is_err() {
-            let ended = proxy.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{program} has ended: {ended:?}");
-            assert!(is_within(begun.elapsed(), PATIENCE), "{program} does not listen on {address}");
-            std::thread::park_timeout(POLL_INTERVAL);
-        }
-        proxy
+        Self(Listening::start("squid", &["-N", "-f", shown(&config)], address, directory))
     }
 
     /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.0.address()
     }
-}
-
-impl Drop for HttpProxy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Creates a directory that the user of a proxy may enter.
-fn directory() -> TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    directory
-}
-
-fn shown(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
