@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use edgesync_transport::tls::Identity;
+use tempfile::TempDir;
 
 use crate::listening::{Listening, directory, shown};
 use crate::mosquitto::free_address;
@@ -14,43 +16,50 @@ const DEFAULTS: &str = "global\n    maxconn 100\ndefaults\n    mode tcp\n    tim
 /// A running haproxy.
 pub struct Haproxy(Listening);
 
+/// Returns the configuration of one that passes connections with these names (SNI) on to their
+/// servers, and closes all others.
+pub fn by_name(address: &str, servers: &[(&str, SocketAddr)]) -> String {
+    let mut config = format!(
+        "{DEFAULTS}frontend names\n    bind {address}\n    tcp-request inspect-delay 60s\n    \
+         tcp-request content accept if {{ req.ssl_hello_type 1 }}\n"
+    );
+    for (number, (name, _)) in servers.iter().enumerate() {
+        config += &format!("    use_backend server{number} if {{ req.ssl_sni -i {name} }}\n");
+    }
+    for (number, (_, server)) in servers.iter().enumerate() {
+        config += &format!("backend server{number}\n    server one {server}\n");
+    }
+    config
+}
+
+/// Returns the configuration of one that ends TLS with the certificate in a file, and opens TLS to
+/// a server without any.
+pub fn terminating(address: &str, certificate: &Path, server: SocketAddr) -> String {
+    format!(
+        "{DEFAULTS}frontend ends\n    bind {address} ssl crt {}\n    default_backend server\n\
+         backend server\n    server one {server} ssl verify none\n",
+        shown(certificate)
+    )
+}
+
 impl Haproxy {
-    /// Starts one that passes connections with these names (SNI) on to their servers, and closes
-    /// all others.
+    /// Starts one with [`by_name`].
     pub fn by_name(servers: &[(&str, SocketAddr)]) -> Self {
         let address = free_address();
-        let mut config = format!(
-            "{DEFAULTS}frontend names\n    bind {address}\n    tcp-request inspect-delay 60s\n    \
-             tcp-request content accept if {{ req.ssl_hello_type 1 }}\n"
-        );
-        for (number, (name, _)) in servers.iter().enumerate() {
-            config.push_str(&format!("    use_backend server{number} if {{ req.ssl_sni -i {name} }}\n"));
-        }
-        for (number, (_, server)) in servers.iter().enumerate() {
-            config.push_str(&format!("backend server{number}\n    server one {server}\n"));
-        }
-        Self::start(&config, address, None)
+        Self::start(&by_name(&address.to_string(), servers), address, directory())
     }
 
-    /// Starts one that ends TLS with a certificate of its own, and opens TLS to a server without
-    /// any.
+    /// Starts one with [`terminating`].
     pub fn terminating(identity: &Identity, server: SocketAddr) -> Self {
-        let address = free_address();
-        let config = format!(
-            "{DEFAULTS}frontend ends\n    bind {address} ssl crt @CERTIFICATE@\n    default_backend server\n\
-             backend server\n    server one {server} ssl verify none\n"
-        );
-        Self::start(&config, address, Some(identity))
+        let (directory, address) = (directory(), free_address());
+        let certificate = directory.path().join("proxy.pem");
+        fs::write(&certificate, identity.to_pem()).unwrap();
+        Self::start(&terminating(&address.to_string(), &certificate, server), address, directory)
     }
 
-    fn start(config: &str, address: SocketAddr, identity: Option<&Identity>) -> Self {
-        let directory = directory();
-        let certificate = directory.path().join("proxy.pem");
-        if let Some(identity) = identity {
-            fs::write(&certificate, identity.to_pem()).unwrap();
-        }
+    fn start(config: &str, address: SocketAddr, directory: TempDir) -> Self {
         let path = directory.path().join("haproxy.cfg");
-        fs::write(&path, config.replace("@CERTIFICATE@", shown(&certificate))).unwrap();
+        fs::write(&path, config).unwrap();
         Self(Listening::start("haproxy", &["-db", "-f", shown(&path)], address, directory))
     }
 

@@ -26,6 +26,7 @@ pub mod links;
 mod listening;
 pub mod log;
 pub mod mosquitto;
+pub mod netns;
 pub mod node;
 pub mod programs;
 pub mod proxy;

@@ -25,12 +25,7 @@ pub(crate) struct Listening {
 impl Listening {
     /// Starts a program, and waits until it listens on `address`. Without it the test fails, with
     /// the package to install.
-    pub(crate) fn start(
-        program: &str,
-        arguments: &[&str],
-        address: SocketAddr,
-        directory: TempDir,
-    ) -> Self {
+    pub(crate) fn start(program: &str, arguments: &[&str], address: SocketAddr, directory: TempDir) -> Self {
         let spawned = Command::new(program)
             .args(arguments)
             // Debian installs such programs outside of users' PATH.
