@@ -10,6 +10,7 @@ use bytes::BytesMut;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -35,6 +36,9 @@ const MAX_UNROUTED: usize = 1024;
 const MAX_WAITING: usize = 16 << 10;
 /// Time limit from the permit until the connection is passed to its service.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for which a connection waits for a full inlet: a service that runs takes its connections at
+/// once, and one that does not must not hold the permits of the others.
+const HAND_OVER: Duration = Duration::from_secs(2);
 /// Time limit for the answer to a client that no service takes.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Pause after a failed accept: the process has too many open files.
@@ -281,10 +285,18 @@ impl Dispatcher {
         let stream: Box<dyn Stream> = Box::new(Replayed::new(received, stream));
         let arrival = Arrival { stream, peer, presented, web_socket, line };
         let outlet = self.outlets.get(service).ok_or_else(|| format!("{service} is not served"))?;
-        outlet.send(arrival).await.map_err(|_| format!("{service} is shutting down"))?;
+        hand_over(outlet, arrival, service).await?;
         add(&self.counters.passed, 1);
         Ok(())
     }
+}
+
+/// Passes a connection to its service. `Err` has the reason for the log.
+async fn hand_over<T>(outlet: &mpsc::Sender<T>, arrival: T, service: Service) -> Result<(), String> {
+    outlet.send_timeout(arrival, HAND_OVER).await.map_err(|error| match error {
+        SendTimeoutError::Timeout(_) => format!("{service} takes no connections"),
+        SendTimeoutError::Closed(_) => format!("{service} is shutting down"),
+    })
 }
 
 fn handshake(error: &io::Error) -> String {
@@ -329,6 +341,16 @@ async fn write_last<S: Stream>(stream: &mut S, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn service_that_takes_nothing_holds_no_connection() {
+        let (outlet, inlet) = mpsc::channel(1);
+        assert_eq!(hand_over(&outlet, 1, Service::Api).await, Ok(()));
+        let refused = hand_over(&outlet, 2, Service::Api).await;
+        assert_eq!(refused, Err("api takes no connections".to_owned()));
+        drop(inlet);
+        assert_eq!(hand_over(&outlet, 3, Service::Api).await, Err("api is shutting down".to_owned()));
+    }
 
     #[tokio::test]
     async fn any_address_of_ipv6_includes_ipv4() {
