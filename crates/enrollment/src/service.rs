@@ -101,7 +101,7 @@ impl JoinService {
 pub async fn serve_shared(inlet: Inlet, service: EnrollmentService) {
     let accept = || async {
         let arrival = inlet.next().await;
-        Ok((arrival.origin(), Shared(arrival)))
+        Ok::<_, io::Error>((arrival.origin(), Shared(arrival)))
     };
     accept_all(accept, MAX_PER_ADDRESS, move |Shared(arrival), permit| {
         arrived(service.clone(), arrival, permit)

@@ -18,7 +18,7 @@ const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 pub const CLOUD: &str = "192.0.2.1";
 /// The same in IPv6, the only one of [`Families::V6`].
 pub const CLOUD_V6: &str = "2001:db8::1";
-/// What the device may send: to port 443, and to itself.
+/// Packet filter of the device: packets to port 443, and to itself.
 const ONLY_443: &str = "table inet only443 { chain sent { type filter hook output priority 0; policy drop; \
                         oifname \"lo\" accept; meta l4proto ipv6-icmp accept; tcp dport 443 accept; }; }";
 

@@ -1,4 +1,4 @@
-//! The peer and the addresses that worked last, kept across restarts by whoever creates it.
+//! The peer and the addresses that worked last; their creator keeps them across restarts.
 //!
 //! They come from this program's own connections and are stored in its database. An address is used
 //! only where a name does not resolve, and with TLS the certificate is verified for the name.
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of names whose addresses are kept.
 const MAX_NAMES: usize = 16;
 
-/// What worked last, as it is stored.
+/// The stored form.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct Kept {

@@ -29,7 +29,7 @@ pub struct Target<'a> {
     pub port: u16,
     /// TLS client; none for plain TCP.
     pub tls: Option<&'a Client>,
-    /// What the connection carries.
+    /// Protocol of the connection.
     pub carries: Carries,
     /// Whether the peer has other addresses: then the one that worked last is remembered.
     pub is_one_of_several: bool,
@@ -39,7 +39,7 @@ pub struct Target<'a> {
     pub dialer: &'a Dialer,
 }
 
-/// What a connection carries.
+/// Protocol inside a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carries {
     /// MQTT.

@@ -41,8 +41,8 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// Returns the status of the answer, with further header fields; `None` if nobody would read
-    /// it.
+    /// Returns the status of the answer, with further header fields; `None` if the client
+    /// cannot read it.
     fn status(&self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Io(_) | Self::Closed => None,
