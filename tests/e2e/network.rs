@@ -1,5 +1,5 @@
-//! Networks that permit little, in namespaces of their own: real programs join and sync, or name the
-//! obstacle.
+//! Networks that permit little, in namespaces of their own: real programs join and sync, or name
+//! the obstacle.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::net::SocketAddr;

@@ -261,7 +261,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WebSocket<S> {
         if count > 0 {
             let mask = this.mask();
             codec::encode_data(&bytes[..count], mask, &mut this.out);
-            // The rest, which the stream does not accept now, is written with the next frame, or flushed.
+            // The rest, which the stream does not accept now, is written with the next frame, or
+            // flushed.
             if let Poll::Ready(Err(error)) = this.poll_out(cx) {
                 return Poll::Ready(Err(error));
             }
