@@ -23,6 +23,7 @@ mod traffic;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -30,7 +31,7 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::store::{EdgeOptions, EdgeStore};
+use crate::store::{EdgeOptions, EdgeStore, OutboxWrite};
 use edgesync_api::{Address, Limits, Listener, Server};
 use edgesync_config::LinkType;
 use edgesync_config::edge::Config;
@@ -38,8 +39,9 @@ use edgesync_object::NodeName;
 use edgesync_protocol::edge::EdgeConfig;
 use edgesync_runtime::Service;
 use edgesync_runtime::VERSION;
-use edgesync_runtime::connection::{configured_link, kubeedge_options, read_trust};
+use edgesync_runtime::connection::{configured_link, dialer, kubeedge_options, read_trust};
 use edgesync_runtime::systemd::{self, Signals};
+use edgesync_transport::dial::LastGood;
 use edgesync_transport::link::presence::Presence;
 use edgesync_transport::link::{Link, LinkEvent, LinkHandle, LinkOptions, Topics};
 use edgesync_transport::tls;
@@ -58,6 +60,8 @@ use status::StatusExtension;
 
 /// Time limit for the farewell to reach the broker.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Metadata key of the addresses that worked last.
+const LAST_GOOD: &str = "last-good";
 /// Status requests that may queue for the loop.
 const STATUS_QUEUE: usize = 16;
 
@@ -217,11 +221,14 @@ async fn spawn_link(
     match config.link_type {
         LinkType::Mqtt => {
             let topics = Topics::new(&config.link.prefix)?;
-            let (link, link_events) = Link::spawn(mqtt_options(config, node, &topics, identity)?);
+            let mut options = mqtt_options(config, node, &topics, identity)?;
+            options.dialer = dialer(&config.link, last_good(store).await)?;
+            let (link, link_events) = Link::spawn(options);
             Ok((link, link_events, Wire::Mqtt(topics)))
         }
         LinkType::KubeEdge => {
             let mut options = kubeedge_options(config)?;
+            options.dialer = dialer(&config.link, last_good(store).await)?;
             if config.peer().tls {
                 let identity = identity.context(
                     "kubeedge.url requires TLS, and the node has no identity; hint: 'edgesync join'",
@@ -235,6 +242,29 @@ async fn spawn_link(
     }
 }
 
+/// Returns the peer and the addresses that worked last, which the database keeps. Without a
+/// readable value the link starts with none.
+async fn last_good(store: &EdgeStore) -> LastGood {
+    let stored = store.note(LAST_GOOD).await.unwrap_or_else(|error| {
+        tracing::debug!(%error, "last good addresses not read");
+        None
+    });
+    let (store, is_stored) = (store.clone(), AtomicBool::new(stored.is_some()));
+    LastGood::new(stored.as_deref(), move |text| {
+        // The first one is worth a write of its own. Later ones join others: the addresses of a
+        // name may change with each connection.
+        if is_stored.swap(true, Ordering::Relaxed) {
+            return store.keep_note(LAST_GOOD, text);
+        }
+        let store = store.clone();
+        tokio::spawn(async move {
+            if let Err(error) = store.post(vec![OutboxWrite::Metadata(LAST_GOOD, text)]).await {
+                tracing::debug!(%error, "last good address not stored");
+            }
+        });
+    })
+}
+
 fn mqtt_options(
     config: &Config,
     node: &NodeName,
@@ -242,7 +272,7 @@ fn mqtt_options(
     identity: Option<&NodeIdentity>,
 ) -> anyhow::Result<LinkOptions> {
     let mut options = configured_link(&config.link)?;
-    options.tls = match (config.link.broker.tls, identity, &config.link.ca_file) {
+    options.tls = match (config.link.broker.uses_tls(), identity, &config.link.ca_file) {
         (false, ..) => None,
         (true, Some(identity), _) => Some(identity.tls()),
         (true, None, file) => {

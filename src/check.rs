@@ -32,21 +32,23 @@ mod tls;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
 
 use crate::store::inspect;
 use edgesync_admin::agent::AgentStatus;
 use edgesync_config::edge::Config;
 use edgesync_join::files::{FilesError, RealDisk, Stored, load};
+use edgesync_transport::dial::{Dialer, LastGood};
 use edgesync_transport::tls::{Clock, Trust};
 
 use edgesync_cli::check::{AS_ROOT, size};
 pub use edgesync_cli::check::{Finding, Report, render};
 use edgesync_object::time::rounded;
-use edgesync_runtime::chain;
+use edgesync_runtime::{chain, connection};
 
 /// Time limit of all checks together.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(55);
@@ -109,8 +111,6 @@ pub(crate) struct Examined {
     pub agent_runs: bool,
     /// Number of bodies sealed with each key.
     pub sealed: Option<BTreeMap<u32, u64>>,
-    /// Addresses of the broker, or of CloudCore.
-    pub addresses: Vec<SocketAddr>,
 }
 
 impl Examined {
@@ -150,11 +150,17 @@ impl Examined {
         Clock::system(made.chain(written).collect::<Vec<_>>())
     }
 
+    /// Returns the dialer of the link, or the finding about what keeps it from being used.
+    fn dialer(&self) -> Result<Dialer, Finding> {
+        connection::dialer(&self.config().link, LastGood::default())
+            .map_err(|error| Finding::failed(format!("{error:#}"), "correct section [link]"))
+    }
+
     /// Returns a client with the node's certificate and the agent's trust anchors; `None` without
     /// TLS.
     fn tls(&self) -> Option<Result<edgesync_transport::tls::Client, Unusable>> {
         let config = self.config();
-        if !config.peer().tls {
+        if !config.peers().iter().any(|peer| peer.tls) {
             return None;
         }
         Some(self.tls_client(&config))
@@ -183,6 +189,64 @@ impl Examined {
         let identity = stored.as_ref().map(|stored| &stored.identity);
         edgesync_transport::tls::Client::new(&Trust::new(trust), identity, self.clock())
             .map_err(|error| Unusable::identity(error.to_string()))
+    }
+}
+
+/// Combines the findings about the addresses of the cloud. The link needs one that works.
+fn combine(findings: Vec<Finding>) -> Finding {
+    let (mut good, mut bad, mut next_step, mut skipped) = (Vec::new(), Vec::new(), None, None);
+    let mut is_reachable = false;
+    for finding in findings {
+        match finding {
+            Finding::Ok(message) => {
+                is_reachable = true;
+                good.push(message);
+            }
+            Finding::Warning { message, next_step: step } => {
+                is_reachable = true;
+                bad.push(message);
+                next_step.get_or_insert(step);
+            }
+            Finding::Failed { message, next_step: step } => {
+                bad.push(message);
+                next_step.get_or_insert(step);
+            }
+            Finding::Skipped(why) => skipped = Some(why),
+        }
+    }
+    match (next_step, is_reachable) {
+        (None, true) => Finding::ok(good.join("; ")),
+        (None, false) => Finding::skipped(skipped.unwrap_or_default()),
+        (Some(next_step), true) => Finding::warning([bad, good].concat().join("; "), next_step),
+        (Some(next_step), false) => Finding::failed(bad.join("; "), next_step),
+    }
+}
+
+/// Examines all addresses of the cloud at the same time, by their positions, and combines the
+/// findings.
+async fn examine_peers<F>(config: &Config, examine: impl Fn(Config, usize) -> F) -> Finding
+where
+    F: Future<Output = Finding> + Send + 'static,
+{
+    let mut tasks = JoinSet::new();
+    for position in 0..config.peers().len() {
+        let finding = examine(config.clone(), position);
+        tasks.spawn(async move { (position, finding.await) });
+    }
+    let mut findings = BTreeMap::new();
+    while let Some(ended) = tasks.join_next().await {
+        if let Ok((position, finding)) = ended {
+            findings.insert(position, finding);
+        }
+    }
+    combine(findings.into_values().collect())
+}
+
+/// Splits a message into problem and remedy.
+fn split_hint(message: &str) -> (String, Option<String>) {
+    match message.split_once("; hint: ") {
+        Some((problem, hint)) => (problem.to_owned(), Some(hint.to_owned())),
+        None => (message.to_owned(), None),
     }
 }
 

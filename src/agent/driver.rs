@@ -68,8 +68,8 @@ const BURST: usize = 16;
 /// The configuration that the loop itself reads.
 struct Settings {
     node: NodeName,
-    /// The address of the broker or of CloudCore.
-    peer: String,
+    /// The addresses of the broker or of CloudCore, in the order of the link.
+    peers: Vec<String>,
     max_frame: usize,
     max_object: usize,
     /// Minimum size in bytes of a frame that is compressed.
@@ -81,12 +81,17 @@ impl Settings {
     fn new(config: &Config, node: NodeName) -> Self {
         Self {
             node,
-            peer: config.peer().to_string(),
+            peers: config.peers().iter().map(ToString::to_string).collect(),
             max_frame: config.link.max_frame,
             max_object: config.sync.max_object,
             compress_above: config.sync.compress_above.unwrap_or(usize::MAX),
             rules: config.files.rules.clone(),
         }
+    }
+
+    /// Returns the address at a position of the link.
+    fn peer(&self, position: usize) -> &str {
+        self.peers.get(position).map_or("", String::as_str)
     }
 
     /// Applies the settings that a reload may change.

@@ -16,14 +16,15 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep;
 
 use edgesync_admin::agent::IdentityStatus;
-use edgesync_config::JoinUrl;
 use edgesync_config::edge::Config;
+use edgesync_join::calls::JoinService;
 use edgesync_join::files::{self, FilesError, RealDisk, Stored};
 use edgesync_join::renewal::{self, Schedule, Validity};
 use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339;
-use edgesync_runtime::connection::read_trust;
+use edgesync_runtime::connection::{dialer, read_trust};
 use edgesync_runtime::random;
+use edgesync_transport::dial::LastGood;
 use edgesync_transport::tls::{Certificate, Client, Clock, Identity, Trust};
 
 /// Maximum sleep: limits the delay after a suspend or a change of the clock.
@@ -69,7 +70,7 @@ struct Shared {
 /// The task that renews the certificate while the agent runs.
 struct Renewer {
     shared: Arc<Shared>,
-    url: Option<JoinUrl>,
+    service: Option<JoinService>,
     node: NodeName,
     trust: Trust,
     identity: Identity,
@@ -115,7 +116,10 @@ impl NodeIdentity {
         let (changes, change_receiver) = mpsc::channel(CHANGE_QUEUE);
         let renewer = Renewer {
             shared: Arc::clone(&shared),
-            url: config.identity.cloud.clone(),
+            service: match &config.identity.cloud {
+                Some(url) => Some(JoinService::new(url.clone(), dialer(&config.link, LastGood::default())?)),
+                None => None,
+            },
             node: node.clone(),
             trust,
             identity: stored.identity,
@@ -190,7 +194,7 @@ impl Renewer {
         loop {
             self.check_validity();
             // Without an enrollment service only the validity is watched.
-            let wait = match &self.url {
+            let wait = match &self.service {
                 Some(_) => self.schedule.wait(&self.clock, fraction()),
                 None => MAX_SLEEP,
             };
@@ -222,8 +226,8 @@ impl Renewer {
     }
 
     async fn renew(&mut self, broker: &Trust) {
-        let Some(url) = &self.url else { return };
-        let renewed = renewal::renew(url, &self.trust, &self.identity, &self.node, self.clock).await;
+        let Some(service) = &self.service else { return };
+        let renewed = renewal::renew(service, &self.trust, &self.identity, &self.node, self.clock).await;
         let result = match renewed {
             Ok(identity) => self.store(identity, broker).await,
             Err(error) => Err(error.into()),

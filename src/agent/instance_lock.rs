@@ -60,6 +60,7 @@ fn holder(address: &SocketAddr) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use edgesync_config::BrokerUrl;
 
     #[tokio::test]
     async fn the_lock_admits_one_agent_per_name() {
@@ -72,7 +73,7 @@ mod tests {
         assert!(refused.contains(node.as_str()), "{refused}");
         // The same name at another cloud is another node.
         let mut elsewhere = config.clone();
-        elsewhere.link.broker.port += 1;
+        elsewhere.link.broker = BrokerUrl::parse("mqtt://127.0.0.1:1").unwrap().into();
         assert!(acquire(&elsewhere, &node).unwrap().is_some());
         drop(first);
         assert!(acquire(&config, &node).unwrap().is_some());

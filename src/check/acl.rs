@@ -55,7 +55,7 @@ async fn examine(examined: &Examined) -> Finding {
         Ok((link, mut events)) => {
             let outcome = probe_foreign_topic(&link, &mut events, &foreign).await;
             link.shutdown(Vec::new(), FAREWELL_TIMEOUT).await;
-            evaluate(outcome, config.link.broker.is_local() && !config.link.broker.tls)
+            evaluate(outcome, config.peers().iter().all(|peer| peer.is_local() && !peer.tls))
         }
     }
 }

@@ -23,7 +23,8 @@ fn examine(examined: &mut Examined) -> Finding {
         return Finding::failed("not joined", JOIN);
     }
     let config = examined.config();
-    match (examined.identity(), config.peer().tls) {
+    let uses_tls = config.peers().iter().any(|peer| peer.tls);
+    match (examined.identity(), uses_tls) {
         (None, false) => Finding::skipped("this node has not joined, and the link is without TLS"),
         (None, true) => Finding::warning(
             "no certificate: the broker must accept this node by password",

@@ -11,7 +11,7 @@ use edgesync_admin::agent::LinkStatus;
 use edgesync_config::LinkType;
 use edgesync_config::edge::Config;
 use edgesync_runtime::connection::configured_link;
-use edgesync_transport::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, Topics};
+use edgesync_transport::link::{Cause, Link, LinkEvent, LinkHandle, LinkOptions, RetryOptions, Topics};
 
 pub(super) const CHECK: Check = Check {
     id: "mqtt",
@@ -38,8 +38,11 @@ async fn examine(examined: &Examined) -> Finding {
     }
     match probe(examined, |topics, node| vec![topics.down(node), topics.cloud()]).await {
         Ok((link, _)) => {
+            let config = examined.config();
+            let peers = config.peers();
+            let peer = peers.get(link.position()).map_or(String::new(), ToString::to_string);
             link.shutdown(Vec::new(), FAREWELL_TIMEOUT).await;
-            Finding::ok(format!("{}: connected, subscriptions granted", examined.config().link.broker))
+            Finding::ok(format!("{peer}: connected, subscriptions granted"))
         }
         Err(problem) => problem.finding(),
     }
@@ -88,6 +91,8 @@ impl ProbeError {
                 "correct the broker's access rules ('edgesync-cloud broker-config')"
             }
             Cause::TakenOver { .. } => "find the other device with this node's name, and rename one of them",
+            Cause::Proxy { .. } => "check link.proxy, and the log of the proxy",
+            Cause::Upgrade { .. } => "check host and port, and a proxy in front of the broker",
             Cause::Protocol { .. } | Cause::Closed => {
                 "check that an MQTT v5 broker listens there, and see its log"
             }
@@ -106,9 +111,11 @@ pub(super) async fn probe(
     let mut options = options(examined, &config)?;
     let topics = Topics::new(&config.link.prefix).map_err(|error| ProbeError::Options(error.to_string()))?;
     options.subscriptions = subscriptions(&topics, &config.node.name);
-    options.connect_timeout = CONNECT_TIMEOUT;
+    let attempts = options.endpoints.len().max(1);
+    options.connect_timeout = CONNECT_TIMEOUT / u32::try_from(attempts).unwrap_or(1);
+    options.retry = RetryOptions { first: Duration::from_millis(1), ..options.retry };
     let (link, mut events) = Link::spawn(options);
-    match timeout(CONNECT_TIMEOUT, first(&mut events)).await {
+    match timeout(CONNECT_TIMEOUT, first(&mut events, attempts)).await {
         Ok(Some(Ok(()))) => Ok((link, events)),
         Ok(Some(Err(cause))) => Err(ProbeError::Cause(cause)),
         Ok(None) | Err(_) => Err(ProbeError::Silent),
@@ -123,11 +130,13 @@ fn options(examined: &Examined, config: &Config) -> Result<LinkOptions, ProbeErr
     Ok(options)
 }
 
-/// Returns the result of the first attempt to connect.
-async fn first(events: &mut mpsc::Receiver<LinkEvent>) -> Option<Result<(), Cause>> {
+/// Returns the result of the first attempt at each of so many addresses: the first success, or the
+/// last failure.
+async fn first(events: &mut mpsc::Receiver<LinkEvent>, mut attempts: usize) -> Option<Result<(), Cause>> {
     loop {
         match events.recv().await? {
             LinkEvent::Connected { .. } => return Some(Ok(())),
+            LinkEvent::Disconnected { .. } if attempts > 1 => attempts -= 1,
             LinkEvent::Disconnected { cause, .. } => return Some(Err(cause)),
             LinkEvent::Message { .. } | LinkEvent::Rejected { .. } => {}
         }

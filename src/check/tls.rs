@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Check, CheckFn, Examined, Finding, JOIN_AGAIN};
-use edgesync_transport::connect::describe;
-use edgesync_transport::tls::HandshakeError;
+use super::{Check, CheckFn, Examined, Finding, JOIN_AGAIN, examine_peers};
+use edgesync_config::Peer;
+use edgesync_transport::dial::Dialer;
+use edgesync_transport::tls::{Client, HandshakeError, Inner};
 
 pub(super) const CHECK: Check = Check {
     id: "tls",
@@ -19,28 +19,47 @@ pub(super) const CHECK: Check = Check {
     examine: CheckFn::Wire(|examined| Box::pin(examine(examined))),
 };
 
+/// Time limit of connecting and of the handshake.
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Time to wait after the handshake for a refusal of the certificate.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 async fn examine(examined: &Examined) -> Finding {
     let config = examined.config();
-    let peer = config.peer();
-    let host = peer.host;
+    let dialer = match examined.dialer() {
+        Ok(dialer) => dialer,
+        Err(finding) => return finding,
+    };
     let client = match examined.tls() {
-        None if peer.is_local() => {
+        Some(Err(unusable)) => return unusable.into(),
+        Some(Ok(client)) => Some(client),
+        None => None,
+    };
+    examine_peers(&config, |config, position| {
+        let (client, dialer) = (client.clone(), dialer.clone());
+        async move {
+            match config.peers().get(position) {
+                Some(peer) => examine_peer(peer, client.as_ref().filter(|_| peer.tls), &dialer).await,
+                None => Finding::skipped("no address"),
+            }
+        }
+    })
+    .await
+}
+
+async fn examine_peer(peer: &Peer<'_>, client: Option<&Client>, dialer: &Dialer) -> Finding {
+    let Some(client) = client else {
+        if peer.is_local() {
             return Finding::skipped("link without TLS, on this machine");
         }
-        None => {
-            let message = format!("{peer}: link without TLS can be read and changed on the way");
-            return Finding::warning(
-                message,
-                "join the cloud with 'edgesync join', or set link.broker to mqtts://",
-            );
-        }
-        Some(Err(unusable)) => return unusable.into(),
-        Some(Ok(client)) => client,
+        let message = format!("{peer}: link without TLS can be read and changed on the way");
+        return Finding::warning(
+            message,
+            "join the cloud with 'edgesync join', or set link.broker to mqtts://",
+        );
     };
-    match handshake(&client, host, examined).await {
+    let host = peer.host;
+    match handshake(client, peer, dialer).await {
         Ok(()) => {
             let shown = if client.shows().is_some() { ", and accepts that of this node" } else { "" };
             Finding::ok(format!("{host} has a trusted certificate{shown}"))
@@ -49,15 +68,17 @@ async fn examine(examined: &Examined) -> Finding {
     }
 }
 
-async fn handshake(
-    client: &edgesync_transport::tls::Client,
-    host: &str,
-    examined: &Examined,
-) -> Result<(), HandshakeError> {
-    let network =
-        |error: std::io::Error| HandshakeError::Network { host: host.to_owned(), problem: describe(&error) };
-    let stream = TcpStream::connect(examined.addresses.as_slice()).await.map_err(network)?;
-    let mut stream = client.connect(host, stream).await?;
+async fn handshake(client: &Client, peer: &Peer<'_>, dialer: &Dialer) -> Result<(), HandshakeError> {
+    let host = peer.host;
+    let network = |problem: String| HandshakeError::Network { host: host.to_owned(), problem };
+    let inner = if peer.is_websocket() { Inner::Http } else { Inner::Mqtt };
+    let met = async {
+        let dialed = dialer.open(host, peer.port, TIMEOUT).await;
+        let stream = dialed.map_err(|error| network(error.to_string()))?;
+        client.connect_for(inner, host, stream).await
+    };
+    let late = || Err(network(format!("no end of the handshake within {TIMEOUT:?}")));
+    let mut stream = timeout(TIMEOUT, met).await.unwrap_or_else(|_| late())?;
     // TLS 1.3 verifies the client's certificate only now; a peer that accepts it waits for a
     // CONNECT or a request.
     match timeout(REFUSAL_TIMEOUT, stream.read_u8()).await {
@@ -80,7 +101,10 @@ async fn handshake(
 fn explain(error: &HandshakeError, key: &str) -> Finding {
     let next_step = match error {
         HandshakeError::OtherAuthority { .. } => {
-            format!("check {key}; if the cloud has a new CA, {JOIN_AGAIN}")
+            format!(
+                "if a proxy with that issuer inspects TLS, have the connection passed through, or set link.ca_file to its CA \
+                 (docs/network.md); otherwise check {key}; if the cloud has a new CA, {JOIN_AGAIN}"
+            )
         }
         HandshakeError::OtherName { .. } => {
             format!("set {key} to one of those names, or issue the certificate for the name used here")
@@ -95,6 +119,9 @@ fn explain(error: &HandshakeError, key: &str) -> Finding {
             format!(
                 "if the certificate has expired, start the agent, which renews it; if it was revoked, {JOIN_AGAIN}"
             )
+        }
+        HandshakeError::Http { .. } => {
+            format!("log in to the network if it has a captive portal; otherwise check {key} and link.proxy")
         }
         HandshakeError::NotTls { .. } => {
             format!("set {key} to the TLS port (8883 of a broker, 10000 of a CloudCore)")
@@ -116,7 +143,9 @@ mod tests {
         let host = || "b".to_owned();
         let time = jiff::Timestamp::UNIX_EPOCH;
         for (error, next_step) in [
-            (HandshakeError::OtherAuthority { host: host() }, "join --force"),
+            (HandshakeError::OtherAuthority { host: host(), issuer: "x".into() }, "join --force"),
+            (HandshakeError::OtherAuthority { host: host(), issuer: "x".into() }, "inspects TLS"),
+            (HandshakeError::Http { host: host() }, "captive portal"),
             (HandshakeError::OtherName { host: host(), names: vec!["c".into()] }, "one of those names"),
             (
                 HandshakeError::OutsideItsTime { host: host(), from: time, until: time, now: time },

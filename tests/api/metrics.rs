@@ -24,6 +24,7 @@ use edgesync_protocol::node::{FilesCounts, FilesSummary};
 use edgesync_protocol::upload::Lanes;
 use edgesync_store::writer::WriterStats;
 use edgesync_transport::link::{Endings, Traffic};
+use edgesync_transport::shared::SharedTraffic;
 use serde_json::Value;
 use serving::{Running, config_map, send};
 
@@ -303,6 +304,7 @@ fn cloud_numbers() -> CloudNumbers {
             revoked: 868,
             open: 869,
         }),
+        shared: Some(SharedTraffic { accepted: 871, passed: 872, refused: 873, over_limit: 874 }),
         link: Some((traffic(), endings())),
         ..CloudNumbers::default()
     };

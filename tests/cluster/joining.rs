@@ -74,6 +74,7 @@ impl Setup {
             directory: self.directory(name),
             names: vec!["cloud.example".into()],
             broker: "mqtts://:8883".into(),
+            brokers: Vec::new(),
             prefix: "edgesync/v1".into(),
             lifetime: HOUR,
             grace: HOUR,

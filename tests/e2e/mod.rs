@@ -23,6 +23,7 @@ mod kubectl_write;
 mod kubeedge;
 mod large;
 mod link;
+mod network;
 mod nodes;
 mod objects;
 mod operator;

@@ -10,3 +10,4 @@ mod helper;
 mod intruder;
 mod membership;
 mod page;
+mod shared_port;

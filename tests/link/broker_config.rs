@@ -94,6 +94,7 @@ async fn enrollment() -> (tempfile::TempDir, EnrollmentService) {
         directory: dir.path().join("pki"),
         names: vec!["cloud.example".into()],
         broker: "mqtts://:8883".into(),
+        brokers: Vec::new(),
         prefix: "edgesync/v1".into(),
         lifetime: HOUR,
         grace: HOUR,

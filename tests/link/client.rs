@@ -122,7 +122,7 @@ async fn unknown_hosts_and_closed_ports_have_distinct_causes() {
     assert!(link.endings().failed[refused.index()] >= 1, "an attempt that failed");
     assert_eq!(link.endings().lost, [0; Cause::COUNT], "there was no connection to lose");
     let mut nowhere = options(free);
-    nowhere.host = "a..b".to_owned();
+    nowhere.endpoints[0].host = "a..b".to_owned();
     let (_link, mut events) = Link::spawn(nowhere);
     assert_eq!(cause(&mut events).await.label(), "dns");
 }

@@ -28,7 +28,9 @@ async fn endpoint(tls: Server) -> (Broker, FleetEvents) {
 }
 
 fn options(address: SocketAddr, node: &'static str, tls: Client) -> LinkOptions {
-    LinkOptions { tls: Some(tls), ..node_options(address, node) }
+    let mut options = node_options(address, node);
+    options.secure(tls);
+    options
 }
 
 /// Returns the cause of the next disconnection.

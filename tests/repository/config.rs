@@ -481,7 +481,7 @@ mod cloud_side {
             ("[broker]\nlisten = \"127.0.0.1:1\"\ntls = \"off\"\n", false),
         ] {
             let broker = at(text).broker;
-            assert_eq!(broker.tls.at(broker.listen), demanded, "{text}");
+            assert_eq!(broker.tls.at(broker.listen.unwrap()), demanded, "{text}");
         }
     }
 

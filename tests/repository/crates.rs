@@ -35,7 +35,8 @@ const IMPURE_LIBRARIES: [&str; 8] =
 /// there.
 const PLACES: &[(&str, &[&str])] = &[
     ("rumqttc", &["transport", "broker"]),
-    ("tokio-tungstenite", &["kubeedge"]),
+    ("tokio-tungstenite", &["kubeedge", "transport"]),
+    ("httparse", &["transport"]),
     ("rustls", &["transport"]),
     ("tokio-rustls", &["transport"]),
     ("backoff", &["transport"]),

@@ -1,4 +1,5 @@
-//! Listeners: TCP on loopback, TLS on any address, and Unix sockets with their files.
+//! Listeners: TCP on loopback, TLS on any address, connections of a shared TLS listener, and Unix
+//! sockets with their files.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -13,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use super::address::Address;
 use edgesync_transport::admission::{self, Origin};
+use edgesync_transport::shared::{Arrival, Inlet};
 use edgesync_transport::tls;
 
 /// Permissions of a socket: its owner and group may connect.
@@ -90,6 +92,8 @@ pub(super) enum Inner {
     /// With the TLS acceptor for clients that begin with a handshake.
     Tcp(TcpListener, Option<tls::Local>),
     Tls(TcpListener, tls::Server),
+    /// With the TLS whose rule the clients must satisfy.
+    Shared(Inlet, tls::Server),
     Unix(UnixListener),
 }
 
@@ -97,6 +101,8 @@ pub(super) enum Accepted {
     Tcp(TcpStream, SocketAddr, Option<tls::Local>),
     /// A connection before its TLS handshake.
     Tls(TcpStream, SocketAddr, tls::Server),
+    /// A connection after the handshake of a shared listener.
+    Shared(Box<Arrival>, tls::Server),
     /// With the user of the peer, if the system reports it.
     Unix(UnixStream, Option<u32>),
 }
@@ -107,22 +113,37 @@ impl Accepted {
         match self {
             Self::Tcp(_, from, _) => Origin::of(from.ip()),
             Self::Tls(_, from, _) => Origin::of(from.ip()),
+            Self::Shared(arrival, _) => arrival.origin(),
             Self::Unix(_, uid) => Origin::User(*uid),
         }
     }
 }
 
+/// A socket whose client may have sent nothing yet.
+enum Silent<'a> {
+    Tcp(&'a TcpStream),
+    Unix(&'a UnixStream),
+}
+
 impl admission::Visitor for Accepted {
-    async fn readable(&self) {
-        // An error appears again when the connection is read.
-        let _ = match self {
-            Self::Tcp(stream, ..) => stream.peek(&mut [0]).await,
-            Self::Tls(stream, ..) => stream.peek(&mut [0]).await,
-            Self::Unix(stream, _) => {
-                let peek = || SockRef::from(stream).peek(&mut [MaybeUninit::uninit()]);
-                stream.async_io(Interest::READABLE, peek).await
-            }
+    fn readable(&self) -> impl Future<Output = ()> + Send {
+        let silent = match self {
+            Self::Tcp(stream, ..) | Self::Tls(stream, ..) => Some(Silent::Tcp(stream)),
+            Self::Unix(stream, _) => Some(Silent::Unix(stream)),
+            // Its request has begun.
+            Self::Shared(..) => None,
         };
+        async move {
+            // An error appears again when the connection is read.
+            match silent {
+                Some(Silent::Tcp(stream)) => drop(stream.peek(&mut [0]).await),
+                Some(Silent::Unix(stream)) => {
+                    let peek = || SockRef::from(stream).peek(&mut [MaybeUninit::uninit()]);
+                    drop(stream.async_io(Interest::READABLE, peek).await);
+                }
+                None => {}
+            }
+        }
     }
 }
 
@@ -156,6 +177,15 @@ impl Listener {
         let (listener, bound) = listen(address).await?;
         let address = Address::Tls { host: bound.ip().to_string(), port: bound.port() };
         Ok(Self { address, inner: Inner::Tls(listener, tls), _file: None })
+    }
+
+    /// Takes the connections of a shared listener, from clients that satisfy the rule of this
+    /// TLS; others get 401.
+    #[must_use]
+    pub fn shared(inlet: Inlet, tls: tls::Server) -> Self {
+        let bound = inlet.address();
+        let address = Address::Tls { host: bound.ip().to_string(), port: bound.port() };
+        Self { address, inner: Inner::Shared(inlet, tls), _file: None }
     }
 
     /// Accepts TLS as well on a TCP listener: the first byte of a connection decides.
@@ -223,6 +253,7 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Ok(Accepted::Tls(stream, from, tls.clone()))
             }
+            Inner::Shared(inlet, tls) => Ok(Accepted::Shared(Box::new(inlet.next().await), tls.clone())),
             Inner::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
                 let uid = stream.peer_cred().ok().map(|peer| peer.uid());

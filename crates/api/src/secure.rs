@@ -1,4 +1,5 @@
-//! TLS handshake of the cloud's API: accepts a connection and reads the client's certificate.
+//! TLS of the cloud's API: accepts a connection and reads the client's certificate; refuses
+//! clients of a shared listener whose certificate does not satisfy the API's rule.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,17 +10,23 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::auth::Peer;
+use super::exchange::{ExchangeLimits, HttpRequest, HttpResponse, serve_connection};
+use edgesync_object::Status;
+use edgesync_object::status::Reason;
 use edgesync_transport::admission::{LinePermit, LogThrottle};
-use edgesync_transport::tls::{Server, ServerStream};
+use edgesync_transport::link::stream::Stream;
+use edgesync_transport::tls::{Certificate, Server};
 
 /// Time limit of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum age of a connection, whatever its certificate says.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Limits of a refused request.
+const REFUSED: ExchangeLimits = ExchangeLimits { body_bytes: 64 << 10, patience: Duration::from_secs(5) };
 
 /// A connection after its handshake.
 pub(super) struct Secured {
-    pub(super) stream: ServerStream<TcpStream>,
+    pub(super) stream: Box<dyn Stream>,
     pub(super) peer: Peer,
     /// Remaining validity of the client's certificate.
     pub(super) valid_for: Duration,
@@ -48,13 +55,33 @@ pub(super) async fn accept(
             return None;
         }
     };
-    let Some(certificate) = certificate else {
-        return Some(Secured { stream, peer: Peer::Tls(from), valid_for: MAX_CONNECTION_AGE });
-    };
-    tracing::debug!(peer = %from, name = ?certificate.subject().common_name, "API client presented a certificate");
-    let valid_for = Duration::try_from(certificate.ends().duration_since(Timestamp::now()));
-    // A certificate in its grace period after expiry gives no access here.
-    let valid_for = valid_for.unwrap_or_default().min(MAX_CONNECTION_AGE);
-    let peer = Peer::Certificate { certificate: Arc::new(certificate), from };
-    Some(Secured { stream, peer, valid_for })
+    Some(Secured::new(Box::new(stream), from, certificate))
+}
+
+impl Secured {
+    /// Returns a connection whose client presented this certificate, verified by the API's rule.
+    pub(super) fn new(stream: Box<dyn Stream>, from: SocketAddr, certificate: Option<Certificate>) -> Self {
+        let Some(certificate) = certificate else {
+            return Self { stream, peer: Peer::Tls(from), valid_for: MAX_CONNECTION_AGE };
+        };
+        tracing::debug!(peer = %from, name = ?certificate.subject().common_name, "API client presented a certificate");
+        let valid_for = Duration::try_from(certificate.ends().duration_since(Timestamp::now()));
+        // A certificate in its grace period after expiry gives no access here.
+        let valid_for = valid_for.unwrap_or_default().min(MAX_CONNECTION_AGE);
+        let peer = Peer::Certificate { certificate: Arc::new(certificate), from };
+        Self { stream, peer, valid_for }
+    }
+}
+
+/// Answers one request of a client without a valid certificate, whatever it asks for.
+pub(super) async fn refuse(stream: Box<dyn Stream>, why: &std::io::Error) {
+    let message = format!(
+        "client certificate of an operator required: {why}; hint: 'edgesync-cloud kubeconfig' issues one"
+    );
+    let status = Status::new(Reason::Unauthorized, message);
+    let body = serde_json::to_vec(&status).unwrap_or_default();
+    let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
+    let refusal = HttpResponse { code: 401, headers, body };
+    let answer = move |_: HttpRequest| std::future::ready(refusal.clone());
+    serve_connection(stream, REFUSED, Arc::new(answer)).await;
 }

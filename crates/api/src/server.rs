@@ -14,7 +14,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request as HttpRequest, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -36,6 +35,7 @@ use super::permit::{ConnectionPermit, Lasting, PermitBody};
 use super::request::{Refusal, Request, Verb};
 use super::response::compress;
 use super::response::{self, ResponseBody};
+use super::secure::Secured;
 use super::snapshots::{SnapshotLimits, Snapshots};
 use super::storage::Storage;
 use super::write_timeout::WriteTimeout;
@@ -44,6 +44,8 @@ use edgesync_object::{Resource, Status};
 use edgesync_transport::admission::{
     ConnectionLimiter, ConnectionLimits, LinePermit, LogThrottle, Origin, Queue, QueueLimits,
 };
+use edgesync_transport::link::stream::Stream;
+use edgesync_transport::shared::Arrival;
 
 /// Pause of accepting after the system refused a connection (mostly out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -144,6 +146,9 @@ impl<K: Storage, E: Extension> Server<K, E> {
                 Accepted::Tls(stream, from, tls) => {
                     tasks.spawn(Arc::clone(self).serve_tls(stream, from, tls, stopped.clone(), permit));
                 }
+                Accepted::Shared(arrival, tls) => {
+                    tasks.spawn(Arc::clone(self).serve_shared(arrival, tls, stopped.clone(), permit));
+                }
                 Accepted::Unix(stream, uid) => {
                     let (stream, peer) = (Box::new(stream), Peer::Unix { uid });
                     tasks.spawn(Arc::clone(self).serve_connection(stream, peer, stopped.clone(), permit));
@@ -162,8 +167,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
         tasks.shutdown().await;
     }
 
-    /// Performs the TLS handshake in this task, and serves the connection while its certificate is
-    /// valid and not revoked.
+    /// Performs the TLS handshake in this task, and serves the connection.
     async fn serve_tls(
         self: Arc<Self>,
         stream: tokio::net::TcpStream,
@@ -179,9 +183,50 @@ impl<K: Storage, E: Extension> Server<K, E> {
             _ = stopped.changed() => return,
         };
         let Some(accepted) = accepted else { return };
+        self.serve_secured(accepted, from, stopped, permit).await;
+    }
+
+    /// Serves a connection of a shared listener, whose handshake did not require a certificate.
+    async fn serve_shared(
+        self: Arc<Self>,
+        arrival: Box<Arrival>,
+        tls: edgesync_transport::tls::Server,
+        mut stopped: watch::Receiver<()>,
+        permit: ConnectionPermit,
+    ) {
+        let Arrival { stream, peer: from, presented, .. } = *arrival;
+        let admitted = tls.admit(&presented);
+        // A connection may last for days.
+        drop(presented);
+        match admitted {
+            Ok(certificate) => {
+                let accepted = Secured::new(stream, from, certificate);
+                self.serve_secured(accepted, from, stopped, permit).await;
+            }
+            Err(error) => {
+                if let Some(LinePermit { suppressed }) = self.handshake_log.permit_line() {
+                    tracing::info!(peer = %from, %error, suppressed, "API client without a valid certificate refused");
+                }
+                tokio::select! {
+                    () = super::secure::refuse(stream, &error) => {}
+                    () = permit.must_close(Duration::MAX) => {}
+                    _ = stopped.changed() => {}
+                }
+            }
+        }
+    }
+
+    /// Serves a connection while its certificate is valid and not revoked.
+    async fn serve_secured(
+        self: Arc<Self>,
+        accepted: Secured,
+        from: std::net::SocketAddr,
+        stopped: watch::Receiver<()>,
+        permit: ConnectionPermit,
+    ) {
         let access = self.access.clone();
         let refused = access.until_revoked(&accepted.peer);
-        let served = self.serve_connection(Box::new(accepted.stream), accepted.peer.clone(), stopped, permit);
+        let served = self.serve_connection(accepted.stream, accepted.peer.clone(), stopped, permit);
         let ended = tokio::time::sleep(accepted.valid_for);
         let reason = tokio::select! {
             () = served => return,
@@ -211,7 +256,7 @@ impl<K: Storage, E: Extension> Server<K, E> {
 
     async fn serve_connection(
         self: Arc<Self>,
-        stream: Box<dyn Wire>,
+        stream: Box<dyn Stream>,
         peer: Peer,
         mut stopped: watch::Receiver<()>,
         permit: ConnectionPermit,
@@ -357,22 +402,17 @@ impl<K: Storage, E: Extension> Server<K, E> {
     }
 }
 
-/// A connection of any kind, as a trait object: HTTP over it is compiled once for all.
-trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<I: AsyncRead + AsyncWrite + Unpin + Send> Wire for I {}
-
 /// Accepts a local connection, with a handshake if it begins with one. `None` if that fails or
 /// times out.
-async fn accept_local(stream: TcpStream, tls: &edgesync_transport::tls::Local) -> Option<Box<dyn Wire>> {
+async fn accept_local(stream: TcpStream, tls: &edgesync_transport::tls::Local) -> Option<Box<dyn Stream>> {
     let accepted = async {
         let mut first = [0];
         stream.peek(&mut first).await.ok()?;
         if first != [TLS_HANDSHAKE] {
-            return Some(Box::new(stream) as Box<dyn Wire>);
+            return Some(Box::new(stream) as Box<dyn Stream>);
         }
         match tls.accept(stream).await {
-            Ok(stream) => Some(Box::new(stream) as Box<dyn Wire>),
+            Ok(stream) => Some(Box::new(stream) as Box<dyn Stream>),
             Err(error) => {
                 tracing::debug!(%error, "TLS handshake with an API client failed");
                 None

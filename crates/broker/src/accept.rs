@@ -1,13 +1,14 @@
 //! The endpoint's handle, and the task that accepts connections.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -16,11 +17,16 @@ use super::counters::{BrokerCounters, BrokerTraffic};
 use super::hub::{Hub, SESSION_LINES, Throttles};
 use super::inflow::{FleetEvents, inflow};
 use super::registry::{Eviction, Origin, Outbound, Registry, ShrunkBacklogs};
+use super::stream::Incoming;
 use super::{BrokerOptions, FleetEvent, is_loopback};
 use edgesync_object::NodeName;
-use edgesync_transport::admission::{self, ConnectionLimiter, ConnectionLimits, LinePermit, LogThrottle};
+use edgesync_transport::admission::{
+    self, ConnectionLimiter, ConnectionLimits, LinePermit, LogThrottle, Visitor,
+};
 use edgesync_transport::link::queue::{Limits, Refused};
 use edgesync_transport::link::{Backlog, PublishError, add, packet_size};
+use edgesync_transport::shared::{Arrival, Inlet};
+use edgesync_transport::tls;
 
 /// Maximum number of connections that wait for a permit, and the same of silent ones: a whole fleet
 /// may connect at once. Each costs a socket.
@@ -32,9 +38,21 @@ const APART: Duration = Duration::from_millis(1);
 /// Time limit for connections to end after the last DISCONNECT.
 const SHUTDOWN: Duration = Duration::from_secs(3);
 
+/// The connections of an endpoint beside those of its own address.
+#[derive(Debug)]
+pub struct SharedSource {
+    /// Connections of a shared listener.
+    pub inlet: Inlet,
+    /// TLS whose rule their clients must satisfy: a certificate is required.
+    pub tls: tls::Server,
+}
+
 /// Reason why the endpoint cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
+    /// Neither an address nor a shared listener.
+    #[error("listen for nodes: no address; hint: set broker.listen, or listen.address")]
+    Nowhere,
     /// Any peer that reaches the address could claim to be any node.
     #[error(
         "listen for nodes on {address}: TLS is required beyond the loopback address; hint: set broker.tls to \"auto\", \
@@ -68,19 +86,42 @@ impl Broker {
     /// # Errors
     /// The address cannot be bound, or it is not loopback and there is no TLS.
     pub async fn bind(address: SocketAddr, options: BrokerOptions) -> Result<(Self, FleetEvents), BindError> {
+        Self::open(Some(address), None, options).await
+    }
+
+    /// The same on an own address, for the connections of a shared listener, or both.
+    ///
+    /// # Errors
+    /// As [`Broker::bind`]; and there is neither.
+    pub async fn open(
+        address: Option<SocketAddr>,
+        shared: Option<SharedSource>,
+        options: BrokerOptions,
+    ) -> Result<(Self, FleetEvents), BindError> {
         let options = options.in_range();
-        if options.tls.is_none() && !is_loopback(&address) {
-            return Err(BindError::NotLoopback { address });
-        }
-        let failed = |source| BindError::System { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let local = listener.local_addr().map_err(failed)?;
+        let listener = match address {
+            Some(address) if options.tls.is_none() && !is_loopback(&address) => {
+                return Err(BindError::NotLoopback { address });
+            }
+            Some(address) => {
+                let failed = |source| BindError::System { address, source };
+                let listener = TcpListener::bind(address).await.map_err(failed)?;
+                let local = listener.local_addr().map_err(failed)?;
+                Some((listener, local))
+            }
+            None => None,
+        };
+        let own = listener.as_ref().map(|(_, local)| *local);
+        let local = own.or_else(|| shared.as_ref().map(|shared| shared.inlet.address()));
+        let local = local.ok_or(BindError::Nowhere)?;
+        let sources = Sources { listener: listener.map(|(listener, _)| listener), shared };
         let (inflow, receiver) = inflow(options.events, options.max_packet as usize);
         let limits = Limits { messages: options.queue, bytes: options.queue_bytes };
         let hub = Arc::new(Hub {
             registry: Registry::new(limits, options.max_retained, options.max_retained_bytes),
             shrunk_backlogs: ShrunkBacklogs::default(),
             counters: BrokerCounters::default(),
+            shared_bytes: Arc::default(),
             limiter: ConnectionLimiter::new(ConnectionLimits {
                 total: options.max_unauthenticated,
                 per_origin: options.max_unauthenticated / 4,
@@ -94,7 +135,7 @@ impl Broker {
         });
         // The channel is new and has space for at least one event.
         let _ = hub.inflow.try_send_uncounted(FleetEvent::Open { max_packet: hub.options.max_packet });
-        tokio::spawn(accept(Arc::clone(&hub), listener));
+        tokio::spawn(accept(Arc::clone(&hub), sources));
         Ok((Self { hub, address: local }, receiver))
     }
 
@@ -103,7 +144,8 @@ impl Broker {
         &self.hub
     }
 
-    /// Returns the address that the endpoint listens on.
+    /// Returns the address that the endpoint listens on: its own, else that of the shared
+    /// listener.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -179,7 +221,14 @@ impl Broker {
     /// Returns the endpoint's counters.
     #[must_use]
     pub fn traffic(&self) -> BrokerTraffic {
-        BrokerTraffic { open: self.hub.registry.count(), ..self.hub.counters.counts() }
+        let counts = self.hub.counters.counts();
+        let shared = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
+        BrokerTraffic {
+            open: self.hub.registry.count(),
+            bytes_in: counts.bytes_in + shared(&self.hub.shared_bytes.received),
+            bytes_out: counts.bytes_out + shared(&self.hub.shared_bytes.sent),
+            ..counts
+        }
     }
 
     /// Stops listening and sends DISCONNECT to all connections, one after another
@@ -193,23 +242,88 @@ impl Broker {
     }
 }
 
-async fn accept(hub: Arc<Hub>, listener: TcpListener) {
+/// Sources of connections, of which there is at least one.
+struct Sources {
+    listener: Option<TcpListener>,
+    shared: Option<SharedSource>,
+}
+
+/// A connection that may wait for a permit.
+enum Waiting {
+    Own(admission::Tcp),
+    Shared(Box<Arrival>, tls::Server),
+}
+
+impl Visitor for Waiting {
+    fn readable(&self) -> impl Future<Output = ()> + Send {
+        // The client of a shared listener has sent something already.
+        let own = match self {
+            Self::Own(tcp) => Some(tcp),
+            Self::Shared(..) => None,
+        };
+        async move {
+            if let Some(tcp) = own {
+                tcp.readable().await;
+            }
+        }
+    }
+}
+
+impl Waiting {
+    fn peer(&self) -> SocketAddr {
+        match self {
+            Self::Own(admission::Tcp(_, peer)) => *peer,
+            Self::Shared(arrival, _) => arrival.peer,
+        }
+    }
+
+    fn into_incoming(self) -> Incoming {
+        match self {
+            Self::Own(admission::Tcp(stream, _)) => Incoming::Tcp(stream),
+            Self::Shared(arrival, tls) => Incoming::Shared(arrival, tls),
+        }
+    }
+}
+
+impl Sources {
+    /// Returns the next connection. Safe to cancel.
+    async fn next(&self) -> io::Result<(admission::Origin, Waiting)> {
+        let own = async {
+            match &self.listener {
+                Some(listener) => admission::Tcp::accept(listener).await,
+                None => pending().await,
+            }
+        };
+        let shared = async {
+            match &self.shared {
+                Some(shared) => (shared.inlet.next().await, shared.tls.clone()),
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            accepted = own => accepted.map(|(origin, tcp)| (origin, Waiting::Own(tcp))),
+            (arrival, tls) = shared => Ok((arrival.origin(), Waiting::Shared(Box::new(arrival), tls))),
+        }
+    }
+}
+
+async fn accept(hub: Arc<Hub>, sources: Sources) {
     let limits = admission::QueueLimits { most: WAITING, silence: hub.options.connect_timeout };
     let mut queue = admission::Queue::new(Arc::clone(&hub.limiter), limits);
     let next = || async {
         loop {
-            let (origin, tcp) = admission::Tcp::accept(&listener).await?;
+            let (origin, waiting) = sources.next().await?;
             add(&hub.counters.accepted, 1);
             if hub.node_permits.available_permits() > 0 {
-                return Ok::<_, io::Error>((origin, tcp));
+                return Ok::<_, io::Error>((origin, waiting));
             }
-            too_many(&hub, tcp.1);
+            too_many(&hub, waiting.peer());
         }
     };
     loop {
         tokio::select! {
             admitted = queue.next(&next) => match admitted {
-                Ok((admission::Tcp(stream, peer), permit)) => admit(&hub, stream, peer, permit),
+                Ok((waiting, permit)) => admit(&hub, waiting, permit),
                 Err(error) => {
                     tracing::warn!(%error, "accept failed");
                     sleep(ACCEPT_PAUSE).await;
@@ -221,7 +335,7 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
     }
     hub.closing.send_replace(true);
     drop(queue);
-    drop(listener);
+    drop(sources);
     let (sessions, start) = (hub.registry.sessions(), Instant::now());
     let count = u32::try_from(sessions.len()).unwrap_or(u32::MAX).max(1);
     let apart = APART.min(hub.options.farewells / count);
@@ -231,11 +345,12 @@ async fn accept(hub: Arc<Hub>, listener: TcpListener) {
     }
 }
 
-/// Starts the handshake of a connection that has a permit.
-fn admit(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, permit: Option<admission::Permit>) {
+/// Starts to serve a connection that has a permit.
+fn admit(hub: &Arc<Hub>, waiting: Waiting, permit: Option<admission::Permit>) {
+    let peer = waiting.peer();
     let Some(permit) = permit else { return too_many(hub, peer) };
     let hub = Arc::clone(hub);
-    tokio::spawn(async move { client::serve(&hub, stream, peer, permit).await });
+    tokio::spawn(async move { client::serve(&hub, waiting.into_incoming(), peer, permit).await });
 }
 
 /// Closes a connection without an answer.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::BytesMut;
 use rumqttc::v5::mqttbytes::v5::{ConnectReturnCode, DisconnectReasonCode, Packet};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 mod exchange;
@@ -19,8 +18,9 @@ use super::access::Target;
 use super::handshake::{self, Admitted, Refusal, Will};
 use super::hub::Hub;
 use super::registry::{Eviction, Session};
-use super::stream::{self as connection, ClientStream, PeerIdentity};
+use super::stream::{self as connection, ClientStream, Incoming, PeerIdentity};
 use super::{Channel, DisconnectReason, FleetEvent};
+use edgesync_transport::accepted;
 use edgesync_transport::admission::{self, LinePermit};
 use edgesync_transport::link::add;
 use edgesync_transport::link::wire::{self, FrameBuffer, WireError};
@@ -28,9 +28,6 @@ use exchange::Exchange;
 
 /// Limit for a CONNECT packet without its will, in bytes.
 const MAX_CONNECT: u32 = 8 * 1024;
-/// Limit for a client's unsent bytes in the socket's send buffer.
-#[cfg(target_os = "linux")]
-const UNSENT: u32 = 32 * 1024;
 /// Time limit for the last packet to a client, and for reading its last bytes.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Refusal that an MQTT v3 client understands as "unacceptable protocol version".
@@ -97,14 +94,11 @@ struct Accepted {
     revocations: u64,
 }
 
-/// Serves one TCP connection.
-pub(super) async fn serve(hub: &Arc<Hub>, stream: TcpStream, peer: SocketAddr, permit: admission::Permit) {
-    // Frames are written whole; delaying them to send more at once would only add latency.
-    let _ = stream.set_nodelay(true);
-    // The system must not buffer more than the network accepts: otherwise a slow client would seem
-    // to read nothing.
-    #[cfg(target_os = "linux")]
-    let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT);
+/// Serves one connection.
+pub(super) async fn serve(hub: &Arc<Hub>, stream: Incoming, peer: SocketAddr, permit: admission::Permit) {
+    if let Incoming::Tcp(stream) = &stream {
+        accepted::tune(stream);
+    }
     let limit = hub.options.connect_timeout;
     let received = tokio::select! {
         // Boxed, so that the task does not keep this memory while the client is connected.
@@ -144,19 +138,28 @@ async fn serve_node(hub: &Arc<Hub>, mut accepted: Box<Accepted>, peer: SocketAdd
 /// load balancers, monitoring, `edgesync check`.
 async fn receive_connect(
     hub: &Arc<Hub>,
-    stream: TcpStream,
+    stream: Incoming,
     peer: SocketAddr,
     permit: &admission::Permit,
 ) -> Result<Option<Box<Accepted>>, String> {
+    // Before the certificate is verified: a later revocation refuses the registration.
     let revocations = hub.registry.revocations();
-    if !matches!(stream.peek(&mut [0]).await, Ok(1..)) {
-        return Ok(None);
-    }
-    permit.progressed();
-    let (mut stream, identity) = connection::open(hub, stream).await.map_err(|error| {
-        add(&hub.counters.tls, 1);
-        format!("TLS handshake failed: {error}")
-    })?;
+    let (mut stream, identity) = match stream {
+        Incoming::Tcp(stream) => {
+            if !matches!(stream.peek(&mut [0]).await, Ok(1..)) {
+                return Ok(None);
+            }
+            permit.progressed();
+            connection::open(hub, stream).await.map_err(|error| {
+                add(&hub.counters.tls, 1);
+                format!("TLS handshake failed: {error}")
+            })?
+        }
+        Incoming::Shared(arrival, tls) => connection::adopt(hub, arrival, &tls).await.map_err(|error| {
+            add(&hub.counters.malformed, 1);
+            format!("WebSocket refused: {error}")
+        })?,
+    };
     permit.progressed();
     let mut frames = FrameBuffer::new(MAX_CONNECT + hub.options.max_retained_bytes as u32);
     let admitted = read_connect(hub, &mut stream, &mut frames, &identity, peer).await?;
@@ -347,6 +350,7 @@ mod tests {
     use super::*;
     use crate::{Broker, BrokerOptions};
     use edgesync_transport::admission::{ConnectionLimiter, ConnectionLimits, Origin};
+    use tokio::net::TcpStream;
 
     /// Each connected node has one such task.
     #[tokio::test]
@@ -356,7 +360,7 @@ mod tests {
         let stream = TcpStream::connect(broker.address()).await.unwrap();
         let limiter = ConnectionLimiter::new(ConnectionLimits { total: 1, per_origin: 1 });
         let permit = limiter.try_acquire(Origin::Loopback).unwrap();
-        let task = serve(broker.hub(), stream, broker.address(), permit);
+        let task = serve(broker.hub(), Incoming::Tcp(stream), broker.address(), permit);
         let size = size_of_val(&task);
         assert!(size <= 4608, "{size}");
     }

@@ -130,6 +130,10 @@ fn node_name(
             let reason = format!("node certificate (O=system:nodes) required, client is {who}");
             Err(Refusal::impostor(ConnectReturnCode::NotAuthorized, reason))
         }
+        PeerIdentity::Refused(why) => {
+            let reason = format!("node certificate (O=system:nodes) required: {why}");
+            Err(Refusal::new(ConnectReturnCode::NotAuthorized, reason))
+        }
         PeerIdentity::Node { name, .. } => {
             let other = |what: &str, given: &str| {
                 format!(
@@ -288,6 +292,15 @@ mod tests {
             let refusal = admit_as(identity, client_id, user).unwrap_err();
             assert_eq!((refusal.code, refusal.impostor), (expected, true), "{client_id} {user:?}");
         }
+    }
+
+    #[test]
+    fn client_whose_certificate_is_refused_gets_the_reason() {
+        let options = BrokerOptions::default();
+        let identity = PeerIdentity::Refused("peer sent no certificates".to_owned());
+        let refusal = super::admit(&options, connect("n-1", 5), None, None, &identity).unwrap_err();
+        assert_eq!((refusal.code, refusal.impostor), (ConnectReturnCode::NotAuthorized, false));
+        assert!(refusal.reason.ends_with("required: peer sent no certificates"), "{}", refusal.reason);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::counters::BrokerCounters;
 use super::inflow::Inflow;
 use super::registry::{Registry, ShrunkBacklogs};
 use edgesync_transport::admission::{ConnectionLimiter, LogThrottle};
+use edgesync_transport::shared::Bytes;
 
 /// Maximum number of log lines about connecting and disconnecting nodes in ten seconds.
 pub(super) const SESSION_LINES: u32 = 200;
@@ -19,6 +20,8 @@ pub(super) struct Hub {
     pub(super) registry: Registry,
     pub(super) shrunk_backlogs: ShrunkBacklogs,
     pub(super) counters: BrokerCounters,
+    /// Bytes of the connections of a shared listener; `counters` has those of the endpoint's own.
+    pub(super) shared_bytes: Arc<Bytes>,
     pub(super) inflow: Inflow,
     /// Limits connections whose node is not known yet.
     pub(super) limiter: Arc<ConnectionLimiter>,

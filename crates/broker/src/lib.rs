@@ -26,7 +26,7 @@ mod node_queues;
 mod registry;
 mod stream;
 
-pub use accept::{BindError, Broker};
+pub use accept::{BindError, Broker, SharedSource};
 pub use counters::BrokerTraffic;
 pub use downlink::{Downlink, External, external};
 pub use inflow::FleetEvents;

@@ -1,5 +1,5 @@
-//! The stream of a client's connection: TCP with counted bytes, optionally with TLS, and the
-//! identity in the certificate.
+//! The stream of a client's connection, and the identity in the certificate: TCP with counted
+//! bytes, optionally with TLS; or a connection of a shared listener, optionally with a WebSocket.
 
 use std::io;
 use std::pin::Pin;
@@ -13,14 +13,26 @@ use tokio::net::TcpStream;
 
 use super::hub::Hub;
 use edgesync_object::NodeName;
+use edgesync_transport::link::add;
 use edgesync_transport::link::counted::{Counted, Counts};
-use edgesync_transport::tls::{Certificate, ServerStream};
+use edgesync_transport::link::stream::Stream;
+use edgesync_transport::shared::Arrival;
+use edgesync_transport::tls::{Certificate, Server, ServerStream};
+use edgesync_transport::websocket;
 
 /// A plain or TLS stream. The TLS variant is boxed, because a task reserves memory for the larger
 /// one.
 pub(super) enum ClientStream {
     Plain(Counted<Hub>),
     Tls(Box<ServerStream<Counted<Hub>>>),
+    Shared(Box<dyn Stream>),
+}
+
+/// A connection before its first packet.
+pub(super) enum Incoming {
+    Tcp(TcpStream),
+    /// A connection of a shared listener, and the TLS whose rule its client must satisfy.
+    Shared(Box<Arrival>, Server),
 }
 
 /// Identity that a connection's certificate proves.
@@ -28,8 +40,10 @@ pub(super) enum ClientStream {
 pub(super) enum PeerIdentity {
     /// No TLS: programs on this machine are trusted.
     Local,
-    /// No certificate, or one that is no node's.
+    /// A certificate that is no node's.
     Unknown(String),
+    /// No certificate, or one that the rule of the endpoint refuses: the reason.
+    Refused(String),
     /// A node, and the end of its certificate.
     Node { name: NodeName, until: Timestamp },
 }
@@ -54,7 +68,7 @@ impl PeerIdentity {
     pub(super) fn until(&self) -> Option<Timestamp> {
         match self {
             Self::Node { until, .. } => Some(*until),
-            Self::Local | Self::Unknown(_) => None,
+            Self::Local | Self::Unknown(_) | Self::Refused(_) => None,
         }
     }
 }
@@ -70,6 +84,28 @@ pub(super) async fn open(hub: &Arc<Hub>, stream: TcpStream) -> io::Result<(Clien
     let Some(tls) = &hub.options.tls else { return Ok((ClientStream::Plain(stream), PeerIdentity::Local)) };
     let (stream, certificate) = Box::pin(tls.accept(stream)).await?;
     Ok((ClientStream::Tls(Box::new(stream)), PeerIdentity::of(certificate.as_ref())))
+}
+
+/// Takes over a connection of a shared listener. Its handshake did not require a certificate, or
+/// was completed before the last revocation, so the rule of the endpoint decides here.
+pub(super) async fn adopt(
+    hub: &Arc<Hub>,
+    arrival: Box<Arrival>,
+    tls: &Server,
+) -> Result<(ClientStream, PeerIdentity), websocket::ServeError> {
+    arrival.count_for(&hub.shared_bytes);
+    let identity = match tls.admit(&arrival.presented) {
+        Ok(certificate) => PeerIdentity::of(certificate.as_ref()),
+        Err(error) => {
+            add(&hub.counters.tls, 1);
+            PeerIdentity::Refused(error.to_string())
+        }
+    };
+    let stream: Box<dyn Stream> = match arrival.web_socket {
+        true => Box::new(websocket::serve(arrival.stream).await?),
+        false => arrival.stream,
+    };
+    Ok((ClientStream::Shared(stream), identity))
 }
 
 impl Counts for Hub {
@@ -89,6 +125,7 @@ impl AsyncRead for ClientStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Shared(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -98,6 +135,7 @@ impl AsyncWrite for ClientStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Shared(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
@@ -105,6 +143,7 @@ impl AsyncWrite for ClientStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Shared(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -112,6 +151,7 @@ impl AsyncWrite for ClientStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Shared(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "kubernetes")]
 mod replica;
+mod shared;
 #[cfg(feature = "kubernetes")]
 mod signer;
 
@@ -15,9 +16,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use edgesync_api::{Access, Address, Limits, Listener, Server, Storage, own_uid};
-use edgesync_broker::{Broker, BrokerOptions, Downlink, FleetEvents, external};
+use edgesync_broker::{Broker, BrokerOptions, Downlink, FleetEvents, SharedSource, external};
 use edgesync_cloud_store::{CloudOptions, CloudStore};
-use edgesync_config::{BrokerUrl, JoinUrl, host_name};
+use edgesync_config::{JoinUrl, host_name};
 use edgesync_fleet::config::{BrokerMode, Config, StoreType};
 use edgesync_runtime::Service;
 use edgesync_runtime::connection::{configured_link, packet_limit, read_trust};
@@ -25,10 +26,11 @@ use edgesync_runtime::random;
 use edgesync_runtime::systemd::{self, Signals};
 use edgesync_transport::link::presence::CloudPresence;
 use edgesync_transport::link::{Publish, SessionIntro, Topics};
+use edgesync_transport::shared::Inlet;
 use edgesync_transport::tls::{self, Clock};
 
 use edgesync_enrollment::pages::Keys;
-use edgesync_enrollment::service::JoinService;
+use edgesync_enrollment::service::{self, JoinService};
 use edgesync_enrollment::{EnrollmentOptions, EnrollmentRole, EnrollmentService, JoinRelay};
 use edgesync_fleet::admin::{Admin, BrokerDefaults, Parts};
 use edgesync_fleet::fleet::Fleet;
@@ -39,6 +41,7 @@ use edgesync_fleet::source::{Embedded, Source};
 use edgesync_fleet::summary::Board;
 use edgesync_fleet::upkeep::Upkeep;
 use edgesync_object::name::check_subdomain;
+use shared::SharedPort;
 
 /// Time over which a stopping replica sends its nodes to the others, at most.
 const DRAIN_PERIOD: Duration = Duration::from_secs(5);
@@ -118,10 +121,12 @@ async fn run_embedded(service: Service<Config>, signals: Signals, probes: Probes
     .context("open the CA")?;
     let objects = Arc::new(CloudObjects::new(store.clone()).await.context("read the kinds")?);
     let mut upkeep = Upkeep::start(&objects).await.context("prepare the API")?;
+    let mut shared = SharedPort::open(&config).await?;
     let backing = Backing {
         source: Embedded::new(Arc::clone(&objects)),
         objects: Arc::clone(&objects),
-        enrollment_tasks: EnrollmentTasks::open(&config, &enrollment).await?,
+        enrollment_tasks: EnrollmentTasks::open(&config, &enrollment, &mut shared).await?,
+        shared,
         enrollment,
         database: Some((store, config.store.path.clone())),
         display_name: config.store.path.display().to_string(),
@@ -140,6 +145,7 @@ struct Backing<S, K> {
     objects: Arc<K>,
     enrollment: EnrollmentService,
     enrollment_tasks: EnrollmentTasks,
+    shared: SharedPort,
     /// The embedded store and its file.
     database: Option<(CloudStore, PathBuf)>,
     /// The store's name in the log.
@@ -154,12 +160,20 @@ struct EnrollmentTasks {
 }
 
 impl EnrollmentTasks {
-    /// Starts the join service, or its relay to the signer, if it is configured.
+    /// Starts the join service, or its relay to the signer, where it is configured.
     ///
     /// # Errors
     /// The address is in use.
-    async fn open(config: &Config, enrollment: &EnrollmentService) -> anyhow::Result<Self> {
+    async fn open(
+        config: &Config,
+        enrollment: &EnrollmentService,
+        shared: &mut SharedPort,
+    ) -> anyhow::Result<Self> {
         let mut enrollment_tasks = Self { address: None, tasks: JoinSet::new() };
+        if let Some(inlet) = shared.join.take() {
+            enrollment_tasks.address = Some(inlet.address());
+            enrollment_tasks.tasks.spawn(service::serve_shared(inlet, enrollment.clone()));
+        }
         let Some(address) = config.enrollment.listen else { return Ok(enrollment_tasks) };
         let failed = "open the join service";
         match &config.enrollment.signer {
@@ -197,7 +211,8 @@ async fn serve<S: Source, K: Storage, T>(
     begin: impl FnOnce() -> T,
 ) -> anyhow::Result<()> {
     let config = service.config().clone();
-    let Backing { source, objects, enrollment, mut enrollment_tasks, database, display_name } = backing;
+    let Backing { source, objects, enrollment, mut enrollment_tasks, mut shared, database, display_name } =
+        backing;
     let store = database.as_ref().map(|(store, _)| store.clone());
     let (requests, admin) = mpsc::channel(ADMIN_QUEUE);
     let (stop_api, api_stopped) = watch::channel(());
@@ -209,9 +224,11 @@ async fn serve<S: Source, K: Storage, T>(
         }
         None => None,
     };
-    let address = listener.as_ref().map(|listener| listener.address().clone());
+    let shared_api = shared.api.take().map(|inlet| Listener::shared(inlet, enrollment.api_tls()));
+    let address = [&listener, &shared_api].into_iter().flatten().next();
+    let address = address.map(|listener| listener.address().clone());
     let topics = Topics::new(&config.link.prefix)?;
-    let (downlink, events) = open_downlink(&config, &topics, &enrollment).await?;
+    let (downlink, events) = open_downlink(&config, &topics, &enrollment, shared.mqtt.take()).await?;
     let broker = match &downlink {
         Downlink::Embedded(broker) => format!("embedded on {}", broker.address()),
         Downlink::External(_) => config.link.broker.to_string(),
@@ -231,7 +248,8 @@ async fn serve<S: Source, K: Storage, T>(
         service: enrollment_tasks.address.map(|address| join_url(&config, address)),
         board: Arc::clone(&board),
         page: page.clone(),
-        has_tls_api: listener.is_some(),
+        has_tls_api: address.is_some(),
+        shared: shared.counters(),
     };
     let access = Access::certificates(enrollment.operators(), own_uid());
     let access = match &page {
@@ -256,7 +274,7 @@ async fn serve<S: Source, K: Storage, T>(
         enrollment_tasks.keep(&enrollment, kubeconfig);
     }
     let mut api = JoinSet::new();
-    for listener in [Some(socket), listener, page_listener].into_iter().flatten() {
+    for listener in [Some(socket), listener, shared_api, page_listener].into_iter().flatten() {
         let (server, mut stopped) = (Arc::clone(&server), api_stopped.clone());
         api.spawn(async move {
             let stopped = async move {
@@ -265,6 +283,7 @@ async fn serve<S: Source, K: Storage, T>(
             server.serve(listener, stopped).await;
         });
     }
+    shared.start(&enrollment);
     let joins = enrollment_tasks.address.map_or_else(|| "off".to_owned(), |address| address.to_string());
     let address = address.map_or_else(|| "off".to_owned(), |address| address.to_string());
     tracing::info!(api = %address, broker, joining = joins, store = display_name, "cloud side started");
@@ -292,6 +311,7 @@ async fn serve<S: Source, K: Storage, T>(
         None => tracing::info!("stopping: draining"),
         Some(_) => tracing::error!("fleet failed: draining"),
     }
+    shared.stop().await;
     let boot = fleet.as_ref().map_or_else(String::new, |fleet| fleet.boot().to_owned());
     let farewell = CloudPresence { boot, online: false }.to_json();
     signals
@@ -400,39 +420,30 @@ fn enrollment_options(config: &Config, role: EnrollmentRole, host_name: &str) ->
                  machine in enrollment.names"
             ),
         }
-        for address in [config.enrollment.listen, Some(config.broker.listen), config.api.listen] {
+        let listens =
+            [config.enrollment.listen, config.broker.listen, config.api.listen, config.listen.address];
+        for address in listens {
             names.extend(
                 address.filter(|address| !address.ip().is_unspecified()).map(|at| at.ip().to_string()),
             );
         }
     }
+    if config.listen.address.is_some() {
+        names.extend(config.listen.reserved().map(|(name, _)| name.to_owned()));
+    }
     names.sort();
     names.dedup();
+    let (broker, brokers) = shared::advertised(config);
     EnrollmentOptions {
         directory: config.enrollment.directory.clone(),
         names,
-        broker: config
-            .enrollment
-            .broker_url
-            .as_ref()
-            .map_or_else(|| node_broker_url(config), BrokerUrl::to_string),
+        broker,
+        brokers,
         prefix: config.link.prefix.clone(),
         lifetime: config.enrollment.certificate_lifetime,
         grace: config.enrollment.renewal_grace,
         external: config.broker.mode == BrokerMode::External,
         role,
-    }
-}
-
-/// The URL of the broker for nodes. Without a host it is on the host of the join service.
-fn node_broker_url(config: &Config) -> String {
-    let listen = config.broker.listen;
-    match config.broker.mode {
-        BrokerMode::External => config.link.broker.to_string(),
-        BrokerMode::Embedded => {
-            let scheme = if config.broker.tls.at(listen) { "mqtts" } else { "mqtt" };
-            format!("{scheme}://:{}", listen.port())
-        }
     }
 }
 
@@ -445,7 +456,7 @@ fn endpoint_options(
     BrokerOptions {
         topics: topics.clone(),
         tls: enrollment
-            .filter(|_| config.broker.tls.at(config.broker.listen))
+            .filter(|_| config.broker.listen.is_some_and(|listen| config.broker.tls.at(listen)))
             .map(EnrollmentService::endpoint_tls),
         max_connections: config.broker.max_connections,
         max_packet: packet_limit(link.max_frame),
@@ -464,13 +475,15 @@ async fn open_downlink(
     config: &Config,
     topics: &Topics,
     enrollment: &EnrollmentService,
+    inlet: Option<Inlet>,
 ) -> anyhow::Result<(Downlink, FleetEvents)> {
     let link = &config.link;
     match config.broker.mode {
         BrokerMode::Embedded => {
             let options = endpoint_options(config, topics, Some(enrollment));
-            let (broker, events) =
-                Broker::bind(config.broker.listen, options).await.context("open the MQTT endpoint")?;
+            let shared = inlet.map(|inlet| SharedSource { inlet, tls: enrollment.endpoint_tls() });
+            let opened = Broker::open(config.broker.listen, shared, options).await;
+            let (broker, events) = opened.context("open the MQTT endpoint")?;
             Ok((Downlink::Embedded(broker), events))
         }
         BrokerMode::External => {
@@ -495,7 +508,7 @@ fn cloud_tls(
     link: &edgesync_config::Link,
     enrollment: &EnrollmentService,
 ) -> anyhow::Result<Option<tls::Client>> {
-    if !link.broker.tls {
+    if !link.broker.uses_tls() {
         return Ok(None);
     }
     let trust = match &link.ca_file {

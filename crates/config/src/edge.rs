@@ -280,6 +280,7 @@ impl Settings for Config {
         if let Err(message) = edgesync_files::rule::ordered(&self.files.rules) {
             review.conflict(&["files"], message);
         }
+        self.link.check_proxy(review);
         match self.link_type {
             LinkType::Mqtt => self.check_mqtt(review),
             LinkType::KubeEdge => {
@@ -318,7 +319,7 @@ impl Config {
 
     fn check_mqtt(&self, review: &mut Review<'_>) {
         self.link.check(review);
-        if self.link.broker.tls && self.link.ca_file.is_none() && self.identity.directory.is_none() {
+        if self.link.broker.uses_tls() && self.link.ca_file.is_none() && self.identity.directory.is_none() {
             let message =
                 format!("no trusted CA for {}; hint: 'edgesync join', or set link.ca_file", self.link.broker);
             review.conflict(&["link.broker"], message);

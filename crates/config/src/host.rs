@@ -37,8 +37,11 @@ impl fmt::Display for JoinUrl {
     }
 }
 
-/// Parses `host`, `host:port`, `[address]` or `[address]:port`. The error is the end of a sentence.
-pub(super) fn split(text: &str) -> Result<(String, Option<u16>), &'static str> {
+/// Parses `host`, `host:port`, `[address]` or `[address]:port`.
+///
+/// # Errors
+/// The text has another form; the error is the end of a sentence.
+pub fn split(text: &str) -> Result<(String, Option<u16>), &'static str> {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, rest)) if host.parse::<Ipv6Addr>().is_ok() => match rest {
             "" => (host, None),
@@ -59,7 +62,8 @@ pub(super) fn split(text: &str) -> Result<(String, Option<u16>), &'static str> {
 }
 
 /// Formats host and port, the inverse of [`split`].
-pub(super) fn join(host: &str, port: u16) -> String {
+#[must_use]
+pub fn join(host: &str, port: u16) -> String {
     match host.contains(':') {
         true => format!("[{host}]:{port}"),
         false => format!("{host}:{port}"),

@@ -11,15 +11,17 @@
 #![warn(missing_docs)]
 
 mod binding;
+mod broker;
 mod document;
 pub mod edge;
 mod error;
 pub mod files;
-mod host;
+pub mod host;
 mod kubeedge;
 mod link;
 mod log;
 mod peer;
+mod proxy;
 mod report;
 pub mod rules;
 pub mod selection;
@@ -32,14 +34,16 @@ use std::io;
 use std::path::Path;
 
 pub use binding::{Binding, Change, Keys, Raw, Refusal, Refusals};
+pub use broker::{BrokerUrl, Brokers};
 use document::{Document, Reader};
 pub use error::{ConfigErrors, Place, Problem};
 pub use files::Files;
 pub use host::{JoinUrl, host_name};
 pub use kubeedge::{CloudCoreUrl, KubeEdge, LinkType};
-pub use link::{BrokerUrl, Link};
+pub use link::Link;
 pub use log::{Format, Log};
 pub use peer::Peer;
+pub use proxy::ProxySetting;
 pub use report::{Difference, Setting, settings};
 
 /// A whole configuration that can be bound, completed and validated.

@@ -1,13 +1,14 @@
 //! `[link]`: the connection to an MQTT broker, the same on the edge and on a cloud side with an
 //! external broker.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::Review;
 use super::binding::quote;
+use super::broker::{Brokers, brokers};
+use super::proxy::{PROXY, ProxySetting};
 use super::units::{self, MIB, hours, minutes, ordered, seconds, show_duration};
-use super::{Review, host};
 use crate::section;
 use edgesync_protocol::frame::MIN_MAX_FRAME;
 
@@ -15,9 +16,13 @@ section! {
     /// The connection to an MQTT broker.
     #[derive(Eq)]
     pub struct Link in "link";
-    /// Address of the broker.
-    broker: BrokerUrl = BrokerUrl { host: "127.0.0.1".into(), port: MQTT_PORT, tls: false },
-        fixed units::text(broker, URL, BrokerUrl::parse, BrokerUrl::to_string);
+    /// Addresses of the broker, in the order in which they are tried.
+    broker: Brokers = Brokers::default(), fixed brokers(broker);
+    /// Whether connections go through an HTTP proxy.
+    proxy: ProxySetting = ProxySetting::Off,
+        fixed units::text(proxy, PROXY, ProxySetting::parse, ProxySetting::to_string);
+    /// File whose first line is the password for the proxy.
+    proxy_password_file: Option<PathBuf> = None, fixed units::optional_path(proxy_password_file);
     /// Prefix of all topics, without a slash at either end.
     prefix: String = "edgesync/v1".into(),
         fixed units::text(prefix, "topic segments such as \"edgesync/v1\"", parse_prefix, String::clone);
@@ -52,23 +57,7 @@ section! {
     inflight: u16 = 64, fixed units::count(inflight, 1..=64);
 }
 
-/// Address of a broker: `mqtt://host:port`, or `mqtts://host:port` with TLS.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BrokerUrl {
-    /// Host name or address, without brackets.
-    pub host: String,
-    /// TCP port of the broker.
-    pub port: u16,
-    /// Whether the connection uses TLS.
-    pub tls: bool,
-}
-
 const MILLISECOND: Duration = Duration::from_millis(1);
-const URL: &str = "a broker address such as \"mqtts://broker.example:8883\"";
-const MQTT_PORT: u16 = 1883;
-/// MQTT over TLS, as registered with IANA (secure-mqtt).
-const MQTTS_PORT: u16 = 8883;
-
 impl Link {
     /// Checks the limits of the backoff.
     pub(super) fn check_waits(&self, review: &mut Review<'_>) {
@@ -76,6 +65,20 @@ impl Link {
         let max = ("link.backoff_max", self.backoff_max);
         if let Err(message) = ordered(min, max, show_duration) {
             review.conflict(&[min.0, max.0], message);
+        }
+    }
+
+    /// Checks the keys of the proxy, which any type of link uses.
+    pub fn check_proxy(&self, review: &mut Review<'_>) {
+        let has_user = match &self.proxy {
+            ProxySetting::Off => false,
+            // The variable may have one.
+            ProxySetting::Environment => true,
+            ProxySetting::Http { username, .. } => username.is_some(),
+        };
+        if self.proxy_password_file.is_some() && !has_user {
+            let message = "link.proxy_password_file needs a user name in link.proxy: http://USER@HOST:PORT";
+            review.conflict(&["link.proxy_password_file"], message);
         }
     }
 
@@ -91,57 +94,18 @@ impl Link {
                 "link.password_file needs link.username: MQTT sends a password only with a user name";
             review.conflict(&["link.password_file"], message);
         }
-        if self.ca_file.is_some() && !self.broker.tls {
+        if self.ca_file.is_some() && !self.broker.uses_tls() {
             let message = format!("link.ca_file requires TLS, and {} has none: use mqtts://", self.broker);
             review.conflict(&["link.ca_file"], message);
         }
-        if self.password_file.is_some() && !self.broker.tls && !self.broker.is_local() {
+        let mut in_plain_text = self.broker.iter().filter(|broker| !broker.tls && !broker.is_local());
+        if self.password_file.is_some()
+            && let Some(broker) = in_plain_text.next()
+        {
             review.warn(format!(
-                "the password of link.password_file is sent to {} in plain text: use mqtts://",
-                self.broker
+                "the password of link.password_file is sent to {broker} in plain text: use mqtts://"
             ));
         }
-    }
-}
-
-impl BrokerUrl {
-    /// Parses `mqtt://host[:port]` or `mqtts://host[:port]`.
-    ///
-    /// # Errors
-    /// The address is invalid, with the requirement.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let refused = |why: &str| format!("must be {URL}, not {}{why}", quote(text));
-        let Some((scheme, rest)) = text.split_once("://") else { return Err(refused("")) };
-        let tls = match scheme {
-            "mqtt" | "tcp" => false,
-            "mqtts" | "ssl" => true,
-            "wss" | "ws" => {
-                return Err(refused(
-                    ": MQTT over WebSocket is not supported; the address of CloudCore is kubeedge.url",
-                ));
-            }
-            _ => return Err(refused("")),
-        };
-        let authority = rest.strip_suffix('/').unwrap_or(rest);
-        if authority.contains('@') {
-            return Err(refused(": set username and password_file instead"));
-        }
-        let (host, port) = host::split(authority).map_err(refused)?;
-        let port = port.unwrap_or(if tls { MQTTS_PORT } else { MQTT_PORT });
-        Ok(Self { host, port, tls })
-    }
-
-    /// Returns whether the broker is on this machine.
-    #[must_use]
-    pub fn is_local(&self) -> bool {
-        host::is_local(&self.host)
-    }
-}
-
-impl fmt::Display for BrokerUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.tls { "mqtts" } else { "mqtt" };
-        write!(f, "{scheme}://{}", host::join(&self.host, self.port))
     }
 }
 
@@ -178,38 +142,6 @@ fn parse_user(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn broker_addresses_survive_a_round_trip() {
-        for (text, host, port) in [
-            ("mqtt://broker.example", "broker.example", 1883),
-            ("mqtt://10.0.0.1:1884/", "10.0.0.1", 1884),
-            ("tcp://[::1]:9", "::1", 9),
-            ("mqtt://[fe80::1]", "fe80::1", 1883),
-            ("mqtts://broker.example", "broker.example", 8883),
-            ("ssl://broker.example:1", "broker.example", 1),
-        ] {
-            let url = BrokerUrl::parse(text).unwrap();
-            assert_eq!((url.host.as_str(), url.port), (host, port), "{text}");
-            assert_eq!(url.tls, !text.starts_with("mqtt:") && !text.starts_with("tcp:"), "{text}");
-            assert_eq!(BrokerUrl::parse(&url.to_string()), Ok(url));
-        }
-    }
-
-    #[test]
-    fn invalid_broker_address_is_refused_with_the_requirement() {
-        for bad in
-            ["", "broker:1883", "mqtt://", "mqtt://:1883", "mqtt://a:0", "mqtt://a:99999", "mqtt://a b"]
-        {
-            assert!(BrokerUrl::parse(bad).unwrap_err().contains("mqtts://broker.example:8883"), "{bad}");
-        }
-        for bad in ["http://a", "mqtt://[::1", "mqtt://[x]:1", "mqtt://[::1]x", "mqtt://a/b", "mqtt://a:b:c"]
-        {
-            assert!(BrokerUrl::parse(bad).is_err(), "{bad}");
-        }
-        assert!(BrokerUrl::parse("wss://a").unwrap_err().contains("WebSocket is not supported"));
-        assert!(BrokerUrl::parse("mqtt://me:secret@a").unwrap_err().contains("password_file"));
-    }
 
     #[test]
     fn prefixes_have_no_wildcards_and_no_empty_segment() {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::edge::Config;
-use super::{LinkType, host};
+use super::{BrokerUrl, CloudCoreUrl, LinkType, host};
 
 /// Peer of the link: a broker or a CloudCore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,27 +20,44 @@ pub struct Peer<'c> {
 }
 
 impl Config {
-    /// Returns the address of the cloud.
+    /// Returns the address of the cloud, the first one if there are several.
     #[must_use]
     pub fn peer(&self) -> Peer<'_> {
         match (self.link_type, &self.kubeedge.url) {
-            (LinkType::KubeEdge, Some(url)) => Peer {
-                host: &url.host,
-                port: url.port,
-                tls: url.tls,
-                key: "kubeedge.url",
-                scheme: if url.tls { "wss" } else { "ws" },
-            },
-            _ => {
-                let broker = &self.link.broker;
-                let scheme = if broker.tls { "mqtts" } else { "mqtt" };
-                Peer { host: &broker.host, port: broker.port, tls: broker.tls, key: "link.broker", scheme }
-            }
+            (LinkType::KubeEdge, Some(url)) => Peer::of_cloud_core(url),
+            _ => Peer::of_broker(self.link.broker.first()),
+        }
+    }
+
+    /// Returns the addresses of the cloud, in the order in which the link tries them.
+    #[must_use]
+    pub fn peers(&self) -> Vec<Peer<'_>> {
+        match (self.link_type, &self.kubeedge.url) {
+            (LinkType::KubeEdge, Some(url)) => vec![Peer::of_cloud_core(url)],
+            _ => self.link.broker.iter().map(Peer::of_broker).collect(),
         }
     }
 }
 
+impl<'c> Peer<'c> {
+    fn of_cloud_core(url: &'c CloudCoreUrl) -> Self {
+        let scheme = if url.tls { "wss" } else { "ws" };
+        Self { host: &url.host, port: url.port, tls: url.tls, key: "kubeedge.url", scheme }
+    }
+
+    fn of_broker(broker: &'c BrokerUrl) -> Self {
+        let scheme = broker.scheme();
+        Self { host: &broker.host, port: broker.port, tls: broker.tls, key: "link.broker", scheme }
+    }
+}
+
 impl Peer<'_> {
+    /// Returns whether the connection carries a WebSocket.
+    #[must_use]
+    pub fn is_websocket(&self) -> bool {
+        self.scheme.starts_with("ws")
+    }
+
     /// Returns whether the peer is on this machine.
     #[must_use]
     pub fn is_local(&self) -> bool {

@@ -370,16 +370,7 @@ pub(crate) fn loopback_or_off<'a>(value: &'a mut Option<SocketAddr>, why: &'stat
     text(value, what, parse, |value: &Option<SocketAddr>| value.map_or("off".into(), |v| v.to_string()))
 }
 
-/// Binding for an address to listen on.
-pub fn address(value: &mut SocketAddr) -> impl Binding + '_ {
-    let what = "an address with a port such as \"0.0.0.0:8883\"";
-    let parse = move |text: &str| {
-        text.parse::<SocketAddr>().map_err(|_| format!("must be {what}, not {}", quote(text)))
-    };
-    text(value, what, parse, |value: &SocketAddr| value.to_string())
-}
-
-/// As [`address`], or `"off"`.
+/// Binding for an address to listen on, or `"off"`.
 pub fn address_or_off(value: &mut Option<SocketAddr>) -> impl Binding + '_ {
     let what = "an address with a port such as \"127.0.0.1:10551\", or \"off\"";
     let parse = move |text: &str| match text.parse::<SocketAddr>() {

@@ -85,7 +85,7 @@ mod tests {
         let link = "127.0.0.1:4711".parse().unwrap();
         let agent = write(&workspace, "agent.toml", &agent_config(&workspace, link)).unwrap();
         let loaded = config::load::<config::edge::Config>(&agent).unwrap();
-        assert_eq!(loaded.config.link.broker.port, 4711);
+        assert_eq!(loaded.config.peer().port, 4711);
         assert_eq!(loaded.config.api.socket, workspace.file("edgesync.sock"));
     }
 

@@ -49,6 +49,7 @@ use edgesync_transport::tls::{self, Identity, Subject, Trust};
 
 pub use admission::check_revoked_token;
 use admission::parse_node;
+pub use edgesync_join::brokers::{AdvertisedBroker, BrokerScheme};
 pub use enrollment::Enrollment;
 use membership::{Changes, MembershipError, MembershipStore, TokenRecord};
 pub use operators::check_revoked_operators;
@@ -109,6 +110,8 @@ pub struct EnrollmentOptions {
     pub names: Vec<String>,
     /// URL of the broker for nodes. An empty host stands for the host of the join service.
     pub broker: String,
+    /// All addresses of the broker for nodes, the preferred one first.
+    pub brokers: Vec<AdvertisedBroker>,
     /// Topic prefix for nodes.
     pub prefix: String,
     /// Lifetime of node certificates.
@@ -132,6 +135,7 @@ struct Shared {
     directory: PathBuf,
     names: Vec<String>,
     broker: String,
+    brokers: Vec<AdvertisedBroker>,
     prefix: String,
     external: bool,
     role: EnrollmentRole,
@@ -225,7 +229,8 @@ impl EnrollmentService {
         membership: impl Into<MembershipStore>,
     ) -> anyhow::Result<Self> {
         let enrollment = Enrollment::open(&options, membership.into()).await?;
-        let EnrollmentOptions { directory, names, broker, prefix, lifetime, grace, external, role } = options;
+        let EnrollmentOptions { directory, names, broker, brokers, prefix, lifetime, grace, external, role } =
+            options;
         let names = served_certificates::all_names(&names);
         let (directory, names, enrollment, identity) = match (role, enrollment.membership.cluster()) {
             (EnrollmentRole::Whole, _) | (_, None) => {
@@ -271,6 +276,7 @@ impl EnrollmentService {
             directory,
             names,
             broker,
+            brokers,
             prefix,
             external,
             role,
@@ -335,7 +341,7 @@ impl EnrollmentService {
 
     /// TLS for joining and renewal: client certificates are optional, and may have expired within
     /// the grace.
-    pub(crate) fn joining_tls(&self) -> tls::Server {
+    pub fn joining_tls(&self) -> tls::Server {
         self.shared.tls.joining.clone()
     }
 

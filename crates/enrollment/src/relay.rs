@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::service::{MAX_PER_ADDRESS, accept_all, listen};
-use edgesync_transport::admission::{LinePermit, LogThrottle, Permit};
+use edgesync_transport::admission::{LinePermit, LogThrottle, Permit, Tcp};
 
 /// Time limit of connecting to the signer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,7 +45,8 @@ impl JoinRelay {
     pub async fn serve(self) {
         let Self { listener, signer, .. } = self;
         let failures = Arc::new(LogThrottle::new());
-        accept_all(&listener, MAX_PER_ADDRESS, move |device, peer, permit| {
+        let accept = || Tcp::accept(&listener);
+        accept_all(accept, MAX_PER_ADDRESS, move |Tcp(device, peer), permit| {
             relay(device, peer, permit, Arc::clone(&signer), Arc::clone(&failures))
         })
         .await;

@@ -1,8 +1,9 @@
 //! The join service: `GET /ca.crt`, `GET` or `POST /edge.crt`, `GET /edgesync/v1/join`, over TLS on
-//! its own port.
+//! its own port, or on one that it shares with other services.
 //!
 //! The first two calls are KubeEdge's. A refusal is one line of text, which the device prints.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +19,11 @@ use edgesync_join::Membership;
 use edgesync_join::calls::MEMBERSHIP;
 use edgesync_object::status::{Reason, Result, Status};
 use edgesync_transport::admission::{
-    ConnectionLimiter, ConnectionLimits, LinePermit, LogThrottle, Permit, Queue, QueueLimits, Tcp,
+    ConnectionLimiter, ConnectionLimits, LinePermit, LogThrottle, Origin, Permit, Queue, QueueLimits, Tcp,
+    Visitor,
 };
+use edgesync_transport::link::stream::Stream;
+use edgesync_transport::shared::{Arrival, Inlet};
 use edgesync_transport::tls::Certificate;
 
 /// Maximum number of connections. Beyond it, those that have been silent longest are closed.
@@ -35,6 +39,10 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a certificate request. One with an 8192-bit RSA key has 2.3 KB.
 const MAX_BODY: usize = 16 << 10;
+/// Paths of the service, for a listener that it shares with others.
+pub const PATHS: &[&str] = &[CA, CERTIFICATE, MEMBERSHIP];
+const CA: &str = "/ca.crt";
+const CERTIFICATE: &str = "/edge.crt";
 /// Delay after a failed accept: the process has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -80,20 +88,62 @@ impl JoinService {
     /// those that have been silent longest are closed. A connection is closed after 30 s.
     pub async fn serve(self) {
         let Self { listener, per_address, service, .. } = self;
-        accept_all(&listener, per_address, move |stream, peer, permit| {
+        let accept = || Tcp::accept(&listener);
+        accept_all(accept, per_address, move |Tcp(stream, peer), permit| {
             connection(service.clone(), stream, peer, permit)
         })
         .await;
     }
 }
 
+/// Serves the connections of a shared listener until it is dropped, within limits of its own,
+/// which are those of [`JoinService::serve`].
+pub async fn serve_shared(inlet: Inlet, service: EnrollmentService) {
+    let accept = || async {
+        let arrival = inlet.next().await;
+        Ok::<_, io::Error>((arrival.origin(), Shared(arrival)))
+    };
+    accept_all(accept, MAX_PER_ADDRESS, move |Shared(arrival), permit| {
+        arrived(service.clone(), arrival, permit)
+    })
+    .await;
+}
+
+/// A connection with the address of its peer.
+pub(super) trait Peer {
+    fn peer(&self) -> SocketAddr;
+}
+
+impl Peer for Tcp {
+    fn peer(&self) -> SocketAddr {
+        self.1
+    }
+}
+
+/// A connection of a shared listener: its client has sent something.
+struct Shared(Arrival);
+
+impl Peer for Shared {
+    fn peer(&self) -> SocketAddr {
+        self.0.peer
+    }
+}
+
+impl Visitor for Shared {
+    fn readable(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+}
+
 /// Accepts connections of devices within the limits, and serves each until it ends, is evicted, or
-/// [`CONNECTION_TIMEOUT`] has passed. Never returns.
-pub(super) async fn accept_all<F>(
-    listener: &TcpListener,
+/// [`CONNECTION_TIMEOUT`] has passed. Never returns. `accept` must be safe to cancel.
+pub(super) async fn accept_all<C, A, F>(
+    accept: impl Fn() -> A,
     per_address: usize,
-    serve: impl Fn(TcpStream, SocketAddr, Arc<Permit>) -> F,
+    serve: impl Fn(C, Arc<Permit>) -> F,
 ) where
+    C: Visitor + Peer,
+    A: Future<Output = io::Result<(Origin, C)>>,
     F: Future<Output = ()> + Send + 'static,
 {
     let limiter =
@@ -105,10 +155,10 @@ pub(super) async fn accept_all<F>(
     loop {
         tokio::select! {
             Some(_) = connections.join_next() => {}
-            admitted = queue.next(|| Tcp::accept(listener)) => match admitted {
-                Ok((Tcp(stream, peer), Some(permit))) => {
-                    let permit = Arc::new(permit);
-                    let served = serve(stream, peer, Arc::clone(&permit));
+            admitted = queue.next(&accept) => match admitted {
+                Ok((accepted, Some(permit))) => {
+                    let (peer, permit) = (accepted.peer(), Arc::new(permit));
+                    let served = serve(accepted, Arc::clone(&permit));
                     connections.spawn(async move {
                         tokio::select! {
                             _ = timeout(CONNECTION_TIMEOUT, served) => {}
@@ -118,8 +168,9 @@ pub(super) async fn accept_all<F>(
                         }
                     });
                 }
-                Ok((Tcp(_, peer), None)) => {
+                Ok((accepted, None)) => {
                     if let Some(LinePermit { suppressed }) = overflow_log.permit_line() {
+                        let peer = accepted.peer();
                         tracing::warn!(%peer, suppressed, "too many connections to the join service: connection closed");
                     }
                 }
@@ -139,6 +190,27 @@ async fn connection(service: EnrollmentService, stream: TcpStream, peer: SocketA
         Ok(Err(error)) => return tracing::debug!(%peer, ?error, "TLS handshake with the join service failed"),
         Err(_) => return tracing::debug!(%peer, "TLS handshake with the join service timed out"),
     };
+    serve_stream(service, Box::new(stream), presented, peer, permit).await;
+}
+
+/// Serves a connection of a shared listener. The handshake may have been completed before the
+/// last revocation, so the rule of the service decides here.
+async fn arrived(service: EnrollmentService, arrival: Arrival, permit: Arc<Permit>) {
+    permit.progressed();
+    let Arrival { stream, peer, presented, .. } = arrival;
+    match service.joining_tls().admit(&presented) {
+        Ok(presented) => serve_stream(service, stream, presented, peer, permit).await,
+        Err(error) => tracing::debug!(%peer, ?error, "client of the join service refused"),
+    }
+}
+
+async fn serve_stream(
+    service: EnrollmentService,
+    stream: Box<dyn Stream>,
+    presented: Option<Certificate>,
+    peer: SocketAddr,
+    permit: Arc<Permit>,
+) {
     // A client with a certificate is a known node that renews: its permit is not revoked.
     let _busy = presented.as_ref().map(|_| permit.busy());
     let presented = presented.map(Arc::new);
@@ -176,10 +248,10 @@ async fn answer(
         body: certificate.der().to_vec(),
     };
     match (path, question.method.as_str()) {
-        ("/ca.crt", "GET") => Ok(der(&service.shared.ca)),
-        ("/edge.crt", "GET" | "POST") => Ok(der(&certificate(service, presented, question).await?)),
+        (CA, "GET") => Ok(der(&service.shared.ca)),
+        (CERTIFICATE, "GET" | "POST") => Ok(der(&certificate(service, presented, question).await?)),
         (MEMBERSHIP, "GET") => membership(service, presented).await,
-        ("/ca.crt" | "/edge.crt" | MEMBERSHIP, _) => Err(Status::new(Reason::MethodNotAllowed, "use GET")),
+        (CA | CERTIFICATE | MEMBERSHIP, _) => Err(Status::new(Reason::MethodNotAllowed, "use GET")),
         _ => Err(Status::new(
             Reason::NotFound,
             "path not found: the join service has /ca.crt, /edge.crt and /edgesync/v1/join",
@@ -247,6 +319,7 @@ async fn membership(service: &EnrollmentService, presented: Option<&Certificate>
     let membership = Membership {
         node: node.to_string(),
         broker: service.shared.broker.clone(),
+        brokers: service.shared.brokers.clone(),
         prefix: service.shared.prefix.clone(),
         time: now().to_string(),
         removed,

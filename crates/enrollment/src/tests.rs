@@ -29,6 +29,7 @@ fn options(dir: &tempfile::TempDir) -> EnrollmentOptions {
         directory: dir.path().join("pki"),
         names: vec!["cloud.example".into()],
         broker: "mqtts://:8883".into(),
+        brokers: Vec::new(),
         prefix: "edgesync/v1".into(),
         lifetime: HOUR,
         grace: GRACE,

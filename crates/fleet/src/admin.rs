@@ -35,6 +35,7 @@ use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::upload::EffectState;
 use edgesync_store::engine::wal_path;
+use edgesync_transport::shared::SharedCounters;
 
 /// Maximum wait of a metrics request for the fleet; shorter than Prometheus' timeout.
 const METRICS_PATIENCE: Duration = Duration::from_secs(5);
@@ -96,6 +97,8 @@ pub struct Parts {
     pub page: Option<Page>,
     /// Whether the API is served with TLS, for certificates of operators.
     pub has_tls_api: bool,
+    /// Counters of the port that services share, if it is configured.
+    pub shared: Option<Arc<SharedCounters>>,
 }
 
 /// Serves `summary`, `rollouts`, `objects` and `labels` for pages; `nodes`, `nodes/NODE`, and
@@ -131,6 +134,7 @@ impl Admin {
             numbers.database_bytes = size(path);
             numbers.log_bytes = size(&wal_path(path));
         }
+        numbers.shared = self.parts.shared.as_ref().map(|counters| counters.counts());
         match &self.parts.downlink {
             Downlink::Embedded(broker) => numbers.endpoint = Some(broker.traffic()),
             Downlink::External(external) => {

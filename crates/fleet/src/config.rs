@@ -1,10 +1,11 @@
 //! Configuration of the cloud side: `config/edgesync-cloud.toml`.
 
 mod kubernetes;
+mod listen;
 mod network;
 mod placement;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +16,12 @@ use edgesync_config::units::{
     self, GIB, KIB, MIB, hours, minutes, ordered, seconds, show_duration, show_size,
 };
 use edgesync_config::{BrokerUrl, JoinUrl, Link, Log, Review, Settings};
-use edgesync_enrollment::reserved_namespaces;
+use edgesync_enrollment::{AdvertisedBroker, reserved_namespaces};
 use edgesync_object::name;
 use edgesync_placement::Naming;
 
 pub use kubernetes::{Kubernetes, ObjectSyncs};
+pub use listen::{Listen, SharedService};
 pub use network::Network;
 pub use placement::Placement;
 
@@ -32,6 +34,8 @@ pub struct Config {
     pub store: Store,
     /// The Kubernetes cluster, if that is the store.
     pub kubernetes: Kubernetes,
+    /// One address for all services.
+    pub listen: Listen,
     /// MQTT endpoint or external broker.
     pub broker: Broker,
     /// Connection to an external broker; its prefix and frame limit apply to the embedded one too.
@@ -86,8 +90,9 @@ section! {
     pub struct Broker in "broker";
     /// The embedded endpoint or an external broker.
     mode: BrokerMode = BrokerMode::Embedded, fixed units::choice(mode, MODES);
-    /// Address of the embedded endpoint.
-    listen: SocketAddr = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8883)), fixed units::address(listen);
+    /// Address of the embedded endpoint; `None` if nodes use `listen.address` only.
+    listen: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8883))),
+        fixed units::address_or_off(listen);
     /// Whether the embedded endpoint requires TLS and client certificates.
     tls: Tls = Tls::Auto, fixed units::choice(tls, TLS);
     /// Maximum number of connections to the embedded endpoint.
@@ -195,6 +200,8 @@ section! {
     names: Vec<String> = Vec::new(), fixed units::words(names, NAMES, check_host);
     /// URL of the broker given to nodes; `None` to derive it.
     broker_url: Option<BrokerUrl> = None, fixed units::optional(broker_url, BROKER_URL, BrokerUrl::parse);
+    /// All addresses of the broker given to nodes, the preferred one first; empty to derive them.
+    broker_urls: Vec<AdvertisedBroker> = Vec::new(), fixed units::list(broker_urls, BROKER_URLS, broker_url_of_list);
     /// Validity of nodes' certificates.
     certificate_lifetime: Duration = hours(365 * 24), live units::duration(certificate_lifetime, minutes(1)..=hours(24 * 3650));
     /// Time after its expiry in which a certificate can still be renewed.
@@ -304,6 +311,8 @@ impl Sync {
 
 const NAMES: &str = "a list of host names and addresses such as [\"cloud.example\", \"192.0.2.1\"]";
 const SIGNER: &str = "an address such as \"https://edgesync-signer.edgesync.svc:10002\", or \"\"";
+const BROKER_URLS: &str =
+    "a list of broker addresses such as [\"mqtts://broker.example:8883\", \"wss://broker.example/mqtt\"]";
 const BROKER_URL: &str = "a broker address such as \"mqtts://broker.example:8883\", or \"\"";
 
 const TRUSTED_LABELS: &str = "a list of keys of labels such as [\"rack\", \"example.com/*\"]";
@@ -315,9 +324,18 @@ fn check_trusted_label(text: &str) -> Result<(), String> {
     name::check_label_key(&key).map_err(|problem| format!("{text:?}: {problem}"))
 }
 
+/// Parses an address of the broker, which names its host.
+fn broker_url_of_list(text: &str) -> Result<AdvertisedBroker, String> {
+    let broker: AdvertisedBroker = text.parse()?;
+    match broker.host.is_empty() {
+        true => Err(format!("{text:?} has no host")),
+        false => Ok(broker),
+    }
+}
+
 /// Validates a host name or address.
 fn check_host(text: &str) -> Result<(), String> {
-    if text.parse::<std::net::IpAddr>().is_ok() || name::check_subdomain(text).is_ok() {
+    if text.parse::<IpAddr>().is_ok() || name::check_subdomain(text).is_ok() {
         return Ok(());
     }
     Err(format!("{text:?} is neither a host name in lower case nor an IP address"))
@@ -339,6 +357,35 @@ impl Config {
             let message = "enrollment.signer requires broker.mode = \"embedded\": with an external broker each replica signs its \
                            own certificate for the broker";
             review.conflict(&["enrollment.signer", "broker.mode"], message.to_owned());
+        }
+    }
+
+    /// Each service needs an address, and a host name is for one service at most.
+    fn check_listen(&self, review: &mut Review<'_>) {
+        let is_embedded = self.broker.mode == BrokerMode::Embedded;
+        if is_embedded && self.broker.listen.is_none() && self.listen.serves(SharedService::Mqtt).is_none() {
+            let message = "broker.listen = \"off\" leaves nodes without an address: set listen.address, with \"mqtt\" in \
+                           listen.services";
+            review.conflict(&["broker.listen"], message.to_owned());
+        }
+        if self.enrollment.signer.is_some() && self.listen.serves(SharedService::Join).is_some() {
+            let message = "listen.services must not contain \"join\" with enrollment.signer: the signer ends the TLS of devices \
+                           that join, so they need enrollment.listen";
+            review.conflict(&["listen.services", "enrollment.signer"], message.to_owned());
+        }
+        let reserved: Vec<_> = self.listen.reserved().collect();
+        for (number, (name, service)) in reserved.iter().enumerate() {
+            let other = reserved[number + 1..].iter().find(|(other, _)| other == name);
+            if let Some((_, other)) = other {
+                let message =
+                    format!("{name:?} is reserved for {service} and for {other}: a name is for one service");
+                review.conflict(&["listen.address"], message);
+            }
+            if name.parse::<IpAddr>().is_ok() {
+                let message =
+                    format!("{name:?} is no host name: clients send names only, no addresses (SNI)");
+                review.conflict(&["listen.address"], message);
+            }
         }
     }
 
@@ -373,11 +420,24 @@ impl Settings for Config {
     const RENAMED_SECTIONS: &'static [(&'static str, &'static str)] = &[("pairing", "enrollment")];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
-        let Self { placement, store, kubernetes, broker, link, sync, enrollment, nodes, api, page, log } =
-            self;
+        let Self {
+            placement,
+            store,
+            kubernetes,
+            listen,
+            broker,
+            link,
+            sync,
+            enrollment,
+            nodes,
+            api,
+            page,
+            log,
+        } = self;
         placement::bind(placement, keys);
         store.bind(keys);
         kubernetes.bind(keys);
+        listen.bind(keys);
         broker.bind(keys);
         link.bind(keys);
         sync.bind(keys);
@@ -398,6 +458,7 @@ impl Settings for Config {
             review.derived("link.client_id", "the program's name");
         }
         self.link.check(review);
+        self.link.check_proxy(review);
         self.sync.check(&self.link, review);
         self.page.check(review);
         if self.enrollment.directory.as_os_str().is_empty() {
@@ -418,15 +479,20 @@ impl Settings for Config {
             review.conflict(&["sync.strip_managed_fields", "store.type"], message.to_owned());
         }
         self.check_signer(review);
-        self.broker.tls.check(("broker.listen", self.broker.listen), "broker.tls", review);
+        if let Some(listen) = self.broker.listen {
+            self.broker.tls.check(("broker.listen", listen), "broker.tls", review);
+        }
+        self.check_listen(review);
         if self.broker.mode == BrokerMode::Embedded && review.is_set("link.broker") {
             review.warn("link.broker is not used: broker.mode is \"embedded\"");
         }
-        if self.page.enabled && self.page.listen.is_none() && self.api.listen.is_none() {
+        let has_api = self.api.listen.is_some() || self.listen.serves(SharedService::Api).is_some();
+        if self.page.enabled && self.page.listen.is_none() && !has_api {
             review.warn("page.enabled is not used: page.listen and api.listen are \"off\"");
         }
         let listens = [
-            ("broker.listen", (self.broker.mode == BrokerMode::Embedded).then_some(self.broker.listen)),
+            ("listen.address", self.listen.address),
+            ("broker.listen", self.broker.listen.filter(|_| self.broker.mode == BrokerMode::Embedded)),
             ("api.listen", self.api.listen),
             ("api.health", self.api.health),
             ("page.listen", self.page.address()),

@@ -11,6 +11,7 @@ use edgesync_protocol::cloud::CloudCounters;
 use edgesync_runtime::metrics::{write_link, write_writer};
 use edgesync_store::writer::WriterStats;
 use edgesync_transport::link::{Endings, Traffic};
+use edgesync_transport::shared::SharedTraffic;
 
 /// Numbers behind the metrics of the cloud side. Counters only grow while it runs.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +48,8 @@ pub struct CloudNumbers {
     pub cluster: Option<ClusterNumbers>,
     /// Counters of the embedded endpoint; `None` with an external broker.
     pub endpoint: Option<BrokerTraffic>,
+    /// Counters of the port that services share; `None` if it is not configured.
+    pub shared: Option<SharedTraffic>,
     /// Counters of the link to an external broker; `None` with the embedded endpoint.
     pub link: Option<(Traffic, Endings)>,
 }
@@ -205,7 +208,7 @@ pub(crate) fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
 
 /// Writes all families of the cloud side.
 pub fn write(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
-    let CloudNumbers { nodes, each, cluster, endpoint, link, .. } = numbers;
+    let CloudNumbers { nodes, each, cluster, endpoint, shared, link, .. } = numbers;
     families! { out; Gauge edgesync_cloud_build_info[version] = [(edgesync_runtime::VERSION, true)], "Version; always 1."; }
     write_fleet(nodes, out);
     write_sync(numbers, out);
@@ -233,6 +236,9 @@ pub fn write(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
     }
     if let Some(endpoint) = endpoint {
         write_endpoint(endpoint, out);
+    }
+    if let Some(shared) = shared {
+        write_shared(shared, out);
     }
     if let Some((link, endings)) = link {
         write_link("edgesync_cloud_link", link, endings, out);
@@ -373,6 +379,17 @@ fn write_endpoint(endpoint: &BrokerTraffic, out: &mut MetricsWriter<'_>) {
         Counter edgesync_cloud_endpoint_sent_bytes_total = endpoint.bytes_out, "Bytes sent over TCP.";
         Counter edgesync_cloud_endpoint_queue_full_total = endpoint.queue_full,
             "Messages delayed because the queue of their node was full.";
+    }
+}
+
+fn write_shared(shared: &SharedTraffic, out: &mut MetricsWriter<'_>) {
+    families! { out;
+        Counter edgesync_cloud_shared_accepted_total = shared.accepted, "TCP connections to listen.address.";
+        Counter edgesync_cloud_shared_passed_total = shared.passed, "Connections passed to their service.";
+        Counter edgesync_cloud_shared_refused_total = shared.refused,
+            "Connections refused before their service was known.";
+        Counter edgesync_cloud_shared_over_limit_total = shared.over_limit,
+            "Connections closed because too many waited.";
     }
 }
 

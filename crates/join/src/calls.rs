@@ -6,15 +6,14 @@ use std::io;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::Membership;
 use super::token::Token;
 use edgesync_api::exchange::{HttpRequest, HttpResponse, exchange};
 use edgesync_config::JoinUrl;
-use edgesync_transport::connect::describe;
-use edgesync_transport::tls::{Certificate, Client, HandshakeError, TlsError, Trust};
+use edgesync_transport::dial::{DialError, Dialer};
+use edgesync_transport::tls::{Certificate, Client, HandshakeError, Inner, TlsError, Trust};
 
 /// Time limit of one call.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -22,12 +21,48 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_ANSWER: usize = 64 << 10;
 /// Maximum length of a shown message of the service, in characters.
 const MAX_MESSAGE: usize = 500;
-/// Maximum number of addresses tried per name.
-const MAX_ADDRESSES: usize = 8;
 /// Path of the call beyond those of KubeEdge.
 pub const MEMBERSHIP: &str = "/edgesync/v1/join";
 /// Hint for an answer that looks like another service's.
 const OTHER_SERVICE: &str = "hint: is this the address of the join service? its default port is 10002";
+
+/// A join service and the way to it.
+#[derive(Clone, Debug)]
+pub struct JoinService {
+    url: JoinUrl,
+    dialer: Dialer,
+}
+
+impl JoinService {
+    /// Creates the service at an address that `dialer` connects to.
+    #[must_use]
+    pub fn new(url: JoinUrl, dialer: Dialer) -> Self {
+        Self { url, dialer }
+    }
+
+    /// Opens a connection.
+    async fn dial(&self) -> Result<tokio::net::TcpStream, CallError> {
+        let Self { url, dialer } = self;
+        let dialed = dialer.open(&url.host, url.port, CALL_TIMEOUT / 2).await;
+        dialed.map_err(|error| {
+            let problem = match &error {
+                DialError::Dns { .. } => format!("{error}; hint: check the name, and the DNS of this device"),
+                DialError::Refused { .. } => {
+                    "connection refused; hint: check the port, and that the join service of edgesync-cloud or CloudCore \
+                     runs there"
+                        .to_owned()
+                }
+                DialError::TimedOut { after, .. } => {
+                    format!("no response within {after:?}; hint: check the network and firewalls on the way")
+                }
+                DialError::Network { message, .. } => format!("{message}; hint: check the network"),
+                // It has a hint of its own.
+                DialError::Proxy { .. } => error.to_string(),
+            };
+            unreachable(url, problem)
+        })
+    }
+}
 
 /// Reason why a call has no answer; each states a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -95,10 +130,11 @@ impl CallError {
 }
 
 /// Makes one call over its own connection.
-async fn call(url: &JoinUrl, tls: &Client, question: HttpRequest) -> Result<HttpResponse, CallError> {
+async fn call(service: &JoinService, tls: &Client, question: HttpRequest) -> Result<HttpResponse, CallError> {
+    let url = &service.url;
     let call = async {
-        let stream = dial(url).await?;
-        let stream = tls.connect(&url.host, stream).await?;
+        let stream = service.dial().await?;
+        let stream = tls.connect_for(Inner::Http, &url.host, stream).await?;
         let authority = url.to_string();
         let authority = authority.trim_start_matches("https://");
         exchange(stream, authority, question, MAX_ANSWER).await.map_err(|error| broken(url, error.as_ref()))
@@ -110,34 +146,6 @@ async fn call(url: &JoinUrl, tls: &Client, question: HttpRequest) -> Result<Http
 
 fn unreachable(url: &JoinUrl, problem: impl Into<String>) -> CallError {
     CallError::Unreachable { url: url.clone(), problem: problem.into() }
-}
-
-/// Resolves the name and tries its addresses; each gets an equal share of the time.
-async fn dial(url: &JoinUrl) -> Result<TcpStream, CallError> {
-    let unresolved = |problem: String| {
-        let advice = "hint: check the name, and the DNS of this device";
-        unreachable(url, format!("resolve '{}': {problem}; {advice}", url.host))
-    };
-    let found = tokio::net::lookup_host((url.host.as_str(), url.port)).await;
-    let addresses =
-        found.map_err(|error| unresolved(error.to_string()))?.take(MAX_ADDRESSES).collect::<Vec<_>>();
-    let share = CALL_TIMEOUT / 2 / u32::try_from(addresses.len().max(1)).unwrap_or(1);
-    let mut last = unresolved("no address found".into());
-    for address in addresses {
-        last = match timeout(share, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                let advice = "hint: check the port, and that the join service of edgesync-cloud or CloudCore runs there";
-                unreachable(url, format!("{address}: {}; {advice}", describe(&error)))
-            }
-            Ok(Err(error)) => unreachable(url, format!("{error}; hint: check the network")),
-            Err(_) => {
-                let advice = "hint: check the network and firewalls on the way";
-                unreachable(url, format!("no response from {address}; {advice}"))
-            }
-        };
-    }
-    Err(last)
 }
 
 /// Converts the error of an exchange: a TLS alert, a broken connection, or no HTTP.
@@ -194,11 +202,12 @@ fn get(path: &str) -> HttpRequest {
 /// # Errors
 /// See [`CallError`].
 pub(crate) async fn fetch_ca(
-    url: &JoinUrl,
+    service: &JoinService,
     token: &Token,
 ) -> Result<(Certificate, Option<Timestamp>), CallError> {
+    let url = &service.url;
     let tls = Client::unverified().map_err(CallError::Local)?;
-    let reply = call(url, &tls, get("/ca.crt")).await?;
+    let reply = call(service, &tls, get("/ca.crt")).await?;
     if reply.code != 200 {
         let problem = format!("no /ca.crt: {}; {OTHER_SERVICE}", message(&reply));
         return Err(unexpected(url, &reply, problem));
@@ -236,20 +245,21 @@ pub enum Credential<'a> {
 /// # Errors
 /// See [`CallError`].
 pub async fn fetch_certificate(
-    url: &JoinUrl,
+    service: &JoinService,
     tls: &Client,
     trust: &Trust,
     node: &str,
     request: &[u8],
     credential: Credential<'_>,
 ) -> Result<Certificate, CallError> {
+    let url = &service.url;
     let mut question = get("/edge.crt");
     question.body = request.to_vec();
     question.headers.push(("nodename".into(), node.to_owned()));
     if let Credential::Token(token) = credential {
         question.headers.push(("authorization".into(), format!("Bearer {}", token.bearer())));
     }
-    let reply = call(url, tls, question).await?;
+    let reply = call(service, tls, question).await?;
     if reply.code != 200 {
         return Err(refusal(url, &reply));
     }
@@ -268,8 +278,9 @@ pub async fn fetch_certificate(
 ///
 /// # Errors
 /// See [`CallError`].
-pub async fn is_cloud_core(url: &JoinUrl, tls: &Client) -> Result<bool, CallError> {
-    let reply = call(url, tls, get(MEMBERSHIP)).await?;
+pub async fn is_cloud_core(service: &JoinService, tls: &Client) -> Result<bool, CallError> {
+    let url = &service.url;
+    let reply = call(service, tls, get(MEMBERSHIP)).await?;
     match reply.code {
         404 => Ok(true),
         200 | 401 | 403 => Ok(false),
@@ -282,8 +293,9 @@ pub async fn is_cloud_core(url: &JoinUrl, tls: &Client) -> Result<bool, CallErro
 ///
 /// # Errors
 /// See [`CallError`].
-pub async fn fetch_membership(url: &JoinUrl, tls: &Client) -> Result<Option<Membership>, CallError> {
-    let reply = call(url, tls, get(MEMBERSHIP)).await?;
+pub async fn fetch_membership(service: &JoinService, tls: &Client) -> Result<Option<Membership>, CallError> {
+    let url = &service.url;
+    let reply = call(service, tls, get(MEMBERSHIP)).await?;
     match reply.code {
         404 => Ok(None),
         200 => match serde_json::from_slice(&reply.body) {

@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::Membership;
-use super::calls::{self, CallError, Credential};
+use super::calls::{self, CallError, Credential, JoinService};
 use super::files::{self, FilesError, RealDisk};
 use super::renewal::{Schedule, Validity};
 use super::settings;
 use super::token::Token;
 use edgesync_config as config;
 use edgesync_config::edge::Config;
-use edgesync_config::{BrokerUrl, CloudCoreUrl, ConfigErrors, JoinUrl, LinkType};
+use edgesync_config::{Brokers, CloudCoreUrl, ConfigErrors, JoinUrl, LinkType};
 use edgesync_runtime::systemd;
 use edgesync_transport::tls::{Certificate, Client, Clock, HandshakeError, Identity, Key, TlsError, Trust};
 
@@ -149,7 +149,8 @@ async fn run_at(
     let mut disk = RealDisk;
     files::probe(&mut disk, &state.root, &state.path)?;
 
-    let issued = request_identity(options, &node, now, out).await?;
+    let service = state.service(&options.cloud)?;
+    let issued = request_identity(options, &service, &node, now, out).await?;
     let route = route_of(&state, issued.membership.as_ref(), options, out)?;
     let set = files::new_set_name();
     let directory = files::install(
@@ -174,8 +175,8 @@ async fn run_at(
         // A CloudCore may close the new session together with the old one.
         print(out, "cloudcore", &format!("{}: not tested, because the agent is running", config.peer()));
     } else {
-        connection::check(&config, &[issued.ca], &issued.identity, clock).await?;
-        print(out, route.word(), &format!("{}: connected", config.peer()));
+        let peer = connection::check(&config, &[issued.ca], &issued.identity, clock).await?;
+        print(out, route.word(), &format!("{peer}: connected"));
     }
     if config.link_type == LinkType::KubeEdge && state.may_hold_others(&options.cloud) {
         print(out, "note", &advice::other_objects(&config.store.path));
@@ -198,8 +199,8 @@ struct Issued {
 /// The node's way to its cloud.
 #[derive(Debug)]
 enum Route {
-    /// Through an MQTT broker.
-    Mqtt { broker: BrokerUrl, prefix: String },
+    /// Through an MQTT broker, at one of its addresses.
+    Mqtt { broker: Brokers, prefix: String },
     /// Directly to a CloudCore.
     KubeEdge(CloudCoreUrl),
 }
@@ -227,8 +228,7 @@ fn route_of(
     match membership {
         Some(membership) => {
             let broker = broker_of(membership, &options.cloud)?;
-            let configured = state.configured("link", "broker", BrokerUrl::parse);
-            let broker = choose(out, "link.broker", configured, broker, keeps);
+            let broker = choose(out, "link.broker", state.configured_brokers(), broker, keeps);
             // The cloud listens to its own topics only.
             let configured = state.configured("link", "prefix", |text| Ok(text.to_owned()));
             let prefix = choose(out, "link.prefix", configured, membership.prefix.clone(), false);
@@ -266,12 +266,13 @@ fn choose<V: PartialEq + Display>(
 /// Requests CA, certificate and membership from the cloud; writes nothing.
 async fn request_identity(
     options: &JoinOptions,
+    service: &JoinService,
     node: &str,
     now: fn() -> Timestamp,
     out: &mut (dyn Write + Send),
 ) -> Result<Issued, JoinError> {
     let url = &options.cloud;
-    let (ca, time) = calls::fetch_ca(url, &options.token).await.map_err(JoinError::Call)?;
+    let (ca, time) = calls::fetch_ca(service, &options.token).await.map_err(JoinError::Call)?;
     print(out, "cloud", &format!("{url}, CA verified by token"));
     print(out, "node", node);
     let failed = |error| match error {
@@ -285,7 +286,7 @@ async fn request_identity(
     let key = Key::generate()?;
     let request = key.node_request(node)?;
     let tls = Client::new(&trust, None, clock)?;
-    let is_cloud_core = calls::is_cloud_core(url, &tls).await.map_err(failed)?;
+    let is_cloud_core = calls::is_cloud_core(service, &tls).await.map_err(failed)?;
     if options.cloudcore.is_some() && !is_cloud_core {
         return Err(JoinError::Other(format!(
             "{url} is an edgesync-cloud, which announces its broker; hint: omit --cloudcore"
@@ -293,7 +294,7 @@ async fn request_identity(
     }
     let credential = Credential::Token(&options.token);
     let certificate =
-        calls::fetch_certificate(url, &tls, &trust, node, &request, credential).await.map_err(failed)?;
+        calls::fetch_certificate(service, &tls, &trust, node, &request, credential).await.map_err(failed)?;
     let identity = Identity::new("response of the join service", vec![certificate], key)?;
     let until = identity.certificate().not_after();
     print(out, "certificate", &format!("valid until {until}, renewed by the agent"));
@@ -303,7 +304,7 @@ async fn request_identity(
         return Ok(Issued { ca, identity, membership: None });
     }
     let tls = Client::new(&trust, Some(&identity), clock)?;
-    let membership = calls::fetch_membership(url, &tls).await.map_err(failed)?;
+    let membership = calls::fetch_membership(service, &tls).await.map_err(failed)?;
     let membership = membership.ok_or_else(|| {
         JoinError::Other(format!(
             "request membership from {url}: not found, although the same path required a certificate before"
@@ -366,47 +367,61 @@ async fn verify_existing(
     print(out, "node", &member.node);
     let until = member.stored.identity.certificate().not_after();
     print(out, "certificate", &format!("valid until {until}, token not used"));
-    let peer = state.config.peer();
     let word = match state.config.link_type {
         LinkType::Mqtt => "broker",
         LinkType::KubeEdge => "cloudcore",
     };
-    verify_membership(member, now).await?;
+    verify_membership(state, member, now).await?;
     // A second connection of one node would end the first.
     if connection::agent_runs(&state.config) {
         connection::check_agent(&state.config).await?;
-        print(out, word, &format!("{peer}: connected by the running agent"));
+        let peers: Vec<String> = state.config.peers().iter().map(ToString::to_string).collect();
+        print(out, word, &format!("{}: connected by the running agent", peers.join(", ")));
         return Ok(());
     }
-    connection::check(&state.config, &member.stored.ca, &member.stored.identity, member.clock(now)).await?;
+    let Member { stored, .. } = member;
+    let peer = connection::check(&state.config, &stored.ca, &stored.identity, member.clock(now)).await?;
     print(out, word, &format!("{peer}: connected"));
     print_next_steps(out, false, &state.named, &state.config);
     Ok(())
 }
 
 /// Asks the cloud whether it still knows the device. A service that does not answer is ignored.
-async fn verify_membership(member: &Member, now: fn() -> Timestamp) -> Result<(), JoinError> {
+async fn verify_membership(
+    state: &DeviceState,
+    member: &Member,
+    now: fn() -> Timestamp,
+) -> Result<(), JoinError> {
     let Some(cloud) = &member.cloud else { return Ok(()) };
+    let service = state.service(cloud)?;
     let trust = Trust::new(member.stored.ca.clone());
     let tls = Client::new(&trust, Some(&member.stored.identity), member.clock(now))?;
-    match calls::fetch_membership(cloud, &tls).await {
+    match calls::fetch_membership(&service, &tls).await {
         Ok(Some(membership)) if membership.removed => Err(JoinError::Removed { node: membership.node }),
         Err(error @ CallError::Tls(HandshakeError::Refused { .. })) => Err(JoinError::Call(error)),
         _ => Ok(()),
     }
 }
 
-/// Returns the broker's address; the service omits the host if it is its own.
-fn broker_of(membership: &Membership, requested: &JoinUrl) -> Result<BrokerUrl, JoinError> {
-    let address = &membership.broker;
-    let full = match address.split_once("://:") {
-        Some((scheme, port)) if requested.host.contains(':') => {
-            format!("{scheme}://[{}]:{port}", requested.host)
+/// Returns the broker's addresses; the service omits a host that is its own.
+fn broker_of(membership: &Membership, requested: &JoinUrl) -> Result<Brokers, JoinError> {
+    let full = |address: &str| match address.split_once("://:") {
+        Some((scheme, rest)) if requested.host.contains(':') => {
+            format!("{scheme}://[{}]:{rest}", requested.host)
         }
-        Some((scheme, port)) => format!("{scheme}://{}:{port}", requested.host),
-        None => address.clone(),
+        Some((scheme, rest)) => format!("{scheme}://{}:{rest}", requested.host),
+        None => address.to_owned(),
     };
-    BrokerUrl::parse(&full).map_err(|problem| {
+    let mut addresses: Vec<String> = Vec::new();
+    for address in membership.brokers.iter().map(|address| full(&address.to_string())) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    if addresses.is_empty() {
+        addresses.push(full(&membership.broker));
+    }
+    Brokers::parse(addresses.iter().map(String::as_str)).map_err(|problem| {
         JoinError::Other(format!(
             "broker address from {requested}: {problem}; hint: check enrollment.broker_url there"
         ))
@@ -426,8 +441,8 @@ fn configuration(
     // A new key is inserted right after its header, so keys are set in reverse order.
     match route {
         Route::Mqtt { broker, prefix } => {
-            if state.configured("link", "broker", BrokerUrl::parse).as_ref() != Some(broker) {
-                settings.push(("link", "broker", settings::string(&broker.to_string())));
+            if state.configured_brokers().as_ref() != Some(broker) {
+                settings.push(("link", "broker", broker.to_toml()));
             }
             settings.push(("link", "prefix", settings::string(prefix)));
             if state.config.link_type != LinkType::Mqtt {

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::calls::{self, CallError, Credential};
-use edgesync_config::JoinUrl;
+use super::calls::{self, CallError, Credential, JoinService};
 use edgesync_transport::tls::{Certificate, Client, Clock, Identity, Key, Trust};
 
 /// Earliest renewal, as a share of the lifetime.
@@ -138,7 +137,7 @@ fn until(from: Timestamp, to: Timestamp) -> Duration {
 /// # Errors
 /// See [`CallError`].
 pub async fn renew(
-    url: &JoinUrl,
+    service: &JoinService,
     trust: &Trust,
     current: &Identity,
     node: &str,
@@ -148,12 +147,12 @@ pub async fn renew(
     let request = key.node_request(node).map_err(CallError::Local)?;
     let tls = Client::new(trust, Some(current), clock).map_err(CallError::Local)?;
     let certificate =
-        calls::fetch_certificate(url, &tls, trust, node, &request, Credential::Certificate).await?;
+        calls::fetch_certificate(service, &tls, trust, node, &request, Credential::Certificate).await?;
     let identity = Identity::new("response of the join service", vec![certificate], key);
     let identity = identity.map_err(CallError::Local)?;
     let tls = Client::new(trust, Some(&identity), clock).map_err(CallError::Local)?;
     // A CloudCore does not know this call; its answer proves the certificate nevertheless.
-    calls::fetch_membership(url, &tls).await?;
+    calls::fetch_membership(service, &tls).await?;
     Ok(identity)
 }
 

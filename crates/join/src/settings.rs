@@ -29,10 +29,16 @@ pub(crate) fn set_all(text: &str, settings: &[Setting<'_>]) -> Result<String, St
     Ok(edited)
 }
 
-/// Returns a string that the text sets in a section.
-pub(crate) fn get(text: &str, section: &str, key: &str) -> Option<String> {
+/// Returns the strings that the text sets in a section: one, or those of a list.
+pub(crate) fn get(text: &str, section: &str, key: &str) -> Option<Vec<String>> {
     let table = DeTable::parse(text).ok()?;
-    find(table.get_ref(), section, key)?.as_str().map(str::to_owned)
+    match find(table.get_ref(), section, key)? {
+        DeValue::String(text) => Some(vec![text.to_string()]),
+        DeValue::Array(items) => {
+            items.iter().map(|item| item.get_ref().as_str().map(str::to_owned)).collect()
+        }
+        _ => None,
+    }
 }
 
 /// Sets one key, line by line.
@@ -201,6 +207,17 @@ mod tests {
             edit(sub, &[identity]),
             "[identity]\ndirectory = \"/d\"\n[identity.more]\ndirectory = 1\n"
         );
+    }
+
+    #[test]
+    fn strings_and_lists_of_strings_are_read() {
+        let get = |text: &str| get(text, "link", "broker");
+        assert_eq!(get("[link]\nbroker = \"a\"\n"), Some(vec!["a".to_owned()]));
+        let several = Some(vec!["a".to_owned(), "b".to_owned()]);
+        assert_eq!(get("[link]\nbroker = [\n\"a\", # one\n\"b\"]\n"), several);
+        for text in ["", "[link]\n", "[link]\nbroker = 7\n", "[link]\nbroker = [7]\n", "[link"] {
+            assert_eq!(get(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -19,9 +19,10 @@ mod session;
 mod socket;
 
 use connect::WebSocket;
+use edgesync_transport::dial::Dialer;
 use edgesync_transport::link::handle::{self, Shared};
 use edgesync_transport::link::queue::Limits;
-use edgesync_transport::link::stream::Target;
+use edgesync_transport::link::stream::{Carries, Target};
 use edgesync_transport::link::task::{self, End, Protocol, Task};
 use edgesync_transport::link::{Cause, ConnectionId, LinkEvent, LinkHandle, RetryOptions};
 use evictions::Evictions;
@@ -50,6 +51,8 @@ pub struct KubeEdgeOptions {
     /// The ping interval, at least 100 ms. A peer that has answered a ping before counts as dead
     /// after two silent intervals.
     pub keepalive: Duration,
+    /// Opens the connections.
+    pub dialer: Dialer,
     /// The timeout of name resolution, TCP, TLS and the upgrade together.
     pub connect_timeout: Duration,
     /// The largest received message in bytes, however it is fragmented; at least 1,024. Also limits
@@ -75,7 +78,15 @@ impl KubeEdgeOptions {
     }
 
     fn target(&self) -> Target<'_> {
-        Target { host: &self.host, port: self.port, tls: self.tls.as_ref(), within: self.connect_timeout }
+        Target {
+            host: &self.host,
+            port: self.port,
+            tls: self.tls.as_ref(),
+            carries: Carries::Http,
+            is_one_of_several: false,
+            within: self.connect_timeout,
+            dialer: &self.dialer,
+        }
     }
 
     fn max_packet(&self) -> u32 {

@@ -13,15 +13,20 @@
 )]
 #![allow(clippy::needless_pass_by_value, reason = "values are written as they come to hand")]
 
+pub mod alpn;
 pub mod authority;
 pub mod cloudcore;
 pub mod fleet;
+pub mod haproxy;
+pub mod http_proxy;
 pub mod image;
 pub mod kubectl;
 pub mod line;
 pub mod links;
+mod listening;
 pub mod log;
 pub mod mosquitto;
+pub mod netns;
 pub mod node;
 pub mod programs;
 pub mod proxy;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use edgesync_kubeedge::link::KubeEdgeOptions;
+use edgesync_transport::dial::Dialer;
 use edgesync_transport::link::RetryOptions;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,6 +27,7 @@ pub fn options(address: SocketAddr) -> KubeEdgeOptions {
         project: "e632aba927ea4ac2b575ec1603d56f10".to_owned(),
         node: "edgea".to_owned(),
         tls: None,
+        dialer: Dialer::default(),
         keepalive: Duration::from_secs(600),
         connect_timeout: PATIENCE,
         max_message: 32 << 20,

@@ -21,6 +21,7 @@ pub mod counted;
 pub mod counters;
 pub mod handle;
 mod mqtt;
+mod order;
 pub mod presence;
 pub mod queue;
 pub mod retry;
@@ -38,8 +39,10 @@ pub use topic::{Topic, Topics};
 
 pub use mqtt::wire;
 
+use crate::dial::Dialer;
+use crate::proxy::authority;
 use queue::Limits;
-use stream::Target;
+use stream::{Carries, Target};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -77,20 +80,45 @@ pub struct SessionIntro {
 /// Creates the session intro of an attempt.
 pub type Introduce = Arc<dyn Fn(ConnectionId) -> SessionIntro + Send + Sync>;
 
+/// One of the addresses at which a link finds its broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Host name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// Whether the connection uses TLS, that of [`LinkOptions::tls`].
+    pub tls: bool,
+    /// Whether MQTT is carried in a WebSocket.
+    pub websocket: bool,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match (self.websocket, self.tls) {
+            (false, false) => "mqtt",
+            (false, true) => "mqtts",
+            (true, false) => "ws",
+            (true, true) => "wss",
+        };
+        write!(f, "{scheme}://{}", authority(&self.host, self.port))
+    }
+}
+
 /// Options of a link. Values outside their range are clamped.
 #[derive(Clone)]
 pub struct LinkOptions {
-    /// Host name or address of the broker.
-    pub host: String,
-    /// TCP port of the broker.
-    pub port: u16,
+    /// The addresses of the broker, at least one; the one that worked last is tried first.
+    pub endpoints: Vec<Endpoint>,
+    /// Opens the connections.
+    pub dialer: Dialer,
     /// The MQTT client id; one client of a broker has it at a time.
     pub client_id: String,
     /// User name, if the broker requires one.
     pub username: Option<String>,
     /// Password, if the broker requires one.
     pub password: Option<String>,
-    /// TLS client; none for plain TCP. New connections use a replaced identity.
+    /// TLS client for the endpoints that use it. New connections use a replaced identity.
     pub tls: Option<crate::tls::Client>,
     /// Limit for the silence of the peer, at least 2 s. The client sends a packet at least every
     /// half of it. Each received byte counts as a sign of life, so a slow packet may take longer.
@@ -121,13 +149,13 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// Returns the defaults: 20 s keepalive, 10 s to connect, packets of 1 MiB, 64 in flight, 256
-    /// messages and 4 MiB queued, 256 events.
+    /// Returns the options for one endpoint without TLS, with the defaults: 20 s keepalive, 10 s to
+    /// connect, packets of 1 MiB, 64 in flight, 256 messages and 4 MiB queued, 256 events.
     #[must_use]
     pub fn new(host: &str, port: u16, client_id: &str) -> Self {
         Self {
-            host: host.to_owned(),
-            port,
+            endpoints: vec![Endpoint { host: host.to_owned(), port, tls: false, websocket: false }],
+            dialer: Dialer::default(),
             client_id: client_id.to_owned(),
             username: None,
             password: None,
@@ -146,6 +174,14 @@ impl LinkOptions {
         }
     }
 
+    /// Uses TLS for all endpoints.
+    pub fn secure(&mut self, tls: crate::tls::Client) {
+        self.tls = Some(tls);
+        for endpoint in &mut self.endpoints {
+            endpoint.tls = true;
+        }
+    }
+
     fn in_range(mut self) -> Self {
         self.keepalive = self.keepalive.clamp(Duration::from_secs(2), Duration::from_secs(7200));
         self.max_packet = self.max_packet.clamp(1024, 268_435_455);
@@ -155,8 +191,28 @@ impl LinkOptions {
         self
     }
 
-    fn target(&self) -> Target<'_> {
-        Target { host: &self.host, port: self.port, tls: self.tls.as_ref(), within: self.connect_timeout }
+    /// Returns the endpoint at a position; an empty one if there is none.
+    fn endpoint(&self, position: usize) -> &Endpoint {
+        const NONE: &Endpoint = &Endpoint { host: String::new(), port: 0, tls: false, websocket: false };
+        self.endpoints.get(position).unwrap_or(NONE)
+    }
+
+    /// Returns the position of the endpoint that worked last.
+    fn preferred(&self) -> usize {
+        self.dialer.last_good().position(self.endpoints.iter().map(Endpoint::to_string))
+    }
+
+    fn target(&self, position: usize) -> Target<'_> {
+        let endpoint = self.endpoint(position);
+        Target {
+            host: &endpoint.host,
+            port: endpoint.port,
+            tls: self.tls.as_ref().filter(|_| endpoint.tls),
+            carries: if endpoint.websocket { Carries::MqttOverWebSocket } else { Carries::Mqtt },
+            is_one_of_several: self.endpoints.len() > 1,
+            within: self.connect_timeout,
+            dialer: &self.dialer,
+        }
     }
 }
 
@@ -164,7 +220,8 @@ impl fmt::Debug for LinkOptions {
     /// Omits the password, which must not get into logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LinkOptions")
-            .field("peer", &self.target().peer())
+            .field("endpoints", &self.endpoints)
+            .field("dialer", &self.dialer)
             .field("client_id", &self.client_id)
             .field("username", &self.username)
             .field("keepalive", &self.keepalive)

@@ -16,6 +16,7 @@
 pub mod certificate;
 mod client;
 pub mod clock;
+mod hello;
 pub mod identity;
 mod local;
 mod server;
@@ -27,11 +28,12 @@ use rustls::crypto::CryptoProvider;
 use rustls::{RootCertStore, SupportedProtocolVersion};
 
 pub use certificate::{Certificate, Subject};
-pub use client::{Client, ClientStream, HandshakeError};
+pub use client::{Client, ClientStream, FirstBytes, HandshakeError, Inner};
 pub use clock::Clock;
+pub(crate) use hello::{Hello, Offer};
 pub use identity::{Identity, Key};
 pub use local::Local;
-pub use server::{ClientRule, Server, ServerStream};
+pub use server::{ClientRule, Presented, Server, ServerStream};
 
 /// Organization of nodes, as in Kubernetes and KubeEdge.
 pub const NODES: &str = "system:nodes";

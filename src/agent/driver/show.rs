@@ -36,7 +36,7 @@ impl Driver {
         Box::new(AgentStatus {
             node: self.settings.node.to_string(),
             agent: Program { version: VERSION.to_owned(), started: rfc3339(self.timeline.started) },
-            link: link_status(&self.uplink, &self.settings.peer),
+            link: link_status(&self.uplink, self.settings.peer(self.uplink.link.position())),
             kubeedge: self.uplink.wire.cloud_core().map(cloud_core::status),
             identity: self.identity.as_ref().map(|identity| identity.state().show()),
             cloud: cloud_status(&self.uplink, &self.machine),

@@ -163,7 +163,8 @@ impl Driver {
             }
             Wire::KubeEdge(_) => self.uplink.link.max_payload(TEXT),
         };
-        tracing::info!(peer = self.settings.peer, max_payload_bytes = limit, "connected");
+        let peer = self.settings.peer(self.uplink.link.position());
+        tracing::info!(peer, max_payload_bytes = limit, "connected");
         self.reporting.node.schedule_check();
         if let Some(identity) = &self.identity {
             identity.connected();
@@ -177,7 +178,8 @@ impl Driver {
 
     fn link_down(&mut self, cause: &Cause, retry_in: Duration) {
         let words = if self.uplink.is_connected() { "connection lost" } else { "connection failed" };
-        tracing::warn!(peer = self.settings.peer, %cause, retry_in = %rounded(retry_in), "{words}");
+        let peer = self.settings.peer(self.uplink.link.position());
+        tracing::warn!(peer, %cause, retry_in = %rounded(retry_in), "{words}");
         self.uplink.connection.down(cause.to_string(), retry_in);
         if matches!(cause, Cause::TakenOver { .. }) {
             self.reporting.events.emit(EventReason::SessionTakenOver, Regarding::Node, cause.to_string());

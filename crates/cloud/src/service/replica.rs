@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::shared::SharedPort;
 use super::{Backing, EnrollmentTasks, create_directory_of, enrollment_options, serve};
 use edgesync_config::host_name;
 use edgesync_enrollment::membership::MembershipStore;
@@ -19,6 +20,7 @@ use edgesync_kubernetes::cache::{Cache, CacheOptions};
 use edgesync_kubernetes::cluster::Cluster;
 use edgesync_kubernetes::source::Kubernetes;
 use edgesync_runtime::Service;
+use edgesync_runtime::connection::proxy_rules;
 use edgesync_runtime::random;
 use edgesync_runtime::systemd::{self, Signals};
 
@@ -41,7 +43,8 @@ pub(super) async fn run(
     probes: Probes,
 ) -> anyhow::Result<()> {
     let config = service.config().clone();
-    let cluster = Cluster::connect(config.kubernetes.kubeconfig.as_deref()).await?;
+    let rules = proxy_rules(&config.link)?;
+    let cluster = Cluster::connect_through(config.kubernetes.kubeconfig.as_deref(), &rules).await?;
     let cache = open_cache(&config).await?;
     // Reported before the cluster responds: the service manager does not wait for it.
     systemd::ready("waiting for the cluster");
@@ -50,11 +53,14 @@ pub(super) async fn run(
     let attempt = async || try_open(&config, &cluster, &cache, &replica).await;
     let opening = until_open("fleet not served yet", probes.readiness(), attempt);
     let Some(Opened { source, enrollment }) = signals.unless_stopped(opening).await else { return Ok(()) };
-    let mut enrollment_tasks = EnrollmentTasks::open(&config, &enrollment).await?;
+    let mut shared = SharedPort::open(&config).await?;
+    let mut enrollment_tasks = EnrollmentTasks::open(&config, &enrollment, &mut shared).await?;
     enrollment_tasks.keep(&enrollment, None);
     let lost = match config.broker.mode {
         BrokerMode::Embedded => None,
         BrokerMode::External => {
+            // Devices join at every replica.
+            shared.start(&enrollment);
             probes.readiness().set(None);
             let standing_by = "standing by until this replica leads";
             systemd::status(standing_by);
@@ -71,6 +77,7 @@ pub(super) async fn run(
         objects: Bare::new(Vec::new),
         enrollment,
         enrollment_tasks,
+        shared,
         database: None,
         display_name: format!("{cluster:?}"),
     };

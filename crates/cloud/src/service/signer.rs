@@ -27,6 +27,7 @@ use edgesync_kubernetes::cluster::Cluster;
 use edgesync_object::Status;
 use edgesync_object::status::{Reason, Result};
 use edgesync_runtime::Service;
+use edgesync_runtime::connection::proxy_rules;
 use edgesync_runtime::systemd::{self, Request, Signals};
 
 /// Runs the signer until it is stopped.
@@ -40,7 +41,8 @@ pub(super) async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     };
     let mut signals = Signals::new().context("install signal handlers")?;
     let probes = Probes::open(config.api.health).await.context("open api.health")?;
-    let cluster = Cluster::connect(config.kubernetes.kubeconfig.as_deref()).await?;
+    let rules = proxy_rules(&config.link)?;
+    let cluster = Cluster::connect_through(config.kubernetes.kubeconfig.as_deref(), &rules).await?;
     systemd::ready("waiting for the cluster");
     tracing::info!(?cluster, "signer started");
     let attempt = async || try_open(&config, &cluster).await;

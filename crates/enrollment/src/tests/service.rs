@@ -4,6 +4,7 @@ use super::*;
 use crate::JoinRelay;
 use crate::service::JoinService;
 use edgesync_join::{Membership, calls};
+use edgesync_transport::dial::Dialer;
 use std::process::{Command, Stdio};
 
 struct Served {
@@ -30,6 +31,7 @@ async fn the_log_names_refused_joins_but_no_cloudcore_probes() {
     let logged = || std::fs::read_to_string(log.path()).unwrap();
     let Served { fixture, address, serving: _serving } = served().await;
     let url = format!("https://localhost:{}", address.port()).parse().unwrap();
+    let url = calls::JoinService::new(url, Dialer::default());
     let stranger = tls::Client::new(&fixture.service.trust(), None, tls::Clock::system([])).unwrap();
     assert_eq!(calls::is_cloud_core(&url, &stranger).await, Ok(false));
     assert!(!logged().contains("refused"), "{}", logged());

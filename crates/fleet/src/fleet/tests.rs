@@ -155,6 +155,7 @@ pub(super) async fn enrollment(directory: &Path, store: &CloudStore) -> Enrollme
         directory: directory.join("pki"),
         names: vec!["cloud.example".into()],
         broker: "mqtts://:8883".into(),
+        brokers: Vec::new(),
         prefix: "edgesync/v1".into(),
         lifetime: Duration::from_secs(3600),
         external: false,

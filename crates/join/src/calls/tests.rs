@@ -10,6 +10,11 @@ use edgesync_transport::tls::{Clock, Identity, Key};
 
 const BROKER: &str = "mqtts://:8883";
 
+/// A service that is reached directly.
+fn at(url: &JoinUrl) -> JoinService {
+    JoinService::new(url.clone(), Dialer::default())
+}
+
 fn authority() -> Arc<Authority> {
     Arc::new(Authority::new("ca"))
 }
@@ -31,27 +36,27 @@ async fn ask_certificate(
     let (tls, trust) = (client(authority, None), Trust::new(vec![authority.ca.clone()]));
     let request = Key::generate().unwrap().node_request(node).unwrap();
     let token = token(authority);
-    fetch_certificate(&service.url, &tls, &trust, node, &request, Credential::Token(&token)).await
+    fetch_certificate(&at(&service.url), &tls, &trust, node, &request, Credential::Token(&token)).await
 }
 
 #[tokio::test]
 async fn node_joins_and_renews_with_the_calls_of_kubeedge() {
     let authority = authority();
     let service = Service::of_cloud(Arc::clone(&authority), BROKER).await;
-    let (ca, _) = fetch_ca(&service.url, &token(&authority)).await.unwrap();
+    let (ca, _) = fetch_ca(&at(&service.url), &token(&authority)).await.unwrap();
     assert_eq!(ca, authority.ca);
 
     let certificate = ask_certificate(&service, &authority, "pump-7").await.unwrap();
     assert_eq!(certificate.node(), Some("pump-7"));
     let current = node(&authority);
     let tls = client(&authority, Some(&current));
-    let membership = fetch_membership(&service.url, &tls).await.unwrap().unwrap();
+    let membership = fetch_membership(&at(&service.url), &tls).await.unwrap().unwrap();
     assert_eq!((membership.node.as_str(), membership.broker.as_str()), ("pump-7", BROKER));
     assert_eq!((membership.prefix.as_str(), membership.time.as_str()), ("plant/v1", CLOUD_TIME));
 
     let trust = Trust::new(vec![ca]);
     let clock = Clock::of(cloud_now, []);
-    let renewed = crate::renewal::renew(&service.url, &trust, &current, "pump-7", clock).await.unwrap();
+    let renewed = crate::renewal::renew(&at(&service.url), &trust, &current, "pump-7", clock).await.unwrap();
     assert_eq!(renewed.certificate().node(), Some("pump-7"));
     assert_ne!(renewed.certificate().serial(), current.certificate().serial());
 
@@ -69,7 +74,7 @@ async fn node_joins_and_renews_with_the_calls_of_kubeedge() {
 async fn ca_of_another_cloud_is_refused_with_both_fingerprints() {
     let (authority, other) = (self::authority(), self::authority());
     let service = Service::of_cloud(Arc::clone(&other), BROKER).await;
-    let error = fetch_ca(&service.url, &token(&authority)).await.unwrap_err();
+    let error = fetch_ca(&at(&service.url), &token(&authority)).await.unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, CallError::OtherCa { .. }), "{text}");
     assert!(text.contains(&authority.ca.fingerprint()) && text.contains(&other.ca.fingerprint()), "{text}");
@@ -118,7 +123,7 @@ async fn cloud_core_has_no_membership() {
     let identity = server_identity(&authority);
     for (code, body) in [(404, "404 page not found"), (200, "{}"), (200, "[1"), (403, "revoked")] {
         let service = Service::start(&authority, &identity, move |_| reply(code, body)).await;
-        let found = fetch_membership(&service.url, &client(&authority, Some(&node(&authority)))).await;
+        let found = fetch_membership(&at(&service.url), &client(&authority, Some(&node(&authority)))).await;
         match code {
             404 => assert_eq!(found, Ok(None)),
             403 => assert!(matches!(found, Err(CallError::Refused { code: 403, .. })), "{found:?}"),
@@ -132,11 +137,11 @@ async fn cloud_core_is_detected_by_its_missing_call() {
     let authority = authority();
     let identity = server_identity(&authority);
     let cloud = Service::of_cloud(Arc::clone(&authority), BROKER).await;
-    assert_eq!(is_cloud_core(&cloud.url, &client(&authority, None)).await, Ok(false));
+    assert_eq!(is_cloud_core(&at(&cloud.url), &client(&authority, None)).await, Ok(false));
     let core = Service::of_cloud_core(Arc::clone(&authority)).await;
-    assert_eq!(is_cloud_core(&core.url, &client(&authority, None)).await, Ok(true));
+    assert_eq!(is_cloud_core(&at(&core.url), &client(&authority, None)).await, Ok(true));
     let broken = Service::start(&authority, &identity, |_| reply(502, "bad gateway")).await;
-    let error = is_cloud_core(&broken.url, &client(&authority, None)).await.unwrap_err();
+    let error = is_cloud_core(&at(&broken.url), &client(&authority, None)).await.unwrap_err();
     assert!(matches!(error, CallError::Unexpected { code: 502, .. }), "{error}");
 }
 
@@ -150,7 +155,7 @@ async fn cloud_core_issues_and_renews_certificates() {
     let current =
         authority.node("system:node:pump-7", time("2026-11-20T00:00:00Z"), time("2027-11-20T00:00:00Z"));
     let (trust, clock) = (Trust::new(vec![authority.ca.clone()]), Clock::of(cloud_now, []));
-    let renewed = crate::renewal::renew(&service.url, &trust, &current, "pump-7", clock).await.unwrap();
+    let renewed = crate::renewal::renew(&at(&service.url), &trust, &current, "pump-7", clock).await.unwrap();
     assert_eq!(renewed.certificate().subject().common_name, "system:node:pump-7");
     let asked = service.asked();
     let renewal = &asked[asked.len() - 2].question;
@@ -164,7 +169,7 @@ async fn answer_beyond_the_limit_is_refused() {
     let service =
         Service::start(&authority, &server_identity(&authority), |_| reply(200, vec![b'x'; MAX_ANSWER + 1]))
             .await;
-    let error = fetch_ca(&service.url, &token(&authority)).await.unwrap_err();
+    let error = fetch_ca(&at(&service.url), &token(&authority)).await.unwrap_err();
     assert!(matches!(error, CallError::Unreadable { .. }), "{error}");
     assert!(error.to_string().contains("10002"), "{error}");
 }
@@ -175,13 +180,13 @@ async fn missing_service_differs_from_another_service() {
     let free = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = JoinUrl { host: "127.0.0.1".into(), port: free.local_addr().unwrap().port() };
     drop(free);
-    let error = fetch_ca(&url, &token(&authority)).await.unwrap_err();
+    let error = fetch_ca(&at(&url), &token(&authority)).await.unwrap_err();
     assert!(error.is_unreachable() && error.to_string().contains("refused"), "{error}");
 
     // Too long for a label, so no name server is queried.
     let url = JoinUrl { host: format!("{}.invalid", "a".repeat(64)), port: 1 };
-    let error = fetch_ca(&url, &token(&authority)).await.unwrap_err();
-    assert!(error.is_unreachable() && error.to_string().contains("resolve '"), "{error}");
+    let error = fetch_ca(&at(&url), &token(&authority)).await.unwrap_err();
+    assert!(error.is_unreachable() && error.to_string().contains("resolve host name '"), "{error}");
 
     // Plain HTTP, as on the port of an API without TLS.
     let http = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -191,8 +196,8 @@ async fn missing_service_differs_from_another_service() {
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.unwrap();
         stream
     });
-    let error = fetch_ca(&url, &token(&authority)).await.unwrap_err();
-    assert!(matches!(error, CallError::Tls(HandshakeError::NotTls { .. })), "{error:?}");
+    let error = fetch_ca(&at(&url), &token(&authority)).await.unwrap_err();
+    assert!(matches!(error, CallError::Tls(HandshakeError::Http { .. })), "{error:?}");
     assert!(!error.is_unreachable());
     drop(served.await.unwrap());
 }
@@ -203,7 +208,7 @@ async fn server_without_a_ca_is_no_join_service() {
     let identity = server_identity(&authority);
     for (code, body) in [(404, "no"), (403, "forbidden"), (200, "<html>")] {
         let service = Service::start(&authority, &identity, move |_| reply(code, body)).await;
-        let error = fetch_ca(&service.url, &token(&authority)).await.unwrap_err().to_string();
+        let error = fetch_ca(&at(&service.url), &token(&authority)).await.unwrap_err().to_string();
         assert!(error.contains("default port is 10002"), "{error}");
     }
 }

@@ -51,6 +51,10 @@ fn of_call(error: &CallError) -> Option<String> {
         CallError::Refused { code: 401, message } if !message.contains("edgesync-cloud") => {
             "tokens expire; get a new one with 'keadm gettoken'"
         }
+        CallError::Unreachable { problem, .. } if !problem.starts_with("proxy ") && is_proxy_unused() => {
+            "the environment has a proxy that this connection did not use: set link.proxy to \"env\" or to its address \
+             (docs/network.md)"
+        }
         CallError::Refused { code: 429, .. } => "wait a minute and join again",
         CallError::Unexpected { code: 500.., .. } => {
             "check the log of edgesync-cloud (journalctl -u edgesync-cloud) or CloudCore, then join again"
@@ -60,10 +64,18 @@ fn of_call(error: &CallError) -> Option<String> {
     Some(advice.to_owned())
 }
 
+/// Returns whether the environment names a proxy, which only `link.proxy` puts to use.
+fn is_proxy_unused() -> bool {
+    ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some())
+}
+
 fn of_handshake(error: &HandshakeError) -> Option<String> {
     let advice = match error {
         HandshakeError::OtherAuthority { .. } => {
-            "the server changed its CA between two requests: check the address, and proxies on the way"
+            "a proxy that inspects TLS has such an issuer: have the connection to this host and port passed through; \
+             otherwise the server changed its CA between two requests: check the address"
         }
         HandshakeError::OtherName { host, names } => {
             let add = format!(
@@ -74,6 +86,9 @@ fn of_handshake(error: &HandshakeError) -> Option<String> {
                 true => add,
                 false => format!("use one of these names for --cloud ({}), or {add}", names.join(", ")),
             });
+        }
+        HandshakeError::Http { .. } => {
+            "open a web page to log in to the network, or check host and port of --cloud, and link.proxy"
         }
         HandshakeError::NotTls { .. } => {
             "another service has this port: use the port of the join service for --cloud, 10002 by default"
@@ -193,6 +208,12 @@ mod tests {
                 false,
             ),
             (CallError::Tls(not_tls), &["10002"], false),
+            (CallError::Tls(HandshakeError::Http { host: host.clone() }), &["log in", "link.proxy"], false),
+            (
+                CallError::Tls(HandshakeError::OtherAuthority { host: host.clone(), issuer: "x".into() }),
+                &["inspects TLS", "passed through"],
+                false,
+            ),
             (mqtt, &["MQTT", "10002"], false),
             (revoked, &["--force", "new token"], false),
             (CallError::Tls(HandshakeError::Network { host, problem: "eof".into() }), &["10002"], true),

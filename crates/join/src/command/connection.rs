@@ -66,25 +66,28 @@ pub(super) async fn check_agent(config: &Config) -> Result<(), JoinError> {
     }
 }
 
-/// Connects once, with the topics of the agent but without its presence.
+/// Connects once, with the topics of the agent but without its presence. Returns the address that
+/// accepted the node.
 pub(super) async fn check(
     config: &Config,
     ca: &[Certificate],
     identity: &Identity,
     clock: Clock,
-) -> Result<(), JoinError> {
-    let limit = config.link.connect_timeout + GRACE;
+) -> Result<String, JoinError> {
+    let peers = config.peers();
+    let attempts = peers.len().max(1);
+    let limit = config.link.connect_timeout * u32::try_from(attempts).unwrap_or(1) + GRACE;
     let link = match config.link_type {
         LinkType::Mqtt => Link::spawn(link_options(config, ca, identity, clock)?),
         LinkType::KubeEdge => edgesync_kubeedge::link::spawn(kubeedge_options(config, ca, identity, clock)?),
     };
-    connect(link, limit).await.map_err(|error| {
-        let broker = config.peer().to_string();
-        match error {
-            NotConnected::Refused(problem) => JoinError::Broker { broker, problem },
-            NotConnected::Silent(problem) => JoinError::BrokerSilent { broker, problem },
-        }
-    })
+    let (position, outcome) = connect(link, limit, attempts).await;
+    let broker = peers.get(position).map_or(String::new(), ToString::to_string);
+    match outcome {
+        Ok(()) => Ok(broker),
+        Err(NotConnected::Refused(problem)) => Err(JoinError::Broker { broker, problem }),
+        Err(NotConnected::Silent(problem)) => Err(JoinError::BrokerSilent { broker, problem }),
+    }
 }
 
 fn link_options(
@@ -99,7 +102,7 @@ fn link_options(
     let topics = Topics::new(&config.link.prefix).map_err(|error| JoinError::Other(error.to_string()))?;
     options.username.get_or_insert_with(|| node.clone());
     options.subscriptions = vec![topics.down(node), topics.cloud()];
-    if config.link.broker.tls {
+    if config.link.broker.uses_tls() {
         options.tls = Some(client(config, ca, identity, clock)?);
     }
     Ok(options)
@@ -137,15 +140,18 @@ fn client(
     Ok(Client::new(&Trust::new(trust), Some(identity), clock)?)
 }
 
-/// Waits for the first outcome of a link.
+/// Waits for the first success of a link, or its failure at each of so many addresses. Returns the
+/// position of the address, too.
 async fn connect(
     (link, mut events): (LinkHandle, Receiver<LinkEvent>),
     limit: Duration,
-) -> Result<(), NotConnected> {
+    mut attempts: usize,
+) -> (usize, Result<(), NotConnected>) {
     let outcome = async {
         loop {
             match events.recv().await {
                 Some(LinkEvent::Connected { .. }) => return Ok(()),
+                Some(LinkEvent::Disconnected { .. }) if attempts > 1 => attempts -= 1,
                 Some(LinkEvent::Disconnected { cause, .. }) => return Err(failure(&cause)),
                 Some(_) => {}
                 None => return Err(NotConnected::Silent("connection closed".into())),
@@ -154,13 +160,14 @@ async fn connect(
     };
     let late = || Err(NotConnected::Silent(format!("no response within {limit:?}")));
     let outcome = timeout(limit, outcome).await.unwrap_or_else(|_| late());
+    let position = link.position();
     link.shutdown(Vec::new(), Duration::from_secs(1)).await;
-    outcome
+    (position, outcome)
 }
 
 fn failure(cause: &Cause) -> NotConnected {
     match cause.label() {
-        "dns" | "refused" | "connect-timeout" | "network" | "keepalive" => {
+        "dns" | "refused" | "connect-timeout" | "network" | "keepalive" | "proxy" => {
             NotConnected::Silent(cause.to_string())
         }
         _ => NotConnected::Refused(cause.to_string()),

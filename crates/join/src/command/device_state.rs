@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::JoinError;
+use crate::calls::JoinService;
 use crate::files::{self, Disk as _, FilesError, RealDisk, Stored};
 use crate::settings;
 use edgesync_config as config;
 use edgesync_config::edge::{Config, Identity};
-use edgesync_config::{ConfigErrors, JoinUrl};
+use edgesync_config::{Brokers, ConfigErrors, JoinUrl};
+use edgesync_runtime::connection;
 use edgesync_store::durable::FileError;
+use edgesync_transport::dial::LastGood;
 use edgesync_transport::tls::{Certificate, Clock};
 
 /// Template of a new configuration: all keys with their defaults, as comments.
@@ -62,7 +65,23 @@ impl DeviceState {
         key: &str,
         parse: impl FnOnce(&str) -> Result<V, String>,
     ) -> Option<V> {
-        settings::get(&self.text, section, key).and_then(|text| parse(&text).ok())
+        match settings::get(&self.text, section, key)?.as_slice() {
+            [text] => parse(text).ok(),
+            _ => None,
+        }
+    }
+
+    /// Returns the addresses of a broker that the file sets and that are valid.
+    pub(super) fn configured_brokers(&self) -> Option<Brokers> {
+        let texts = settings::get(&self.text, "link", "broker")?;
+        Brokers::parse(texts.iter().map(String::as_str)).ok()
+    }
+
+    /// Returns the join service at an address, reached as `[link]` has it.
+    pub(super) fn service(&self, url: &JoinUrl) -> Result<JoinService, JoinError> {
+        let dialer = connection::dialer(&self.config.link, LastGood::default());
+        let dialer = dialer.map_err(|error| JoinError::Other(format!("{error:#}")))?;
+        Ok(JoinService::new(url.clone(), dialer))
     }
 
     /// Reads the state; `name` is the node's future name, if it is known.

@@ -158,9 +158,7 @@ async fn second_join_only_tests_the_connection() {
 
     let (config, text) = (device.loaded(), device.text());
     assert_eq!(config.node.name, "pump-7");
-    assert!(
-        config.link.broker.tls && config.link.broker.host == "127.0.0.1" && config.link.prefix == "plant/v1"
-    );
+    assert!(config.peer().tls && config.peer().host == "127.0.0.1" && config.link.prefix == "plant/v1");
     assert_eq!(config.identity.cloud, Some(cloud.service.url.clone()));
     assert!(text.contains("level = \"debug\" # mine") && text.contains("# here"), "{text}");
     assert!(!text.contains("signature"), "{text}");
@@ -278,6 +276,7 @@ fn addresses_of_the_configuration_are_kept_or_reported() {
     let membership = |prefix: &str| Membership {
         node: "a".into(),
         broker: "mqtts://:8883".into(),
+        brokers: Vec::new(),
         prefix: prefix.into(),
         time: String::new(),
         removed: false,
@@ -321,7 +320,7 @@ fn new_device_gets_the_documented_configuration() {
     let before = DeviceState::read(path, Some("pump-7")).unwrap();
     assert!(before.member.is_none());
     assert_eq!(before.root, Path::new("/var/lib/edgesync/identity"));
-    let broker = BrokerUrl::parse("mqtts://cloud.example").unwrap();
+    let broker = Brokers::parse(["mqtts://cloud.example"]).unwrap();
     let route = Route::Mqtt { broker, prefix: "edgesync/v1".into() };
     let url: JoinUrl = "https://cloud.example".parse().unwrap();
     let text = configuration(&before, "pump-7", &route, Path::new("/d"), &url).unwrap();
@@ -348,7 +347,7 @@ fn device_switches_to_a_cloud_core_and_back() {
 
     std::fs::write(device.config(), &text).unwrap();
     let before = DeviceState::read(&device.config(), None).unwrap();
-    let broker = BrokerUrl::parse("mqtts://cloud.example").unwrap();
+    let broker = Brokers::parse(["mqtts://cloud.example"]).unwrap();
     let route = Route::Mqtt { broker, prefix: "p".into() };
     let text = configuration(&before, "pump-7", &route, Path::new("/d"), &url).unwrap();
     let loaded = config::parse::<Config>(&device.config(), &text, []).unwrap();
@@ -541,6 +540,7 @@ fn broker_without_a_host_is_at_the_service() {
         let membership = Membership {
             node: "a".into(),
             broker: said.into(),
+            brokers: Vec::new(),
             prefix: "p".into(),
             time: String::new(),
             removed: false,
@@ -548,6 +548,99 @@ fn broker_without_a_host_is_at_the_service() {
         let asked = JoinUrl { host: host.into(), port: 10002 };
         assert_eq!(broker_of(&membership, &asked).unwrap().to_string(), expected);
     }
+}
+
+/// Starts a proxy whose names are all this machine. Returns its port and the requested peers.
+async fn forwarding_proxy() -> (u16, Arc<std::sync::Mutex<Vec<String>>>) {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let requested: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
+    let kept = Arc::clone(&requested);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let kept = Arc::clone(&kept);
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(client.read_u8().await.unwrap());
+                }
+                let head = String::from_utf8(head).unwrap();
+                let peer = head.split(' ').nth(1).unwrap().to_owned();
+                let port: u16 = peer.rsplit(':').next().unwrap().parse().unwrap();
+                kept.lock().unwrap().push(peer);
+                let mut server = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    (port, requested)
+}
+
+#[tokio::test]
+async fn device_joins_through_a_proxy() {
+    let mut cloud = Cloud::start().await;
+    let (proxy, requested) = forwarding_proxy().await;
+    let line = format!("proxy = \"http://127.0.0.1:{proxy}\" # of the plant\n");
+    let device = Device::new(&format!("[link]\n{line}"));
+    // The name does not exist: only the proxy resolves it.
+    let url = JoinUrl { host: "cloud.example".into(), port: cloud.service.url.port };
+    let options = JoinOptions {
+        cloud: url.clone(),
+        ..device.options(&cloud.service, &cloud.authority, Some("pump-7"))
+    };
+    let (result, said) = join(&options).await;
+    result.unwrap();
+    assert_eq!(cloud.accepted_node().await, "pump-7");
+    assert!(said.contains("connected"), "{said}");
+    assert!(device.text().contains(&line), "{}", device.text());
+    let broker = format!("cloud.example:{}", cloud._broker.address().port());
+    let requested = requested.lock().unwrap().clone();
+    assert!(requested.contains(&format!("cloud.example:{}", url.port)), "{requested:?}");
+    assert_eq!(requested.last(), Some(&broker), "{requested:?}");
+}
+
+#[test]
+fn advertised_list_is_written_in_its_order() {
+    let device =
+        Device::new("[link] # ours\nkeepalive = \"60s\" # metered\nproxy = \"http://proxy.example:3128\"\n");
+    let state = DeviceState::read(&device.config(), Some("a")).unwrap();
+    let membership = r#"{"node":"a","broker":"mqtts://:8883","brokers":["wss://:443/mqtt","mqtts://:8883"],"prefix":"p","time":""}"#;
+    let membership: Membership = serde_json::from_str(membership).unwrap();
+    let url: JoinUrl = "https://cloud.example".parse().unwrap();
+    let broker = broker_of(&membership, &url).unwrap();
+    assert_eq!(broker.to_string(), "wss://cloud.example:443/mqtt, mqtts://cloud.example:8883");
+    let route = Route::Mqtt { broker: broker.clone(), prefix: "p".into() };
+    let text = configuration(&state, "a", &route, Path::new("/d"), &url).unwrap();
+    let config = config::parse::<Config>(&device.config(), &text, []).unwrap().config;
+    assert_eq!(config.link.broker, broker);
+    // The rest of [link] is the operator's.
+    for line in
+        ["[link] # ours\n", "keepalive = \"60s\" # metered\n", "proxy = \"http://proxy.example:3128\"\n"]
+    {
+        assert!(text.contains(line), "{text}");
+    }
+    // Written by an operator, the list stays, also over several lines.
+    let own = "[link]\nbroker = [\n  \"mqtts://own.example\", # balancer\n  \"wss://own.example\",\n]\n";
+    let device = Device::new(own);
+    let state = DeviceState::read(&device.config(), Some("a")).unwrap();
+    let mut out = Vec::new();
+    let options = JoinOptions {
+        cloud: url.clone(),
+        token: token(&Authority::new("ca")),
+        node: None,
+        config: device.config(),
+        cloudcore: None,
+        force: false,
+    };
+    let route = route_of(&state, Some(&membership), &options, &mut out).unwrap();
+    let said = String::from_utf8(out).unwrap();
+    assert!(
+        said.contains("link.broker stays mqtts://own.example:8883, wss://own.example:443/mqtt"),
+        "{said}"
+    );
+    let text = configuration(&state, "a", &route, Path::new("/d"), &url).unwrap();
+    assert!(text.contains("  \"mqtts://own.example\", # balancer\n  \"wss://own.example\",\n]\n"), "{text}");
 }
 
 #[test]

@@ -162,6 +162,7 @@ pub(crate) fn cloud(authority: &Authority, broker: &str, asked: &Asked) -> HttpR
                 let membership = Membership {
                     node: node.clone(),
                     broker: broker.to_owned(),
+                    brokers: Vec::new(),
                     prefix: "plant/v1".into(),
                     time: CLOUD_TIME.into(),
                     removed: false,

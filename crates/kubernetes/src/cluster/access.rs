@@ -16,6 +16,7 @@ use super::api_discovery;
 use super::plan::Kinds;
 use edgesync_object::ResourceVersion;
 use edgesync_transport::connect::describe;
+use edgesync_transport::proxy::{Proxy, ProxyRules};
 
 /// Read timeout of a connection; exceeds the lifetime of an idle watch.
 const READ_TIMEOUT: Duration = Duration::from_secs(150);
@@ -149,10 +150,22 @@ impl Cluster {
     /// # Errors
     /// No credentials are found, or they are unreadable.
     pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, AccessError> {
-        let (config, credentials) = match kubeconfig {
+        Self::connect_through(kubeconfig, &ProxyRules::default()).await
+    }
+
+    /// As [`Self::connect`], through a proxy by these rules. The proxy of the kubeconfig comes
+    /// first and, without a service account, that of the environment, as with kubectl.
+    ///
+    /// # Errors
+    /// No credentials are found, or they are unreadable.
+    pub async fn connect_through(kubeconfig: Option<&Path>, rules: &ProxyRules) -> Result<Self, AccessError> {
+        let (mut config, credentials) = match kubeconfig {
             Some(path) => load_kubeconfig(path, None).await?,
             None => find_credentials().await?,
         };
+        if let Err(problem) = use_proxy(&mut config, rules) {
+            return Err(AccessError::Kubeconfig { credentials, problem });
+        }
         Self::with(config, credentials)
     }
 
@@ -256,6 +269,22 @@ fn problem(error: &KubeconfigError) -> String {
     }
     let all = error.to_string();
     all.lines().next().unwrap_or_default().to_owned()
+}
+
+/// Uses the proxy for connections to the cluster, if there is one and none is configured.
+fn use_proxy(config: &mut Config, rules: &ProxyRules) -> Result<(), String> {
+    if config.proxy_url.is_some() {
+        return Ok(());
+    }
+    let url = &config.cluster_url;
+    let usual = if url.scheme_str() == Some("http") { 80 } else { 443 };
+    let port = url.port_u16().unwrap_or(usual);
+    let proxy = url.host().and_then(|host| rules.proxy_for(host, port)).map(Proxy::secret_url);
+    if let Some(proxy) = proxy {
+        // Without the address in the message: it may have a password.
+        config.proxy_url = Some(proxy.parse().map_err(|_| "address of the proxy is invalid".to_owned())?);
+    }
+    Ok(())
 }
 
 async fn load_kubeconfig(path: &Path, context: Option<&str>) -> Result<(Config, Credentials), AccessError> {
@@ -378,6 +407,48 @@ mod tests {
         assert!(matches!(&error, Unserved::Unreachable { .. }), "{error:?}");
         let expected = format!("connect to API server http://{address}: connection refused");
         assert_eq!(error.to_string(), expected);
+    }
+
+    #[tokio::test]
+    async fn cluster_is_reached_through_a_proxy() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let version = r#"{"major":"1","minor":"20","gitVersion":"v1.20.2","gitCommit":"","gitTreeState":"","buildDate":"","goVersion":"","compiler":"","platform":""}"#;
+        let serving = std::thread::spawn(move || {
+            let (connection, _) = listener.accept().unwrap();
+            let mut connection = BufReader::new(connection);
+            let mut heads = Vec::new();
+            for answer in [
+                "HTTP/1.1 200 Connection established\r\n\r\n".to_owned(),
+                format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{version}",
+                    version.len()
+                ),
+            ] {
+                let mut head = String::new();
+                while !head.ends_with("\r\n\r\n") && connection.read_line(&mut head).unwrap() > 0 {}
+                heads.push(head);
+                connection.get_mut().write_all(answer.as_bytes()).unwrap();
+            }
+            heads
+        });
+        // The name does not exist: only the proxy would resolve it.
+        let config = || Config::new("http://cluster.invalid:6443".parse().unwrap());
+        let proxy = Proxy::new("127.0.0.1", address.port(), Some("me")).with_password("p@ss".to_owned());
+        let rules = ProxyRules::new(proxy, "");
+        let mut proxied = config();
+        use_proxy(&mut proxied, &rules).unwrap();
+        let cluster = Cluster::at(proxied);
+        assert_eq!(within("a version", PATIENCE, cluster.version()).await.unwrap(), "v1.20.2");
+        let heads = serving.join().unwrap();
+        assert!(heads[0].starts_with("CONNECT cluster.invalid:6443 HTTP/1.1\r\n"), "{heads:?}");
+        // "me:p@ss" in base64.
+        assert!(heads[0].to_lowercase().contains("proxy-authorization: basic bwu6cebzcw=="), "{heads:?}");
+        assert!(heads[1].starts_with("GET /version HTTP/1.1\r\n"), "{heads:?}");
+
+        let mut direct = config();
+        use_proxy(&mut direct, &ProxyRules::new(Proxy::new("127.0.0.1", 1, None), ".invalid")).unwrap();
+        assert_eq!(direct.proxy_url, None);
     }
 
     /// Starts a server that gives these answers, one per connection, and repeats the last. Returns

@@ -25,6 +25,7 @@ pub(super) fn options(served: &Served, name: &str) -> EnrollmentOptions {
         directory: served.path(name),
         names: vec!["cloud.example".into()],
         broker: "mqtts://:8883".into(),
+        brokers: Vec::new(),
         prefix: "edgesync/v1".into(),
         lifetime: HOUR,
         grace: HOUR,

@@ -121,7 +121,9 @@ impl Caller<'_> {
     pub fn call(&self) -> (LinkHandle, Receiver<LinkEvent>) {
         let mut options = LinkOptions::new(&self.broker.ip().to_string(), self.broker.port(), self.client_id);
         options.username = self.username.map(str::to_owned);
-        options.tls = self.trust.map(|trust| Tls::new(trust, self.identity, Clock::system([])).unwrap());
+        if let Some(trust) = self.trust {
+            options.secure(Tls::new(trust, self.identity, Clock::system([])).unwrap());
+        }
         options.subscriptions = self.listens.to_vec();
         let short = Duration::from_millis(20);
         options.retry =

@@ -39,7 +39,7 @@ impl Scripted {
         let files = stored(agent);
         let mut options = LinkOptions::new(&broker.ip().to_string(), broker.port(), &agent.node);
         let tls = Tls::new(&Trust::new(files.ca), Some(&files.identity), Clock::system([]));
-        options.tls = Some(tls.unwrap());
+        options.secure(tls.unwrap());
         Self::over(&agent.node, options).await
     }
 

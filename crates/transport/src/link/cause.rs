@@ -147,6 +147,14 @@ pub enum Cause {
         /// Code and reason string of the close frame.
         reason: String,
     },
+    /// The proxy opens no tunnel.
+    #[error("proxy {proxy} {problem}")]
+    Proxy {
+        /// Address of the proxy.
+        proxy: String,
+        /// Its answer, or why it has none, with a remedy.
+        problem: String,
+    },
     /// The peer accepts messages and answers none.
     #[error("peer accepts messages and does not respond: no session for this node")]
     Unanswered,
@@ -156,7 +164,7 @@ impl Cause {
     /// Number of variants of the enum.
     pub const COUNT: usize = Self::LABELS.len();
     /// Short fixed labels, in the order of [`Cause::index`]: for counters, status and metrics.
-    pub const LABELS: [&'static str; 20] = [
+    pub const LABELS: [&'static str; 21] = [
         "dns",
         "refused",
         "connect-timeout",
@@ -177,6 +185,7 @@ impl Cause {
         "upgrade",
         "parted",
         "unanswered",
+        "proxy",
     ];
 
     /// Returns the index of this cause's label in [`Cause::LABELS`].
@@ -203,6 +212,7 @@ impl Cause {
             Self::Upgrade { .. } => 17,
             Self::Parted { .. } => 18,
             Self::Unanswered => 19,
+            Self::Proxy { .. } => 20,
         }
     }
 
@@ -244,6 +254,7 @@ mod tests {
             (Cause::Upgrade { peer: String::new(), reason: String::new() }, "upgrade"),
             (Cause::Parted { reason: String::new() }, "parted"),
             (Cause::Unanswered, "unanswered"),
+            (Cause::Proxy { proxy: String::new(), problem: String::new() }, "proxy"),
         ];
         assert_eq!(all.len(), Cause::COUNT);
         for (at, (cause, word)) in all.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The handle of a link: cheap to clone, never blocks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -59,6 +59,8 @@ pub struct Shared {
     pub queue: Queue<Publish>,
     /// Negotiated limit of the current connection, in bytes.
     pub(crate) max_packet: AtomicU32,
+    /// Position of the address of the current or last attempt.
+    pub(crate) position: AtomicUsize,
     /// Counters of the link since it was started.
     pub counters: Counters,
 }
@@ -97,6 +99,7 @@ pub fn new(limits: Limits, max_packet: u32) -> (LinkHandle, Arc<Shared>, mpsc::R
     let shared = Arc::new(Shared {
         queue: Queue::new(limits, false),
         max_packet: AtomicU32::new(max_packet),
+        position: AtomicUsize::new(0),
         counters: Counters::default(),
     });
     let (commands, receiver) = mpsc::channel(4);
@@ -155,6 +158,13 @@ impl LinkHandle {
     #[must_use]
     pub fn max_packet(&self) -> u32 {
         self.shared.max_packet.load(Ordering::Relaxed)
+    }
+
+    /// Returns the position, among the configured addresses, of that of the current connection, or
+    /// of the last attempt.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.shared.position.load(Ordering::Relaxed)
     }
 
     /// Returns the size of the largest payload for one message on `topic`, in bytes.

@@ -22,12 +22,14 @@ use session::Session;
 /// State kept across connections.
 pub(super) struct Mqtt {
     options: LinkOptions,
+    /// Position of the endpoint of the current attempt.
+    position: usize,
     rival: RivalWatch,
 }
 
 impl Mqtt {
     pub(super) fn new(options: LinkOptions) -> Self {
-        Self { options, rival: RivalWatch::default() }
+        Self { options, position: 0, rival: RivalWatch::default() }
     }
 
     /// Passes the messages of a session intro for the own topic to the rival watch.
@@ -44,7 +46,19 @@ impl Protocol for Mqtt {
     type Made = (Established, Vec<Publish>);
 
     fn target(&self) -> Target<'_> {
-        self.options.target()
+        self.options.target(self.position)
+    }
+
+    fn addresses(&self) -> usize {
+        self.options.endpoints.len()
+    }
+
+    fn preferred(&self) -> usize {
+        self.options.preferred()
+    }
+
+    fn select(&mut self, position: usize) {
+        self.position = position;
     }
 
     async fn establish(
@@ -54,7 +68,7 @@ impl Protocol for Mqtt {
     ) -> Result<Self::Made, Cause> {
         let intro = (self.options.introduce)(connection);
         self.note_own(&intro, RivalWatch::tries);
-        let established = connect::establish(&self.options, &intro, shared).await?;
+        let established = connect::establish(&self.options, self.position, &intro, shared).await?;
         self.note_own(&intro, RivalWatch::wrote);
         self.rival.connected();
         Ok((established, intro.greetings))

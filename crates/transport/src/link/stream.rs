@@ -1,4 +1,4 @@
-//! Outgoing streams: TCP with counted bytes, optionally with TLS.
+//! Outgoing streams: TCP with counted bytes, optionally through a proxy, with TLS, in a WebSocket.
 
 use std::io;
 use std::sync::Arc;
@@ -11,9 +11,12 @@ use tokio::time::timeout;
 use super::Cause;
 use super::counted::Counted;
 use super::handle::Shared;
-use crate::tls::{Client, HandshakeError};
+use crate::dial::{DialError, Dialer};
+use crate::proxy::authority;
+use crate::tls::{Client, HandshakeError, Inner};
+use crate::websocket::{self, UpgradeError};
 
-/// TCP, or TLS over TCP.
+/// TCP, TLS over TCP, or a WebSocket over either.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
@@ -26,14 +29,42 @@ pub struct Target<'a> {
     pub port: u16,
     /// TLS client; none for plain TCP.
     pub tls: Option<&'a Client>,
+    /// Protocol of the connection.
+    pub carries: Carries,
+    /// Whether the peer has other addresses: then the one that worked last is remembered.
+    pub is_one_of_several: bool,
     /// Limit for everything up to the first message.
     pub within: Duration,
+    /// Opens the connection.
+    pub dialer: &'a Dialer,
+}
+
+/// Protocol inside a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carries {
+    /// MQTT.
+    Mqtt,
+    /// MQTT in a WebSocket.
+    MqttOverWebSocket,
+    /// A protocol whose caller makes the upgrade itself.
+    Http,
 }
 
 impl Target<'_> {
     /// Returns host and port, for messages.
     pub fn peer(&self) -> String {
         format!("{}:{}", self.host, self.port)
+    }
+
+    /// Returns the address by which the last good one is remembered.
+    fn address(&self) -> String {
+        let scheme = match (self.carries, self.tls.is_some()) {
+            (Carries::Mqtt, false) => "mqtt",
+            (Carries::Mqtt, true) => "mqtts",
+            (_, false) => "ws",
+            (_, true) => "wss",
+        };
+        format!("{scheme}://{}", authority(self.host, self.port))
     }
 
     /// Runs an attempt to connect within the time limit. Success also confirms the client's
@@ -43,46 +74,61 @@ impl Target<'_> {
         if let Some(tls) = self.tls {
             tls.worked();
         }
+        let address = self.is_one_of_several.then(|| self.address());
+        self.dialer.last_good().worked(address.as_deref());
         Ok(made)
     }
 
-    /// Opens a connection: TCP, and TLS if configured.
+    /// Opens a connection: TCP, the tunnel through a proxy, TLS and a WebSocket, as configured.
     pub async fn open(&self, shared: &Arc<Shared>) -> Result<Box<dyn Stream>, Cause> {
-        self.wrap(self.dial().await?, shared).await
+        let stream = self.wrap(self.dial().await?, shared).await?;
+        if self.carries != Carries::MqttOverWebSocket {
+            return Ok(stream);
+        }
+        // Boxed, so that the link's task does not keep the memory of an upgrade for its lifetime.
+        match Box::pin(websocket::connect(stream, &authority(self.host, self.port))).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(UpgradeError::Io(error)) => Err(self.failed(&error)),
+            Err(error) => Err(Cause::Upgrade { peer: self.peer(), reason: error.to_string() }),
+        }
     }
 
     fn late(&self, after: Duration) -> Cause {
         Cause::ConnectTimeout { peer: self.peer(), after }
     }
 
-    /// Resolves the name and tries its addresses; each gets an equal share of the time.
+    /// Connects to the peer or to its proxy.
     async fn dial(&self) -> Result<TcpStream, Cause> {
-        let dns = |message: String| Cause::Dns { host: self.host.to_owned(), message };
-        let found = tokio::net::lookup_host((self.host, self.port));
-        let addresses: Vec<_> = found.await.map_err(|e| dns(e.to_string()))?.take(8).collect();
-        let share = self.within / u32::try_from(addresses.len().max(1)).unwrap_or(1);
-        let mut last = dns("no address found".to_owned());
-        for address in addresses {
-            match timeout(share, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => {
-                    // Frames are written whole; delaying them to send more at once would only add
-                    // latency.
-                    stream.set_nodelay(true).map_err(|e| self.failed(&e))?;
-                    return Ok(stream);
-                }
-                Ok(Err(error)) => last = self.failed(&error),
-                Err(_) => last = self.late(share),
-            }
-        }
-        Err(last)
+        let dialed = self.dialer.connect(self.host, self.port, self.within).await;
+        let stream = dialed.map_err(Self::of_dial)?;
+        // Frames are written whole; delaying them to send more at once would only add latency.
+        stream.set_nodelay(true).map_err(|e| self.failed(&e))?;
+        Ok(stream)
     }
 
-    /// Performs the TLS handshake over a TCP connection if TLS is configured.
+    fn of_dial(error: DialError) -> Cause {
+        match error {
+            DialError::Dns { host, message } => Cause::Dns { host, message },
+            DialError::Refused { peer } => Cause::Refused { peer },
+            DialError::TimedOut { peer, after } => Cause::ConnectTimeout { peer, after },
+            DialError::Network { peer, message } => Cause::Network { peer, message },
+            DialError::Proxy { proxy, problem } => Cause::Proxy { proxy, problem: problem.to_string() },
+        }
+    }
+
+    /// Opens the tunnel over a connection to a proxy, and performs the TLS handshake if TLS is
+    /// configured.
     async fn wrap(&self, stream: TcpStream, shared: &Arc<Shared>) -> Result<Box<dyn Stream>, Cause> {
-        let stream = Counted::new(stream, shared);
+        let mut stream = Counted::new(stream, shared);
+        let tunneled = self.dialer.tunnel(&mut stream, self.host, self.port).await;
+        tunneled.map_err(Self::of_dial)?;
         let Some(tls) = self.tls else { return Ok(Box::new(stream)) };
+        let inner = match self.carries {
+            Carries::Mqtt => Inner::Mqtt,
+            Carries::MqttOverWebSocket | Carries::Http => Inner::Http,
+        };
         // Boxed, so that the link's task does not keep the memory of a handshake for its lifetime.
-        match Box::pin(tls.connect(self.host, stream)).await {
+        match Box::pin(tls.connect_for(inner, self.host, stream)).await {
             Ok(stream) => Ok(Box::new(stream)),
             Err(error) => Err(self.of_handshake(error)),
         }
@@ -98,6 +144,9 @@ impl Target<'_> {
         }
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Cause::Refused { peer: self.peer() },
+            io::ErrorKind::InvalidData if self.carries == Carries::MqttOverWebSocket => {
+                Cause::Protocol { detail: error.to_string() }
+            }
             _ => Cause::Network { peer: self.peer(), message: error.to_string() },
         }
     }

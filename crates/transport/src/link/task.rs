@@ -14,7 +14,8 @@ use uuid::Uuid;
 
 use super::counters::add;
 use super::handle::{Command, Shared, Shutdown};
-use super::retry::{Retry, RetryOptions};
+use super::order::Order;
+use super::retry::RetryOptions;
 use super::stream::Target;
 use super::{Cause, ConnectionId, LinkEvent, Publish};
 use edgesync_object::time::rounded;
@@ -29,6 +30,19 @@ pub trait Protocol: Sized {
 
     /// Returns the address to connect to.
     fn target(&self) -> Target<'_>;
+
+    /// Returns the number of addresses, at least 1.
+    fn addresses(&self) -> usize {
+        1
+    }
+
+    /// Returns the position of the address to try first.
+    fn preferred(&self) -> usize {
+        0
+    }
+
+    /// Chooses the address of the next attempt by its position.
+    fn select(&mut self, _position: usize) {}
 
     /// Makes one attempt to connect.
     fn establish(
@@ -111,7 +125,7 @@ pub struct Task<P> {
     /// Events for the owner of the link. While the channel is full the task stops reading from the
     /// socket.
     pub events: mpsc::Sender<LinkEvent>,
-    retry: Retry,
+    order: Order,
     /// Whether the last attempt led to a connection.
     was_connected: bool,
 }
@@ -124,8 +138,8 @@ pub async fn run<P: Protocol>(
     commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<LinkEvent>,
 ) {
-    let mut task =
-        Task { protocol, shared, commands, events, retry: Retry::new(retry), was_connected: false };
+    let order = Order::new(retry, protocol.addresses(), protocol.preferred());
+    let mut task = Task { protocol, shared, commands, events, order, was_connected: false };
     let stop = loop {
         let cause = match task.attempt().await {
             End::Failed(cause) => cause,
@@ -146,6 +160,9 @@ impl<P: Protocol> Task<P> {
     /// Runs one connection from its first byte to its last.
     async fn attempt(&mut self) -> End {
         self.was_connected = false;
+        let position = self.order.current();
+        self.protocol.select(position);
+        self.shared.position.store(position, Ordering::Relaxed);
         let connection = Uuid::new_v4();
         let made = {
             let establish = self.protocol.establish(connection, &self.shared);
@@ -167,7 +184,7 @@ impl<P: Protocol> Task<P> {
         self.shared.max_packet.store(max_packet, Ordering::Relaxed);
         self.shared.queue.open();
         self.was_connected = true;
-        self.retry.connected(std::time::Instant::now());
+        self.order.connected(std::time::Instant::now());
         add(&self.shared.counters.connected, 1);
         tracing::debug!(peer = %self.protocol.target().peer(), %connection, max_packet, "connected");
 
@@ -185,8 +202,8 @@ impl<P: Protocol> Task<P> {
         let cause = self.protocol.explain(cause, self.was_connected);
         let now = std::time::Instant::now();
         let retry_in = match cause {
-            Cause::TakenOver { .. } => self.retry.taken_over(now, random()),
-            _ => self.retry.failed(now, random()),
+            Cause::TakenOver { .. } => self.order.taken_over(now, random()),
+            _ => self.order.failed(now, self.was_connected, random()),
         };
         self.shared.counters.ended(&cause, self.was_connected);
         if matches!(cause, Cause::ConsumerStalled { .. }) {

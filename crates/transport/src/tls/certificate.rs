@@ -21,6 +21,7 @@ pub(super) const NODE_PREFIX: &str = "system:node:";
 pub struct Certificate {
     der: std::sync::Arc<[u8]>,
     subject: Subject,
+    issuer: Subject,
     not_before: Timestamp,
     not_after: Timestamp,
     serial: String,
@@ -78,6 +79,11 @@ impl Certificate {
     #[must_use]
     pub fn subject(&self) -> &Subject {
         &self.subject
+    }
+
+    /// Returns the issuer: common name and organization. Only its signature proves it.
+    pub(crate) fn issuer(&self) -> &Subject {
+        &self.issuer
     }
 
     /// Returns the node's name if common name and organization are those of a node.

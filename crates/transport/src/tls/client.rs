@@ -14,8 +14,10 @@ use tokio_rustls::TlsConnector;
 use super::{Certificate, Clock, Identity, TlsError, Trust, clock, library, provider, verify_signatures};
 
 mod error;
+mod first_bytes;
 
 pub use error::HandshakeError;
+pub use first_bytes::FirstBytes;
 
 /// Number of servers whose sessions are kept: the broker under its names, and the join service.
 const SESSIONS: usize = 4;
@@ -65,7 +67,27 @@ impl std::fmt::Debug for Shared {
 }
 
 /// A TLS connection of a client.
-pub type ClientStream<S> = tokio_rustls::client::TlsStream<S>;
+pub type ClientStream<S> = tokio_rustls::client::TlsStream<FirstBytes<S>>;
+
+/// The protocol inside TLS, by which a port with several services chooses one (ALPN). Servers
+/// without ALPN ignore it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inner {
+    /// MQTT.
+    Mqtt,
+    /// HTTP/1.1, of calls and of the upgrade to a WebSocket.
+    Http,
+}
+
+impl Inner {
+    /// Returns the name registered with IANA.
+    fn alpn(self) -> &'static [u8] {
+        match self {
+            Self::Mqtt => b"mqtt",
+            Self::Http => b"http/1.1",
+        }
+    }
+}
 
 impl Client {
     /// Creates a client that trusts `trust` and presents `identity`, if any.
@@ -87,12 +109,40 @@ impl Client {
         Ok(Self::starting_with(Credentials::new(None, None, clock)?, clock))
     }
 
-    /// Performs the handshake over a stream. With TLS 1.3 a peer refuses a client's certificate
-    /// only afterwards: the first read then fails, see [`HandshakeError::of_io`].
+    /// Performs the handshake over a stream, without ALPN. With TLS 1.3 a peer refuses a client's
+    /// certificate only afterwards: the first read then fails, see [`HandshakeError::of_io`].
     ///
     /// # Errors
     /// See [`HandshakeError`].
     pub async fn connect<S>(&self, host: &str, stream: S) -> Result<ClientStream<S>, HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.handshake(host, stream, Vec::new()).await
+    }
+
+    /// As [`Client::connect`], with the protocol that will be spoken.
+    ///
+    /// # Errors
+    /// See [`HandshakeError`].
+    pub async fn connect_for<S>(
+        &self,
+        inner: Inner,
+        host: &str,
+        stream: S,
+    ) -> Result<ClientStream<S>, HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.handshake(host, stream, vec![inner.alpn().to_vec()]).await
+    }
+
+    async fn handshake<S>(
+        &self,
+        host: &str,
+        stream: S,
+        protocols: Vec<Vec<u8>>,
+    ) -> Result<ClientStream<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -103,8 +153,11 @@ impl Client {
             return Err(HandshakeError::Network { host: host.to_owned(), problem });
         };
         let connector = TlsConnector::from(Arc::clone(&credentials.config));
-        let connected = connector.connect(name.clone(), stream).await;
-        connected.map_err(|error| {
+        let connecting = connector.with_alpn(protocols).connect(name.clone(), FirstBytes::new(stream));
+        connecting.into_fallible().await.map_err(|(error, stream)| {
+            if stream.are_http() {
+                return HandshakeError::Http { host: host.to_owned() };
+            }
             let rejected = credentials.verifier.take_rejected(&name);
             HandshakeError::of_handshake(host, &error, rejected.as_ref(), self.shared.clock.now())
         })

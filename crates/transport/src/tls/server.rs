@@ -14,6 +14,7 @@ use rustls::{CertificateError, DistinguishedName, HandshakeKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 
+use super::hello::Hello;
 use super::sessions::Sessions;
 use super::{Certificate, Clock, Identity, TlsError, Trust, clock, library, provider, verify_signatures};
 
@@ -53,6 +54,33 @@ struct Clients {
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Shared(..)")
+    }
+}
+
+/// A handshake in progress, and the terms under which it began.
+struct Begun {
+    terms: Arc<Terms>,
+    verifier: Arc<Verifier>,
+    config: Arc<ServerConfig>,
+}
+
+/// The certificates that a client presented, the leaf first, verified by the rule of one server.
+/// It may have presented none, where that rule permits it.
+pub struct Presented {
+    chain: Vec<CertificateDer<'static>>,
+    under: Arc<Terms>,
+}
+
+impl Presented {
+    fn certificate(&self) -> io::Result<Option<Certificate>> {
+        let certificate = self.chain.first().map(|der| Certificate::from_der("the client", der));
+        certificate.transpose().map_err(io::Error::other)
+    }
+}
+
+impl std::fmt::Debug for Presented {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Presented").field("certificates", &self.chain.len()).finish_non_exhaustive()
     }
 }
 
@@ -104,26 +132,77 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        let begun = self.begin(&[])?;
+        let accepted = TlsAcceptor::from(Arc::clone(&begun.config)).accept(stream).await;
+        let (stream, presented) = self.end(&begun, accepted)?;
+        let certificate = presented.certificate()?;
+        Ok((stream, certificate))
+    }
+
+    /// Completes the handshake of a connection whose ClientHello has been read, with the first of
+    /// `protocols` that the client offers, if it offers any (ALPN). Returns what the client
+    /// presented, verified by the rule of this server; another server verifies it with
+    /// [`Server::admit`].
+    ///
+    /// # Errors
+    /// As [`Server::accept`]; and the client offers other protocols only: it gets the alert
+    /// `no_application_protocol`.
+    pub(crate) async fn complete<S>(
+        &self,
+        hello: Hello<S>,
+        protocols: &[&str],
+    ) -> io::Result<(ServerStream<S>, Presented)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let begun = self.begin(protocols)?;
+        let accepted = hello.start.into_stream(Arc::clone(&begun.config)).await;
+        self.end(&begun, accepted)
+    }
+
+    /// Verifies by the present rule of this server what a client presented to another one, or to
+    /// this one under an earlier rule. Returns the client's certificate, if it presented one.
+    ///
+    /// # Errors
+    /// The rule refuses the certificate, or requires one.
+    pub fn admit(&self, presented: &Presented) -> io::Result<Option<Certificate>> {
+        let now = self.terms();
+        if !Arc::ptr_eq(&now, &presented.under) {
+            let shown = &presented.chain;
+            now.clients.admit(shown).map_err(|error| refusal(shown.first(), &error))?;
+        }
+        presented.certificate()
+    }
+
+    fn begin(&self, protocols: &[&str]) -> io::Result<Begun> {
         let terms = self.terms();
         let verifier = Arc::new(Verifier { clients: Arc::clone(&terms.clients), refused: Mutex::default() });
-        let config = terms.config(Arc::clone(&verifier), self.shared.clock)?;
-        let accepted = TlsAcceptor::from(Arc::new(config)).accept(stream).await;
-        let stream = accepted.map_err(|error| verifier.explain(error))?;
+        let mut config = terms.config(Arc::clone(&verifier), self.shared.clock)?;
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        Ok(Begun { terms, verifier, config: Arc::new(config) })
+    }
+
+    /// Checks the outcome of a handshake.
+    fn end<S>(
+        &self,
+        begun: &Begun,
+        accepted: io::Result<ServerStream<S>>,
+    ) -> io::Result<(ServerStream<S>, Presented)> {
+        let stream = accepted.map_err(|error| begun.verifier.explain(error))?;
         let connection = stream.get_ref().1;
         let shown = connection.peer_certificates().unwrap_or_default();
         let now = self.terms();
         // Resumed sessions, and handshakes begun before a change of the rule, have not been checked
         // by this rule.
-        if connection.handshake_kind() == Some(HandshakeKind::Resumed) || !Arc::ptr_eq(&terms, &now) {
+        if connection.handshake_kind() == Some(HandshakeKind::Resumed) || !Arc::ptr_eq(&begun.terms, &now) {
             now.clients.admit(shown).map_err(|error| {
                 // With the same session the client would return, and never get the reason.
                 self.forget_sessions(&now);
                 refusal(shown.first(), &error)
             })?;
         }
-        let certificate = shown.first().map(|der| Certificate::from_der("the client", der));
-        let certificate = certificate.transpose().map_err(io::Error::other)?;
-        Ok((stream, certificate))
+        let chain = shown.iter().map(|der| der.clone().into_owned()).collect();
+        Ok((stream, Presented { chain, under: now }))
     }
 
     /// Drops all sessions, unless the rule has been replaced since, which dropped them.

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::reason;
 use super::wire::{self, FrameBuffer};
 use crate::link::handle::Shared;
-use crate::link::stream::Stream;
+use crate::link::stream::{Stream, Target};
 use crate::link::{Cause, LinkOptions, MAX_WILL, SessionIntro};
 
 /// Limit for messages that arrive before the SUBACK, in bytes.
@@ -41,20 +41,27 @@ pub(in crate::link) struct Established {
 /// Connects within the configured time.
 pub(super) async fn establish(
     options: &LinkOptions,
+    position: usize,
     intro: &SessionIntro,
     shared: &Arc<Shared>,
 ) -> Result<Established, Cause> {
-    let target = options.target();
-    target.attempt(async { handshake(options, intro, target.open(shared).await?).await }).await
+    let endpoint = options.endpoint(position);
+    if endpoint.tls && options.tls.is_none() {
+        // Nothing may go in plain text to a peer that was configured with TLS.
+        return Err(Cause::Protocol { detail: format!("no TLS client for {endpoint}") });
+    }
+    let target = options.target(position);
+    target.attempt(async { handshake(options, target, intro, target.open(shared).await?).await }).await
 }
 
 async fn handshake(
     options: &LinkOptions,
+    target: Target<'_>,
     intro: &SessionIntro,
     mut stream: Box<dyn Stream>,
 ) -> Result<Established, Cause> {
     let mut frames = FrameBuffer::new(options.max_packet);
-    let mut exchange = Exchange { options, stream: &mut stream, frames: &mut frames };
+    let mut exchange = Exchange { options, target, stream: &mut stream, frames: &mut frames };
     exchange.send(&connect_packet(options, intro)?).await?;
     let connack = match exchange.receive().await? {
         Packet::ConnAck(connack) if connack.code == ConnectReturnCode::Success => connack,
@@ -193,6 +200,7 @@ fn check_suback(suback: &SubAck, paths: &[String]) -> Result<(), Cause> {
 /// Sends and receives single packets while the connection is being made.
 struct Exchange<'a> {
     options: &'a LinkOptions,
+    target: Target<'a>,
     stream: &'a mut Box<dyn Stream>,
     frames: &'a mut FrameBuffer,
 }
@@ -210,13 +218,13 @@ impl Exchange<'_> {
         // readable.
         match timeout(LAST_WORDS, self.receive()).await {
             Ok(Err(cause @ Cause::Tls { .. })) => Err(cause),
-            _ => Err(self.options.target().failed(&error)),
+            _ => Err(self.target.failed(&error)),
         }
     }
 
     async fn receive(&mut self) -> Result<Packet, Cause> {
         loop {
-            let speaks_tls = self.options.tls.is_none() && self.frames.begins_with_alert();
+            let speaks_tls = self.target.tls.is_none() && self.frames.begins_with_alert();
             match self.frames.take_packet() {
                 Ok(Some(packet)) => return Ok(packet),
                 Ok(None) => {}
@@ -231,7 +239,7 @@ impl Exchange<'_> {
             match self.frames.fill(self.stream).await {
                 Ok(0) => return Err(Cause::Closed),
                 Ok(_) => {}
-                Err(error) => return Err(self.options.target().failed(&error)),
+                Err(error) => return Err(self.target.failed(&error)),
             }
         }
     }

@@ -19,7 +19,7 @@ use super::wire::{self, FrameBuffer, SendBuffer};
 use crate::link::counters::add;
 use crate::link::handle::{Command, packet_size};
 use crate::link::stream::Stream;
-use crate::link::task::{End, Ending, LAST_WORDS, Stop, Task, hand_over};
+use crate::link::task::{End, Ending, LAST_WORDS, Protocol as _, Stop, Task, hand_over};
 use crate::link::{Cause, LinkEvent, Publish};
 use timers::{Activity, Timers};
 use window::{Acknowledged, Window};
@@ -347,7 +347,7 @@ impl<'a> Session<'a> {
     }
 
     fn wrote(&mut self, result: std::io::Result<usize>) -> Result<(), Cause> {
-        let count = result.map_err(|error| self.task.protocol.options.target().failed(&error))?;
+        let count = result.map_err(|error| self.task.protocol.target().failed(&error))?;
         let now = Instant::now();
         self.timers.wrote(now);
         if self.out.bytes.len() < AHEAD && self.out.bytes.len() + count >= AHEAD {
@@ -360,7 +360,7 @@ impl<'a> Session<'a> {
     }
 
     fn read(&mut self, result: std::io::Result<usize>) -> Result<(), Cause> {
-        let count = result.map_err(|error| self.task.protocol.options.target().failed(&error))?;
+        let count = result.map_err(|error| self.task.protocol.target().failed(&error))?;
         if count == 0 {
             return Err(Cause::Closed);
         }

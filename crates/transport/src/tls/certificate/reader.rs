@@ -44,12 +44,12 @@ pub(super) fn read(der: &[u8]) -> Result<Certificate, String> {
 fn tbs_certificate(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate> {
     fields.read_optional(|reader| reader.read_tagged(Tag::context(0), |reader| reader.read_u8()))?;
     let (serial, _) = fields.next().read_bigint_bytes()?;
-    // Algorithm and issuer.
+    // Algorithm.
     fields.next().read_der()?;
-    fields.next().read_der()?;
+    let issuer = fields.next().read_der()?;
     let (not_before, not_after) =
         fields.next().read_sequence(|times| Ok((time(times.next())?, time(times.next())?)))?;
-    let subject = subject(fields.next())?;
+    let subject = name(fields.next())?;
     fields.next().read_der()?;
     for unique_id in [1, 2] {
         fields.read_optional(|reader| {
@@ -62,6 +62,8 @@ fn tbs_certificate(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate>
     Ok(Certificate {
         der: [].into(),
         subject,
+        // For messages only: one of an unusual form has no name.
+        issuer: yasna::parse_der(&issuer, name).unwrap_or_default(),
         not_before,
         not_after,
         serial: if digits.is_empty() { "0".to_owned() } else { digits.to_owned() },
@@ -70,7 +72,7 @@ fn tbs_certificate(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<Certificate>
 }
 
 /// Parses `Name`: the first common name and the first organization.
-fn subject(reader: BERReader<'_, '_>) -> ASN1Result<Subject> {
+fn name(reader: BERReader<'_, '_>) -> ASN1Result<Subject> {
     let (mut common_name, mut organization) = (None, None);
     reader.read_sequence_of(|reader| {
         reader.read_set_of(|reader| {

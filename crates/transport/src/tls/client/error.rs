@@ -10,15 +10,19 @@ use super::Certificate;
 
 /// Maximum number of a certificate's names in a message.
 const NAMES: usize = 16;
+/// Maximum number of characters shown of an issuer's name.
+const SHOWN: usize = 64;
 
 /// Reason for a failed handshake, worded for operators.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// The peer's certificate is not from a trusted CA.
-    #[error("certificate of {host} is signed by another CA than the one this node joined")]
+    #[error("certificate of {host} is signed by another CA than the one this node joined: {issuer}")]
     OtherAuthority {
         /// Requested host name or address.
         host: String,
+        /// Issuer of the certificate: that of a proxy that inspects TLS, if there is one.
+        issuer: String,
     },
     /// The peer's certificate is for other names.
     #[error("certificate of {host} is valid for {}, not for '{host}'", names.join(", "))]
@@ -56,6 +60,14 @@ pub enum HandshakeError {
         /// Description of the peer's answer.
         problem: String,
     },
+    /// The peer answered the handshake with an HTTP response.
+    #[error(
+        "{host} answers with HTTP where TLS is expected: a captive portal or a proxy, or the port of another service"
+    )]
+    Http {
+        /// Requested host name or address.
+        host: String,
+    },
     /// The network failed, or TLS for another reason.
     #[error("TLS handshake with {host} failed: {problem}")]
     Network {
@@ -83,7 +95,7 @@ impl HandshakeError {
             Self::OtherName { .. } => "other-name",
             Self::OutsideItsTime { .. } => "time",
             Self::Refused { .. } => "refused",
-            Self::NotTls { .. } => "not-tls",
+            Self::NotTls { .. } | Self::Http { .. } => "not-tls",
             Self::Network { .. } => "network",
         }
     }
@@ -114,10 +126,12 @@ impl HandshakeError {
     fn of_rejected(host: String, why: &CertificateError, certificate: &Certificate, now: Timestamp) -> Self {
         match why {
             // A wrong signature means another authority of the same name.
-            CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::OtherAuthority { host },
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                Self::OtherAuthority { host, issuer: issuer(certificate) }
+            }
             // A self-signed certificate is its own authority; webpki has no other error for it.
             CertificateError::Other(other) if other.to_string() == "CaUsedAsEndEntity" => {
-                Self::OtherAuthority { host }
+                Self::OtherAuthority { host, issuer: issuer(certificate) }
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 Self::OtherName { host, names: names(certificate) }
@@ -154,6 +168,19 @@ fn names(certificate: &Certificate) -> Vec<String> {
         return vec!["no host name or address".to_owned()];
     }
     certificate.names().iter().take(NAMES).map(|name| name.escape_debug().to_string()).collect()
+}
+
+/// Returns the name of a certificate's issuer, escaped for display.
+fn issuer(certificate: &Certificate) -> String {
+    let issuer = certificate.issuer();
+    let names = [&issuer.common_name, &issuer.organization]
+        .map(|name| name.chars().take(SHOWN).collect::<String>().escape_debug().to_string());
+    match names.each_ref().map(String::as_str) {
+        ["", ""] => "issuer without a name".to_owned(),
+        [common_name, ""] => format!("issuer '{common_name}'"),
+        ["", organization] => format!("issuer '{organization}'"),
+        [common_name, organization] => format!("issuer '{common_name}' of '{organization}'"),
+    }
 }
 
 /// Returns the meaning of an alert about this side's certificate, if it is one.

@@ -159,7 +159,8 @@ async fn server_of_another_authority_is_not_trusted() {
     let authority = Authority::new("Fleet");
     for name in ["Elsewhere", "Fleet"] {
         let error = disbelief(&authority.trust, &Authority::new(name).server(), clock()).await;
-        assert_eq!(error, HandshakeError::OtherAuthority { host: HOST.to_owned() }, "{name}");
+        let issuer = format!("issuer '{name}'");
+        assert_eq!(error, HandshakeError::OtherAuthority { host: HOST.to_owned(), issuer }, "{name}");
         assert_eq!(error.label(), "other-authority");
     }
 }
