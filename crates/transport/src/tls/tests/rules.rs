@@ -278,9 +278,12 @@ async fn answered(answer: &[u8]) -> HandshakeError {
 
 #[tokio::test]
 async fn peer_without_tls_differs_from_a_lost_one() {
-    let error = answered(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n").await;
+    let error = answered(b"SSH-2.0-OpenSSH_9.2\r\n").await;
     assert_eq!(error.label(), "not-tls", "{error}");
     assert_eq!(error.to_string(), "cloud.example does not speak TLS on this port: invalid TLS record");
+    let error = answered(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n").await;
+    assert_eq!(error.label(), "not-tls", "{error}");
+    assert!(error.to_string().starts_with("cloud.example answers with HTTP where TLS is expected"), "{error}");
     let error = answered(b"").await;
     assert_eq!(error.label(), "network", "{error}");
     assert!(error.to_string().contains("the port may not speak TLS"), "{error}");
