@@ -283,7 +283,10 @@ async fn peer_without_tls_differs_from_a_lost_one() {
     assert_eq!(error.to_string(), "cloud.example does not speak TLS on this port: invalid TLS record");
     let error = answered(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n").await;
     assert_eq!(error.label(), "not-tls", "{error}");
-    assert!(error.to_string().starts_with("cloud.example answers with HTTP where TLS is expected"), "{error}");
+    assert!(
+        error.to_string().starts_with("cloud.example answers with HTTP where TLS is expected"),
+        "{error}"
+    );
     let error = answered(b"").await;
     assert_eq!(error.label(), "network", "{error}");
     assert!(error.to_string().contains("the port may not speak TLS"), "{error}");
