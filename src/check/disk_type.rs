@@ -57,7 +57,7 @@ pub(super) struct FileSystem {
 
 impl FileSystem {
     /// Returns the file system of an existing path. An overlay has the kind of its writable layer;
-    /// in a container, that layer is hidden. `None` if the system does not tell.
+    /// in a container, that layer is hidden. `None` if it is unknown.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let found = Self::itself(path)?;
         let hidden = || mounts::of(path)?.upper.and_then(|upper| Self::itself(&upper));

@@ -44,7 +44,7 @@ fn examine(examined: &mut Examined) -> Finding {
     Finding::warning(problems.join("; "), MOVE)
 }
 
-/// Returns what is wrong with the file system of a file. The check of the disk type covers
+/// Returns the problem of a file with its file system. The check of the disk type covers
 /// containers, by the database.
 fn problem(what: &str, path: &Path, used: Use, found: &FileSystem) -> Option<String> {
     let (path, name) = (path.display(), &found.name);

@@ -105,26 +105,22 @@ fn evaluate(unit: &BTreeMap<&str, &str>) -> Finding {
     }
 }
 
-/// Returns what is unwise about the settings of a unit that works. `mount` is the mount point of
+/// Returns a warning about the settings of a unit that works. `mount` is the mount point of
 /// the database, `waiters` the state of [`CLOCK_WAITERS`].
 fn concerns(unit: &BTreeMap<&str, &str>, mount: Option<&Path>, waiters: &str) -> Option<Finding> {
     let names = |key: &str, sought: &str| {
         unit.get(key).is_some_and(|text| text.split(' ').any(|name| name == sought))
     };
     let edit = format!("systemctl edit {UNIT}");
-    if ["Requires", "Requisite", "BindsTo"].into_iter().any(|key| names(key, ONLINE)) {
-        let message = format!("{UNIT} requires {ONLINE}: without a network it does not start");
-        return Some(Finding::warning(
-            message,
-            format!("remove that from the files of 'systemctl cat {UNIT}'"),
-        ));
-    }
-    if names("After", ONLINE) {
-        let message = format!("{UNIT} starts after {ONLINE}: a boot without a network delays it");
-        return Some(Finding::warning(
-            message,
-            format!("remove that from the files of 'systemctl cat {UNIT}'"),
-        ));
+    let requires_network = ["Requires", "Requisite", "BindsTo"].into_iter().any(|key| names(key, ONLINE));
+    if requires_network || names("After", ONLINE) {
+        let message = if requires_network {
+            format!("{UNIT} requires {ONLINE}: without a network it does not start")
+        } else {
+            format!("{UNIT} starts after {ONLINE}: a boot without a network delays it")
+        };
+        let next_step = format!("remove that from the files of 'systemctl cat {UNIT}'");
+        return Some(Finding::warning(message, next_step));
     }
     if let Some(waiter) = enabled(waiters) {
         let message = format!("{waiter} is enabled: a boot without a time server delays {UNIT}");

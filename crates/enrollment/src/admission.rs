@@ -188,7 +188,7 @@ impl EnrollmentService {
 ///
 /// # Errors
 /// 422 if it is invalid, with the requirement.
-pub(super) fn parse_node(name: &str) -> Result<NodeName> {
+pub fn parse_node(name: &str) -> Result<NodeName> {
     NodeName::parse(name).map_err(|problem| Status::new(Reason::Invalid, format!("node name {problem}")))
 }
 

@@ -47,8 +47,7 @@ use edgesync_store::durable;
 use edgesync_transport::admission::LogThrottle;
 use edgesync_transport::tls::{self, Identity, Subject, Trust};
 
-pub use admission::check_revoked_token;
-use admission::parse_node;
+pub use admission::{check_revoked_token, parse_node};
 pub use edgesync_join::brokers::{AdvertisedBroker, BrokerScheme};
 pub use enrollment::Enrollment;
 use membership::{Changes, MembershipError, MembershipStore, TokenRecord};

@@ -15,7 +15,7 @@ use edgesync_admin::cloud::{
 use edgesync_admin::{Method, Route};
 use edgesync_api::{ExtensionCall, Role};
 use edgesync_enrollment::membership::{MemberRecord, OperatorRecord, TokenRecord};
-use edgesync_enrollment::{Enrollment, EnrollmentService};
+use edgesync_enrollment::{Enrollment, EnrollmentService, parse_node};
 use edgesync_object::status::{Reason, Result};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Status};
@@ -80,7 +80,7 @@ pub fn tokens(tokens: &[TokenRecord]) -> TokenList {
 pub async fn create_token(enrollment: &Enrollment, body: &Value, join_url: Option<&str>) -> Result<Value> {
     let TokenRequest { node, ttl_seconds, uses, labels } = parse_request(body)?;
     let ttl = Duration::from_secs(ttl_seconds);
-    let node = node.as_deref().map(new_node_name).transpose()?;
+    let node = node.as_deref().map(parse_node).transpose()?;
     let made = enrollment.create_token(node.as_ref(), ttl, uses, labels).await?;
     let record = token(&made.record, Timestamp::now());
     answer(&NewToken { record, token: made.token, cloud: join_url.map(str::to_owned) })
@@ -172,11 +172,6 @@ pub fn never_connected(node: &NodeName) -> Status {
 /// Parses the name of a node in a path. An invalid name is answered like an unknown node.
 pub fn node_name(node: &str) -> Result<NodeName> {
     NodeName::parse(node).map_err(|_| unknown(node))
-}
-
-/// Parses the name of a node that need not exist yet; 422 if it is invalid, with the requirement.
-fn new_node_name(name: &str) -> Result<NodeName> {
-    NodeName::parse(name).map_err(|problem| Status::new(Reason::Invalid, format!("node name {problem}")))
 }
 
 /// Returns the error for an unknown node.

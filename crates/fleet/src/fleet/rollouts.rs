@@ -175,7 +175,7 @@ impl Counting {
             self.holding += 1;
             return;
         };
-        let Some((count, named)) = self.behind.get_mut(why as usize) else { return };
+        let (count, named) = &mut self.behind[why as usize];
         *count += 1;
         if named.len() < NAMED {
             let since = reconciler.nodes.named(name).and_then(|node| node.shown.row).map(|row| row.since);
@@ -305,7 +305,7 @@ impl Rollouts {
             tracked.since = (!tracked.version.is_empty()).then_some(now);
             tracked.version = version;
         }
-        let away = behind.get(SummaryState::Offline as usize).map_or(0, |(count, _)| *count);
+        let away = behind[SummaryState::Offline as usize].0;
         let numbers = [holding, desired, away];
         if tracked.points.back().is_none_or(|(at, last)| *last != numbers || now - at >= POINT_EVERY) {
             if tracked.points.len() == POINTS {
@@ -331,9 +331,7 @@ impl Rollouts {
             SummaryState::Offline,
         ];
         let mut behind = behind.map(|(_, named)| named);
-        let stragglers = order
-            .iter()
-            .flat_map(|state| behind.get_mut(*state as usize).map(std::mem::take).unwrap_or_default());
+        let stragglers = order.iter().flat_map(|state| std::mem::take(&mut behind[*state as usize]));
         let shown = Rollout {
             of: target,
             at: now,

@@ -36,9 +36,7 @@ impl History {
     /// Returns a column per number, which is shorter than a record per sample.
     pub(crate) fn show(&self) -> FleetHistory {
         let column = |number: &dyn Fn(&Sample) -> u64| self.0.iter().map(number).collect::<Vec<_>>();
-        let of = |state: SummaryState| {
-            column(&|sample| sample.tally.counts.get(state as usize).copied().unwrap_or_default())
-        };
+        let of = |state: SummaryState| column(&|sample| sample.tally.counts[state as usize]);
         FleetHistory {
             states: SummaryState::names(),
             at: self.0.iter().map(|sample| sample.at).collect(),

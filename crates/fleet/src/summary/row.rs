@@ -46,17 +46,14 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(super) fn add(&mut self, row: &Row) {
-        if let Some(count) = self.counts.get_mut(row.state as usize) {
-            *count += 1;
-        }
+        self.counts[row.state as usize] += 1;
         self.held += row.held;
         self.desired += row.desired;
     }
 
     pub(super) fn remove(&mut self, row: &Row) {
-        if let Some(count) = self.counts.get_mut(row.state as usize) {
-            *count = count.saturating_sub(1);
-        }
+        let count = &mut self.counts[row.state as usize];
+        *count = count.saturating_sub(1);
         self.held = self.held.saturating_sub(row.held);
         self.desired = self.desired.saturating_sub(row.desired);
     }
