@@ -66,12 +66,13 @@ impl Mosquitto {
         Self::start_with("max_queued_messages 0\n")
     }
 
-    /// Starts one with additional lines of configuration.
+    /// Starts one with additional lines of configuration. Like the configuration that edgesync
+    /// generates, it sends small packets at once.
     pub fn start_with(more: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let address = free_address();
         let config = format!(
-            "listener {} {}\nallow_anonymous true\npersistence false\nlog_dest stderr\nuser root\n{more}",
+            "listener {} {}\nallow_anonymous true\npersistence false\nset_tcp_nodelay true\nlog_dest stderr\nuser root\n{more}",
             address.port(),
             address.ip()
         );
