@@ -12,7 +12,7 @@ use edgesync_transport::proxy::{Proxy, ProxyRules};
 use edgesync_transport::shared::{Routes, Service, SharedListener, SharedOptions};
 use edgesync_transport::tls::{ClientRule, Clock, Server};
 use support::authority::{Authority, HOUR};
-use support::fleet::{bind, link_connected, link_event, message, node_options};
+use support::fleet::{bind, link_connected, link_event, message_up, node_options};
 use support::haproxy::Haproxy;
 use support::http_proxy::{HttpProxy, PASSWORD, USER};
 use support::proxy::{Proxy as Line, Way};
@@ -58,7 +58,7 @@ async fn exchange(link: &LinkHandle, fleet: &mut FleetEvents) {
         link.try_publish(UP, vec![7; SIZE], false).unwrap();
     }
     for _ in 0..MESSAGES {
-        assert_eq!(message(fleet).await.2.len(), SIZE);
+        assert_eq!(message_up(fleet).await.len(), SIZE);
     }
 }
 

@@ -185,11 +185,12 @@ async fn connack<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, node: &str) 
     wire::encode(&Packet::Connect(connect, None, None), &mut packet, u32::MAX).unwrap();
     stream.write_all(&packet).await.ok()?;
     stream.flush().await.ok()?;
-    // Type, remaining length, flags, reason code.
-    let mut answer = [0; 4];
-    within("the CONNACK", PATIENCE, stream.read_exact(&mut answer)).await.ok()?;
-    assert_eq!(answer[0], 0x20);
-    Some(answer[3])
+    let mut byte = async || within("the CONNACK", PATIENCE, stream.read_u8()).await.ok();
+    assert_eq!(byte().await?, 0x20);
+    // The remaining length has one byte more for each byte with the highest bit.
+    while byte().await? & 0x80 != 0 {}
+    let _flags = byte().await?;
+    byte().await
 }
 
 #[tokio::test]

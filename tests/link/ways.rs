@@ -12,7 +12,7 @@ use edgesync_transport::proxy::{Proxy, ProxyRules};
 use edgesync_transport::tls::{Clock, Server};
 use edgesync_transport::websocket::{self, Role, WebSocket};
 use support::authority::{Authority, HOUR};
-use support::fleet::{bind, link_connected, link_event, message, node_options};
+use support::fleet::{bind, link_connected, link_event, message_up, node_options};
 use support::http_proxy::{HttpProxy, PASSWORD, USER};
 use support::mosquitto::{Mosquitto, free_address};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -62,7 +62,7 @@ async fn first_cause(options: LinkOptions) -> Cause {
 async fn exchange(link: &LinkHandle, fleet: &mut FleetEvents) {
     // Longer than a frame of a WebSocket.
     link.try_publish(UP, vec![7; 50_000], false).unwrap();
-    assert_eq!(message(fleet).await.2, vec![7; 50_000]);
+    assert_eq!(message_up(fleet).await, vec![7; 50_000]);
 }
 
 #[tokio::test]

@@ -262,7 +262,7 @@ fn unknown_keys_are_refused_with_a_suggestion() {
             "[link]\nkeep_alive = \"20s\"",
             "2:1: unknown key in [link]: \"keep_alive\"; did you mean 'keepalive'?",
         ),
-        ("[link]\ncolour = 1", "unknown key in [link]: \"colour\"; must be one of type, broker, prefix"),
+        ("[link]\ncolour = 1", "unknown key in [link]: \"colour\"; must be one of type, broker, proxy"),
         ("[lnk]\n", "1:2: unknown section: \"lnk\"; did you mean 'link'?"),
         ("keepalive = 1", "unknown section: \"keepalive\"; must be one of"),
         // Of a later version, such as after a downgrade.

@@ -380,7 +380,7 @@ fn requirements_of_a_program_are_read_from_its_file() {
     let error = refused(&requires("deb", "2.2"));
     assert!(error.contains(&format!("needs glibc {glibc}, and packages promise to run with 2.2")), "{error}");
     let error = refused(&requires("static", "2.9999"));
-    assert!(error.contains("is not static: needs libc.so.6"), "{error}");
+    assert!(error.contains("is not static: needs "), "{error}");
     let script = root().join("packaging/requires").display().to_string();
     let error = refused(&run(root(), "requires", &["deb", &script]));
     assert!(error.contains("not an ELF file"), "{error}");
@@ -509,7 +509,7 @@ fn openwrt_service_runs_the_agent_as_its_user() {
     let shipped = fs::read_to_string(root().join("packaging/openwrt/edgesync.toml")).unwrap();
     let commands = openwrt(&shipped, "start_service");
     for line in [
-        "user_add edgesync  32768 edgesync agent /etc/edgesync/state",
+        "user_add edgesync 32768 edgesync agent /etc/edgesync/state",
         "procd_set_param command /usr/bin/edgesync run --config CONFIG",
         "procd_set_param user edgesync",
     ] {

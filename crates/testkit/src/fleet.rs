@@ -40,6 +40,15 @@ pub async fn message(events: &mut FleetEvents) -> (String, Channel, Vec<u8>) {
     }
 }
 
+/// Returns the next message on a node's `up` topic; skips other events.
+pub async fn message_up(events: &mut FleetEvents) -> Vec<u8> {
+    loop {
+        if let (_, Channel::Up, payload) = message(events).await {
+            return payload;
+        }
+    }
+}
+
 pub async fn node_connected(events: &mut FleetEvents) -> (String, u64) {
     match next(events).await {
         FleetEvent::NodeConnected { node, connection, .. } => (node.to_string(), connection),

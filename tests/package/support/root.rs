@@ -1,6 +1,6 @@
-//! A throw-away root file system: an overlay over this machine's or that of another system, with its
-//! own namespaces for mounts, network, processes and the host name. Everything in it ends with the
-//! process that holds it.
+//! A throw-away root file system: an overlay over this machine's or that of another system, with
+//! its own namespaces for mounts, network, processes and the host name. Everything in it ends with
+//! the process that holds it.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
