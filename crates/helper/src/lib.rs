@@ -35,6 +35,7 @@ use edgesync_config::ConfigErrors;
 use edgesync_config::edge::Config;
 use edgesync_runtime::systemd;
 use edgesync_store::durable::{self, FileError};
+use edgesync_store::random::NoRandomness;
 
 /// Idle time after which the helper exits.
 const IDLE: Duration = Duration::from_secs(60);
@@ -53,6 +54,9 @@ pub enum HelperError {
     /// Records cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// No key for digests of files can be created.
+    #[error("create a key for digests of files")]
+    NoKey(#[from] NoRandomness),
     /// Neither socket activation nor a path of a socket.
     #[error(
         "no listening Unix socket as file descriptor 3 (LISTEN_FDS) or standard input; \

@@ -51,8 +51,13 @@ struct Epoch {
     key: (u64, u64),
 }
 
-fn new_key() -> (u64, u64) {
-    (random(), random())
+/// Creates a key that cannot be derived from the other random numbers, which are reported.
+fn new_key() -> Result<(u64, u64), HelperError> {
+    let key = u128::from_le_bytes(edgesync_store::random::bytes()?);
+    // Truncation splits the key into its halves.
+    #[allow(clippy::cast_possible_truncation)]
+    let halves = ((key >> 64) as u64, key as u64);
+    Ok(halves)
 }
 
 impl Records {
@@ -86,7 +91,7 @@ impl Records {
         let kept = match known {
             Some(known) if !lost => known,
             known => {
-                let key = known.map_or_else(new_key, |known| known.key);
+                let key = known.map_or_else(new_key, |known| Ok(known.key))?;
                 let epoch = Epoch { epoch: random() >> 11, key };
                 write(&path, &epoch)?;
                 epoch
@@ -96,7 +101,7 @@ impl Records {
         let memory_key = match read(&in_memory) {
             Some(key) => key,
             None => {
-                let key = new_key();
+                let key = new_key()?;
                 write(&in_memory, &key)?;
                 // Files found there are verified as after a loss of the record.
                 let records = all.values_mut();
