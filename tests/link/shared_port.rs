@@ -266,7 +266,7 @@ async fn protocols_that_nobody_speaks_get_an_alert_and_a_line() {
 async fn services_demand_what_the_handshake_does_not() {
     let site = Site::all().await;
     let expired = site.expired("edge-old");
-    // Nobody gets a TLS connection for MQTT without a valid certificate.
+    // No client gets a TLS connection for MQTT without a valid certificate.
     for identity in [None, Some(&expired)] {
         // With TLS 1.3 a client learns the refusal after its own part of the handshake.
         let code = match site.open("cloud.example", MQTT, identity).await {

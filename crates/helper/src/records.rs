@@ -53,11 +53,8 @@ struct Epoch {
 
 /// Creates a key that cannot be derived from the other random numbers, which are reported.
 fn new_key() -> Result<(u64, u64), HelperError> {
-    let key = u128::from_le_bytes(edgesync_store::random::bytes()?);
-    // Truncation splits the key into its halves.
-    #[allow(clippy::cast_possible_truncation)]
-    let halves = ((key >> 64) as u64, key as u64);
-    Ok(halves)
+    let half = || Ok::<_, HelperError>(u64::from_le_bytes(edgesync_store::random::bytes()?));
+    Ok((half()?, half()?))
 }
 
 impl Records {
