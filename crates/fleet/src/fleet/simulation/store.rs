@@ -59,10 +59,21 @@ pub(super) struct Feed {
     removed: BTreeMap<NodeName, Timestamp>,
 }
 
-/// A request of a replica on its way to the source, or the answer on its way back.
+/// The message that a gate holds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A request to the source.
+    Request,
+    /// The bodies of objects from the source.
+    Bodies,
+    /// Another answer of the source.
+    Answer,
+}
+
+/// A message between a replica and the source on its way.
 pub(super) struct Gate {
     pub(super) replica: usize,
-    pub(super) is_answer: bool,
+    pub(super) way: Way,
     /// Whether it arrives.
     pub(super) opens: oneshot::Sender<bool>,
 }
@@ -451,15 +462,15 @@ impl Model {
         self.state.lock().unwrap()
     }
 
-    async fn pass(&self, is_answer: bool) -> bool {
+    async fn pass(&self, way: Way) -> bool {
         let (opens, opened) = oneshot::channel();
-        self.state().gates.push(Gate { replica: self.replica, is_answer, opens });
+        self.state().gates.push(Gate { replica: self.replica, way, opens });
         matches!(opened.await, Ok(true))
     }
 
     /// Waits until the request arrives at the source, which may fail.
     async fn arrive(&self) -> Result<()> {
-        match self.pass(false).await {
+        match self.pass(Way::Request).await {
             true => Ok(()),
             false => Err(SourceError::Unread("the source is gone".into())),
         }
@@ -467,7 +478,7 @@ impl Model {
 
     /// Waits until the answer of the source arrives.
     async fn answer<T>(&self, answer: T) -> Result<T> {
-        self.pass(true).await;
+        self.pass(Way::Answer).await;
         Ok(answer)
     }
 }
@@ -525,7 +536,8 @@ impl ObjectSource for Model {
             };
             uids.into_iter().filter_map(load).collect()
         };
-        self.answer(bodies).await
+        self.pass(Way::Bodies).await;
+        Ok(bodies)
     }
 
     async fn set_rule_status(&self, _: RuleStatus) -> Result<()> {

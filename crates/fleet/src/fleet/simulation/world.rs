@@ -144,7 +144,7 @@ pub(super) struct World {
     differences: usize,
     /// The pause after that many turns.
     pub(super) pause: Duration,
-    /// Requests or answers that a scenario holds up.
+    /// Messages that a scenario holds up.
     pub(super) held: Option<Held>,
     /// The last frame with a removal that a fleet has sent, and its node.
     pub(super) last_removal: Option<(usize, Vec<u8>)>,
@@ -551,7 +551,7 @@ impl World {
         for gate in gates {
             let (replica, life) = (gate.replica, self.replicas[gate.replica].life);
             if let Some(held) = &mut self.held
-                && (replica, gate.is_answer) == held.which
+                && (replica, gate.way) == held.which
             {
                 held.gates.push(gate);
                 continue;
