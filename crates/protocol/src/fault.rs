@@ -44,6 +44,8 @@ pub enum Fault {
     StaleLoad,
     /// The cloud ignores a report that contradicts an earlier one about an object in flight.
     AnsweredForGood,
+    /// The cloud sends a version that it loads although the node holds it.
+    HeldVersionSent,
     /// The cloud deletes an object before it sends another version of it.
     DeleteAndResend,
     /// Both sides ignore the unsent bytes of the link: the cloud resends everything unreported.

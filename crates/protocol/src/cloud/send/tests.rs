@@ -682,3 +682,33 @@ fn a_first_answer_that_counts_for_good_is_found() {
         assert_eq!(resent, 0);
     }
 }
+
+/// A source that has gone back returns the version that the node holds. Returns the number of frames
+/// with objects.
+fn frames_of_a_held_version() -> usize {
+    let (mut cloud, mut wishes) = sending();
+    let objects = vec![held(0)];
+    report(&mut cloud, &wishes, Now::ZERO, Report { to: 1, objects, ..Report::default() });
+    store(&mut cloud, &wishes);
+    desire_version(&mut cloud, &mut wishes, 0, 2, KIB);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    cloud.loaded(Now::ZERO, token, bodies(&uids, KIB), &wishes);
+    let frames = std::iter::from_fn(|| cloud.poll_frame(Now::ZERO, &wishes));
+    let sent = frames.filter(|frame| matches!(frame, Down::Objects(_))).count();
+    if sent == 0 {
+        let due = cloud.deadline().unwrap();
+        cloud.tick(due, &wishes);
+        assert_eq!(load(&mut cloud, &wishes).unwrap().1, [name(0)], "it is loaded again");
+    }
+    sent
+}
+
+#[test]
+fn a_loaded_version_that_the_node_holds_is_not_sent() {
+    assert_eq!(frames_of_a_held_version(), 0);
+}
+
+#[test]
+fn a_held_version_that_is_sent_is_found() {
+    assert_eq!(fault::with(Some(Fault::HeldVersionSent), frames_of_a_held_version), 1);
+}
