@@ -96,11 +96,6 @@ fn a_reset_node_that_keeps_the_old_confirmed_is_found() {
 }
 
 #[test]
-fn a_restored_source_that_voids_no_proofs_is_found() {
-    SEARCH.find(Fault::RestoredUnproven);
-}
-
-#[test]
 fn a_loader_that_keeps_what_reads_expected_is_found() {
     SEARCH.find(Fault::ExpectedKept);
 }

@@ -74,12 +74,16 @@ impl World {
 
     /// Writes the object, placed on these nodes.
     fn place(&mut self, nodes: &[usize]) {
+        self.place_as(OBJECT, nodes);
+    }
+
+    /// Writes an object of this name and UID.
+    fn place_as(&mut self, name: &str, nodes: &[usize]) {
         let nodes = nodes.iter().map(|node| self.name(*node)).collect();
         let content = self.time.random.next();
         self.model.state().write(|objects, version| {
-            let name = OBJECT.to_owned();
-            let thing = Thing { version, content, name, nodes, tier: None, size: 20 };
-            objects.things.insert(OBJECT.into(), Arc::new(thing));
+            let thing = Thing { version, content, name: name.to_owned(), nodes, tier: None, size: 20 };
+            objects.things.insert(name.into(), Arc::new(thing));
         });
     }
 
@@ -400,6 +404,34 @@ fn body_in_flight_serves_no_load_of_a_newer_version() {
 fn a_body_older_than_asked_is_found() {
     let why = found(Fault::OlderBodies, body_older_than_asked);
     assert!(why.contains("which node 1 holds"), "{why}");
+}
+
+/// An older copy that lacks most objects of a connected node replaces the source.
+fn restore_without_objects() -> Result<(), String> {
+    let mut world = replicas()?;
+    let copy: Database = world.model.state().db.clone();
+    for number in 0..6 {
+        world.place_as(&format!("x{number}"), &[0]);
+    }
+    world.pass(WHILE)?;
+    world.model.state().restore(copy);
+    world.restores += 1;
+    world.pass(WHILE)?;
+    if world.devices[0].db.len() < 4 {
+        return Err("guard: the node has lost its objects".into());
+    }
+    world.run_to_convergence()
+}
+
+#[test]
+fn restored_source_without_objects_removes_none_at_once() {
+    restore_without_objects().unwrap();
+}
+
+#[test]
+fn a_restored_source_that_voids_no_proofs_is_found() {
+    let why = found(Fault::RestoredUnproven, restore_without_objects);
+    assert!(why.contains("guard"), "{why}");
 }
 
 // --- changes of the source
