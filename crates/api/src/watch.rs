@@ -99,10 +99,7 @@ impl Start {
 pub(super) fn timeout(options: &Options) -> Duration {
     match options.timeout_seconds {
         Some(seconds) if seconds > 0 => Duration::from_secs(seconds.min(24 * 3600)),
-        _ => {
-            let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
-            DEFAULT_TIMEOUT + Duration::from_secs(random % DEFAULT_TIMEOUT.as_secs())
-        }
+        _ => DEFAULT_TIMEOUT + Duration::from_secs(edgesync_transport::random() % DEFAULT_TIMEOUT.as_secs()),
     }
 }
 

@@ -45,6 +45,9 @@ pub struct Registered {
     pub orphans: Vec<NodeName>,
     /// Removed nodes, with the time of removal.
     pub removed: Vec<(NodeName, Timestamp)>,
+    /// Removed nodes with objects that no process has deleted yet; none if a removal is one
+    /// transaction.
+    pub removing: Vec<NodeName>,
 }
 
 impl CloudStore {
@@ -56,7 +59,8 @@ impl CloudStore {
         self.readers
             .run(|conn| {
                 let (leases, orphans) = leases::leases(conn)?;
-                Ok(Registered { nodes: reported(conn)?, leases, orphans, removed: removed(conn)? })
+                let (nodes, removed) = (reported(conn)?, removed(conn)?);
+                Ok(Registered { nodes, leases, orphans, removed, removing: Vec::new() })
             })
             .await
     }

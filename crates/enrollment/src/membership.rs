@@ -346,11 +346,31 @@ impl MembershipStore {
         Ok((member.removed, member.record()))
     }
 
+    /// Returns the removed nodes whose objects no process has deleted completely, ordered by name:
+    /// one does so now, or has ended before.
+    pub async fn unfinished_removals(&self) -> Result<Vec<NodeName>> {
+        self.read_table(Table::unfinished_removals).await
+    }
+
     /// Records that a node is removed from the fleet, with the UID of its Node if there is one;
-    /// its name stays taken. Returns whether this is new. The database deletes all data of the
-    /// node in the same transaction; in a cluster the fleet deletes it.
-    pub async fn remove_node(&self, node: &NodeName, uid: Option<&str>, now: Timestamp) -> Result<bool> {
-        self.alter_member(node, NodeEffect::Delete(node.clone()), |member| member.remove(uid, now)).await
+    /// its name stays taken. Returns the time of the recorded removal, which identifies it. The
+    /// database deletes all data of the node in the same transaction; in a cluster the fleet
+    /// deletes it, and calls [`Self::complete_removal`].
+    pub async fn remove_node(&self, node: &NodeName, uid: Option<&str>, now: Timestamp) -> Result<Timestamp> {
+        let remove = |member: &mut Member| {
+            member.remove(uid, now);
+            let removal = member.removed.unwrap_or(now);
+            self.delete_with(member, removal);
+            removal
+        };
+        self.alter_member(node, NodeEffect::Delete(node.clone()), remove).await
+    }
+
+    /// Completes a removal whose transaction deletes the data of the node, too.
+    fn delete_with(&self, member: &mut Member, removal: Timestamp) {
+        if self.shared.cluster.is_none() {
+            member.complete_removal(removal);
+        }
     }
 
     /// Records that a node is removed because its Node was deleted, with this UID. Several
@@ -367,7 +387,11 @@ impl MembershipStore {
         if !self.is_known(&before).await? {
             return Ok(true);
         }
-        let remove = |member: &mut Member| member.remove_deleted(&before, uid, now);
+        let remove = |member: &mut Member| {
+            let is_removed = member.remove_deleted(&before, uid, now);
+            self.delete_with(member, now);
+            is_removed
+        };
         self.alter_member(node, NodeEffect::Delete(node.clone()), remove).await
     }
 
@@ -377,7 +401,18 @@ impl MembershipStore {
         self.alter_member(node, NodeEffect::None, |member| member.add_removed_node(uid)).await
     }
 
-    /// Lets a removed node return. Returns whether it was removed.
+    /// Records that all objects of a removed node are deleted, unless it has returned since.
+    pub async fn complete_removal(&self, node: &NodeName, removal: Timestamp) -> Result<()> {
+        self.alter_member(node, NodeEffect::None, |member| member.complete_removal(removal)).await
+    }
+
+    /// Lets a node return from the removal of this time; without one, no removal is known. A later
+    /// removal stays. Returns whether the node is not removed then.
+    pub async fn admit_from(&self, node: &NodeName, removal: Option<Timestamp>) -> Result<bool> {
+        self.alter_member(node, NodeEffect::None, |member| member.admit_from(removal)).await
+    }
+
+    /// Lets a removed node return, whatever its removal. Returns whether it was removed.
     pub async fn admit_node(&self, node: &NodeName) -> Result<bool> {
         self.alter_member(node, NodeEffect::None, Member::admit).await
     }
@@ -521,8 +556,8 @@ impl MembershipStore {
     /// Forgets all but the most recently removed nodes.
     async fn prune_removed(&self, mut removed: Vec<(NodeName, Timestamp)>, most: usize) -> Result<()> {
         removed.sort_by(|(_, one), (_, other)| other.cmp(one));
-        for (node, _) in removed.into_iter().skip(most) {
-            self.admit_node(&node).await?;
+        for (node, removal) in removed.into_iter().skip(most) {
+            self.admit_from(&node, Some(removal)).await?;
         }
         Ok(())
     }
@@ -559,7 +594,7 @@ fn contended<T: Record>(id: &str) -> MembershipError {
 async fn back_off(attempt: u32) {
     if attempt > 0 {
         let longest = BACKOFF.1.min(BACKOFF.0.saturating_mul(2u32.saturating_pow(attempt)));
-        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let random = edgesync_transport::random();
         let longest = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
         tokio::time::sleep(Duration::from_micros(random % longest)).await;
     }

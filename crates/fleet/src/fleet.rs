@@ -142,7 +142,7 @@ impl<S: Source> Fleet<S> {
             bodies: Bodies::new(config.sync.bodies),
             interrupted: Interrupted::default(),
             rules: Rules::default(),
-            removals: Removals::new(known.removed),
+            removals: Removals::new(known.removed, known.removing),
             intake: Intake::default(),
             expiry: EventExpiry::new(config.nodes.event_ttl),
             replicas: Replicas::default(),
@@ -156,6 +156,7 @@ impl<S: Source> Fleet<S> {
         };
         fleet.read_all().await?;
         fleet.load_nodes(&orphans).await?;
+        fleet.resume_removals();
         fleet.sender.announce();
         Ok(fleet)
     }

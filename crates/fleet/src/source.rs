@@ -16,6 +16,8 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::metrics::ClusterNumbers;
 use crate::config::ObjectSyncs;
 use crate::reasons::PlacementReason;
@@ -109,11 +111,21 @@ pub enum RemovalCause {
 /// Outcome of a removal at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// The node is removed, with all its records.
-    Removed,
+    /// The node is removed, with all its records. The time of the removal identifies it; a name
+    /// that is not known has none.
+    Removed(Option<Timestamp>),
     /// Another process has removed the node before, and has readmitted it or freed its name
     /// since.
     Returned,
+}
+
+/// Outcome of a readmission at the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// The node is not removed any more; another process may have readmitted it before.
+    Admitted,
+    /// The node has returned and was removed again since the removal in question.
+    RemovedAgain,
 }
 
 /// Reason why some or all objects that a rule names are not selected.
@@ -212,8 +224,13 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
         cause: RemovalCause,
     ) -> impl Future<Output = Result<Removal>> + Send;
 
-    /// Deletes the record of a node's removal. Returns whether there was one.
-    fn admit_node(&self, node: &NodeName) -> impl Future<Output = Result<bool>> + Send;
+    /// Deletes the record of this removal of a node, as [`Removal::Removed`] names it. A later one
+    /// stays: a readmission that is repeated or late undoes no other removal.
+    fn admit_node(
+        &self,
+        node: &NodeName,
+        removal: Option<Timestamp>,
+    ) -> impl Future<Output = Result<Admission>> + Send;
 
     /// Applies items of a node's outbox, each once. Refuses items that cannot take effect; they do
     /// not hinder others. Events create no namespaces.
@@ -243,9 +260,9 @@ pub trait Replication: Clone + Send + Sync + 'static {
     /// effect. Called before the ObjectSyncs are set.
     fn set_epoch(&self, _node: &NodeName, _epoch: Epoch) {}
 
-    /// Returns whether a node is recorded as removed, as far as this replica knows: its own
-    /// writes count at once.
-    fn is_removed(&self, node: &NodeName) -> bool;
+    /// Returns the recorded removal of a node, as far as this replica knows: its own writes count
+    /// at once.
+    fn removal(&self, node: &NodeName) -> Option<Timestamp>;
 
     /// Confirms held-back removals of a node, whichever replica serves it: up to `count`, in this
     /// incarnation. `None` deletes the confirmation.

@@ -22,6 +22,7 @@ use cluster::Change;
 pub use cluster::{Cluster, Key};
 use dynamic::Dynamic;
 
+use edgesync_object::random::split_mix_64;
 pub use push::ObjectSync;
 use session::Session;
 
@@ -117,11 +118,7 @@ pub struct Ids(u64);
 
 impl Ids {
     pub fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        split_mix_64(&mut self.0)
     }
 
     pub fn uuid(&mut self) -> String {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use super::message::{Draft, MessageId};
 use super::types::{BridgeConfig, BridgeCounters, BridgeEffect, BridgeNotice, Moment, Sent};
+use edgesync_object::random::Random;
 use edgesync_protocol::frame::{HelloRequest, Received};
 
 /// Queues and configuration that all parts of the bridge share.
@@ -18,7 +19,7 @@ pub(super) struct Outbound {
     pub(super) frames: VecDeque<Received>,
     pub(super) effects: VecDeque<BridgeEffect>,
     pub(super) counters: BridgeCounters,
-    seed: u64,
+    random: Random,
     pings: u64,
 }
 
@@ -32,15 +33,15 @@ impl Outbound {
             frames: VecDeque::new(),
             effects: VecDeque::new(),
             counters: BridgeCounters::default(),
-            seed: 0,
+            random: Random::seeded(0),
             pings: 0,
         }
     }
 
     pub(super) fn begin(&mut self, at: Moment, random: u64) {
         self.at = at;
-        // The seed keeps all earlier randomness: connections do not repeat ids.
-        self.seed ^= random;
+        // Keeps all earlier randomness: connections do not repeat ids.
+        self.random.stir(random);
     }
 
     /// Ends the connection. Notices are kept.
@@ -51,24 +52,15 @@ impl Outbound {
         self.effects.retain(|effect| matches!(effect, BridgeEffect::Notice(_)));
     }
 
-    /// Returns the next number of SplitMix64.
-    fn random(&mut self) -> u64 {
-        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.seed;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
     fn id(&mut self) -> MessageId {
-        let random = (u128::from(self.random()) << 64) | u128::from(self.random());
+        let random = (u128::from(self.random.next_u64()) << 64) | u128::from(self.random.next_u64());
         // UUID version 4, variant 1.
         (random & !(0xf000 << 64) & !(0b11 << 62)) | (0x4000 << 64) | (0b10 << 62)
     }
 
     /// Returns a random number.
     pub(super) fn draw(&mut self) -> u64 {
-        self.random()
+        self.random.next_u64()
     }
 
     /// Queues a message and returns its id, which its answer names as the parent.

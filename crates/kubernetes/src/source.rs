@@ -30,6 +30,8 @@ mod uploads;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::cache::Cache;
 use crate::cluster::{Cluster, RateLimiter};
 use background::Background;
@@ -37,8 +39,8 @@ use edgesync_enrollment::membership::MembershipStore;
 use edgesync_fleet::config::{Config, ObjectSyncs};
 use edgesync_fleet::metrics::ClusterNumbers;
 pub use edgesync_fleet::source::{
-    LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Removal, RemovalCause, Replication,
-    Result, RuleProblem, RuleStatus, Source, SourceError, UploadBatch, UploadOutcome,
+    Admission, LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Removal, RemovalCause,
+    Replication, Result, RuleProblem, RuleStatus, Source, SourceError, UploadBatch, UploadOutcome,
 };
 use edgesync_object::{NodeName, OmittedFields};
 use edgesync_placement::KindMatch;
@@ -156,8 +158,11 @@ impl ObjectSource for Kubernetes {
 
 impl NodeStore for Kubernetes {
     async fn registered(&self) -> Result<Registered> {
-        let removed = self.0.nodes.members().removed().await?;
-        Ok(Registered { removed, ..Registered::default() })
+        let members = self.0.nodes.members();
+        // One that is recorded in between is observed, and is not among the removed ones.
+        let removed = members.removed().await?;
+        let removing = members.unfinished_removals().await?;
+        Ok(Registered { removed, removing, ..Registered::default() })
     }
 
     async fn records(&self, _: &NodeName) -> Result<Vec<(Uid, Record)>> {
@@ -186,8 +191,11 @@ impl NodeStore for Kubernetes {
         self.0.nodes.remove(node, cause).await
     }
 
-    async fn admit_node(&self, node: &NodeName) -> Result<bool> {
-        Ok(self.0.nodes.members().admit_node(node).await?)
+    async fn admit_node(&self, node: &NodeName, removal: Option<Timestamp>) -> Result<Admission> {
+        Ok(match self.0.nodes.members().admit_from(node, removal).await? {
+            true => Admission::Admitted,
+            false => Admission::RemovedAgain,
+        })
     }
 
     async fn ingest(&self, batch: UploadBatch) -> Result<UploadOutcome> {
@@ -230,8 +238,8 @@ impl Replication for Kubernetes {
         self.0.nodes.set_epoch(node, epoch);
     }
 
-    fn is_removed(&self, node: &NodeName) -> bool {
-        self.0.nodes.is_removed(node)
+    fn removal(&self, node: &NodeName) -> Option<Timestamp> {
+        self.0.nodes.removal(node)
     }
 
     async fn confirm_deletions(&self, node: &NodeName, incarnation: &str, count: Option<u64>) -> Result<()> {

@@ -18,6 +18,7 @@ mod nodes;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Failure, Precondition};
@@ -237,10 +238,13 @@ impl ViaCluster {
             _ => {}
         }
         let Some(node) = node else { return Ok(false) };
-        self.membership.remove_node(name, Some(node.uid()), now()).await.map_err(membership_status)?;
+        let removal = self.membership.remove_node(name, Some(node.uid()), Timestamp::now());
+        let removal = removal.await.map_err(membership_status)?;
         let same = Precondition { uid: Some(node.uid()), version: None };
         self.cluster.delete(&self.node, ("", name), same).await.map_err(cluster_status)?;
         self.wait_for_cleanup(name).await?;
+        // A Node that is created from now on readmits the node, even if no replica runs.
+        self.membership.complete_removal(name, removal).await.map_err(membership_status)?;
         Ok(true)
     }
 

@@ -25,6 +25,7 @@ mod node_name;
 pub mod number;
 pub mod objectsync;
 mod owned;
+pub mod random;
 mod references;
 mod resource;
 pub mod selector;

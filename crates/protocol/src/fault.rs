@@ -42,6 +42,10 @@ pub enum Fault {
     NeverAgain,
     /// The cloud applies a late load answer of an earlier session to the current one.
     StaleLoad,
+    /// The cloud ignores a report that contradicts an earlier one about an object in flight.
+    AnsweredForGood,
+    /// The cloud sends a version that it loads although the node holds it.
+    HeldVersionSent,
     /// The cloud deletes an object before it sends another version of it.
     DeleteAndResend,
     /// Both sides ignore the unsent bytes of the link: the cloud resends everything unreported.
@@ -90,6 +94,9 @@ pub enum Fault {
     InputBeforeBroadcasts,
     /// The fleet answers a load with a body that is older than the requested one.
     OlderBodies,
+    /// The fleet answers loads with bodies that were read before an older copy has replaced the
+    /// source.
+    BodiesOfLostSource,
     /// The fleet lets nodes keep their proof when an older copy has replaced the source.
     RestoredUnproven,
     /// The fleet keeps the witnesses of the last incarnation.
@@ -106,6 +113,10 @@ pub enum Fault {
     StaleNodeReadmits,
     /// The fleet does not wait for changes from before a removal before it readmits the node.
     ReadmissionUnawaited,
+    /// A replica that starts takes a removal that is under way for a completed one.
+    UnfinishedRemovalIsGone,
+    /// A readmission undoes whatever removal of its node is recorded by then.
+    AnyRemovalUndone,
     /// The fleet ignores that another replica has removed a node.
     RemovalUnnoticed,
     /// A replica that sees late that a Node was deleted removes its node, which has returned.

@@ -1,11 +1,10 @@
-//! Process infrastructure: signals and reload, systemd, log, allocator settings, random numbers,
-//! and links from the configuration. Independent of agent and fleet. Read [`Service`] first.
+//! Process infrastructure: signals and reload, systemd, log, allocator settings, and
+//! links from the configuration. Independent of agent and fleet. Read [`Service`] first.
 
 pub mod connection;
 pub mod log;
 pub mod memory;
 pub mod metrics;
-mod random;
 mod service;
 pub mod systemd;
 
@@ -22,7 +21,7 @@ const _: () = assert!(
 /// Version of the programs, used by Hello, status and `--version`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-pub use random::random;
+pub use edgesync_transport::random;
 pub use service::{Service, StartError};
 
 /// Formats an error with its causes on one line. Skips a cause that the text already ends with.

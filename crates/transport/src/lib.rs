@@ -11,7 +11,10 @@ pub mod connect;
 pub mod dial;
 pub mod link;
 pub mod proxy;
+mod random;
 mod response_head;
 pub mod shared;
 pub mod tls;
 pub mod websocket;
+
+pub use random::random;

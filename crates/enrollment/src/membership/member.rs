@@ -28,9 +28,14 @@ pub(super) struct Member {
     /// The labels of the token of the last join.
     #[serde(default)]
     pub(super) labels: Labels,
-    /// Time of the removal from the fleet.
+    /// Time of the removal from the fleet, which identifies it: a node may return and be removed
+    /// again.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) removed: Option<Timestamp>,
+    /// Whether no process has deleted all objects of the removed node yet: its Node may be an
+    /// earlier one.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub(super) removing: bool,
     /// UIDs of the Nodes that the node was removed with, oldest first. Each replica sees the
     /// deletion of a Node, some after the node was admitted again or the name was freed.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -61,6 +66,7 @@ impl Member {
             used: false,
             labels: Labels::new(),
             removed: None,
+            removing: false,
             removed_nodes: Vec::new(),
             certificates: Vec::new(),
         }
@@ -167,7 +173,7 @@ impl Member {
         self.revoke(now);
         self.labels = Labels::new();
         // Another replica may have recorded the removal again.
-        self.removed = None;
+        self.admit();
         std::mem::take(&mut self.used)
     }
 
@@ -181,7 +187,15 @@ impl Member {
         // A repeated removal keeps the time of the first.
         let is_new = self.removed.is_none();
         self.removed.get_or_insert(now);
+        self.removing |= is_new;
         is_new
+    }
+
+    /// Records that this removal is complete, unless the node has returned since.
+    pub(super) fn complete_removal(&mut self, removal: Timestamp) {
+        if self.removed == Some(removal) {
+            self.removing = false;
+        }
     }
 
     /// Records that the removal also deletes this Node, unless the node has returned. Returns
@@ -219,7 +233,17 @@ impl Member {
 
     /// Lets a removed node return. Returns whether it was removed.
     pub(super) fn admit(&mut self) -> bool {
+        self.removing = false;
         self.removed.take().is_some()
+    }
+
+    /// Lets a node return from this removal and from no later one. Returns whether the node is not
+    /// removed then.
+    pub(super) fn admit_from(&mut self, removal: Option<Timestamp>) -> bool {
+        if self.removed == removal {
+            self.admit();
+        }
+        self.removed.is_none()
     }
 
     /// Drops certificates that expired before this time. Returns their number.
@@ -294,6 +318,36 @@ mod tests {
         assert!(member.is_empty(), "the name stays free");
         // The name of a token has no record yet.
         assert!(member.remove_deleted(&Member::new(&node_name("a")), None, at(5)));
+    }
+
+    #[test]
+    fn a_late_admission_undoes_no_later_removal() {
+        let mut member = Member::new(&node_name("a"));
+        assert!(member.remove(None, at(1)) && member.removing);
+        assert!(member.admit_from(Some(at(1))) && !member.removing);
+        assert!(member.admit_from(Some(at(1))), "another process has done it");
+        assert!(member.remove(None, at(2)));
+        assert!(!member.admit_from(Some(at(1))) && !member.admit_from(None));
+        assert_eq!(member.removed, Some(at(2)));
+        assert!(member.admit_from(Some(at(2))));
+    }
+
+    #[test]
+    fn a_removal_is_complete_once_and_stays_so() {
+        let mut member = Member::new(&node_name("a"));
+        member.remove(None, at(1));
+        let text = documents::write(&member).text;
+        assert!(text.contains("removing"), "{text}");
+        member.complete_removal(at(1));
+        assert!(!member.remove(None, at(2)) && !member.removing, "a repetition begins nothing");
+        let text = documents::write(&member).text;
+        assert!(!text.contains("removing"), "{text}");
+        member.admit();
+        member.remove(None, at(3));
+        member.complete_removal(at(1));
+        assert!(member.removing, "a late answer is about another removal");
+        member.forget(at(4));
+        assert!(!member.removing && member.is_empty());
     }
 
     #[test]

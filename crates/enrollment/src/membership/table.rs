@@ -34,6 +34,8 @@ pub(super) struct Table {
 #[derive(Debug)]
 struct CachedMember {
     membership: Membership,
+    /// Whether the removal is not complete.
+    is_removing: bool,
     /// The earliest expiry of its certificates.
     first_end: Option<Timestamp>,
     /// The latest expiry of those that are not revoked.
@@ -142,6 +144,7 @@ impl Table {
         let labels = self.share(&member.labels);
         CachedMember {
             membership: Membership { used: member.used, labels, removed: member.removed },
+            is_removing: member.removing,
             first_end: member.certificates.iter().map(|given| given.not_after).min(),
             last_end: member.ends(),
             revoked,
@@ -172,6 +175,12 @@ impl Table {
     pub(super) fn removed(&self) -> Vec<(NodeName, Timestamp)> {
         let removed = self.members.iter();
         removed.filter_map(|(node, cached)| Some((node.clone(), cached.membership.removed?))).collect()
+    }
+
+    /// The removed nodes whose removal is not complete, ordered by name.
+    pub(super) fn unfinished_removals(&self) -> Vec<NodeName> {
+        let members = self.members.iter();
+        members.filter(|(_, cached)| cached.is_removing).map(|(node, _)| node.clone()).collect()
     }
 
     /// The nodes that have joined and are not removed, ordered by name.

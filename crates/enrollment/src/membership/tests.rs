@@ -136,7 +136,9 @@ async fn labels_of_a_token_stay_on_the_node_that_joined_with_it() {
 async fn a_node_is_removed_with_all_its_data_or_not_at_all() {
     let fixture = fixture();
     fixture.store.record(&node_name("a"), None, Default::default()).await.unwrap();
-    assert!(fixture.members.remove_node(&node_name("a"), None, at(300)).await.unwrap());
+    let removal = fixture.members.remove_node(&node_name("a"), None, at(300)).await.unwrap();
+    assert_eq!(removal, at(300));
+    assert_eq!(fixture.members.unfinished_removals().await.unwrap(), [] as [NodeName; 0]);
     let crashed = fixture.after_crash();
     assert_eq!(crashed.store.nodes().await.unwrap(), []);
     assert_eq!(crashed.store.registered().await.unwrap().removed, [(node_name("a"), at(300))]);

@@ -5,6 +5,9 @@
 //! No I/O: the fleet performs the reads of [`Bodies::next_read`], and delivers the answers of
 //! [`Bodies::next_answer`]. One body may concern thousands of nodes, so it is handed out in steps
 //! ([`Bodies::step`]).
+//!
+//! Reads are numbered, and the answer of a discarded one is ignored: an older copy that replaces the
+//! source has older versions, and issues the same ones again for other contents.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -105,11 +108,23 @@ struct Entry {
 /// An object that is being read or queued for a read.
 #[derive(Debug)]
 struct Read {
-    begun: bool,
+    /// The read in flight; `None` while it is queued.
+    in_flight: Option<ReadId>,
     class: SizeClass,
     /// Bytes reserved for it.
     size: usize,
     waiting: Vec<Waiting>,
+}
+
+/// The number of a read, which is part of its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReadId(u64);
+
+/// Objects to read together.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NextRead {
+    pub(super) id: ReadId,
+    pub(super) uids: Vec<Uid>,
 }
 
 /// A load that waits for an object.
@@ -128,6 +143,7 @@ pub(super) struct Bodies {
     /// Bytes reserved for reads, by [`SizeClass`].
     reserved: [usize; 2],
     reads: usize,
+    next_read: u64,
     to_read: VecDeque<Uid>,
     entries: HashMap<Uid, Entry>,
     next_load: u64,
@@ -149,6 +165,7 @@ impl Bodies {
             alive: Arc::default(),
             reserved: [0; 2],
             reads: 0,
+            next_read: 0,
             to_read: VecDeque::new(),
             entries: HashMap::new(),
             next_load: 0,
@@ -195,11 +212,38 @@ impl Bodies {
         }
     }
 
+    /// Discards what was read before an older copy has replaced the source. Bodies in flight are
+    /// read again.
+    pub(super) fn begin_timeline(&mut self) {
+        let uids: Vec<Uid> = self.entries.keys().cloned().collect();
+        uids.iter().for_each(|uid| self.discard(uid));
+    }
+
+    /// Discards what was read of an object whose version may have gone back.
+    pub(super) fn discard(&mut self, uid: &Uid) {
+        #[cfg(test)]
+        if planted(Fault::BodiesOfLostSource) {
+            return;
+        }
+        let Some(entry) = self.entries.get_mut(uid) else { return };
+        entry.newest = None;
+        let Some(read) = &mut entry.read else {
+            self.entries.remove(uid);
+            return;
+        };
+        if read.in_flight.take().is_some() {
+            // The next read begins after all of these loads.
+            read.waiting.iter_mut().for_each(|waiting| waiting.version = None);
+            self.to_read.push_back(Arc::clone(uid));
+        }
+    }
+
     /// Returns the next objects to read, if any. At most [`MAX_READS`] reads are in flight.
-    pub(super) fn next_read(&mut self) -> Option<Vec<Uid>> {
+    pub(super) fn next_read(&mut self) -> Option<NextRead> {
         if self.reads == MAX_READS || self.to_read.is_empty() {
             return None;
         }
+        let id = ReadId(self.next_read);
         let (mut uids, mut bytes) = (Vec::new(), 0);
         while let Some(uid) = self.to_read.front()
             && uids.len() < MAX_BODIES
@@ -210,29 +254,31 @@ impl Bodies {
                 break;
             }
             if let Some(read) = read {
-                read.begun = true;
+                read.in_flight = Some(id);
             }
             bytes += size;
             uids.extend(self.to_read.pop_front());
         }
         self.reads += 1;
-        Some(uids)
+        self.next_read += 1;
+        Some(NextRead { id, uids })
     }
 
-    /// Stores the result of a read.
-    pub(super) fn arrived(&mut self, uids: Vec<Uid>, bodies: Vec<Loaded>) {
+    /// Stores the result of a read, as far as it was not discarded.
+    pub(super) fn arrived(&mut self, NextRead { id, uids }: NextRead, bodies: Vec<Loaded>) {
         self.reads -= 1;
         let mut bodies: HashMap<Uid, Loaded> =
             bodies.into_iter().map(|loaded| (Arc::clone(&loaded.uid), loaded)).collect();
         for uid in uids {
             let loaded = bodies.remove(&uid);
-            self.read_done(uid, loaded);
+            self.read_done(id, uid, loaded);
         }
     }
 
-    fn read_done(&mut self, uid: Uid, loaded: Option<Loaded>) {
+    fn read_done(&mut self, id: ReadId, uid: Uid, loaded: Option<Loaded>) {
         let Some(entry) = self.entries.get_mut(&uid) else { return };
-        let Some(Read { class, size, waiting, .. }) = entry.read.take() else { return };
+        let read = entry.read.take_if(|read| read.in_flight == Some(id));
+        let Some(Read { class, size, waiting, .. }) = read else { return };
         self.reserved[class as usize] -= size;
         let loaded = loaded.map(|loaded| keep(entry, class, loaded, &self.alive, &mut self.counts));
         let is_newer = |minimum: &ResourceVersion| {
@@ -247,7 +293,7 @@ impl Bodies {
         } else if !late.is_empty() {
             // Loaded while an older version was being read: the next read returns it.
             let waiting = late.into_iter().map(|waiting| Waiting { version: None, ..waiting }).collect();
-            entry.read = Some(Read { begun: false, class, size, waiting });
+            entry.read = Some(Read { in_flight: None, class, size, waiting });
             self.reserved[class as usize] += size;
             self.to_read.push_back(uid);
         }
@@ -327,11 +373,11 @@ impl Bodies {
             load.missing += 1;
             if let Some(read) = &mut entry.read {
                 self.counts.shared += 1;
-                read.waiting.push(Waiting { load: id, version: read.begun.then_some(version) });
+                read.waiting.push(Waiting { load: id, version: read.in_flight.map(|_| version) });
                 continue;
             }
             let waiting = vec![Waiting { load: id, version: None }];
-            entry.read = Some(Read { begun: false, class, size, waiting });
+            entry.read = Some(Read { in_flight: None, class, size, waiting });
             self.reserved[class as usize] += size;
             self.to_read.push_back(uid);
         }

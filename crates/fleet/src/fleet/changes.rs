@@ -94,7 +94,12 @@ impl<S: Source> Fleet<S> {
         match change {
             QueuedChange::ListStarted if self.reconciler.is_empty() => {}
             QueuedChange::ListStarted => self.feed.listed = Some(HashSet::new()),
-            QueuedChange::Set(object) => self.upsert(&object),
+            QueuedChange::Set(object) => {
+                if self.replicas.is_being_restored() {
+                    self.bodies.discard(&object.uid);
+                }
+                self.upsert(&object);
+            }
             QueuedChange::Deleted(object) => self.remove(&object),
             QueuedChange::ListComplete => self.list_completed(),
             QueuedChange::Relisted => {
@@ -110,7 +115,10 @@ impl<S: Source> Fleet<S> {
                 None => self.replicas.caught_up(&mut self.reconciler, question, reached),
             },
             QueuedChange::Unread(unread) => self.reconciler.set_unread(unread),
-            QueuedChange::Restored(until) => self.replicas.restored(&mut self.reconciler, until),
+            QueuedChange::Restored(until) => {
+                self.bodies.begin_timeline();
+                self.replicas.restored(&mut self.reconciler, until);
+            }
             QueuedChange::Shrink(id) => rules::shrink(&mut self.reconciler, id),
             QueuedChange::Missing(uid) if self.rules.has(&uid) => self.rules.drop(&mut self.reconciler, &uid),
             QueuedChange::Missing(uid) => {

@@ -5,11 +5,11 @@
 //! end before the deletion: a record or a Node written after it would stay.
 
 use super::Fleet;
-use super::removals::{Admitted, LastState, Next, Reply, Retry};
+use super::removals::{AdmissionRequest, Admitted, LastState, Next, Reply, Retry};
 use super::requests::Response;
 use crate::admin::{Answer, unknown};
 use crate::metrics::add_counters;
-use crate::source::{self, Changes as _, Removal, RemovalCause, Replication as _, Source};
+use crate::source::{self, Admission, Changes as _, Removal, RemovalCause, Replication as _, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 #[cfg(test)]
@@ -82,6 +82,12 @@ impl<S: Source> Fleet<S> {
     /// here, and so may the node: it is refused once it connects.
     pub(super) fn removed_elsewhere(&mut self, name: &NodeName) {
         if self.removals.has(name) {
+            let recorded = self.requests.replication().and_then(|replication| replication.removal(name));
+            if let Some(removal) = recorded
+                && self.removals.removed_again(name, removal)
+            {
+                self.delete_if_idle(name);
+            }
             return;
         }
         #[cfg(test)]
@@ -96,7 +102,7 @@ impl<S: Source> Fleet<S> {
     /// that was lost.
     pub(super) fn check_removal(&mut self, name: &NodeName) {
         let replication = self.requests.replication();
-        if replication.is_some_and(|replication| replication.is_removed(name)) {
+        if replication.is_some_and(|replication| replication.removal(name).is_some()) {
             self.removed_elsewhere(name);
         }
     }
@@ -148,13 +154,12 @@ impl<S: Source> Fleet<S> {
     /// Returns whether the store records a removal, as far as this replica knows; true without
     /// other replicas.
     fn is_removed(&self, name: &NodeName) -> bool {
-        self.requests.replication().is_none_or(|replication| replication.is_removed(name))
+        self.requests.replication().is_none_or(|replication| replication.removal(name).is_some())
     }
 
     /// Handles a frame of a removed node.
     pub(super) fn frame_of_removed(&mut self, name: &NodeName, frame: &Up) {
-        let is_removed =
-            || self.requests.replication().is_none_or(|replication| replication.is_removed(name));
+        let is_removed = self.is_removed(name);
         match self.removals.received(name, frame, is_removed) {
             Reply::Admit => self.admit(name),
             Reply::Refuse => self.send_refusal(name),
@@ -201,20 +206,20 @@ impl<S: Source> Fleet<S> {
     }
 
     pub(super) fn admit(&mut self, name: &NodeName) {
-        if self.removals.begin_admission(name) {
+        if let Some(AdmissionRequest { removal }) = self.removals.begin_admission(name) {
             let name = name.clone();
             self.requests.ask(|source| async move {
-                let admitted = source.admit_node(&name).await;
+                let admitted = source.admit_node(&name, removal).await;
                 Response::Admitted(name, admitted)
             });
         }
     }
 
     /// Handles the result of an admission at the store.
-    pub(super) fn admitted(&mut self, name: &NodeName, result: source::Result<bool>) {
+    pub(super) fn admitted(&mut self, name: &NodeName, result: source::Result<Admission>) {
         let now = self.reconciler.now();
         let replication = self.requests.replication();
-        let is_removed = || replication.is_some_and(|replication| replication.is_removed(name));
+        let is_removed = replication.is_some_and(|replication| replication.removal(name).is_some());
         match self.removals.admitted(now, name, result, is_removed) {
             Some(admitted) => self.welcome_back(name, admitted),
             None => self.delete_if_idle(name),

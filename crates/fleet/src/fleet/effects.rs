@@ -60,11 +60,11 @@ impl<S: Source> Fleet<S> {
             if let Some(node) = self.reconciler.nodes.get_mut(id).filter(|node| node.machine.has_begun()) {
                 node.machine.forget_begun();
             }
-        } else if let Some(uids) = self.bodies.next_read() {
+        } else if let Some(read) = self.bodies.next_read() {
             let left_out = self.reconciler.settings.left_out;
             self.requests.ask(|source| async move {
-                let bodies = source.bodies(uids.clone(), left_out).await;
-                Response::BodiesRead(uids, bodies)
+                let bodies = source.bodies(read.uids.clone(), left_out).await;
+                Response::BodiesRead(read, bodies)
             });
         } else {
             return false;
@@ -197,6 +197,7 @@ impl<S: Source> Fleet<S> {
         }
         self.reconciler.timeline.begin(incarnation, source.issued());
         self.reconciler.broadcasts.renewed();
+        self.bodies.begin_timeline();
     }
 
     pub(super) fn handle_response(&mut self, answer: Response) {
@@ -217,12 +218,12 @@ impl<S: Source> Fleet<S> {
                 }
                 self.ended(&name);
             }
-            Response::BodiesRead(uids, bodies) => {
+            Response::BodiesRead(read, bodies) => {
                 let bodies = bodies.unwrap_or_else(|error| {
                     tracing::error!(%error, "reading objects failed");
                     Vec::new()
                 });
-                self.bodies.arrived(uids, bodies);
+                self.bodies.arrived(read, bodies);
             }
             Response::Recorded(name, token, recorded) => {
                 match &recorded {

@@ -9,6 +9,11 @@
 //! deletion the source has to catch up: a Node that exists then was created later, and readmits
 //! the node. A readmission waits for that too, because the deletion of an earlier Node would
 //! remove the node again.
+//!
+//! A removal that another process has not completed yet is completed here, too: until then a Node
+//! that is seen may be an earlier one. The time of a removal identifies it. A readmission names the
+//! removal that it ends, because the node may have returned, and been removed again, since it was
+//! decided.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -18,7 +23,7 @@ use jiff::Timestamp;
 
 use super::nodes::after;
 use crate::admin::Answer;
-use crate::source::{self, Removal, RemovalCause, SourceError};
+use crate::source::{self, Admission, Removal, RemovalCause, SourceError};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Status};
 use edgesync_protocol::change::Uid;
@@ -49,6 +54,8 @@ pub(super) struct Removals {
 #[derive(Debug)]
 struct Removed {
     since: Timestamp,
+    /// The recorded removal that was completed, if any is recorded.
+    recorded: Option<Timestamp>,
     stage: Stage,
     /// Session of its last Hello.
     session: Option<String>,
@@ -90,11 +97,35 @@ enum Stage {
 }
 
 impl Removals {
-    pub(super) fn new(removed: impl IntoIterator<Item = (NodeName, Timestamp)>) -> Self {
+    /// Starts with the recorded removals. Those in `removing` are not complete:
+    /// [`Removals::begin_deletion`] follows.
+    pub(super) fn new(
+        removed: impl IntoIterator<Item = (NodeName, Timestamp)>,
+        removing: impl IntoIterator<Item = NodeName>,
+    ) -> Self {
         let gone = |(name, since)| {
-            (name, Removed { stage: Stage::Gone, ..Removed::new(since, RemovalCause::Recorded) })
+            let removed = Removed::new(since, RemovalCause::Recorded);
+            (name, Removed { stage: Stage::Gone, recorded: Some(since), ..removed })
         };
-        Self { nodes: removed.into_iter().map(gone).collect(), ..Self::default() }
+        let mut removals = Self { nodes: removed.into_iter().map(gone).collect(), ..Self::default() };
+        for name in removing {
+            #[cfg(test)]
+            if planted(Fault::UnfinishedRemovalIsGone) {
+                continue;
+            }
+            removals.restart(&name);
+        }
+        removals
+    }
+
+    /// Restarts the removal of a removed node. An admission that was due belongs to the earlier one.
+    fn restart(&mut self, name: &NodeName) {
+        if let Some(removed) = self.nodes.get_mut(name) {
+            removed.question = None;
+            removed.answer(&Err(being_removed(name)));
+            (removed.stage, removed.cause) = (Stage::Draining, RemovalCause::Recorded);
+            self.draining.insert(name.clone());
+        }
     }
 
     pub(super) fn has(&self, name: &NodeName) -> bool {
@@ -160,6 +191,20 @@ impl Removals {
         None
     }
 
+    /// Handles a recorded removal of a removed node. Returns whether it is another one than that
+    /// which was completed here: the node has returned in between, and this replica has not
+    /// observed it. [`Removals::begin_deletion`] follows.
+    pub(super) fn removed_again(&mut self, name: &NodeName, removal: Timestamp) -> bool {
+        let is_other = self
+            .nodes
+            .get(name)
+            .is_some_and(|removed| removed.stage == Stage::Gone && removed.recorded != Some(removal));
+        if is_other {
+            self.restart(name);
+        }
+        is_other
+    }
+
     /// Returns the nodes that may have requests in flight at the store.
     pub(super) fn draining(&self) -> Vec<NodeName> {
         self.draining.iter().cloned().collect()
@@ -191,9 +236,10 @@ impl Removals {
     pub(super) fn removed(&mut self, now: Now, name: &NodeName, result: source::Result<Removal>) -> Next {
         let Some(removed) = self.nodes.get_mut(name) else { return Next::Nothing };
         match result {
-            Ok(Removal::Removed) => {
+            Ok(Removal::Removed(recorded)) => {
                 tracing::info!(node = name.as_str(), "removed from the fleet");
-                removed.stage = Stage::Gone;
+                (removed.stage, removed.recorded) = (Stage::Gone, recorded);
+                removed.since = recorded.unwrap_or(removed.since);
                 removed.answer(&Ok(true));
                 Next::CatchUp
             }
@@ -261,21 +307,15 @@ impl Removals {
         })
     }
 
-    /// Handles a frame of a removed node. `is_removed` returns whether the store still records the
-    /// removal.
-    pub(super) fn received(
-        &mut self,
-        name: &NodeName,
-        frame: &Up,
-        is_removed: impl FnOnce() -> bool,
-    ) -> Reply {
+    /// Handles a frame of a removed node. `is_removed`: whether the store still records a removal.
+    pub(super) fn received(&mut self, name: &NodeName, frame: &Up, is_removed: bool) -> Reply {
         let Some(removed) = self.nodes.get_mut(name) else { return Reply::Nothing };
         let Up::Hello(hello) = frame else {
             self.dropped += 1;
             return Reply::Nothing;
         };
         removed.session = Some(hello.session.clone());
-        if removed.stage == Stage::Gone && !is_removed() { Reply::Admit } else { Reply::Refuse }
+        if removed.stage == Stage::Gone && !is_removed { Reply::Admit } else { Reply::Refuse }
     }
 
     /// Returns the refusal for a removed node that has sent a Hello.
@@ -293,9 +333,8 @@ impl Removals {
         let Some(removed) = self.nodes.get_mut(name) else { return Err(answer) };
         match removed.stage {
             Stage::Draining | Stage::Deleting | Stage::Failed => {
-                let busy = format!("node '{name}' is being removed");
                 // The requester may have disconnected.
-                let _ = answer.send(Err(Status::unavailable(busy, 1)));
+                let _ = answer.send(Err(being_removed(name)));
                 Ok(false)
             }
             Stage::Admitting => {
@@ -352,42 +391,48 @@ impl Removals {
     }
 
     /// Begins the admission of a node, unless it has to wait until the source has caught up.
-    /// Returns whether it has begun; [`Removals::admitted`] follows.
-    pub(super) fn begin_admission(&mut self, name: &NodeName) -> bool {
-        let Some(removed) = self.nodes.get_mut(name) else { return false };
+    /// Returns the request if it has begun; [`Removals::admitted`] follows.
+    pub(super) fn begin_admission(&mut self, name: &NodeName) -> Option<AdmissionRequest> {
+        let removed = self.nodes.get_mut(name)?;
         let question = removed.question.as_mut();
         #[cfg(test)]
         let question = question.filter(|_| !planted(Fault::ReadmissionUnawaited));
         if let Some(question) = question {
             question.is_admission_due = true;
-            return false;
+            return None;
         }
         removed.stage = Stage::Admitting;
-        true
+        Some(AdmissionRequest { removal: removed.recorded })
     }
 
     /// Handles the result of an admission. Returns the connection of the admitted node.
-    /// `is_removed` returns whether another process has removed it again: then the removal begins
-    /// here, see [`Removals::begin_deletion`].
+    /// `is_removed`: whether another process is known to have removed it again. Then, or if the
+    /// store says so, the removal begins here, see [`Removals::begin_deletion`].
     pub(super) fn admitted(
         &mut self,
         now: Now,
         name: &NodeName,
-        result: source::Result<bool>,
-        is_removed: impl FnOnce() -> bool,
+        result: source::Result<Admission>,
+        is_removed: bool,
     ) -> Option<Admitted> {
         let removed = self.nodes.get_mut(name)?;
-        if let Err(error) = result {
-            tracing::error!(node = name.as_str(), %error, "readmitting the node failed");
-            removed.answer(&Err(failed(&error)));
-            removed.stage = Stage::NotAdmitted;
-            self.retries.insert((now + RETRY, name.clone()));
-            return None;
-        }
-        removed.answer(&Ok(true));
-        if is_removed() {
-            (removed.stage, removed.cause) = (Stage::Draining, RemovalCause::Recorded);
-            self.draining.insert(name.clone());
+        let admission = match result {
+            Ok(admission) => admission,
+            Err(error) => {
+                tracing::error!(node = name.as_str(), %error, "readmitting the node failed");
+                removed.answer(&Err(failed(&error)));
+                removed.stage = Stage::NotAdmitted;
+                self.retries.insert((now + RETRY, name.clone()));
+                return None;
+            }
+        };
+        removed.answer(&match admission {
+            Admission::Admitted => Ok(true),
+            Admission::RemovedAgain => Err(being_removed(name)),
+        });
+        if is_removed || admission == Admission::RemovedAgain {
+            tracing::warn!(node = name.as_str(), "removed again by another process, removing the node");
+            self.restart(name);
             return None;
         }
         tracing::info!(node = name.as_str(), "readmitted to the fleet");
@@ -455,6 +500,13 @@ pub(super) enum Retry {
     Admit(NodeName),
 }
 
+/// A readmission to record at the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AdmissionRequest {
+    /// The recorded removal that it ends, if one is known.
+    pub(super) removal: Option<Timestamp>,
+}
+
 /// A readmitted node, with its connection if there is one.
 #[derive(Debug)]
 pub(super) struct Admitted {
@@ -467,6 +519,7 @@ impl Removed {
     fn new(since: Timestamp, cause: RemovalCause) -> Self {
         Self {
             since,
+            recorded: None,
             stage: Stage::Draining,
             session: None,
             connection: None,
@@ -504,138 +557,13 @@ impl Removed {
     }
 }
 
+fn being_removed(name: &NodeName) -> Status {
+    Status::unavailable(format!("node '{name}' is being removed"), 1)
+}
+
 fn failed(error: &SourceError) -> Status {
     Status::unavailable(format!("store: {error}"), 5)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::node_name;
-
-    fn last_state(node: Option<&str>) -> LastState {
-        LastState { node: node.map(Uid::from), ..LastState::new(RemovalCause::Requested) }
-    }
-
-    /// Removes a node at the store, and asks the source to catch up. `during` is a Node that is
-    /// seen during the deletion.
-    fn removed(node: Option<&str>, during: Option<&str>) -> (Removals, NodeName) {
-        let (mut removals, name) = (Removals::default(), node_name("edge-1"));
-        removals.insert(&name, last_state(node));
-        assert_eq!(removals.begin_deletion(&name, false), Some(RemovalCause::Requested));
-        if let Some(uid) = during {
-            assert!(!removals.node_changed(&name, &uid.into()), "its deletion may be on its way");
-        }
-        assert_eq!(removals.removed(Now::ZERO, &name, Ok(Removal::Removed)), Next::CatchUp);
-        removals.asked(&name, 1);
-        (removals, name)
-    }
-
-    #[test]
-    fn node_that_the_removal_has_deleted_readmits_nobody() {
-        for (node, during) in [(Some("old"), None), (None, Some("old")), (Some("older"), Some("old"))] {
-            let (mut removals, name) = removed(node, during);
-            assert!(!removals.node_changed(&name, &"old".into()), "the source has been asked");
-            assert_eq!(removals.with_node().collect::<Vec<_>>(), [&name]);
-            removals.node_deleted(&name);
-            assert_eq!(removals.next_caught_up(1), None);
-            assert!(removals.node_changed(&name, &"old".into()), "a store may create it with its old UID");
-            removals.asked(&name, 2);
-            assert_eq!(removals.next_caught_up(1), None);
-            assert_eq!(removals.next_caught_up(3), Some(name));
-            assert_eq!(removals.next_caught_up(3), None);
-        }
-    }
-
-    #[test]
-    fn node_created_after_the_deletion_readmits_its_node() {
-        for (node, during) in [(None, None), (Some("old"), None), (Some("old"), Some("new"))] {
-            let (mut removals, name) = removed(node, during);
-            // Its predecessor may have been deleted while changes were lost.
-            assert!(!removals.node_changed(&name, &"new".into()));
-            assert_eq!(removals.next_caught_up(1), Some(name.clone()));
-            assert!(removals.begin_admission(&name));
-            assert!(removals.admitted(Now::ZERO, &name, Ok(true), || false).is_some());
-            assert!(!removals.has(&name));
-        }
-    }
-
-    #[test]
-    fn readmission_waits_for_changes_from_before_the_removal() {
-        let (mut removals, name) = removed(Some("old"), None);
-        assert!(!removals.begin_admission(&name));
-        assert!(!removals.begin_admission(&name));
-        assert_eq!(removals.next_caught_up(0), None);
-        removals.node_deleted(&name);
-        assert_eq!(removals.next_caught_up(1), Some(name.clone()));
-        assert!(removals.begin_admission(&name));
-    }
-
-    #[test]
-    fn answer_for_an_earlier_removal_admits_nobody() {
-        let (mut removals, name) = removed(None, None);
-        removals.returned(&name).unwrap();
-        removals.insert(&name, last_state(Some("old")));
-        removals.begin_deletion(&name, false).unwrap();
-        assert_eq!(removals.removed(Now::ZERO, &name, Ok(Removal::Removed)), Next::CatchUp);
-        removals.asked(&name, 2);
-        assert_eq!(removals.next_caught_up(1), None);
-        assert_eq!(removals.next_caught_up(2), Some(name));
-    }
-
-    #[test]
-    fn node_seen_between_attempts_to_delete_it_readmits_nobody() {
-        let (mut removals, name) = (Removals::default(), node_name("edge-1"));
-        removals.insert(&name, last_state(None));
-        removals.begin_deletion(&name, false).unwrap();
-        let failed = Err(SourceError::Unread("gone".into()));
-        assert_eq!(removals.removed(Now::ZERO, &name, failed), Next::Nothing);
-        assert!(!removals.node_changed(&name, &"old".into()));
-        let now = Now::ZERO + RETRY;
-        assert_eq!(removals.next_retry(now), Some(Retry::Remove(name.clone())));
-        removals.begin_deletion(&name, false).unwrap();
-        assert_eq!(removals.removed(now, &name, Ok(Removal::Removed)), Next::CatchUp);
-        removals.asked(&name, 1);
-        removals.node_deleted(&name);
-        assert_eq!(removals.next_caught_up(1), None, "the second attempt has deleted it");
-    }
-
-    #[test]
-    fn late_removal_of_a_returned_node_ends_unless_requested() {
-        let (mut removals, name) = (Removals::default(), node_name("edge-1"));
-        for is_requested in [false, true] {
-            removals.insert(&name, LastState::new(RemovalCause::NodeDeleted(None)));
-            removals.begin_deletion(&name, false).unwrap();
-            if is_requested {
-                assert!(removals.remove_again(&name, tokio::sync::oneshot::channel().0).is_none());
-            }
-            let next = removals.removed(Now::ZERO, &name, Ok(Removal::Returned));
-            assert_eq!(next, if is_requested { Next::Delete } else { Next::Return });
-            if is_requested {
-                assert_eq!(removals.begin_deletion(&name, false), Some(RemovalCause::Requested));
-            }
-            assert!(removals.returned(&name).is_some());
-        }
-    }
-
-    #[test]
-    fn admission_elsewhere_during_a_removal_is_remembered() {
-        let (mut removals, name) = (Removals::default(), node_name("edge-1"));
-        assert!(!removals.admitted_elsewhere(&name), "it is not removed");
-        removals.insert(&name, LastState::new(RemovalCause::Recorded));
-        assert!(!removals.admitted_elsewhere(&name));
-        removals.begin_deletion(&name, false).unwrap();
-        removals.removed(Now::ZERO, &name, Ok(Removal::Removed));
-        assert!(removals.take_may_have_returned(&name) && !removals.take_may_have_returned(&name));
-        assert!(removals.admitted_elsewhere(&name));
-    }
-
-    #[test]
-    fn node_removed_again_during_its_admission_stays_removed() {
-        let mut removals = Removals::new([(node_name("edge-1"), Timestamp::UNIX_EPOCH)]);
-        let name = node_name("edge-1");
-        assert!(removals.begin_admission(&name));
-        assert!(removals.admitted(Now::ZERO, &name, Ok(true), || true).is_none());
-        assert_eq!(removals.begin_deletion(&name, false), Some(RemovalCause::Recorded));
-    }
-}
+mod tests;

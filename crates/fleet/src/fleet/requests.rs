@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
+use super::bodies::NextRead;
 use super::ingest::Stored;
 use super::nodes::NodeId;
-use crate::source::{Removal, Result, Source};
+use crate::source::{Admission, Removal, Result, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Loaded, Record};
@@ -19,7 +20,7 @@ const INBOX: usize = 4096;
 pub(super) enum Response {
     /// Records of a node, with its expected number of differences.
     RecordsRead(NodeName, usize, Result<Vec<(Uid, Record)>>),
-    BodiesRead(Vec<Uid>, Result<Vec<Loaded>>),
+    BodiesRead(NextRead, Result<Vec<Loaded>>),
     Recorded(NodeName, u64, Result<Vec<(Uid, String)>>),
     LinkReady(NodeId),
     Incarnation(Result<Arc<str>>),
@@ -30,7 +31,7 @@ pub(super) enum Response {
     RuleStatusWritten(Result<()>),
     Confirmed(NodeName, Result<()>),
     Removed(NodeName, Result<Removal>),
-    Admitted(NodeName, Result<bool>),
+    Admitted(NodeName, Result<Admission>),
 }
 
 /// Source, and channel of responses; see the module.

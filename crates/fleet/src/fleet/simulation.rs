@@ -15,15 +15,15 @@
 mod device;
 mod fate;
 mod history;
+mod scenarios;
 mod store;
 mod world;
 
 use std::cell::RefCell;
-use std::time::Duration;
 
-use edgesync_protocol::fault::{self, Fault};
+use edgesync_protocol::fault::Fault;
 use edgesync_protocol::simulation::seeds::Seeds;
-use edgesync_protocol::simulation::timeline::{Random, Simulated as _};
+use edgesync_protocol::simulation::timeline::Random;
 use world::World;
 
 const SEEDS: Seeds =
@@ -96,26 +96,6 @@ fn a_reset_node_that_keeps_the_old_confirmed_is_found() {
 }
 
 #[test]
-fn an_input_before_earlier_broadcasts_is_found() {
-    SEARCH.find(Fault::InputBeforeBroadcasts);
-}
-
-#[test]
-fn a_body_older_than_asked_is_found() {
-    SEARCH.find(Fault::OlderBodies);
-}
-
-#[test]
-fn a_restored_source_that_voids_no_proofs_is_found() {
-    SEARCH.find(Fault::RestoredUnproven);
-}
-
-#[test]
-fn witnesses_of_the_last_incarnation_are_found() {
-    SEARCH.find(Fault::WitnessesKept);
-}
-
-#[test]
 fn a_loader_that_keeps_what_reads_expected_is_found() {
     SEARCH.find(Fault::ExpectedKept);
 }
@@ -131,85 +111,6 @@ fn a_catch_up_older_than_its_question_is_found() {
 }
 
 #[test]
-fn a_removal_that_awaits_no_requests_is_found() {
-    SEARCH.find(Fault::RemovalUnawaited);
-}
-
-#[test]
-fn a_late_change_that_readmits_a_removed_node_is_found() {
-    SEARCH.find(Fault::StaleNodeReadmits);
-}
-
-#[test]
-fn a_readmission_before_the_source_caught_up_is_found() {
-    SEARCH.find(Fault::ReadmissionUnawaited);
-}
-
-/// Two replicas, and a node that is connected to the second one. Nothing fails.
-fn calm_replicas() -> Result<World, String> {
-    let calm = |seed| World::new(seed, 100, false);
-    let mut world = (0..).map(calm).find(|world| world.is_shared).unwrap();
-    let now = world.time.now;
-    world.devices[0].start(now);
-    world.connect(0, 1);
-    world.pass(Duration::from_secs(5))?;
-    Ok(world)
-}
-
-/// Another replica, or the command of an operator, records the removal of a node and does no
-/// more.
-fn removal_without_its_node() -> Result<(), String> {
-    let mut world = calm_replicas()?;
-    let name = world.devices[0].name.clone();
-    assert!(world.replicas[1].fleet.as_ref().is_some_and(|fleet| fleet.reconciler.nodes.contains(&name)));
-    world.model.state().remove(&name, None);
-    world.pass(Duration::from_secs(5))?;
-    world.check_removed()
-}
-
-#[test]
-fn a_removal_elsewhere_ends_the_session_without_a_node() {
-    removal_without_its_node().unwrap();
-}
-
-#[test]
-fn a_removal_elsewhere_that_is_not_noticed_is_found() {
-    let why = fault::with(Some(Fault::RemovalUnnoticed), removal_without_its_node).unwrap_err();
-    assert!(why.contains("although it is removed"), "{why}");
-}
-
-/// An operator removes a node and readmits it at once: replicas see the deletion of its Node
-/// later.
-fn removal_and_readmission_at_once() -> Result<(), String> {
-    let mut world = calm_replicas()?;
-    world.command(0, false, true);
-    world.pass(Duration::from_secs(5))?;
-    world.run_to_convergence()
-}
-
-#[test]
-fn a_node_that_has_returned_is_not_removed_again() {
-    removal_and_readmission_at_once().unwrap();
-}
-
-#[test]
-fn a_late_removal_of_a_returned_node_is_found() {
-    let why = fault::with(Some(Fault::LateRemovalCounts), removal_and_readmission_at_once).unwrap_err();
-    assert!(why.contains("is removed by itself"), "{why}");
-    SEARCH.find(Fault::LateRemovalCounts);
-}
-
-#[test]
-fn the_deletion_of_a_replaced_node_is_found() {
-    SEARCH.find(Fault::ReplacedNodeIsGone);
-}
-
-#[test]
 fn a_reload_that_reaches_no_machine_is_found() {
     SEARCH.find(Fault::ReloadIgnored);
-}
-
-#[test]
-fn objects_that_a_list_lacks_are_found() {
-    SEARCH.find(Fault::MissingKept);
 }

@@ -79,6 +79,7 @@ impl Timeline {
 mod tests {
     use super::*;
     use crate::node_name;
+    use edgesync_protocol::fault;
 
     #[test]
     fn one_incarnation_is_requested_at_a_time() {
@@ -89,5 +90,26 @@ mod tests {
         timeline.begin("two".into(), Arc::default());
         assert_eq!(&**timeline.incarnation(), "two");
         assert!(timeline.add_witness(&node_name("a"), 1));
+    }
+
+    /// A tenth of 20 nodes witness the end of a timeline, then one more node does so in the next
+    /// one. Returns whether that begins another one.
+    fn single_claim_suffices() -> bool {
+        let mut timeline = Timeline::new("one".into(), Arc::default());
+        assert!(!timeline.add_witness(&node_name("a"), 20));
+        assert!(timeline.add_witness(&node_name("b"), 20));
+        timeline.renewed();
+        timeline.begin("two".into(), Arc::default());
+        timeline.add_witness(&node_name("c"), 20)
+    }
+
+    #[test]
+    fn witnesses_of_the_last_incarnation_count_no_more() {
+        assert!(!single_claim_suffices());
+    }
+
+    #[test]
+    fn witnesses_of_the_last_incarnation_are_found() {
+        assert!(fault::with(Some(Fault::WitnessesKept), single_claim_suffices));
     }
 }

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::{
-    Change, Changes, NodeStore, ObjectSource, Removal, RemovalCause, Replication, Result, RuleProblem,
-    Source, SourceError,
+    Admission, Change, Changes, NodeStore, ObjectSource, Removal, RemovalCause, Replication, Result,
+    RuleProblem, Source, SourceError,
 };
 use super::{
     Effect, LeaseRenewal, NodeChange, NodeEffects, NodeFacts, Registered, RuleStatus, UploadBatch,
@@ -19,7 +21,6 @@ use crate::uploads::clip;
 use edgesync_api::{MissingNamespace, Storage as _};
 use edgesync_cloud_store::{ChangeKind, CloudStore, Feed, FeedItem};
 use edgesync_enrollment::membership::MembershipStore;
-use edgesync_enrollment::now;
 use edgesync_object::{NodeName, OmittedFields, Resource, kinds};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
@@ -182,12 +183,15 @@ impl NodeStore for Embedded {
     }
 
     async fn remove_node(&self, node: &NodeName, _: RemovalCause) -> Result<Removal> {
-        self.members.remove_node(node, None, now()).await?;
-        Ok(Removal::Removed)
+        let removal = self.members.remove_node(node, None, Timestamp::now()).await?;
+        Ok(Removal::Removed(Some(removal)))
     }
 
-    async fn admit_node(&self, node: &NodeName) -> Result<bool> {
-        Ok(self.members.admit_node(node).await?)
+    async fn admit_node(&self, node: &NodeName, removal: Option<Timestamp>) -> Result<Admission> {
+        Ok(match self.members.admit_from(node, removal).await? {
+            true => Admission::Admitted,
+            false => Admission::RemovedAgain,
+        })
     }
 
     async fn ingest(&self, mut batch: UploadBatch) -> Result<UploadOutcome> {
@@ -217,7 +221,7 @@ impl Replication for Alone {
         match *self {}
     }
 
-    fn is_removed(&self, _: &NodeName) -> bool {
+    fn removal(&self, _: &NodeName) -> Option<Timestamp> {
         match *self {}
     }
 

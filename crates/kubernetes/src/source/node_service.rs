@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::incarnation::Incarnation;
 use super::intake::OtherSources;
 use super::lease_expiry::LeaseExpiryCheck;
@@ -15,7 +17,6 @@ use super::serving::Serving;
 use super::syncs::Syncs;
 use super::uploads::{EffectRecords, Uploads};
 use edgesync_enrollment::membership::MembershipStore;
-use edgesync_enrollment::now;
 use edgesync_fleet::config::{Config, ObjectSyncs};
 use edgesync_fleet::source::{
     LeaseRenewal, NodeChange, Removal, RemovalCause, Result, UploadBatch, UploadOutcome,
@@ -172,42 +173,45 @@ impl NodeService {
         // Stops all writes for the node before its removal.
         self.serving.end(node);
         self.syncs.forget(node);
-        let is_removed = match cause {
-            RemovalCause::Requested => {
-                self.members.remove_node(node, None, now()).await?;
-                true
-            }
+        let removal = match cause {
+            RemovalCause::Requested => Some(self.members.remove_node(node, None, Timestamp::now()).await?),
             RemovalCause::NodeDeleted(uid) => {
-                self.members.remove_deleted_node(node, uid.as_deref(), now()).await?
+                let now = Timestamp::now();
+                if !self.members.remove_deleted_node(node, uid.as_deref(), now).await? {
+                    return Ok(Removal::Returned);
+                }
+                // A name that is not known has no record.
+                self.recorded(node).await?
             }
-            RemovalCause::Recorded => self.is_recorded(node).await?,
+            RemovalCause::Recorded => {
+                let Some(removal) = self.recorded(node).await? else { return Ok(Removal::Returned) };
+                Some(removal)
+            }
         };
-        if !is_removed {
-            return Ok(Removal::Returned);
-        }
-        // A name that is not known has no record.
-        let was_recorded = self.is_recorded(node).await?;
         let uid = self.nodes.uid(node).await?;
         // The Node of a node that has returned is newer than its readmission. Other replicas see
         // this deletion, too.
         if let Some(uid) = &uid
-            && was_recorded
+            && removal.is_some()
             && !self.members.add_removed_node(node, uid).await?
         {
             return Ok(Removal::Returned);
         }
         self.nodes.remove(node, uid.as_deref()).await?;
-        Ok(Removal::Removed)
+        if let Some(removal) = removal {
+            self.members.complete_removal(node, removal).await?;
+        }
+        Ok(Removal::Removed(removal))
     }
 
-    /// Reads whether a node is recorded as removed.
-    async fn is_recorded(&self, node: &NodeName) -> Result<bool> {
-        Ok(self.members.removal_and_member(node).await?.0.is_some())
+    /// Reads the recorded removal of a node.
+    async fn recorded(&self, node: &NodeName) -> Result<Option<Timestamp>> {
+        Ok(self.members.removal_and_member(node).await?.0)
     }
 
-    /// Returns whether a node is removed from the fleet.
-    pub(super) fn is_removed(&self, node: &NodeName) -> bool {
-        self.members.membership(node).is_some_and(|membership| membership.removed.is_some())
+    /// Returns the known removal of a node from the fleet.
+    pub(super) fn removal(&self, node: &NodeName) -> Option<Timestamp> {
+        self.members.membership(node)?.removed
     }
 
     /// Records the confirmation of held-back removals at the Node; `None` withdraws it.
@@ -243,25 +247,28 @@ mod tests {
     async fn late_removal_takes_no_returned_node_back() {
         let (rig, node) = (Rig::start().await, node_name("edge-1"));
         let (a, b) = (rig.node_service("a"), rig.node_service("b"));
-        let removed = async |replica: &NodeService, cause| replica.remove(&node, cause).await.unwrap();
+        let removed = async |replica: &NodeService, cause| {
+            matches!(replica.remove(&node, cause).await.unwrap(), Removal::Removed(Some(_)))
+        };
         let removed_node = rig.create_node("edge-1").await;
-        assert_eq!(removed(&a, RemovalCause::Requested).await, Removal::Removed);
-        assert_eq!((rig.node("edge-1").await, b.is_recorded(&node).await.unwrap()), (None, true));
-        assert_eq!(removed(&b, RemovalCause::Recorded).await, Removal::Removed);
+        assert!(removed(&a, RemovalCause::Requested).await);
+        assert_eq!(rig.node("edge-1").await, None);
+        assert!(b.recorded(&node).await.unwrap().is_some());
+        assert!(removed(&b, RemovalCause::Recorded).await);
         assert!(a.members().admit_node(&node).await.unwrap());
         // Replicas see late that it was removed, and that its Node was deleted.
-        assert_eq!(removed(&b, RemovalCause::Recorded).await, Removal::Returned);
+        assert!(!removed(&b, RemovalCause::Recorded).await);
         let late = RemovalCause::NodeDeleted(Some(removed_node.uid().into()));
-        assert_eq!(removed(&b, late).await, Removal::Returned);
+        assert!(!removed(&b, late).await);
 
         let cause = deleted(&rig).await;
-        assert_eq!(removed(&a, cause.clone()).await, Removal::Removed);
-        assert_eq!(removed(&b, cause.clone()).await, Removal::Removed);
+        assert!(removed(&a, cause.clone()).await);
+        assert!(removed(&b, cause.clone()).await);
         assert!(a.members().admit_node(&node).await.unwrap());
         let returned = rig.create_node("edge-1").await;
-        assert_eq!(removed(&b, cause).await, Removal::Returned);
+        assert!(!removed(&b, cause).await);
         assert_eq!(rig.node("edge-1").await.unwrap().uid(), returned.uid());
-        assert!(!b.is_recorded(&node).await.unwrap());
+        assert_eq!(b.recorded(&node).await.unwrap(), None);
     }
 
     #[tokio::test]
@@ -274,11 +281,36 @@ mod tests {
         let cause = deleted(&rig).await;
         // A write in flight has created it again.
         let again = rig.create_node("edge-1").await;
-        assert_eq!(replica.remove(&node, cause).await.unwrap(), Removal::Removed);
+        let removal = replica.recorded(&node).await.unwrap();
+        assert_eq!(removal, None);
+        assert!(matches!(replica.remove(&node, cause).await.unwrap(), Removal::Removed(Some(_))));
         assert_eq!(rig.node("edge-1").await, None);
-        assert!(replica.is_recorded(&node).await.unwrap());
+        assert!(replica.recorded(&node).await.unwrap().is_some());
         replica.members().admit_node(&node).await.unwrap();
         let late = RemovalCause::NodeDeleted(Some(again.uid().into()));
         assert_eq!(rig.node_service("b").remove(&node, late).await.unwrap(), Removal::Returned);
+    }
+
+    #[tokio::test]
+    async fn removal_is_unfinished_until_its_objects_are_deleted() {
+        let (rig, node) = (Rig::start().await, node_name("edge-1"));
+        let replica = rig.node_service("a");
+        let unfinished = async || replica.members().unfinished_removals().await.unwrap();
+        rig.create_node("edge-1").await;
+        // Another replica has ended after it had recorded the removal.
+        let recorded = replica.members().remove_node(&node, None, Timestamp::now()).await.unwrap();
+        assert_eq!(unfinished().await, [node.clone()]);
+        let removal = replica.remove(&node, RemovalCause::Recorded).await.unwrap();
+        assert_eq!(removal, Removal::Removed(Some(recorded)));
+        assert_eq!((unfinished().await, rig.node("edge-1").await), (Vec::new(), None));
+        // A readmission of this removal undoes no later one.
+        assert!(replica.members().admit_from(&node, Some(recorded)).await.unwrap());
+        let Removal::Removed(Some(again)) = replica.remove(&node, RemovalCause::Requested).await.unwrap()
+        else {
+            panic!("must be removed")
+        };
+        assert_ne!(again, recorded);
+        assert!(!replica.members().admit_from(&node, Some(recorded)).await.unwrap());
+        assert_eq!(replica.recorded(&node).await.unwrap(), Some(again));
     }
 }

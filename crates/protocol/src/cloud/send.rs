@@ -157,9 +157,18 @@ impl CloudMachine {
         if latest.version.is_older_than(&version) {
             self.deliveries.send_ahead(&uid, &version);
         }
+        let held = self.ledger.get(&uid, desired).map(|record| record.version);
+        // The node has reported it meanwhile, or the source has gone back to it, and the change of
+        // the desired state follows.
+        let is_held = held.as_ref() == Some(&version);
+        #[cfg(any(test, feature = "simulation"))]
+        let is_held = is_held && !planted(Fault::HeldVersionSent);
+        if is_held {
+            return None;
+        }
         let mut out = outgoing(&uid, version, &latest, body);
-        let replaced = match self.ledger.get(&uid, desired) {
-            Some(record) => Some(record.version),
+        let replaced = match held {
+            Some(held) => Some(held),
             None => self.ledger.replaced_under(&latest.object.key(), desired),
         };
         out.supersedes = replaced.filter(|replaced| out.version.is_older_than(replaced));

@@ -256,10 +256,16 @@ impl Sender {
 
     /// Handles a report of a UID: the node holds this version, or nothing. Returns the first frame
     /// that carried the object if the report meets its target.
+    ///
+    /// The newest report counts: what it contradicts is no answer, and the object is sent again. A
+    /// broker that repeats an older frame undoes the change of a later one.
     pub(super) fn answered(&mut self, uid: &Uid, version: Option<&ResourceVersion>) -> Option<u64> {
         let sent = self.in_flight.get_mut(uid)?;
-        sent.answered |= sent.is_settled(version);
-        sent.answered.then_some(sent.first)
+        let is_settled = sent.is_settled(version);
+        #[cfg(any(test, feature = "simulation"))]
+        let is_settled = is_settled || (sent.answered && planted(Fault::AnsweredForGood));
+        sent.answered = is_settled;
+        is_settled.then_some(sent.first)
     }
 
     /// Returns the action on a UID in flight, and the sent version.

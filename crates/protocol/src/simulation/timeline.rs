@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use crate::timing::Now;
+use edgesync_object::random::split_mix_64;
 
 /// SplitMix64: small, seeded, good enough.
 #[derive(Clone)]
@@ -12,11 +13,7 @@ pub struct Random(pub u64);
 
 impl Random {
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        split_mix_64(&mut self.0)
     }
 
     pub fn below(&mut self, n: u64) -> u64 {

@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
+use edgesync_object::random::split_mix_64;
+
 static CONFIG_MAP: LazyLock<Value> =
     LazyLock::new(|| parsed(include_str!("../../../../tests/fixtures/e2e/configmap.json")));
 static SECRET: LazyLock<Value> =
@@ -90,11 +92,7 @@ impl Random {
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        split_mix_64(&mut self.0)
     }
 
     /// Returns a number below `limit`, which is not zero.

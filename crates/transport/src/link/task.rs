@@ -18,6 +18,7 @@ use super::order::Order;
 use super::retry::RetryOptions;
 use super::stream::Target;
 use super::{Cause, ConnectionId, LinkEvent, Publish};
+use crate::random::generator;
 use edgesync_object::time::rounded;
 
 /// Time limit for the last bytes of an orderly close.
@@ -201,9 +202,10 @@ impl<P: Protocol> Task<P> {
     async fn pause(&mut self, cause: Cause) -> Result<(), Stop> {
         let cause = self.protocol.explain(cause, self.was_connected);
         let now = std::time::Instant::now();
+        let random = generator().next_fraction();
         let retry_in = match cause {
-            Cause::TakenOver { .. } => self.order.taken_over(now, random()),
-            _ => self.order.failed(now, self.was_connected, random()),
+            Cause::TakenOver { .. } => self.order.taken_over(now, random),
+            _ => self.order.failed(now, self.was_connected, random),
         };
         self.shared.counters.ended(&cause, self.was_connected);
         if matches!(cause, Cause::ConsumerStalled { .. }) {
@@ -281,12 +283,4 @@ fn unconnected(command: Option<Command>) -> Result<(), Stop> {
         }
         None => Err(Stop::Abandoned),
     }
-}
-
-/// Returns a number in `[0, 1)` from 53 random bits of a UUID.
-fn random() -> f64 {
-    let bits = Uuid::new_v4().as_u64_pair().1 & ((1 << 53) - 1);
-    #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]
-    let fraction = bits as f64 / (1_u64 << 53) as f64;
-    fraction
 }

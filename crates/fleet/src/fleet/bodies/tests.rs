@@ -9,7 +9,7 @@ use edgesync_protocol::timing::Now;
 const KIB: usize = 1 << 10;
 
 impl Bodies {
-    fn read(&mut self) -> Option<Vec<Uid>> {
+    fn read(&mut self) -> Option<NextRead> {
         while self.step() {}
         self.next_read()
     }
@@ -32,10 +32,10 @@ fn loaded(uid: &Uid, version: u64, size: usize) -> Loaded {
 /// Performs the requested reads, and returns the number of objects of each.
 fn read_all(bodies: &mut Bodies, version: u64, size: usize) -> Vec<usize> {
     let mut reads = Vec::new();
-    while let Some(uids) = bodies.read() {
-        reads.push(uids.len());
-        let came = uids.iter().map(|uid| loaded(uid, version, size)).collect();
-        bodies.arrived(uids, came);
+    while let Some(read) = bodies.read() {
+        reads.push(read.uids.len());
+        let came = read.uids.iter().map(|uid| loaded(uid, version, size)).collect();
+        bodies.arrived(read, came);
     }
     reads
 }
@@ -128,8 +128,9 @@ fn bodies_over_the_limit_wait_and_a_larger_one_passes_alone() {
         assert!(alive(&bodies).1 <= 10 << 20, "half of the limit is for large objects");
         // Small objects do not wait for large ones.
         bodies.load(NodeId::of_tests(904), 0, SizeClass::Small, vec![request("small", 1, KIB)]);
-        assert_eq!(bodies.read().unwrap(), [Uid::from("small")]);
-        bodies.arrived(vec!["small".into()], Vec::new());
+        let read = bodies.read().unwrap();
+        assert_eq!(read.uids, [Uid::from("small")]);
+        bodies.arrived(read, Vec::new());
         assert_eq!(bodies.answer().unwrap().node, NodeId::of_tests(904));
         served += answers.len();
     }
@@ -140,14 +141,41 @@ fn bodies_over_the_limit_wait_and_a_larger_one_passes_alone() {
 fn newer_version_than_the_one_being_read_is_read_again() {
     let mut bodies = Bodies::new(256 << 20);
     bodies.load(NodeId::of_tests(902), 0, SizeClass::Small, vec![request("a", 1, KIB)]);
-    let uids = bodies.read().unwrap();
+    let read = bodies.read().unwrap();
     bodies.load(NodeId::of_tests(901), 0, SizeClass::Small, vec![request("a", 2, KIB)]);
-    bodies.arrived(uids.clone(), vec![loaded(&uids[0], 1, KIB)]);
+    bodies.arrived(read, vec![loaded(&"a".into(), 1, KIB)]);
     let early = answers(&mut bodies);
     assert_eq!((early[0].node, early.len()), (NodeId::of_tests(902), 1));
     assert_eq!(read_all(&mut bodies, 2, KIB), [1]);
     let late = answers(&mut bodies);
     assert_eq!((late[0].node, late[0].bodies[0].version.as_str()), (NodeId::of_tests(901), "2"));
+}
+
+/// An older copy replaces the source while a body is read, or while it is held.
+#[test]
+fn bodies_of_a_lost_source_answer_no_later_load() {
+    let ways: [fn(&mut Bodies); 2] = [Bodies::begin_timeline, |bodies| bodies.discard(&"a".into())];
+    for discard in ways {
+        let mut bodies = Bodies::new(256 << 20);
+        bodies.load(NodeId::of_tests(901), 0, SizeClass::Small, vec![request("a", 9, KIB)]);
+        let lost = bodies.read().unwrap();
+        discard(&mut bodies);
+        bodies.load(NodeId::of_tests(902), 0, SizeClass::Small, vec![request("a", 5, KIB)]);
+        let next = bodies.read().unwrap();
+        bodies.arrived(lost, vec![loaded(&"a".into(), 9, KIB)]);
+        assert!(answers(&mut bodies).is_empty(), "it was read before");
+        bodies.arrived(next, vec![loaded(&"a".into(), 5, KIB)]);
+        let all = answers(&mut bodies);
+        assert!(all.len() == 2 && all.iter().all(|answer| answer.bodies[0].version.as_str() == "5"));
+        // The same version is another content.
+        discard(&mut bodies);
+        bodies.load(NodeId::of_tests(903), 0, SizeClass::Small, vec![request("a", 5, KIB)]);
+        assert_eq!(read_all(&mut bodies, 5, KIB), [1]);
+        drop((all, answers(&mut bodies)));
+        bodies.sweep();
+        assert!(bodies.entries.is_empty() && bodies.loads.is_empty());
+        assert_eq!((bodies.reads, bodies.reserved, alive(&bodies)), (0, [0, 0], (0, 0)));
+    }
 }
 
 #[test]
@@ -161,8 +189,8 @@ fn missing_bodies_and_removed_nodes_are_skipped() {
     );
     bodies.load(NodeId::of_tests(2), 0, SizeClass::Small, vec![request("there", 1, KIB)]);
     bodies.forget(NodeId::of_tests(2));
-    let uids = bodies.read().unwrap();
-    bodies.arrived(uids, vec![loaded(&"there".into(), 1, KIB)]);
+    let read = bodies.read().unwrap();
+    bodies.arrived(read, vec![loaded(&"there".into(), 1, KIB)]);
     let answers = answers(&mut bodies);
     let [Answer { node, token: 3, bodies: came }] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!((*node, came.len()), (NodeId::of_tests(1), 1));

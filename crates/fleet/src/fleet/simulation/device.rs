@@ -1,7 +1,7 @@
 //! A node: the real machine over a model of its database, with an outbox.
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, HashSet};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -13,7 +13,7 @@ use edgesync_object::{NodeName, ResourceVersion};
 use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine, EdgeNotice};
-use edgesync_protocol::frame::Up;
+use edgesync_protocol::frame::{Objects, Received, Up};
 use edgesync_protocol::simulation::model::{EdgeDb, object_ref};
 use edgesync_protocol::simulation::numbered::{Numbered, Waits};
 use edgesync_protocol::timing::Now;
@@ -63,8 +63,15 @@ pub(super) struct Device {
     /// Versions that the session has delivered, and the number of objects.
     delivered: HashSet<(Uid, ResourceVersion)>,
     pub(super) puts: usize,
-    /// Objects that the session has removed: a broker may repeat these frames later.
-    removed: HashSet<Uid>,
+    /// Objects that the session has removed, each with the state of the source that the fleet has
+    /// known by then.
+    removed: HashMap<Uid, usize>,
+    /// The newest frame with objects of the session.
+    newest_frame: u64,
+    /// What older frames of the session do, which a broker repeats or delivers late (G3): they
+    /// remove objects that the session has removed before, and bring back others.
+    repeated: HashSet<Uid>,
+    brought_back: HashSet<Uid>,
     /// Removals without a reason in this session, and those that need no confirmation.
     vanished: usize,
     pub(super) may_vanish: usize,
@@ -95,7 +102,10 @@ impl Device {
             floors: BTreeMap::new(),
             delivered: HashSet::new(),
             puts: 0,
-            removed: HashSet::new(),
+            removed: HashMap::new(),
+            newest_frame: 0,
+            repeated: HashSet::new(),
+            brought_back: HashSet::new(),
             vanished: 0,
             may_vanish: 0,
             reported: BTreeMap::new(),
@@ -141,6 +151,26 @@ impl Device {
         self.life += 1;
         (self.db, self.outbox) = self.backup.clone();
         self.is_copy = true;
+    }
+
+    /// Notes the changes of a frame that is older than another one of its session.
+    pub(super) fn note_frame(&mut self, frame: &Received) {
+        let Received::Objects(Objects { session, receipt, changes, .. }) = frame else { return };
+        if self.machine.as_ref().and_then(EdgeMachine::session) != Some(session) {
+            return;
+        }
+        let is_older = *receipt <= self.newest_frame;
+        self.newest_frame = self.newest_frame.max(*receipt);
+        for change in changes {
+            let uid = change.uid();
+            match change {
+                Change::Delete(_) if is_older && self.removed.contains_key(uid) => {
+                    self.repeated.insert(uid.clone());
+                }
+                Change::Put(_) if is_older => drop(self.brought_back.insert(uid.clone())),
+                _ => {}
+            }
+        }
     }
 
     fn post(&mut self, now: Now, lane: Lane, made: u64, content: &Content<'_>) {
@@ -226,6 +256,9 @@ impl World {
         device.floor = if self.is_shared { last } else { settled };
         device.delivered.clear();
         device.removed.clear();
+        device.newest_frame = 0;
+        device.repeated.clear();
+        device.brought_back.clear();
         device.vanished = 0;
         #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let share = (device.db.len() as f64 * self.config.sync.mass_delete_share) as usize;
@@ -335,22 +368,33 @@ impl World {
             node: &device.name,
             floor: device.floor,
             floors: &device.floors,
+            repeated: &device.repeated,
+            gone: RefCell::default(),
             vanished: Cell::new(device.vanished),
         };
         let commit = device.db.apply(changes, &judge).map_err(|why| format!("node {n}: {why}"))?;
-        device.vanished = judge.vanished.get();
+        let (vanished, gone) = (judge.vanished.get(), judge.gone.into_inner());
+        device.vanished = vanished;
+        device.removed.extend(gone);
+        for change in changes.iter().filter(|change| matches!(change, Change::Delete(_))) {
+            device.repeated.remove(change.uid());
+        }
         if device.vanished > device.may_vanish {
             return Err(format!("guard: {} objects of node {n} went that nobody deleted", device.vanished));
         }
         let held = device.db.held();
         device.floors.retain(|uid, _| held.contains_key(uid));
-        device.removed.extend(before.keys().filter(|uid| !held.contains_key(*uid)).cloned());
         for uid in changes.iter().map(Change::uid).filter(|uid| held.contains_key(*uid)) {
-            let placed = || state.history.placed_since(device.floor, &device.name, uid);
-            // A broker may repeat the frame that has removed the object before.
-            let may_go_again = self.is_external && device.removed.contains(uid);
-            let floor = if before.contains_key(uid) || may_go_again { None } else { placed() };
-            device.floors.insert(uid.clone(), floor.unwrap_or(device.floor));
+            // The fleet places an object again after it has known the reason for its removal.
+            let known = device.removed.get(uid).copied().unwrap_or_default().max(device.floor);
+            let floor = match device.floors.get(uid) {
+                Some(before) => device.floor.max(*before),
+                // What an older frame brings back, the fleet may have to remove again.
+                None if device.brought_back.contains(uid) => device.floor,
+                None => state.history.placed_since(known, &device.name, uid).unwrap_or(device.floor),
+            };
+            device.floors.insert(uid.clone(), floor);
+            device.brought_back.remove(uid);
         }
         Ok(commit)
     }

@@ -198,7 +198,7 @@ impl World {
     fn remove_or_admit(&mut self) {
         let n = self.any(NODES as usize);
         let name = self.devices[n].name.clone();
-        let is_removed = self.model.state().db.objects.removed.contains(&name);
+        let is_removed = self.model.state().db.objects.removed.contains_key(&name);
         if self.is_shared && self.chance(30) {
             let returns = self.chance(50);
             return self.command(n, is_removed, returns);
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    fn admit(&mut self, name: NodeName) {
+    pub(super) fn admit(&mut self, name: NodeName) {
         self.model.state().admissible.insert(name.clone());
         self.administer(AdminRequest::Admit(name, oneshot::channel().0));
     }
@@ -452,7 +452,7 @@ impl World {
         for _ in 0..240 {
             for n in 0..self.devices.len() {
                 let name = self.devices[n].name.clone();
-                if self.model.state().db.objects.removed.contains(&name) {
+                if self.model.state().db.objects.removed.contains_key(&name) {
                     self.admit(name.clone());
                 }
             }
@@ -482,7 +482,7 @@ impl World {
     /// Checks that a database has no rows of a removed node, and that no replica serves one.
     pub(super) fn check_removed(&self) -> Result<(), String> {
         let state = self.model.state();
-        for name in &state.db.objects.removed {
+        for name in state.db.objects.removed.keys() {
             // A replica that stops between its last write for a node and its part of the removal
             // leaves some in a cluster.
             if !self.is_shared && state.db.rows.contains_key(name) {

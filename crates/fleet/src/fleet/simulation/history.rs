@@ -1,10 +1,11 @@
 //! The history of the source: every state of its objects, over all of its lives. The truth for all
 //! checks, whatever the fleet and the nodes know.
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde_json::json;
 
 use crate::source::Change;
@@ -44,8 +45,10 @@ pub(super) struct Objects {
     pub(super) version: u64,
     pub(super) things: BTreeMap<Uid, Arc<Thing>>,
     pub(super) nodes: BTreeMap<NodeName, Registration>,
-    /// The nodes that were removed from the fleet.
-    pub(super) removed: BTreeSet<NodeName>,
+    /// The nodes that were removed from the fleet, with the times that identify their removals.
+    pub(super) removed: BTreeMap<NodeName, Timestamp>,
+    /// Those of them whose objects no replica has deleted yet.
+    pub(super) removing: BTreeSet<NodeName>,
     /// The Nodes with which each node was removed, by their births.
     pub(super) gone: BTreeMap<NodeName, BTreeSet<u64>>,
 }
@@ -186,6 +189,10 @@ pub(super) struct Judge<'a> {
     pub(super) floor: usize,
     /// The same for each held object, as of its arrival.
     pub(super) floors: &'a BTreeMap<Uid, usize>,
+    /// Objects whose removal an older frame of the session repeats.
+    pub(super) repeated: &'a HashSet<Uid>,
+    /// The removed objects, each with the state that the fleet has known by then.
+    pub(super) gone: RefCell<Vec<(Uid, usize)>>,
     /// The number of removals for which no client of the source is responsible.
     pub(super) vanished: Cell<usize>,
 }
@@ -198,20 +205,25 @@ impl Truth for Judge<'_> {
 
     fn may_insert(&self, uid: &Uid, version: &ResourceVersion) -> bool {
         let was_placed = self.history.placed_since(self.floor, self.node, uid).is_some();
-        was_placed && self.history.existed(0, uid, version)
+        was_placed && self.history.existed(self.floor, uid, version)
     }
 
     fn may_remove(&self, uid: &Uid, key: &ObjectKey) -> bool {
+        if self.repeated.contains(uid) {
+            return true;
+        }
         let from = self.floors.get(uid).copied().unwrap_or_default();
         let states = self.history.since(from);
         // The removal of a node reaches the fleet before earlier changes of the source.
-        if states.iter().any(|state| state.removed.contains(self.node)) {
+        if let Some(removed) = states.iter().position(|state| state.removed.contains_key(self.node)) {
+            self.gone.borrow_mut().push((uid.clone(), from + removed));
             return true;
         }
         let Some(gone) = states.iter().position(|state| state.placed(self.node, uid).is_none()) else {
             return false;
         };
         let at = from + gone;
+        self.gone.borrow_mut().push((uid.clone(), at));
         let has = |at: usize| self.history.states[at].things.contains_key(uid);
         if self.history.restores.contains(&at)
             && has(at - 1)

@@ -10,8 +10,9 @@ use tokio::sync::oneshot;
 use super::history::{History, Objects, Registration};
 use crate::config::ObjectSyncs;
 use crate::source::{
-    Change, Changes, Effect, LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource, Registered,
-    Removal, RemovalCause, Replication, Result, RuleStatus, Source, SourceError, UploadBatch, UploadOutcome,
+    Admission, Change, Changes, Effect, LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource,
+    Registered, Removal, RemovalCause, Replication, Result, RuleStatus, Source, SourceError, UploadBatch,
+    UploadOutcome,
 };
 use edgesync_object::{NodeName, OmittedFields};
 use edgesync_protocol::change::Uid;
@@ -54,8 +55,27 @@ pub(super) struct Feed {
     /// The question that completes the list of a restored copy, and the incarnation before.
     restored: Option<(u64, Arc<str>)>,
     incarnation: Arc<str>,
-    /// The removed nodes, as far as the replica knows.
-    removed: BTreeSet<NodeName>,
+    /// The removals, as far as the replica knows.
+    removed: BTreeMap<NodeName, Timestamp>,
+}
+
+/// The message that a gate holds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A request to the source.
+    Request,
+    /// The bodies of objects from the source.
+    Bodies,
+    /// Another answer of the source.
+    Answer,
+}
+
+/// A message between a replica and the source on its way.
+pub(super) struct Gate {
+    pub(super) replica: usize,
+    pub(super) way: Way,
+    /// Whether it arrives.
+    pub(super) opens: oneshot::Sender<bool>,
 }
 
 /// The model with its history.
@@ -63,8 +83,8 @@ pub(super) struct State {
     pub(super) db: Database,
     pub(super) history: History,
     pub(super) feeds: Vec<Feed>,
-    /// Requests that wait for the world, each with its replica.
-    pub(super) gates: Vec<(usize, oneshot::Sender<bool>)>,
+    /// Requests and answers that wait for the world.
+    pub(super) gates: Vec<Gate>,
     pub(super) is_shared: bool,
     pub(super) random: Random,
     /// The wall clock in microseconds.
@@ -72,6 +92,8 @@ pub(super) struct State {
     /// Items of outboxes that have taken effect in any life.
     pub(super) ever: HashSet<(NodeName, u64)>,
     pub(super) refused: HashSet<(NodeName, String, Lane, u64)>,
+    /// The removals recorded so far, over all lives: a time for each.
+    removals: i64,
     /// Removed nodes that an operator lets return.
     pub(super) admissible: BTreeSet<NodeName>,
     /// Removed nodes for which a client has created a Node that no removal has deleted.
@@ -129,6 +151,7 @@ impl State {
             clock: 0,
             ever: HashSet::new(),
             refused: HashSet::new(),
+            removals: 0,
             admissible: BTreeSet::new(),
             created: BTreeSet::new(),
             removable: BTreeSet::new(),
@@ -297,7 +320,7 @@ impl State {
             self.ever.insert((node.clone(), made));
         }
         let taken = rows.taken.clone();
-        if reported && !self.db.objects.removed.contains(&node) {
+        if reported && !self.db.objects.removed.contains_key(&node) {
             self.register(&node, true);
         }
         UploadOutcome { taken, refused, events_dropped: 0 }
@@ -310,17 +333,19 @@ impl State {
         let removed = self.db.objects.removed.clone();
         let feed = &mut self.feeds[replica];
         let before = std::mem::replace(&mut feed.removed, removed);
-        feed.queue.extend(feed.removed.difference(&before).cloned().map(Change::Removed));
-        feed.queue.extend(before.difference(&feed.removed).cloned().map(Change::Admitted));
+        let is_new = |(node, removal): &(&NodeName, &Timestamp)| before.get(*node) != Some(*removal);
+        let removed = feed.removed.iter().filter(is_new).map(|(node, _)| Change::Removed(node.clone()));
+        let admitted = before.keys().filter(|node| !feed.removed.contains_key(*node));
+        feed.queue.extend(removed);
+        feed.queue.extend(admitted.cloned().map(Change::Admitted));
     }
 
     /// Updates what a replica knows after its own write.
     fn know_own_write(&mut self, replica: usize, node: &NodeName) {
-        let is_removed = self.db.objects.removed.contains(node);
         let removed = &mut self.feeds[replica].removed;
-        match is_removed {
-            true => removed.insert(node.clone()),
-            false => removed.remove(node),
+        match self.db.objects.removed.get(node) {
+            Some(removal) => removed.insert(node.clone(), *removal),
+            None => removed.remove(node),
         };
     }
 
@@ -331,28 +356,52 @@ impl State {
 
     /// Records a removal with a Node of this birth.
     pub(super) fn remove(&mut self, node: &NodeName, born: Option<u64>) {
-        if !self.db.objects.removed.contains(node) {
+        let is_new = !self.db.objects.removed.contains_key(node);
+        if is_new {
             self.admissible.remove(node);
             self.created.remove(node);
+            self.removals += 1;
         }
+        let removal = Timestamp::from_second(self.removals).unwrap();
         self.write(|objects, _| {
-            objects.removed.insert(node.clone());
+            if is_new {
+                objects.removed.insert(node.clone(), removal);
+                objects.removing.insert(node.clone());
+            }
             objects.gone.entry(node.clone()).or_default().extend(born);
         });
     }
 
     /// Records a readmission.
     pub(super) fn readmit(&mut self, node: &NodeName) {
-        if self.db.objects.removed.contains(node) {
-            self.write(|objects, _| objects.removed.retain(|removed| removed != node));
+        if self.db.objects.removed.contains_key(node) {
+            self.write(|objects, _| {
+                objects.removed.remove(node);
+                objects.removing.remove(node);
+            });
         }
+    }
+
+    /// Lets a node return from a removal, unless another one is recorded by now.
+    fn admit(&mut self, replica: usize, node: &NodeName, removal: Option<Timestamp>) -> Admission {
+        let Some(recorded) = self.db.objects.removed.get(node).copied() else { return Admission::Admitted };
+        if removal != Some(recorded) && !planted(Fault::AnyRemovalUndone) {
+            return Admission::RemovedAgain;
+        }
+        let is_permitted = self.admissible.contains(node) || self.created.contains(node);
+        if !is_permitted && self.judges_removals() {
+            self.violation = Some(format!("removal: {node} returns by itself"));
+        }
+        self.readmit(node);
+        self.know_own_write(replica, node);
+        Admission::Admitted
     }
 
     /// Records a removal, unless it is recorded or the node has returned since: the rules of the
     /// membership of a fleet. Returns whether the node is removed.
     fn record_removal(&mut self, node: &NodeName, cause: &RemovalCause) -> bool {
         let objects = &self.db.objects;
-        let is_removed = objects.removed.contains(node);
+        let is_removed = objects.removed.contains_key(node);
         let (born, is_permitted) = match cause {
             RemovalCause::Recorded => return is_removed,
             RemovalCause::Requested => (None, self.removable.contains(node)),
@@ -377,9 +426,7 @@ impl State {
 
     /// Deletes the Node and the records of a removed node, unless it has returned.
     fn delete_removed(&mut self, node: &NodeName, cause: &RemovalCause) -> Removal {
-        if !self.db.objects.removed.contains(node) {
-            return Removal::Returned;
-        }
+        let Some(removal) = self.db.objects.removed.get(node).copied() else { return Removal::Returned };
         if *cause == RemovalCause::Requested {
             self.removable.remove(node);
         }
@@ -391,8 +438,9 @@ impl State {
         self.write(|objects, _| {
             let born = objects.nodes.remove(node).map(|node| node.born);
             objects.gone.entry(node.clone()).or_default().extend(born);
+            objects.removing.remove(node);
         });
-        Removal::Removed
+        Removal::Removed(Some(removal))
     }
 
     /// Creates a Node, or marks it as reported.
@@ -414,19 +462,23 @@ impl Model {
         self.state.lock().unwrap()
     }
 
+    async fn pass(&self, way: Way) -> bool {
+        let (opens, opened) = oneshot::channel();
+        self.state().gates.push(Gate { replica: self.replica, way, opens });
+        matches!(opened.await, Ok(true))
+    }
+
     /// Waits until the request arrives at the source, which may fail.
     async fn arrive(&self) -> Result<()> {
-        let (gate, opened) = oneshot::channel();
-        self.state().gates.push((self.replica, gate));
-        match opened.await {
-            Ok(true) => Ok(()),
-            _ => Err(SourceError::Unread("the source is gone".into())),
+        match self.pass(Way::Request).await {
+            true => Ok(()),
+            false => Err(SourceError::Unread("the source is gone".into())),
         }
     }
 
     /// Waits until the answer of the source arrives.
     async fn answer<T>(&self, answer: T) -> Result<T> {
-        let _ = self.arrive().await;
+        self.pass(Way::Answer).await;
         Ok(answer)
     }
 }
@@ -484,7 +536,8 @@ impl ObjectSource for Model {
             };
             uids.into_iter().filter_map(load).collect()
         };
-        self.answer(bodies).await
+        self.pass(Way::Bodies).await;
+        Ok(bodies)
     }
 
     async fn set_rule_status(&self, _: RuleStatus) -> Result<()> {
@@ -528,13 +581,14 @@ impl ObjectSource for Model {
 impl NodeStore for Model {
     async fn registered(&self) -> Result<Registered> {
         let state = self.state();
-        let Objects { nodes, removed, .. } = &*state.db.objects;
+        let Objects { nodes, removed, removing, .. } = &*state.db.objects;
         let reported = nodes.iter().filter(|(_, node)| node.is_reported);
         Ok(Registered {
             nodes: reported.map(|(name, _)| name.clone()).collect(),
             leases: Vec::new(),
             orphans: Vec::new(),
-            removed: removed.iter().map(|name| (name.clone(), Timestamp::UNIX_EPOCH)).collect(),
+            removed: removed.iter().map(|(name, removal)| (name.clone(), *removal)).collect(),
+            removing: removing.iter().cloned().collect(),
         })
     }
 
@@ -580,7 +634,7 @@ impl NodeStore for Model {
         {
             let mut state = self.state();
             for NodeChange { node, .. } in changes {
-                if !state.db.objects.removed.contains(&node) {
+                if !state.db.objects.removed.contains_key(&node) {
                     state.register(&node, false);
                 }
             }
@@ -593,7 +647,9 @@ impl NodeStore for Model {
         let is_removed = {
             let mut state = self.state();
             let is_removed = state.record_removal(node, &cause);
-            state.know_own_write(self.replica, node);
+            if cause != RemovalCause::Recorded {
+                state.know_own_write(self.replica, node);
+            }
             is_removed
         };
         if !is_removed {
@@ -603,24 +659,21 @@ impl NodeStore for Model {
         if self.is_shared {
             self.arrive().await?;
         }
-        let outcome = self.state().delete_removed(node, &cause);
+        let outcome = {
+            let mut state = self.state();
+            let outcome = state.delete_removed(node, &cause);
+            if outcome != Removal::Returned {
+                state.know_own_write(self.replica, node);
+            }
+            outcome
+        };
         self.answer(outcome).await
     }
 
-    async fn admit_node(&self, node: &NodeName) -> Result<bool> {
+    async fn admit_node(&self, node: &NodeName, removal: Option<Timestamp>) -> Result<Admission> {
         self.arrive().await?;
-        let was_removed = {
-            let mut state = self.state();
-            let was_removed = state.db.objects.removed.contains(node);
-            let is_permitted = state.admissible.contains(node) || state.created.contains(node);
-            if was_removed && !is_permitted && state.judges_removals() {
-                state.violation = Some(format!("removal: {node} returns by itself"));
-            }
-            state.readmit(node);
-            state.know_own_write(self.replica, node);
-            was_removed
-        };
-        self.answer(was_removed).await
+        let admission = self.state().admit(self.replica, node, removal);
+        self.answer(admission).await
     }
 
     async fn ingest(&self, batch: UploadBatch) -> Result<UploadOutcome> {
@@ -643,8 +696,8 @@ impl Replication for Model {
         ObjectSyncs::All
     }
 
-    fn is_removed(&self, node: &NodeName) -> bool {
-        self.state().feeds[self.replica].removed.contains(node)
+    fn removal(&self, node: &NodeName) -> Option<Timestamp> {
+        self.state().feeds[self.replica].removed.get(node).copied()
     }
 
     async fn confirm_deletions(&self, _: &NodeName, _: &str, _: Option<u64>) -> Result<()> {

@@ -6,13 +6,13 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
 use super::device::{Device, Link};
 use super::fate::Chaos;
-use super::store::{Database, Model, State};
+use super::scenarios::Held;
+use super::store::{Database, Gate, Model, State};
 use super::{MAX_FRAME, MAX_OBJECT, NODES, RULES};
 use crate::config::Config;
 use crate::fleet::Fleet;
@@ -23,7 +23,7 @@ use edgesync_enrollment::EnrollmentService;
 use edgesync_object::{Budget, NodeName};
 use edgesync_protocol::change::Change;
 use edgesync_protocol::edge::{Commit, EdgeEffect};
-use edgesync_protocol::frame::{Received, Up};
+use edgesync_protocol::frame::{Objects, Received, Up};
 use edgesync_protocol::simulation::timeline::{Random, Simulated, Timeline};
 use edgesync_protocol::timing::Now;
 use edgesync_transport::link::handle::Shared;
@@ -61,7 +61,7 @@ pub(super) enum Event {
     Request {
         replica: usize,
         life: u64,
-        gate: oneshot::Sender<bool>,
+        gate: Gate,
     },
     /// The watch of a replica goes on.
     Watch {
@@ -109,6 +109,8 @@ pub(super) struct Replica {
     /// The broker takes no messages until then.
     pub(super) stalled_until: Now,
     was_stalled: bool,
+    /// Its watch delivers nothing until then.
+    pub(super) watch_stands_until: Now,
     /// Whether something has happened since the last turn, and when the next one is due.
     is_due: bool,
     wake: Now,
@@ -137,9 +139,15 @@ pub(super) struct World {
     announced: usize,
     /// The limits of a run, some so small that it reaches them: the work of a turn, the turns that
     /// a fleet makes before another event, and the differences of all nodes.
-    part: u64,
-    turns: usize,
+    pub(super) part: u64,
+    pub(super) turns: usize,
     differences: usize,
+    /// The pause after that many turns.
+    pub(super) pause: Duration,
+    /// Messages that a scenario holds up.
+    pub(super) held: Option<Held>,
+    /// The last frame with a removal that a fleet has sent, and its node.
+    pub(super) last_removal: Option<(usize, Vec<u8>)>,
     runtime: Rc<Runtime>,
     /// The time of the runtime's clock.
     clock: Now,
@@ -178,6 +186,7 @@ impl World {
             is_open: false,
             stalled_until: Now::ZERO,
             was_stalled: false,
+            watch_stands_until: Now::ZERO,
             is_due: false,
             wake: Now::ZERO,
             settled: 0,
@@ -200,6 +209,9 @@ impl World {
             part: if is_slow { 1 + random.below(20) } else { 2048 },
             turns: if is_slow { 3 } else { MAX_TURNS },
             differences: if random.percent(50) { 60 } else { 500_000 },
+            pause: Duration::from_millis(1),
+            held: None,
+            last_removal: None,
             runtime: Rc::new(runtime),
             clock: Now::ZERO,
             time: Timeline::new(random, trace),
@@ -266,7 +278,7 @@ impl World {
         let replica = &mut self.replicas[n];
         replica.life += 1;
         (replica.fleet, replica.broker) = (None, None);
-        self.model.state().gates.retain(|(of, _)| *of != n);
+        self.model.state().gates.retain(|gate| gate.replica != n);
         self.time.say(|| format!("replica {n} stops"));
         self.cloud_is_offline(n);
         if !self.is_external {
@@ -465,10 +477,15 @@ impl World {
     fn check_frame(&mut self, node: usize, bytes: &[u8]) {
         let frame = Received::decode(bytes, &mut Budget::of(MAX_FRAME), MAX_OBJECT).unwrap();
         self.time.say(|| format!("→ node {node} {frame:?}").chars().take(300).collect());
-        let is_removed = self.model.state().db.objects.removed.contains(&self.devices[node].name);
+        let is_removed = self.model.state().db.objects.removed.contains_key(&self.devices[node].name);
         // A replica may not know yet that another one has removed the node.
         if is_removed && !self.is_shared && !matches!(frame, Received::HelloRequest(_)) {
             self.time.violation = Some(format!("removal: the removed node {node} was sent {frame:?}"));
+        }
+        if let Received::Objects(Objects { changes, .. }) = &frame
+            && changes.iter().any(|change| matches!(change, Change::Delete(_)))
+        {
+            self.last_removal = Some((node, bytes.to_vec()));
         }
         let most = self.config.sync.frame_objects;
         if let Received::Objects(objects) = &frame
@@ -512,7 +529,7 @@ impl World {
                 return;
             }
             if turn + 1 == self.turns {
-                self.end_turns(n, self.time.now + Duration::from_millis(1), false);
+                self.end_turns(n, self.time.now + self.pause, false);
                 self.deliver(n);
                 return;
             }
@@ -531,8 +548,14 @@ impl World {
             let asks = state.can_answer(n);
             (std::mem::take(&mut state.gates), asks)
         };
-        for (replica, gate) in gates {
-            let life = self.replicas[replica].life;
+        for gate in gates {
+            let (replica, life) = (gate.replica, self.replicas[gate.replica].life);
+            if let Some(held) = &mut self.held
+                && (replica, gate.way) == held.which
+            {
+                held.gates.push(gate);
+                continue;
+            }
             let most = if self.time.random.percent(20) { self.chaos.slow } else { 10 };
             self.time.after(most, Event::Request { replica, life, gate });
         }
@@ -603,9 +626,13 @@ impl Simulated for World {
                 let device = &mut self.devices[node];
                 // A broker delivers late messages to the next connection.
                 let fits = device.link.is_some_and(|current| current == link || self.is_external);
-                if let Some(machine) = device.machine.as_mut().filter(|_| fits) {
+                if fits && device.machine.is_some() {
                     let frame = Received::decode(&bytes, &mut Budget::of(MAX_FRAME), MAX_OBJECT);
-                    machine.received(now, frame.map_err(|error| error.to_string())?, random);
+                    let frame = frame.map_err(|error| error.to_string())?;
+                    device.note_frame(&frame);
+                    if let Some(machine) = &mut device.machine {
+                        machine.received(now, frame, random);
+                    }
                 }
             }
             Event::Cloud { node, link, presence } if self.devices[node].link == Some(link) => {
@@ -622,12 +649,13 @@ impl Simulated for World {
             }
             Event::Request { replica, life, gate } if self.replicas[replica].life == life => {
                 let fails = self.source_gone_until > now || self.time.random.percent(self.chaos.fail);
-                let _ = gate.send(!fails);
+                let _ = gate.opens.send(!fails);
                 self.replicas[replica].is_due = true;
             }
             Event::Watch { replica, life } if self.replicas[replica].life == life => {
-                if self.source_gone_until > now {
-                    self.time.at(self.source_gone_until, Event::Watch { replica, life });
+                let until = self.source_gone_until.max(self.replicas[replica].watch_stands_until);
+                if until > now {
+                    self.time.at(until, Event::Watch { replica, life });
                 } else {
                     self.model.state().deliver(replica);
                     self.replicas[replica].is_due = true;

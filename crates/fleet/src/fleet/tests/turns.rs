@@ -11,8 +11,8 @@ use crate::config::ObjectSyncs;
 use crate::node::Node;
 use crate::node_name;
 use crate::source::{
-    Change, Changes, LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Removal, RemovalCause,
-    Replication, Result, RuleStatus, UploadBatch, UploadOutcome,
+    Admission, Change, Changes, LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Removal,
+    RemovalCause, Replication, Result, RuleStatus, UploadBatch, UploadOutcome,
 };
 use crate::work::MAX_TURN;
 use edgesync_broker::Channel;
@@ -137,11 +137,11 @@ impl<const SHARED: bool> NodeStore for Store<SHARED> {
     }
 
     async fn remove_node(&self, _: &NodeName, _: RemovalCause) -> Result<Removal> {
-        Ok(Removal::Removed)
+        Ok(Removal::Removed(None))
     }
 
-    async fn admit_node(&self, _: &NodeName) -> Result<bool> {
-        Ok(true)
+    async fn admit_node(&self, _: &NodeName, _: Option<Timestamp>) -> Result<Admission> {
+        Ok(Admission::Admitted)
     }
 
     async fn ingest(&self, batch: UploadBatch) -> Result<UploadOutcome> {
@@ -171,8 +171,8 @@ impl<const SHARED: bool> Replication for Store<SHARED> {
         ObjectSyncs::All
     }
 
-    fn is_removed(&self, _: &NodeName) -> bool {
-        false
+    fn removal(&self, _: &NodeName) -> Option<Timestamp> {
+        None
     }
 
     async fn confirm_deletions(&self, _: &NodeName, _: &str, _: Option<u64>) -> Result<()> {

@@ -3,6 +3,7 @@ use crate::change::{RejectReason, Rejected};
 use crate::cloud::testing::{DesiredObject, DesiredObjects, hello, machine};
 use crate::cloud::{CloudConfig, Issued};
 use crate::digest::MessageDigest;
+use crate::fault;
 use crate::frame::{Hello, Item, Part, PartialMessage, Report, Up};
 use crate::message::Body;
 use edgesync_object::ObjectRef;
@@ -606,4 +607,108 @@ fn a_message_that_the_node_cannot_keep_waits() {
     assert_eq!((cloud.refused().count(), cloud.in_flight()), (1, 0));
     let mut frames = std::iter::from_fn(|| cloud.poll_frame(Now::ZERO, &wishes));
     assert!(frames.all(|frame| matches!(frame, Down::Confirm(_))), "nothing more of it");
+}
+
+fn held(number: usize) -> Item {
+    Item { uid: name(number), resource_version: 1.into(), object: None }
+}
+
+/// Answers the store's oldest batch of records.
+fn store(cloud: &mut CloudMachine, wishes: &DesiredObjects) {
+    loop {
+        match cloud.poll_effect(wishes) {
+            Some(CloudEffect::Record(batch)) => {
+                return cloud.recorded(Now::ZERO, batch.token, true, 0, wishes);
+            }
+            Some(_) => {}
+            None => panic!("must store records"),
+        }
+    }
+}
+
+/// While records of another object are stored, a node reports that it has removed an object, then
+/// that it holds it again; or the other way round. Returns how often the message is sent again
+/// within a minute.
+fn resent_after_contradiction(is_removal: bool) -> usize {
+    let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
+    desire(&mut cloud, &mut wishes, 0, KIB);
+    desire(&mut cloud, &mut wishes, 1, KIB);
+    welcome(&mut cloud, "a", &wishes);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    cloud.loaded(Now::ZERO, token, bodies(&uids, KIB), &wishes);
+    assert_eq!(frames(&mut cloud, &wishes), [2]);
+    let (with, without) = (|| vec![held(0)], || vec![name(0)]);
+    let mut at = 0;
+    if is_removal {
+        let objects = vec![held(0), held(1)];
+        report(&mut cloud, &wishes, Now::ZERO, Report { from: 0, to: 2, objects, ..Report::default() });
+        store(&mut cloud, &wishes);
+        wishes.tell(Now::ZERO, Some(&mut cloud), &name(0), None);
+        desire(&mut cloud, &mut wishes, 2, KIB);
+        let (token, uids) = load(&mut cloud, &wishes).unwrap();
+        cloud.loaded(Now::ZERO, token, bodies(&uids, KIB), &wishes);
+        let sent = std::iter::from_fn(|| cloud.poll_frame(Now::ZERO, &wishes));
+        assert_eq!(sent.filter(|frame| matches!(frame, Down::Objects(_))).count(), 1);
+        at = 2;
+    }
+    let other = vec![held(if is_removal { 2 } else { 1 })];
+    report(
+        &mut cloud,
+        &wishes,
+        Now::ZERO,
+        Report { from: at, to: at + 1, objects: other, ..Report::default() },
+    );
+    let now = Report { from: at + 1, to: at + 1, ..Report::default() };
+    let (first, then) = match is_removal {
+        true => (Report { removed: without(), ..now.clone() }, Report { objects: with(), ..now }),
+        false => (Report { objects: with(), ..now.clone() }, Report { removed: without(), ..now }),
+    };
+    report(&mut cloud, &wishes, Now::ZERO, first);
+    report(&mut cloud, &wishes, Now::ZERO, then);
+    store(&mut cloud, &wishes);
+    times(&mut cloud, &wishes, Duration::from_secs(60), |_, _| {}).len()
+}
+
+#[test]
+fn a_message_whose_answer_is_contradicted_is_sent_again() {
+    assert!(resent_after_contradiction(true) > 0);
+    assert!(resent_after_contradiction(false) > 0);
+}
+
+#[test]
+fn a_first_answer_that_counts_for_good_is_found() {
+    for is_removal in [true, false] {
+        let resent = fault::with(Some(Fault::AnsweredForGood), || resent_after_contradiction(is_removal));
+        assert_eq!(resent, 0);
+    }
+}
+
+/// A source that has gone back returns the version that the node holds. Returns the number of frames
+/// with objects.
+fn frames_of_a_held_version() -> usize {
+    let (mut cloud, mut wishes) = sending();
+    let objects = vec![held(0)];
+    report(&mut cloud, &wishes, Now::ZERO, Report { to: 1, objects, ..Report::default() });
+    store(&mut cloud, &wishes);
+    desire_version(&mut cloud, &mut wishes, 0, 2, KIB);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    cloud.loaded(Now::ZERO, token, bodies(&uids, KIB), &wishes);
+    let frames = std::iter::from_fn(|| cloud.poll_frame(Now::ZERO, &wishes));
+    let sent = frames.filter(|frame| matches!(frame, Down::Objects(_))).count();
+    if sent == 0 {
+        let due = cloud.deadline().unwrap();
+        cloud.tick(due, &wishes);
+        assert_eq!(load(&mut cloud, &wishes).unwrap().1, [name(0)], "it is loaded again");
+    }
+    sent
+}
+
+#[test]
+fn a_loaded_version_that_the_node_holds_is_not_sent() {
+    assert_eq!(frames_of_a_held_version(), 0);
+}
+
+#[test]
+fn a_held_version_that_is_sent_is_found() {
+    assert_eq!(fault::with(Some(Fault::HeldVersionSent), frames_of_a_held_version), 1);
 }

@@ -130,13 +130,15 @@ pub(super) struct World {
     /// The connection that the node uses.
     link: Option<usize>,
     connections: Vec<Connection>,
+    /// The node's last Hello, and its connection.
+    pub(super) last_hello: Option<(usize, Vec<u8>)>,
     replicas: Vec<Replica>,
     /// The changes sent to the node in the current session.
     delivered: HashSet<(Uid, ResourceVersion)>,
-    /// Frames and bytes in both directions, without Leases.
+    /// Frames and bytes of the node's sessions in both directions, without Leases.
     pub(super) traffic: (usize, usize),
-    /// The number of objects and removals sent to the node.
-    pub(super) sent: (u64, u64),
+    /// The number of objects and removals in the transactions of the node.
+    pub(super) written: (u64, u64),
     /// The number of inventory requests to the node.
     pub(super) inventories: u64,
     /// Objects of a lost life removed in the current session without a confirmation.
@@ -161,10 +163,11 @@ impl World {
             last_answer: Now::ZERO,
             link: None,
             connections: Vec::new(),
+            last_hello: None,
             replicas: (0..count).map(|_| Replica::default()).collect(),
             delivered: HashSet::new(),
             traffic: (0, 0),
-            sent: (0, 0),
+            written: (0, 0),
             inventories: 0,
             lost: 0,
             woken: (0, 0),
@@ -283,7 +286,8 @@ impl World {
         }
     }
 
-    fn gone(&mut self, connection: usize) {
+    /// Lets a replica notice the end of a connection.
+    pub(super) fn gone(&mut self, connection: usize) {
         let replica = &mut self.replicas[self.connections[connection].replica];
         if replica.serves == Some(connection) {
             replica.serves = None;
@@ -314,6 +318,17 @@ impl World {
         if let Some(edge) = &mut self.edge {
             edge.connected(now, self.sizes.max_frame(), random);
         }
+    }
+
+    /// Delivers a frame of the node once more.
+    pub(super) fn repeat(&mut self, (connection, bytes): (usize, Vec<u8>)) {
+        let now = self.time.now;
+        self.time.at(now, Event::ToCloud { connection, bytes });
+    }
+
+    /// Returns when the machine of a replica is due.
+    pub(super) fn deadline(&self, replica: usize) -> Option<Now> {
+        self.replicas[replica].machine.as_ref()?.deadline()
     }
 
     pub(super) fn is_connected(&self) -> bool {

@@ -119,6 +119,7 @@ impl Simulated for World {
             Event::Commit { life, token, changes } if self.life == life => {
                 self.check_sent(&changes)?;
                 self.check_lost(&changes)?;
+                self.count_written(&changes);
                 let result = Ok(self.db.apply(&changes, &self.cluster)?);
                 let at = self.time.in_order(&mut self.last_answer, 5);
                 self.time.at(at, Event::Applied { life, token, result });

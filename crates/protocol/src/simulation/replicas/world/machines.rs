@@ -2,8 +2,9 @@
 
 use crate::change::Change;
 use crate::cloud::CloudEffect;
-use crate::edge::{EdgeEffect, EdgePhase};
-use crate::frame::{Down, Up};
+use crate::edge::{EdgeEffect, EdgeMachine, EdgePhase};
+use crate::frame::{Confirm, Down, HelloRequest, InventoryRequest, ObjectsText, Part, Up, Welcome};
+use crate::upload::UploadConfirm;
 
 use super::{COMPRESS_ABOVE, DOWN, Event, MAX_WAKES, Replica, UP, World};
 
@@ -25,6 +26,9 @@ impl World {
                 self.lost = 0;
             }
             let bytes = frame.encode(COMPRESS_ABOVE).unwrap();
+            if let Up::Hello(_) = frame {
+                self.last_hello = Some((connection, bytes.clone()));
+            }
             if !matches!(frame, Up::Lease(_)) {
                 self.traffic = (self.traffic.0 + 1, self.traffic.1 + bytes.len());
             }
@@ -107,24 +111,42 @@ impl World {
                         self.time.violation =
                             Some("guard: removals are held back although the store is what it was".into());
                     }
-                    let before = machine.counters();
                     let Some(frame) = machine.poll_frame(now, wishes) else { return };
-                    let after = machine.counters();
                     self.time.say(|| format!("replica {replica} → {frame:?}").chars().take(300).collect());
                     let Some(connection) = serves else { continue };
                     self.check_welcome(replica, connection, &frame);
                     let bytes = frame.encode(COMPRESS_ABOVE).unwrap();
-                    // Traffic without a receiver costs nothing.
-                    if self.link == Some(connection) {
+                    // Traffic without a receiver costs nothing, nor does that of an earlier session.
+                    if self.link == Some(connection) && self.is_of_current_session(&frame) {
                         self.traffic = (self.traffic.0 + 1, self.traffic.1 + bytes.len());
-                        self.sent.0 += after.sent - before.sent;
-                        self.sent.1 += after.removals_sent - before.removals_sent;
                         self.inventories += u64::from(matches!(frame, Down::InventoryRequest(_)));
                     }
                     self.transmit(DOWN, connection, &bytes);
                 }
             }
         }
+    }
+
+    /// Returns whether a frame belongs to the session that the node is in: it drops all others.
+    fn is_of_current_session(&self, frame: &Down) -> bool {
+        let session = match frame {
+            Down::Welcome(Welcome { session, .. })
+            | Down::Objects(ObjectsText { session, .. })
+            | Down::Part(Part { session, .. })
+            | Down::Confirm(Confirm { session, .. })
+            | Down::InventoryRequest(InventoryRequest { session, .. })
+            | Down::HelloRequest(HelloRequest { session, .. })
+            | Down::UploadConfirm(UploadConfirm { session, .. }) => session,
+        };
+        self.edge.as_ref().and_then(EdgeMachine::session) == Some(session)
+    }
+
+    /// Counts the changes that a transaction of the node brings, whatever the replica that has sent
+    /// them counts.
+    pub(super) fn count_written(&mut self, changes: &[Change]) {
+        let puts = changes.iter().filter(|change| matches!(change, Change::Put(_))).count() as u64;
+        self.written.0 += puts;
+        self.written.1 += changes.len() as u64 - puts;
     }
 
     /// Checks G4: at the Welcome, the ledger equals exactly the objects that the node holds.
