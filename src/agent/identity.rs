@@ -133,8 +133,8 @@ impl NodeIdentity {
         Ok(Some(Self { tls, state: state_receiver, changes: change_receiver, shared, renewal }))
     }
 
-    /// Starts the renewal, once. It shares the last good addresses with the link, whose broker often
-    /// has the name of the join service.
+    /// Starts the renewal, once. It shares the last good addresses with the link, whose broker
+    /// often has the name of the join service.
     ///
     /// # Errors
     /// Fails if the proxy cannot be used.

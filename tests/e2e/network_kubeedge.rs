@@ -44,8 +44,8 @@ fn relay(relays: &mut JoinSet<()>, path: &Path, server: SocketAddr) {
 }
 
 impl Plant {
-    /// Starts a CloudCore, and a haproxy at port 443 that passes TLS on to it by name; `None`, with a
-    /// notice, if this machine permits no networks.
+    /// Starts a CloudCore, and a haproxy at port 443 that passes TLS on to it by name; `None`, with
+    /// a notice, if this machine permits no networks.
     async fn start(families: Families) -> Option<Self> {
         let networks = Networks::new(families)?;
         let (site, core, mut relays) = (Site::new(), Scripted::start(Options::default()), JoinSet::new());

@@ -1,5 +1,5 @@
-//! Proxies and WebSocket servers that misbehave: each is named in one sentence, costs little memory,
-//! and is backed off from.
+//! Proxies and WebSocket servers that misbehave: each is named in one sentence, costs little
+//! memory, and is backed off from.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit as support;
@@ -228,7 +228,7 @@ async fn misbehaving_web_socket_of_a_cloud_core_is_named() {
         (Some("Sec-WebSocket-Protocol: mqtt\r\n"), Answer::Once(b""), "invalid response"),
         (None, Answer::Once(b"HTTP/1.1 200 OK\r\n\r\n<html>"), "not a WebSocket"),
         (None, Answer::Once(b"<html><body>Log in</body></html>\r\n\r\n"), "does not speak HTTP"),
-        (None, Answer::Endless(b"HTTP/1.1 101 x\r\n", b"X-Header: y\r\n"), "does not speak HTTP"),
+        (None, Answer::Endless(b"HTTP/1.1 101 x\r\n", b"X-Header: y\r\n"), "too many headers"),
         (Some(""), Answer::Once(&[0x81, 0x81, 0, 0, 0, 0, b'a']), "masked"),
         (Some(""), Answer::Once(HUGE), "exceeds the limit"),
     ] {

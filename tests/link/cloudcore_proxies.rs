@@ -1,5 +1,5 @@
-//! The link to a CloudCore through real proxies: those that pass TLS on, end it, or inspect it; and the
-//! bytes on the line of each way.
+//! The link to a CloudCore through real proxies: those that pass TLS on, end it, or inspect it; and
+//! the bytes on the line of each way.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use edgesync_testkit as support;

@@ -13,6 +13,7 @@ use support::authority::{Authority, HOUR};
 use support::fleet::{bind, link_connected, link_event, node_options};
 use support::mitmproxy::{ISSUER, Mitmproxy};
 use support::mosquitto::{Mosquitto, free_address};
+use support::timing::PATIENCE;
 
 /// Name of the broker. Its address is known from an earlier connection.
 const NAME: &str = "broker.example";
@@ -43,7 +44,9 @@ fn through(proxy: &Mitmproxy, port: u16, tls: Client) -> LinkOptions {
     options
 }
 
-async fn first_cause(options: LinkOptions) -> Cause {
+async fn first_cause(mut options: LinkOptions) -> Cause {
+    // The first certificate of the proxy takes a while on a busy machine.
+    options.connect_timeout = PATIENCE;
     let (_link, mut events) = Link::spawn(options);
     match link_event(&mut events).await {
         LinkEvent::Disconnected { cause, .. } => cause,
@@ -84,7 +87,8 @@ async fn mitmproxy_is_refused_and_gains_nothing_by_trust() {
     assert_eq!(broker.traffic().connected, 0);
 }
 
-/// Where nodes have passwords instead of certificates, a trusted proxy passes the link, and reads it.
+/// Where nodes have passwords instead of certificates, a trusted proxy passes the link, and reads
+/// it.
 #[tokio::test]
 async fn trusted_mitmproxy_passes_a_link_with_a_password() {
     let Some(proxy) = Mitmproxy::connect() else { return };
@@ -115,7 +119,7 @@ async fn trusted_mitmproxy_passes_a_link_with_a_password() {
     };
     let cause = first_cause(options("wrong")).await;
     assert!(matches!(cause, Cause::NotAuthorized { .. }), "{cause}");
-    let (link, mut events) = Link::spawn(options("secret"));
+    let (link, mut events) = Link::spawn(LinkOptions { connect_timeout: PATIENCE, ..options("secret") });
     link_connected(&mut events).await;
     link.try_publish("t/echo", b"read on the way".to_vec(), false).unwrap();
     let LinkEvent::Message { payload, .. } = link_event(&mut events).await else { panic!("no message") };

@@ -392,7 +392,7 @@ const REFUSED: [(&[&str], &[&str]); 26] = [
         &["service.sharedPort=8883"],
         &["8883 is the port of one service already", "hint: --set service.sharedPort=443"],
     ),
-    (&["service.sharedPort=70000"], &["service", "sharedPort", "65535"]),
+    (&["service.sharedPort=70000"], &["service", "sharedPort", "535"]),
     (
         &["config.listen.address=:443"],
         &["config.listen.address: the chart sets", "set the value service.sharedPort"],

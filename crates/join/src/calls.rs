@@ -40,8 +40,8 @@ impl JoinService {
         Self { url, dialer }
     }
 
-    /// Records that the latest call has succeeded at a service with a trusted certificate: its address
-    /// is used where its name does not resolve.
+    /// Records that the latest call has succeeded at a service with a trusted certificate: its
+    /// address is used where its name does not resolve.
     pub(crate) fn worked(&self) {
         self.dialer.worked(None);
     }

@@ -1,5 +1,5 @@
-//! Real HTTP proxies for a test: tinyproxy and squid, with a user name and a password or without. Own
-//! directory, own port, killed by their process id on drop.
+//! Real HTTP proxies for a test: tinyproxy and squid, with a user name and a password or without.
+//! Own directory, own port, killed by their process id on drop.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -24,8 +24,8 @@ pub enum Login {
     None,
 }
 
-/// Returns the configuration of a tinyproxy that allows CONNECT to one port. It resolves names as its
-/// machine does.
+/// Returns the configuration of a tinyproxy that allows CONNECT to one port. It resolves names as
+/// its machine does.
 pub fn tinyproxy(address: SocketAddr, allowed: u16, login: Login) -> String {
     let login = match login {
         Login::Required => format!("BasicAuth {USER} {PASSWORD}\n"),
@@ -39,8 +39,8 @@ pub fn tinyproxy(address: SocketAddr, allowed: u16, login: Login) -> String {
     )
 }
 
-/// Writes the configuration of a squid with a password that allows CONNECT to one port, and resolves
-/// `broker.example` and `cloud.example` to an address. Returns its path.
+/// Writes the configuration of a squid with a password that allows CONNECT to one port, and
+/// resolves `broker.example` and `cloud.example` to an address. Returns its path.
 pub fn squid(directory: &Path, address: SocketAddr, allowed: u16, broker: IpAddr) -> PathBuf {
     let file = |name: &str, text: &str, mode: u32| {
         let path = directory.join(name);

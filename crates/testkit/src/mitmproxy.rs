@@ -1,5 +1,5 @@
-//! A real mitmproxy: a proxy that inspects TLS. It presents certificates of its own CA, and opens TLS
-//! to the server without any.
+//! A real mitmproxy: a proxy that inspects TLS. It presents certificates of its own CA, and opens
+//! TLS to the server without any.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -20,8 +20,8 @@ pub struct Mitmproxy {
     ca: PathBuf,
 }
 
-/// Returns the path of the program that `tests/run` has installed; `None`, with a notice, if it could
-/// not.
+/// Returns the path of the program that `tests/run` has installed; `None`, with a notice, if it
+/// could not.
 pub fn program() -> Option<PathBuf> {
     let configured = std::env::var_os("EDGESYNC_TEST_MITMDUMP").map(PathBuf::from);
     let path = configured.unwrap_or_else(|| cache().join("mitmproxy/bin/mitmdump"));

@@ -67,8 +67,8 @@ pub enum DialError {
 type Dialed = Option<(String, IpAddr)>;
 
 /// Opens connections of a link or of calls, by the rules of the network. Its user makes one
-/// connection at a time, and confirms it with [`Dialer::worked`]; another user of the same addresses
-/// has a dialer of its own with a clone of [`LastGood`].
+/// connection at a time, and confirms it with [`Dialer::worked`]; another user of the same
+/// addresses has a dialer of its own with a clone of [`LastGood`].
 #[derive(Clone, Debug, Default)]
 pub struct Dialer {
     rules: ProxyRules,

@@ -199,8 +199,8 @@ impl Server {
     }
 }
 
-/// Returns the proxy for a cluster: `link.proxy` and its password, from their variables, because such
-/// a command has no configuration file.
+/// Returns the proxy for a cluster: `link.proxy` and its password, from their variables, because
+/// such a command has no configuration file.
 #[cfg(feature = "kubernetes")]
 fn proxy() -> Result<edgesync_transport::proxy::ProxyRules, CliError> {
     let is_proxy = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(PROXY_VARIABLES.as_bytes());

@@ -145,8 +145,8 @@ impl fmt::Debug for Cluster {
 
 impl Cluster {
     /// Finds the credentials: the named kubeconfig, else the Pod's service account, else the user's
-    /// kubeconfig. Sends no request; [`Self::version`] does. Connections go through the proxy of the
-    /// kubeconfig, else through that of `rules`; else, with a kubeconfig, through that of the
+    /// kubeconfig. Sends no request; [`Self::version`] does. Connections go through the proxy of
+    /// the kubeconfig, else through that of `rules`; else, with a kubeconfig, through that of the
     /// environment, as with kubectl.
     ///
     /// # Errors
@@ -159,8 +159,8 @@ impl Cluster {
         Self::through(found, rules)
     }
 
-    /// Loads the named kubeconfig with one of its contexts, by default the current one. The proxy is
-    /// that of [`Self::connect`].
+    /// Loads the named kubeconfig with one of its contexts, by default the current one. The proxy
+    /// is that of [`Self::connect`].
     ///
     /// # Errors
     /// The kubeconfig is unreadable or has no such context, or the environment has no valid proxy.
@@ -274,8 +274,8 @@ fn problem(error: &KubeconfigError) -> String {
     all.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Returns the rules, or those of the environment if they have no proxy. A service account ignores the
-/// environment: the API server is in the same network.
+/// Returns the rules, or those of the environment if they have no proxy. A service account ignores
+/// the environment: the API server is in the same network.
 fn effective_rules(
     rules: &ProxyRules,
     credentials: &Credentials,

@@ -24,7 +24,8 @@ pub(super) struct Authority {
     certificate: CertificateDer<'static>,
 }
 
-/// Names in the certificates of its services: those of this machine, and names for tests of networks.
+/// Names in the certificates of its services: those of this machine, and names for tests of
+/// networks.
 const NAMES: [&str; 5] = ["127.0.0.1", "localhost", "0.0.0.0", "core.example", "join.example"];
 
 /// Accepts any client certificate: it is verified later.
