@@ -4,6 +4,7 @@
 
 use edgesync_testkit as support;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use edgesync_kubeedge::link::{self as kubeedge, KubeEdgeOptions};
 use edgesync_transport::dial::{Dialer, LastGood};
@@ -17,6 +18,7 @@ use support::haproxy::Haproxy;
 use support::http_proxy::{HttpProxy, PASSWORD, USER};
 use support::mitmproxy::{self, Mitmproxy};
 use support::proxy::{Proxy as Line, Way};
+use support::timing::scaled;
 use support::websocket::{self, Peer, TEXT};
 use tokio::net::TcpListener;
 
@@ -132,7 +134,10 @@ async fn inspecting_proxy_before_a_cloud_core_is_refused_by_its_issuer() {
     let refused = options("0.0.0.0", port, node(&core, None), dialer());
     is_refused_by_issuer(&core, refused, mitmproxy::ISSUER).await;
     // With its CA configured on purpose, the proxy has no certificate of the node to present.
-    let cause = first_cause(options("0.0.0.0", port, node(&core, Some(proxy.trust())), dialer())).await;
+    // It may keep the connection open that CloudCore has refused.
+    let connect_timeout = scaled(Duration::from_secs(5));
+    let trusting = options("0.0.0.0", port, node(&core, Some(proxy.trust())), dialer());
+    let cause = first_cause(KubeEdgeOptions { connect_timeout, ..trusting }).await;
     assert!(!matches!(cause, Cause::Tls { .. }), "{cause}");
     assert!(!core.is_connected(NODE));
 }
