@@ -79,7 +79,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let _name = instance_lock::acquire(&config, &name)?;
     make_parent(&config.store.path)?;
     let passed = last_written(&config.store.path);
-    let identity = NodeIdentity::open(&config, &name, passed).context("read identity")?;
+    let mut identity = NodeIdentity::open(&config, &name, passed).context("read identity")?;
     let clock = Clock::new(passed);
     let starting = Starting::watch(&config.store.path);
     let store = EdgeStore::open(&config.store.path, store_options(&config))
@@ -104,7 +104,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let files = Files::start(&config, store.clone(), events.clone(), Arc::clone(&kinds), files_clock).await;
     let extension = (query_sender, files.clone(), node);
     let mut api = serve_api(&config, &name, &store, &kinds, read_clock, extension, api_stopped).await?;
-    let (link, link_events, wire) = spawn_link(&config, &name, identity.as_ref(), &store).await?;
+    let (link, link_events, wire) = connect(&config, &name, identity.as_mut(), &store).await?;
     let farewell = wire.farewell(&name);
     tracing::info!(
         node = name.as_str(),
@@ -211,24 +211,33 @@ pub(crate) fn store_options(config: &Config) -> EdgeOptions {
     options
 }
 
-/// Starts the configured link.
-async fn spawn_link(
+/// Starts the configured link, and the renewal of the certificate beside it.
+async fn connect(
     config: &Config,
     node: &NodeName,
-    identity: Option<&NodeIdentity>,
+    identity: Option<&mut NodeIdentity>,
     store: &EdgeStore,
 ) -> anyhow::Result<(LinkHandle, mpsc::Receiver<LinkEvent>, Wire)> {
+    let last_good = last_good(store).await;
+    let identity = match identity {
+        Some(identity) => {
+            identity.start_renewal(config, last_good.clone())?;
+            Some(&*identity)
+        }
+        None => None,
+    };
+    let dialer = dialer(&config.link, last_good)?;
     match config.link_type {
         LinkType::Mqtt => {
             let topics = Topics::new(&config.link.prefix)?;
             let mut options = mqtt_options(config, node, &topics, identity)?;
-            options.dialer = dialer(&config.link, last_good(store).await)?;
+            options.dialer = dialer;
             let (link, link_events) = Link::spawn(options);
             Ok((link, link_events, Wire::Mqtt(topics)))
         }
         LinkType::KubeEdge => {
             let mut options = kubeedge_options(config)?;
-            options.dialer = dialer(&config.link, last_good(store).await)?;
+            options.dialer = dialer;
             if config.peer().tls {
                 let identity = identity.context(
                     "kubeedge.url requires TLS, and the node has no identity; hint: 'edgesync join'",

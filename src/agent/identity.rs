@@ -58,6 +58,8 @@ pub(super) struct NodeIdentity {
     state: watch::Receiver<IdentityState>,
     pub(super) changes: mpsc::Receiver<IdentityChange>,
     shared: Arc<Shared>,
+    /// The renewal until it starts, with the trust anchors of the broker.
+    renewal: Option<(Renewer, Trust)>,
 }
 
 struct Shared {
@@ -70,6 +72,7 @@ struct Shared {
 /// The task that renews the certificate while the agent runs.
 struct Renewer {
     shared: Arc<Shared>,
+    /// The enrollment service; none without one, or before the start.
     service: Option<JoinService>,
     node: NodeName,
     trust: Trust,
@@ -82,8 +85,8 @@ struct Renewer {
 }
 
 impl NodeIdentity {
-    /// Loads the identity and starts its renewal; `None` if the node has not joined. `passed` is a
-    /// lower bound of the current time, for the check of validity.
+    /// Loads the identity; `None` if the node has not joined. [`Self::start_renewal`] starts its
+    /// renewal. `passed` is a lower bound of the current time, for the check of validity.
     ///
     /// # Errors
     /// Fails if the files cannot be read or are invalid.
@@ -116,10 +119,7 @@ impl NodeIdentity {
         let (changes, change_receiver) = mpsc::channel(CHANGE_QUEUE);
         let renewer = Renewer {
             shared: Arc::clone(&shared),
-            service: match &config.identity.cloud {
-                Some(url) => Some(JoinService::new(url.clone(), dialer(&config.link, LastGood::default())?)),
-                None => None,
-            },
+            service: None,
             node: node.clone(),
             trust,
             identity: stored.identity,
@@ -129,8 +129,22 @@ impl NodeIdentity {
             state,
             changes,
         };
+        let renewal = Some((renewer, broker));
+        Ok(Some(Self { tls, state: state_receiver, changes: change_receiver, shared, renewal }))
+    }
+
+    /// Starts the renewal, once. It shares the last good addresses with the link, whose broker
+    /// often has the name of the join service.
+    ///
+    /// # Errors
+    /// Fails if the proxy cannot be used.
+    pub(super) fn start_renewal(&mut self, config: &Config, last_good: LastGood) -> anyhow::Result<()> {
+        let Some((mut renewer, broker)) = self.renewal.take() else { return Ok(()) };
+        if let Some(url) = &config.identity.cloud {
+            renewer.service = Some(JoinService::new(url.clone(), dialer(&config.link, last_good)?));
+        }
         tokio::spawn(renewer.run(broker));
-        Ok(Some(Self { tls, state: state_receiver, changes: change_receiver, shared }))
+        Ok(())
     }
 
     /// Returns TLS for the link.

@@ -8,13 +8,14 @@ use edgesync_kubernetes::cluster::{Cluster, Unserved};
 use crate::kubernetes::Kubernetes;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::{Site, eventually};
+use edgesync_transport::proxy::ProxyRules;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
 async fn kubeconfig_connects_to_the_cluster_and_lists_its_kinds() {
     let site = Site::new();
     let kubernetes = Kubernetes::start(&site).await;
-    let cluster = Cluster::connect(Some(&kubernetes.admin)).await.unwrap();
+    let cluster = Cluster::connect(Some(&kubernetes.admin), &ProxyRules::default()).await.unwrap();
     assert_eq!(cluster.version().await.unwrap(), format!("v{}", include_str!("version").trim()));
 
     let kinds = cluster.kinds().await.unwrap();
@@ -48,7 +49,7 @@ async fn starting_server_does_not_hide_established_kinds() {
     let rules = include_str!("../../packaging/kubernetes/crds/placements.yaml");
     admin.feed(&["create", "-f", "-"], rules).ok();
     admin.run(&["wait", "--for=condition=Established", "crd/placements.edgesync.io"]).ok();
-    let cluster = Cluster::connect(Some(&kubernetes.admin)).await.unwrap();
+    let cluster = Cluster::connect(Some(&kubernetes.admin), &ProxyRules::default()).await.unwrap();
     kubernetes.server.kill();
     kubernetes.server.start();
     let mut answers = Vec::new();
@@ -64,8 +65,9 @@ async fn starting_server_does_not_hide_established_kinds() {
 async fn refused_connections_say_why() {
     let site = Site::new();
     let mut kubernetes = Kubernetes::start(&site).await;
-    let asked =
-        async |kubeconfig| Cluster::connect(Some(kubeconfig)).await.unwrap().version().await.unwrap_err();
+    let asked = async |kubeconfig| {
+        Cluster::connect(Some(kubeconfig), &ProxyRules::default()).await.unwrap().version().await.unwrap_err()
+    };
 
     let stranger = kubernetes.caller("stranger", "nonsense");
     let error = asked(&stranger).await;

@@ -10,6 +10,7 @@ use edgesync_kubernetes::cache::{Cache, CacheChange, CacheOptions};
 use edgesync_kubernetes::cluster::{Cluster, Feed, Interest, Item, ObservedObject, Origin};
 use edgesync_object::{OmittedFields, Selector};
 use edgesync_placement::ObjectMatch;
+use edgesync_transport::proxy::ProxyRules;
 use serde_json::Value;
 
 use crate::api::{ApiServer, over_each};
@@ -64,7 +65,7 @@ async fn cache_of_a_replica_equals_the_cluster<K: ApiServer>() {
         .collect();
     admin.feed(&["create", "-f", "-"], &objects).ok();
 
-    let cluster = Cluster::connect(Some(kubernetes.admin())).await.unwrap();
+    let cluster = Cluster::connect(Some(kubernetes.admin()), &ProxyRules::default()).await.unwrap();
     let kinds = ["cm", "secret"].map(|kind| kind.parse().unwrap()).into();
     let objects = ObjectMatch { kinds, selector: "tier=edge".parse().unwrap(), ..ObjectMatch::default() };
     let [nodes, rules] = Interest::fleet(Selector::default());

@@ -12,6 +12,7 @@ use std::time::Duration;
 use edgesync_kubernetes::cluster::{Cause, Cluster, Feed, Interest, Item, ObservedObject, Origin, Problem};
 use edgesync_object::{ResourceVersion, Selector, Target};
 use edgesync_placement::{ObjectMatch, Summary, Unread};
+use edgesync_transport::proxy::ProxyRules;
 use serde_json::Value;
 
 use crate::api::{ApiServer, over_each};
@@ -108,7 +109,7 @@ fn reserved() -> Vec<Arc<str>> {
 
 impl Follower {
     async fn new(kubeconfig: &Path, interests: Vec<Interest>) -> Self {
-        let cluster = Cluster::connect(Some(kubeconfig)).await.unwrap();
+        let cluster = Cluster::connect(Some(kubeconfig), &ProxyRules::default()).await.unwrap();
         let fleet = Interest::fleet(Selector::default());
         Self {
             feed: Feed::new(cluster, fleet.into_iter().chain(interests).collect(), reserved()),

@@ -11,6 +11,7 @@ use edgesync_enrollment::membership::MembershipStore;
 use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentRole, EnrollmentService, now};
 use edgesync_kubernetes::cluster::Cluster;
 use edgesync_object::{Labels, NodeName, Status};
+use edgesync_transport::proxy::ProxyRules;
 use edgesync_transport::tls::{Certificate, Key};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -62,7 +63,7 @@ impl Setup {
     }
 
     async fn cluster(&self) -> Cluster {
-        Cluster::connect(Some(&self.kubernetes.admin)).await.unwrap()
+        Cluster::connect(Some(&self.kubernetes.admin), &ProxyRules::default()).await.unwrap()
     }
 
     async fn enrollment(&self) -> Enrollment {

@@ -2,6 +2,7 @@
 
 mod check;
 mod cloud_store;
+mod cluster_proxy;
 mod crash;
 mod database;
 mod demo;
@@ -24,6 +25,7 @@ mod kubeedge;
 mod large;
 mod link;
 mod network;
+mod network_kubeedge;
 mod nodes;
 mod objects;
 mod operator;

@@ -117,12 +117,13 @@ fn rendered(helm: &Path, namespace: &str, values: &[&str]) -> Objects {
 
 #[test]
 fn chart_renders_the_objects_of_each_overlay() {
-    let overlays: [(&str, &[&str]); 5] = [
+    let overlays: [(&str, &[&str]); 6] = [
         (".", &[]),
         ("base", &[]),
         ("overlays/load-balancer", &["service.type=LoadBalancer"]),
         ("overlays/external-broker", &["broker.mode=external", "broker.url=mqtts://broker.example.com:8883"]),
         ("overlays/signer", &["service.type=LoadBalancer", "signer.enabled=true"]),
+        ("overlays/one-port", &["service.type=LoadBalancer", "service.sharedPort=443"]),
     ];
     let known = fs::read_dir(manifests().join("overlays")).unwrap().count();
     assert_eq!(known, overlays.len() - 2, "an overlay is not compared");
@@ -233,6 +234,52 @@ fn values_of_the_chart_reach_its_objects() {
     assert_eq!(definitions, ["clusterplacements.edgesync.io", "placements.edgesync.io"]);
 }
 
+/// Port 443 of the Service leads to another port of the Pods; devices receive the former.
+#[test]
+fn shared_port_of_the_service_is_the_one_that_devices_learn() {
+    let effective = |objects: &Objects, key: &str| {
+        let key_of_map = ["ConfigMap", "edgesync", "edgesync-cloud-config"].map(str::to_owned);
+        objects[&key_of_map]["data"][key].as_str().unwrap().to_owned()
+    };
+    let ports = |objects: &Objects| {
+        let service = &objects[&["Service", "edgesync", "edgesync-cloud"].map(str::to_owned)];
+        let ports = service["spec"]["ports"].as_array().unwrap().clone();
+        ports
+            .into_iter()
+            .map(|port| (port["name"].as_str().unwrap().to_owned(), port["port"].clone()))
+            .collect::<Vec<_>>()
+    };
+    let named = |name: &str, port: u16| (name.to_owned(), json!(port));
+    for helm in [old_helm(), helm()] {
+        let objects = rendered(
+            &helm,
+            "edgesync",
+            &["service.sharedPort=8443", "config.listen.mqtt_names=[\"mqtt.example.com\"]"],
+        );
+        assert_eq!(ports(&objects), [named("mqtt", 8883), named("join", 10002), named("shared", 8443)]);
+        assert_eq!(effective(&objects, "listen.address"), "\"0.0.0.0:10443\"");
+        assert_eq!(effective(&objects, "listen.services"), "[\"join\", \"mqtt\"]");
+        assert_eq!(effective(&objects, "listen.mqtt_names"), "[\"mqtt.example.com\"]");
+        let learned = effective(&objects, "enrollment.broker_urls");
+        for url in ["mqtts://:8883", "mqtts://:8443", "wss://:8443/mqtt"] {
+            assert!(learned.contains(url), "{url}: {learned}");
+        }
+
+        let own = "config.enrollment.broker_urls=[\"wss://edge.example.com/mqtt\"]";
+        let services = "config.listen.services=[\"mqtt\"]";
+        let objects = rendered(&helm, "edgesync", &["service.sharedPort=443", own, services]);
+        assert!(!effective(&objects, "enrollment.broker_urls").contains("8883"), "{helm:?}");
+        assert_eq!(effective(&objects, "listen.services"), "[\"mqtt\"]");
+
+        // An external broker has its own ports.
+        let broker = ["broker.mode=external", "broker.url=mqtts://broker.example.com:8883"];
+        let objects = rendered(&helm, "edgesync", &[&broker[..], &["service.sharedPort=443"]].concat());
+        assert_eq!(ports(&objects), [named("join", 10002), named("shared", 443)]);
+        assert_eq!(effective(&objects, "listen.services"), "[\"join\"]");
+        assert_eq!(effective(&objects, "enrollment.broker_urls"), "[]");
+    }
+}
+
 /// YAML would read these names as a number and as booleans.
 #[test]
 fn chart_quotes_names_of_namespaces() {
@@ -317,7 +364,7 @@ fn chart_grants_the_rights_of_the_example() {
 }
 
 /// Invalid values, and parts of the errors of both versions, which format field names differently.
-const REFUSED: [(&[&str], &[&str]); 22] = [
+const REFUSED: [(&[&str], &[&str]); 26] = [
     (&["image.repository="], &["image.repository is empty", "hint: pack it with packaging/image"]),
     (
         &["enrollment.names=null"],
@@ -336,6 +383,19 @@ const REFUSED: [(&[&str], &[&str]); 22] = [
     (
         &["broker.mode=external", "broker.url=mqtt://broker", "signer.enabled=true"],
         &["signer.enabled with an external broker", "hint: --set signer.enabled=false"],
+    ),
+    (
+        &["service.sharedPort=443", "signer.enabled=true"],
+        &["service.sharedPort with signer.enabled", "hint: --set service.sharedPort=0"],
+    ),
+    (
+        &["service.sharedPort=8883"],
+        &["8883 is the port of one service already", "hint: --set service.sharedPort=443"],
+    ),
+    (&["service.sharedPort=70000"], &["service", "sharedPort", "535"]),
+    (
+        &["config.listen.address=:443"],
+        &["config.listen.address: the chart sets", "set the value service.sharedPort"],
     ),
     (&["config.brokers.queue=1MiB"], &["config", "brokers", "not allowed"]),
     (

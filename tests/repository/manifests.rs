@@ -100,6 +100,10 @@ fn deployment_has_configured_ports_and_no_service_variables() {
         assert!(deployment.contains(&format!("containerPort: {port}")), "{port}");
         assert!(configuration.contains(&format!("0.0.0.0:{port}")), "{port}");
     }
+    let one_port = ["kustomization.yaml", "edgesync-cloud.toml"]
+        .map(|name| manifest(&format!("overlays/one-port/{name}")));
+    assert!(one_port[0].contains("containerPort: 10443") && one_port[1].contains("0.0.0.0:10443"));
+    assert!(one_port[0].contains("port: 443,") && one_port[1].contains("mqtts://:443"));
     // The variables that Kubernetes sets for a Service of this name have the prefix of
     // configuration variables.
     assert!(deployment.contains("enableServiceLinks: false"));

@@ -117,6 +117,32 @@ install_clients() {
     export EDGESYNC_TEST_HELM="$helm_tools/helm" EDGESYNC_TEST_HELM_OLD="$old_tools/helm"
 }
 
+# A proxy that inspects TLS, with a directory of its own because it pins its dependencies. Without it the tests with an
+# inspecting proxy print a notice and show nothing.
+inspecting_proxy=mitmproxy==11.0.2
+inspecting_tools="$cache/mitmproxy"
+
+put_inspecting_proxy() {
+    [ "$(cat "$inspecting_tools/clients" 2>/dev/null)" != "$inspecting_proxy" ] || return 0
+    say "putting $inspecting_proxy into $inspecting_tools"
+    python3 -c 'import venv, ensurepip' 2>/dev/null || apt_install python3 python3-venv || true
+    if ! { python3 -m venv --clear "$inspecting_tools" &&
+        "$inspecting_tools/bin/pip" install --quiet "$inspecting_proxy"; }; then
+        rm -rf "$inspecting_tools"
+        say "it could not be installed; it needs Python 3.10 or newer with venv, and a package index"
+        return 0
+    fi
+    printf '%s\n' "$inspecting_proxy" >"$inspecting_tools/clients"
+}
+
+# Installs the proxy that inspects TLS, if possible, and exports its path for the tests.
+install_inspecting_proxy() {
+    lock_cache mitmproxy.lock
+    put_inspecting_proxy
+    unlock_cache
+    export EDGESYNC_TEST_MITMDUMP="$inspecting_tools/bin/mitmdump"
+}
+
 # Installs the packages of a package.json in a cache directory, in the versions of its lock file.
 put_node_modules() {
     if ! command -v node >/dev/null || ! command -v npm >/dev/null; then

@@ -201,7 +201,7 @@ section! {
     /// URL of the broker given to nodes; `None` to derive it.
     broker_url: Option<BrokerUrl> = None, fixed units::optional(broker_url, BROKER_URL, BrokerUrl::parse);
     /// All addresses of the broker given to nodes, the preferred one first; empty to derive them.
-    broker_urls: Vec<AdvertisedBroker> = Vec::new(), fixed units::list(broker_urls, BROKER_URLS, broker_url_of_list);
+    broker_urls: Vec<AdvertisedBroker> = Vec::new(), fixed units::list(broker_urls, BROKER_URLS, str::parse);
     /// Validity of nodes' certificates.
     certificate_lifetime: Duration = hours(365 * 24), live units::duration(certificate_lifetime, minutes(1)..=hours(24 * 3650));
     /// Time after its expiry in which a certificate can still be renewed.
@@ -322,15 +322,6 @@ fn check_trusted_label(text: &str) -> Result<(), String> {
     // A prefix is valid if some suffix makes it a key.
     let key = text.strip_suffix('*').map_or_else(|| text.to_owned(), |begin| format!("{begin}x"));
     name::check_label_key(&key).map_err(|problem| format!("{text:?}: {problem}"))
-}
-
-/// Parses an address of the broker, which names its host.
-fn broker_url_of_list(text: &str) -> Result<AdvertisedBroker, String> {
-    let broker: AdvertisedBroker = text.parse()?;
-    match broker.host.is_empty() {
-        true => Err(format!("{text:?} has no host")),
-        false => Ok(broker),
-    }
 }
 
 /// Validates a host name or address.

@@ -132,7 +132,7 @@ fn until(from: Timestamp, to: Timestamp) -> Duration {
 }
 
 /// Generates a key, requests its certificate, and verifies it by one call. Writes and replaces
-/// nothing.
+/// nothing but the last good address of the service.
 ///
 /// # Errors
 /// See [`CallError`].
@@ -153,6 +153,7 @@ pub async fn renew(
     let tls = Client::new(trust, Some(&identity), clock).map_err(CallError::Local)?;
     // A CloudCore does not know this call; its answer proves the certificate nevertheless.
     calls::fetch_membership(service, &tls).await?;
+    service.worked();
     Ok(identity)
 }
 

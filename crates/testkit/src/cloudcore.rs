@@ -147,6 +147,11 @@ impl Scripted {
         format!("https://{}", self.join)
     }
 
+    /// Returns host and port of the join service.
+    pub fn join_address(&self) -> SocketAddr {
+        self.join
+    }
+
     /// Returns a token in the format of `keadm gettoken`.
     pub fn token(&self) -> String {
         self.shared.authority.token(Duration::from_secs(24 * 3600))
@@ -165,6 +170,12 @@ impl Scripted {
     /// Returns certificate and key of a joined node in PEM.
     pub fn identity(&self, node: &str) -> String {
         self.shared.authority.node(node)
+    }
+
+    /// Returns certificate and key of a service in PEM, also for `core.example`, `join.example` and
+    /// `0.0.0.0`.
+    pub fn service_identity(&self) -> String {
+        self.shared.authority.service_pem()
     }
 
     // --- the cluster

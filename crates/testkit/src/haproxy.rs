@@ -1,5 +1,6 @@
 //! A real haproxy in front of a TLS port: passes TLS on by the name in the ClientHello, or ends it.
 
+use std::fmt::Display;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,7 +19,9 @@ pub struct Haproxy(Listening);
 
 /// Returns the configuration of one that passes connections with these names (SNI) on to their
 /// servers, and closes all others.
-pub fn by_name(address: &str, servers: &[(&str, SocketAddr)]) -> String {
+///
+/// Servers are addresses, or `unix@` and the path of a socket.
+pub fn by_name(address: &str, servers: &[(&str, impl Display)]) -> String {
     let mut config = format!(
         "{DEFAULTS}frontend names\n    bind {address}\n    tcp-request inspect-delay 60s\n    \
          tcp-request content accept if {{ req.ssl_hello_type 1 }}\n"

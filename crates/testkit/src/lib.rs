@@ -25,6 +25,7 @@ pub mod line;
 pub mod links;
 mod listening;
 pub mod log;
+pub mod mitmproxy;
 pub mod mosquitto;
 pub mod netns;
 pub mod node;

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::site::Process;
+use crate::site::{PATIENCE, Process, eventually};
 
 const PREPARE: &str = include_str!("netns.sh");
 /// Debian installs half of the programs in directories of root's PATH only.
@@ -18,9 +18,6 @@ const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 pub const CLOUD: &str = "192.0.2.1";
 /// The same in IPv6, the only one of [`Families::V6`].
 pub const CLOUD_V6: &str = "2001:db8::1";
-/// Packet filter of the device: packets to port 443, and to itself.
-const ONLY_443: &str = "table inet only443 { chain sent { type filter hook output priority 0; policy drop; \
-                        oifname \"lo\" accept; meta l4proto ipv6-icmp accept; tcp dport 443 accept; }; }";
 
 /// Addresses of both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,12 +120,28 @@ impl Networks {
         process
     }
 
-    /// Drops all packets of the device, except those to port 443.
-    pub fn permit_port_443_only(&self) {
+    /// Drops all packets of the device, except those to one TCP port, and those to itself.
+    pub fn permit_only(&self, port: u16) {
+        let rules = format!(
+            "table inet only {{ chain sent {{ type filter hook output priority 0; policy drop; oifname \"lo\" accept; \
+             meta l4proto ipv6-icmp accept; tcp dport {port} accept; }}; }}"
+        );
         let mut command = self.command(Side::Device, "nft");
-        let output = command.arg(ONLY_443).output().unwrap();
+        let output = command.arg(rules).output().unwrap();
         let why = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "nft is needed for this test: apt-get install nftables; {why}");
+    }
+
+    /// Starts a program in the cloud's network, and waits until it listens on a port.
+    pub async fn start_listening(&self, program: &str, arguments: &[&str], port: u16) -> Process {
+        let mut process = self.process(Side::Cloud, program, program, arguments);
+        process.start();
+        eventually(&format!("{program} listens; tests/run installs it"), PATIENCE, async || {
+            assert!(process.runs(), "{program} ended: {:?}", process.log());
+            self.has_listener(Side::Cloud, port).then_some(())
+        })
+        .await;
+        process
     }
 
     /// Returns whether a program listens on a TCP port of one side.

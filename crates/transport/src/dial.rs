@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -62,19 +63,24 @@ pub enum DialError {
     },
 }
 
-/// Opens connections of links and calls, by the rules of the network. Clones share the addresses
-/// that worked.
+/// Name and address of a connection that is being made.
+type Dialed = Option<(String, IpAddr)>;
+
+/// Opens connections of a link or of calls, by the rules of the network. Its user makes one
+/// connection at a time, and confirms it with [`Dialer::worked`]; another user of the same
+/// addresses has a dialer of its own with a clone of [`LastGood`].
 #[derive(Clone, Debug, Default)]
 pub struct Dialer {
     rules: ProxyRules,
     last_good: LastGood,
+    dialed: Arc<Mutex<Dialed>>,
 }
 
 impl Dialer {
     /// Creates a dialer with the rules for proxies, and the addresses that worked earlier.
     #[must_use]
     pub fn new(rules: ProxyRules, last_good: LastGood) -> Self {
-        Self { rules, last_good }
+        Self { rules, last_good, dialed: Arc::default() }
     }
 
     /// Returns the proxy for connections to a peer.
@@ -86,6 +92,20 @@ impl Dialer {
     /// Returns the addresses that worked.
     pub(crate) fn last_good(&self) -> &LastGood {
         &self.last_good
+    }
+
+    /// Records that the latest connection has succeeded, TLS and protocol included; to which peer,
+    /// if the link has several. The address is used where its name does not resolve.
+    pub fn worked(&self, peer: Option<&str>) {
+        let dialed = self.dialed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.last_good.worked(dialed, peer);
+    }
+
+    /// Records the address to which a connection is being made. Addresses in place of names need no
+    /// record.
+    fn dialed(&self, host: &str, address: IpAddr) {
+        let dialed = host.parse::<IpAddr>().is_err().then(|| (host.to_owned(), address));
+        *self.dialed.lock().unwrap_or_else(PoisonError::into_inner) = dialed;
     }
 
     /// Opens a connection to a peer, through its proxy if it has one. Name lookup, TCP and tunnel
@@ -137,7 +157,7 @@ impl Dialer {
         for address in addresses {
             last = match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
-                    self.last_good.dialed(host, address.ip());
+                    self.dialed(host, address.ip());
                     return Ok(stream);
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {

@@ -17,6 +17,10 @@ use edgesync_object::Resource;
 /// Marks the version of our own API, in contrast to that of a cluster.
 const VERSION_MARK: &str = "+edgesync.";
 
+/// Prefix of the variables with `link.proxy` and `link.proxy_password_file`.
+#[cfg(feature = "kubernetes")]
+const PROXY_VARIABLES: &str = "EDGESYNC_CLOUD_LINK_PROXY";
+
 /// The fleet that a command works on.
 pub(super) enum Fleet {
     /// The API of a cloud side.
@@ -169,7 +173,7 @@ impl Server {
     /// Detects the kind of server from its version.
     #[cfg(feature = "kubernetes")]
     async fn of(file: &Path, context: Option<&str>) -> Result<Self, CliError> {
-        let connected = edgesync_kubernetes::cluster::Cluster::connect_in(file, context).await;
+        let connected = edgesync_kubernetes::cluster::Cluster::connect_in(file, context, &proxy()?).await;
         let cluster =
             connected.map_err(|error| CliError::Usage(edgesync_runtime::chain(&error).to_string()))?;
         let version = cluster.version().await.map_err(|error| CliError::Cluster(error.to_string()))?;
@@ -193,6 +197,19 @@ impl Server {
         });
         Ok(if is_other { Self::Cluster(()) } else { Self::CloudSide })
     }
+}
+
+/// Returns the proxy for a cluster: `link.proxy` and its password, from their variables, because
+/// such a command has no configuration file.
+#[cfg(feature = "kubernetes")]
+fn proxy() -> Result<edgesync_transport::proxy::ProxyRules, CliError> {
+    let is_proxy = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(PROXY_VARIABLES.as_bytes());
+    let variables = std::env::vars_os().filter(|(name, _)| is_proxy(name));
+    let parsed =
+        edgesync_config::parse::<edgesync_fleet::config::Config>(Path::new("environment"), "", variables);
+    let link = parsed.map_err(|errors| CliError::Usage(errors.to_string()))?.config.link;
+    let rules = edgesync_runtime::connection::proxy_rules(&link);
+    rules.map_err(|error| CliError::Usage(format!("{error:#}")))
 }
 
 /// The error of a build without support for clusters.

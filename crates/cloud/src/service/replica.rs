@@ -44,7 +44,7 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let config = service.config().clone();
     let rules = proxy_rules(&config.link)?;
-    let cluster = Cluster::connect_through(config.kubernetes.kubeconfig.as_deref(), &rules).await?;
+    let cluster = Cluster::connect(config.kubernetes.kubeconfig.as_deref(), &rules).await?;
     let cache = open_cache(&config).await?;
     // Reported before the cluster responds: the service manager does not wait for it.
     systemd::ready("waiting for the cluster");

@@ -183,6 +183,10 @@ mod tests {
         let all = vec!["wss://b.example:443/mqtt".to_owned(), "mqtts://b.example:8883".to_owned()];
         let (broker, found) = brokers(&format!("[enrollment]\n{list}"));
         assert_eq!((broker.as_str(), &found), ("mqtts://b.example:8883", &all));
+        // Ports of a load balancer, at the host that the node used for joining.
+        let mapped = "[enrollment]\nbroker_urls = [\"mqtts://:443\", \"wss://:443/mqtt\"]\n";
+        let expected = ["mqtts://:443", "wss://:443/mqtt"].map(str::to_owned).to_vec();
+        assert_eq!(brokers(mapped), ("mqtts://:443".to_owned(), expected));
         let (broker, found) = brokers(&format!("{one}{list}"));
         assert_eq!((broker.as_str(), &found), ("mqtts://a.example:1", &all));
     }

@@ -42,7 +42,7 @@ pub(super) async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let mut signals = Signals::new().context("install signal handlers")?;
     let probes = Probes::open(config.api.health).await.context("open api.health")?;
     let rules = proxy_rules(&config.link)?;
-    let cluster = Cluster::connect_through(config.kubernetes.kubeconfig.as_deref(), &rules).await?;
+    let cluster = Cluster::connect(config.kubernetes.kubeconfig.as_deref(), &rules).await?;
     systemd::ready("waiting for the cluster");
     tracing::info!(?cluster, "signer started");
     let attempt = async || try_open(&config, &cluster).await;

@@ -1,8 +1,15 @@
 use std::cell::Cell;
 
+use std::sync::{Arc, Mutex};
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::tests::authority::{Authority, time};
+use crate::tests::service::{Service, cloud_now};
+use edgesync_config::JoinUrl;
+use edgesync_transport::dial::{Dialer, LastGood};
+use edgesync_transport::proxy::ProxyRules;
 
 thread_local! {
     static NOW: Cell<i64> = const { Cell::new(0) };
@@ -131,4 +138,69 @@ fn validity_is_unknown_with_a_clock_in_1970() {
     }
     assert_eq!(schedule.wait(&at(9), 0.5), Duration::from_secs(60));
     assert!(!schedule.is_due(&at(9)));
+}
+
+/// Renews the certificate of a node at a join service with this name, which resolves nowhere;
+/// `addresses` are those that worked earlier. Returns the stored texts, too.
+async fn renewed_at(name: &str, addresses: &str) -> (Result<Identity, CallError>, Vec<String>) {
+    let authority = Arc::new(Authority::new("ca"));
+    let cloud = Service::of_cloud(Arc::clone(&authority), "mqtts://:8883").await;
+    let stored = format!(r#"{{"peer":"mqtts://cloud.example:8883","addresses":{addresses}}}"#);
+    let written: Arc<Mutex<Vec<String>>> = Arc::default();
+    let keep = Arc::clone(&written);
+    let last_good = LastGood::new(Some(&stored), move |text| keep.lock().unwrap().push(text));
+    let url = JoinUrl { host: name.to_owned(), port: cloud.url.port };
+    let service = JoinService::new(url, Dialer::new(ProxyRules::default(), last_good));
+    let current = authority.node("pump-7", time("2026-11-01T00:00:00Z"), time("2026-12-01T00:00:00Z"));
+    let trust = Trust::new(vec![authority.ca.clone()]);
+    let renewed = renew(&service, &trust, &current, "pump-7", Clock::of(cloud_now, [])).await;
+    let written = written.lock().unwrap().clone();
+    (renewed, written)
+}
+
+#[tokio::test]
+async fn last_good_address_renews_without_a_name_server() {
+    let (renewed, written) = renewed_at("cloud.example", r#"{"cloud.example":"127.0.0.1"}"#).await;
+    assert_eq!(renewed.unwrap().certificate().node(), Some("pump-7"));
+    assert!(written.is_empty(), "nothing has changed: {written:?}");
+
+    let (refused, _) = renewed_at("cloud.example", "{}").await;
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("resolve host name 'cloud.example'"), "{error}");
+    // The address of another host, whose certificate does not have the name.
+    let (refused, written) = renewed_at("other.invalid", r#"{"other.invalid":"127.0.0.1"}"#).await;
+    let error = refused.unwrap_err();
+    assert!(matches!(&error, CallError::Tls(_)), "{error}");
+    assert!(error.to_string().contains("not for 'other.invalid'"), "{error}");
+    assert!(written.is_empty(), "{written:?}");
+}
+
+#[tokio::test]
+async fn renewal_keeps_the_address_of_the_join_service() {
+    let authority = Arc::new(Authority::new("ca"));
+    let cloud = Service::start(
+        &authority,
+        &authority.server(&["localhost"], time("2026-11-01T00:00:00Z"), time("2027-11-01T00:00:00Z")),
+        {
+            let authority = Arc::clone(&authority);
+            move |asked| crate::tests::service::cloud(&authority, "mqtts://:8883", asked)
+        },
+    )
+    .await;
+    let written: Arc<Mutex<Vec<String>>> = Arc::default();
+    let keep = Arc::clone(&written);
+    let last_good = LastGood::new(None, move |text| keep.lock().unwrap().push(text));
+    let url = JoinUrl { host: "localhost".to_owned(), port: cloud.url.port };
+    let service = JoinService::new(url, Dialer::new(ProxyRules::default(), last_good));
+    let trust = Trust::new(vec![authority.ca.clone()]);
+    let current = authority.node("pump-7", time("2026-11-01T00:00:00Z"), time("2026-12-01T00:00:00Z"));
+    let clock = Clock::of(cloud_now, []);
+    // A certificate of another authority proves nothing.
+    let foreign = Trust::new(vec![Authority::new("other").ca]);
+    renew(&service, &foreign, &current, "pump-7", clock).await.unwrap_err();
+    assert!(written.lock().unwrap().is_empty());
+    renew(&service, &trust, &current, "pump-7", clock).await.unwrap();
+    let written = written.lock().unwrap().clone();
+    assert_eq!(written.len(), 1, "{written:?}");
+    assert!(written[0].contains(r#""localhost":"127.0.0.1""#), "{written:?}");
 }

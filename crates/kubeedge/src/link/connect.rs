@@ -87,6 +87,9 @@ fn of_upgrade(target: &Target<'_>, error: Error) -> Cause {
             format!("peer does not speak HTTP ({error}); hint: check the port, CloudCore's is 10000")
         }
         Error::Protocol(error) => format!("invalid response: {error}"),
+        Error::Capacity(CapacityError::TooManyHeaders) | Error::AttackAttempt => {
+            "response head is too large; hint: check the port, CloudCore's is 10000".to_owned()
+        }
         other => return of_socket(target, other),
     };
     upgrade_failed(target, reason)

@@ -145,37 +145,40 @@ impl fmt::Debug for Cluster {
 
 impl Cluster {
     /// Finds the credentials: the named kubeconfig, else the Pod's service account, else the user's
-    /// kubeconfig. Sends no request; [`Self::version`] does.
+    /// kubeconfig. Sends no request; [`Self::version`] does. Connections go through the proxy of
+    /// the kubeconfig, else through that of `rules`; else, with a kubeconfig, through that of the
+    /// environment, as with kubectl.
     ///
     /// # Errors
-    /// No credentials are found, or they are unreadable.
-    pub async fn connect(kubeconfig: Option<&Path>) -> Result<Self, AccessError> {
-        Self::connect_through(kubeconfig, &ProxyRules::default()).await
-    }
-
-    /// As [`Self::connect`], through a proxy by these rules. The proxy of the kubeconfig comes
-    /// first and, without a service account, that of the environment, as with kubectl.
-    ///
-    /// # Errors
-    /// No credentials are found, or they are unreadable.
-    pub async fn connect_through(kubeconfig: Option<&Path>, rules: &ProxyRules) -> Result<Self, AccessError> {
-        let (mut config, credentials) = match kubeconfig {
+    /// No credentials are found, or they are unreadable, or the environment has no valid proxy.
+    pub async fn connect(kubeconfig: Option<&Path>, rules: &ProxyRules) -> Result<Self, AccessError> {
+        let found = match kubeconfig {
             Some(path) => load_kubeconfig(path, None).await?,
             None => find_credentials().await?,
         };
-        if let Err(problem) = use_proxy(&mut config, rules) {
-            return Err(AccessError::Kubeconfig { credentials, problem });
-        }
-        Self::with(config, credentials)
+        Self::through(found, rules)
     }
 
-    /// Loads the named kubeconfig with one of its contexts, by default the current one.
+    /// Loads the named kubeconfig with one of its contexts, by default the current one. The proxy
+    /// is that of [`Self::connect`].
     ///
     /// # Errors
-    /// The kubeconfig is unreadable or has no such context.
-    pub async fn connect_in(kubeconfig: &Path, context: Option<&str>) -> Result<Self, AccessError> {
-        let (config, credentials) = load_kubeconfig(kubeconfig, context).await?;
-        Self::with(config, credentials)
+    /// The kubeconfig is unreadable or has no such context, or the environment has no valid proxy.
+    pub async fn connect_in(
+        kubeconfig: &Path,
+        context: Option<&str>,
+        rules: &ProxyRules,
+    ) -> Result<Self, AccessError> {
+        Self::through(load_kubeconfig(kubeconfig, context).await?, rules)
+    }
+
+    fn through((mut config, credentials): Found, rules: &ProxyRules) -> Result<Self, AccessError> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let rules = effective_rules(rules, &credentials, variable);
+        match rules.and_then(|rules| use_proxy(&mut config, &rules)) {
+            Ok(()) => Self::with(config, credentials),
+            Err(problem) => Err(AccessError::Kubeconfig { credentials, problem }),
+        }
     }
 
     fn with(mut config: Config, credentials: Credentials) -> Result<Self, AccessError> {
@@ -271,7 +274,20 @@ fn problem(error: &KubeconfigError) -> String {
     all.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Uses the proxy for connections to the cluster, if there is one and none is configured.
+/// Returns the rules, or those of the environment if they have no proxy. A service account ignores
+/// the environment: the API server is in the same network.
+fn effective_rules(
+    rules: &ProxyRules,
+    credentials: &Credentials,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<ProxyRules, String> {
+    if *rules != ProxyRules::default() || *credentials == Credentials::ServiceAccount {
+        return Ok(rules.clone());
+    }
+    ProxyRules::of_environment(variable)
+}
+
+/// Uses the proxy for connections to the cluster, if there is one and the kubeconfig has none.
 fn use_proxy(config: &mut Config, rules: &ProxyRules) -> Result<(), String> {
     if config.proxy_url.is_some() {
         return Ok(());
@@ -287,7 +303,10 @@ fn use_proxy(config: &mut Config, rules: &ProxyRules) -> Result<(), String> {
     Ok(())
 }
 
-async fn load_kubeconfig(path: &Path, context: Option<&str>) -> Result<(Config, Credentials), AccessError> {
+/// The client library's configuration with its credentials.
+type Found = (Config, Credentials);
+
+async fn load_kubeconfig(path: &Path, context: Option<&str>) -> Result<Found, AccessError> {
     let credentials = Credentials::Kubeconfig(path.to_owned());
     let kubeconfig = match Kubeconfig::read_from(path) {
         Ok(kubeconfig) => kubeconfig,
@@ -301,19 +320,22 @@ async fn load_kubeconfig(path: &Path, context: Option<&str>) -> Result<(Config, 
         };
         return Err(AccessError::NoContext { credentials, context: context.to_owned(), known });
     }
-    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
-    match Config::from_custom_kubeconfig(kubeconfig, &options).await {
+    match configured(kubeconfig, context).await {
         Ok(config) => Ok((config, credentials)),
         Err(source) => Err(AccessError::Kubeconfig { credentials, problem: problem(&source) }),
     }
 }
 
-async fn find_credentials() -> Result<(Config, Credentials), AccessError> {
+async fn find_credentials() -> Result<Found, AccessError> {
     let service_account = match Config::incluster() {
         Ok(config) => return Ok((config, Credentials::ServiceAccount)),
         Err(error) => error,
     };
-    match Config::from_kubeconfig(&KubeConfigOptions::default()).await {
+    let found = match Kubeconfig::read() {
+        Ok(kubeconfig) => configured(kubeconfig, None).await,
+        Err(error) => Err(error),
+    };
+    match found {
         Ok(config) => Ok((config, Credentials::User)),
         Err(source @ (KubeconfigError::FindPath | KubeconfigError::ReadConfig(..))) => {
             Err(AccessError::Nowhere { service_account, source })
@@ -322,6 +344,29 @@ async fn find_credentials() -> Result<(Config, Credentials), AccessError> {
             Err(AccessError::Kubeconfig { credentials: Credentials::User, problem: problem(&source) })
         }
     }
+}
+
+/// Returns the configuration of a context, with the proxy of its cluster only: the client library
+/// compares `NO_PROXY` with the proxy, in place of the cluster.
+async fn configured(kubeconfig: Kubeconfig, context: Option<&str>) -> Result<Config, KubeconfigError> {
+    let own = proxy_of(&kubeconfig, context);
+    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+    config.proxy_url = match own {
+        Some(proxy) => Some(proxy.parse().map_err(KubeconfigError::ParseProxyUrl)?),
+        None => None,
+    };
+    Ok(config)
+}
+
+/// Returns the proxy of the cluster of a context, by default the current one.
+fn proxy_of(kubeconfig: &Kubeconfig, context: Option<&str>) -> Option<String> {
+    let context = context.or(kubeconfig.current_context.as_deref())?;
+    let named = kubeconfig.contexts.iter().find(|named| named.name == context)?;
+    let cluster = &named.context.as_ref()?.cluster;
+    let named = kubeconfig.clusters.iter().find(|named| named.name == *cluster)?;
+    let proxy = named.cluster.as_ref()?.proxy_url.clone();
+    proxy.filter(|proxy| !proxy.is_empty())
 }
 
 #[cfg(test)]
@@ -335,6 +380,10 @@ mod tests {
     use std::time::Instant;
 
     use edgesync_testkit::timing::{PATIENCE, within};
+
+    fn direct() -> ProxyRules {
+        ProxyRules::default()
+    }
 
     fn chain(error: &dyn Error) -> String {
         let below = error.source().map(|source| format!(": {}", chain(source)));
@@ -370,7 +419,7 @@ mod tests {
             if let Some(text) = text {
                 fs::write(&path, text).unwrap();
             }
-            let error = chain(&Cluster::connect(Some(&path)).await.unwrap_err());
+            let error = chain(&Cluster::connect(Some(&path), &direct()).await.unwrap_err());
             let expected_start = format!("load kubeconfig {}: ", path.display());
             assert!(error.starts_with(&expected_start) && error.contains(expected), "{error}");
             assert!(!error.contains('\n') && error.matches("os error").count() < 2, "{error}");
@@ -388,10 +437,10 @@ mod tests {
         two["contexts"].as_array_mut().unwrap().push(context);
         fs::write(&path, two.to_string()).unwrap();
         for (context, server) in [(None, ":1"), (Some("c"), ":1"), (Some("d"), ":2")] {
-            let cluster = Cluster::connect_in(&path, context).await.unwrap();
+            let cluster = Cluster::connect_in(&path, context, &direct()).await.unwrap();
             assert!(cluster.server.ends_with(server), "{context:?}: {cluster:?}");
         }
-        let error = chain(&Cluster::connect_in(&path, Some("e")).await.unwrap_err());
+        let error = chain(&Cluster::connect_in(&path, Some("e"), &direct()).await.unwrap_err());
         assert!(error.ends_with(": no context 'e' (contexts: c, d)"), "{error}");
     }
 
@@ -402,7 +451,7 @@ mod tests {
         // The port is free: its listener is closed.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         fs::write(&path, kubeconfig(&format!("http://{address}"))).unwrap();
-        let cluster = Cluster::connect(Some(&path)).await.unwrap();
+        let cluster = Cluster::connect(Some(&path), &direct()).await.unwrap();
         let error = cluster.version().await.unwrap_err();
         assert!(matches!(&error, Unserved::Unreachable { .. }), "{error:?}");
         let expected = format!("connect to API server http://{address}: connection refused");
@@ -451,6 +500,47 @@ mod tests {
         assert_eq!(direct.proxy_url, None);
     }
 
+    #[tokio::test]
+    async fn proxy_of_a_kubeconfig_comes_first_and_no_proxy_names_the_cluster() {
+        let with = |more: &str| {
+            let text = kubeconfig("https://cluster.example:6443")
+                .replace("\"server\"", &format!("{more}\"server\""));
+            Kubeconfig::from_yaml(&text).unwrap()
+        };
+        let variables = |name: &str| match name {
+            "HTTPS_PROXY" => Some("http://env.example:1".to_owned()),
+            "NO_PROXY" => Some("intern.example,.plant.example".to_owned()),
+            _ => None,
+        };
+        let (user, pod) = (Credentials::User, Credentials::ServiceAccount);
+        let own = "\"proxy-url\":\"http://own.example:1\",";
+        let link = ProxyRules::new(Proxy::new("link.example", 1, None), "");
+        let excepted = ProxyRules::new(Proxy::new("link.example", 1, None), "cluster.example");
+        for (more, rules, credentials, expected) in [
+            (own, &link, &user, Some("http://own.example:1/")),
+            ("", &link, &user, Some("http://link.example:1/")),
+            ("", &link, &pod, Some("http://link.example:1/")),
+            ("", &direct(), &user, Some("http://env.example:1/")),
+            ("", &direct(), &pod, None),
+            ("", &excepted, &user, None),
+        ] {
+            let mut config = configured(with(more), None).await.unwrap();
+            let rules = effective_rules(rules, credentials, variables).unwrap();
+            use_proxy(&mut config, &rules).unwrap();
+            assert_eq!(
+                config.proxy_url.map(|url| url.to_string()).as_deref(),
+                expected,
+                "{more}, {credentials}"
+            );
+        }
+        let mut config = Config::new("https://api.plant.example".parse().unwrap());
+        use_proxy(&mut config, &effective_rules(&direct(), &user, variables).unwrap()).unwrap();
+        assert_eq!(config.proxy_url, None, "an exception of the environment");
+        let wrong = |name: &str| (name == "HTTPS_PROXY").then(|| "socks5://p:1".to_owned());
+        let problem = effective_rules(&direct(), &user, wrong).unwrap_err();
+        assert!(problem.starts_with("variable HTTPS_PROXY must be"), "{problem}");
+    }
+
     /// Starts a server that gives these answers, one per connection, and repeats the last. Returns
     /// its address and the counter of answers.
     fn scripted(answers: [(&'static str, &'static str); 3]) -> (SocketAddr, Arc<AtomicUsize>) {
@@ -479,7 +569,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("config");
         fs::write(&path, kubeconfig(&format!("http://{address}"))).unwrap();
-        Cluster::connect(Some(&path)).await.unwrap().version().await
+        Cluster::connect(Some(&path), &direct()).await.unwrap().version().await
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ use super::*;
 use crate::cluster::Cluster;
 use edgesync_api::{Access, Address, Extension, ExtensionCall, Limits, Listener, Role, Server, own_uid};
 use edgesync_fleet::CloudObjects;
+use edgesync_transport::proxy::ProxyRules;
 
 /// Token with the admin role.
 const TOKEN: &str = "a-token-that-opens-everything";
@@ -87,7 +88,7 @@ impl Served {
     }
 
     pub(crate) async fn cluster(&self) -> Cluster {
-        Cluster::connect(Some(&self.kubeconfig)).await.unwrap()
+        Cluster::connect(Some(&self.kubeconfig), &ProxyRules::default()).await.unwrap()
     }
 
     /// Connects through a proxy that can freeze the connections.
@@ -97,7 +98,7 @@ impl Served {
         let path = self.path("way.kubeconfig");
         std::fs::write(&path, kubeconfig.replace(&self.address.to_string(), &way.address.to_string()))
             .unwrap();
-        (Cluster::connect(Some(&path)).await.unwrap(), way)
+        (Cluster::connect(Some(&path), &ProxyRules::default()).await.unwrap(), way)
     }
 
     /// Returns the membership store of a new replica, without a watch.

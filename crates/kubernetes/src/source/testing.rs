@@ -28,6 +28,7 @@ pub(super) use edgesync_fleet::source::LeaseRenewal;
 use edgesync_fleet::{CloudObjects, Upkeep};
 use edgesync_object::{Labels, NodeName, Object, Resource, Scope, kinds, yaml};
 use edgesync_testkit::timing::{PATIENCE, within};
+use edgesync_transport::proxy::ProxyRules;
 
 /// Bearer token of the replicas, with the role `Admin`.
 const TOKEN: &str = "replica";
@@ -73,7 +74,7 @@ impl Rig {
         let real = std::env::var_os("EDGESYNC_TEST_KUBECONFIG").map(PathBuf::from);
         let embedded = if real.is_some() { None } else { Some(Embedded::start().await) };
         let kubeconfig = real.as_deref().or(embedded.as_ref().map(|embedded| &*embedded.kubeconfig));
-        let cluster = Cluster::connect(kubeconfig).await.unwrap();
+        let cluster = Cluster::connect(kubeconfig, &ProxyRules::default()).await.unwrap();
         let rig = Self { cluster, embedded };
         for name in [NAMESPACE, "shop", "lab"] {
             rig.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).await;

@@ -24,6 +24,10 @@ pub(super) struct Authority {
     certificate: CertificateDer<'static>,
 }
 
+/// Names in the certificates of its services: those of this machine, and names for tests of
+/// networks.
+const NAMES: [&str; 5] = ["127.0.0.1", "localhost", "0.0.0.0", "core.example", "join.example"];
+
 /// Accepts any client certificate: it is verified later.
 #[derive(Debug)]
 struct AnyClient(Arc<dyn ClientCertVerifier>);
@@ -102,13 +106,25 @@ impl Authority {
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build().unwrap()
     }
 
-    fn acceptor(&self, clients: Arc<dyn ClientCertVerifier>) -> TlsAcceptor {
-        let mut params = CertificateParams::new(vec!["127.0.0.1".into(), "localhost".into()]).unwrap();
+    /// Issues certificate and key of a service.
+    fn service(&self) -> (rcgen::Certificate, KeyPair) {
+        let mut params = CertificateParams::new(NAMES.map(str::to_owned).to_vec()).unwrap();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "kubeedge.io");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
+        (params.signed_by(&key, &self.issuer).unwrap(), key)
+    }
+
+    /// Issues certificate and key of a service in PEM.
+    pub(super) fn service_pem(&self) -> String {
+        let (certificate, key) = self.service();
+        format!("{}{}", certificate.pem(), key.serialize_pem())
+    }
+
+    fn acceptor(&self, clients: Arc<dyn ClientCertVerifier>) -> TlsAcceptor {
+        let (certificate, key) = self.service();
+        let certificate = certificate.der().clone();
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
         let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()

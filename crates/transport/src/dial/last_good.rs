@@ -23,18 +23,11 @@ struct Kept {
     addresses: BTreeMap<String, IpAddr>,
 }
 
-#[derive(Default)]
-struct State {
-    kept: Kept,
-    /// Name and address of the connection that is being made.
-    dialed: Option<(String, IpAddr)>,
-}
-
 /// Stores a changed text.
 type Keep = Box<dyn Fn(String) + Send + Sync>;
 
 struct Inner {
-    state: Mutex<State>,
+    kept: Mutex<Kept>,
     keep: Keep,
 }
 
@@ -47,50 +40,44 @@ impl LastGood {
     /// unreadable text counts as none.
     pub fn new(stored: Option<&str>, keep: impl Fn(String) + Send + Sync + 'static) -> Self {
         let kept: Kept = stored.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        let state = Mutex::new(State { kept, dialed: None });
-        Self(Arc::new(Inner { state, keep: Box::new(keep) }))
+        Self(Arc::new(Inner { kept: Mutex::new(kept), keep: Box::new(keep) }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the last good address of a name.
     pub(crate) fn address(&self, host: &str) -> Option<IpAddr> {
-        self.state().kept.addresses.get(host).copied()
+        self.kept().addresses.get(host).copied()
     }
 
     /// Returns the position of the peer that worked last; 0 if it is none of these.
     pub(crate) fn position(&self, peers: impl IntoIterator<Item = String>) -> usize {
-        let state = self.state();
-        peers.into_iter().position(|peer| peer == state.kept.peer).unwrap_or(0)
+        let kept = self.kept();
+        peers.into_iter().position(|peer| peer == kept.peer).unwrap_or(0)
     }
 
-    /// Records the address to which a connection is being made.
-    pub(crate) fn dialed(&self, host: &str, address: IpAddr) {
-        self.state().dialed = host.parse::<IpAddr>().is_err().then(|| (host.to_owned(), address));
-    }
-
-    /// Records that the connection being made has succeeded, TLS and protocol included; to which
-    /// peer, if there are several.
-    pub(crate) fn worked(&self, peer: Option<&str>) {
-        let mut state = self.state();
-        let mut kept = state.kept.clone();
+    /// Records a connection that has succeeded, TLS and protocol included: the name and the address
+    /// dialed, and the peer, if the link has several.
+    pub(crate) fn worked(&self, dialed: Option<(String, IpAddr)>, peer: Option<&str>) {
+        let mut known = self.kept();
+        let mut kept = known.clone();
         if let Some(peer) = peer {
             peer.clone_into(&mut kept.peer);
         }
-        if let Some((host, address)) = state.dialed.take() {
+        if let Some((host, address)) = dialed {
             if kept.addresses.len() >= MAX_NAMES && !kept.addresses.contains_key(&host) {
                 // Names of earlier configurations; those in use are recorded again.
                 kept.addresses.clear();
             }
             kept.addresses.insert(host, address);
         }
-        if kept == state.kept {
+        if kept == *known {
             return;
         }
-        state.kept = kept.clone();
-        drop(state);
+        known.clone_from(&kept);
+        drop(known);
         if let Ok(text) = serde_json::to_string(&kept) {
             (self.0.keep)(text);
         }
@@ -106,7 +93,7 @@ impl Default for LastGood {
 
 impl fmt::Debug for LastGood {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.state().kept, f)
+        fmt::Debug::fmt(&*self.kept(), f)
     }
 }
 
@@ -120,16 +107,18 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn dialed(host: &str) -> Option<(String, IpAddr)> {
+        Some((host.to_owned(), address("192.0.2.1")))
+    }
+
     #[test]
     fn success_is_stored_once_and_read_again() {
         let stored: Arc<Mutex<Vec<String>>> = Arc::default();
         let keep = Arc::clone(&stored);
         let last_good = LastGood::new(None, move |text| keep.lock().unwrap().push(text));
-        last_good.dialed("broker.example", address("192.0.2.1"));
-        assert_eq!(last_good.address("broker.example"), None, "not before it has worked");
-        last_good.worked(Some(PEER));
-        last_good.dialed("broker.example", address("192.0.2.1"));
-        last_good.worked(Some(PEER));
+        for _ in 0..2 {
+            last_good.worked(dialed("broker.example"), Some(PEER));
+        }
         let texts = stored.lock().unwrap().clone();
         assert_eq!(texts.len(), 1, "{texts:?}");
 
@@ -149,19 +138,17 @@ mod tests {
     #[test]
     fn single_peer_without_a_name_is_not_kept() {
         let last_good = LastGood::new(None, |text| panic!("stored {text}"));
-        last_good.dialed("192.0.2.1", address("192.0.2.1"));
-        last_good.worked(None);
-        assert_eq!(last_good.state().kept, Kept::default());
+        last_good.worked(None, None);
+        assert_eq!(*last_good.kept(), Kept::default());
     }
 
     #[test]
     fn number_of_names_is_bounded() {
         let last_good = LastGood::default();
         for number in 0..100 {
-            last_good.dialed(&format!("h{number}.example"), address("192.0.2.1"));
-            last_good.worked(None);
+            last_good.worked(dialed(&format!("h{number}.example")), None);
         }
-        assert!(last_good.state().kept.addresses.len() <= MAX_NAMES);
+        assert!(last_good.kept().addresses.len() <= MAX_NAMES);
         assert!(last_good.address("h99.example").is_some());
     }
 }

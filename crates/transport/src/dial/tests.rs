@@ -106,3 +106,49 @@ async fn last_good_address_replaces_a_name_that_does_not_resolve() {
     let error = dialer.open("other.invalid", port, WITHIN).await.unwrap_err();
     assert!(matches!(error, DialError::Dns { .. }), "{error}");
 }
+
+/// The link and the renewal of the certificate connect at the same time, each with its dialer.
+#[tokio::test]
+async fn success_is_recorded_for_the_connection_of_its_own_dialer() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // The names do not resolve; the addresses are those of an earlier run.
+    let addresses = r#"{"link.invalid":"127.0.0.1","join.invalid":"127.0.0.1"}"#;
+    let stored: Arc<Mutex<Vec<String>>> = Arc::default();
+    let keep = Arc::clone(&stored);
+    let last_good = LastGood::new(Some(&format!(r#"{{"peer":"","addresses":{addresses}}}"#)), move |text| {
+        keep.lock().unwrap().push(text);
+    });
+    let link = Dialer::new(ProxyRules::default(), last_good.clone());
+    let renewal = Dialer::new(ProxyRules::default(), last_good.clone());
+    link.open("link.invalid", port, WITHIN).await.unwrap();
+    renewal.open("join.invalid", port, WITHIN).await.unwrap();
+    link.worked(Some("mqtts://link.invalid:8883"));
+    assert!(renewal.dialed.lock().unwrap().is_some(), "taken by the link");
+    renewal.worked(None);
+    let texts = stored.lock().unwrap().clone();
+    assert_eq!(texts.len(), 1, "the renewal has no new address and no peer: {texts:?}");
+    assert!(texts[0].contains("mqtts://link.invalid:8883"), "{texts:?}");
+    // An address in place of a name needs no record.
+    renewal.open("127.0.0.1", port, WITHIN).await.unwrap();
+    assert!(renewal.dialed.lock().unwrap().is_none());
+}
+
+/// Sends the head of a response, one byte a second, without an end.
+#[tokio::test(start_paused = true)]
+async fn valid_head_that_drips_ends_at_the_time_limit() {
+    let (mut stream, mut peer) = tokio::io::duplex(1024);
+    let dripping = tokio::spawn(async move {
+        for byte in b"HTTP/1.1 200 OK\r\nVia: ".iter().chain(std::iter::repeat(&b'x')) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if peer.write_all(&[*byte]).await.is_err() {
+                return;
+            }
+        }
+    });
+    let dialer = through("192.0.2.1:3128".parse().unwrap());
+    let waiting = timeout(WITHIN, dialer.tunnel(&mut stream, "broker.example", 8883)).await;
+    assert!(waiting.is_err(), "{waiting:?}");
+    drop(stream);
+    dripping.await.unwrap();
+}

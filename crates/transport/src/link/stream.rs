@@ -75,7 +75,7 @@ impl Target<'_> {
             tls.worked();
         }
         let address = self.is_one_of_several.then(|| self.address());
-        self.dialer.last_good().worked(address.as_deref());
+        self.dialer.worked(address.as_deref());
         Ok(made)
     }
 

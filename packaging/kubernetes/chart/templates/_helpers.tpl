@@ -36,7 +36,15 @@
 {{- if and $external .Values.signer.enabled -}}
 {{- fail "signer.enabled with an external broker: each replica signs a certificate for that broker; hint: --set signer.enabled=false" -}}
 {{- end -}}
-{{- range $key, $value := dict "store.type" "" "kubernetes.namespace" "" "enrollment.names" "enrollment.names" "enrollment.signer" "signer.enabled" "enrollment.listen" "" "api.health" "" "broker.listen" "" "broker.mode" "broker.mode" "link.broker" "broker.url" -}}
+{{- with .Values.service.sharedPort -}}
+{{- if $.Values.signer.enabled -}}
+{{- fail "service.sharedPort with signer.enabled: TLS of devices that join ends at the signer, so they need the port 10002; hint: --set service.sharedPort=0" -}}
+{{- end -}}
+{{- if has (int .) (list 8883 10002) -}}
+{{- fail (printf "service.sharedPort: %d is the port of one service already; hint: --set service.sharedPort=443" (int .)) -}}
+{{- end -}}
+{{- end -}}
+{{- range $key, $value := dict "store.type" "" "kubernetes.namespace" "" "enrollment.names" "enrollment.names" "enrollment.signer" "signer.enabled" "enrollment.listen" "" "api.health" "" "broker.listen" "" "broker.mode" "broker.mode" "link.broker" "broker.url" "listen.address" "service.sharedPort" -}}
 {{- $path := splitList "." $key -}}
 {{- if hasKey (get $.Values.config (first $path) | default dict) (last $path) -}}
 {{- fail (printf "config.%s: the chart sets this key; hint: %s" $key (empty $value | ternary "remove it" (printf "set the value %s" $value))) -}}
@@ -79,6 +87,14 @@
 {{- $_ := set $config.kubernetes "namespace" .Release.Namespace -}}
 {{- $_ := set $config.enrollment "names" .Values.enrollment.names -}}
 {{- if $external -}}{{- $_ := set $config.link "broker" .Values.broker.url -}}{{- end -}}
+{{- with .Values.service.sharedPort -}}
+{{- $services := ternary (list "join") (list "join" "mqtt") $external -}}
+{{- $_ := set $config "listen" (merge (dict "address" "0.0.0.0:10443") ($config.listen | default dict) (dict "services" $services)) -}}
+{{- /* The port of the Service differs from that of the program. */ -}}
+{{- if not (or $external (hasKey $config.enrollment "broker_url") (hasKey $config.enrollment "broker_urls")) -}}
+{{- $_ := set $config.enrollment "broker_urls" (list "mqtts://:8883" (printf "mqtts://:%d" (int .)) (printf "wss://:%d/mqtt" (int .))) -}}
+{{- end -}}
+{{- end -}}
 # From the values of the chart. config/edgesync-cloud.toml of the sources has all keys.
 {{- range $key := keys $config | sortAlpha -}}
 {{- if not (kindIs "map" (get $config $key)) }}
@@ -142,6 +158,9 @@
 {{- if eq $values.broker.mode "external" -}}
 {{- $_ := set $container "ports" (include "edgesync.without-mqtt" $container.ports | fromJsonArray) -}}
 {{- end -}}
+{{- if $values.service.sharedPort -}}
+{{- $_ := set $container "ports" (append $container.ports (dict "name" "shared" "containerPort" 10443 "protocol" "TCP")) -}}
+{{- end -}}
 {{- with $values.broker.secret -}}
 {{- /* Mode 0440, in decimal: the group is that of the Pod. */ -}}
 {{- $volume := dict "name" "broker" "secret" (dict "secretName" . "defaultMode" 288) -}}
@@ -180,6 +199,9 @@
 {{- if eq .root.Values.broker.mode "external" -}}
 {{- $_ := set $spec "ports" (include "edgesync.without-mqtt" $spec.ports | fromJsonArray) -}}
 {{- end -}}
+{{- with $service.sharedPort -}}
+{{- $_ := set $spec "ports" (append $spec.ports (dict "name" "shared" "port" (int .) "protocol" "TCP" "targetPort" "shared")) -}}
+{{- end -}}
 {{- end }}
 
 {{/* Removes rules in CEL. An older API server drops them, so that each upgrade would add them. */}}
@@ -213,9 +235,12 @@
 {{- else if eq $id "Service/edgesync-cloud" -}}
 {{- include "edgesync.service" . -}}
 {{- else if eq $id "NetworkPolicy/edgesync-cloud" -}}
-{{- if eq $values.broker.mode "external" -}}
 {{- $ingress := first $object.spec.ingress -}}
+{{- if eq $values.broker.mode "external" -}}
 {{- $_ := set $ingress "ports" (include "edgesync.without-mqtt" $ingress.ports | fromJsonArray) -}}
+{{- end -}}
+{{- if $values.service.sharedPort -}}
+{{- $_ := set $ingress "ports" (append $ingress.ports (dict "protocol" "TCP" "port" "shared")) -}}
 {{- end -}}
 {{- else if and (eq $id "RoleBinding/edgesync-signer") $values.signer.enabled -}}
 {{- /* The right to the keys goes to the signer. */ -}}
