@@ -13,7 +13,7 @@ use edgesync_cli::output::Output;
 use edgesync_cli::program::Threads;
 use edgesync_cli::{Peer, get, program, records};
 use edgesync_config::edge::Config;
-use edgesync_runtime::memory;
+use edgesync_runtime::{Service, memory};
 
 /// Runs the program with the arguments of the process.
 #[must_use]
@@ -73,8 +73,14 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
             maintenance::support_bundle(&config.path, file.as_deref(), &client(socket))
         }
         EdgeCommand::Completions { shell } => program::completions::<EdgeArgs>(shell),
-        EdgeCommand::Run(config) => program::serve::<Config>(&config.path, Threads::One, agent::run),
+        EdgeCommand::Run(config) => program::serve::<Config>(&config.path, Threads::One, run_agent),
     }
+}
+
+/// Runs the agent as a task of its own: whenever something wakes the future of `block_on`, tokio
+/// makes one more system call, to look for events.
+async fn run_agent(service: Service<Config>) -> anyhow::Result<()> {
+    tokio::spawn(agent::run(service)).await?
 }
 
 fn client(socket: SocketArgs) -> Client {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, Statement};
 
 use edgesync_object::{ObjectKey, Resource, Scope};
 use edgesync_store::StoreError;
@@ -227,14 +227,21 @@ impl<'a> ObjectRow<'a> {
     }
 }
 
+/// The statement of [`insert_with`].
+pub(super) const INSERT: &str = "INSERT INTO objects
+       (uid, uid_key, resource_id, namespace, name, version, revision, checksum, body)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+
 /// Inserts a row and returns its id; ignores its `id`.
 pub(super) fn insert(conn: &Connection, row: &ObjectRow<'_>) -> Result<i64, StoreError> {
-    conn.prepare_cached(
-        "INSERT INTO objects
-           (uid, uid_key, resource_id, namespace, name, version, revision, checksum, body)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-    )?
-    .execute((
+    let mut statement = conn.prepare_cached(INSERT)?;
+    insert_with(&mut statement, row)?;
+    Ok(conn.last_insert_rowid())
+}
+
+/// As [`insert`], with the prepared statement [`INSERT`].
+pub(super) fn insert_with(insert: &mut Statement<'_>, row: &ObjectRow<'_>) -> Result<(), StoreError> {
+    insert.execute((
         row.uid,
         uid_key(row.uid),
         row.resource_id,
@@ -245,7 +252,7 @@ pub(super) fn insert(conn: &Connection, row: &ObjectRow<'_>) -> Result<i64, Stor
         row.checksum,
         row.body,
     ))?;
-    Ok(conn.last_insert_rowid())
+    Ok(())
 }
 
 /// Replaces the text of the same body: no other column and no version changes.

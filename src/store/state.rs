@@ -1,6 +1,7 @@
 //! The state beside the write connection: totals, kinds, confirmations, and the decisions about the
 //! health of the file. Runs in the writer's thread.
 
+mod cache;
 mod deferral;
 mod file;
 mod jobs;
@@ -29,6 +30,7 @@ use super::seals::{self, Seals};
 use super::shared::{self, Shared};
 use super::tables::Tables;
 use super::{Commit, EdgeOptions, Health, Reset, Writing};
+use cache::PageCache;
 use deferral::{Additions, FlushTimer};
 use edgesync_protocol::apply::{self, Applied, Totals};
 use edgesync_protocol::change::Change;
@@ -53,6 +55,7 @@ const EXPIRE_INTERVAL: Duration = Duration::from_secs(5 * 60);
 #[derive(Debug)]
 pub(super) struct State {
     file: DatabaseFile,
+    cache: PageCache,
     shared: Arc<Shared>,
     generation: Generation,
     stored: Stored,
@@ -162,6 +165,7 @@ impl State {
         let published = stored.versions();
         let state = Self {
             file: DatabaseFile::new(path, options.engine.clone(), lock)?,
+            cache: PageCache::new(options.engine.cache_kib),
             shared: Arc::new(shared),
             generation,
             stored,
@@ -222,6 +226,7 @@ impl State {
     }
 
     fn apply_within(&mut self, conn: &Connection, changes: &[Change]) -> Result<Commit, StoreError> {
+        self.cache.prepare(conn, changes.len())?;
         let before = self.stored.totals.revision;
         let mut totals = self.stored.totals;
         let mut applied = Applied::default();
@@ -379,6 +384,7 @@ impl State {
         self.stored = stored;
         self.shared.outbox.publish(&self.stored.outbox);
         self.stale = false;
+        self.cache.reopened();
         self.file.reopened()?;
         self.generation.advance();
         if let Some((cause, salvaged)) = with_lost {
@@ -527,6 +533,9 @@ impl WriterHooks for State {
         let _ = self.check_path(conn);
         if let Err(error) = self.expire_if_due(conn) {
             tracing::warn!(%error, "old Events not dropped");
+        }
+        if let Err(error) = self.cache.shrink(conn) {
+            tracing::warn!(%error, "page cache not shrunk");
         }
         let patience = self.flush_if_due(conn);
         if !self.stale

@@ -1,10 +1,10 @@
 //! The rows of an open transaction, as [`edgesync_protocol::apply`] requires them.
 
-use rusqlite::{Connection, Row};
+use rusqlite::{CachedStatement, Connection, Row};
 
 use super::commit_listener::{Recorder, Transition};
 use super::journal::{JournalChange, JournalEntry};
-use super::rows::{ObjectRow, Resources, insert, uid_key};
+use super::rows::{INSERT, ObjectRow, Resources, insert_with, uid_key};
 use super::seals::Seals;
 use super::{ObjectRef, Stored, read};
 use edgesync_object::{ObjectKey, ResourceVersion};
@@ -38,6 +38,27 @@ pub(super) struct Tables<'a> {
     seals: &'a Seals,
     /// Revisions plus this base are versions.
     base: u64,
+    statements: Statements<'a>,
+}
+
+/// The statements of a bulk load, prepared once for a transaction.
+#[derive(Default)]
+struct Statements<'a> {
+    by_uid: Option<CachedStatement<'a>>,
+    by_name: Option<CachedStatement<'a>>,
+    insert: Option<CachedStatement<'a>>,
+}
+
+/// Returns a statement, which its first use prepares.
+fn prepared<'s, 'a>(
+    statement: &'s mut Option<CachedStatement<'a>>,
+    conn: &'a Connection,
+    sql: &str,
+) -> Result<&'s mut CachedStatement<'a>, StoreError> {
+    match statement {
+        Some(statement) => Ok(statement),
+        None => Ok(statement.insert(conn.prepare_cached(sql)?)),
+    }
 }
 
 impl<'a> Tables<'a> {
@@ -48,7 +69,8 @@ impl<'a> Tables<'a> {
         seals: &'a Seals,
         base: u64,
     ) -> Self {
-        Self { conn, resources, entries: Vec::new(), recorder, seals, base }
+        let statements = Statements::default();
+        Self { conn, resources, entries: Vec::new(), recorder, seals, base, statements }
     }
 
     /// Returns the recorded changes.
@@ -66,22 +88,20 @@ impl<'a> Tables<'a> {
         }
         Ok(before)
     }
+}
 
-    fn held(&self, row: &Row<'_>) -> Result<Held<RowRef>, StoreError> {
-        let (id, resource_id) = (row.get(0)?, row.get(2)?);
-        let text = |index: usize| row.get_ref(index)?.as_str().map_err(rusqlite::Error::from);
-        let kind = self.resources.by_id(resource_id).ok_or_else(|| {
-            StoreError::corrupt(format!(
-                "object {id} is of kind {resource_id}, which is not in table resources"
-            ))
-        })?;
-        Ok(Held {
-            row: RowRef { id, resource_id },
-            uid: text(1)?.into(),
-            version: ResourceVersion::from(text(5)?),
-            key: kind.key(text(3)?, text(4)?),
-        })
-    }
+fn held(resources: &Resources, row: &Row<'_>) -> Result<Held<RowRef>, StoreError> {
+    let (id, resource_id) = (row.get(0)?, row.get(2)?);
+    let text = |index: usize| row.get_ref(index)?.as_str().map_err(rusqlite::Error::from);
+    let kind = resources.by_id(resource_id).ok_or_else(|| {
+        StoreError::corrupt(format!("object {id} is of kind {resource_id}, which is not in table resources"))
+    })?;
+    Ok(Held {
+        row: RowRef { id, resource_id },
+        uid: text(1)?.into(),
+        version: ResourceVersion::from(text(5)?),
+        key: kind.key(text(3)?, text(4)?),
+    })
 }
 
 const HELD_BY_UID: &str = "SELECT id, uid, resource_id, namespace, name, version FROM objects
@@ -94,18 +114,18 @@ impl Rows for Tables<'_> {
     type Error = StoreError;
 
     fn by_uid(&mut self, uid: &str) -> Result<Option<Held<RowRef>>, StoreError> {
-        let mut statement = self.conn.prepare_cached(HELD_BY_UID)?;
+        let statement = prepared(&mut self.statements.by_uid, self.conn, HELD_BY_UID)?;
         let mut rows = statement.query((uid_key(uid), uid))?;
-        rows.next()?.map(|row| self.held(row)).transpose()
+        rows.next()?.map(|row| held(self.resources, row)).transpose()
     }
 
     fn by_name(&mut self, key: &ObjectKey) -> Result<Option<Held<RowRef>>, StoreError> {
         // The same object may have been received under another version of its group.
         for kind in self.resources.iter().filter(|kind| kind.group == key.group && kind.kind == key.kind) {
-            let mut statement = self.conn.prepare_cached(HELD_BY_NAME)?;
+            let statement = prepared(&mut self.statements.by_name, self.conn, HELD_BY_NAME)?;
             let mut rows = statement.query((kind.id, &*key.namespace, &*key.name))?;
             if let Some(row) = rows.next()? {
-                return self.held(row).map(Some);
+                return held(self.resources, row).map(Some);
             }
         }
         Ok(None)
@@ -134,7 +154,10 @@ impl Rows for Tables<'_> {
                 update(self.conn, &row, held)?;
                 JournalChange::Put { object_id: held.id, in_place: row.resource_id == held.resource_id }
             }
-            None => JournalChange::Put { object_id: insert(self.conn, &row)?, in_place: false },
+            None => {
+                insert_with(prepared(&mut self.statements.insert, self.conn, INSERT)?, &row)?;
+                JournalChange::Put { object_id: self.conn.last_insert_rowid(), in_place: false }
+            }
         };
         self.entries.push(JournalEntry { revision, change });
         if self.recorder.is_on() {

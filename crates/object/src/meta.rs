@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use memchr::{memchr2, memchr2_iter, memmem};
 use serde::Deserialize;
 
 /// `apiVersion`, `kind` and the identifying part of `metadata`, borrowed from the JSON text.
@@ -51,6 +52,10 @@ pub fn too_deep(json: &str) -> bool {
 
 /// Returns whether well-formed JSON text nests deeper than `levels`.
 pub(super) fn nests_deeper(json: &str, levels: usize) -> bool {
+    // Most objects have fewer opening brackets than levels are allowed, wherever these are.
+    if memchr2_iter(b'{', b'[', json.as_bytes()).nth(levels).is_none() {
+        return false;
+    }
     let mut depth = 0usize;
     let mut bytes = json.bytes();
     while let Some(byte) = bytes.next() {
@@ -137,6 +142,9 @@ pub fn with_field(json: &str, name: &str, value: &str) -> Option<String> {
 /// bookkeeping of writers is often half of an object. The text must not have duplicate keys.
 #[must_use]
 pub fn without_managed_fields(json: String) -> String {
+    if !may_have_key(&json, "managedFields") {
+        return json;
+    }
     let Some(cut) = managed_fields(&json) else { return json };
     match (json.get(..cut.start), json.get(cut.end..)) {
         (Some(before), Some(after)) => [before, after].concat(),
@@ -169,6 +177,10 @@ impl OmittedFields {
 /// As [`without_managed_fields`], for the annotation [`LAST_APPLIED`].
 #[must_use]
 pub(crate) fn without_last_applied(json: String) -> String {
+    // The slash before these words may be escaped as `\/`.
+    if !may_have_key(&json, "last-applied-configuration") {
+        return json;
+    }
     let cut = || {
         let metadata = Members::of(&json, 0)?.last_named("metadata")?;
         let annotations = Members::of(&json, metadata.start)?.last_named("annotations")?;
@@ -180,6 +192,13 @@ pub(crate) fn without_last_applied(json: String) -> String {
         Some((Some(before), Some(after))) => [before, after].concat(),
         _ => json,
     }
+}
+
+/// Returns whether the text can have a key with this word, of letters and hyphens. Most objects do
+/// not, which a plain search finds much faster than a walk through the members.
+fn may_have_key(json: &str, word: &str) -> bool {
+    let has = |needle: &str| memmem::find(json.as_bytes(), needle.as_bytes()).is_some();
+    has(word) || has("\\u")
 }
 
 fn managed_fields(json: &str) -> Option<Range<usize>> {
@@ -296,10 +315,10 @@ fn skip_space(json: &str, mut at: usize) -> usize {
 fn string_end(json: &str, start: usize) -> Option<usize> {
     let mut at = start + 1;
     loop {
+        at += memchr2(b'"', b'\\', json.as_bytes().get(at..)?)?;
         match byte(json, at)? {
-            b'\\' => at += 2,
             b'"' => return Some(at + 1),
-            _ => at += 1,
+            _ => at += 2,
         }
     }
 }
@@ -499,6 +518,7 @@ mod tests {
                 r#"{"data":{"managedFields":1},"metadata":{}}"#,
                 r#"{"data":{"managedFields":1},"metadata":{}}"#,
             ),
+            (r#"{"metadata":{"managed\u0046ields":[1],"x":1}}"#, r#"{"metadata":{"x":1}}"#),
             (r#"{"metadata":7}"#, r#"{"metadata":7}"#),
             ("no json", "no json"),
         ] {
@@ -516,6 +536,7 @@ mod tests {
             (format!(r#""annotations":{{{last}}},"#), String::new()),
             (format!(r#""annotations":{{{last},"x":"y"}},"#), r#""annotations":{"x":"y"},"#.to_owned()),
             (format!(r#""annotations":{{"x":"y", {last} }},"#), r#""annotations":{"x":"y" },"#.to_owned()),
+            (format!(r#""annotations":{{{}}},"#, last.replacen('/', r"\/", 1)), String::new()),
             (r#""annotations":{"x":"y"},"#.to_owned(), r#""annotations":{"x":"y"},"#.to_owned()),
             (r#""annotations":{},"#.to_owned(), r#""annotations":{},"#.to_owned()),
             (r#""annotations":null,"#.to_owned(), r#""annotations":null,"#.to_owned()),

@@ -6,13 +6,13 @@
 //! Decoders take untrusted bytes and a [`Budget`], which bounds the decoded frame. Every string
 //! field of a node's frame is validated. Every failure is a [`FrameError`].
 
+mod probe;
 mod validation;
 
 use std::borrow::Cow;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use edgesync_object::{Budget, Exceeded, ResourceVersion};
 
@@ -487,7 +487,7 @@ macro_rules! frames {
             {
                 let text = decompress(bytes, budget)?;
                 let json = std::str::from_utf8(&text)?;
-                match &*probe(json)?.r#type {
+                match &*probe::type_of(json)? {
                     $(stringify!($type) => Ok(Self::$type(Read::read(json, max_object)?)),)*
                     other => Err(FrameError::Type {
                         expected: Self::NAMES,
@@ -612,15 +612,6 @@ struct ObjectsIn<'a> {
     objects: Vec<Message<'a>>,
 }
 
-#[derive(Deserialize)]
-struct Probe<'a> {
-    #[serde(borrow)]
-    r#type: Cow<'a, str>,
-    protocol: u32,
-    #[serde(borrow)]
-    session: Option<&'a RawValue>,
-}
-
 /// Serializes the body of a frame.
 pub trait Written {
     /// Returns the whole frame as JSON.
@@ -706,16 +697,6 @@ impl Received {
         }
         Ok(frame)
     }
-}
-
-fn probe(json: &str) -> Result<Probe<'_>, FrameError> {
-    let probe: Probe<'_> = serde_json::from_str(json)?;
-    if probe.protocol != PROTOCOL {
-        let session = probe.session.filter(|_| probe.r#type == "Hello");
-        let hello = session.and_then(|session| serde_json::from_str(session.get()).ok());
-        return Err(FrameError::Protocol { found: probe.protocol, hello });
-    }
-    Ok(probe)
 }
 
 fn compress(json: String, above: usize) -> Result<Vec<u8>, FrameError> {

@@ -175,8 +175,17 @@ fn open(path: &Path, flags: OpenFlags, options: &EngineOptions) -> Result<Connec
     conn.pragma_update_and_check(None, "mmap_size", 0, |_| Ok(()))?;
     conn.pragma_update(None, "temp_store", "memory")?;
     conn.pragma_update(None, "foreign_keys", true)?;
-    conn.pragma_update(None, "cache_size", -i64::from(options.cache_kib))?;
+    set_cache_kib(&conn, options.cache_kib)?;
     Ok(conn)
+}
+
+/// Sets the page cache of a connection. Pages beyond it are freed.
+///
+/// # Errors
+/// See [`StoreError`].
+pub fn set_cache_kib(conn: &Connection, cache_kib: u32) -> Result<(), StoreError> {
+    // Negative numbers are KiB, positive ones pages.
+    Ok(conn.pragma_update(None, "cache_size", -i64::from(cache_kib))?)
 }
 
 /// Marks an empty file as ours; a file with other content is not touched.

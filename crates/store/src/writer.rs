@@ -307,8 +307,15 @@ impl<S: WriterHooks> Writer<S> {
             thread: Mutex::new(None),
             ended,
         });
-        let owner =
-            Owner { conn, hooks, receiver, shared: Arc::clone(&shared), deferred: None, restart_from: 0 };
+        let owner = Owner {
+            conn,
+            hooks,
+            receiver,
+            shared: Arc::clone(&shared),
+            deferred: None,
+            log: LogEstimate::new(),
+            restart_from: 0,
+        };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             owner.run();
             drop(alive);
@@ -409,6 +416,42 @@ fn units(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(BYTES_UNIT)).unwrap_or(u32::MAX).clamp(1, u32::MAX >> 4)
 }
 
+/// An upper estimate of the pages in the log: its state is read only when it may be long enough.
+#[derive(Debug)]
+struct LogEstimate {
+    pages: u64,
+}
+
+impl LogEstimate {
+    /// Pages of a transaction beside those of its rows and bytes: inner pages, totals.
+    const TRANSACTION: u64 = 16;
+    /// Pages of a row: leaves of the table and its indexes, with their splits.
+    const ROW: u64 = 12;
+
+    /// The log may have any length at the start.
+    fn new() -> Self {
+        Self { pages: u64::MAX }
+    }
+
+    /// Adds a transaction that changed so many rows, with so many bytes in them.
+    fn wrote(&mut self, rows: u64, bytes: usize) {
+        let of_bytes = (bytes as u64 / PAGE_BYTES).saturating_mul(2);
+        let of_rows = rows.saturating_mul(Self::ROW);
+        self.pages =
+            self.pages.saturating_add(Self::TRANSACTION).saturating_add(of_rows).saturating_add(of_bytes);
+    }
+
+    /// Sets the number of pages that was read.
+    fn read(&mut self, pages: u64) {
+        self.pages = pages;
+    }
+
+    /// Returns whether the log may have so many bytes.
+    fn may_reach(&self, bytes: u64) -> bool {
+        self.pages.saturating_mul(PAGE_BYTES) >= bytes
+    }
+}
+
 /// The state of the writer thread.
 struct Owner<S> {
     conn: Connection,
@@ -417,6 +460,7 @@ struct Owner<S> {
     shared: Arc<Shared>,
     /// A job that did not fit into the last group.
     deferred: Option<Command<S>>,
+    log: LogEstimate,
     /// The log size from which the next restart of the log is attempted.
     restart_from: u64,
 }
@@ -457,8 +501,9 @@ impl<S: WriterHooks> Owner<S> {
     fn count_sync<T>(&mut self, run: impl FnOnce(&mut S, &mut Connection) -> T) -> T {
         let before = self.conn.total_changes();
         let result = run(&mut self.hooks, &mut self.conn);
-        let wrote = self.conn.total_changes() > before;
-        self.shared.counters.syncs.fetch_add(u64::from(wrote), Ordering::Relaxed);
+        let rows = self.conn.total_changes().saturating_sub(before);
+        self.log.wrote(rows, 0);
+        self.shared.counters.syncs.fetch_add(u64::from(rows > 0), Ordering::Relaxed);
         result
     }
 
@@ -514,6 +559,7 @@ impl<S: WriterHooks> Owner<S> {
                 let rows = self.conn.total_changes().saturating_sub(rows_before);
                 counters.rows.fetch_add(rows, Ordering::Relaxed);
                 counters.syncs.fetch_add(u64::from(rows > 0), Ordering::Relaxed);
+                self.log.wrote(rows, group.iter().map(|queued| queued.bytes).sum());
                 self.hooks.committed(&self.conn);
             }
             Err(error) => {
@@ -577,7 +623,11 @@ impl<S: WriterHooks> Owner<S> {
 
     /// Runs a checkpoint if the log has reached `wal_bytes`.
     fn checkpoint_from(&mut self, wal_bytes: u64) {
+        if !self.log.may_reach(wal_bytes) {
+            return;
+        }
         let Ok(state) = engine::checkpoint(&self.conn, Checkpoint::Look) else { return };
+        self.log.read(state.pages);
         if state.pages.saturating_mul(PAGE_BYTES) < wal_bytes || state.pages == state.copied {
             return;
         }

@@ -82,7 +82,7 @@ impl CloudMachine {
         let room = config.window_bytes.saturating_sub(self.sender.window(lane));
         let is_idle = self.sender.window(lane) == 0;
         let (mut puts, mut taken, mut bytes) = (Vec::new(), Vec::new(), 0);
-        while taken.len() < max_objects && self.sender.len() < max_window {
+        while taken.len() < max_objects && self.sender.has_room(max_window) {
             let Some((uid, action)) = self.next_queued(lane) else { break };
             let size = size(&uid, action, desired);
             // One object may be in flight alone, whatever its size.

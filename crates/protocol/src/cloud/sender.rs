@@ -16,6 +16,9 @@ use super::parts::Transfers;
 use super::queue::{Action, Lane, Lanes};
 use super::types::Record;
 
+/// The most objects that are reported and not recorded, as a multiple of the window.
+const MAX_RECORDING: usize = 4;
+
 /// Frame bytes around the messages.
 pub(super) const FRAME_OVERHEAD: usize = 512;
 
@@ -81,7 +84,9 @@ struct Loading {
 #[derive(Debug, Default)]
 pub(super) struct Sender {
     in_flight: HashMap<Uid, InFlight>,
-    /// The bytes in flight per lane.
+    /// The number of objects in flight that the node has reported and the store has not recorded.
+    recording: usize,
+    /// The bytes sent and not reported, per lane.
     window: Lanes<usize>,
     /// The loads at the store, one per lane.
     loading: Vec<Loading>,
@@ -124,7 +129,7 @@ impl Sender {
         self.loading.iter().any(|loading| loading.lane == lane)
     }
 
-    /// Returns the bytes in flight of a lane.
+    /// Returns the bytes sent and not reported in a lane.
     pub(super) fn window(&self, lane: Lane) -> usize {
         *self.window.of(lane)
     }
@@ -220,15 +225,38 @@ impl Sender {
         self.in_flight.insert(uid, sent);
     }
 
+    /// Returns the number of objects that are being prepared, in flight, or being recorded.
     pub(super) fn len(&self) -> usize {
         self.preparing.len() + self.in_flight.len()
+    }
+
+    /// Returns whether another object may be prepared: fewer than `window` are unreported, and
+    /// memory for those that wait for their records is bounded, too.
+    pub(super) fn has_room(&self, window: usize) -> bool {
+        self.len() - self.recording < window && self.recording < window.saturating_mul(MAX_RECORDING)
     }
 
     /// Ends the flight of an object.
     pub(super) fn done(&mut self, uid: &Uid) {
         self.transfer.end(uid);
+        self.set_answered(uid, false);
         if let Some(sent) = self.in_flight.remove(uid) {
             *self.window.of_mut(sent.lane) -= sent.bytes;
+        }
+    }
+
+    /// Records whether the node has reported an object in flight. A report frees its place in the
+    /// window: the next object need not wait for the record.
+    fn set_answered(&mut self, uid: &Uid, answered: bool) {
+        let Some(sent) = self.in_flight.get_mut(uid).filter(|sent| sent.answered != answered) else { return };
+        sent.answered = answered;
+        let window = self.window.of_mut(sent.lane);
+        if answered {
+            *window -= sent.bytes;
+            self.recording += 1;
+        } else {
+            *window += sent.bytes;
+            self.recording -= 1;
         }
     }
 
@@ -247,9 +275,10 @@ impl Sender {
     /// Handles a stored record of a UID: if it meets the target, the object is no longer in flight;
     /// if it is older, its report is still awaited.
     pub(super) fn settle(&mut self, uid: &Uid, record: Option<&Record>) {
-        let Some(sent) = self.in_flight.get_mut(uid) else { return };
-        sent.answered = false;
-        if sent.is_settled(record.map(|record| &record.version)) {
+        let Some(sent) = self.in_flight.get(uid) else { return };
+        let is_settled = sent.is_settled(record.map(|record| &record.version));
+        self.set_answered(uid, false);
+        if is_settled {
             self.done(uid);
         }
     }
@@ -260,12 +289,12 @@ impl Sender {
     /// The newest report counts: what it contradicts is no answer, and the object is sent again. A
     /// broker that repeats an older frame undoes the change of a later one.
     pub(super) fn answered(&mut self, uid: &Uid, version: Option<&ResourceVersion>) -> Option<u64> {
-        let sent = self.in_flight.get_mut(uid)?;
-        let is_settled = sent.is_settled(version);
+        let sent = self.in_flight.get(uid)?;
+        let (first, is_settled) = (sent.first, sent.is_settled(version));
         #[cfg(any(test, feature = "simulation"))]
         let is_settled = is_settled || (sent.answered && planted(Fault::AnsweredForGood));
-        sent.answered = is_settled;
-        is_settled.then_some(sent.first)
+        self.set_answered(uid, is_settled);
+        is_settled.then_some(first)
     }
 
     /// Returns the action on a UID in flight, and the sent version.
@@ -301,5 +330,56 @@ impl InFlight {
             (Action::Put, Some(held)) => held.relation(&self.version) != Relation::Older,
             (Action::Put, None) => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: usize = 3;
+    const BYTES: usize = 100;
+
+    fn object() -> Arc<ObjectRef> {
+        let text = |text: &str| text.into();
+        let (api_version, kind) = (text("v1"), text("ConfigMap"));
+        Arc::new(ObjectRef { api_version, kind, namespace: text("default"), name: text("a") })
+    }
+
+    /// Sends as many objects as the window permits.
+    fn fill(sender: &mut Sender) -> Vec<Uid> {
+        let mut sent = Vec::new();
+        while sender.has_room(WINDOW) {
+            let uid: Uid = format!("uid-{}", sender.len()).into();
+            let departed =
+                Departed { uid: uid.clone(), version: 2.into(), object: object(), action: Action::Put };
+            sender.mark_sent(departed, Lane::Small, BYTES, 1, 1);
+            sent.push(uid);
+        }
+        sent
+    }
+
+    #[test]
+    fn reports_free_the_window_and_records_the_memory() {
+        let mut sender = Sender::default();
+        for round in 1..=MAX_RECORDING {
+            let sent = fill(&mut sender);
+            assert_eq!((sent.len(), sender.window(Lane::Small)), (WINDOW, WINDOW * BYTES));
+            for uid in &sent {
+                assert_eq!(sender.answered(uid, Some(&1.into())), None, "an older version");
+                assert_eq!(sender.answered(uid, Some(&2.into())), Some(1));
+                assert_eq!(sender.answered(uid, Some(&2.into())), Some(1), "a repeated report");
+            }
+            assert_eq!((sender.window(Lane::Small), sender.len()), (0, round * WINDOW));
+        }
+        assert!(!sender.has_room(WINDOW), "none is recorded");
+        let record = |version: u64| Record { version: version.into(), object: object() };
+        sender.settle(&"uid-0".into(), Some(&record(1)));
+        assert_eq!((sender.window(Lane::Small), sender.recording), (BYTES, WINDOW * MAX_RECORDING - 1));
+        assert!(sender.has_room(WINDOW), "its report is awaited again");
+        sender.settle(&"uid-1".into(), Some(&record(2)));
+        sender.done(&"uid-0".into());
+        assert_eq!((sender.window(Lane::Small), sender.len()), (0, WINDOW * MAX_RECORDING - 2));
+        assert_eq!(sender.recording, sender.len());
     }
 }

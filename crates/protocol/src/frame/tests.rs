@@ -3,6 +3,7 @@ use crate::change::RejectReason;
 use crate::upload::{Lane, Lanes, Refused, RefusedReason, UploadItem};
 use edgesync_fuzz::{files, fuzz};
 use proptest::prelude::*;
+use serde_json::value::RawValue;
 
 const LIMIT: usize = 64 * 1024;
 

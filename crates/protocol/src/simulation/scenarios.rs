@@ -218,7 +218,8 @@ fn objects_in_flight_stay_within_the_window() {
         most = most.max(world.in_flight());
         world.held() == 300
     });
-    assert!((1..=12).contains(&most), "{most} objects under way");
+    // 12 unreported ones, and four times as many that wait for their records.
+    assert!((1..=12 * 5).contains(&most), "{most} objects under way");
     world.settle();
 }
 

@@ -202,6 +202,26 @@ async fn the_log_is_copied_once_it_reaches_its_limit() {
 }
 
 #[test]
+fn log_is_read_only_when_it_may_be_long_enough() {
+    let mut log = LogEstimate::new();
+    assert!(log.may_reach(4 << 20), "unknown at the start");
+    log.read(0);
+    let mut updates = 0;
+    while !log.may_reach(4 << 20) {
+        log.wrote(1, 1000);
+        updates += 1;
+    }
+    // An update of one object changes up to four pages.
+    assert!((30..=1024 / 4).contains(&updates), "{updates}");
+    log.read(0);
+    log.wrote(0, 4 << 20);
+    assert!(log.may_reach(4 << 20), "large bodies count");
+    log.read(u64::MAX);
+    log.wrote(u64::MAX, usize::MAX);
+    assert!(log.may_reach(u64::MAX));
+}
+
+#[test]
 fn a_commit_counts_in_the_first_bucket_that_is_wide_enough() {
     let counters = Counters::default();
     for micros in [0, 1000, 1001, 999_999, 1_000_000, 1_000_001, 90_000_000] {

@@ -13,12 +13,13 @@ use super::counters::add;
 
 /// Counters of a stream.
 pub trait Counts {
-    /// Whether received bytes are acknowledged at once.
+    /// Whether received bytes are acknowledged without the delay of the kernel.
     ///
     /// Brokers such as mosquitto leave Nagle's algorithm on: the message that follows a PUBACK
     /// waits there until the PUBACK is acknowledged, which a Linux receiver delays by up to 40 ms
-    /// (`TCP_QUICKACK` in tcp(7)). The kernel resets the option by itself, so it is set after every
-    /// read.
+    /// (`TCP_QUICKACK` in tcp(7)). Bytes written in between carry the acknowledgement with them, so
+    /// the option, which the kernel resets by itself, is set only before a read that follows
+    /// another one.
     const PROMPT: bool;
 
     /// Returns the counter of received bytes.
@@ -27,16 +28,39 @@ pub trait Counts {
     fn bytes_out(&self) -> &AtomicU64;
 }
 
+/// The acknowledgement of received bytes, which the kernel delays.
+#[derive(Debug, Default)]
+struct DelayedAck {
+    is_owed: bool,
+}
+
+impl DelayedAck {
+    fn received(&mut self, bytes: usize) {
+        self.is_owed |= bytes > 0;
+    }
+
+    /// Records written bytes, which carry the acknowledgement.
+    fn sent(&mut self, bytes: usize) {
+        self.is_owed &= bytes == 0;
+    }
+
+    /// Returns whether to request the acknowledgement before the next read.
+    fn take_owed(&mut self) -> bool {
+        std::mem::take(&mut self.is_owed)
+    }
+}
+
 /// A TCP stream that adds what it reads and writes to the counters.
 pub struct Counted<C> {
     stream: TcpStream,
     counts: Arc<C>,
+    ack: DelayedAck,
 }
 
 impl<C: Counts> Counted<C> {
     /// Wraps a connected socket.
     pub fn new(stream: TcpStream, counts: &Arc<C>) -> Self {
-        Self { stream, counts: Arc::clone(counts) }
+        Self { stream, counts: Arc::clone(counts), ack: DelayedAck::default() }
     }
 }
 
@@ -46,14 +70,17 @@ impl<C: Counts> AsyncRead for Counted<C> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        add(self.counts.bytes_in(), (buf.filled().len() - before) as u64);
-        #[cfg(target_os = "linux")]
-        if C::PROMPT && read.is_ready() {
+        let is_owed = self.ack.take_owed();
+        if C::PROMPT && is_owed {
             // On failure the connection is only slower.
+            #[cfg(target_os = "linux")]
             let _ = self.stream.set_quickack(true);
         }
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let count = buf.filled().len() - before;
+        self.ack.received(count);
+        add(self.counts.bytes_in(), count as u64);
         read
     }
 }
@@ -62,6 +89,7 @@ impl<C: Counts> AsyncWrite for Counted<C> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let wrote = Pin::new(&mut self.stream).poll_write(cx, buf);
         if let Poll::Ready(Ok(count)) = &wrote {
+            self.ack.sent(*count);
             add(self.counts.bytes_out(), *count as u64);
         }
         wrote
@@ -73,5 +101,25 @@ impl<C: Counts> AsyncWrite for Counted<C> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acknowledgement_is_requested_only_between_two_reads() {
+        let mut ack = DelayedAck::default();
+        assert!(!ack.take_owed(), "nothing was received");
+        ack.received(4);
+        ack.sent(4);
+        assert!(!ack.take_owed(), "the answer carries it");
+        ack.received(4);
+        ack.sent(0);
+        assert!(ack.take_owed(), "nothing was written");
+        assert!(!ack.take_owed(), "once for the received bytes");
+        ack.received(0);
+        assert!(!ack.take_owed(), "nothing was received");
     }
 }
