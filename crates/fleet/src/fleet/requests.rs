@@ -7,10 +7,12 @@ use tokio::sync::mpsc;
 
 use super::ingest::Stored;
 use super::nodes::NodeId;
+use super::patches::Pair;
 use crate::source::{Removal, Result, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Loaded, Record};
+use edgesync_protocol::patch::Patch;
 
 /// Capacity of the channel of responses.
 const INBOX: usize = 4096;
@@ -20,6 +22,7 @@ pub(super) enum Response {
     /// Records of a node, with its expected number of differences.
     RecordsRead(NodeName, usize, Result<Vec<(Uid, Record)>>),
     BodiesRead(Vec<Uid>, Result<Vec<Loaded>>),
+    PatchesMade(Vec<Pair>, Vec<Option<Patch>>),
     Recorded(NodeName, u64, Result<Vec<(Uid, String)>>),
     LinkReady(NodeId),
     Incarnation(Result<Arc<str>>),

@@ -13,6 +13,7 @@ use crate::digest::{Epoch, MessageDigest};
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
 use crate::frame::{Part, PartialMessage};
+use crate::patch::Patch;
 use edgesync_object::ResourceVersion;
 
 use super::PeerLimits;
@@ -168,12 +169,18 @@ impl Transfer {
 
     /// Begins a session with a node that holds a part of this message. The text of another one is
     /// dropped.
-    pub(super) fn begin_session(&mut self, partial: Option<Box<PartialMessage>>, epoch: Epoch) {
+    pub(super) fn begin_session(
+        &mut self,
+        partial: Option<Box<PartialMessage>>,
+        epoch: Epoch,
+        takes_patches: bool,
+    ) {
         self.begun.take_if(|begun| {
             let is_held = |partial: &PartialMessage| {
                 partial.is_same_message(&partial_of(begun, begun.text.digest(epoch), 0))
             };
-            !partial.as_deref().is_some_and(is_held)
+            let is_known = begun.patch.is_none() || takes_patches;
+            !is_known || !partial.as_deref().is_some_and(is_held)
         });
         self.partial = partial;
     }
@@ -181,6 +188,20 @@ impl Transfer {
     /// Returns the object of the message that the node holds a part of, while it is not being sent.
     pub(super) fn partial(&self) -> Option<(&Uid, &ResourceVersion)> {
         self.partial.as_deref().map(|partial| (&partial.uid, &partial.resource_version))
+    }
+
+    /// Returns the bytes that would complete the version of a patch on the node without it: those
+    /// that it lacks of the whole object. Unlimited if it holds no part of that, or a part of the
+    /// patch.
+    pub(super) fn left_of(&self, patch: &Patch, epoch: Epoch) -> u64 {
+        let is_it =
+            |held: &PartialMessage| (&held.uid, &held.resource_version) == (patch.uid(), patch.version());
+        let Some(held) = self.partial.as_deref().filter(|held| is_it(held)) else { return u64::MAX };
+        let text = patch.to_text().filter(|text| text.len() as u64 == held.total);
+        if text.is_some_and(|text| text.digest(epoch) == held.digest) {
+            return u64::MAX;
+        }
+        held.total.saturating_sub(held.received)
     }
 
     /// Forgets what the node holds of a message about this object: it is not to be sent.

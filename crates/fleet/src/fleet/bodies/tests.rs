@@ -21,12 +21,12 @@ impl Bodies {
 }
 
 fn request(name: &str, version: u64, size: usize) -> BodyRequest {
-    BodyRequest { uid: name.into(), version: version.into(), size }
+    BodyRequest { uid: name.into(), version: version.into(), base: None, size }
 }
 
 fn loaded(uid: &Uid, version: u64, size: usize) -> Loaded {
     let body = Body::new(format!("{:?}", "x".repeat(size - 2))).unwrap();
-    Loaded { uid: Arc::clone(uid), version: version.into(), body }
+    Loaded { uid: Arc::clone(uid), version: version.into(), body, patch: None }
 }
 
 /// Performs the requested reads, and returns the number of objects of each.
@@ -187,7 +187,7 @@ fn large_object_has_one_body_for_two_hundred_nodes() {
     };
     for (number, cloud) in (0..).zip(&mut machines) {
         let (token, objects) = wants(cloud).unwrap();
-        let request = |(uid, version)| BodyRequest { uid, version, size: BYTES };
+        let request = |LoadRequest { uid, version, base }| BodyRequest { uid, version, base, size: BYTES };
         bodies.load(
             NodeId::of_tests(number),
             token,
