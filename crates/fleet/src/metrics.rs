@@ -303,6 +303,7 @@ fn write_sync(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
             "Bodies that were in memory, or being read, when another node needed them.";
         Counter edgesync_cloud_bodies_delayed_total = numbers.bodies.delayed,
             "Waits of nodes because sync.bodies was reached.";
+        Gauge edgesync_cloud_patches = numbers.patches.count, "Pairs of versions in memory, with or without a patch.";
         Gauge edgesync_cloud_patches_bytes = numbers.patches.bytes, "Bytes of the patches in memory.";
         Counter edgesync_cloud_patches_made_total = numbers.patches.made,
             "Patches made, one for each pair of versions.";

@@ -87,8 +87,18 @@ impl Parts {
 pub(super) struct Unfinished {
     pub(super) uid: Uid,
     pub(super) version: ResourceVersion,
+    /// The version that it starts from, if it is a patch.
+    pub(super) base: Option<ResourceVersion>,
     /// The bytes that the node lacks.
     left: u64,
+}
+
+impl Ready {
+    /// Returns the identity of the message, of which the node lacks so many bytes.
+    fn unfinished(&self, left: u64) -> Unfinished {
+        let base = self.patch.as_ref().map(|patch| patch.base().clone());
+        Unfinished { uid: self.out.uid.clone(), version: self.out.version.clone(), base, left }
+    }
 }
 
 impl Unfinished {
@@ -214,8 +224,7 @@ impl Transfer {
     /// Returns the message that the last session has begun and the node holds a part of.
     pub(super) fn begun(&self) -> Option<Unfinished> {
         let (begun, partial) = (self.begun.as_deref()?, self.partial.as_deref()?);
-        let (uid, version) = (begun.out.uid.clone(), begun.out.version.clone());
-        Some(Unfinished { uid, version, left: partial.total.saturating_sub(partial.received) })
+        Some(begun.unfinished(partial.total.saturating_sub(partial.received)))
     }
 
     /// Takes the message that the last session has begun.
@@ -237,8 +246,7 @@ impl Transfer {
     pub(super) fn sending(&self) -> Option<Unfinished> {
         let parts = self.parts.as_deref().filter(|parts| !parts.is_sent())?;
         let left = parts.ready.text.len().saturating_sub(parts.arrived) as u64;
-        let (uid, version) = (parts.ready.out.uid.clone(), parts.ready.out.version.clone());
-        Some(Unfinished { uid, version, left })
+        Some(parts.ready.unfinished(left))
     }
 
     /// Begins a message, where the node holds it. What the node holds of another one is void then:

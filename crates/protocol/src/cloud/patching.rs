@@ -1,6 +1,6 @@
 //! Decides which objects are sent to the node as patches, and remembers the bases that it refused.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::change::Uid;
@@ -11,34 +11,66 @@ use crate::timing::Now;
 use edgesync_object::ResourceVersion;
 
 use super::desired::{Desired, DesiredState};
+use super::sender::Ready;
 use super::{CloudMachine, Loaded, PeerLimits};
 
 /// The most bases remembered per session. With more refusals, the session gets no more patches.
 const MAX_REFUSED: usize = 256;
 
-/// The bases whose patches the node could not apply in this session, one per object.
+/// The patches that fit a frame and wait for one, and the bases that the node has refused in this
+/// session. Nothing is allocated for a node without either.
 #[derive(Debug, Default)]
-pub(super) struct RefusedBases {
-    bases: HashMap<Uid, ResourceVersion>,
+pub(super) struct Patching(Option<Box<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    ready: VecDeque<Ready>,
+    /// The bases whose patches the node could not apply, one per object.
+    refused: HashMap<Uid, ResourceVersion>,
     /// Whether there were more than are remembered.
     is_full: bool,
 }
 
-impl RefusedBases {
-    fn insert(&mut self, uid: &Uid, base: ResourceVersion) {
-        if self.bases.len() < MAX_REFUSED || self.bases.contains_key(uid) {
-            self.bases.insert(uid.clone(), base);
+impl Patching {
+    fn state(&mut self) -> &mut State {
+        self.0.get_or_insert_default()
+    }
+
+    /// Adds a patch that waits for a frame.
+    pub(super) fn push(&mut self, ready: Ready) {
+        self.state().ready.push_back(ready);
+    }
+
+    /// Returns the next patch that waits for a frame.
+    pub(super) fn first(&self) -> Option<&Ready> {
+        self.0.as_ref()?.ready.front()
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Ready> {
+        self.0.as_mut()?.ready.pop_front()
+    }
+
+    fn refuse(&mut self, uid: &Uid, base: ResourceVersion) {
+        let State { refused, is_full, .. } = self.state();
+        if refused.len() < MAX_REFUSED || refused.contains_key(uid) {
+            refused.insert(uid.clone(), base);
         } else {
-            (self.is_full, self.bases) = (true, HashMap::new());
+            (*is_full, *refused) = (true, HashMap::new());
         }
     }
 
-    fn contains(&self, uid: &Uid, base: &ResourceVersion) -> bool {
+    fn is_refused(&self, uid: &Uid, base: &ResourceVersion) -> bool {
         #[cfg(any(test, feature = "simulation"))]
         if planted(Fault::PatchAgain) {
             return false;
         }
-        self.is_full || self.bases.get(uid) == Some(base)
+        self.0.as_ref().is_some_and(|state| state.is_full || state.refused.get(uid) == Some(base))
+    }
+
+    /// Returns how many bases are remembered; `None` if there were more.
+    #[cfg(test)]
+    fn remembered(&self) -> Option<usize> {
+        self.0.as_ref().map_or(Some(0), |state| (!state.is_full).then_some(state.refused.len()))
     }
 }
 
@@ -63,7 +95,7 @@ impl CloudMachine {
         let record = self.ledger.get(uid, desired)?;
         // The node derives everything but the content from what it holds.
         let is_same = record.version != latest.version && record.object == latest.object;
-        let is_usable = is_same && !self.sender.refused_bases.contains(uid, &record.version);
+        let is_usable = is_same && !self.sender.patching.is_refused(uid, &record.version);
         is_usable.then_some(record.version)
     }
 
@@ -97,7 +129,7 @@ impl CloudMachine {
             return;
         }
         self.counters.patches_refused += 1;
-        self.sender.refused_bases.insert(&uid, base);
+        self.sender.patching.refuse(&uid, base);
         self.sender.transfer.forget_partial(&uid);
         self.sender.done(&uid);
         self.reconsider(now, &uid, desired);

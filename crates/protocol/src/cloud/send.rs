@@ -46,7 +46,7 @@ impl CloudMachine {
         if !self.queue.contains(&begun.uid) {
             return;
         }
-        let latest = desired.get(&begun.uid).filter(|_| !self.is_held(&begun, desired));
+        let latest = desired.get(&begun.uid).filter(|_| self.is_useful(&begun, desired));
         match latest.filter(|latest| begun.is_continued(Some(latest))) {
             Some(latest) => {
                 self.queue.remove(&begun.uid);
@@ -308,17 +308,18 @@ impl CloudMachine {
     /// Stops sending a message in parts that is not worth completing any more.
     fn drop_outrun(&mut self, now: Now, desired: &impl DesiredState) {
         let Some(sending) = self.sender.transfer.sending() else { return };
-        let latest = desired.get(&sending.uid).filter(|_| !self.is_held(&sending, desired));
+        let latest = desired.get(&sending.uid).filter(|_| self.is_useful(&sending, desired));
         if !sending.is_continued(latest.as_ref()) {
             self.sender.transfer.abort(&sending.uid);
             self.drop_prepared(now, &sending.uid, desired);
         }
     }
 
-    /// Returns whether the node holds what a message would bring: a report of it came late.
-    fn is_held(&self, message: &Unfinished, desired: &impl DesiredState) -> bool {
-        let record = self.ledger.get(&message.uid, desired);
-        record.is_some_and(|record| record.version == message.version)
+    /// Returns whether the node does not hold what a message would bring, as after a late report,
+    /// and still holds the base of a patch.
+    fn is_useful(&self, message: &Unfinished, desired: &impl DesiredState) -> bool {
+        let held = self.ledger.get(&message.uid, desired).map(|record| record.version);
+        held.as_ref() != Some(&message.version) && (message.base.is_none() || message.base == held)
     }
 
     /// Handles the node's progress on a large object; `receipt` is the acknowledged frame, or zero.

@@ -14,7 +14,7 @@ use edgesync_object::{Relation, ResourceVersion};
 use super::desired::DesiredState;
 use super::ledger::Ledger;
 use super::parts::Transfers;
-use super::patching::RefusedBases;
+use super::patching::Patching;
 use super::queue::{Action, Lane, Lanes};
 use super::types::Record;
 
@@ -113,13 +113,12 @@ pub(super) struct Sender {
     loading: Vec<Loading>,
     next_load: u64,
     ready: VecDeque<Ready>,
-    /// The patches that fit a frame: they travel in frames of their own.
-    patches: VecDeque<Ready>,
     large: VecDeque<Ready>,
     pub(super) transfer: Transfers,
     parts_next: bool,
-    pub(super) refused_bases: RefusedBases,
-    /// The UIDs in `loading`, `ready`, `patches` and `large`, and of the message being sent in parts.
+    /// The patches that fit a frame: they travel in frames of their own.
+    pub(super) patching: Patching,
+    /// The UIDs in `loading`, `ready`, `patching` and `large`, and of the message being sent in parts.
     preparing: HashMap<Uid, Arc<ObjectRef>>,
 }
 
@@ -143,7 +142,7 @@ impl Sender {
     /// Returns whether messages are in preparation or ready in a lane: no more are prepared then.
     pub(super) fn is_preparing(&self, lane: Lane) -> bool {
         let waits = match lane {
-            Lane::Small => !self.ready.is_empty() || !self.patches.is_empty(),
+            Lane::Small => !self.ready.is_empty() || self.patching.first().is_some(),
             Lane::Large => !self.large.is_empty() || self.transfer.is_sending(),
         };
         waits || self.is_loading(lane)
@@ -201,7 +200,7 @@ impl Sender {
         let Some((out, object)) = out.zip(object) else { return false };
         let most = max_frame - FRAME_OVERHEAD;
         if patch.as_ref().is_some_and(|patch| patch.encoded_len() <= most) {
-            self.patches.push_back(Ready { out, object, text: MessageText::empty(), patch });
+            self.patching.push(Ready { out, object, text: MessageText::empty(), patch });
             return true;
         }
         let text = match &patch {
@@ -231,20 +230,20 @@ impl Sender {
     pub(super) fn first_ready(&self, form: Form) -> Option<&Ready> {
         match form {
             Form::Whole => self.ready.front(),
-            Form::Patch => self.patches.front(),
+            Form::Patch => self.patching.first(),
         }
     }
 
     pub(super) fn take_ready(&mut self, form: Form) -> Option<Ready> {
         match form {
             Form::Whole => self.ready.pop_front(),
-            Form::Patch => self.patches.pop_front(),
+            Form::Patch => self.patching.pop(),
         }
     }
 
     /// Returns whether a message waits for the link that has not begun to leave.
     pub(super) fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.patches.is_empty() || !self.large.is_empty()
+        !self.ready.is_empty() || self.patching.first().is_some() || !self.large.is_empty()
     }
 
     /// Returns the next large message, unless another one is being sent in parts.

@@ -169,13 +169,13 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.bytes(length)?).map_err(|_| "text must be UTF-8")
     }
 
-    /// Reads a session: its length and its text, or zero and eight hexadecimal digits in four
-    /// bytes.
+    /// Reads a session: its length and one, and its text; or zero, and eight hexadecimal digits in
+    /// four bytes.
     pub(crate) fn session(&mut self) -> Result<String, Malformed> {
         match usize::try_from(self.number()?).unwrap_or(usize::MAX) {
             0 => Ok(format!("{:08x}", u32::from_be_bytes(self.array()?))),
             length => {
-                let text = std::str::from_utf8(self.bytes(length)?).map_err(|_| "text must be UTF-8")?;
+                let text = std::str::from_utf8(self.bytes(length - 1)?).map_err(|_| "text must be UTF-8")?;
                 Ok(text.to_owned())
             }
         }
@@ -207,7 +207,10 @@ pub(crate) fn put_session(out: &mut Vec<u8>, session: &str) {
             out.push(0);
             out.extend_from_slice(&word.to_be_bytes());
         }
-        None => put_text(out, session),
+        None => {
+            put_number(out, session.len() as u64 + 1);
+            out.extend_from_slice(session.as_bytes());
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use edgesync_object::{ObjectRef, Resource};
 use edgesync_protocol::cloud::{
-    CloudEffect, CloudMachine, Desired, DesiredState, Issued, LedgerFacts, Records,
+    CloudEffect, CloudMachine, Desired, DesiredState, Issued, LedgerFacts, LoadRequest, Records,
 };
 use edgesync_protocol::frame::{Down, Hello, Report, Up};
 use edgesync_protocol::timing::Now;
@@ -164,7 +164,7 @@ fn missing_bodies_and_removed_nodes_are_skipped() {
     let uids = bodies.read().unwrap();
     bodies.arrived(uids, vec![loaded(&"there".into(), 1, KIB)]);
     let answers = answers(&mut bodies);
-    let [Answer { node, token: 3, bodies: came }] = &answers[..] else { panic!("{answers:?}") };
+    let [Answer { node, token: 3, bodies: came, .. }] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!((*node, came.len()), (NodeId::of_tests(1), 1));
     bodies.sweep();
     assert_eq!(bodies.entries.len(), 1, "of what is no more nothing is kept");

@@ -2,7 +2,7 @@ use super::*;
 use edgesync_object::ResourceVersion;
 use edgesync_protocol::cloud::Loaded;
 
-const NODES: usize = 10_000;
+const NODES: u32 = 10_000;
 
 fn text(version: u64) -> String {
     let lines: String = (0..200).map(|n| format!("parameter-{n} = {}, ", n * 7919 % 1000)).collect();
@@ -13,7 +13,7 @@ fn body(version: u64) -> Body {
     Body::new(text(version)).unwrap()
 }
 
-fn answer(number: usize, base: Option<u64>, version: u64, body: &Body) -> Answer {
+fn answer(number: u32, base: Option<u64>, version: u64, body: &Body) -> Answer {
     let uid: Uid = "u".into();
     let loaded = Loaded { uid: Arc::clone(&uid), version: version.into(), body: body.clone(), patch: None };
     let bases = base.map(|base| (uid, ResourceVersion::from(base))).into_iter().collect();
@@ -45,7 +45,7 @@ fn answers(patches: &mut Patches) -> Vec<Answer> {
 fn ten_thousand_nodes_on_three_bases_need_three_patches() {
     let mut patches = Patches::new(32 << 20);
     let new = body(9);
-    let base = |number: usize| 1 + number as u64 % 3;
+    let base = |number: u32| 1 + u64::from(number % 3);
     for number in 0..NODES / 2 {
         patches.complete(answer(number, Some(base(number)), 9, &new));
     }
@@ -56,14 +56,14 @@ fn ten_thousand_nodes_on_three_bases_need_three_patches() {
     }
     assert_eq!(work(&mut patches), 0);
     let answers = answers(&mut patches);
-    assert_eq!(answers.len(), NODES);
+    assert_eq!(answers.len(), NODES as usize);
     for answer in &answers {
         let patch = answer.bodies[0].patch.as_ref().unwrap();
-        assert_eq!(*patch.base(), base(answer.node.index()).into());
+        assert_eq!(*patch.base(), base(u32::try_from(answer.node.index()).unwrap()).into());
     }
     let numbers = patches.numbers();
     assert_eq!((numbers.made, numbers.skipped, numbers.count), (3, 0, 3));
-    assert_eq!(numbers.shared, NODES as u64 - 3);
+    assert_eq!(numbers.shared, u64::from(NODES) - 3);
     assert!(numbers.bytes < 4096, "{numbers:?}");
 }
 
@@ -116,7 +116,7 @@ fn old_patches_give_way_to_new_ones() {
 fn jobs_are_bounded_and_their_answers_can_be_dropped() {
     let mut patches = Patches::new(32 << 20);
     for version in 100..400 {
-        patches.complete(answer(usize::try_from(version % 2).unwrap(), Some(1), version, &body(version)));
+        patches.complete(answer(u32::try_from(version % 2).unwrap(), Some(1), version, &body(version)));
     }
     let jobs: Vec<_> = std::iter::from_fn(|| patches.next_job()).collect();
     assert_eq!(jobs.iter().map(Vec::len).collect::<Vec<_>>(), [JOB_PAIRS; MAX_JOBS]);
