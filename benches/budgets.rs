@@ -38,6 +38,8 @@ mod objects;
 mod outbox;
 #[path = "budgets/page.rs"]
 mod page;
+#[path = "budgets/patches.rs"]
+mod patches;
 #[path = "budgets/processes.rs"]
 mod processes;
 #[path = "budgets/slow.rs"]
@@ -68,6 +70,7 @@ const SECTIONS: &[Section] = &[
     ("size", "Programs", processes::binary_size),
     ("ingest", "From frames to committed rows, inside the agent", ingest::durable),
     ("bulk", "10,000 objects of 1 KB to an empty node, through mosquitto", processes::bulk_through_mosquitto),
+    ("patches", "Updates as patches", patches::figures),
     ("updates", "Single updates, one after another", processes::single_updates),
     ("reconnect", "Reconnect", processes::reconnect),
     ("latency", "From a change to the row on the device", processes::latency),

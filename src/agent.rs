@@ -321,6 +321,7 @@ fn edge_config(config: &Config) -> EdgeConfig {
         max_applying: 8,
         lease_interval: config.lease.interval,
         lease_duration: config.lease.duration,
+        patches: config.link_type == LinkType::Mqtt,
     }
 }
 

@@ -96,6 +96,8 @@ impl SingleResults {
                 all.totals = totals;
                 all.applied.observed.extend(applied.observed);
                 all.applied.rejected.extend(applied.rejected);
+                all.applied.unpatched.extend(applied.unpatched);
+                all.applied.patched.extend(applied.patched);
                 true
             }
             Err(error) => {
@@ -130,6 +132,7 @@ impl SingleResults {
 fn rejection(change: &Change, reason: RejectReason, error: &StoreError) -> Rejected {
     let (resource_version, object) = match change {
         Change::Put(put) => (put.version.clone(), Some(Box::new(put.object_ref()))),
+        Change::Patch(patch) => (patch.version().clone(), None),
         Change::Delete(_) => ("".into(), None),
     };
     Rejected {

@@ -301,11 +301,15 @@ impl Driver {
         let Some((token, rules)) = self.storing.end_commit() else { return };
         self.files.due(rules);
         let result = match result {
-            Ok(Ok(Outcome::Committed(commit))) => Ok(commit),
+            Ok(Ok(Outcome::Committed(commit))) => {
+                self.record_patched(&commit.applied.patched);
+                Ok(commit)
+            }
             Ok(Ok(Outcome::Assembled(commit, change))) => {
                 let changes = change.as_slice();
                 self.record_changes(changes);
                 self.files.due(files::affected_rules(&self.settings.rules, changes));
+                self.record_patched(&commit.applied.patched);
                 Ok(commit)
             }
             Ok(Ok(Outcome::Lost)) => {

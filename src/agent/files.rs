@@ -28,6 +28,7 @@ use edgesync_files::rule::ordered;
 use edgesync_files::wire::{MAX_CHANGED, ObjectCounts, Outcome, Request, Verb};
 use edgesync_object::Status;
 use edgesync_object::status::Result;
+use edgesync_protocol::apply::PatchedObject;
 use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::node::{FilesCounts, FilesFailure, FilesSummary};
@@ -349,6 +350,8 @@ pub(super) fn affected_rules(rules: &[Rule], changes: &[Change]) -> AffectedRule
     for (number, rule) in rules.iter().enumerate() {
         let concerns = |change: &Change| match change {
             Change::Put(put) => rule.objects.names(&put.resource, &put.namespace, &put.name),
+            // The commit tells what it changes: see `rules_of_patches`.
+            Change::Patch(_) => false,
             // A deleted object's labels and fields are unknown here.
             Change::Delete(_) => true,
         };
@@ -358,6 +361,20 @@ pub(super) fn affected_rules(rules: &[Rule], changes: &[Change]) -> AffectedRule
     }
     let named = bits != 0 && changes.len() <= MAX_CHANGED;
     let changed = named.then(|| changes.iter().map(|change| Uid::clone(change.uid())).collect());
+    AffectedRules { rules: bits, changed }
+}
+
+/// Returns the rules that objects changed by patches may affect.
+pub(super) fn rules_of_patches(rules: &[Rule], patched: &[PatchedObject]) -> AffectedRules {
+    let mut bits = 0;
+    for (number, rule) in rules.iter().enumerate() {
+        let concerns = |it: &PatchedObject| rule.objects.names(&it.resource, &it.namespace, &it.name);
+        if patched.iter().any(concerns) {
+            bits |= bit(number);
+        }
+    }
+    let named = bits != 0 && patched.len() <= MAX_CHANGED;
+    let changed = named.then(|| patched.iter().map(|it| Uid::clone(&it.uid)).collect());
     AffectedRules { rules: bits, changed }
 }
 

@@ -280,6 +280,9 @@ fn write_sync(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
         Gauge edgesync_agent_rejected_objects = objects.rejected_now,
             "Objects currently rejected; at most 64 are tracked.";
         Counter edgesync_agent_applied_changes_total = sync.applied, "Objects stored or removed.";
+        Counter edgesync_agent_patches_applied_total = sync.patched, "Objects stored by patches.";
+        Counter edgesync_agent_patches_refused_total = sync.unpatched,
+            "Patches that could not be applied; the cloud sent the whole object instead.";
         Counter edgesync_agent_rejections_total[reason] = objects.rejections.by_reason(),
             "Objects rejected, each attempt counted, by reason.";
         Counter edgesync_agent_repeated_reports_total = sync.repeated_reports,

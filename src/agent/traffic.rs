@@ -24,7 +24,8 @@ mod persisted;
 pub(super) use budget::{Budget, BudgetState};
 
 /// The labels of messages: the frames of the protocol and [`OTHERS`].
-static FRAMES: LazyLock<Vec<&str>> = LazyLock::new(|| [Up::NAMES, Received::NAMES, &OTHERS].concat());
+static FRAMES: LazyLock<Vec<&str>> =
+    LazyLock::new(|| [Up::NAMES, Received::NAMES, Received::BINARY_NAMES, &OTHERS].concat());
 /// Retained presence messages, messages from and to a CloudCore, and the rest.
 const OTHERS: [&str; 16] = [
     "Presence",

@@ -8,7 +8,7 @@ use super::rows::{INSERT, ObjectRow, Resources, insert_with, uid_key};
 use super::seals::Seals;
 use super::{ObjectRef, Stored, read};
 use edgesync_object::{ObjectKey, ResourceVersion};
-use edgesync_protocol::apply::{Held, Rows};
+use edgesync_protocol::apply::{Held, HeldBody, Rows};
 use edgesync_protocol::change::{Change, Put};
 use edgesync_store::StoreError;
 use edgesync_store::engine::integer;
@@ -18,6 +18,8 @@ pub(super) fn weight(change: &Change) -> usize {
     const ROW: usize = 256;
     match change {
         Change::Put(put) => ROW + put.body.get().len(),
+        // Base and result.
+        Change::Patch(patch) => ROW + 2 * patch.length(),
         Change::Delete(_) => ROW,
     }
 }
@@ -129,6 +131,11 @@ impl Rows for Tables<'_> {
             }
         }
         Ok(None)
+    }
+
+    fn body(&mut self, held: &Held<RowRef>) -> Result<Option<HeldBody>, StoreError> {
+        let stored = read::by_id(self.conn, self.resources, self.seals, self.base, held.row.id)?;
+        Ok(stored.map(|stored| HeldBody { resource: stored.object.resource, text: stored.body }))
     }
 
     fn put(&mut self, revision: u64, put: &Put, replaced: Option<RowRef>) -> Result<(), StoreError> {

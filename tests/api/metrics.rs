@@ -15,7 +15,9 @@ use edgesync::store::{EdgeStats, OutboxState, Writing};
 use edgesync_api::{Limits, MetricsWriter};
 use edgesync_broker::BrokerTraffic;
 use edgesync_cloud_store::EffectCounts;
-use edgesync_fleet::metrics::{self as cloud, BodyNumbers, CloudNumbers, ClusterNumbers, NodeNumbers};
+use edgesync_fleet::metrics::{
+    self as cloud, BodyNumbers, CloudNumbers, ClusterNumbers, NodeNumbers, PatchNumbers,
+};
 use edgesync_kubeedge::{BridgeCounters, BridgeStatus, DynamicController};
 use edgesync_protocol::change::RejectReason;
 use edgesync_protocol::cloud::CloudCounters;
@@ -158,6 +160,8 @@ fn agent_numbers() -> AgentNumbers {
                 uploads_resent: 513,
                 uploads_refused: 514,
                 leases: 515,
+                patched: 518,
+                unpatched: 519,
             },
             bad_frames: BTreeMap::from([("json", 516), ("type", 517)]),
         },
@@ -230,6 +234,9 @@ fn cloud_numbers() -> CloudNumbers {
         hellos: 801,
         sent: 802,
         removals_sent: 803,
+        patches_sent: 815,
+        patches_refused: 816,
+        patch_bytes_saved: 817,
         resent: 804,
         reports: 805,
         reported: 806,
@@ -273,6 +280,7 @@ fn cloud_numbers() -> CloudNumbers {
         events_expired: 838,
         events_dropped: 846,
         bodies: BodyNumbers { count: 841, bytes: 842, read: 843, shared: 844, delayed: 845 },
+        patches: PatchNumbers { count: 847, bytes: 848, made: 849, skipped: 850, shared: 851 },
         store: writer(),
         database_bytes: 839,
         log_bytes: 840,

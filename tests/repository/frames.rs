@@ -23,6 +23,7 @@ use edgesync_protocol::frame::{
 };
 use edgesync_protocol::message::{Body, MessageText, Outgoing};
 use edgesync_protocol::node::NodeReport;
+use edgesync_protocol::patch::{PatchProblem, Unpatched};
 use edgesync_protocol::upload::{Content, Lane, Lanes, Refused, RefusedReason, UploadItem};
 use proptest::prelude::*;
 use serde_json::value::RawValue;
@@ -98,6 +99,7 @@ fn report() -> Report {
             message: "must be at most 65536 bytes, has 100415".into(),
             object: None,
         }],
+        unpatched: vec![Unpatched { uid: "u-5".into(), base: 1071.into(), reason: PatchProblem::OtherBase }],
         receiving: Some("u-4".into()),
         received: None,
         receipt: 0,
@@ -128,6 +130,7 @@ fn up() -> Vec<Up> {
             incarnation: Some("feb9e0bd2faf4720".into()),
             max_frame: 16384,
             max_object: 65536,
+            patches: true,
             partial: Some(Box::new(PartialMessage {
                 uid: "u-4".into(),
                 resource_version: 1070.into(),
@@ -251,6 +254,7 @@ fn read(name: &str, frame: &Value) -> Result<Value, String> {
         let change = |change: &Change| match change {
             Change::Put(put) => json!({"put": put.uid, "version": put.version, "supersedes": put.supersedes,
                 "resource": *put.resource, "namespace": put.namespace, "name": put.name}),
+            Change::Patch(patch) => json!({"patch": patch.uid(), "version": patch.version()}),
             Change::Delete(delete) => json!({"delete": delete.uid, "key": delete.key.to_string()}),
         };
         return Ok(
@@ -314,7 +318,7 @@ fn todays_frames_have_every_field_of_older_versions() {
 }
 
 /// Words of enumerations that a later version may extend.
-const WORDS: [&str; 6] = ["TooLarge", "Recreated", "Namespaced", "False", "status", "update"];
+const WORDS: [&str; 7] = ["TooLarge", "OtherBase", "Recreated", "Namespaced", "False", "status", "update"];
 
 /// Adds unknown fields to each object of a frame and replaces words with unknown ones, as `choose`
 /// decides. Objects, statuses and Events belong to Kubernetes and stay unchanged.

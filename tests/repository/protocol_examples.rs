@@ -88,7 +88,7 @@ fn decode_down(example: &Example) -> Received {
 pub(crate) fn written_again(frame: Received) -> Option<Down> {
     match frame {
         Received::Welcome(frame) => Some(Down::Welcome(frame)),
-        Received::Objects(_) => None,
+        Received::Objects(_) | Received::Patches(_) => None,
         Received::Part(frame) => Some(Down::Part(frame)),
         Received::Confirm(frame) => Some(Down::Confirm(frame)),
         Received::InventoryRequest(frame) => Some(Down::InventoryRequest(frame)),

@@ -257,6 +257,7 @@ fn edge_config() -> EdgeConfig {
         max_applying: 8,
         lease_interval: Duration::from_secs(10),
         lease_duration: Duration::from_secs(40),
+        patches: false,
     }
 }
 

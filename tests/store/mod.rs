@@ -10,6 +10,7 @@ mod kill;
 mod local;
 mod outbox;
 mod parts;
+mod patches;
 mod seal;
 mod start;
 mod support;

@@ -51,7 +51,9 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use edgesync_object::{NodeName, Object, ObjectKey, OmittedFields, Resource, SERVER_METADATA, kinds};
+use edgesync_object::{
+    NodeName, Object, ObjectKey, OmittedFields, Resource, ResourceVersion, SERVER_METADATA, kinds,
+};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_store::StoreError;
@@ -205,6 +207,19 @@ impl CloudStore {
     /// The store's.
     pub async fn bodies(&self, uids: Vec<Uid>, left_out: OmittedFields) -> Result<Vec<Loaded>, CloudError> {
         self.readers.run(move |conn| read::bodies(conn, &uids, left_out)).await
+    }
+
+    /// Reads earlier versions of objects from the history, as [`CloudStore::bodies`] returned them.
+    /// Those that the history does not have any more are left out.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn bases(
+        &self,
+        wanted: Vec<(Uid, ResourceVersion)>,
+        left_out: OmittedFields,
+    ) -> Result<Vec<(Uid, ResourceVersion, String)>, CloudError> {
+        self.readers.run(move |conn| read::bases(conn, wanted, left_out)).await
     }
 
     /// Returns changes after a version, in order.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 
 use super::change::ChangeKind;
 use super::commit_listener::KindName;
@@ -11,9 +11,9 @@ use super::history::Partition;
 use super::nodes::record_before;
 use super::objects::resource_id;
 use super::{CloudError, WatchChange};
-use edgesync_object::{OmittedFields, Resource, Scope};
+use edgesync_object::{OmittedFields, Resource, ResourceVersion, Scope};
 use edgesync_protocol::cloud::Loaded;
-use edgesync_protocol::message::Body;
+use edgesync_protocol::message::{Body, read_head};
 use edgesync_store::StoreError;
 
 /// Limit of the bytes of bodies on a page of a list.
@@ -78,9 +78,40 @@ pub(super) fn bodies(
                 continue;
             }
         };
-        bodies.push(Loaded { uid: Arc::clone(uid), version: row.get::<_, u64>(0)?.into(), body });
+        let version = row.get::<_, u64>(0)?.into();
+        bodies.push(Loaded { uid: Arc::clone(uid), version, body, patch: None });
     }
     Ok(bodies)
+}
+
+/// Reads earlier versions of objects. The change that made a version has its text, and the change
+/// that followed has it as the previous one; older ones are gone.
+pub(super) fn bases(
+    conn: &Connection,
+    wanted: Vec<(Arc<str>, ResourceVersion)>,
+    left_out: OmittedFields,
+) -> Result<Vec<(Arc<str>, ResourceVersion, String)>, CloudError> {
+    let mut made = conn.prepare_cached("SELECT object FROM events WHERE version = ?1 AND type <> 2")?;
+    let mut replaced = conn.prepare_cached(
+        "SELECT e.previous FROM objects o JOIN events e ON e.version = o.version
+         WHERE o.uid = ?1 AND e.previous_version = ?2 AND e.previous IS NOT NULL",
+    )?;
+    let mut bases = Vec::with_capacity(wanted.len().min(MAX_BODIES));
+    for (uid, version) in wanted.into_iter().take(MAX_BODIES) {
+        let Some(number) = version.as_str().parse::<i64>().ok().filter(|_| version.is_decimal()) else {
+            continue;
+        };
+        let text: Option<String> = match made.query_row([number], |row| row.get(0)).optional()? {
+            Some(text) => Some(text),
+            None => replaced.query_row((&uid, number), |row| row.get(0)).optional()?,
+        };
+        // Versions are unique in the store, but the version may be that of another store.
+        let is_it = |text: &String| read_head(text).is_ok_and(|head| head.metadata.uid == *uid);
+        if let Some(text) = text.filter(is_it) {
+            bases.push((uid, version, left_out.of(text)));
+        }
+    }
+    Ok(bases)
 }
 
 /// Selection and bounds of a read of the history.

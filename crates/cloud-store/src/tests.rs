@@ -494,6 +494,46 @@ async fn bodies_are_read_without_managed_fields_on_request() {
 }
 
 #[tokio::test]
+async fn earlier_versions_are_read_from_the_history_as_they_were_sent() {
+    let Fixture { store, .. } = &fixture();
+    let mut texts = Vec::new();
+    let mut object = config_map("a", &json!({"k": "0"}));
+    object.set_metadata("managedFields", json!([{"manager": "kubectl"}]));
+    let mut stored = store.create(&kind("cm"), object).await.unwrap();
+    let uid = Arc::clone(&stored.uid);
+    let left_out = OmittedFields { managed_fields: true, last_applied: true };
+    for number in 1..4 {
+        let sent = store.bodies(vec![Arc::clone(&uid)], left_out).await.unwrap().remove(0);
+        texts.push((sent.version.clone(), sent.body.as_str().to_owned()));
+        stored = change(store, "a", json!({"k": number.to_string()})).await;
+    }
+    let other = create(store, "b").await;
+    let ask = |uid: &Arc<str>, version: &str| (Arc::clone(uid), version.into());
+    let mut wanted: Vec<_> = texts.iter().map(|(version, _)| ask(&uid, version.as_str())).collect();
+    // Versions of another object, of no object, and of another store.
+    wanted.extend([ask(&uid, &other.version.to_string()), ask(&uid, "1"), ask(&uid, "x"), ask(&uid, "01")]);
+    let bases = store.bases(wanted, left_out).await.unwrap();
+    let found: Vec<_> = bases.into_iter().map(|(_, version, text)| (version, text)).collect();
+    assert_eq!(found, texts);
+}
+
+#[tokio::test]
+async fn the_last_version_outlives_its_own_change_in_the_history() {
+    let short = HistoryBound { changes: 8, bytes: u64::MAX / 2 };
+    let limits = HistoryLimits { objects: short, ..HistoryLimits::default() };
+    let Fixture { store, .. } = &fixture_with(&CloudOptions { history: limits, ..CloudOptions::default() });
+    let first = create(store, "a").await;
+    for number in 0..40 {
+        create(store, &format!("other-{number}")).await;
+    }
+    let wanted = || vec![(Arc::clone(&first.uid), first.version.into())];
+    assert!(store.bases(wanted(), OmittedFields::default()).await.unwrap().is_empty());
+    change(store, "a", json!({"k": "new"})).await;
+    let bases = store.bases(wanted(), OmittedFields::default()).await.unwrap();
+    assert_eq!(bases[0].2, first.body);
+}
+
+#[tokio::test]
 async fn a_closed_store_is_one_file_even_if_readers_are_still_around() {
     let fixture = fixture();
     let stored = create(&fixture.store, "a").await;

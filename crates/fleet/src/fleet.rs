@@ -6,7 +6,7 @@
 //! Each part owns its state and returns the effects it wants:
 //! - `reconciler`: the machines with the objects that they reconcile with; `nodes`, `broadcasts`,
 //!   `ledger_loader`, `timeline` and `settings` are parts of it;
-//! - `bodies`, `sender` with `send_queue`: downstream, to nodes; `ingest`: upstream, from nodes;
+//! - `bodies`, `patches`, `sender` with `send_queue`: downstream, to nodes; `ingest`: upstream, from nodes;
 //! - `rules`, `removals`, `replicas`, `requests`, `writes`, `numbers`;
 //! - `views` with `queries`, `overview`, `rollouts`, `search`, `explain`: for operators and pages.
 //!
@@ -26,6 +26,7 @@ mod ledger_loader;
 mod nodes;
 mod numbers;
 mod overview;
+mod patches;
 mod queries;
 mod reconciler;
 mod removals;
@@ -71,6 +72,7 @@ use interrupted::Interrupted;
 use nodes::{NodeId, Nodes};
 use numbers::Counts;
 use overview::{Overview, Traffic};
+use patches::Patches;
 use queries::{Queries, View};
 use reconciler::Reconciler;
 use removals::Removals;
@@ -94,6 +96,7 @@ pub struct Fleet<S: Source> {
     reconciler: Reconciler,
     sender: Sender,
     bodies: Bodies,
+    patches: Patches,
     interrupted: Interrupted,
     rules: Rules,
     removals: Removals,
@@ -140,6 +143,7 @@ impl<S: Source> Fleet<S> {
             feed: Feed::new(changes),
             sender: Sender::new(downlink),
             bodies: Bodies::new(config.sync.bodies),
+            patches: Patches::new(config.sync.patches),
             interrupted: Interrupted::default(),
             rules: Rules::default(),
             removals: Removals::new(known.removed, known.removing),
@@ -294,10 +298,11 @@ impl<S: Source> Fleet<S> {
     /// Continues the queries over all nodes within the budget of one turn. Returns whether work is
     /// left.
     fn run_queries(&mut self) -> bool {
-        let Self { views, reconciler, removals, counts, bodies, requests, .. } = self;
+        let Self { views, reconciler, removals, counts, bodies, patches, requests, .. } = self;
         let complete = |numbers: &mut CloudNumbers| {
             numbers.objects = reconciler.desired.placement.len() as u64;
             numbers.bodies = bodies.numbers();
+            numbers.patches = patches.numbers();
             numbers.cluster = requests.replication().map(Replication::numbers);
             numbers.nodes.waiting = reconciler.ledgers.waiting() as u64;
             counts.add_to(numbers);
@@ -365,6 +370,7 @@ impl<S: Source> Fleet<S> {
 
     fn configure(&mut self, config: &Config) {
         self.bodies.set_limit(config.sync.bodies);
+        self.patches.set_limit(config.sync.patches);
         self.expiry.ttl = config.nodes.event_ttl;
         self.enrollment.reconfigure(config.enrollment.certificate_lifetime, config.enrollment.renewal_grace);
         let now = self.reconciler.now();

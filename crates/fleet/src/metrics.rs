@@ -38,6 +38,8 @@ pub struct CloudNumbers {
     pub events_dropped: u64,
     /// Bodies of objects in flight to nodes.
     pub bodies: BodyNumbers,
+    /// Patches in memory.
+    pub patches: PatchNumbers,
     /// Counters of the store's writer.
     pub store: WriterStats,
     /// Size of the database, in bytes.
@@ -67,6 +69,21 @@ pub struct BodyNumbers {
     pub shared: u64,
     /// Number of waits of nodes because `sync.bodies` was reached.
     pub delayed: u64,
+}
+
+/// Numbers of the patches in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PatchNumbers {
+    /// Number of pairs of versions in memory.
+    pub count: u64,
+    /// Their size in bytes, which `sync.patches` limits.
+    pub bytes: u64,
+    /// Patches made.
+    pub made: u64,
+    /// Pairs of versions without a patch: the earlier one is unknown, or too little would be saved.
+    pub skipped: u64,
+    /// Pairs that were in memory, or being made, when another node needed them.
+    pub shared: u64,
 }
 
 /// Requests of a replica to its cluster.
@@ -178,6 +195,9 @@ pub(crate) fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
         hellos,
         sent,
         removals_sent,
+        patches_sent,
+        patches_refused,
+        patch_bytes_saved,
         resent,
         reports,
         reported,
@@ -193,6 +213,9 @@ pub(crate) fn add_counters(sum: &mut CloudCounters, one: &CloudCounters) {
     sum.hellos += hellos;
     sum.sent += sent;
     sum.removals_sent += removals_sent;
+    sum.patches_sent += patches_sent;
+    sum.patches_refused += patches_refused;
+    sum.patch_bytes_saved += patch_bytes_saved;
     sum.resent += resent;
     sum.reports += reports;
     sum.reported += reported;
@@ -280,10 +303,24 @@ fn write_sync(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
             "Bodies that were in memory, or being read, when another node needed them.";
         Counter edgesync_cloud_bodies_delayed_total = numbers.bodies.delayed,
             "Waits of nodes because sync.bodies was reached.";
+        Gauge edgesync_cloud_patches = numbers.patches.count, "Pairs of versions in memory, with or without a patch.";
+        Gauge edgesync_cloud_patches_bytes = numbers.patches.bytes, "Bytes of the patches in memory.";
+        Counter edgesync_cloud_patches_made_total = numbers.patches.made,
+            "Patches made, one for each pair of versions.";
+        Counter edgesync_cloud_patches_skipped_total = numbers.patches.skipped,
+            "Pairs of versions without a patch: the earlier one is unknown, or too little would be saved.";
+        Counter edgesync_cloud_patches_shared_total = numbers.patches.shared,
+            "Needs of nodes for a patch that was in memory or being made.";
         Counter edgesync_cloud_hellos_total = counters.hellos, "Hellos received.";
         Counter edgesync_cloud_sent_objects_total = counters.sent, "Objects sent, each attempt counted.";
         Counter edgesync_cloud_sent_removals_total = counters.removals_sent,
             "Removals sent, each attempt counted.";
+        Counter edgesync_cloud_sent_patches_total = counters.patches_sent,
+            "Objects sent as patches, each attempt counted.";
+        Counter edgesync_cloud_refused_patches_total = counters.patches_refused,
+            "Patches that the node could not apply; the whole object was sent instead.";
+        Counter edgesync_cloud_patches_saved_bytes_total = counters.patch_bytes_saved,
+            "Bytes that sent patches saved, compared with the compressed objects.";
         Counter edgesync_cloud_resent_objects_total = counters.resent, "Objects resent because no report arrived.";
         Counter edgesync_cloud_reports_total = counters.reports, "Reports applied.";
         Counter edgesync_cloud_reported_objects_total = counters.reported, "Objects reported as held.";

@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use super::metrics::ClusterNumbers;
 use crate::config::ObjectSyncs;
 use crate::reasons::PlacementReason;
-use edgesync_object::{NodeName, OmittedFields, Resource};
+use edgesync_object::{NodeName, OmittedFields, Resource, ResourceVersion};
 use edgesync_placement::{KindMatch, Summary, Unread};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Reached, Record, RecordBatch};
@@ -153,6 +153,16 @@ pub trait ObjectSource: Clone + Send + Sync + 'static {
         uids: Vec<Uid>,
         left_out: OmittedFields,
     ) -> impl Future<Output = Result<Vec<Loaded>>> + Send;
+
+    /// Returns earlier versions of objects, the bases of patches, as far as they are known: UID,
+    /// version, and the text that [`ObjectSource::bodies`] returned for it.
+    fn bases(
+        &self,
+        _wanted: Vec<(Uid, ResourceVersion)>,
+        _left_out: OmittedFields,
+    ) -> impl Future<Output = Result<Vec<(Uid, ResourceVersion, String)>>> + Send {
+        ready(Ok(Vec::new()))
+    }
 
     /// Returns the schema of a kind, to validate statuses that nodes send; `None` if the source
     /// validates writes itself.

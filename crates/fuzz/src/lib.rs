@@ -14,6 +14,8 @@
 
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
+pub mod corpus;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -66,7 +68,7 @@ const WORDS: &[&[u8]] = &[
 ];
 
 /// Deterministic pseudo-random numbers (xorshift64*).
-struct Numbers(u64);
+pub(crate) struct Numbers(u64);
 
 impl Numbers {
     fn next(&mut self) -> u64 {

@@ -473,6 +473,8 @@ impl Bridge {
                         self.endings.seen(&self.outbound.config, put);
                         self.queries.stored(&mut self.outbound, put, |_, _| false);
                     }
+                    // A CloudCore sends whole objects.
+                    Change::Patch(_) => {}
                     Change::Delete(delete) => {
                         self.endings.gone(&delete.uid);
                         self.queries.deleted(&mut self.outbound, incoming, &delete.uid);

@@ -271,6 +271,8 @@ impl Rounds {
         if let Some(Round { stage: Stage::Walking(walk), .. }) = &mut self.round {
             walk.changed(match change {
                 Change::Put(put) => put.key(),
+                // A CloudCore sends whole objects.
+                Change::Patch(_) => return,
                 Change::Delete(delete) => delete.key.clone(),
             });
         }

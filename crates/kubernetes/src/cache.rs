@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use edgesync_cloud_store::summary;
 use edgesync_object::{OmittedFields, Resource, ResourceVersion, Scope};
@@ -31,6 +31,8 @@ const KIND: Kind = Kind { application_id: mark::CACHE, migrations: CACHE };
 const PART_ROWS: usize = 512;
 /// Size in bytes of bodies from which a part takes no more objects.
 const PART_BYTES: usize = 4 << 20;
+/// Maximum number of bytes of earlier bodies, the bases of patches.
+const EARLIER_BYTES: u64 = 64 << 20;
 /// Maximum number of bodies that one call reads.
 pub const MAX_BODIES: usize = 10_000;
 
@@ -93,6 +95,7 @@ pub struct Cache {
 struct State {
     /// Row ids of the kinds in the file.
     kinds: HashMap<Arc<Resource>, i64>,
+    earlier: Earlier,
     /// Held while the cache is open: another process gets [`StoreError::InUse`].
     _lock: File,
 }
@@ -100,6 +103,58 @@ struct State {
 impl WriterHooks for State {
     fn rolled_back(&mut self, _conn: &Connection) {
         self.kinds.clear();
+        self.earlier.bytes = None;
+    }
+}
+
+/// Earlier bodies of objects, the oldest of which give way to newer ones.
+#[derive(Debug)]
+struct Earlier {
+    limit: u64,
+    /// Their bytes; unknown after a rollback.
+    bytes: Option<u64>,
+}
+
+impl Earlier {
+    /// Keeps the body that a newer version replaces.
+    fn keep(&mut self, conn: &Connection, uid: &str, version: &str) -> Result<(), StoreError> {
+        let kept = conn
+            .prepare_cached(
+                "INSERT INTO earlier (uid, version, body)
+                 SELECT uid, version, body FROM objects WHERE uid = ?1 AND version <> ?2
+                 RETURNING octet_length(body)",
+            )?
+            .query_row((uid, version), |row| row.get::<_, u64>(0))
+            .optional()?;
+        let Some(kept) = kept else { return Ok(()) };
+        let bytes = match self.bytes {
+            Some(bytes) => bytes + kept,
+            None => conn
+                .prepare_cached("SELECT coalesce(sum(octet_length(body)), 0) FROM earlier")?
+                .query_row([], |row| row.get(0))?,
+        };
+        self.bytes = Some(self.trim(conn, bytes)?);
+        Ok(())
+    }
+
+    /// Drops the bodies of a deleted object.
+    fn remove(&mut self, conn: &Connection, uid: &str) -> Result<(), StoreError> {
+        if conn.prepare_cached("DELETE FROM earlier WHERE uid = ?1")?.execute([uid])? > 0 {
+            self.bytes = None;
+        }
+        Ok(())
+    }
+
+    /// Drops the oldest bodies beyond the limit. Returns the bytes of the others.
+    fn trim(&self, conn: &Connection, mut bytes: u64) -> Result<u64, StoreError> {
+        let mut oldest = conn.prepare_cached(
+            "DELETE FROM earlier WHERE id = (SELECT min(id) FROM earlier) RETURNING octet_length(body)",
+        )?;
+        while bytes > self.limit {
+            let Some(freed) = oldest.query_row([], |row| row.get::<_, u64>(0)).optional()? else { break };
+            bytes = bytes.saturating_sub(freed);
+        }
+        Ok(bytes)
     }
 }
 
@@ -119,7 +174,8 @@ impl Cache {
         let on_corrupt = Box::new(|error: &StoreError| tracing::error!(%error, "cache damaged"));
         let generation = Generation::default();
         let readers = Readers::start(path, &options.engine, options.readers, &generation, on_corrupt)?;
-        let state = State { kinds: HashMap::new(), _lock: lock };
+        let earlier = Earlier { limit: EARLIER_BYTES, bytes: Some(0) };
+        let state = State { kinds: HashMap::new(), earlier, _lock: lock };
         let limits = WriterLimits { wal_bytes: options.engine.wal_bytes, ..options.writer };
         Ok(Self { writer: Writer::start("cache-write", conn, state, limits)?, readers })
     }
@@ -132,7 +188,7 @@ impl Cache {
         let bytes = changes.iter().map(CacheChange::bytes).sum();
         self.writer
             .run(bytes, move |conn, state: &mut State| {
-                changes.iter().try_for_each(|change| apply(conn, &mut state.kinds, change))
+                changes.iter().try_for_each(|change| apply(conn, state, change))
             })
             .await
     }
@@ -143,6 +199,18 @@ impl Cache {
     /// Those of the store.
     pub async fn bodies(&self, uids: Vec<Uid>, left_out: OmittedFields) -> Result<Vec<Loaded>, StoreError> {
         self.readers.run(move |conn| bodies(conn, &uids, left_out)).await
+    }
+
+    /// Returns earlier versions of objects, as [`Cache::bodies`] returned them. Skips unknown ones.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn bases(
+        &self,
+        wanted: Vec<(Uid, ResourceVersion)>,
+        left_out: OmittedFields,
+    ) -> Result<Vec<(Uid, ResourceVersion, String)>, StoreError> {
+        self.readers.run(move |conn| bases(conn, wanted, left_out)).await
     }
 
     /// Returns one part of all objects: the first from 0, each later one from [`CachePart::next`].
@@ -177,14 +245,11 @@ fn clear(path: &Path, options: &EngineOptions) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn apply(
-    conn: &Connection,
-    kinds: &mut HashMap<Arc<Resource>, i64>,
-    change: &CacheChange,
-) -> Result<(), StoreError> {
+fn apply(conn: &Connection, state: &mut State, change: &CacheChange) -> Result<(), StoreError> {
     match change {
         CacheChange::Put(summary, body) => {
-            let kind = kind_id(conn, kinds, &summary.resource)?;
+            let kind = kind_id(conn, &mut state.kinds, &summary.resource)?;
+            state.earlier.keep(conn, &summary.uid, summary.version.as_str())?;
             conn.prepare_cached(
                 "INSERT INTO objects (uid, kind_id, version, body) VALUES (?1, ?2, ?3, ?4)
                  ON CONFLICT (uid) DO UPDATE SET kind_id = ?2, version = ?3, body = ?4",
@@ -193,6 +258,7 @@ fn apply(
         }
         CacheChange::Remove(uid) => {
             conn.prepare_cached("DELETE FROM objects WHERE uid = ?1")?.execute([uid])?;
+            state.earlier.remove(conn, uid)?;
         }
     }
     Ok(())
@@ -225,9 +291,23 @@ fn bodies(conn: &Connection, uids: &[Uid], left_out: OmittedFields) -> Result<Ve
         let Some(row) = rows.next()? else { continue };
         let body = Body::new(left_out.of(row.get(1)?))
             .map_err(|error| StoreError::corrupt(format!("read object {uid}: {error}")))?;
-        bodies.push(Loaded { uid: Arc::clone(uid), version: version(row, 0)?, body });
+        bodies.push(Loaded { uid: Arc::clone(uid), version: version(row, 0)?, body, patch: None });
     }
     Ok(bodies)
+}
+
+fn bases(
+    conn: &Connection,
+    wanted: Vec<(Uid, ResourceVersion)>,
+    left_out: OmittedFields,
+) -> Result<Vec<(Uid, ResourceVersion, String)>, StoreError> {
+    let mut statement = conn.prepare_cached("SELECT body FROM earlier WHERE uid = ?1 AND version = ?2")?;
+    let mut bases = Vec::with_capacity(wanted.len().min(MAX_BODIES));
+    for (uid, version) in wanted.into_iter().take(MAX_BODIES) {
+        let text = statement.query_row((&uid, version.as_str()), |row| row.get::<_, String>(0)).optional()?;
+        bases.extend(text.map(|text| (uid, version, left_out.of(text))));
+    }
+    Ok(bases)
 }
 
 fn version(row: &Row<'_>, column: usize) -> Result<ResourceVersion, StoreError> {
@@ -322,6 +402,45 @@ mod tests {
         assert!(bodies[1].body.as_str().contains("new"));
         cache.apply(vec![CacheChange::Remove("a".into())]).await.unwrap();
         assert_eq!(cache.bodies(uids(), OmittedFields::default()).await.unwrap().len(), 1);
+    }
+
+    async fn bases(cache: &Cache, wanted: &[(&str, u64)]) -> Vec<u64> {
+        let wanted = wanted.iter().map(|(uid, version)| ((*uid).into(), (*version).into())).collect();
+        let bases = cache.bases(wanted, OmittedFields::default()).await.unwrap();
+        bases.iter().map(|(_, version, _)| version.as_str().parse().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn earlier_versions_are_kept_until_the_limit_or_removal() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = opened(directory.path());
+        for version in 1..=3 {
+            cache.apply(vec![put("cm", "a", version, "x"), put("cm", "b", version, "y")]).await.unwrap();
+        }
+        // The same version again replaces nothing.
+        cache.apply(vec![put("cm", "a", 3, "x")]).await.unwrap();
+        assert_eq!(bases(&cache, &[("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1)]).await, [1, 2, 1]);
+        let texts = cache.bases(vec![("a".into(), 1.into())], OmittedFields::default()).await.unwrap();
+        assert!(texts[0].2.contains(r#""resourceVersion":"1""#), "{texts:?}");
+        cache.apply(vec![CacheChange::Remove("b".into())]).await.unwrap();
+        assert_eq!(bases(&cache, &[("a", 2), ("b", 1), ("b", 2)]).await, [2]);
+    }
+
+    #[test]
+    fn old_versions_give_way_to_newer_ones() {
+        let conn = Connection::open_in_memory().unwrap();
+        CACHE.iter().for_each(|migration| conn.execute_batch(migration.sql).unwrap());
+        let mut earlier = Earlier { limit: 1000, bytes: None };
+        conn.execute("INSERT INTO kinds VALUES (1, '', 'v1', 'ConfigMap', 'configmaps', 1)", []).unwrap();
+        let text = "x".repeat(300);
+        conn.execute("INSERT INTO objects VALUES (1, 'a', 1, '0', ?1)", [&text]).unwrap();
+        for version in 1..10 {
+            earlier.keep(&conn, "a", &version.to_string()).unwrap();
+            conn.execute("UPDATE objects SET version = ?1", [version.to_string()]).unwrap();
+        }
+        let versions: String =
+            conn.query_row("SELECT group_concat(version, ' ') FROM earlier", [], |row| row.get(0)).unwrap();
+        assert_eq!((versions.as_str(), earlier.bytes), ("6 7 8", Some(900)));
     }
 
     #[tokio::test]

@@ -42,7 +42,7 @@ pub use edgesync_fleet::source::{
     Admission, LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Removal, RemovalCause,
     Replication, Result, RuleProblem, RuleStatus, Source, SourceError, UploadBatch, UploadOutcome,
 };
-use edgesync_object::{NodeName, OmittedFields};
+use edgesync_object::{NodeName, OmittedFields, ResourceVersion};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -127,6 +127,14 @@ impl ObjectSource for Kubernetes {
 
     async fn bodies(&self, uids: Vec<Uid>, left_out: OmittedFields) -> Result<Vec<Loaded>> {
         self.0.reader.bodies(uids, left_out).await
+    }
+
+    async fn bases(
+        &self,
+        wanted: Vec<(Uid, ResourceVersion)>,
+        left_out: OmittedFields,
+    ) -> Result<Vec<(Uid, ResourceVersion, String)>> {
+        self.0.reader.bases(wanted, left_out).await
     }
 
     fn rule_problems(&self, rule: &Uid, _: &[KindMatch]) -> Vec<RuleProblem> {

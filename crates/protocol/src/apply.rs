@@ -1,14 +1,20 @@
-//! Applies changes to the rows of a node: the version check, UID identity, revisions and the
-//! digest.
+//! Applies changes to the rows of a node: the version check, UID identity, patches, revisions and
+//! the digest.
 //!
 //! The rules are written once, over [`Rows`]. The SQLite store runs them inside its write
 //! transaction, the simulation inside its model of one. The code tested under thousands of seeds is
 //! the code that runs.
 
-use edgesync_object::{ObjectKey, Relation, ResourceVersion};
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use edgesync_object::{Budget, ObjectKey, Relation, Resource, ResourceVersion};
 
 use super::change::{Change, Delete, Put, RejectReason, Rejected, Uid};
 use super::digest::{Digest, Epoch};
+use super::message;
+use super::patch::{Patch, PatchProblem, Unpatched};
 
 /// The totals that a transaction keeps beside its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -36,6 +42,15 @@ pub struct Held<Row> {
     pub key: ObjectKey,
 }
 
+/// The content of a held object, the base of a patch.
+#[derive(Debug)]
+pub struct HeldBody {
+    /// The kind of the object.
+    pub resource: Arc<Resource>,
+    /// The object as JSON text, as it was received.
+    pub text: String,
+}
+
 /// Access to the rows within an open transaction.
 pub trait Rows {
     /// The handle to a row within the transaction.
@@ -47,6 +62,12 @@ pub trait Rows {
     fn by_uid(&mut self, uid: &str) -> Result<Option<Held<Self::Row>>, Self::Error>;
     /// Returns the object with this kind, namespace and name.
     fn by_name(&mut self, key: &ObjectKey) -> Result<Option<Held<Self::Row>>, Self::Error>;
+    /// Returns the content of a held object; `None` if it cannot be read, or if no patches are
+    /// expected.
+    fn body(&mut self, held: &Held<Self::Row>) -> Result<Option<HeldBody>, Self::Error> {
+        let _ = held;
+        Ok(None)
+    }
     /// Inserts the object, or replaces the row of the same UID, as change number `revision`.
     fn put(&mut self, revision: u64, put: &Put, replaced: Option<Self::Row>) -> Result<(), Self::Error>;
     /// Removes the row and leaves a tombstone with its UID as change number `revision`.
@@ -69,21 +90,44 @@ pub struct Applied {
     pub observed: Vec<Observed>,
     /// Objects that could not be applied.
     pub rejected: Vec<Rejected>,
+    /// Patches that could not be applied. Not a failure of the object: it is sent as a whole.
+    pub unpatched: Vec<Unpatched>,
+    /// The objects that patches have changed. The change itself does not name them.
+    pub patched: Vec<PatchedObject>,
+}
+
+/// An object that a patch has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PatchedObject {
+    /// The UID of the object.
+    pub uid: Uid,
+    /// The kind.
+    pub resource: Arc<Resource>,
+    /// The namespace, empty for cluster-scoped kinds.
+    pub namespace: Arc<str>,
+    /// The object's name.
+    pub name: Arc<str>,
+    /// The length of the patch in bytes.
+    pub bytes: usize,
 }
 
 /// Returns whether an incoming version is stored.
 ///
 /// Guarantee G2: an older version never replaces a newer one, unless the sender names the version
 /// it supersedes.
-fn accepts_version(held: &ResourceVersion, put: &Put) -> bool {
+fn accepts_version(
+    held: &ResourceVersion,
+    version: &ResourceVersion,
+    supersedes: Option<&ResourceVersion>,
+) -> bool {
     #[cfg(any(test, feature = "simulation"))]
     if super::fault::planted(super::fault::Fault::NoVersionCheck) {
         return true;
     }
-    match put.version.relation(held) {
+    match version.relation(held) {
         Relation::Newer | Relation::Different => true,
         Relation::Equal => false,
-        Relation::Older => put.supersedes.as_ref() == Some(held),
+        Relation::Older => supersedes == Some(held),
     }
 }
 
@@ -100,6 +144,7 @@ pub fn apply<R: Rows>(
 ) -> Result<(), R::Error> {
     match change {
         Change::Put(put) => apply_put(rows, totals, put, applied),
+        Change::Patch(patch) => apply_patch(rows, totals, patch, applied),
         Change::Delete(delete) => apply_delete(rows, totals, delete, applied),
     }
 }
@@ -117,7 +162,7 @@ fn apply_put<R: Rows>(
             applied.reject(put, RejectReason::Invalid, message);
             return Ok(());
         }
-        Some(held) if !accepts_version(&held.version, put) => {
+        Some(held) if !accepts_version(&held.version, &put.version, put.supersedes.as_ref()) => {
             applied.observe(put.uid.clone(), Some(held.version));
             return Ok(());
         }
@@ -139,6 +184,16 @@ fn apply_put<R: Rows>(
             None
         }
     };
+    store(rows, totals, put, replaced, applied)
+}
+
+fn store<R: Rows>(
+    rows: &mut R,
+    totals: &mut Totals,
+    put: &Put,
+    replaced: Option<Held<R::Row>>,
+    applied: &mut Applied,
+) -> Result<(), R::Error> {
     totals.revision += 1;
     match &replaced {
         Some(held) => totals.digest.remove(totals.epoch, &held.uid, &held.version),
@@ -148,6 +203,67 @@ fn apply_put<R: Rows>(
     rows.put(totals.revision, put, replaced.map(|held| held.row))?;
     applied.observe(put.uid.clone(), Some(put.version.clone()));
     Ok(())
+}
+
+/// Applies a patch to the held version. A stale or duplicate one changes nothing and is answered
+/// with what is held, like a whole object.
+fn apply_patch<R: Rows>(
+    rows: &mut R,
+    totals: &mut Totals,
+    patch: &Patch,
+    applied: &mut Applied,
+) -> Result<(), R::Error> {
+    let Some(held) = rows.by_uid(patch.uid())? else {
+        applied.refuse(patch, PatchProblem::NotHeld);
+        return Ok(());
+    };
+    if !accepts_version(&held.version, patch.version(), patch.supersedes()) {
+        applied.observe(held.uid, Some(held.version));
+        return Ok(());
+    }
+    let is_base = held.version == *patch.base();
+    #[cfg(any(test, feature = "simulation"))]
+    let is_base = is_base || super::fault::planted(super::fault::Fault::PatchAnyVersion);
+    if !is_base {
+        applied.refuse(patch, PatchProblem::OtherVersion);
+        return Ok(());
+    }
+    let Some(HeldBody { resource, text }) = rows.body(&held)? else {
+        applied.refuse(patch, PatchProblem::NotHeld);
+        return Ok(());
+    };
+    let result = patch.apply(&text);
+    drop(text);
+    match result.and_then(|text| result_of(patch, text, &held, &resource)) {
+        Ok(put) => {
+            applied.patched.push(PatchedObject {
+                uid: put.uid.clone(),
+                resource,
+                namespace: put.namespace.clone(),
+                name: put.name.clone(),
+                bytes: patch.encoded_len(),
+            });
+            store(rows, totals, &put, Some(held), applied)
+        }
+        Err(problem) => {
+            applied.refuse(patch, problem);
+            Ok(())
+        }
+    }
+}
+
+/// Checks the result of a patch: a whole object, in the version and under the names of its row.
+fn result_of<Row>(
+    patch: &Patch,
+    text: String,
+    held: &Held<Row>,
+    resource: &Arc<Resource>,
+) -> Result<Put, PatchProblem> {
+    let is_shallow = Budget::of(text.len()).check_depth(&text).is_ok();
+    let body = RawValue::from_string(text).map_err(|_| PatchProblem::OtherResult)?;
+    let names = (&*held.key.namespace, &*held.key.name);
+    let put = message::patched(body, patch.version(), resource, names, patch.uid());
+    put.ok().filter(|_| is_shallow).ok_or(PatchProblem::OtherResult)
 }
 
 /// Removes exactly the named UID (guarantee G3).
@@ -188,6 +304,11 @@ fn remove<R: Rows>(
 impl Applied {
     fn observe(&mut self, uid: Uid, version: Option<ResourceVersion>) {
         self.observed.push(Observed { uid, version });
+    }
+
+    fn refuse(&mut self, patch: &Patch, reason: PatchProblem) {
+        let (uid, base) = (patch.uid().clone(), patch.base().clone());
+        self.unpatched.push(Unpatched { uid, base, reason });
     }
 
     fn reject(&mut self, put: &Put, reason: RejectReason, message: String) {

@@ -8,6 +8,8 @@ use serde_json::value::RawValue;
 pub use edgesync_object::ObjectRef;
 use edgesync_object::{ObjectKey, Resource, ResourceVersion};
 
+use super::patch::Patch;
+
 /// The UID of an object, reference-counted because several tables of a side share it.
 pub type Uid = Arc<str>;
 
@@ -16,6 +18,8 @@ pub type Uid = Arc<str>;
 pub enum Change {
     /// Stores the object in this version.
     Put(Put),
+    /// Stores the object in the version that a patch makes of the held one.
+    Patch(Arc<Patch>),
     /// Deletes the object with this UID.
     Delete(Delete),
 }
@@ -54,6 +58,7 @@ impl Change {
     pub fn uid(&self) -> &Uid {
         match self {
             Self::Put(put) => &put.uid,
+            Self::Patch(patch) => patch.uid(),
             Self::Delete(delete) => &delete.uid,
         }
     }

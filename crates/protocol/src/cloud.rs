@@ -22,6 +22,7 @@ mod ledger;
 mod output;
 mod pacing;
 mod parts;
+mod patching;
 mod queue;
 mod quota;
 mod reconcile;
@@ -50,8 +51,8 @@ use super::upload::{IngestCursor, Lane, Lease, Refused, Upload};
 pub use desired::{Desired, DesiredState};
 pub use ledger::{LedgerFacts, Records};
 pub use types::{
-    CloudConfig, CloudCounters, CloudEffect, CloudNotice, CloudPhase, Issued, Loaded, ObjectState, Reached,
-    Record, RecordBatch, Refusal,
+    CloudConfig, CloudCounters, CloudEffect, CloudNotice, CloudPhase, Issued, LoadRequest, Loaded,
+    ObjectState, Reached, Record, RecordBatch, Refusal,
 };
 pub use witness::Witnesses;
 
@@ -72,6 +73,8 @@ use view::View;
 struct PeerLimits {
     max_frame: usize,
     max_object: usize,
+    /// Whether the node applies patches.
+    patches: bool,
 }
 
 #[derive(Debug)]
@@ -201,6 +204,7 @@ struct Settings {
 /// #     max_frame: DEFAULT_MAX_FRAME,
 /// #     max_object: DEFAULT_MAX_OBJECT,
 /// #     partial: None,
+/// #     patches: false,
 ///     // …
 /// };
 /// cloud.received(now, Up::Hello(hello), &Nothing);

@@ -115,6 +115,7 @@ enum Phase {
 ///     max_applying: 8,
 ///     lease_interval: Duration::from_secs(10),
 ///     lease_duration: Duration::from_secs(40),
+///     patches: true,
 /// };
 /// let mut edge = EdgeMachine::new(config, Totals::default(), 0, None);
 /// let now = Duration::ZERO;
@@ -245,6 +246,7 @@ impl EdgeMachine {
             max_frame: self.max_frame(),
             max_object: self.config.max_object,
             partial: self.receiving.partial(),
+            patches: self.config.patches,
         }));
         self.counters.hellos += 1;
         let time = backoff(self.config.hello_timeout * 2, self.config.retry_max * 2, attempt, random);
@@ -268,6 +270,7 @@ impl EdgeMachine {
             Received::Objects(objects) => {
                 self.objects(now, objects);
             }
+            Received::Patches(patches) => self.patches(now, patches),
             Received::Part(part) => {
                 self.part(now, part);
             }

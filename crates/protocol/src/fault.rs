@@ -68,6 +68,20 @@ pub enum Fault {
     PartsForgotten,
     /// The cloud drops a message in parts when its object changes.
     PartsOutrun,
+    /// The edge applies a patch to any version of its object.
+    PatchAnyVersion,
+    /// The edge applies a patch to any text of its base version.
+    PatchAnyBase,
+    /// The edge stores the result of a patch whatever its digest.
+    PatchUnproven,
+    /// The edge decodes a patch whatever the length of its result.
+    PatchUnbounded,
+    /// The edge does not report a patch that it could not apply.
+    UnpatchedUnreported,
+    /// The cloud sends patches against a base that the node has refused.
+    PatchAgain,
+    /// The cloud sends patches to nodes that do not know them.
+    PatchUnasked,
     /// The cloud's ledger keeps records that equal the desired version.
     LedgerOfAll,
     /// The cloud wakes each machine fifty times a second.
@@ -179,9 +193,10 @@ pub(crate) fn observe_early(changes: &[Change]) -> Applied {
     let observe = |change: &Change| {
         let version = match change {
             Change::Put(put) => Some(put.version.clone()),
+            Change::Patch(patch) => Some(patch.version().clone()),
             Change::Delete(_) => None,
         };
         Observed { uid: change.uid().clone(), version }
     };
-    Applied { observed: changes.iter().map(observe).collect(), rejected: Vec::new() }
+    Applied { observed: changes.iter().map(observe).collect(), ..Applied::default() }
 }

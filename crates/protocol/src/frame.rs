@@ -1,11 +1,12 @@
 //! The frames of the protocol and their encoding: JSON with `type` and `protocol`, compressed with
-//! zstd if that is shorter.
+//! zstd if that is shorter. Only [`Patches`] is binary.
 //!
 //! `docs/protocol.md` shows each frame with an example.
 //!
 //! Decoders take untrusted bytes and a [`Budget`], which bounds the decoded frame. Every string
 //! field of a node's frame is validated. Every failure is a [`FrameError`].
 
+mod patches;
 mod probe;
 mod validation;
 
@@ -22,7 +23,9 @@ use super::digest::{BucketSet, Buckets, Digest, Epoch, MessageDigest, Tally};
 #[cfg(any(test, feature = "simulation"))]
 use super::fault::{Fault, planted};
 use super::message::{Interner, Message, MessageText};
+use super::patch::Unpatched;
 pub use super::upload::{Lease, Upload, UploadConfirm};
+pub use patches::Patches;
 pub use validation::MAX_WORD;
 
 /// The protocol version of this module.
@@ -63,6 +66,7 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 ///     max_frame: DEFAULT_MAX_FRAME,
 ///     max_object: DEFAULT_MAX_OBJECT,
 ///     partial: None,
+///     patches: true,
 /// };
 /// let bytes = Up::Hello(hello.clone()).encode(1024)?;
 /// let decoded = Up::decode(&bytes, &mut Budget::of(64 * 1024))?;
@@ -101,6 +105,9 @@ pub struct Hello {
     /// The message that the node holds a part of. The cloud continues it, or starts another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<Box<PartialMessage>>,
+    /// Whether the node applies [`Patches`]. Absent if not, as from older versions.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub patches: bool,
 }
 
 #[cfg(any(test, feature = "simulation"))]
@@ -121,6 +128,7 @@ impl Hello {
             max_frame: DEFAULT_MAX_FRAME,
             max_object: DEFAULT_MAX_OBJECT,
             partial: None,
+            patches: false,
         }
     }
 }
@@ -245,6 +253,9 @@ pub struct Report {
     /// Objects that could not be applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rejected: Vec<Rejected>,
+    /// Patches that could not be applied: the cloud sends these objects as a whole.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unpatched: Vec<Unpatched>,
     /// The object whose parts are arriving: a keepalive while a large object crosses a slow link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receiving: Option<Uid>,
@@ -446,24 +457,32 @@ pub struct ObjectsText {
     pub messages: Vec<MessageText>,
 }
 
-/// Defines the frames of one direction. Each variant's name is the value of the `type` field.
+/// Defines the frames of one direction. Each variant's name is the value of the `type` field, but
+/// for those that are not JSON.
 macro_rules! frames {
-    ($(#[$doc:meta])* $name:ident$(<$objects:ident>)? { $($type:ident($body:ident),)* }) => {
+    (
+        $(#[$doc:meta])* $name:ident$(<$objects:ident>)? { $($type:ident($body:ident),)* }
+        binary { $($binary:ident($bytes:ident),)* }
+    ) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub enum $name$(<$objects>)? {
             $(#[doc = concat!("See [`", stringify!($type), "`].")] $type($body),)*
+            $(#[doc = concat!("See [`", stringify!($binary), "`].")] $binary($bytes),)*
         }
 
         impl$(<$objects>)? $name$(<$objects>)? {
-            /// The names of all types.
+            /// The names of all types with the form of JSON.
             pub const NAMES: &[&'static str] = &[$(stringify!($type)),*];
+            /// The names of the other types.
+            pub const BINARY_NAMES: &[&'static str] = &[$(stringify!($binary)),*];
 
-            /// Returns the value of the `type` field.
+            /// Returns the name of the type.
             #[must_use]
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Self::$type(_) => stringify!($type),)*
+                    $(Self::$binary(_) => stringify!($binary),)*
                 }
             }
 
@@ -477,6 +496,7 @@ macro_rules! frames {
             {
                 let json = match self {
                     $(Self::$type(body) => body.to_json(stringify!($type)),)*
+                    $(Self::$binary(body) => return Ok(body.encode()),)*
                 }?;
                 compress(json, compress_above)
             }
@@ -508,6 +528,7 @@ frames! {
         Lease(Lease),
         Upload(Upload),
     }
+    binary {}
 }
 
 frames! {
@@ -521,6 +542,9 @@ frames! {
         InventoryRequest(InventoryRequest),
         HelloRequest(HelloRequest),
         UploadConfirm(UploadConfirm),
+    }
+    binary {
+        Patches(Patches),
     }
 }
 
@@ -547,6 +571,9 @@ pub enum FrameError {
     /// An invalid name, UID, version or id.
     #[error("frame has an invalid word: {0}")]
     Invalid(String),
+    /// The bytes are no frame with patches.
+    #[error("frame must be a list of patches: {0}")]
+    Patches(&'static str),
     /// A newer or foreign protocol version.
     #[error("protocol must be {PROTOCOL}, is {found}")]
     Protocol {
@@ -580,7 +607,7 @@ impl FrameError {
             Self::Compression(_) => "compression",
             Self::Encoding(_) => "encoding",
             Self::Json(_) => "json",
-            Self::Invalid(_) => "invalid",
+            Self::Invalid(_) | Self::Patches(_) => "invalid",
             Self::Protocol { .. } => "protocol",
             Self::Type { .. } => "type",
         }
@@ -691,6 +718,9 @@ impl Received {
     /// # Errors
     /// See [`FrameError`].
     pub fn decode(bytes: &[u8], budget: &mut Budget, max_object: usize) -> Result<Self, FrameError> {
+        if bytes.first() == Some(&patches::MARK) {
+            return Patches::decode(bytes, budget).map(Self::Patches);
+        }
         let frame = Self::read(bytes, budget, max_object)?;
         if let Self::Objects(objects) = &frame {
             budget.take_items(objects.changes.len() + objects.rejected.len())?;

@@ -17,7 +17,7 @@ use edgesync_object::{
     Budget, Head, ObjectRef, Resource, ResourceVersion, Scope, check_reference, split_api_version,
 };
 
-use super::change::{Change, Delete, Put, RejectReason, Rejected};
+use super::change::{Change, Delete, Put, RejectReason, Rejected, Uid};
 use super::digest::{Epoch, MessageDigest};
 
 /// The header: message ids, timestamp and object version.
@@ -153,19 +153,33 @@ pub struct MessageText {
     /// The text up to the object; the whole text if there is none.
     head: String,
     body: Option<Body>,
+    /// The text after the object.
+    tail: &'static str,
 }
 
 impl MessageText {
-    fn pieces(&self) -> [&str; 3] {
-        match &self.body {
-            Some(body) => [&self.head, body.as_str(), "}"],
-            None => [&self.head, "", ""],
-        }
+    /// Returns the text of a message that is nothing but a shared text, such as a patch.
+    pub(crate) fn of_body(body: Body) -> Self {
+        Self { head: String::new(), body: Some(body), tail: "" }
     }
 
-    /// Returns the length in bytes, never zero.
+    /// Returns a text without bytes, of a message that is not sent as text.
+    pub(crate) fn empty() -> Self {
+        Self { head: String::new(), body: None, tail: "" }
+    }
+
+    /// Returns whether the text has no bytes.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn pieces(&self) -> [&str; 3] {
+        [&self.head, self.body.as_ref().map_or("", Body::as_str), self.tail]
+    }
+
+    /// Returns the length in bytes.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "it never is")]
+    #[expect(clippy::len_without_is_empty, reason = "no text of a message is empty")]
     pub fn len(&self) -> usize {
         self.pieces().iter().map(|piece| piece.len()).sum()
     }
@@ -214,7 +228,7 @@ impl MessageText {
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     /// The UID of the object.
-    pub uid: super::change::Uid,
+    pub uid: Uid,
     /// The version to send, or the deleted one.
     pub version: ResourceVersion,
     /// The newer version on the edge that this one deliberately replaces.
@@ -277,7 +291,8 @@ impl Outgoing {
             head.push_str(&identity.to_string());
             head.push('}');
         }
-        Ok(MessageText { head, body: self.body.clone() })
+        let tail = if self.body.is_some() { "}" } else { "" };
+        Ok(MessageText { head, body: self.body.clone(), tail })
     }
 }
 
@@ -325,6 +340,38 @@ fn claimed(head: &Head<'_>) -> Option<ObjectRef> {
         kind: (&*head.kind).into(),
         namespace: (&*meta.namespace).into(),
         name: (&*meta.name).into(),
+    })
+}
+
+/// Checks the result of a patch like the object of a message: its identity is the one of the row
+/// that it replaces.
+///
+/// # Errors
+/// Fails if the text is no such object.
+pub(crate) fn patched(
+    body: Box<RawValue>,
+    version: &ResourceVersion,
+    resource: &Arc<Resource>,
+    (namespace, name): (&str, &str),
+    uid: &Uid,
+) -> Result<Put, ObjectError> {
+    let head = read_head(body.get())?;
+    check_uid(&head)?;
+    let meta = &head.metadata;
+    let is_same = (&*meta.uid, &*meta.namespace, &*meta.name) == (&**uid, namespace, name)
+        && (&*head.api_version, &*head.kind) == (&*resource.api_version(), &*resource.kind);
+    if !is_same {
+        return Err(ObjectError::other_object(&format!("{namespace}/{}/{name}", resource.plural), &head));
+    }
+    check_version(&head, Some(version.as_str()))?;
+    Ok(Put {
+        uid: uid.clone(),
+        version: version.clone(),
+        supersedes: None,
+        resource: Arc::clone(resource),
+        namespace: namespace.into(),
+        name: name.into(),
+        body,
     })
 }
 

@@ -4,6 +4,8 @@
 //! them. The stored bytes are a cache: [`assemble`] proves the whole message before it is applied,
 //! and a message whose bytes are damaged or gone is received again from its start.
 
+use std::sync::Arc;
+
 use edgesync_object::{ResourceVersion, name};
 
 use super::change::{Change, RejectReason, Rejected, Uid};
@@ -12,6 +14,7 @@ use super::digest::{Epoch, MessageDigest};
 use super::fault::{Fault, planted};
 use super::frame::{Part, PartialMessage};
 use super::message::{Interner, Message};
+use super::patch::Patch;
 
 /// Allowance for header and route around the object, in bytes.
 const ENVELOPE: u64 = 4096;
@@ -47,8 +50,13 @@ pub fn assemble(
     is_whole.then(|| parse(text, max_object))
 }
 
-/// Parses the text of one message.
+/// Parses the text of one message, or of a patch.
 pub(super) fn parse(text: &str, max_object: usize) -> Result<Change, Rejected> {
+    if let Some(patch) = Patch::from_text(text) {
+        let patch = patch.map_err(|problem| invalid(format!("must be a patch: {problem}")))?;
+        patch.check_length(max_object)?;
+        return Ok(Change::Patch(Arc::new(patch)));
+    }
     let message = serde_json::from_str::<Message<'_>>(text);
     let message = message.map_err(|error| invalid(format!("must be the JSON of a message: {error}")))?;
     message.to_change(&mut Interner::default(), max_object)

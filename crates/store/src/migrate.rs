@@ -34,10 +34,10 @@ pub const CLOUD: &[Migration] =
     &[Migration { name: "0001_schema.sql", sql: include_str!("../../../migrations/cloud/0001_schema.sql") }];
 
 /// The schema of a replica's cache, which is rebuilt rather than migrated.
-pub const CACHE: &[Migration] = &[Migration {
-    name: "0001_objects.sql",
-    sql: include_str!("../../../migrations/cache/0001_objects.sql"),
-}];
+pub const CACHE: &[Migration] = &[
+    Migration { name: "0001_objects.sql", sql: include_str!("../../../migrations/cache/0001_objects.sql") },
+    Migration { name: "0002_earlier.sql", sql: include_str!("../../../migrations/cache/0002_earlier.sql") },
+];
 
 /// Migrates the file to the newest schema.
 ///

@@ -127,6 +127,7 @@ pub async fn session(
         max_applying: 8,
         lease_interval: Duration::from_secs(10),
         lease_duration: Duration::from_secs(40),
+        patches: false,
     };
     let mut machine = EdgeMachine::new(config, memory.totals, memory.confirmed, memory.incarnation.clone());
     machine.connected(Duration::ZERO, usize::MAX, random());

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::connection::CloudChange;
 use super::{Driver, Settings, random};
 use crate::agent::events::{EventReason, Regarding};
+use crate::agent::files;
 use crate::agent::traffic::Direction;
 use crate::store::EdgeStore;
 use cloud_core::restore;
@@ -19,6 +20,7 @@ use edgesync_kubeedge::link::TEXT;
 use edgesync_kubeedge::{Bridge, BridgeEffect, Moment};
 use edgesync_object::NodeName;
 use edgesync_object::time::rounded;
+use edgesync_protocol::apply::PatchedObject;
 use edgesync_protocol::change::Change;
 use edgesync_protocol::edge::EdgeMachine;
 use edgesync_protocol::frame::Up;
@@ -248,6 +250,18 @@ impl Driver {
                 self.statistics.rejected.remove(&*put.uid);
             }
         }
+    }
+
+    /// Records objects that patches have changed. Their kind is registered since they are held.
+    pub(super) fn record_patched(&mut self, patched: &[PatchedObject]) {
+        if patched.is_empty() {
+            return;
+        }
+        for object in patched {
+            self.reporting.traffic.meter.object(Direction::Down, &object.resource, object.bytes);
+            self.statistics.rejected.remove(&*object.uid);
+        }
+        self.files.due(files::rules_of_patches(&self.settings.rules, patched));
     }
 
     /// Forwards one pending message or frame in either direction. Returns whether there was one.

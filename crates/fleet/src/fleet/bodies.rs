@@ -36,6 +36,8 @@ pub(super) struct BodyRequest {
     pub(super) uid: Uid,
     /// The desired version; the body read may be newer.
     pub(super) version: ResourceVersion,
+    /// The version that the node holds, if a patch against it is wanted.
+    pub(super) base: Option<ResourceVersion>,
     /// Approximate size of its JSON, in bytes.
     pub(super) size: usize,
 }
@@ -47,6 +49,8 @@ pub(super) struct Answer {
     pub(super) token: u64,
     /// The bodies that were found.
     pub(super) bodies: Vec<Loaded>,
+    /// The versions that patches of them start from.
+    pub(super) bases: Vec<(Uid, ResourceVersion)>,
 }
 
 /// Class of a load. Large objects live as long as a slow link needs, small ones are short-lived.
@@ -95,6 +99,7 @@ struct Load {
     /// Number of its objects that are being read.
     missing: usize,
     bodies: Vec<Loaded>,
+    bases: Vec<(Uid, ResourceVersion)>,
     delayed: bool,
 }
 
@@ -201,7 +206,9 @@ impl Bodies {
             self.loads.remove(&old);
         }
         let bodies = Vec::with_capacity(objects.len());
-        self.loads.insert(id, Load { node, token, objects, missing: 0, bodies, delayed: false });
+        let base = |request: &BodyRequest| Some((Arc::clone(&request.uid), request.base.clone()?));
+        let bases = objects.iter().filter_map(base).collect();
+        self.loads.insert(id, Load { node, token, objects, missing: 0, bodies, bases, delayed: false });
         self.queues[class as usize].push_back(id);
     }
 
@@ -325,14 +332,14 @@ impl Bodies {
     pub(super) fn next_answer(&mut self) -> Option<Answer> {
         loop {
             let id = self.answers.pop_front()?;
-            let Some(Load { node, token, bodies, .. }) = self.loads.remove(&id) else { continue };
+            let Some(Load { node, token, bodies, bases, .. }) = self.loads.remove(&id) else { continue };
             if let Some(of_node) = self.by_node.get_mut(&node) {
                 of_node.retain(|other| *other != id);
                 if of_node.is_empty() {
                     self.by_node.remove(&node);
                 }
             }
-            return Some(Answer { node, token, bodies });
+            return Some(Answer { node, token, bodies, bases });
         }
     }
 
@@ -363,11 +370,11 @@ impl Bodies {
             self.counts.delayed += u64::from(!std::mem::replace(&mut load.delayed, true));
             return false;
         }
-        for BodyRequest { uid, version, size } in std::mem::take(&mut load.objects) {
+        for BodyRequest { uid, version, size, .. } in std::mem::take(&mut load.objects) {
             let entry = self.entries.entry(Arc::clone(&uid)).or_default();
             if let Some(body) = entry.held(&version) {
                 self.counts.shared += 1;
-                load.bodies.push(Loaded { uid, version, body });
+                load.bodies.push(Loaded { uid, version, body, patch: None });
                 continue;
             }
             load.missing += 1;

@@ -116,6 +116,7 @@ impl<S: Source> Fleet<S> {
         let waiting = self.intake.forget(name);
         if let Some(id) = self.reconciler.nodes.id(name) {
             self.bodies.forget(id);
+            self.patches.forget(id);
         }
         if let Some(node) = self.reconciler.remove(name) {
             add_counters(&mut self.counts.gone, &node.machine.counters());

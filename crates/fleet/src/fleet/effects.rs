@@ -8,11 +8,11 @@ use super::bodies::{Answer, BodyRequest, SizeClass};
 use super::nodes::NodeId;
 use super::requests::Response;
 use super::sender::Sent;
-use super::{Fleet, replicas, writes};
+use super::{Fleet, patches, replicas, writes};
 use crate::source::{Changes as _, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
-use edgesync_protocol::cloud::{CloudEffect, CloudNotice};
+use edgesync_protocol::cloud::{CloudEffect, CloudNotice, LoadRequest};
 
 /// Maximum number of machine turns before the loop looks for events again.
 const TURNS: usize = 256;
@@ -50,12 +50,20 @@ impl<S: Source> Fleet<S> {
         self.release();
         if let Some(id) = self.reconciler.nodes.next_touched() {
             self.drain_node(id);
-        } else if let Some(answer) = self.bodies.next_answer() {
-            let (now, Answer { node, token, bodies }) = (self.reconciler.now(), answer);
+        } else if let Some(answer) = self.patches.next_answer() {
+            let (now, Answer { node, token, bodies, .. }) = (self.reconciler.now(), answer);
             self.reconciler
                 .with_machine(node, |machine, desired| machine.loaded(now, token, bodies, desired));
-        } else if self.bodies.step() {
+        } else if let Some(answer) = self.bodies.next_answer() {
+            self.patches.complete(answer);
+        } else if self.patches.step() || self.bodies.step() {
             return true;
+        } else if let Some(pairs) = self.patches.next_job() {
+            let left_out = self.reconciler.settings.left_out;
+            self.requests.ask(|source| async move {
+                let patches = patches::make(&source, &pairs, left_out).await;
+                Response::PatchesMade(pairs, patches)
+            });
         } else if let Some(id) = self.interrupted.next(self.reconciler.now(), self.bodies.is_short()) {
             if let Some(node) = self.reconciler.nodes.get_mut(id).filter(|node| node.machine.has_begun()) {
                 node.machine.forget_begun();
@@ -127,7 +135,8 @@ impl<S: Source> Fleet<S> {
             CloudEffect::Load { token, objects } => {
                 let placement = &self.reconciler.desired.placement;
                 let size = |uid: &Uid| placement.object(uid).map_or(0, |object| object.size);
-                let request = |(uid, version)| BodyRequest { size: size(&uid), uid, version };
+                let request =
+                    |LoadRequest { uid, version, base }| BodyRequest { size: size(&uid), uid, version, base };
                 let requests: Vec<BodyRequest> = objects.into_iter().map(request).collect();
                 let max_frame = self.reconciler.settings.max_frame;
                 let is_large = requests.iter().any(|request| request.size > max_frame);
@@ -225,6 +234,7 @@ impl<S: Source> Fleet<S> {
                 });
                 self.bodies.arrived(read, bodies);
             }
+            Response::PatchesMade(pairs, patches) => self.patches.made(pairs, patches),
             Response::Recorded(name, token, recorded) => {
                 match &recorded {
                     Ok(refused) => {

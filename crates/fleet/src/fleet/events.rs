@@ -22,6 +22,7 @@ impl<S: Source> Fleet<S> {
         for name in self.reconciler.take_left() {
             if let Some(id) = self.reconciler.nodes.id(&name) {
                 self.bodies.forget(id);
+                self.patches.forget(id);
                 if self.reconciler.nodes.get(id).is_some_and(|node| node.machine.has_begun()) {
                     self.interrupted.add(self.reconciler.now(), id);
                 }

@@ -8,10 +8,12 @@ use tokio::sync::mpsc;
 use super::bodies::NextRead;
 use super::ingest::Stored;
 use super::nodes::NodeId;
+use super::patches::Pair;
 use crate::source::{Admission, Removal, Result, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Loaded, Record};
+use edgesync_protocol::patch::Patch;
 
 /// Capacity of the channel of responses.
 const INBOX: usize = 4096;
@@ -21,6 +23,7 @@ pub(super) enum Response {
     /// Records of a node, with its expected number of differences.
     RecordsRead(NodeName, usize, Result<Vec<(Uid, Record)>>),
     BodiesRead(NextRead, Result<Vec<Loaded>>),
+    PatchesMade(Vec<Pair>, Vec<Option<Patch>>),
     Recorded(NodeName, u64, Result<Vec<(Uid, String)>>),
     LinkReady(NodeId),
     Incarnation(Result<Arc<str>>),

@@ -16,12 +16,13 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::CloudObjects;
+use crate::metrics::PatchNumbers;
 use crate::source::Embedded;
 use edgesync_broker::{Broker, BrokerOptions};
 use edgesync_cloud_store::{CloudOptions, CloudStore, Stored};
 use edgesync_enrollment::{EnrollmentOptions, EnrollmentRole};
 use edgesync_object::{Object, ObjectKey, Resource, ResourceVersion, kinds};
-use edgesync_protocol::apply::{self, Applied, Held, Rows, Totals};
+use edgesync_protocol::apply::{self, Applied, Held, HeldBody, Rows, Totals};
 use edgesync_protocol::change::Put;
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
@@ -30,9 +31,9 @@ use edgesync_transport::link::{Link, LinkEvent, LinkOptions, SessionIntro, Topic
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Held objects of a node.
+/// Held objects of a node, and their content.
 #[derive(Default)]
-struct Memory(HashMap<Uid, (ResourceVersion, ObjectKey)>);
+struct Memory(HashMap<Uid, (ResourceVersion, ObjectKey)>, HashMap<Uid, (Arc<Resource>, String)>);
 
 impl Rows for Memory {
     type Row = Uid;
@@ -53,13 +54,20 @@ impl Rows for Memory {
         uid.map_or(Ok(None), |uid| self.by_uid(&uid))
     }
 
+    fn body(&mut self, held: &Held<Uid>) -> std::result::Result<Option<HeldBody>, Self::Error> {
+        let (resource, text) = self.1[&held.uid].clone();
+        Ok(Some(HeldBody { resource, text }))
+    }
+
     fn put(&mut self, _: u64, put: &Put, _: Option<Uid>) -> std::result::Result<(), Self::Error> {
+        self.1.insert(put.uid.clone(), (put.resource.clone(), put.body.get().to_owned()));
         self.0.insert(put.uid.clone(), (put.version.clone(), put.key()));
         Ok(())
     }
 
     fn remove(&mut self, _: u64, held: Held<Uid>) -> std::result::Result<(), Self::Error> {
         self.0.remove(&held.uid);
+        self.1.remove(&held.uid);
         Ok(())
     }
 }
@@ -255,6 +263,34 @@ async fn large_object_is_in_memory_once_per_version() {
     let numbers = site.fleet.bodies.numbers();
     assert_eq!((most, numbers.count, numbers.bytes), (1, 0, 0), "{numbers:?}");
     assert!(numbers.shared >= numbers.read, "{numbers:?}");
+    nodes.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn update_goes_to_all_nodes_as_one_patch() {
+    const NODES: usize = 30;
+    let text: String = (0..500).map(|n| format!("parameter-{n}={};", n * 7919 % 1000)).collect();
+    let with = |text: &str| {
+        let mut object = object("settings", 1);
+        object.fields_mut().insert("data".to_owned(), json!({ "x": text }));
+        object
+    };
+    let mut site = Site::start().await;
+    let first = site.store.create(&config_map(), with(&text)).await.unwrap();
+    let names = (0..NODES).map(|n| &*format!("node-{n}").leak());
+    let nodes: Vec<_> = names.map(|name| tokio::spawn(node(name, site.broker.clone()))).collect();
+    site.until_in_sync(NODES, &first).await;
+    assert_eq!(site.fleet.patches.numbers(), PatchNumbers::default(), "a new object has no base");
+    let mut changed = with(&text.replace("parameter-77=", "parameter-77=1"));
+    changed.set_metadata("uid", json!(first.uid));
+    let second = site.store.update(&config_map(), changed, first.version).await.unwrap();
+    site.until_in_sync(NODES, &second).await;
+    let numbers = site.fleet.patches.numbers();
+    assert_eq!((numbers.made, numbers.shared), (1, NODES as u64 - 1), "{numbers:?}");
+    let counters = site.fleet.reconciler.nodes.values().map(|node| node.machine.counters());
+    let sent =
+        counters.fold((0, 0), |(sent, refused), it| (sent + it.patches_sent, refused + it.patches_refused));
+    assert_eq!(sent, (NODES as u64, 0));
     nodes.iter().for_each(tokio::task::JoinHandle::abort);
 }
 

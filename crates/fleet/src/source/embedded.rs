@@ -21,7 +21,7 @@ use crate::uploads::clip;
 use edgesync_api::{MissingNamespace, Storage as _};
 use edgesync_cloud_store::{ChangeKind, CloudStore, Feed, FeedItem};
 use edgesync_enrollment::membership::MembershipStore;
-use edgesync_object::{NodeName, OmittedFields, Resource, kinds};
+use edgesync_object::{NodeName, OmittedFields, Resource, ResourceVersion, kinds};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -113,6 +113,14 @@ impl ObjectSource for Embedded {
 
     async fn bodies(&self, uids: Vec<Uid>, left_out: OmittedFields) -> Result<Vec<Loaded>> {
         Ok(self.store().bodies(uids, left_out).await?)
+    }
+
+    async fn bases(
+        &self,
+        wanted: Vec<(Uid, ResourceVersion)>,
+        left_out: OmittedFields,
+    ) -> Result<Vec<(Uid, ResourceVersion, String)>> {
+        Ok(self.store().bases(wanted, left_out).await?)
     }
 
     fn schema(&self, resource: &Resource) -> Option<Arc<Schema>> {

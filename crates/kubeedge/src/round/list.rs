@@ -293,7 +293,7 @@ fn take_items(
                     changes.push(Change::Put(put));
                 }
             }
-            Ok(Change::Delete(_)) => {}
+            Ok(Change::Delete(_) | Change::Patch(_)) => {}
             // The object exists: another version of it that is held must stay.
             Err(problem) => {
                 listed.is_partial |= problem.uid.is_empty();

@@ -262,6 +262,7 @@ impl Truth for Named<'_> {
     fn may_remove(&self, uid: &Uid, key: &ObjectKey) -> bool {
         self.0.iter().any(|change| match change {
             Change::Delete(delete) => delete.uid == *uid,
+            Change::Patch(_) => false,
             // A new object of the same name replaces the old one.
             Change::Put(put) => put.key() == *key,
         })

@@ -10,7 +10,7 @@ use crate::cluster::{Cause, Cluster, Feed, Interest, Origin, Problem};
 use edgesync_fleet::config::{Config, Kubernetes as Options};
 use edgesync_fleet::reasons::PlacementReason;
 use edgesync_fleet::source::{Result, RuleProblem};
-use edgesync_object::{OmittedFields, Target};
+use edgesync_object::{OmittedFields, ResourceVersion, Target};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
 
@@ -43,6 +43,18 @@ impl Reader {
     /// Those of the cache.
     pub(super) async fn bodies(&self, uids: Vec<Uid>, left_out: OmittedFields) -> Result<Vec<Loaded>> {
         Ok(self.cache.bodies(uids, left_out).await?)
+    }
+
+    /// Returns earlier versions of objects, as far as the cache has them.
+    ///
+    /// # Errors
+    /// Those of the cache.
+    pub(super) async fn bases(
+        &self,
+        wanted: Vec<(Uid, ResourceVersion)>,
+        left_out: OmittedFields,
+    ) -> Result<Vec<(Uid, ResourceVersion, String)>> {
+        Ok(self.cache.bases(wanted, left_out).await?)
     }
 
     /// Returns the problems of a rule, without duplicates: several watches of a kind have the same

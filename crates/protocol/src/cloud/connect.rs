@@ -248,7 +248,10 @@ impl CloudMachine {
             Phase::Connecting(connecting) if connecting.hello.session == report.session => {
                 match &mut connecting.stage {
                     Stage::Opening(backlog, budget) => {
-                        let items = report.objects.len() + report.removed.len() + report.rejected.len();
+                        let items = report.objects.len()
+                            + report.removed.len()
+                            + report.rejected.len()
+                            + report.unpatched.len();
                         if backlog.len() < MAX_BACKLOG && budget.take_items(items).is_ok() {
                             backlog.push(report);
                         }
@@ -413,6 +416,7 @@ impl CloudMachine {
             limits: PeerLimits {
                 max_frame: self.settings.config.max_frame.min(hello.max_frame) as usize,
                 max_object: hello.max_object as usize,
+                patches: hello.patches,
             },
         };
         self.ledger.note_leftovers(desired);
@@ -450,7 +454,8 @@ impl CloudMachine {
                 && self.deliveries.is_delayed(&partial.uid, self.last_received);
             !is_lost && !is_refused && self.needed(&partial.uid, desired) == Some(Action::Put)
         });
-        self.sender.transfer.begin_session(partial, self.ledger.epoch());
+        let takes_patches = self.phase.live().is_some_and(|(_, limits)| limits.patches);
+        self.sender.transfer.begin_session(partial, self.ledger.epoch(), takes_patches);
     }
 }
 

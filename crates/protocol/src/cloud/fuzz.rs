@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::testing::{DesiredObject, DesiredObjects, hello, machine_with};
-use super::{CloudEffect, CloudMachine, CloudPhase, LedgerFacts, Loaded, Reached, Record, Records};
+use super::{
+    CloudEffect, CloudMachine, CloudPhase, LedgerFacts, LoadRequest, Loaded, Reached, Record, Records,
+};
 use crate::change::{ObjectRef, Uid};
 use crate::digest::{BucketSet, Digest};
 use crate::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Up};
@@ -62,8 +64,12 @@ impl Side {
                 }
                 CloudEffect::Load { token, objects } => {
                     let body = || Body::new("{}".to_owned()).unwrap();
-                    let loaded =
-                        objects.into_iter().map(|(uid, version)| Loaded { uid, version, body: body() });
+                    let loaded = objects.into_iter().map(|LoadRequest { uid, version, .. }| Loaded {
+                        uid,
+                        version,
+                        body: body(),
+                        patch: None,
+                    });
                     self.cloud.loaded(Now::ZERO, token, loaded.collect(), &self.desired);
                 }
                 CloudEffect::Record(batch) => {

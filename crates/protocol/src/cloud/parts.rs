@@ -13,6 +13,7 @@ use crate::digest::{Epoch, MessageDigest};
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
 use crate::frame::{Part, PartialMessage};
+use crate::patch::Patch;
 use edgesync_object::ResourceVersion;
 
 use super::PeerLimits;
@@ -86,8 +87,18 @@ impl Parts {
 pub(super) struct Unfinished {
     pub(super) uid: Uid,
     pub(super) version: ResourceVersion,
+    /// The version that it starts from, if it is a patch.
+    pub(super) base: Option<ResourceVersion>,
     /// The bytes that the node lacks.
     left: u64,
+}
+
+impl Ready {
+    /// Returns the identity of the message, of which the node lacks so many bytes.
+    fn unfinished(&self, left: u64) -> Unfinished {
+        let base = self.patch.as_ref().map(|patch| patch.base().clone());
+        Unfinished { uid: self.out.uid.clone(), version: self.out.version.clone(), base, left }
+    }
 }
 
 impl Unfinished {
@@ -168,12 +179,18 @@ impl Transfer {
 
     /// Begins a session with a node that holds a part of this message. The text of another one is
     /// dropped.
-    pub(super) fn begin_session(&mut self, partial: Option<Box<PartialMessage>>, epoch: Epoch) {
+    pub(super) fn begin_session(
+        &mut self,
+        partial: Option<Box<PartialMessage>>,
+        epoch: Epoch,
+        takes_patches: bool,
+    ) {
         self.begun.take_if(|begun| {
             let is_held = |partial: &PartialMessage| {
                 partial.is_same_message(&partial_of(begun, begun.text.digest(epoch), 0))
             };
-            !partial.as_deref().is_some_and(is_held)
+            let is_known = begun.patch.is_none() || takes_patches;
+            !is_known || !partial.as_deref().is_some_and(is_held)
         });
         self.partial = partial;
     }
@@ -181,6 +198,20 @@ impl Transfer {
     /// Returns the object of the message that the node holds a part of, while it is not being sent.
     pub(super) fn partial(&self) -> Option<(&Uid, &ResourceVersion)> {
         self.partial.as_deref().map(|partial| (&partial.uid, &partial.resource_version))
+    }
+
+    /// Returns the bytes that would complete the version of a patch on the node without it: those
+    /// that it lacks of the whole object. Unlimited if it holds no part of that, or a part of the
+    /// patch.
+    pub(super) fn left_of(&self, patch: &Patch, epoch: Epoch) -> u64 {
+        let is_it =
+            |held: &PartialMessage| (&held.uid, &held.resource_version) == (patch.uid(), patch.version());
+        let Some(held) = self.partial.as_deref().filter(|held| is_it(held)) else { return u64::MAX };
+        let text = patch.to_text().filter(|text| text.len() as u64 == held.total);
+        if text.is_some_and(|text| text.digest(epoch) == held.digest) {
+            return u64::MAX;
+        }
+        held.total.saturating_sub(held.received)
     }
 
     /// Forgets what the node holds of a message about this object: it is not to be sent.
@@ -193,8 +224,7 @@ impl Transfer {
     /// Returns the message that the last session has begun and the node holds a part of.
     pub(super) fn begun(&self) -> Option<Unfinished> {
         let (begun, partial) = (self.begun.as_deref()?, self.partial.as_deref()?);
-        let (uid, version) = (begun.out.uid.clone(), begun.out.version.clone());
-        Some(Unfinished { uid, version, left: partial.total.saturating_sub(partial.received) })
+        Some(begun.unfinished(partial.total.saturating_sub(partial.received)))
     }
 
     /// Takes the message that the last session has begun.
@@ -216,8 +246,7 @@ impl Transfer {
     pub(super) fn sending(&self) -> Option<Unfinished> {
         let parts = self.parts.as_deref().filter(|parts| !parts.is_sent())?;
         let left = parts.ready.text.len().saturating_sub(parts.arrived) as u64;
-        let (uid, version) = (parts.ready.out.uid.clone(), parts.ready.out.version.clone());
-        Some(Unfinished { uid, version, left })
+        Some(parts.ready.unfinished(left))
     }
 
     /// Begins a message, where the node holds it. What the node holds of another one is void then:

@@ -60,6 +60,9 @@ impl CloudMachine {
         for rejected in report.rejected {
             self.take_rejected(now, rejected, desired);
         }
+        for unpatched in report.unpatched {
+            self.take_unpatched(now, unpatched, desired);
+        }
         if let Some(uid) = &report.receiving {
             self.receiving(now, uid, report.received, report.receipt, desired);
         }

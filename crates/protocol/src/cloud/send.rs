@@ -6,16 +6,17 @@ use std::sync::Arc;
 use crate::change::Uid;
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
-use crate::frame::{Down, ObjectsText};
-use crate::message::{Body, MessageText, Outgoing};
+use crate::frame::{Down, ObjectsText, Patches};
+use crate::message::{Body, Outgoing};
+use crate::patch::Patch;
 use crate::timing::{Now, backoff};
 use edgesync_object::{Resource, ResourceVersion, Scope, pluralize, split_api_version};
 
 use super::desired::{Desired, DesiredState};
 use super::parts::{Progress, Unfinished};
 use super::queue::{Action, Lane};
-use super::sender::{Departed, FRAME_OVERHEAD};
-use super::{CloudEffect, CloudMachine, Loaded, PeerLimits, Phase, Record};
+use super::sender::{Departed, FRAME_OVERHEAD, Form, Ready};
+use super::{CloudEffect, CloudMachine, LoadRequest, Loaded, PeerLimits, Phase, Record};
 
 impl CloudMachine {
     /// Returns the lane of an object, by the size known before it is loaded.
@@ -45,7 +46,7 @@ impl CloudMachine {
         if !self.queue.contains(&begun.uid) {
             return;
         }
-        let latest = desired.get(&begun.uid).filter(|_| !self.is_held(&begun, desired));
+        let latest = desired.get(&begun.uid).filter(|_| self.is_useful(&begun, desired));
         match latest.filter(|latest| begun.is_continued(Some(latest))) {
             Some(latest) => {
                 self.queue.remove(&begun.uid);
@@ -77,6 +78,7 @@ impl CloudMachine {
         if self.sender.is_preparing(lane) {
             return None;
         }
+        let (_, limits) = self.phase.live()?;
         let config = &self.settings.config;
         let (max_objects, max_window) = (config.frame_objects, config.window_objects);
         let room = config.window_bytes.saturating_sub(self.sender.window(lane));
@@ -96,7 +98,8 @@ impl CloudMachine {
                 && let Some(latest) = desired.get(&uid)
             {
                 bytes += size;
-                puts.push((uid.clone(), latest.version));
+                let base = self.base_of(&uid, &latest, limits, desired);
+                puts.push(LoadRequest { uid: uid.clone(), version: latest.version, base });
             }
             self.sender.prepare(&uid, object);
             taken.push((uid, action));
@@ -137,12 +140,12 @@ impl CloudMachine {
             {
                 self.sender.make_ready_too(out, object);
             }
-            let out = match (action, bodies.remove(&uid)) {
-                (Action::Delete, _) => self.removal(&uid, desired),
-                (Action::Put, Some(loaded)) => self.put(loaded, desired),
-                (Action::Put, None) => None,
+            let (out, patch) = match (action, bodies.remove(&uid)) {
+                (Action::Delete, _) => (self.removal(&uid, desired), None),
+                (Action::Put, Some(loaded)) => self.put(loaded, limits, desired),
+                (Action::Put, None) => (None, None),
             };
-            if !self.sender.make_ready(&uid, out, limits.max_frame) {
+            if !self.sender.make_ready(&uid, out, patch, limits.max_frame) {
                 self.sender.drop_prepared(&uid);
                 if self.needed(&uid, desired).is_some() {
                     self.deliveries.delay(&uid, now + self.settings.config.resend_min);
@@ -151,9 +154,16 @@ impl CloudMachine {
         }
     }
 
-    fn put(&mut self, loaded: Loaded, desired: &impl DesiredState) -> Option<Outgoing> {
-        let Loaded { uid, version, body } = loaded;
-        let latest = desired.get(&uid)?;
+    /// Returns the message with an object, and the patch that is sent instead of it.
+    fn put(
+        &mut self,
+        loaded: Loaded,
+        limits: PeerLimits,
+        desired: &impl DesiredState,
+    ) -> (Option<Outgoing>, Option<Arc<Patch>>) {
+        let Some(latest) = desired.get(&loaded.uid) else { return (None, None) };
+        let patch = self.usable_patch(&loaded, &latest, limits, desired);
+        let Loaded { uid, version, body, .. } = loaded;
         if latest.version.is_older_than(&version) {
             self.deliveries.send_ahead(&uid, &version);
         }
@@ -172,7 +182,7 @@ impl CloudMachine {
             None => self.ledger.replaced_under(&latest.object.key(), desired),
         };
         out.supersedes = replaced.filter(|replaced| out.version.is_older_than(replaced));
-        Some(out)
+        (Some(out), patch)
     }
 
     fn removal(&self, uid: &Uid, desired: &impl DesiredState) -> Option<Outgoing> {
@@ -189,43 +199,51 @@ impl CloudMachine {
             return Some(part);
         }
         self.sender.take_turn(true);
-        let (receipt, messages) = (self.pacer.next_frame(), self.next_messages(now, limits, desired));
+        let receipt = self.pacer.next_frame();
+        let patches = self.next_messages(now, Form::Patch, limits, desired);
+        if !patches.is_empty() {
+            self.pacer.on_sent(now, &self.settings.config, patches.iter().map(Ready::len).sum());
+            let patches = patches.into_iter().filter_map(|ready| ready.patch).collect();
+            return Some(Down::Patches(Patches { session, receipt, patches }));
+        }
+        let messages = self.next_messages(now, Form::Whole, limits, desired);
         if messages.is_empty() {
             return self.next_part(now, &session, limits, desired);
         }
-        let bytes = messages.iter().map(MessageText::len).sum();
-        self.pacer.on_sent(now, &self.settings.config, bytes);
+        self.pacer.on_sent(now, &self.settings.config, messages.iter().map(Ready::len).sum());
+        let messages = messages.into_iter().map(|ready| ready.text).collect();
         Some(Down::Objects(ObjectsText { session, receipt, messages }))
     }
 
     fn next_messages(
         &mut self,
         now: Now,
+        form: Form,
         limits: PeerLimits,
         desired: &impl DesiredState,
-    ) -> Vec<MessageText> {
-        let mut messages = Vec::new();
+    ) -> Vec<Ready> {
+        let mut messages: Vec<Ready> = Vec::new();
         let mut bytes = FRAME_OVERHEAD;
-        while let Some(ready) = self.sender.first_ready() {
+        while let Some(ready) = self.sender.first_ready(form) {
             let uid = ready.out.uid.clone();
             if self.is_obsolete(&ready.out, desired) {
-                self.sender.take_ready();
+                self.sender.take_ready(form);
                 self.drop_prepared(now, &uid, desired);
                 continue;
             }
             let Some(capacity) = self.pacer.capacity(&self.settings.config, 0) else { break };
             let alone = self.deliveries.is_suspect(&uid);
-            let length = bytes + ready.text.len() + 1;
+            let length = bytes + ready.len() + 1;
             let full = messages.len() >= self.settings.config.frame_objects
                 || length > limits.max_frame
                 || (!messages.is_empty() && (alone || length > capacity));
             if full {
                 break;
             }
-            let Some(ready) = self.sender.take_ready() else { break };
+            let Some(ready) = self.sender.take_ready(form) else { break };
             bytes = length;
-            self.mark_sent(ready.departed(), Lane::Small, ready.text.len());
-            messages.push(ready.text);
+            self.mark_sent(ready.departed(), Lane::Small, ready.len());
+            messages.push(ready);
             if alone {
                 break;
             }
@@ -256,6 +274,10 @@ impl CloudMachine {
         match sent.action {
             Action::Put => self.counters.sent += 1,
             Action::Delete => self.counters.removals_sent += 1,
+        }
+        if let Some(patch) = &sent.patch {
+            self.counters.patches_sent += 1;
+            self.counters.patch_bytes_saved += patch.saved();
         }
         let frame = self.pacer.next_frame();
         let first = self.deliveries.first_frame(&sent.uid, &sent.version);
@@ -295,17 +317,18 @@ impl CloudMachine {
     /// Stops sending a message in parts that is not worth completing any more.
     fn drop_outrun(&mut self, now: Now, desired: &impl DesiredState) {
         let Some(sending) = self.sender.transfer.sending() else { return };
-        let latest = desired.get(&sending.uid).filter(|_| !self.is_held(&sending, desired));
+        let latest = desired.get(&sending.uid).filter(|_| self.is_useful(&sending, desired));
         if !sending.is_continued(latest.as_ref()) {
             self.sender.transfer.abort(&sending.uid);
             self.drop_prepared(now, &sending.uid, desired);
         }
     }
 
-    /// Returns whether the node holds what a message would bring: a report of it came late.
-    fn is_held(&self, message: &Unfinished, desired: &impl DesiredState) -> bool {
-        let record = self.ledger.get(&message.uid, desired);
-        record.is_some_and(|record| record.version == message.version)
+    /// Returns whether the node does not hold what a message would bring, as after a late report,
+    /// and still holds the base of a patch.
+    fn is_useful(&self, message: &Unfinished, desired: &impl DesiredState) -> bool {
+        let held = self.ledger.get(&message.uid, desired).map(|record| record.version);
+        held.as_ref() != Some(&message.version) && (message.base.is_none() || message.base == held)
     }
 
     /// Handles the node's progress on a large object; `receipt` is the acknowledged frame, or zero.

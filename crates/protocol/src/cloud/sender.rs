@@ -8,11 +8,13 @@ use crate::change::{ObjectRef, Uid};
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
 use crate::message::{MessageText, Outgoing};
+use crate::patch::Patch;
 use edgesync_object::{Relation, ResourceVersion};
 
 use super::desired::DesiredState;
 use super::ledger::Ledger;
 use super::parts::Transfers;
+use super::patching::Patching;
 use super::queue::{Action, Lane, Lanes};
 use super::types::Record;
 
@@ -34,6 +36,8 @@ struct InFlight {
     action: Action,
     lane: Lane,
     bytes: usize,
+    /// The base version, if it was sent as a patch.
+    base: Option<ResourceVersion>,
     /// Whether it is reported and its record is being stored.
     answered: bool,
 }
@@ -43,10 +47,21 @@ struct InFlight {
 pub(super) struct Ready {
     pub(super) out: Outgoing,
     object: Arc<ObjectRef>,
+    /// The text of the message. Empty if a patch fits a frame, which is not text.
     pub(super) text: MessageText,
+    /// The patch that is sent instead of the whole object.
+    pub(super) patch: Option<Arc<Patch>>,
 }
 
 impl Ready {
+    /// Returns the bytes that the message needs in a frame.
+    pub(super) fn len(&self) -> usize {
+        match &self.patch {
+            Some(patch) if self.text.is_empty() => patch.encoded_len(),
+            _ => self.text.len(),
+        }
+    }
+
     pub(super) fn action(&self) -> Action {
         if self.out.body.is_some() { Action::Put } else { Action::Delete }
     }
@@ -58,8 +73,18 @@ impl Ready {
             version: self.out.version.clone(),
             object: self.object.clone(),
             action: self.action(),
+            patch: self.patch.clone(),
         }
     }
+}
+
+/// The form of messages that share a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Whole objects and removals.
+    Whole,
+    /// Patches.
+    Patch,
 }
 
 /// The identity of a message that has left.
@@ -69,6 +94,7 @@ pub(super) struct Departed {
     pub(super) version: ResourceVersion,
     object: Arc<ObjectRef>,
     pub(super) action: Action,
+    pub(super) patch: Option<Arc<Patch>>,
 }
 
 /// Objects whose bodies are being loaded.
@@ -95,7 +121,9 @@ pub(super) struct Sender {
     large: VecDeque<Ready>,
     pub(super) transfer: Transfers,
     parts_next: bool,
-    /// The UIDs in `loading`, `ready` and `large`, and of the message being sent in parts.
+    /// The patches that fit a frame: they travel in frames of their own.
+    pub(super) patching: Patching,
+    /// The UIDs in `loading`, `ready`, `patching` and `large`, and of the message being sent in parts.
     preparing: HashMap<Uid, Arc<ObjectRef>>,
 }
 
@@ -119,7 +147,7 @@ impl Sender {
     /// Returns whether messages are in preparation or ready in a lane: no more are prepared then.
     pub(super) fn is_preparing(&self, lane: Lane) -> bool {
         let waits = match lane {
-            Lane::Small => !self.ready.is_empty(),
+            Lane::Small => !self.ready.is_empty() || self.patching.first().is_some(),
             Lane::Large => !self.large.is_empty() || self.transfer.is_sending(),
         };
         waits || self.is_loading(lane)
@@ -166,14 +194,31 @@ impl Sender {
 
     /// Completes the message of an object in preparation. Returns false if there is none, or it
     /// cannot be encoded.
-    pub(super) fn make_ready(&mut self, uid: &Uid, out: Option<Outgoing>, max_frame: usize) -> bool {
+    pub(super) fn make_ready(
+        &mut self,
+        uid: &Uid,
+        out: Option<Outgoing>,
+        patch: Option<Arc<Patch>>,
+        max_frame: usize,
+    ) -> bool {
         let object = self.preparing.get(uid).cloned();
         let Some((out, object)) = out.zip(object) else { return false };
-        let Ok(text) = out.to_text() else { return false };
-        let ready = Ready { out, object, text };
-        match ready.text.len() + FRAME_OVERHEAD > max_frame {
-            true => self.large.push_back(ready),
-            false => self.ready.push_back(ready),
+        let most = max_frame - FRAME_OVERHEAD;
+        if patch.as_ref().is_some_and(|patch| patch.encoded_len() <= most) {
+            self.patching.push(Ready { out, object, text: MessageText::empty(), patch });
+            return true;
+        }
+        let text = match &patch {
+            Some(patch) => patch.to_text(),
+            None => out.to_text().ok(),
+        };
+        let Some(text) = text else { return false };
+        let is_large = text.len() > most || patch.is_some();
+        let ready = Ready { out, object, text, patch };
+        if is_large {
+            self.large.push_back(ready)
+        } else {
+            self.ready.push_back(ready)
         }
         true
     }
@@ -182,22 +227,28 @@ impl Sender {
     #[cfg(any(test, feature = "simulation"))]
     pub(super) fn make_ready_too(&mut self, out: Outgoing, object: Arc<ObjectRef>) {
         if let Ok(text) = out.to_text() {
-            self.ready.push_back(Ready { out, object, text });
+            self.ready.push_back(Ready { out, object, text, patch: None });
         }
     }
 
-    /// Returns the next message that fits a frame.
-    pub(super) fn first_ready(&self) -> Option<&Ready> {
-        self.ready.front()
+    /// Returns the next message of a form that fits a frame.
+    pub(super) fn first_ready(&self, form: Form) -> Option<&Ready> {
+        match form {
+            Form::Whole => self.ready.front(),
+            Form::Patch => self.patching.first(),
+        }
     }
 
-    pub(super) fn take_ready(&mut self) -> Option<Ready> {
-        self.ready.pop_front()
+    pub(super) fn take_ready(&mut self, form: Form) -> Option<Ready> {
+        match form {
+            Form::Whole => self.ready.pop_front(),
+            Form::Patch => self.patching.pop(),
+        }
     }
 
     /// Returns whether a message waits for the link that has not begun to leave.
     pub(super) fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.large.is_empty()
+        !self.ready.is_empty() || self.patching.first().is_some() || !self.large.is_empty()
     }
 
     /// Returns the next large message, unless another one is being sent in parts.
@@ -218,10 +269,11 @@ impl Sender {
 
     /// Records a message as sent with a frame. `first` is the first frame that carried it.
     pub(super) fn mark_sent(&mut self, sent: Departed, lane: Lane, bytes: usize, frame: u64, first: u64) {
-        let Departed { uid, version, object, action } = sent;
+        let Departed { uid, version, object, action, patch } = sent;
+        let base = patch.map(|patch| patch.base().clone());
         *self.window.of_mut(lane) += bytes;
         self.preparing.remove(&uid);
-        let sent = InFlight { frame, first, version, object, action, lane, bytes, answered: false };
+        let sent = InFlight { frame, first, version, object, action, lane, bytes, base, answered: false };
         self.in_flight.insert(uid, sent);
     }
 
@@ -300,6 +352,11 @@ impl Sender {
     /// Returns the action on a UID in flight, and the sent version.
     pub(super) fn sent(&self, uid: &Uid) -> Option<(Action, &ResourceVersion)> {
         self.in_flight.get(uid).map(|sent| (sent.action, &sent.version))
+    }
+
+    /// Returns whether a patch against this base is in flight.
+    pub(super) fn is_patched_from(&self, uid: &Uid, base: &ResourceVersion) -> bool {
+        self.in_flight.get(uid).is_some_and(|sent| sent.base.as_ref() == Some(base))
     }
 
     /// Returns the unreported objects of frames before this one.

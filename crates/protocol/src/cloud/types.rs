@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::change::{ObjectRef, RejectReason, Uid};
 use crate::digest::{Epoch, Tally};
 use crate::message::Body;
+use crate::patch::Patch;
 use crate::upload::{Lease, Upload};
 use edgesync_object::{ResourceVersion, split_api_version};
 
@@ -105,6 +106,18 @@ impl From<u64> for Reached {
     }
 }
 
+/// An object to load for sending.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadRequest {
+    /// The UID of the object.
+    pub uid: Uid,
+    /// The desired version: a newer version is as good.
+    pub version: ResourceVersion,
+    /// The version that the node holds, if a patch against it is wanted. Without a patch, the whole
+    /// object is sent.
+    pub base: Option<ResourceVersion>,
+}
+
 /// The body of an object, loaded for sending.
 #[derive(Clone, Debug)]
 pub struct Loaded {
@@ -114,6 +127,8 @@ pub struct Loaded {
     pub version: ResourceVersion,
     /// The object as JSON text.
     pub body: Body,
+    /// A patch from the wanted base to this version, if there is one that saves enough.
+    pub patch: Option<Arc<Patch>>,
 }
 
 /// Changes of a node's ObjectSync records, stored in one transaction.
@@ -169,8 +184,8 @@ pub enum CloudEffect {
     Load {
         /// The token that the answer repeats.
         token: u64,
-        /// The objects and their desired versions: a newer version is as good.
-        objects: Vec<(Uid, ResourceVersion)>,
+        /// The objects to load.
+        objects: Vec<LoadRequest>,
     },
     /// Store these records; answer with [`super::CloudMachine::recorded`].
     Record(RecordBatch),
@@ -274,6 +289,12 @@ pub struct CloudCounters {
     pub sent: u64,
     /// Removals sent, each attempt counted.
     pub removals_sent: u64,
+    /// Objects sent as patches, each attempt counted; they count in `sent`, too.
+    pub patches_sent: u64,
+    /// Patches that the node could not apply.
+    pub patches_refused: u64,
+    /// The bytes that the sent patches saved, compared with the compressed objects.
+    pub patch_bytes_saved: u64,
     /// Objects sent again after a loss or a timeout.
     pub resent: u64,
     /// Reports of current sessions.

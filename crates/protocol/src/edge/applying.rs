@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 
 use crate::apply::Applied;
 use crate::change::{Change, RejectReason, Rejected, Uid};
-use crate::frame::{Objects, PartialMessage, Report};
+#[cfg(any(test, feature = "simulation"))]
+use crate::fault::{Fault, planted};
+use crate::frame::{Objects, PartialMessage, Patches, Report};
 use crate::timing::Now;
 use edgesync_object::ResourceVersion;
 
@@ -46,6 +48,7 @@ impl Commits {
         self.next_token += 1;
         let version = |change: &Change| match change {
             Change::Put(put) => (put.uid.clone(), put.version.clone()),
+            Change::Patch(patch) => (patch.uid().clone(), patch.version().clone()),
             Change::Delete(delete) => (delete.uid.clone(), ResourceVersion::new("")),
         };
         let versions = changes.iter().map(version).collect();
@@ -84,6 +87,22 @@ impl EdgeMachine {
         }
         self.extend_waits_for_objects(now);
         self.apply(objects.changes, objects.rejected, objects.receipt);
+    }
+
+    pub(super) fn patches(&mut self, now: Now, frame: Patches) {
+        if !self.is_live(&frame.session) {
+            return self.foreign(now);
+        }
+        self.extend_waits_for_objects(now);
+        let max_object = self.config.max_object as usize;
+        let (mut changes, mut rejected) = (Vec::with_capacity(frame.patches.len()), Vec::new());
+        for patch in frame.patches {
+            match patch.check_length(max_object) {
+                Ok(()) => changes.push(Change::Patch(patch)),
+                Err(problem) => rejected.push(problem),
+            }
+        }
+        self.apply(changes, rejected, frame.receipt);
     }
 
     pub(super) fn apply(&mut self, changes: Vec<Change>, rejected: Vec<Rejected>, receipt: u64) {
@@ -170,6 +189,8 @@ impl EdgeMachine {
         };
         applied.rejected.extend(rejected);
         self.counters.rejected += applied.rejected.len() as u64;
+        self.counters.patched += applied.patched.len() as u64;
+        self.counters.unpatched += applied.unpatched.len() as u64;
         for rejected in &applied.rejected {
             self.effects.push_back(EdgeEffect::Notice(EdgeNotice::Rejected(rejected.clone())));
         }
@@ -183,8 +204,10 @@ impl EdgeMachine {
 
     fn report_applied(&mut self, from: u64, to: u64, applied: Applied, receipt: u64) {
         let (objects, removed) = split(applied.observed, |observed| (observed.uid, observed.version, None));
-        let rejected = applied.rejected;
-        self.report(Report { from, to, objects, removed, rejected, receipt, ..Report::default() });
+        let (rejected, unpatched) = (applied.rejected, applied.unpatched);
+        #[cfg(any(test, feature = "simulation"))]
+        let unpatched = if planted(Fault::UnpatchedUnreported) { Vec::new() } else { unpatched };
+        self.report(Report { from, to, objects, removed, rejected, unpatched, receipt, ..Report::default() });
     }
 }
 

@@ -34,6 +34,8 @@ pub struct EdgeConfig {
     pub lease_interval: Duration,
     /// The validity of the Lease without renewal.
     pub lease_duration: Duration,
+    /// Whether the store has the content of held objects, so that it can apply patches.
+    pub patches: bool,
 }
 
 #[cfg(any(test, feature = "simulation"))]
@@ -52,6 +54,7 @@ impl EdgeConfig {
             max_applying: 8,
             lease_interval: Duration::from_secs(10),
             lease_duration: Duration::from_secs(40),
+            patches: true,
         }
     }
 
@@ -293,6 +296,10 @@ pub struct EdgeCounters {
     pub applied: u64,
     /// Objects rejected, with or without a commit.
     pub rejected: u64,
+    /// Objects stored by patches.
+    pub patched: u64,
+    /// Patches that could not be applied: the cloud sends the objects as a whole.
+    pub unpatched: u64,
     /// Frames ignored because of a foreign session.
     pub foreign_session: u64,
     /// Repeated reports for lack of a Confirm.

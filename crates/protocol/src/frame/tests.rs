@@ -1,5 +1,6 @@
 use super::*;
 use crate::change::RejectReason;
+use crate::patch::PatchProblem;
 use crate::upload::{Lane, Lanes, Refused, RefusedReason, UploadItem};
 use edgesync_fuzz::{files, fuzz};
 use proptest::prelude::*;
@@ -21,6 +22,7 @@ fn hello() -> Hello {
         max_frame: DEFAULT_MAX_FRAME,
         max_object: DEFAULT_MAX_OBJECT,
         partial: None,
+        patches: false,
     }
 }
 
@@ -56,6 +58,7 @@ fn frames_survive_encoding_compressed_or_not() {
             message: "must be smaller".into(),
             object: None,
         }],
+        unpatched: vec![Unpatched { uid: "old".into(), base: 2.into(), reason: PatchProblem::OtherVersion }],
         receiving: None,
         received: None,
         receipt: 7,

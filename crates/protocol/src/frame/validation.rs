@@ -39,9 +39,13 @@ impl Up {
 fn check_report(report: &Report, budget: &mut Budget) -> Result<(), FrameError> {
     check_text(&report.session)?;
     check_items(&report.objects, budget)?;
-    budget.take_items(report.removed.len() + report.rejected.len())?;
+    budget.take_items(report.removed.len() + report.rejected.len() + report.unpatched.len())?;
     for uid in report.removed.iter().chain(&report.receiving) {
         check_uid(uid)?;
+    }
+    for unpatched in &report.unpatched {
+        check_uid(&unpatched.uid)?;
+        check_version(unpatched.base.as_str())?;
     }
     for rejected in &report.rejected {
         // A rejected object may lack UID and version.

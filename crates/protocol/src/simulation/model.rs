@@ -13,7 +13,7 @@ mod outbox;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::apply::{self, Applied, Held, Rows, Totals};
+use crate::apply::{self, Applied, Held, HeldBody, Rows, Totals};
 use crate::change::{Change, ObjectRef, Put, Rejected, Uid};
 use crate::digest::{BucketSet, Buckets, Digest, Epoch};
 use crate::edge::{ChangesPage, Commit, Entry, InventoryPage};
@@ -54,6 +54,7 @@ struct Row {
     revision: u64,
     /// The write number in the body.
     content: Option<u64>,
+    body: Arc<str>,
 }
 
 /// The committed state of the edge's database.
@@ -114,6 +115,11 @@ impl Rows for Transaction<'_> {
         found.map_or(Ok(None), |uid| self.by_uid(&uid))
     }
 
+    fn body(&mut self, held: &Held<Uid>) -> Result<Option<HeldBody>, String> {
+        let row = self.db.rows.get(&held.row);
+        Ok(row.map(|row| HeldBody { resource: config_map(), text: row.body.to_string() }))
+    }
+
     fn put(&mut self, revision: u64, put: &Put, _replaced: Option<Uid>) -> Result<(), String> {
         if let Some(old) = self.db.rows.get(&put.uid)
             && !self.truth.may_replace(&put.uid, &old.version, &put.version)
@@ -124,7 +130,8 @@ impl Rows for Transaction<'_> {
             return Err(format!("G2: {} came back as it was at {}", put.uid, put.version));
         }
         let content = written(put.body.get());
-        let row = Row { version: put.version.clone(), key: put.key(), revision, content };
+        let body = put.body.get().into();
+        let row = Row { version: put.version.clone(), key: put.key(), revision, content, body };
         self.db.names.insert(row.key.clone(), put.uid.clone());
         if let Some(old) = self.db.rows.insert(put.uid.clone(), row).filter(|old| old.key != put.key()) {
             self.db.names.remove(&old.key);
@@ -330,6 +337,18 @@ impl EdgeDb {
     /// Returns the object held under a name.
     pub fn named(&self, key: &ObjectKey) -> Option<&Uid> {
         self.names.get(key)
+    }
+
+    /// Returns the text of a held object.
+    pub fn text(&self, uid: &str) -> Option<&str> {
+        self.rows.get(uid).map(|row| &*row.body)
+    }
+
+    /// Gives a held object another text for the same content, as another serialization would.
+    pub fn reformat(&mut self, uid: &str) {
+        if let Some(row) = self.rows.get_mut(uid) {
+            row.body = row.body.replacen("{\"", "{ \"", 1).into();
+        }
     }
 
     /// Returns the write number of a held object.

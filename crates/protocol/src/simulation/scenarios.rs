@@ -12,6 +12,7 @@ mod copies;
 mod drops;
 mod line;
 mod memory;
+mod patches;
 mod refusal;
 mod silence;
 mod uplink;

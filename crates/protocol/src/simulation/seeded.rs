@@ -97,6 +97,36 @@ fn a_cloud_that_sends_nothing_again_is_found() {
 }
 
 #[test]
+fn a_patch_of_another_version_is_found() {
+    SEEDS.find(Fault::PatchAnyVersion);
+}
+
+#[test]
+fn a_patch_of_another_text_is_found() {
+    SEEDS.find(Fault::PatchAnyBase);
+}
+
+#[test]
+fn a_patch_without_a_proof_is_found() {
+    SEEDS.find(Fault::PatchUnproven);
+}
+
+#[test]
+fn a_patch_without_a_bound_is_found() {
+    SEEDS.find(Fault::PatchUnbounded);
+}
+
+#[test]
+fn a_patch_against_a_refused_base_is_found() {
+    SEEDS.find(Fault::PatchAgain);
+}
+
+#[test]
+fn a_patch_for_an_older_node_is_found() {
+    SEEDS.find(Fault::PatchUnasked);
+}
+
+#[test]
 fn an_answer_to_an_older_load_that_is_taken_is_found() {
     SEEDS.find(Fault::StaleLoad);
 }

@@ -5,6 +5,7 @@ mod convergence;
 mod events;
 mod fate;
 mod handles;
+mod patches;
 mod upstream;
 mod wire;
 
@@ -45,6 +46,10 @@ pub(super) struct Chaos {
     restore: u64,
     half_open: u64,
     stall: u64,
+    /// Patches damaged on their way.
+    damage: u64,
+    /// Held objects that get another text.
+    reformat: u64,
     twins: bool,
 }
 
@@ -116,6 +121,8 @@ impl Chaos {
         restore: 0,
         half_open: 0,
         stall: 0,
+        damage: 0,
+        reformat: 0,
         twins: false,
     };
 
@@ -133,6 +140,8 @@ impl Chaos {
             half_open: up_to(3),
             stall: up_to(3),
             twins: up_to(10) > 7,
+            damage: up_to(20),
+            reformat: up_to(10),
         }
     }
 }
@@ -151,6 +160,8 @@ pub(super) struct Setting {
     pub(super) agrees: bool,
     /// Whether the cloud is of a version that continues no message in parts.
     pub(super) is_cloud_old: bool,
+    /// Whether the cloud's store has a history, from which patches are made.
+    pub(super) patches: bool,
 }
 
 impl Setting {
@@ -163,6 +174,7 @@ impl Setting {
         is_old: false,
         agrees: true,
         is_cloud_old: false,
+        patches: false,
     };
 
     pub(super) fn for_seed(seed: u64) -> Self {
@@ -182,7 +194,8 @@ impl Setting {
         let sizes = if random.percent(50) { Sizes::Default } else { Sizes::Small };
         let load_ms = if random.percent(70) { 5 } else { 1000 };
         let (is_old, agrees, is_cloud_old) = (random.percent(10), random.percent(50), random.percent(10));
-        Self { chaos, line, sizes, load_ms, is_old, agrees, is_cloud_old }
+        let patches = random.percent(60);
+        Self { chaos, line, sizes, load_ms, is_old, agrees, is_cloud_old, patches }
     }
 }
 
@@ -257,6 +270,7 @@ pub(super) struct World {
     /// The time when a store shared with other nodes is idle.
     busy: Option<Rc<Cell<Now>>>,
     upstream: Upstream,
+    patches: patches::Patches,
     chaos_has_twins: bool,
 }
 
@@ -278,10 +292,11 @@ impl World {
 
     /// Creates a world whose cloud has this database, or its own.
     pub(super) fn over(shared: Option<Shared>, seed: u64, setting: Setting, trace: bool) -> Self {
-        let Setting { chaos, line, sizes, load_ms, is_old, agrees, is_cloud_old } = setting;
+        let Setting { chaos, line, sizes, load_ms, is_old, agrees, is_cloud_old, patches } = setting;
         let mut random = Random(seed);
         let own = CloudDb::new(&mut random);
-        let (cloud_db, busy) = shared.map_or((own, None), |shared| (shared.db, Some(shared.busy)));
+        let (mut cloud_db, busy) = shared.map_or((own, None), |shared| (shared.db, Some(shared.busy)));
+        cloud_db.patches = patches;
         let agent = |n: u64| {
             let db = EdgeDb::new(seed.wrapping_mul(31) + n + 1);
             Agent {
@@ -332,6 +347,7 @@ impl World {
             inputs: 0,
             busy,
             upstream: Upstream::default(),
+            patches: patches::Patches::default(),
             chaos_has_twins: chaos.twins,
         };
         world.start_cloud();
@@ -506,7 +522,7 @@ impl World {
     /// Rewrites a frame into the form of an older version; returns whether it is sent at all.
     fn make_old(&mut self, frame: &mut Up) -> bool {
         if let Up::Hello(hello) = frame {
-            hello.partial = None;
+            (hello.partial, hello.patches) = (None, false);
         }
         let Up::Report(report) = frame else { return true };
         report.receipt = 0;
@@ -597,9 +613,11 @@ impl World {
                     {
                         part.digest = None;
                     }
+                    self.check_told(&frame);
+                    self.check_patches(&frame);
+                    self.damage_patches(&mut frame);
                     self.time.say(|| format!("cloud → {frame:?}").chars().take(300).collect());
                     let bytes = frame.encode(COMPRESS_ABOVE).unwrap();
-                    self.check_told(&frame);
                     if self.link.is_some() {
                         self.count(DOWN, &bytes);
                         if (self.unseen)(&frame) {

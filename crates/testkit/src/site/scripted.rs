@@ -75,6 +75,7 @@ impl Scripted {
             max_frame: u32::try_from(MAX_FRAME).unwrap(),
             max_object: 1 << 20,
             partial: None,
+            patches: false,
         }))
         .await;
     }

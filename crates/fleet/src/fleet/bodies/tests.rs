@@ -1,7 +1,7 @@
 use super::*;
 use edgesync_object::{ObjectRef, Resource};
 use edgesync_protocol::cloud::{
-    CloudEffect, CloudMachine, Desired, DesiredState, Issued, LedgerFacts, Records,
+    CloudEffect, CloudMachine, Desired, DesiredState, Issued, LedgerFacts, LoadRequest, Records,
 };
 use edgesync_protocol::frame::{Down, Hello, Report, Up};
 use edgesync_protocol::timing::Now;
@@ -21,12 +21,12 @@ impl Bodies {
 }
 
 fn request(name: &str, version: u64, size: usize) -> BodyRequest {
-    BodyRequest { uid: name.into(), version: version.into(), size }
+    BodyRequest { uid: name.into(), version: version.into(), base: None, size }
 }
 
 fn loaded(uid: &Uid, version: u64, size: usize) -> Loaded {
     let body = Body::new(format!("{:?}", "x".repeat(size - 2))).unwrap();
-    Loaded { uid: Arc::clone(uid), version: version.into(), body }
+    Loaded { uid: Arc::clone(uid), version: version.into(), body, patch: None }
 }
 
 /// Performs the requested reads, and returns the number of objects of each.
@@ -192,7 +192,7 @@ fn missing_bodies_and_removed_nodes_are_skipped() {
     let read = bodies.read().unwrap();
     bodies.arrived(read, vec![loaded(&"there".into(), 1, KIB)]);
     let answers = answers(&mut bodies);
-    let [Answer { node, token: 3, bodies: came }] = &answers[..] else { panic!("{answers:?}") };
+    let [Answer { node, token: 3, bodies: came, .. }] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!((*node, came.len()), (NodeId::of_tests(1), 1));
     bodies.sweep();
     assert_eq!(bodies.entries.len(), 1, "of what is no more nothing is kept");
@@ -215,7 +215,7 @@ fn large_object_has_one_body_for_two_hundred_nodes() {
     };
     for (number, cloud) in (0..).zip(&mut machines) {
         let (token, objects) = wants(cloud).unwrap();
-        let request = |(uid, version)| BodyRequest { uid, version, size: BYTES };
+        let request = |LoadRequest { uid, version, base }| BodyRequest { uid, version, base, size: BYTES };
         bodies.load(
             NodeId::of_tests(number),
             token,

@@ -532,7 +532,7 @@ impl ObjectSource for Model {
             let objects = if self.is_shared { cached } else { &state.db.objects };
             let load = |uid: Uid| {
                 let thing = objects.things.get(&uid)?;
-                Some(Loaded { version: thing.version.into(), body: thing.body(&uid), uid })
+                Some(Loaded { version: thing.version.into(), body: thing.body(&uid), uid, patch: None })
             };
             uids.into_iter().filter_map(load).collect()
         };

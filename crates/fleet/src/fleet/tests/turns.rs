@@ -81,7 +81,7 @@ impl<const SHARED: bool> ObjectSource for Store<SHARED> {
         let found = uids.into_iter().filter_map(|uid| {
             let object = state.objects.get(&uid)?;
             let body = Body::new(serde_json::to_string(object).unwrap()).unwrap();
-            Some(Loaded { uid, version: version(object), body })
+            Some(Loaded { uid, version: version(object), body, patch: None })
         });
         Ok(found.collect())
     }

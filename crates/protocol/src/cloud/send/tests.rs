@@ -56,7 +56,7 @@ fn load(cloud: &mut CloudMachine, wishes: &DesiredObjects) -> Option<(u64, Vec<U
     loop {
         match cloud.poll_effect(wishes)? {
             CloudEffect::Load { token, objects } => {
-                return Some((token, objects.into_iter().map(|(uid, _)| uid).collect()));
+                return Some((token, objects.into_iter().map(|request| request.uid).collect()));
             }
             CloudEffect::Notice(_) => {}
             other => panic!("must be a load: {other:?}"),
@@ -70,8 +70,12 @@ fn bodies(uids: &[Uid], size: usize) -> Vec<Loaded> {
         let meta = format!(r#"{{"name":"{uid}","namespace":"default","uid":"{uid}","resourceVersion":"1"}}"#);
         format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{meta},"data":{{"x":"{fill}"}}}}"#)
     };
-    let loaded =
-        |uid: &Uid| Loaded { uid: uid.clone(), version: 1.into(), body: Body::new(body(uid)).unwrap() };
+    let loaded = |uid: &Uid| Loaded {
+        uid: uid.clone(),
+        version: 1.into(),
+        body: Body::new(body(uid)).unwrap(),
+        patch: None,
+    };
     uids.iter().map(loaded).collect()
 }
 
@@ -152,7 +156,7 @@ fn times(
         while let Some(effect) = cloud.poll_effect(wishes) {
             match effect {
                 CloudEffect::Load { token, objects } => {
-                    let uids: Vec<Uid> = objects.into_iter().map(|(uid, _)| uid).collect();
+                    let uids: Vec<Uid> = objects.into_iter().map(|request| request.uid).collect();
                     cloud.loaded(now, token, bodies(&uids, KIB), wishes);
                 }
                 CloudEffect::Record(batch) => cloud.recorded(now, batch.token, true, 0, wishes),

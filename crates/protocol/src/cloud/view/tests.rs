@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::change::{RejectReason, Rejected, Uid};
 use crate::cloud::testing::{DesiredObject, DesiredObjects, NONE_UNREAD, hello_with, machine_with};
-use crate::cloud::{CloudEffect, CloudMachine, CloudPhase, Loaded, Reached, Records};
+use crate::cloud::{CloudEffect, CloudMachine, CloudPhase, LoadRequest, Loaded, Reached, Records};
 use crate::digest::{BucketSet, Tally};
 use crate::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Item, ObjectsText, Report, Up};
 use crate::message::Body;
@@ -94,7 +94,8 @@ impl Rig {
             }
             CloudEffect::Load { token, objects } => {
                 let body = || Body::new("{}".to_owned()).unwrap();
-                let load = |(uid, version)| Loaded { uid, version, body: body() };
+                let load =
+                    |LoadRequest { uid, version, .. }| Loaded { uid, version, body: body(), patch: None };
                 let bodies = objects.into_iter().map(load).collect();
                 self.cloud.loaded(Now::ZERO, token, bodies, &self.wishes);
             }

@@ -27,6 +27,7 @@ fn greeting(revision: u64, confirmed: u64) -> EdgeMachine {
         max_applying: 8,
         lease_interval: TIMEOUT,
         lease_duration: TIMEOUT * 4,
+        patches: false,
     };
     let mut machine = EdgeMachine::new(config, totals(1, revision), confirmed, None);
     machine.connected(NOW, LIMIT, 1 << 32);

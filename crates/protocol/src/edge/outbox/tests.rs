@@ -17,6 +17,7 @@ fn config() -> EdgeConfig {
         report_timeout: TIMEOUT,
         lease_interval: INTERVAL,
         lease_duration: Duration::from_secs(240),
+        patches: false,
         ..EdgeConfig::of_tests("edge", LIMIT, 60_000)
     }
 }

@@ -7,6 +7,7 @@ use crate::digest::{BucketSet, Digest, Epoch, MessageDigest};
 use crate::frame::{
     DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Inventory, Item, PartialMessage, Report, Up,
 };
+use crate::patch::{PatchProblem, Unpatched};
 use crate::simulation::model::{Thing, object_ref};
 use crate::simulation::timeline::Random;
 use crate::simulation::world::World;
@@ -79,6 +80,7 @@ impl Hostile {
             max_frame: if is_new { DEFAULT_MAX_FRAME } else { u32::MAX },
             max_object: DEFAULT_MAX_OBJECT,
             partial: self.partial(objects),
+            patches: self.random.percent(50),
         })
     }
 
@@ -121,6 +123,11 @@ impl Hostile {
             message: "no".repeat(500),
             object: item.object.map(Box::new),
         };
+        let unpatched = |item: Item| Unpatched {
+            uid: item.uid,
+            base: item.resource_version,
+            reason: PatchProblem::OtherBase,
+        };
         Up::Report(Report {
             session: self.session(),
             from: self.number(),
@@ -128,6 +135,7 @@ impl Hostile {
             objects: self.items(objects),
             removed: self.items(objects).into_iter().map(|item| item.uid).collect(),
             rejected: self.items(objects).into_iter().map(rejected).collect(),
+            unpatched: self.items(objects).into_iter().map(unpatched).collect(),
             receiving: Some(self.items(objects).swap_remove(0).uid),
             received: Some(self.number()),
             receipt: self.number(),

@@ -1,13 +1,14 @@
 //! The cloud's database in the simulation.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::change::Uid;
 use crate::cloud::testing::DesiredObject;
-use crate::cloud::{Issued, LedgerFacts, Loaded, Record, RecordBatch};
+use crate::cloud::{Issued, LedgerFacts, LoadRequest, Loaded, Record, RecordBatch};
 use crate::message::Body;
+use crate::patch::{Edition, Patch};
 use crate::timing::ClockJumpDetector;
 use edgesync_object::ResourceVersion;
 
@@ -23,7 +24,12 @@ pub struct CloudObject {
     pub content: u64,
     pub name: String,
     pub size: usize,
+    /// The seeds of the two halves of its noise.
+    halves: [u64; 2],
 }
+
+/// The changes that the history reaches back.
+const HISTORY: usize = 60;
 
 impl CloudObject {
     /// Returns the object as JSON text.
@@ -33,8 +39,16 @@ impl CloudObject {
             self.name,
             self.version,
             self.content,
-            noise(self.content, self.size)
+            self.noise()
         )
+    }
+}
+
+impl CloudObject {
+    fn noise(&self) -> String {
+        let [first, second] = self.halves;
+        let half = self.size / 2;
+        noise(first, half) + &noise(second, self.size - half)
     }
 }
 
@@ -50,6 +64,10 @@ pub struct CloudDb {
     issued: Issued,
     uids: Random,
     lead: ClockJumpDetector,
+    /// Whether a write keeps parts of the content, and patches are made.
+    pub patches: bool,
+    /// Earlier versions of objects, the oldest first.
+    past: VecDeque<(Uid, CloudObject)>,
 }
 
 impl CloudDb {
@@ -64,6 +82,8 @@ impl CloudDb {
             issued: Issued::default(),
             uids: Random(random.next()),
             lead: ClockJumpDetector::default(),
+            patches: false,
+            past: VecDeque::new(),
         }
     }
 
@@ -115,12 +135,23 @@ impl CloudDb {
         self.last_version += 1;
         let (version, content) = (self.last_version, self.uids.next());
         let found = self.objects.iter_mut().find(|(_, object)| object.name == name);
+        let halves = [content, content ^ 1];
         if let Some((uid, object)) = found {
+            if self.patches {
+                self.past.push_back((uid.clone(), object.clone()));
+                self.past.drain(..self.past.len().saturating_sub(HISTORY));
+            }
+            let kept = if self.patches { content % 4 } else { 0 };
+            for (half, (seed, bit)) in object.halves.iter_mut().zip(halves.into_iter().zip([1, 2])) {
+                if kept & bit == 0 {
+                    *half = seed;
+                }
+            }
             (object.version, object.content, object.size) = (version, content, size);
             return (uid.clone(), version.into());
         }
         let uid: Uid = format!("uid-{content:016x}").into();
-        self.objects.insert(uid.clone(), CloudObject { version, content, name: name.into(), size });
+        self.objects.insert(uid.clone(), CloudObject { version, content, name: name.into(), size, halves });
         (uid, version.into())
     }
 
@@ -141,13 +172,33 @@ impl CloudDb {
         })
     }
 
-    pub fn load(&self, objects: &[(Uid, ResourceVersion)]) -> Vec<Loaded> {
-        let load = |(uid, _): &(Uid, ResourceVersion)| {
+    pub fn load(&self, objects: &[LoadRequest]) -> Vec<Loaded> {
+        let load = |LoadRequest { uid, base, .. }: &LoadRequest| {
             let object = self.objects.get(uid)?;
-            let body = object.body(uid);
-            Some(Loaded { uid: uid.clone(), version: object.version.into(), body: Body::new(body).unwrap() })
+            let (body, version) = (object.body(uid), object.version.into());
+            let patch = base.as_ref().and_then(|base| self.patch(uid, base, &version, &body)).map(Arc::new);
+            Some(Loaded { uid: uid.clone(), version, body: Body::new(body).unwrap(), patch })
         };
         objects.iter().filter_map(load).collect()
+    }
+
+    /// Empties the history.
+    pub fn forget_past(&mut self) {
+        self.past.clear();
+    }
+
+    /// Makes a patch, if the history has the base.
+    fn patch(
+        &self,
+        uid: &Uid,
+        base: &ResourceVersion,
+        version: &ResourceVersion,
+        body: &str,
+    ) -> Option<Patch> {
+        let is_it = |(of, object): &&(Uid, CloudObject)| of == uid && *base == object.version.into();
+        let (_, before) = self.past.iter().find(is_it).filter(|_| self.patches)?;
+        let base = Edition { version: base, text: &before.body(uid) };
+        Patch::make(uid, base, Edition { version, text: body })
     }
 
     pub fn record(&mut self, batch: &RecordBatch) {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::change::Uid;
-use crate::cloud::Loaded;
 use crate::cloud::testing::DesiredObject;
+use crate::cloud::{LoadRequest, Loaded};
 use crate::message::Body;
 use crate::simulation::model::{Truth, config_map, object_ref};
 use crate::timing::Now;
@@ -112,8 +112,8 @@ impl View {
         self.wishes().into_iter().map(|(uid, wish)| (uid, wish.version)).collect()
     }
 
-    pub(super) fn load(&self, objects: &[(Uid, ResourceVersion)]) -> Vec<Loaded> {
-        let load = |(uid, _): &(Uid, ResourceVersion)| {
+    pub(super) fn load(&self, objects: &[LoadRequest]) -> Vec<Loaded> {
+        let load = |LoadRequest { uid, .. }: &LoadRequest| {
             let object = self.objects.get(uid)?;
             let body = format!(
                 r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{}","namespace":"default","uid":"{uid}","resourceVersion":"{}"}},"data":{{"x":"{}"}}}}"#,
@@ -121,7 +121,12 @@ impl View {
                 object.version,
                 "x".repeat(object.size)
             );
-            Some(Loaded { uid: uid.clone(), version: object.version.into(), body: Body::new(body).unwrap() })
+            Some(Loaded {
+                uid: uid.clone(),
+                version: object.version.into(),
+                body: Body::new(body).unwrap(),
+                patch: None,
+            })
         };
         objects.iter().filter_map(load).collect()
     }

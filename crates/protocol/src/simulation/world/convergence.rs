@@ -230,6 +230,7 @@ impl World {
         let kept = |uid: &Uid| self.cloud_db.objects.contains_key(uid);
         let gone = before.keys().filter(|uid| !kept(uid)).count();
         let start = (self.cloud_counters(), self.repeated_reports(), self.wakes, self.frames_sent());
+        let reformatted = self.reformatted();
         self.connect(0);
         self.loads = 0;
         // Five seconds suffice, unless the line is slow or a rejected object is retried at that
@@ -245,7 +246,12 @@ impl World {
         self.converged()?;
         let (cloud, repeated, wakes, frames) = start;
         let end = self.cloud_counters();
-        let retries = end.rejected - cloud.rejected;
+        // A held object may have another text since the chaos.
+        let refused = end.patches_refused - cloud.patches_refused;
+        if refused > reformatted {
+            return Err(format!("patches: {refused} were refused, {reformatted} held objects differ"));
+        }
+        let retries = end.rejected - cloud.rejected + refused;
         let sent = (end.sent - cloud.sent - retries, end.removals_sent - cloud.removals_sent);
         if sent != (changed as u64, gone as u64) {
             return Err(format!(

@@ -2,15 +2,16 @@
 
 use crate::apply::Applied;
 use crate::change::{Change, RejectReason, Uid};
-use crate::cloud::{CloudMachine, RecordBatch};
+use crate::cloud::{CloudMachine, LoadRequest, RecordBatch};
 use crate::edge::{Commit, EdgeEffect};
 use crate::frame::{PartialMessage, Received, Up};
 use crate::simulation::timeline::{Simulated, Timeline};
 use crate::timing::Now;
 use crate::upload::{IngestCursor, Lane, Refused, Upload};
-use edgesync_object::{Budget, ResourceVersion};
+use edgesync_object::Budget;
 use std::time::Duration;
 
+use super::patches::unpatched;
 use super::{Agent, DOWN, UP, World};
 
 pub(in crate::simulation) enum Event {
@@ -106,7 +107,7 @@ pub(in crate::simulation) enum Event {
     Loaded {
         life: u64,
         token: u64,
-        objects: Vec<(Uid, ResourceVersion)>,
+        objects: Vec<LoadRequest>,
     },
     Record {
         life: u64,
@@ -188,9 +189,13 @@ impl Simulated for World {
                     if self.is_cloud_old
                         && let Up::Hello(hello) = &mut frame
                     {
-                        hello.partial = None;
+                        (hello.partial, hello.patches) = (None, false);
                     }
+                    let (refused, unpatched) = (cloud.counters().patches_refused, unpatched(&frame));
                     cloud.received(now, frame, &self.wishes);
+                    if cloud.counters().patches_refused > refused {
+                        self.patches.refuse(unpatched);
+                    }
                 }
             }
             Event::ToEdge { bytes } => {
@@ -353,7 +358,9 @@ impl World {
             return Ok(Err((RejectReason::StoreFull, "no room".to_owned())));
         }
         self.check_bodies(changes)?;
+        let expected: Vec<_> = changes.iter().map(|change| self.expect(agent, change)).collect();
         let commit = self.agents[agent].db.apply(changes, &self.history)?;
+        self.check_patched(agent, changes, &expected, &commit.applied)?;
         self.check_gone(agent, connection)?;
         Ok(Ok(commit))
     }

@@ -17,6 +17,8 @@ impl World {
         };
         let (max_frame, max_object) = (self.sizes.max_frame(), self.sizes.max_object());
         let size = match (self.sizes, self.time.random.below(60)) {
+            // A patch of half of it does not fit a frame.
+            (Sizes::Small, 3 | 4) if self.cloud_db.patches => max_object - 1000,
             (Sizes::Small, 0) => max_object + 1000,
             (Sizes::Small, 1 | 2) => 2 * max_frame + 3000,
             (Sizes::Default, 0) if self.time.random.percent(10) => 2 * max_frame + 3000,
@@ -81,6 +83,9 @@ impl World {
         if self.time.random.percent(chaos.stall) {
             let time = Duration::from_millis(self.time.random.below(40_000));
             self.stall(time);
+        }
+        if self.time.random.percent(chaos.reformat) {
+            self.reformat_something();
         }
         if self.time.random.percent(chaos.crash) {
             self.stop_agent(0);

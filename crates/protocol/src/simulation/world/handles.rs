@@ -29,6 +29,9 @@ impl World {
         self.look_at_clocks();
         let (uid, version) = self.cloud_db.write(name, size);
         self.history.wrote(&uid, name, &version);
+        if self.cloud_db.patches {
+            self.patches.wrote(&uid, &version, self.cloud_db.objects[&uid].body(&uid));
+        }
         uid
     }
 
@@ -144,6 +147,23 @@ impl World {
     /// Damages what the agent keeps of a message in parts.
     pub(in crate::simulation) fn damage_parts(&mut self) {
         assert!(self.agents[0].db.damage_parts(), "nothing is kept");
+    }
+
+    /// Gives a held object another text for the same content.
+    pub(in crate::simulation) fn reformat(&mut self, name: &str) {
+        let db = &mut self.agents[0].db;
+        let uid = db.named(&config_map().key("default", name)).cloned();
+        db.reformat(&uid.expect("must be held"));
+    }
+
+    /// Empties the history of the cloud's store.
+    pub(in crate::simulation) fn forget_past(&mut self) {
+        self.cloud_db.forget_past();
+    }
+
+    /// Returns how many patches were applied and how many refused.
+    pub(in crate::simulation) fn patched(&self) -> (usize, usize) {
+        self.patches.counts()
     }
 
     /// Makes the cloud free the text of a message in parts of the last session. Returns whether

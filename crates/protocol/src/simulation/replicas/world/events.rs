@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::change::{Change, RejectReason, Uid};
+use crate::change::{Change, RejectReason};
+use crate::cloud::LoadRequest;
 use crate::edge::{Commit, EdgeEffect, EdgeMachine};
 use crate::frame::{Received, Up};
 use crate::simulation::timeline::{Simulated, Timeline};
 use crate::timing::Now;
-use edgesync_object::{Budget, ResourceVersion};
+use edgesync_object::Budget;
 
 use super::{Connection, Replica, World};
 
@@ -61,7 +62,7 @@ pub(in crate::simulation::replicas) enum Event {
         replica: usize,
         life: u64,
         token: u64,
-        objects: Vec<(Uid, ResourceVersion)>,
+        objects: Vec<LoadRequest>,
     },
     Recorded {
         replica: usize,

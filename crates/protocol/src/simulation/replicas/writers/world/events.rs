@@ -6,14 +6,14 @@ use super::super::oracle::TruthOf;
 use super::super::request::{Answer, Request};
 use super::api::Sender;
 use super::{Connection, Replica, Served, World};
-use crate::change::{Change, RejectReason, Uid};
-use crate::cloud::{Loaded, RecordBatch};
+use crate::change::{Change, RejectReason};
+use crate::cloud::{LoadRequest, Loaded, RecordBatch};
 use crate::edge::{Commit, EdgeEffect, EdgeMachine};
 use crate::frame::{Received, Up};
 use crate::message::Body;
 use crate::simulation::timeline::{Simulated, Timeline};
 use crate::timing::Now;
-use edgesync_object::{Budget, ResourceVersion};
+use edgesync_object::Budget;
 
 pub(in super::super) enum Event {
     ToCloud {
@@ -82,7 +82,7 @@ pub(in super::super) enum Event {
 /// An answer within a replica.
 pub(in super::super) enum FromCache {
     Opened,
-    Loaded(u64, Vec<(Uid, ResourceVersion)>),
+    Loaded(u64, Vec<LoadRequest>),
     Recorded(RecordBatch),
 }
 
@@ -232,7 +232,7 @@ impl World {
         match answer {
             FromCache::Opened => machine.opened(now, Some(Vec::new()), desired),
             FromCache::Loaded(token, objects) => {
-                let load = |(uid, _): &(Uid, ResourceVersion)| {
+                let load = |LoadRequest { uid, .. }: &LoadRequest| {
                     let object = view.get(uid)?;
                     let body = format!(
                         r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{}","namespace":"default","uid":"{uid}","resourceVersion":"{}"}},"data":{{"x":"{}"}}}}"#,
@@ -241,7 +241,7 @@ impl World {
                         "x".repeat(object.size)
                     );
                     let (uid, version) = (uid.clone(), object.version.into());
-                    Some(Loaded { uid, version, body: Body::new(body).unwrap() })
+                    Some(Loaded { uid, version, body: Body::new(body).unwrap(), patch: None })
                 };
                 machine.loaded(now, token, objects.iter().filter_map(load).collect(), desired);
             }

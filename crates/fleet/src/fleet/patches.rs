@@ -1,0 +1,246 @@
+//! Patches for nodes that load objects: one for each pair of versions, whatever the number of nodes
+//! that need it. Made patches are kept within a limit of bytes, and one that is being made is
+//! awaited by all.
+//!
+//! No I/O: the fleet carries out the jobs of [`Patches::next_job`], off its loop. One pair may
+//! concern thousands of nodes, so a patch is handed out in steps ([`Patches::step`]).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::bodies::Answer;
+use super::nodes::NodeId;
+use crate::metrics::PatchNumbers;
+use crate::source::ObjectSource;
+use edgesync_object::{OmittedFields, ResourceVersion};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::message::Body;
+use edgesync_protocol::patch::{Edition, Patch};
+
+/// Maximum number of concurrent jobs. Each takes a core.
+const MAX_JOBS: usize = 2;
+/// Maximum number of pairs of a job.
+const JOB_PAIRS: usize = 64;
+/// Approximate bytes of the bodies of a job; a larger one is alone.
+const JOB_BYTES: usize = 1 << 20;
+/// Bytes of an entry beside its patch.
+const ENTRY_BYTES: usize = 256;
+
+/// An object with two of its versions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    uid: Uid,
+    base: ResourceVersion,
+    version: ResourceVersion,
+}
+
+/// A patch to make.
+#[derive(Debug)]
+pub(super) struct Pair {
+    key: Key,
+    /// The body of the newer version.
+    body: Body,
+}
+
+/// The result of a pair; `None` if the base is unknown or the patch would save too little.
+type Made = Option<Arc<Patch>>;
+
+/// An answer that lacks patches.
+#[derive(Debug)]
+struct Incomplete {
+    answer: Answer,
+    missing: usize,
+}
+
+/// Made patches, jobs, and the answers that wait for them; see the module.
+#[derive(Debug)]
+pub(super) struct Patches {
+    limit: usize,
+    bytes: usize,
+    made: HashMap<Key, Made>,
+    /// The keys of `made`, the oldest first.
+    order: VecDeque<Key>,
+    /// The pairs that are being made or queued, each with the answers that wait for it.
+    waiting: HashMap<Key, Vec<u64>>,
+    queue: VecDeque<Pair>,
+    jobs: usize,
+    next_answer: u64,
+    incomplete: HashMap<u64, Incomplete>,
+    /// Answers, each with the object and the patch made for it.
+    served: VecDeque<(u64, Uid, Made)>,
+    answers: VecDeque<Answer>,
+    counts: PatchNumbers,
+}
+
+impl Patches {
+    /// `limit`: bytes of made patches in memory. With zero, none are made.
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            bytes: 0,
+            made: HashMap::new(),
+            order: VecDeque::new(),
+            waiting: HashMap::new(),
+            queue: VecDeque::new(),
+            jobs: 0,
+            next_answer: 0,
+            incomplete: HashMap::new(),
+            served: VecDeque::new(),
+            answers: VecDeque::new(),
+            counts: PatchNumbers::default(),
+        }
+    }
+
+    pub(super) fn set_limit(&mut self, limit: usize) {
+        self.limit = limit;
+        self.evict();
+    }
+
+    /// Returns the current numbers of patches and the counters so far.
+    pub(super) fn numbers(&self) -> PatchNumbers {
+        PatchNumbers { count: self.made.len() as u64, bytes: self.bytes as u64, ..self.counts }
+    }
+
+    /// Completes an answer with patches, at once or when they are made.
+    pub(super) fn complete(&mut self, mut answer: Answer) {
+        if self.limit == 0 || answer.bases.is_empty() {
+            return self.answers.push_back(answer);
+        }
+        let bases: HashMap<Uid, ResourceVersion> = std::mem::take(&mut answer.bases).into_iter().collect();
+        let (id, mut missing) = (self.next_answer, 0);
+        self.next_answer += 1;
+        for loaded in &mut answer.bodies {
+            let Some(base) = bases.get(&loaded.uid).filter(|base| **base != loaded.version) else { continue };
+            let (uid, base, version) = (Arc::clone(&loaded.uid), base.clone(), loaded.version.clone());
+            let key = Key { uid, base, version };
+            if let Some(made) = self.made.get(&key) {
+                self.counts.shared += 1;
+                loaded.patch.clone_from(made);
+                continue;
+            }
+            missing += 1;
+            if let Some(waiting) = self.waiting.get_mut(&key) {
+                self.counts.shared += 1;
+                waiting.push(id);
+                continue;
+            }
+            self.waiting.insert(key.clone(), vec![id]);
+            self.queue.push_back(Pair { key, body: loaded.body.clone() });
+        }
+        match missing {
+            0 => self.answers.push_back(answer),
+            _ => drop(self.incomplete.insert(id, Incomplete { answer, missing })),
+        }
+    }
+
+    /// Drops the answers for a node.
+    pub(super) fn forget(&mut self, node: NodeId) {
+        self.incomplete.retain(|_, incomplete| incomplete.answer.node != node);
+        self.answers.retain(|answer| answer.node != node);
+    }
+
+    /// Returns the next pairs to make, if any.
+    pub(super) fn next_job(&mut self) -> Option<Vec<Pair>> {
+        if self.jobs == MAX_JOBS || self.queue.is_empty() {
+            return None;
+        }
+        let (mut pairs, mut bytes) = (Vec::new(), 0);
+        while pairs.len() < JOB_PAIRS
+            && let Some(pair) = self.queue.front()
+        {
+            bytes += pair.body.as_str().len();
+            if !pairs.is_empty() && bytes > JOB_BYTES {
+                break;
+            }
+            pairs.extend(self.queue.pop_front());
+        }
+        self.jobs += 1;
+        Some(pairs)
+    }
+
+    /// Stores the results of a job, in the order of its pairs.
+    pub(super) fn made(&mut self, pairs: Vec<Pair>, patches: Vec<Option<Patch>>) {
+        self.jobs = self.jobs.saturating_sub(1);
+        let patches = patches.into_iter().chain(std::iter::repeat_with(|| None));
+        for (Pair { key, .. }, patch) in pairs.into_iter().zip(patches) {
+            let made = patch.map(Arc::new);
+            match &made {
+                Some(_) => self.counts.made += 1,
+                None => self.counts.skipped += 1,
+            }
+            for id in self.waiting.remove(&key).into_iter().flatten() {
+                self.served.push_back((id, Arc::clone(&key.uid), made.clone()));
+            }
+            self.bytes += weight(&made);
+            self.order.push_back(key.clone());
+            self.made.insert(key, made);
+        }
+        self.evict();
+    }
+
+    fn evict(&mut self) {
+        while self.bytes > self.limit
+            && let Some(key) = self.order.pop_front()
+        {
+            if let Some(made) = self.made.remove(&key) {
+                self.bytes = self.bytes.saturating_sub(weight(&made));
+            }
+        }
+    }
+
+    /// Hands one patch to one answer. Returns whether there was any.
+    pub(super) fn step(&mut self) -> bool {
+        let Some((id, uid, made)) = self.served.pop_front() else { return false };
+        if let Some(incomplete) = self.incomplete.get_mut(&id) {
+            let loaded = incomplete.answer.bodies.iter_mut().find(|loaded| loaded.uid == uid);
+            if let Some(loaded) = loaded {
+                loaded.patch = made;
+            }
+            incomplete.missing -= 1;
+            if incomplete.missing == 0 {
+                self.answers.extend(self.incomplete.remove(&id).map(|it| it.answer));
+            }
+        }
+        true
+    }
+
+    /// Returns the next complete answer.
+    pub(super) fn next_answer(&mut self) -> Option<Answer> {
+        self.answers.pop_front()
+    }
+}
+
+fn weight(made: &Made) -> usize {
+    ENTRY_BYTES + made.as_ref().map_or(0, |patch| patch.weight())
+}
+
+/// Makes the patches of a job: reads the bases in one read, and compresses on a thread of its own.
+pub(super) async fn make<S: ObjectSource>(
+    source: &S,
+    pairs: &[Pair],
+    left_out: OmittedFields,
+) -> Vec<Option<Patch>> {
+    let wanted = pairs.iter().map(|pair| (Arc::clone(&pair.key.uid), pair.key.base.clone())).collect();
+    let bases = source.bases(wanted, left_out).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "reading earlier versions of objects failed, sending whole objects");
+        Vec::new()
+    });
+    if bases.is_empty() {
+        return Vec::new();
+    }
+    let mut bases: HashMap<(Uid, ResourceVersion), String> =
+        bases.into_iter().map(|(uid, version, text)| ((uid, version), text)).collect();
+    let mut base_of = |key: &Key| bases.remove(&(Arc::clone(&key.uid), key.base.clone()));
+    let inputs: Vec<_> =
+        pairs.iter().map(|pair| (pair.key.clone(), base_of(&pair.key), pair.body.clone())).collect();
+    let patch = |(key, base, body): (Key, Option<String>, Body)| {
+        let base = base?;
+        let base = Edition { version: &key.base, text: &base };
+        Patch::make(&key.uid, base, Edition { version: &key.version, text: body.as_str() })
+    };
+    let job = tokio::task::spawn_blocking(move || inputs.into_iter().map(patch).collect());
+    job.await.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;
