@@ -10,6 +10,7 @@ use super::binding::{Binding, Keys, Raw, Refusals, inline, quote};
 use super::rules::{RuleList, rules};
 use super::selection::{read_objects, read_table, table};
 use super::units::{self, GIB, minutes, seconds};
+use super::windows::windows;
 use edgesync_files::rule::{CheckUser, Format, Reload, Rule, Signal, Write};
 use edgesync_files::template::{Template, check_name};
 use edgesync_object::name;
@@ -52,10 +53,16 @@ const KEYS: &[&str] = &[
     "plain_text_on_disk",
     "max_files",
     "max_size",
+    "apply",
+    "unless",
+    "condition",
+    "condition_network",
+    "overridable",
 ];
 const RELOAD_KEYS: [&str; 4] = ["run", "unit", "signal", "pid_file"];
 const NAME: &str = "a name such as \"nginx\"";
 const TO: &str = "a path such as \"/etc/nginx/conf.d/{metadata.name}\"";
+const UNLESS: &str = "an absolute path such as \"/run/busy\"";
 const PROGRAM: &str = "a list such as [\"/usr/sbin/nginx\", \"-t\"]";
 const CHECK_USERS: &[(&str, CheckUser)] = &[("transient", CheckUser::Transient), ("root", CheckUser::Root)];
 const RELOAD: &str = "{ unit = \"nginx.service\" }, { run = [\"/usr/bin/program\"] } or { signal = \"HUP\", pid_file = \
@@ -104,6 +111,17 @@ fn rule(value: &Value<'_>, before: &[Rule]) -> Result<Rule, Refusals> {
             "plain_text_on_disk" => units::flag(&mut rule.plain_text_on_disk).set(raw),
             "max_files" => units::count(&mut rule.max_files, 1..=1_000_000).set(raw),
             "max_size" => units::size(&mut rule.max_size, 1..=GIB).set(raw),
+            "apply" => windows(value, &mut rule.apply),
+            "unless" => text(raw, UNLESS).and_then(|path| {
+                if !path.starts_with('/') {
+                    return Err(Raw::Variable(&path).expected(UNLESS).into());
+                }
+                rule.unless = Some(path);
+                Ok(())
+            }),
+            "condition" => program(raw, &mut rule.condition),
+            "condition_network" => units::flag(&mut rule.condition_network).set(raw),
+            "overridable" => units::flag(&mut rule.overridable).set(raw),
             _ => return None,
         })
     });
@@ -136,6 +154,16 @@ fn rule(value: &Value<'_>, before: &[Rule]) -> Result<Rule, Refusals> {
         false => Ok(()),
     };
     require(&["gather", "to"], gather);
+    let network = match rule.condition_network && rule.condition.is_empty() {
+        true => Err("condition_network requires condition".to_owned()),
+        false => Ok(()),
+    };
+    require(&["condition", "condition_network"], network);
+    let overridable = match rule.overridable && rule.apply.is_empty() {
+        true => Err("overridable requires apply: there is no window to override".to_owned()),
+        false => Ok(()),
+    };
+    require(&["apply", "overridable"], overridable);
     refusals.result()?;
     let Some(other) = before.iter().find(|other| other.name == rule.name || other.to == rule.to) else {
         return Ok(rule);
