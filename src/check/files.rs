@@ -43,7 +43,8 @@ fn start_helper(socket: &Path) -> String {
 fn evaluate(files: &FilesSummary, socket: &Path) -> Finding {
     let counts = files.counts();
     let message = counts.map(|counts| {
-        let waiting = if counts.waiting > 0 { format!(", {} waiting", counts.waiting) } else { String::new() };
+        let waiting =
+            if counts.waiting > 0 { format!(", {} waiting", counts.waiting) } else { String::new() };
         format!("{} of {} objects in effect{waiting}", counts.in_effect, counts.objects)
     });
     if let Some(problem) = &files.problem {

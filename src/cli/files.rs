@@ -69,8 +69,16 @@ fn client(socket: SocketArgs) -> Client {
 }
 
 fn tables(answer: &FilesList, now: Timestamp) -> String {
-    let mut summary =
-        Table::new(["rule", "in effect", "waiting", "not in effect", "conflicts", "files", "reloads", "rollbacks"]);
+    let mut summary = Table::new([
+        "rule",
+        "in effect",
+        "waiting",
+        "not in effect",
+        "conflicts",
+        "files",
+        "reloads",
+        "rollbacks",
+    ]);
     let mut objects = Table::new(["rule", "kind", "object", "state", "desired", "current", "age", "message"]);
     for rule in &answer.rules {
         let numbers = [

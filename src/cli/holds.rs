@@ -85,10 +85,15 @@ fn unreachable(error: &io::Error, socket: &Path) -> String {
     let at = socket.display();
     match error.kind() {
         ErrorKind::PermissionDenied => {
-            format!("connect to {at}: permission denied; hint: holds are for root and the group edgesync-hold")
+            format!(
+                "connect to {at}: permission denied; hint: holds are for root and the group edgesync-hold"
+            )
         }
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            format!("connect to {at}: {}; hint: 'systemctl enable --now edgesync-hold.socket'", describe(error))
+            format!(
+                "connect to {at}: {}; hint: 'systemctl enable --now edgesync-hold.socket'",
+                describe(error)
+            )
         }
         _ => format!("request to the files helper at {at}: {}", describe(error)),
     }

@@ -113,7 +113,11 @@ fn file_states(files: &FilesSummary, problems: &mut Vec<String>) -> String {
     }
     // A wait is by plan: no problem, but to be seen.
     for FilesWait { rule, reason, until, message } in &files.waits {
-        shown.push_str(&format!("\n               {}: {}", text(rule), text(&holds::wait(reason, *until, message))));
+        shown.push_str(&format!(
+            "\n               {}: {}",
+            text(rule),
+            text(&holds::wait(reason, *until, message))
+        ));
     }
     let is_shown = |hold: &&FilesHold| files.waits.iter().all(|wait| wait.rule != hold.rule);
     for hold in files.holds.iter().filter(is_shown) {

@@ -11,9 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::answer::{Answer, nullable};
 use edgesync_object::ObjectRef;
 
-pub use files::{
-    FilesCheck, FilesHold, FilesList, FilesObject, FilesRule, FilesState, FilesWait, RulePlan,
-};
+pub use files::{FilesCheck, FilesHold, FilesList, FilesObject, FilesRule, FilesState, FilesWait, RulePlan};
 pub use kubeedge::{BridgeCounts, BridgeLease, BridgeNode, CloudCoreStatus, Round, VerifiedRound};
 pub use traffic::{Direction, FrameTraffic, KindTraffic, Traffic, TrafficSince, TrafficSpan};
 

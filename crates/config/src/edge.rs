@@ -213,8 +213,14 @@ impl Node {
 
 impl Settings for Config {
     const ENV_PREFIX: &'static str = "EDGESYNC_";
-    const ENV_OTHERS: &'static [&'static str] =
-        &["EDGESYNC_CONFIG", "EDGESYNC_SOCKET", "EDGESYNC_HOLD_SOCKET", "EDGESYNC_CLOUD_", "EDGESYNC_JOIN_", "EDGESYNC_TEST_"];
+    const ENV_OTHERS: &'static [&'static str] = &[
+        "EDGESYNC_CONFIG",
+        "EDGESYNC_SOCKET",
+        "EDGESYNC_HOLD_SOCKET",
+        "EDGESYNC_CLOUD_",
+        "EDGESYNC_JOIN_",
+        "EDGESYNC_TEST_",
+    ];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
         let Self {

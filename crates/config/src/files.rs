@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::binding::{Binding, Keys, Raw, Refusals, inline, quote};
+use super::binding::{Binding, Keys, Raw, Refusals, inline_without, quote};
 use super::rules::{RuleList, rules};
 use super::selection::{read_objects, read_table, table};
 use super::units::{self, GIB, minutes, seconds};
@@ -59,6 +59,8 @@ const KEYS: &[&str] = &[
     "condition_network",
     "overridable",
 ];
+/// Keys that decide when changes take effect, and not what they are.
+const WHEN: [&str; 5] = ["apply", "unless", "condition", "condition_network", "overridable"];
 const RELOAD_KEYS: [&str; 4] = ["run", "unit", "signal", "pid_file"];
 const NAME: &str = "a name such as \"nginx\"";
 const TO: &str = "a path such as \"/etc/nginx/conf.d/{metadata.name}\"";
@@ -77,7 +79,9 @@ struct WriteKeys {
 }
 
 fn rule(value: &Value<'_>, before: &[Rule]) -> Result<Rule, Refusals> {
-    let mut rule = Rule { text: inline(value.get_ref()), ..Rule::default() };
+    // Another window is no reason to write the files again.
+    let text = inline_without(value.get_ref(), &WHEN);
+    let mut rule = Rule { text, ..Rule::default() };
     let (mut to, mut write) = (None, WriteKeys::default());
     let mut refusals = read_table(table(value, "a rule")?, KEYS, |key, value| {
         let raw = Raw::Toml(value.get_ref());
@@ -301,6 +305,10 @@ mod tests {
         assert_eq!((nginx.mode, nginx.settle), (Some(0o640), Duration::from_millis(500)));
         assert_eq!((nginx.reload.clone(), nginx.max_size), (Reload::Unit("nginx.service".into()), 1 << 20));
         assert!(nginx.text.contains("name = \"nginx\"") && !nginx.text.contains('\n'));
+        let rule = "[[files]]\nname = \"a\"\nto = \"/x/y\"\n";
+        let windowed = format!("{rule}apply = {{ at = \"02:00-04:00\" }}\noverridable = true\n");
+        let [plain, windowed] = [rule, &windowed].map(|text| rules(text).unwrap().remove(0));
+        assert!(plain.text == windowed.text && plain != windowed, "{:?}", windowed.text);
         assert_eq!((nginx.check_user, certificates.check_user), (CheckUser::Root, CheckUser::Transient));
         assert_eq!(certificates.write, Write::Field("/data/tls.crt".into()));
         assert_eq!(certificates.reload, Reload::Signal(Signal::Hup, "/run/x.pid".into()));

@@ -1,6 +1,7 @@
 //! Planted bugs of waiting changes: the simulation must find each of them.
 
 /// A bug that tests plant.
+#[cfg_attr(not(test), expect(dead_code, reason = "one of them is planted in the simulation"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Holds do not close the gate.

@@ -59,7 +59,8 @@ pub struct Rule {
     pub condition_network: bool,
     /// Whether objects may ask for their change outside of windows.
     pub overridable: bool,
-    /// Text of the rule in the configuration, on one line.
+    /// Text of the rule in the configuration, on one line, without the keys that decide only when
+    /// changes take effect.
     pub text: String,
 }
 

@@ -140,7 +140,9 @@ impl FilesCounts {
     /// Returns the number of objects in any state.
     #[must_use]
     pub fn total(self) -> u64 {
-        [self.not_in_effect, self.conflicts, self.waiting].into_iter().fold(self.in_effect, u64::saturating_add)
+        [self.not_in_effect, self.conflicts, self.waiting]
+            .into_iter()
+            .fold(self.in_effect, u64::saturating_add)
     }
 }
 

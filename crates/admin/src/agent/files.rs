@@ -71,7 +71,11 @@ impl FilesHold {
     /// Returns name and number of the user.
     #[must_use]
     pub fn shown_owner(&self) -> String {
-        if self.owner.is_empty() { format!("user {}", self.uid) } else { format!("{} ({})", self.owner, self.uid) }
+        if self.owner.is_empty() {
+            format!("user {}", self.uid)
+        } else {
+            format!("{} ({})", self.owner, self.uid)
+        }
     }
 }
 

@@ -53,6 +53,8 @@ struct Device {
     wall: i64,
     /// Whether the clock was set in this boot, or continues the last one that was known.
     known: bool,
+    /// Whether no helper has read the clock in this boot.
+    is_fresh: bool,
     /// The last wall clock that a helper saw while it was known.
     seen: i64,
     clock: Clock,
@@ -78,6 +80,7 @@ impl Device {
             since_boot: 0,
             wall: START,
             known: true,
+            is_fresh: false,
             seen: START,
             clock: Clock::default(),
             holds: Holds::default(),
@@ -114,6 +117,9 @@ impl Device {
         self.clock = serde_json::from_str(&serde_json::to_string(&self.clock).unwrap()).unwrap();
         self.holds = serde_json::from_str(&serde_json::to_string(&self.holds).unwrap()).unwrap();
         self.holds.expire(self.clock.elapsed(), Limits::default());
+        if std::mem::take(&mut self.is_fresh) {
+            self.known = self.wall >= self.seen;
+        }
         if self.known {
             self.seen = self.wall;
         }
@@ -182,7 +188,7 @@ impl Device {
             1 => self.wall = self.seen - 1 - self.random.span(3 * HOUR),
             _ => self.wall += off,
         }
-        self.known = self.wall >= self.seen;
+        self.is_fresh = true;
         self.true_holds.iter_mut().for_each(|hold| hold.passed += off);
         // What a complete record says is in effect was in files.
         let mut record = self.world.record();
@@ -214,9 +220,10 @@ impl Device {
     }
 
     fn set_clock(&mut self, wall: i64) {
+        // The agent asks every half minute while something waits, also before the clock is set.
+        self.observe();
         self.wall = wall;
         self.known = true;
-        // The agent asks every half minute while something waits.
         self.observe();
     }
 

@@ -7,10 +7,10 @@ use std::collections::{HashMap, HashSet};
 
 use edgesync_admin::agent::RejectedObject;
 use edgesync_cloud_store::InEffect;
-use edgesync_protocol::upload::EffectState;
 use edgesync_object::ObjectRef;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
+use edgesync_protocol::upload::EffectState;
 
 /// Text that replaces a hidden message.
 const HIDDEN: &str = "hidden: it may quote a Secret, which the role 'view' may not read";
