@@ -80,8 +80,7 @@ struct WriteKeys {
 
 fn rule(value: &Value<'_>, before: &[Rule]) -> Result<Rule, Refusals> {
     // Another window is no reason to write the files again.
-    let text = inline_without(value.get_ref(), &WHEN);
-    let mut rule = Rule { text, ..Rule::default() };
+    let mut rule = Rule { text: inline_without(value.get_ref(), &WHEN), ..Rule::default() };
     let (mut to, mut write) = (None, WriteKeys::default());
     let mut refusals = read_table(table(value, "a rule")?, KEYS, |key, value| {
         let raw = Raw::Toml(value.get_ref());

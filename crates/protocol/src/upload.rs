@@ -553,8 +553,13 @@ mod tests {
 
     #[test]
     fn an_unknown_state_is_other_and_names_equal_frames() {
-        let states =
-            [EffectState::InEffect, EffectState::NotInEffect, EffectState::Conflict, EffectState::Gone];
+        let states = [
+            EffectState::InEffect,
+            EffectState::NotInEffect,
+            EffectState::Conflict,
+            EffectState::Gone,
+            EffectState::Waiting,
+        ];
         for state in states {
             assert_eq!(serde_json::to_value(state).unwrap(), state.name());
         }
