@@ -5,6 +5,7 @@ mod check;
 pub mod edge;
 mod events;
 mod files;
+mod holds;
 mod join;
 mod maintenance;
 mod seal;

@@ -23,9 +23,9 @@ inherit systemd useradd features_check
 REQUIRED_DISTRO_FEATURES = "systemd"
 
 # The helper is started by its socket.
-SYSTEMD_SERVICE:${PN} = "edgesync.service edgesync-files.socket edgesync-files.service"
+SYSTEMD_SERVICE:${PN} = "edgesync.service edgesync-files.socket edgesync-files.service edgesync-hold.socket"
 USERADD_PACKAGES = "${PN}"
-GROUPADD_PARAM:${PN} = "--system edgesync"
+GROUPADD_PARAM:${PN} = "--system edgesync; --system edgesync-hold"
 USERADD_PARAM:${PN} = "--system --gid edgesync --home-dir /var/lib/edgesync --no-create-home --shell /sbin/nologin edgesync"
 
 do_configure[noexec] = "1"

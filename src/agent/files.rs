@@ -23,9 +23,9 @@ use crate::store::EdgeStore;
 use edgesync_admin::agent::{FilesCheck, FilesList, FilesRule, RulePlan};
 use edgesync_api::Role;
 use edgesync_config::edge::Config;
-use edgesync_files::Rule;
 use edgesync_files::rule::ordered;
-use edgesync_files::wire::{MAX_CHANGED, ObjectCounts, Outcome, Request, Verb};
+use edgesync_files::wire::{HoldInfo, MAX_CHANGED, ObjectCounts, Outcome, Request, Verb};
+use edgesync_files::{Closed, Rule};
 use edgesync_object::Status;
 use edgesync_object::status::Result;
 use edgesync_protocol::apply::PatchedObject;
@@ -67,6 +67,10 @@ pub(super) struct FilesView {
     pub(super) files: u64,
     /// The failure that blocks rules; `None` if there is none.
     pub(super) problem: Option<String>,
+    /// Holds in force, as of the last answer.
+    pub(super) holds: Vec<HoldInfo>,
+    /// What rules wait for, by name.
+    pub(super) waits: Vec<(String, Closed)>,
 }
 
 /// Current failures. One that concerns all rules is kept once, not for each rule.
@@ -114,8 +118,8 @@ impl FilesView {
     /// older helper stay unknown.
     fn of(outcome: &Outcome) -> Self {
         let objects = outcome.objects.map(|counts| {
-            let ObjectCounts { in_effect, not_in_effect, conflicts } = counts;
-            FilesCounts { in_effect, not_in_effect, conflicts }
+            let ObjectCounts { in_effect, not_in_effect, conflicts, waiting } = counts;
+            FilesCounts { in_effect, not_in_effect, conflicts, waiting }
         });
         let mut view =
             Self { summary: FilesSummary { objects, ..FilesSummary::default() }, ..Self::default() };
@@ -123,15 +127,18 @@ impl FilesView {
             view.reloads += rule.reloads;
             view.rollbacks += rule.rollbacks;
             view.files += rule.files;
+            view.waits.extend(rule.closed.clone().map(|closed| (rule.name.clone(), closed)));
         }
+        view.holds.clone_from(&outcome.holds);
         view
     }
 
     /// Returns the values for the metrics; `None` without rules.
     pub(super) fn numbers(&self) -> Option<FilesNumbers> {
-        let Self { summary, reloads, rollbacks, files, ref problem } = *self;
+        let Self { summary, reloads, rollbacks, files, ref problem, ref holds, .. } = *self;
+        let holds = holds.len() as u64;
         let works = problem.is_none();
-        (summary.rules > 0).then_some(FilesNumbers { summary, reloads, rollbacks, files, works })
+        (summary.rules > 0).then_some(FilesNumbers { summary, reloads, rollbacks, files, works, holds })
     }
 
     /// Returns the section of the status; `None` without rules. Counts are `None` until the helper
@@ -144,6 +151,9 @@ impl FilesView {
             in_effect: objects.map(|counts| counts.in_effect),
             not_in_effect: objects.map(|counts| counts.not_in_effect),
             conflicts: objects.map(|counts| counts.conflicts),
+            waiting: objects.map(|counts| counts.waiting),
+            waits: self.waits.iter().map(|(rule, closed)| helper_client::show_wait(rule, closed)).collect(),
+            holds: self.holds.iter().map(helper_client::show_hold).collect(),
             problem: self.problem.clone(),
             helper_unreachable: self.summary.blocked == Some(FilesFailure::HelperUnreachable),
         })
@@ -691,7 +701,7 @@ impl Task {
     async fn list(&mut self, role: Role) -> std::result::Result<FilesList, RequestError> {
         // Without rules, now or earlier, no helper is needed.
         if self.rules.is_empty() && self.reported.position.is_none() {
-            return Ok(FilesList { rules: Vec::new() });
+            return Ok(FilesList { rules: Vec::new(), holds: Vec::new() });
         }
         self.show(Verb::Show).await.map(|outcome| helper_client::show(&outcome, role))
     }
@@ -758,8 +768,8 @@ mod tests {
         let view = |answer: &str| FilesView::of(&serde_json::from_str::<Outcome>(answer).unwrap());
         let older = view(r#"{"rules": [], "told": {"epoch": 1, "seq": 2}}"#);
         assert_eq!(older.summary.objects, None);
-        let newer = view(r#"{"objects": {"inEffect": 1, "notInEffect": 2, "conflicts": 3}}"#);
-        let counts = FilesCounts { in_effect: 1, not_in_effect: 2, conflicts: 3 };
+        let newer = view(r#"{"objects": {"inEffect": 1, "notInEffect": 2, "conflicts": 3, "waiting": 4}}"#);
+        let counts = FilesCounts { in_effect: 1, not_in_effect: 2, conflicts: 3, waiting: 4 };
         assert_eq!(newer.summary.objects, Some(counts));
         assert_eq!(counts.total(), 6);
     }

@@ -148,6 +148,8 @@ pub struct FilesNumbers {
     pub files: u64,
     /// Whether the helper completed its last request.
     pub works: bool,
+    /// Holds in force.
+    pub holds: u64,
 }
 
 /// Counts of rejected objects, by reason.
@@ -355,12 +357,14 @@ fn write_files(files: &FilesNumbers, out: &mut MetricsWriter<'_>) {
             ("in_effect", counts.in_effect),
             ("not_in_effect", counts.not_in_effect),
             ("conflict", counts.conflicts),
+            ("waiting", counts.waiting),
         ]
     });
     families! { out;
         Gauge edgesync_agent_files_rules = summary.rules, "Rules that write objects to files.";
         Gauge edgesync_agent_files_objects[state] = objects.into_iter().flatten(), "Objects selected by file rules, by state.";
         Gauge edgesync_agent_files_written = files.files, "Files written by rules and present.";
+        Gauge edgesync_agent_files_holds = files.holds, "Holds of programs on the device on file rules.";
         Gauge edgesync_agent_files_helper_works = files.works,
             "Whether the last request to the helper succeeded.";
         Counter edgesync_agent_files_reloads_total = files.reloads,
@@ -479,13 +483,14 @@ mod tests {
         let unknown = text(&numbers(None));
         assert!(unknown.contains("edgesync_agent_files_rules 1\n"), "{unknown}");
         assert!(!unknown.contains("edgesync_agent_files_objects{"), "{unknown}");
-        let counts = FilesCounts { in_effect: 1, not_in_effect: 0, conflicts: 2 };
+        let counts = FilesCounts { in_effect: 1, not_in_effect: 0, conflicts: 2, waiting: 3 };
         shows(
             &numbers(Some(counts)),
             &[
                 "edgesync_agent_files_objects{state=\"in_effect\"} 1",
                 "edgesync_agent_files_objects{state=\"not_in_effect\"} 0",
                 "edgesync_agent_files_objects{state=\"conflict\"} 2",
+                "edgesync_agent_files_objects{state=\"waiting\"} 3",
             ],
         );
     }

@@ -42,8 +42,11 @@ fn start_helper(socket: &Path) -> String {
 
 fn evaluate(files: &FilesSummary, socket: &Path) -> Finding {
     let counts = files.counts();
-    let message =
-        counts.map(|counts| format!("{} of {} objects in effect", counts.in_effect, counts.objects));
+    let message = counts.map(|counts| {
+        let waiting =
+            if counts.waiting > 0 { format!(", {} waiting", counts.waiting) } else { String::new() };
+        format!("{} of {} objects in effect{waiting}", counts.in_effect, counts.objects)
+    });
     if let Some(problem) = &files.problem {
         // The next step takes the place of the agent's hint.
         let problem = problem.split("; hint: ").next().unwrap_or(problem);
@@ -58,7 +61,8 @@ fn evaluate(files: &FilesSummary, socket: &Path) -> Finding {
     }
     match message {
         None => Finding::skipped("waiting for the first answer of the files helper"),
-        Some(message) if counts.is_some_and(|counts| counts.in_effect == counts.objects) => {
+        // A wait is by plan.
+        Some(message) if counts.is_some_and(|counts| counts.in_effect + counts.waiting == counts.objects) => {
             Finding::ok(message)
         }
         Some(message) => Finding::warning(
@@ -87,6 +91,8 @@ mod tests {
         };
         let evaluate = |files: FilesSummary| evaluate(&files, Path::new("/run/h.sock"));
         ok(evaluate(files(3, 0, None)), "3 of 3 objects");
+        let waiting = FilesSummary { objects: Some(3), waiting: Some(1), ..files(2, 0, None) };
+        ok(evaluate(waiting), "2 of 3 objects in effect, 1 waiting");
         warned(evaluate(files(2, 1, None)), "2 of 3", "edgesync files");
         let start = systemd::advice(
             "systemctl enable --now edgesync-files.socket",

@@ -4,6 +4,7 @@
 #![allow(missing_docs)]
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -101,6 +102,54 @@ pub enum EdgeCommand {
             requires = "socket"
         )]
         socket_owner: String,
+        /// Create this socket, on which programs hold rules, with mode 0660
+        #[arg(long, value_name = "PATH", value_parser = args::path, requires = "socket")]
+        hold_socket: Option<PathBuf>,
+        /// Group that may hold rules, besides root
+        #[arg(
+            long,
+            value_name = "GROUP",
+            default_value = "",
+            hide_default_value = true,
+            requires = "hold_socket"
+        )]
+        hold_group: String,
+    },
+    /// Keep a file rule from changing anything for a while
+    ///
+    /// Changes arrive and are checked, and take effect after the hold. When the command returns, no
+    /// change is in progress. A hold outlives restarts, ends by itself, and is limited by
+    /// helper.longest_hold. The user has to be root or in the group of the socket.
+    Hold {
+        /// Name of the rule
+        #[arg(long, value_name = "NAME")]
+        rule: String,
+        /// Duration, such as 90s, 30m or 2h
+        #[arg(long = "for", value_name = "TIME", value_parser = args::duration)]
+        time: Duration,
+        /// Reason, shown on the device and in the cloud
+        #[arg(long, value_name = "TEXT")]
+        why: String,
+        #[command(flatten)]
+        holds: HoldArgs,
+    },
+    /// Show the holds on file rules
+    Holds {
+        #[command(flatten)]
+        output: OutputArgs,
+        #[command(flatten)]
+        holds: HoldArgs,
+    },
+    /// End holds of this user: one, those on a rule, or all
+    Release {
+        /// Number of the hold, as 'edgesync holds' shows it; root may end those of others
+        #[arg(value_name = "ID", conflicts_with = "rule")]
+        id: Option<u64>,
+        /// Only holds on this rule
+        #[arg(long, value_name = "NAME")]
+        rule: Option<String>,
+        #[command(flatten)]
+        holds: HoldArgs,
     },
     /// Manage the keys of sealed objects
     #[command(subcommand)]
@@ -222,6 +271,21 @@ pub struct ConfigArgs {
         value_name = "FILE",
         env = "EDGESYNC_CONFIG",
         default_value = "/etc/edgesync/edgesync.toml",
+        value_parser = args::path
+    )]
+    pub path: PathBuf,
+}
+
+/// The socket on which programs hold rules.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct HoldArgs {
+    /// Socket of the files helper for holds
+    #[arg(
+        id = "hold_socket",
+        long = "socket",
+        value_name = "PATH",
+        env = "EDGESYNC_HOLD_SOCKET",
+        default_value = "/run/edgesync-hold.sock",
         value_parser = args::path
     )]
     pub path: PathBuf,

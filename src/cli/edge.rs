@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 
 use super::args_edge::{EdgeArgs, EdgeCommand, FilesCommand, SealCommand, ShowArgs, SocketArgs};
-use super::{check, events, files, join, maintenance, seal, status, traffic};
+use super::{check, events, files, holds, join, maintenance, seal, status, traffic};
 use crate::agent;
 use edgesync_admin::Route;
 use edgesync_api::{Address, Client};
@@ -13,6 +13,7 @@ use edgesync_cli::output::Output;
 use edgesync_cli::program::Threads;
 use edgesync_cli::{Peer, get, program, records};
 use edgesync_config::edge::Config;
+use edgesync_helper::OwnSockets;
 use edgesync_runtime::{Service, memory};
 
 /// Runs the program with the arguments of the process.
@@ -58,9 +59,18 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
         EdgeCommand::Files { command: Some(FilesCommand::Apply { rule, show }), .. } => {
             files::apply(&rule, show)
         }
-        EdgeCommand::FilesHelper { config, socket, socket_owner } => {
-            files::help(&config.path, socket.as_deref(), &socket_owner)
+        EdgeCommand::FilesHelper { config, socket, socket_owner, hold_socket, hold_group } => {
+            let sockets = socket.as_deref().map(|agent| OwnSockets {
+                agent,
+                owner: &socket_owner,
+                holds: hold_socket.as_deref(),
+                holds_group: &hold_group,
+            });
+            files::help(&config.path, sockets)
         }
+        EdgeCommand::Hold { rule, time, why, holds } => holds::hold(&rule, time, &why, &holds.path),
+        EdgeCommand::Holds { output, holds } => holds::list(output.output, &holds.path),
+        EdgeCommand::Release { id, rule, holds } => holds::release(id, rule, &holds.path),
         EdgeCommand::Seal(SealCommand::Rotate(socket)) => {
             program::run_command(async |terminal| seal::rotate(&client(socket), terminal).await)
         }

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::args_edge::{ShowArgs, SocketArgs};
+use super::holds;
 use edgesync_admin::agent::{FilesCheck, FilesList, FilesRule, RulePlan};
 use edgesync_admin::{Route, read};
 use edgesync_api::{Address, Client};
@@ -46,17 +47,17 @@ pub(super) fn apply(rule: &str, ShowArgs { output, socket }: ShowArgs) -> anyhow
     let code = program::run_command(async |terminal| {
         let done: Value = client(socket).post(&path, &json!({})).await?;
         let rule: FilesRule = read(&done)?;
-        is_good = rule.not_in_effect == 0 && rule.conflicts == 0;
+        is_good = rule.not_in_effect == 0 && rule.conflicts == 0 && rule.waiting == 0;
         records::print(&done, output.output, |_| Ok(summary(&rule)), terminal)
     })?;
     Ok(if is_good { code } else { EXIT_FAILED })
 }
 
 /// Runs the helper until it is stopped.
-pub(super) fn help(config: &Path, socket: Option<&Path>, owner: &str) -> anyhow::Result<u8> {
+pub(super) fn help(config: &Path, sockets: Option<helper::OwnSockets<'_>>) -> anyhow::Result<u8> {
     let settings = edgesync_config::load::<edgesync_config::edge::Config>(config)?.config;
     let _log = Log::open(&settings.log)?;
-    helper::run(config, socket, owner).map_err(|error| match error {
+    helper::run(config, sockets).map_err(|error| match error {
         HelperError::Config(errors) => anyhow::Error::from(errors),
         other => other.into(),
     })?;
@@ -68,17 +69,35 @@ fn client(socket: SocketArgs) -> Client {
 }
 
 fn tables(answer: &FilesList, now: Timestamp) -> String {
-    let mut summary =
-        Table::new(["rule", "in effect", "not in effect", "conflicts", "files", "reloads", "rollbacks"]);
+    let mut summary = Table::new([
+        "rule",
+        "in effect",
+        "waiting",
+        "not in effect",
+        "conflicts",
+        "files",
+        "reloads",
+        "rollbacks",
+    ]);
     let mut objects = Table::new(["rule", "kind", "object", "state", "desired", "current", "age", "message"]);
     for rule in &answer.rules {
-        let numbers =
-            [rule.in_effect, rule.not_in_effect, rule.conflicts, rule.files, rule.reloads, rule.rollbacks];
+        let numbers = [
+            rule.in_effect,
+            rule.waiting,
+            rule.not_in_effect,
+            rule.conflicts,
+            rule.files,
+            rule.reloads,
+            rule.rollbacks,
+        ];
         summary.row([text(&rule.name)].into_iter().chain(numbers.map(|number| number.to_string())));
         for object in &rule.objects {
             let since = Timestamp::from_microsecond(object.since).ok();
             let parts = [object.namespace.as_str(), object.name.as_str()];
-            let message = object.message.lines().last().unwrap_or_default();
+            let message = match &object.reason {
+                Some(reason) => holds::wait(reason, object.until, &object.message),
+                None => object.message.lines().last().unwrap_or_default().to_owned(),
+            };
             objects.row([
                 text(&rule.name),
                 text(&object.kind),
@@ -98,6 +117,10 @@ fn tables(answer: &FilesList, now: Timestamp) -> String {
     if !objects.is_empty() {
         out.push('\n');
         out.push_str(&objects.render());
+    }
+    if !answer.holds.is_empty() {
+        out.push('\n');
+        out.push_str(&holds::table(&answer.holds, now));
     }
     for rule in answer.rules.iter().filter(|rule| rule.not_in_effect > 0 && !rule.output.is_empty()) {
         let (name, output) = (text(&rule.name), printable(&rule.output));
@@ -127,12 +150,16 @@ fn steps(answer: &FilesCheck) -> String {
 
 fn summary(rule: &FilesRule) -> String {
     let mut out = format!(
-        "{}: {} objects in effect, {} not in effect, {} in conflict\n",
+        "{}: {} objects in effect, {} waiting, {} not in effect, {} in conflict\n",
         text(&rule.name),
         rule.in_effect,
+        rule.waiting,
         rule.not_in_effect,
         rule.conflicts
     );
+    if let Some(wait) = &rule.wait {
+        out.push_str(&format!("{}\n", text(&holds::wait(&wait.reason, wait.until, &wait.message))));
+    }
     if rule.not_in_effect > 0 && !rule.output.is_empty() {
         out.push_str(&format!("{}\n", printable(&rule.output)));
     }
@@ -148,8 +175,8 @@ mod tests {
     fn tables_show_rules_and_objects_above_program_output() {
         let now = Timestamp::from_second(1_700_000_060).unwrap();
         let expected = "\
-RULE    IN EFFECT   NOT IN EFFECT   CONFLICTS   FILES   RELOADS   ROLLBACKS
-nginx   0           1               0           2       3         1
+RULE    IN EFFECT   WAITING   NOT IN EFFECT   CONFLICTS   FILES   RELOADS   ROLLBACKS
+nginx   0           0         1               0           2       3         1
 
 RULE    KIND        OBJECT      STATE         DESIRED   CURRENT   AGE   MESSAGE
 nginx   ConfigMap   plant/web   NotInEffect   8         7         60s   [emerg] no
@@ -158,7 +185,7 @@ Last output of rule nginx:
 [emerg] no
 ";
         assert_eq!(tables(&samples::files(), now), expected);
-        assert!(tables(&FilesList { rules: Vec::new() }, now).contains("No rules"));
+        assert!(tables(&FilesList { rules: Vec::new(), holds: Vec::new() }, now).contains("No rules"));
     }
 
     #[test]
@@ -166,6 +193,6 @@ Last output of rule nginx:
         assert_eq!(steps(&samples::files_check()), "a: planned changes\n  remove /x\nb: no changes\n");
         let mut done = samples::files().rules.remove(0);
         (done.name, done.in_effect, done.not_in_effect) = ("a".to_owned(), 1, 0);
-        assert_eq!(summary(&done), "a: 1 objects in effect, 0 not in effect, 0 in conflict\n");
+        assert_eq!(summary(&done), "a: 1 objects in effect, 0 waiting, 0 not in effect, 0 in conflict\n");
     }
 }

@@ -4,10 +4,13 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use edgesync_admin::agent::{
-    AgentStatus, CloudStatus, Condition, FilesCounts, FilesSummary, ListenStatus, RejectedObject,
+    AgentStatus, CloudStatus, Condition, FilesCounts, FilesHold, FilesSummary, FilesWait, ListenStatus,
+    RejectedObject,
 };
 use edgesync_cli::output::{age, cell, size};
 use edgesync_protocol::node::FILES_IN_EFFECT;
+
+use super::holds;
 
 /// Returns the summary of a status, with all problems.
 #[must_use]
@@ -96,7 +99,7 @@ fn link(status: &AgentStatus, now: Timestamp, problems: &mut Vec<String>) -> Str
 /// effect, to the problems.
 fn file_states(files: &FilesSummary, problems: &mut Vec<String>) -> String {
     problems.extend(files.problem.as_deref().map(text));
-    let Some(FilesCounts { in_effect, not_in_effect, conflicts, .. }) = files.counts() else {
+    let Some(FilesCounts { in_effect, not_in_effect, conflicts, waiting, .. }) = files.counts() else {
         return "states of objects unknown".to_owned();
     };
     let not = not_in_effect.saturating_add(conflicts);
@@ -104,7 +107,24 @@ fn file_states(files: &FilesSummary, problems: &mut Vec<String>) -> String {
     if not > 0 && !files.helper_unreachable {
         problems.push(format!("{not} objects not in effect in files; hint: 'edgesync files' for the causes"));
     }
-    format!("{in_effect} objects in effect, {not} not in effect")
+    let mut shown = format!("{in_effect} objects in effect, {not} not in effect");
+    if waiting > 0 {
+        shown.push_str(&format!(", {waiting} waiting"));
+    }
+    // A wait is by plan: no problem, but to be seen.
+    for FilesWait { rule, reason, until, message } in &files.waits {
+        shown.push_str(&format!(
+            "\n               {}: {}",
+            text(rule),
+            text(&holds::wait(reason, *until, message))
+        ));
+    }
+    let is_shown = |hold: &&FilesHold| files.waits.iter().all(|wait| wait.rule != hold.rule);
+    for hold in files.holds.iter().filter(is_shown) {
+        let (rule, owner, why) = (text(&hold.rule), text(&hold.shown_owner()), text(&hold.why));
+        shown.push_str(&format!("\n               {rule}: held by {owner}: {why}"));
+    }
+    shown
 }
 
 fn rejection(rejected: &RejectedObject) -> String {

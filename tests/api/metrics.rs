@@ -136,10 +136,17 @@ fn agent_numbers() -> AgentNumbers {
     {
         (0..=times).for_each(|_| rejections.add(reason));
     }
-    let objects = Some(FilesCounts { in_effect: 722, not_in_effect: 723, conflicts: 724 });
+    let objects = Some(FilesCounts { in_effect: 722, not_in_effect: 723, conflicts: 724, waiting: 728 });
     let summary = FilesSummary { rules: 720, objects, failed: 0, blocked: None };
     AgentNumbers {
-        files: Some(FilesNumbers { summary, reloads: 725, rollbacks: 726, files: 727, works: true }),
+        files: Some(FilesNumbers {
+            summary,
+            reloads: 725,
+            rollbacks: 726,
+            files: 727,
+            works: true,
+            holds: 729,
+        }),
         node: "edge-1".into(),
         link: LinkNumbers { connected: true, traffic: traffic(), endings: endings() },
         session: SessionNumbers {
@@ -261,7 +268,7 @@ fn cloud_numbers() -> CloudNumbers {
         pending: 823,
         rejected: 824,
         held_back: 825,
-        files: EffectCounts { in_effect: 826, not_in_effect: 827, conflicts: 828 },
+        files: EffectCounts { in_effect: 826, not_in_effect: 827, conflicts: 828, waiting: 1 },
         round_trip: Some(Duration::from_millis(40)),
         lease_age: Some(Duration::from_secs(3)),
         report_age: Some(Duration::from_secs(5)),

@@ -14,13 +14,14 @@ pub(crate) struct Device {
     pub(crate) agent: Agent,
     pub(crate) helper: Process,
     socket: PathBuf,
+    hold_socket: PathBuf,
 }
 
 impl Device {
     /// Creates a device with these rules without starting it.
     pub(crate) fn new(site: &Site, cloud: &Cloud, rules: &str) -> Self {
         let mut agent = Agent::new(site, NODE, cloud.mqtt);
-        let socket = site.path("files.sock");
+        let (socket, hold_socket) = (site.path("files.sock"), site.path("hold.sock"));
         let settings = &mut agent.settings;
         settings
             .text("helper.socket", socket.display())
@@ -32,10 +33,12 @@ impl Device {
             agent.config().into(),
             "--socket".into(),
             socket.clone().into(),
+            "--hold-socket".into(),
+            hold_socket.clone().into(),
         ];
         let helper =
             Process::with_arguments("the helper", Path::new(edgesync_testkit::programs::device()), arguments);
-        Self { agent, helper, socket }
+        Self { agent, helper, socket, hold_socket }
     }
 
     /// Starts a device with these rules.
@@ -54,6 +57,15 @@ impl Device {
             std::os::unix::net::UnixStream::connect(socket).ok()
         })
         .await;
+    }
+
+    /// Runs a command about holds, and returns its output.
+    pub(crate) fn holds(&self, words: &[&str]) -> String {
+        let mut command = std::process::Command::new(edgesync_testkit::programs::device());
+        let output = command.args(words).arg("--socket").arg(&self.hold_socket).output().unwrap();
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{words:?}: {text}");
+        text
     }
 
     /// Replaces the rules and reloads the agent.

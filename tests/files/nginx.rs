@@ -175,3 +175,74 @@ async fn nginx_serves_updates_and_keeps_its_page_on_a_bad_one() {
     .await;
     device.until_outbox_is_empty().await;
 }
+
+/// Returns a window that is days away.
+fn closed_window() -> String {
+    let day = jiff::tz::TimeZone::UTC.to_datetime(jiff::Timestamp::now()).date();
+    let day = day.checked_add(jiff::Span::new().days(3)).unwrap().weekday();
+    format!("apply = {{ at = \"{} 02:00-04:00\", zone = \"UTC\" }}\n", &format!("{day:?}")[..3])
+}
+
+/// A version waits outside of a window, and under a hold, while nginx serves the one in effect.
+#[tokio::test]
+async fn nginx_serves_the_old_page_until_the_window_opens_and_the_hold_ends() {
+    if !Path::new(NGINX).exists() {
+        eprintln!("notice: {NGINX} is missing; windows and holds were not tested with it");
+        return;
+    }
+    let site = Site::new();
+    let cloud = Cloud::start(&site).await;
+    let address = Site::address();
+    let mut nginx = nginx(&site);
+    nginx.0.start();
+    let mut device = Device::start(&site, &cloud, &rule(&site, false)).await;
+    let pid = site.path("nginx/nginx.pid");
+    eventually("nginx runs", PATIENCE, async || {
+        std::fs::read_to_string(&pid).ok().filter(|text| !text.is_empty())
+    })
+    .await;
+    cloud.apply([site_of(address, "one")]).await;
+    served(address, "one").await;
+    let one = device.until(&cloud, "nginx", &broken(), FilesState::InEffect).await;
+
+    device.reload(&(rule(&site, true) + &closed_window())).await;
+    cloud.apply([site_of(address, "two")]).await;
+    let waits = device.until(&cloud, "nginx", &broken(), FilesState::Waiting).await;
+    assert_eq!((waits.reason.as_deref(), &waits.version), (Some("Window"), &one.version), "{waits:?}");
+    assert!(waits.until.is_some() && waits.message.starts_with("window opens at "), "{waits:?}");
+    // A bad one is found at once, and an operator who forces it changes nothing.
+    cloud.apply([broken()]).await;
+    let bad = device.until(&cloud, "nginx", &broken(), FilesState::NotInEffect).await;
+    assert!(bad.message.contains("unknown directive \"lisssten\"") && !bad.rolled_back, "{bad:?}");
+    cloud.apply([site_of(address, "three")]).await;
+    device.until(&cloud, "nginx", &broken(), FilesState::Waiting).await;
+    let apply = edgesync_admin::Route::ApplyFiles("nginx").path();
+    let _: Value = device.agent.client().post(&apply, &json!({})).await.unwrap();
+    assert_eq!(page(address).as_deref(), Some("one"));
+
+    device.reload(&(rule(&site, true) + "apply = { at = \"00:00-24:00\" }\n")).await;
+    served(address, "three").await;
+    let three = device.until(&cloud, "nginx", &broken(), FilesState::InEffect).await;
+
+    device.holds(&["hold", "--rule", "nginx", "--for", "2h", "--why", "harvest"]);
+    cloud.apply([site_of(address, "four")]).await;
+    let waits = device.until(&cloud, "nginx", &broken(), FilesState::Waiting).await;
+    assert_eq!((waits.reason.as_deref(), &waits.version), (Some("Hold"), &three.version), "{waits:?}");
+    // A killed helper forgets no hold.
+    device.helper.kill();
+    device.start_helper().await;
+    assert!(device.holds(&["holds"]).contains("harvest"));
+    let _: Value = device.agent.client().post(&apply, &json!({})).await.unwrap();
+    assert_eq!(page(address).as_deref(), Some("three"));
+    device.until_outbox_is_empty().await;
+    let node = cloud.node(super::device::NODE).await.unwrap();
+    let told = &node.not_in_effect()[0];
+    assert_eq!((told.state.as_str(), &told.in_effect), ("Waiting", &three.version), "{node:?}");
+    assert!(told.message.starts_with("Hold until ") && told.message.ends_with("harvest"), "{told:?}");
+
+    device.holds(&["release", "--rule", "nginx"]);
+    let _: Value = device.agent.client().post(&apply, &json!({})).await.unwrap();
+    served(address, "four").await;
+    device.until(&cloud, "nginx", &broken(), FilesState::InEffect).await;
+    assert_eq!(device.holds(&["holds"]), "No holds\n");
+}

@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -90,4 +90,64 @@ async fn own_socket_is_served_until_sigterm() {
         (std::fs::read_dir(directory.path()).unwrap().count() == 2).then_some(())
     })
     .await;
+}
+
+/// Holds are made by root and by members of the group: not by the agent, whoever has taken it over.
+#[tokio::test]
+async fn holds_are_for_the_group_of_the_socket() {
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        eprintln!("notice: without root no other user was tried on the socket of holds");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let permit =
+        |path: &Path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    permit(directory.path());
+    let (config, socket) = (config(directory.path()), directory.path().join("files.sock"));
+    let rule = "[[files]]\nname = \"plc\"\nto = \"/run/plc/{metadata.name}\"\n";
+    let text = std::fs::read_to_string(&config).unwrap();
+    let (head, helper) = text.split_once("[helper]").unwrap();
+    std::fs::write(&config, format!("{rule}{head}[helper]{helper}")).unwrap();
+    // Where other users can run it.
+    let program = directory.path().join("edgesync");
+    std::fs::copy(edgesync_testkit::programs::device(), &program).unwrap();
+    permit(&program);
+    let holds = directory.path().join("hold.sock");
+    let (agent, group) = (65_531, 65_532);
+    let arguments = ["files-helper".into(), "--config".into(), config.into_os_string()].into_iter().chain([
+        "--socket".into(),
+        socket.clone().into_os_string(),
+        "--hold-socket".into(),
+        holds.clone().into_os_string(),
+        "--hold-group".into(),
+        group.to_string().into(),
+    ]);
+    let mut helper = Process::with_arguments("the helper", &program, arguments.collect());
+    helper.start();
+    helper.logged("files helper listening", 0).await;
+    let run = |(uid, gid): (u32, u32), words: &[&str]| {
+        use std::os::unix::process::CommandExt as _;
+        let mut command = Command::new(&program);
+        command.args(words).arg("--socket").arg(&holds).uid(uid).gid(gid).current_dir("/");
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        (output.status.code(), text)
+    };
+    let hold = ["hold", "--rule", "plc", "--for", "2h", "--why", "harvest"];
+    let (code, text) = run((agent, agent), &hold);
+    assert!(
+        code == Some(69) && text.contains("permission denied") && text.contains("edgesync-hold"),
+        "{text}"
+    );
+    assert_eq!(run((agent, group), &hold).0, Some(0));
+    let (_, shown) = run((0, 0), &["holds"]);
+    assert!(shown.contains("user 65531") && shown.contains("harvest"), "{shown}");
+    let (code, text) = run((65_530, group), &["release", "1"]);
+    assert!(code == Some(1) && text.contains("belongs to user 65531"), "{text}");
+    let (code, text) = run((agent, group), &["hold", "--rule", "pls", "--for", "2h", "--why", "x"]);
+    assert!(code == Some(1) && text.contains("no rule \"pls\"") && text.contains("rules: plc"), "{text}");
+    assert!(run((agent, agent), &["release", "1"]).1.contains("permission denied"));
+    assert_eq!(run((0, 0), &["release", "1"]).0, Some(0));
+    assert!(helper.terminate(Duration::from_secs(20)).await.success());
+    assert!(!holds.exists());
 }

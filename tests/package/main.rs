@@ -328,6 +328,21 @@ fn systemd_runs_the_units_and_the_helper_reloads_one() {
     assert_eq!(root.read("/etc/demo/setting"), "good\n", "rolled back");
     assert_eq!(systemd.property("demo", "MainPID"), demo, "the same process");
 
+    // Holds are for root and the group, not for the agent's user.
+    systemd.run(&["sh", "-c", "! runuser -u edgesync -- edgesync holds 2>/dev/null"]);
+    systemd.run(&["useradd", "--system", "--groups", "edgesync-hold", "plc"]);
+    let hold = "runuser -u plc -- edgesync hold --rule demo --for 1h --why test";
+    systemd.run(&["sh", "-c", hold]);
+    systemd.feed(&["edgesync-cloud", "apply", "-f", "-"], &demo_manifest("better"));
+    eventually("the change waits for the hold", 2 * PATIENCE, || {
+        let shown = systemd.run(&["edgesync", "files"]);
+        if shown.contains("Waiting") && shown.contains("plc") { Ok(()) } else { Err(shown) }
+    });
+    assert_eq!(root.read("/etc/demo/setting"), "good\n");
+    systemd.run(&["edgesync", "release", "1"]);
+    systemd.run(&["edgesync", "files", "apply", "demo"]);
+    reloaded(&systemd, &root, "good\nbad\ngood\nbetter\n");
+
     let agent = systemd.property("edgesync", "MainPID");
     systemd.run(&["kill", "-KILL", &agent]);
     eventually("systemd restarts the agent", 2 * PATIENCE, || {
@@ -336,7 +351,14 @@ fn systemd_runs_the_units_and_the_helper_reloads_one() {
         if state == "active" && pid != agent { Ok(()) } else { Err(format!("{state} {pid}")) }
     });
     assert_removed_service_starts_again(&root, &systemd);
-    systemd.run(&["systemctl", "stop", "edgesync", "edgesync-files.socket", "edgesync-cloud"]);
+    systemd.run(&[
+        "systemctl",
+        "stop",
+        "edgesync",
+        "edgesync-files.socket",
+        "edgesync-hold.socket",
+        "edgesync-cloud",
+    ]);
     for unit in ["edgesync", "edgesync-files", "edgesync-cloud"] {
         assert_eq!(systemd.property(unit, "Result"), "success", "{unit}");
     }

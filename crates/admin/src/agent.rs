@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::answer::{Answer, nullable};
 use edgesync_object::ObjectRef;
 
-pub use files::{FilesCheck, FilesList, FilesObject, FilesRule, FilesState, RulePlan};
+pub use files::{FilesCheck, FilesHold, FilesList, FilesObject, FilesRule, FilesState, FilesWait, RulePlan};
 pub use kubeedge::{BridgeCounts, BridgeLease, BridgeNode, CloudCoreStatus, Round, VerifiedRound};
 pub use traffic::{Direction, FrameTraffic, KindTraffic, Traffic, TrafficSince, TrafficSpan};
 
@@ -326,6 +326,15 @@ pub struct FilesSummary {
     pub problem: Option<String>,
     /// Whether that reason is a missing helper: no rule runs.
     pub helper_unreachable: bool,
+    /// Objects that wait until changes may take effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<u64>,
+    /// What the rules with waiting objects wait for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<FilesWait>,
+    /// Holds in force, as of the helper's last answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<FilesHold>,
 }
 
 impl FilesSummary {
@@ -337,6 +346,7 @@ impl FilesSummary {
             in_effect: self.in_effect?,
             not_in_effect: self.not_in_effect?,
             conflicts: self.conflicts?,
+            waiting: self.waiting.unwrap_or(0),
         })
     }
 }
@@ -347,9 +357,10 @@ pub struct FilesCounts {
     /// The number of objects in any state.
     pub objects: u64,
     pub in_effect: u64,
-    /// Without those in conflict.
+    /// Without those in conflict, and those that wait.
     pub not_in_effect: u64,
     pub conflicts: u64,
+    pub waiting: u64,
 }
 
 /// Result of a verification.

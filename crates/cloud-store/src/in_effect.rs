@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::objects::{Tx, parse};
 use super::{CloudError, CloudStore, node_of_row};
-use edgesync_object::objectsync::{EFFECT_STATE_LABEL, IN_EFFECT_LABEL};
+use edgesync_object::objectsync::{EFFECT_STATE_LABEL, EFFECT_WAIT_ANNOTATION, IN_EFFECT_LABEL};
 use edgesync_object::{NodeName, Object, Resource, ResourceVersion, kinds, name};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::Epoch;
@@ -49,19 +49,22 @@ pub struct EffectCounts {
     pub not_in_effect: u64,
     /// Not in effect because of a conflict.
     pub conflicts: u64,
+    /// Waiting for a window, a condition, or the end of a hold.
+    pub waiting: u64,
 }
 
 impl EffectCounts {
     /// Returns the total of all states.
     #[must_use]
     pub fn objects(&self) -> u64 {
-        self.in_effect + self.not_in_effect + self.conflicts
+        self.in_effect + self.not_in_effect + self.conflicts + self.waiting
     }
 
     fn of(&mut self, state: EffectState) -> &mut u64 {
         match state {
             EffectState::InEffect => &mut self.in_effect,
             EffectState::Conflict => &mut self.conflicts,
+            EffectState::Waiting => &mut self.waiting,
             _ => &mut self.not_in_effect,
         }
     }
@@ -159,6 +162,31 @@ pub fn effect_labels(version: Option<&str>, state: EffectState) -> BTreeMap<&'st
     labels
 }
 
+/// Returns the annotation by which a record shows what its object waits for.
+#[must_use]
+pub fn effect_wait(effect: &EffectContent) -> Option<&str> {
+    (effect.state == EffectState::Waiting).then_some(effect.message.as_str())
+}
+
+/// Sets or removes the annotation of a record that shows what its object waits for. Returns whether
+/// it changed; other annotations stay.
+pub fn annotate_wait(record: &mut Object, wait: Option<&str>) -> bool {
+    let mut annotations = record.annotations();
+    if annotations.get(EFFECT_WAIT_ANNOTATION).map(String::as_str) == wait {
+        return false;
+    }
+    match wait {
+        Some(wait) => drop(annotations.insert(EFFECT_WAIT_ANNOTATION.to_owned(), wait.to_owned())),
+        None => drop(annotations.remove(EFFECT_WAIT_ANNOTATION)),
+    }
+    if annotations.is_empty() {
+        record.remove_metadata("annotations");
+    } else {
+        record.set_metadata("annotations", json!(annotations));
+    }
+    true
+}
+
 impl CloudStore {
     /// Returns the effects on a node, ordered by UID.
     ///
@@ -194,7 +222,8 @@ impl InEffect {
 }
 
 fn state_of(name: &str) -> EffectState {
-    let known = [EffectState::InEffect, EffectState::NotInEffect, EffectState::Conflict];
+    let known =
+        [EffectState::InEffect, EffectState::NotInEffect, EffectState::Conflict, EffectState::Waiting];
     known.into_iter().find(|state| state.name() == name).unwrap_or(EffectState::Other)
 }
 
@@ -265,7 +294,7 @@ impl Tx<'_> {
                 &effect.message,
                 effect.since,
             ))?;
-        self.label_record(node, uid, &effect_labels(version, effect.state))?;
+        self.label_record(node, uid, &effect_labels(version, effect.state), effect_wait(effect))?;
         Ok(true)
     }
 
@@ -288,7 +317,7 @@ impl Tx<'_> {
     pub(super) fn forget_in_effect(&mut self, node: &NodeName, uid: &str) -> Result<(), CloudError> {
         let mut forget = self.conn.prepare_cached("DELETE FROM effects WHERE node = ?1 AND uid = ?2")?;
         if forget.execute((node.as_str(), uid))? > 0 {
-            self.label_record(node, uid, &BTreeMap::new())?;
+            self.label_record(node, uid, &BTreeMap::new(), None)?;
         }
         Ok(())
     }
@@ -324,12 +353,14 @@ impl Tx<'_> {
         self.conn.prepare_cached("DELETE FROM effects WHERE node = ?1")?.execute([node.as_str()]).map(drop)
     }
 
-    /// Updates the effect labels of a record, if the record exists. Other labels stay.
+    /// Updates the effect labels of a record, and its annotation about a wait, if the record exists.
+    /// Other labels and annotations stay.
     fn label_record(
         &mut self,
         node: &NodeName,
         uid: &str,
         wanted: &BTreeMap<&'static str, String>,
+        wait: Option<&str>,
     ) -> Result<(), CloudError> {
         let Some(row) = self.find_record(node, uid)? else { return Ok(()) };
         let mut object = parse(&row.stored)?;
@@ -337,7 +368,7 @@ impl Tx<'_> {
         let mut labels = before.clone();
         labels.retain(|key, _| ![IN_EFFECT_LABEL, EFFECT_STATE_LABEL].contains(&key.as_str()));
         labels.extend(wanted.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-        if labels == before {
+        if !annotate_wait(&mut object, wait) && labels == before {
             return Ok(());
         }
         if labels.is_empty() {

@@ -252,6 +252,11 @@ pub(crate) fn toml_string(text: &str) -> String {
 /// Formats a value on one line of TOML.
 #[must_use]
 pub(crate) fn inline(value: &DeValue<'_>) -> String {
+    inline_without(value, &[])
+}
+
+/// The same, without these keys of the outermost table.
+pub(crate) fn inline_without(value: &DeValue<'_>, left_out: &[&str]) -> String {
     let list = |parts: Vec<String>| parts.join(", ");
     match value {
         DeValue::String(text) => toml_string(text),
@@ -269,7 +274,11 @@ pub(crate) fn inline(value: &DeValue<'_>) -> String {
                 let key = if bare { key.to_string() } else { toml_string(key) };
                 format!("{key} = {}", inline(value.get_ref()))
             };
-            format!("{{ {} }}", list(table.iter().map(pair).collect()))
+            let shown = |(key, _): &(&Spanned<Cow<'_, str>>, &Spanned<DeValue<'_>>)| {
+                let key: &str = key.get_ref();
+                !left_out.contains(&key)
+            };
+            format!("{{ {} }}", list(table.iter().filter(shown).map(pair).collect()))
         }
     }
 }

@@ -180,6 +180,10 @@ section! {
     state: PathBuf = "/var/lib/edgesync-files".into(), fixed units::path(state);
     /// Path of the program that reloads units.
     systemctl: PathBuf = "/usr/bin/systemctl".into(), fixed units::path(systemctl);
+    /// Longest time for which programs hold a rule, by any number of holds.
+    longest_hold: Duration = hours(24), live units::duration(longest_hold, minutes(1)..=hours(24 * 30));
+    /// Time without a hold after which the longest time counts anew.
+    hold_gap: Duration = hours(1), live units::duration(hold_gap, minutes(1)..=hours(24));
 }
 
 const JOIN_SERVICE: &str = "the address of a join service such as \"https://cloud.example:10002\", or \"\"";
@@ -209,8 +213,14 @@ impl Node {
 
 impl Settings for Config {
     const ENV_PREFIX: &'static str = "EDGESYNC_";
-    const ENV_OTHERS: &'static [&'static str] =
-        &["EDGESYNC_CONFIG", "EDGESYNC_SOCKET", "EDGESYNC_CLOUD_", "EDGESYNC_JOIN_", "EDGESYNC_TEST_"];
+    const ENV_OTHERS: &'static [&'static str] = &[
+        "EDGESYNC_CONFIG",
+        "EDGESYNC_SOCKET",
+        "EDGESYNC_HOLD_SOCKET",
+        "EDGESYNC_CLOUD_",
+        "EDGESYNC_JOIN_",
+        "EDGESYNC_TEST_",
+    ];
 
     fn bind(&mut self, keys: &mut dyn Keys) {
         let Self {

@@ -6,10 +6,11 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::binding::{Binding, Keys, Raw, Refusals, inline, quote};
+use super::binding::{Binding, Keys, Raw, Refusals, inline_without, quote};
 use super::rules::{RuleList, rules};
 use super::selection::{read_objects, read_table, table};
 use super::units::{self, GIB, minutes, seconds};
+use super::windows::windows;
 use edgesync_files::rule::{CheckUser, Format, Reload, Rule, Signal, Write};
 use edgesync_files::template::{Template, check_name};
 use edgesync_object::name;
@@ -52,10 +53,18 @@ const KEYS: &[&str] = &[
     "plain_text_on_disk",
     "max_files",
     "max_size",
+    "apply",
+    "unless",
+    "condition",
+    "condition_network",
+    "overridable",
 ];
+/// Keys that decide when changes take effect, and not what they are.
+const WHEN: [&str; 5] = ["apply", "unless", "condition", "condition_network", "overridable"];
 const RELOAD_KEYS: [&str; 4] = ["run", "unit", "signal", "pid_file"];
 const NAME: &str = "a name such as \"nginx\"";
 const TO: &str = "a path such as \"/etc/nginx/conf.d/{metadata.name}\"";
+const UNLESS: &str = "an absolute path such as \"/run/busy\"";
 const PROGRAM: &str = "a list such as [\"/usr/sbin/nginx\", \"-t\"]";
 const CHECK_USERS: &[(&str, CheckUser)] = &[("transient", CheckUser::Transient), ("root", CheckUser::Root)];
 const RELOAD: &str = "{ unit = \"nginx.service\" }, { run = [\"/usr/bin/program\"] } or { signal = \"HUP\", pid_file = \
@@ -70,7 +79,8 @@ struct WriteKeys {
 }
 
 fn rule(value: &Value<'_>, before: &[Rule]) -> Result<Rule, Refusals> {
-    let mut rule = Rule { text: inline(value.get_ref()), ..Rule::default() };
+    // Another window is no reason to write the files again.
+    let mut rule = Rule { text: inline_without(value.get_ref(), &WHEN), ..Rule::default() };
     let (mut to, mut write) = (None, WriteKeys::default());
     let mut refusals = read_table(table(value, "a rule")?, KEYS, |key, value| {
         let raw = Raw::Toml(value.get_ref());
@@ -104,6 +114,17 @@ fn rule(value: &Value<'_>, before: &[Rule]) -> Result<Rule, Refusals> {
             "plain_text_on_disk" => units::flag(&mut rule.plain_text_on_disk).set(raw),
             "max_files" => units::count(&mut rule.max_files, 1..=1_000_000).set(raw),
             "max_size" => units::size(&mut rule.max_size, 1..=GIB).set(raw),
+            "apply" => windows(value, &mut rule.apply),
+            "unless" => text(raw, UNLESS).and_then(|path| {
+                if !path.starts_with('/') {
+                    return Err(Raw::Variable(&path).expected(UNLESS).into());
+                }
+                rule.unless = Some(path);
+                Ok(())
+            }),
+            "condition" => program(raw, &mut rule.condition),
+            "condition_network" => units::flag(&mut rule.condition_network).set(raw),
+            "overridable" => units::flag(&mut rule.overridable).set(raw),
             _ => return None,
         })
     });
@@ -136,6 +157,16 @@ fn rule(value: &Value<'_>, before: &[Rule]) -> Result<Rule, Refusals> {
         false => Ok(()),
     };
     require(&["gather", "to"], gather);
+    let network = match rule.condition_network && rule.condition.is_empty() {
+        true => Err("condition_network requires condition".to_owned()),
+        false => Ok(()),
+    };
+    require(&["condition", "condition_network"], network);
+    let overridable = match rule.overridable && rule.apply.is_empty() {
+        true => Err("overridable requires apply: there is no window to override".to_owned()),
+        false => Ok(()),
+    };
+    require(&["apply", "overridable"], overridable);
     refusals.result()?;
     let Some(other) = before.iter().find(|other| other.name == rule.name || other.to == rule.to) else {
         return Ok(rule);
@@ -273,6 +304,10 @@ mod tests {
         assert_eq!((nginx.mode, nginx.settle), (Some(0o640), Duration::from_millis(500)));
         assert_eq!((nginx.reload.clone(), nginx.max_size), (Reload::Unit("nginx.service".into()), 1 << 20));
         assert!(nginx.text.contains("name = \"nginx\"") && !nginx.text.contains('\n'));
+        let rule = "[[files]]\nname = \"a\"\nto = \"/x/y\"\n";
+        let windowed = format!("{rule}apply = {{ at = \"02:00-04:00\" }}\noverridable = true\n");
+        let [plain, windowed] = [rule, &windowed].map(|text| rules(text).unwrap().remove(0));
+        assert!(plain.text == windowed.text && plain != windowed, "{:?}", windowed.text);
         assert_eq!((nginx.check_user, certificates.check_user), (CheckUser::Root, CheckUser::Transient));
         assert_eq!(certificates.write, Write::Field("/data/tls.crt".into()));
         assert_eq!(certificates.reload, Reload::Signal(Signal::Hup, "/run/x.pid".into()));

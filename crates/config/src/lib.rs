@@ -26,6 +26,7 @@ mod report;
 pub mod rules;
 pub mod selection;
 pub mod units;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

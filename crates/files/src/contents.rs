@@ -24,6 +24,8 @@ pub struct Desired {
     pub members: Vec<Member>,
     /// Whether one of the objects is a Secret.
     pub is_secret: bool,
+    /// Whether all changed objects ask for their change outside of windows.
+    pub is_urgent: bool,
 }
 
 impl Desired {

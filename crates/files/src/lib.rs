@@ -9,7 +9,12 @@
 
 #![warn(missing_docs)]
 
+pub mod calendar;
+pub mod clock;
 pub mod contents;
+mod fault;
+pub mod gate;
+pub mod hold;
 pub mod list;
 pub mod pass;
 pub mod record;
@@ -26,13 +31,16 @@ pub mod transaction;
 pub mod verify;
 pub mod wire;
 
+pub use gate::{Closed, WaitReason};
 pub use record::{Change, Delta, Digest, Held, Intent, Member, Place, Record, Shape, State, Status};
 pub use refusal::{NameError, Refusal};
 pub use rule::Rule;
 pub use transaction::Failure;
 pub use verify::{Entry, Observed};
 
-use contents::Desired;
+use std::collections::BTreeMap;
+
+use contents::{Desired, Files};
 
 /// Effects on the device, for one rule. Each is durable when it returns.
 ///
@@ -40,6 +48,8 @@ use contents::Desired;
 /// `check`, `swap` for each change, `reload`, `commit`, `discard` for each change, `forget`. After
 /// a failure: `restore` for each swapped change, `reload`, `discard` for each change, `forget`; and
 /// `commit` before `forget`, if a change could not be rolled back.
+///
+/// While changes wait, they are only checked: `intend`, `stage`, `check`, `discard`, `forget`.
 pub trait Effects {
     /// Inspects a place, as far as its held and desired files are concerned. Reads only files of
     /// their names and sizes, whatever others put there.
@@ -115,4 +125,27 @@ pub trait Effects {
     /// # Errors
     /// Those of the system.
     fn forget(&mut self) -> Result<(), Failure>;
+
+    /// Returns why changes of the rule wait now; `None` if they may take effect.
+    /// `override_windows` is whether they are urgent and the rule permits that.
+    fn closed(&mut self, override_windows: bool) -> Option<Closed>;
+
+    /// Stores a copy of the held files of a place in memory, under the stamp `held.kept`: until
+    /// their successors take effect, a reboot must not lose them. `files` are their contents, if
+    /// they are known; `is_secret` is whether one of the objects is a Secret.
+    ///
+    /// # Errors
+    /// Those of the system, or the files are not as written.
+    fn keep(&mut self, held: &Held, files: Option<&Files>, is_secret: bool) -> Result<(), Failure>;
+
+    /// Writes the kept files of a place again, which is as it was before a reboot: without a check
+    /// and a reload. The version gets the stamp `stamp`. Returns the digests of the files.
+    ///
+    /// # Errors
+    /// Those of the system, or there is no copy.
+    fn revive(&mut self, held: &Held, stamp: u64) -> Result<BTreeMap<String, Digest>, Failure>;
+
+    /// Removes all copies of files but those that the record names. Failures are left to the next
+    /// call.
+    fn prune(&mut self, record: &Record);
 }

@@ -5,18 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+mod running;
+mod waiting;
+
+pub use waiting::keep_all;
+
 use super::contents::{self, Desired};
+use super::fault::{Fault, planted};
+use super::gate::{self, Closed};
 use super::record::{
-    Change, Digest, Held, Intent, Member, Place, RELOAD_OWED, Record, Shape, State, Status, Stuck, Wait, tail,
+    Change, Digest, Held, Member, Place, RELOAD_OWED, Record, Shape, State, Status, Stuck, Wait, tail,
 };
 use super::refusal::Refusal;
 use super::rule::{Rule, Write};
 use super::selection;
-use super::steps::{describe, execute, keep_stuck};
-use super::transaction::{Ended, Step, Transaction};
+use super::steps::describe;
 use super::verify::{Verdict, verify};
 use super::wire::Listed;
-use super::{Effects, Failure, Observed};
+use super::{Effects, Observed};
 
 /// Delay after the first failure of a place, in microseconds; doubled with each further one.
 const FIRST_BACKOFF: i64 = 10_000_000;
@@ -94,6 +100,18 @@ pub struct Options {
 /// #   fn restore(&mut self, _: &Change) -> Result<(), Failure> { self.step("restore") }
 /// #   fn discard(&mut self, _: &Change, _: bool) -> Result<(), Failure> { self.step("discard") }
 /// #   fn forget(&mut self) -> Result<(), Failure> { self.step("forget") }
+/// #   fn closed(&mut self, _: bool) -> Option<edgesync_files::Closed> { None }
+/// #   fn keep(
+/// #       &mut self, _: &Held, _: Option<&edgesync_files::contents::Files>, _: bool,
+/// #   ) -> Result<(), Failure> {
+/// #       Ok(())
+/// #   }
+/// #   fn revive(
+/// #       &mut self, _: &Held, _: u64,
+/// #   ) -> Result<std::collections::BTreeMap<String, edgesync_files::Digest>, Failure> {
+/// #       Err(Failure::new("no copy"))
+/// #   }
+/// #   fn prune(&mut self, _: &Record) {}
 /// }
 ///
 /// // A rule, as `[[files]]` configures it, and an object that it selects.
@@ -149,6 +167,17 @@ pub struct Pass<'a, H> {
     /// Whether another pass must follow at once, because a removed place will be created in another
     /// shape.
     rerun: bool,
+    /// Why changes wait; none if they may take effect, or if there are none.
+    closed: Option<Closed>,
+}
+
+/// What a transaction does with its changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// They take effect. With `true`, outside of windows, too.
+    Apply(bool),
+    /// They are checked, and wait.
+    Check,
 }
 
 /// Reason why a place has no desired files.
@@ -217,10 +246,12 @@ impl<'a, H: Effects> Pass<'a, H> {
             dirty: false,
             runs: 0,
             rerun: false,
+            closed: None,
         };
         pass.group();
         pass.withdraw_stuck();
         pass.find_due();
+        pass.find_closed();
         pass
     }
 
@@ -291,6 +322,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             let held = self.record.places.get(path);
             let same = wait.is_none() && held.is_some_and(|held| self.is_made(held, numbers));
             if same && (!self.options.look || self.is_intact(place, held.cloned())) {
+                self.dirty |= self.record.pending.remove(path).is_some();
                 continue;
             }
             self.due.insert(path.clone());
@@ -327,7 +359,10 @@ impl<'a, H: Effects> Pass<'a, H> {
     /// Describes the changes without applying them. The caller must discard the record.
     pub fn plan(mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Vec<String> {
         let tasks = self.tasks(bodies);
-        let mut plan: Vec<String> = tasks.iter().map(|(change, desired)| describe(change, desired)).collect();
+        let wait =
+            self.closed.as_ref().map(|closed| format!("wait, {}: {}", closed.reason.name(), closed.message));
+        let mut plan: Vec<String> = wait.into_iter().collect();
+        plan.extend(tasks.iter().map(|(change, desired)| describe(change, desired)));
         let refused = self.record.objects.values().filter(|object| {
             !matches!(object.state, State::InEffect | State::Gone) && !object.message.is_empty()
         });
@@ -342,13 +377,18 @@ impl<'a, H: Effects> Pass<'a, H> {
     pub fn apply(mut self, bodies: &mut dyn FnMut(usize) -> Option<Value>) -> Option<i64> {
         let (tasks, mut unfinished) = (self.tasks(bodies), false);
         if tasks.is_empty() {
-            if self.record.owes_reload && !self.record.waits.get("").is_some_and(|wait| self.waits(wait)) {
-                self.reload_only();
+            let is_due = !self.record.waits.get("").is_some_and(|wait| self.waits(wait));
+            if self.record.owes_reload && is_due {
+                self.closed = self.effects.closed(false);
+                if self.closed.is_none() || planted(Fault::OwedReloadAtOnce) {
+                    self.reload_only();
+                }
             }
         } else {
-            unfinished = self.run(tasks);
+            unfinished = self.run_or_wait(tasks);
         }
         self.mark_deleted();
+        self.show_pending();
         if !unfinished || self.record.owes_reload {
             self.settle();
         }
@@ -360,18 +400,19 @@ impl<'a, H: Effects> Pass<'a, H> {
         let matters = |path: &String| path.is_empty() || paths.contains_key(path) || there.contains_key(path);
         self.record.waits.retain(|path, _| matters(path));
         self.dirty |= waiting != self.record.waits.len();
-        if self.dirty
-            && let Err(failure) = self.effects.commit(self.record)
-        {
+        self.keep_all();
+        match if self.dirty { self.effects.commit(self.record) } else { Ok(()) } {
+            Ok(()) => self.effects.prune(self.record),
             // The next pass finds the same changes.
-            self.record.output = failure.message;
+            Err(failure) => self.record.output = failure.message,
         }
         if self.rerun {
             return Some(0);
         }
         let now = self.options.now;
-        let next = self.record.waits.values().map(|wait| wait.until.saturating_sub(now)).min();
-        next.map(|left| left.clamp(FIRST_BACKOFF / 10, MAX_BACKOFF))
+        let waits = self.record.waits.values().map(|wait| wait.until.saturating_sub(now));
+        let next = waits.map(|left| left.clamp(FIRST_BACKOFF / 10, MAX_BACKOFF));
+        next.chain(self.closed.as_ref().map(|closed| closed.poll_after(now))).min()
     }
 
     /// Returns the required writes and removals.
@@ -447,7 +488,9 @@ impl<'a, H: Effects> Pass<'a, H> {
                     continue;
                 }
             }
-            if let (Verdict::Write, Some(there)) = (verdict, self.record.places.get_mut(&path)) {
+            if let (Verdict::Write, Some(there)) =
+                (verdict, self.record.places.get_mut(&path).filter(|there| !there.lost))
+            {
                 // The place is not as written: no version of these objects is in effect.
                 there.members.clear();
                 held.members.clear();
@@ -482,7 +525,8 @@ impl<'a, H: Effects> Pass<'a, H> {
         numbers: &[usize],
         bodies: &mut dyn FnMut(usize) -> Option<Value>,
     ) -> Result<Desired, NotWritable> {
-        let mut desired = Desired { members: self.members(numbers), ..Desired::default() };
+        let mut desired = Desired { members: self.members(numbers), is_urgent: true, ..Desired::default() };
+        let held = self.record.places.get(&place.path()).map(|held| held.members.clone()).unwrap_or_default();
         for number in numbers {
             let refused = |why: Refusal| NotWritable::Refused(*number, why);
             let Some(listed) = self.listed.get(*number) else { continue };
@@ -494,6 +538,8 @@ impl<'a, H: Effects> Pass<'a, H> {
             selection::check_body(self.rule, listed, &object).map_err(refused)?;
             let files = contents::files(self.rule, &object, is_secret).map_err(refused)?;
             desired.is_secret |= sealed;
+            let is_same = |member: &Member| member.uid == listed.uid && member.version == listed.version;
+            desired.is_urgent &= held.iter().any(is_same) || gate::is_urgent(&object);
             for (name, content) in files {
                 if desired.files.insert(name, content).is_some() {
                     return Err(refused(Refusal::SameFile));
@@ -524,7 +570,7 @@ impl<'a, H: Effects> Pass<'a, H> {
         };
         let name = place.name();
         let verdict = verify(shape, name, held.as_ref(), Some(&new), &observed, self.rule.overwrite);
-        if let Some(there) = self.record.places.get_mut(path)
+        if let Some(there) = self.record.places.get_mut(path).filter(|there| !there.lost)
             && verify(shape, name, held.as_ref(), None, &observed, false) != Verdict::Same
         {
             // The place is not as written: no version of these objects is in effect.
@@ -566,135 +612,6 @@ impl<'a, H: Effects> Pass<'a, H> {
         }
     }
 
-    /// Applies all changes in one transaction; if that fails, in parts, so that one change does not
-    /// block others. Returns whether the transaction is unfinished: then nothing else may begin.
-    fn run(&mut self, mut tasks: Vec<Task>) -> bool {
-        self.runs += 1;
-        let ended = self.run_once(&mut tasks);
-        let Some(failure) = &ended.failure else { return ended.unfinished };
-        self.record.output.clone_from(&failure.message);
-        let is_stuck = |(change, _): &Task| self.record.stuck.contains_key(&change.place.path());
-        let (stuck, mut tasks): (Vec<Task>, Vec<Task>) = tasks.into_iter().partition(is_stuck);
-        for (change, _) in &stuck {
-            let path = change.place.path();
-            match self.places.get(&path).cloned() {
-                Some((_, numbers)) => self.block(&path, &numbers, &failure.message),
-                None => self.keep_unremoved(change, false, &failure.message),
-            }
-        }
-        let is_smaller = tasks.len() > 1 || !stuck.is_empty();
-        if ended.divisible && !ended.unfinished && is_smaller && self.runs < MAX_TRANSACTIONS {
-            let rest = tasks.split_off(tasks.len() / 2);
-            let mut parts = [tasks, rest].into_iter().filter(|part| !part.is_empty());
-            return parts.any(|part| self.run(part));
-        }
-        for (change, _) in &tasks {
-            let path = change.place.path();
-            let Some((_, numbers)) = self.places.get(&path).cloned() else {
-                self.keep_unremoved(change, !ended.unfinished, &failure.message);
-                let members = change.old.as_ref().map(|held| held.members.clone()).unwrap_or_default();
-                self.wait_for(&path, members);
-                continue;
-            };
-            self.wait(&path, &numbers);
-            for number in numbers {
-                let version = if ended.unfinished { None } else { self.held_version(&path, number) };
-                self.state(number, State::NotInEffect, version, &failure.message, ended.rolled_back);
-            }
-        }
-        ended.unfinished
-    }
-
-    fn run_once(&mut self, tasks: &mut [Task]) -> Ended {
-        let number = self.record.done + 1;
-        let changes: Vec<Change> = tasks.iter().map(|(change, _)| change.clone()).collect();
-        let intent = Intent { run: number, changes };
-        let (has_check, has_reload) = (!self.rule.check.is_empty(), self.rule.reloads());
-        let writes = intent.changes.iter().any(|change| change.new.is_some());
-        let mut transaction =
-            Transaction::new(tasks.len(), has_check && writes, has_reload, self.record.owes_reload);
-        while let Some(step) = transaction.step() {
-            let result = match step {
-                Step::Commit => self.commit(number, tasks),
-                Step::Keep => keep_stuck(self.effects, self.record, &intent, transaction.unrestored()),
-                Step::Stage(at) => match tasks.get(at) {
-                    Some((change, desired)) if change.new.is_some() => self.effects.stage(change, desired),
-                    _ => Ok(()),
-                },
-                _ => execute(self.effects, &intent, step, transaction.succeeded()),
-            };
-            self.record.reloads += u64::from(step == Step::Reload && result.is_ok());
-            transaction.completed(result);
-        }
-        let ended = transaction.ended();
-        self.record.owes_reload = ended.owes_reload;
-        self.dirty |= ended.failure.is_some();
-        self.record.rollbacks += u64::from(ended.rolled_back);
-        ended
-    }
-
-    /// Records the new state as in effect.
-    fn commit(&mut self, number: u64, tasks: &[Task]) -> Result<(), Failure> {
-        let (before, seq) = (self.record.clone(), *self.seq);
-        // An intent that reappears after a power cut must not match a later transaction.
-        if !tasks.is_empty() {
-            self.record.done = number;
-        }
-        self.record.owes_reload = false;
-        for (change, desired) in tasks {
-            let path = change.place.path();
-            match &change.new {
-                None => {
-                    self.record.places.remove(&path);
-                }
-                Some(files) => {
-                    let held = Held {
-                        place: change.place.clone(),
-                        shape: change.shape,
-                        stamp: change.stamp,
-                        made: change.makes,
-                        parents: change.parents,
-                        files: files.clone(),
-                        sizes: desired.files.values().map(|content| content.len() as u64).collect(),
-                        bytes: desired.bytes(),
-                        members: desired.members.clone(),
-                        rule: self.text,
-                    };
-                    self.record.places.insert(path.clone(), held);
-                    let numbers =
-                        self.places.get(&path).map(|(_, numbers)| numbers.clone()).unwrap_or_default();
-                    self.in_effect(&path, &numbers);
-                }
-            }
-        }
-        self.mark_deleted();
-        self.settle();
-        let committed = self.effects.commit(self.record);
-        match &committed {
-            Ok(()) => self.dirty = false,
-            Err(_) => {
-                *self.record = before;
-                *self.seq = seq;
-            }
-        }
-        committed
-    }
-
-    /// Reloads the program alone, because it may not have read the current files.
-    fn reload_only(&mut self) {
-        let ended = self.run_once(&mut []);
-        match ended.failure {
-            Some(failure) => {
-                self.record.output = failure.message;
-                self.wait("", &[]);
-            }
-            None => {
-                self.record.waits.remove("");
-                self.dirty = true;
-            }
-        }
-    }
-
     fn members(&self, numbers: &[usize]) -> Vec<Member> {
         let listed = numbers.iter().filter_map(|number| self.listed.get(*number));
         listed.map(|object| Member { uid: object.uid.clone(), version: object.version.clone() }).collect()
@@ -707,12 +624,13 @@ impl<'a, H: Effects> Pass<'a, H> {
             return None;
         }
         let listed = self.listed.get(number)?;
-        let held = self.record.places.get(path)?;
+        let held = self.record.places.get(path).filter(|held| !held.lost)?;
         held.members.iter().find(|member| member.uid == listed.uid).map(|member| member.version.clone())
     }
 
     fn in_effect(&mut self, path: &str, numbers: &[usize]) {
         self.record.waits.remove(path);
+        self.record.pending.remove(path);
         self.dirty = true;
         for number in numbers {
             if self.record.owes_reload {
@@ -742,6 +660,7 @@ impl<'a, H: Effects> Pass<'a, H> {
 
     /// Marks the objects of a place that is in an unknown state.
     fn block(&mut self, path: &str, numbers: &[usize], why: &str) {
+        self.dirty |= self.record.pending.remove(path).is_some();
         if !self.record.waits.get(path).is_some_and(|wait| self.waits(wait)) {
             self.wait(path, numbers);
         }
@@ -756,6 +675,7 @@ impl<'a, H: Effects> Pass<'a, H> {
     }
 
     fn wait_for(&mut self, path: &str, members: Vec<Member>) {
+        self.record.pending.remove(path);
         let wait = self.record.waits.entry(path.to_owned()).or_default();
         if wait.members != members || wait.rule != self.text {
             *wait = Wait { members, rule: self.text, ..Wait::default() };
@@ -838,11 +758,14 @@ impl<'a, H: Effects> Pass<'a, H> {
         for (path, (_, numbers)) in &places {
             let is_current = !self.record.waits.contains_key(path)
                 && !self.record.stuck.contains_key(path)
+                && !self.record.pending.contains_key(path)
                 && self.record.places.get(path).is_some_and(|held| self.is_made(held, numbers));
             for number in numbers {
                 let Some(object) = listed.get(*number) else { continue };
                 let status = self.record.objects.get(&object.uid);
-                let Some(status) = status.filter(|status| status.state == State::NotInEffect).cloned() else {
+                let unsettled =
+                    |status: &&Status| matches!(status.state, State::NotInEffect | State::Waiting);
+                let Some(status) = status.filter(unsettled).cloned() else {
                     continue;
                 };
                 if is_current {
@@ -858,7 +781,7 @@ impl<'a, H: Effects> Pass<'a, H> {
 
     /// Returns whether held files are those of the objects with these indexes, by the current rule.
     fn is_made(&self, held: &Held, numbers: &[usize]) -> bool {
-        held.rule == self.text && self.matches(&held.members, numbers)
+        !held.lost && held.rule == self.text && self.matches(&held.members, numbers)
     }
 }
 
@@ -874,7 +797,8 @@ fn current_held(held: Option<Held>, place: &Place, shape: Shape, observed: &Obse
     // No file has this digest: what is not read stays the file of another party.
     files.extend(observed.foreign.iter().map(|name| (name.clone(), Digest::default())));
     let (sizes, bytes, members, rule) = (Vec::new(), 0, Vec::new(), Digest::default());
-    Some(Held { place, shape, stamp, made, parents, files, sizes, bytes, members, rule })
+    let (kept, lost) = (None, false);
+    Some(Held { place, shape, stamp, made, parents, files, sizes, bytes, members, rule, kept, lost })
 }
 
 fn is_secret(object: &Listed) -> bool {

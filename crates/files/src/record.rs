@@ -8,8 +8,12 @@ use std::ops::RangeInclusive;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
+use super::gate::WaitReason;
+
 /// Maximum length of a message about an object, in bytes.
 const MAX_MESSAGE: usize = 1024;
+/// Change of the end of a wait that is not reported, in microseconds.
+const MAX_DRIFT: u64 = 90_000_000;
 /// Message about objects whose files the program may not have read.
 pub(super) const RELOAD_OWED: &str = "reload pending: the program may not have read the current files";
 
@@ -115,6 +119,17 @@ pub struct Held {
     pub members: Vec<Member>,
     /// Digest of the rule's text that they were derived by.
     pub rule: Digest,
+    /// Stamp of the copy that outlives a reboot; none if there is no copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<u64>,
+    /// Whether the memory with the files was lost, and they must be written from the copy.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub lost: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde demands")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl Held {
@@ -164,6 +179,9 @@ pub struct Intent {
     pub run: u64,
     /// Changes of the transaction.
     pub changes: Vec<Change>,
+    /// Whether the changes are only checked, and none of them replaces a file.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub check_only: bool,
 }
 
 /// State of an object.
@@ -174,6 +192,8 @@ pub enum State {
     Gone,
     /// The desired version is in effect.
     InEffect,
+    /// The desired version passed its check, and waits until changes may take effect.
+    Waiting,
     /// The desired version is not in effect.
     NotInEffect,
     /// Its files were changed by another party.
@@ -212,6 +232,12 @@ pub struct Status {
     pub since: i64,
     /// Sequence number of this status; later ones are larger.
     pub seq: u64,
+    /// Reason why it waits; none if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<WaitReason>,
+    /// When it may take effect, in microseconds since 1970, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<i64>,
 }
 
 /// Backoff of a place after failures.
@@ -225,6 +251,17 @@ pub struct Wait {
     pub tries: u32,
     /// Time of the next attempt, in microseconds since 1970.
     pub until: i64,
+}
+
+/// Changes of a place that have passed their check, and wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// Objects that were checked; for a removal, those that the files are derived from.
+    pub members: Vec<Member>,
+    /// Digest of the rule's text that they were checked by.
+    pub rule: Digest,
+    /// Whether all changed objects ask for their change outside of windows.
+    pub urgent: bool,
 }
 
 /// Persistent record of a rule.
@@ -251,13 +288,15 @@ pub struct Record {
     pub reloads: u64,
     /// Number of transactions rolled back.
     pub rollbacks: u64,
+    /// Places whose changes wait, by path.
+    pub pending: BTreeMap<String, Pending>,
 }
 
 impl Record {
     /// Returns the difference from an earlier record.
     #[must_use]
     pub fn since(&self, before: &Self) -> Delta {
-        let (places, waits, stuck, objects) = Default::default();
+        let (places, waits, stuck, objects, pending) = Default::default();
         let (output, owes_reload) = (self.output.clone(), self.owes_reload);
         let Self { done, stamp, reloads, rollbacks, .. } = *self;
         Delta {
@@ -272,28 +311,39 @@ impl Record {
                 output,
                 reloads,
                 rollbacks,
+                pending,
             },
             places: changed(&before.places, &self.places),
             waits: changed(&before.waits, &self.waits),
             stuck: changed(&before.stuck, &self.stuck),
             objects: changed(&before.objects, &self.objects),
+            pending: changed(&before.pending, &self.pending),
         }
     }
 
     /// Applies a difference to the record that it was computed from.
     pub fn apply(&mut self, delta: Delta) {
-        let Self { places, waits, stuck, objects, .. } = std::mem::replace(self, delta.head);
+        let Self { places, waits, stuck, objects, pending, .. } = std::mem::replace(self, delta.head);
         self.places = merged(places, delta.places);
         self.waits = merged(waits, delta.waits);
         self.stuck = merged(stuck, delta.stuck);
         self.objects = merged(objects, delta.objects);
+        self.pending = merged(pending, delta.pending);
     }
 
     /// Sets the status of an object at a time in microseconds since 1970. A status that differs in
     /// what is reported gets the next sequence number. Returns whether it differs at all.
     pub(crate) fn set(&mut self, uid: &str, mut status: Status, seq: &mut u64, now: i64) -> bool {
         let before = self.objects.get(uid);
-        let reported = |status: &Status| (status.state, status.version.clone(), status.wanted.clone());
+        let reported =
+            |status: &Status| (status.state, status.version.clone(), status.wanted.clone(), status.reason);
+        // The end of a wait is computed again with each reading of the clocks.
+        let is_close = |(one, other): (i64, i64)| one.abs_diff(other) < MAX_DRIFT;
+        if let Some(until) = before.and_then(|before| before.until)
+            && status.until.is_some_and(|new| is_close((new, until)))
+        {
+            status.until = Some(until);
+        }
         status.since = match before {
             Some(before) if before.state == status.state && before.version == status.version => before.since,
             _ => now,
@@ -301,7 +351,9 @@ impl Record {
         // Another message for the same state is not reported: programs put candidate names and
         // times into messages.
         status.seq = match before {
-            Some(before) if reported(before) == reported(&status) => before.seq,
+            Some(before) if reported(before) == reported(&status) && before.until == status.until => {
+                before.seq
+            }
             _ => {
                 *seq += 1;
                 *seq
@@ -331,7 +383,14 @@ impl Record {
         !claiming.is_empty()
     }
 
-    /// Returns the numbers of objects in effect, not in effect, and in conflict.
+    /// Returns the number of objects that wait.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        self.objects.values().filter(|object| object.state == State::Waiting).count() as u64
+    }
+
+    /// Returns the numbers of objects in effect, not in effect, and in conflict; those that wait
+    /// are none of them.
     #[must_use]
     pub fn counts(&self) -> [u64; 3] {
         let count =
@@ -349,6 +408,8 @@ pub struct Delta {
     #[serde(default)]
     stuck: Entries<Stuck>,
     objects: Entries<Status>,
+    #[serde(default)]
+    pending: Entries<Pending>,
 }
 
 type Entries<V> = BTreeMap<String, Option<V>>;

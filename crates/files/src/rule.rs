@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::calendar::Window;
 use super::template::Template;
 use edgesync_object::matching::ObjectMatch;
 
@@ -48,7 +49,18 @@ pub struct Rule {
     pub max_files: u64,
     /// Maximum size of all files in bytes.
     pub max_size: u64,
-    /// Text of the rule in the configuration, on one line.
+    /// Windows in which changes take effect; at any time if empty.
+    pub apply: Vec<Window>,
+    /// File that defers changes while it exists.
+    pub unless: Option<String>,
+    /// Command whose exit code permits changes; none if empty.
+    pub condition: Vec<String>,
+    /// Whether that command may use the network.
+    pub condition_network: bool,
+    /// Whether objects may ask for their change outside of windows.
+    pub overridable: bool,
+    /// Text of the rule in the configuration, on one line, without the keys that decide only when
+    /// changes take effect.
     pub text: String,
 }
 
@@ -74,6 +86,11 @@ impl Default for Rule {
             plain_text_on_disk: false,
             max_files: 10_000,
             max_size: 64 << 20,
+            apply: Vec::new(),
+            unless: None,
+            condition: Vec::new(),
+            condition_network: false,
+            overridable: false,
             text: String::new(),
         }
     }
@@ -137,6 +154,12 @@ impl Rule {
     #[must_use]
     pub fn reloads(&self) -> bool {
         self.reload != Reload::Nothing
+    }
+
+    /// Returns whether changes may have to wait, even without a hold.
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        !self.apply.is_empty() || self.unless.is_some() || !self.condition.is_empty()
     }
 
     /// Returns the permission bits of an object's files and of their directory.

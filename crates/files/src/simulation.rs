@@ -6,6 +6,7 @@ mod failed;
 mod fuzz;
 mod listed;
 mod stuck;
+mod windows;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::contents::Desired;
+use super::fault::{Fault, planted};
 use super::list;
 use super::pass::{Options, Pass};
 use super::record::{Change, Digest, Held, Intent, Place, Record, Shape, State};
@@ -21,7 +23,7 @@ use super::rule::{Reload, Rule, Write};
 use super::steps::recover;
 use super::template::Template;
 use super::wire::Listed;
-use super::{Effects, Entry, Failure, Observed};
+use super::{Closed, Effects, Entry, Failure, Observed};
 
 type Files = BTreeMap<String, Vec<u8>>;
 
@@ -52,7 +54,27 @@ struct World {
     desired: BTreeMap<String, Vec<Files>>,
     /// The agent's knowledge of the last list: its checksum and objects.
     listed: Option<(u64, Vec<Listed>)>,
+    /// Copies of files that outlive a reboot, by stamp.
+    copies: BTreeMap<u64, Files>,
+    /// Reloads so far.
+    reloads: u64,
+    /// Whether a reboot has emptied the memory, and no pass was complete since.
+    emptied: bool,
 }
+
+/// Whether changes may take effect: as the device judges, and as the test knows.
+struct Permission<'a> {
+    judge: &'a dyn Fn(bool) -> Option<Closed>,
+    /// No window is open, or the clock cannot tell.
+    outside: bool,
+    /// A hold is in force.
+    held: bool,
+}
+
+/// Permission at any time.
+const ALWAYS: Permission<'static> = Permission { judge: &|_| None, outside: false, held: false };
+/// Begin of contents of objects that ask for their change outside of windows.
+const URGENT: &[u8] = b"urgent";
 
 /// Effects on the model. After the power cut all of them fail.
 struct Model<'w> {
@@ -64,6 +86,9 @@ struct Model<'w> {
     /// Path of a place that cannot be rolled back.
     stuck: Option<String>,
     shape: Shape,
+    permission: &'w Permission<'w>,
+    /// Whether each change that was swapped in this transaction is urgent.
+    swapped: Vec<bool>,
 }
 
 impl Model<'_> {
@@ -84,6 +109,14 @@ impl Model<'_> {
 
     fn path_state(&mut self, change: &Change) -> &mut PathState {
         self.world.paths.entry(change.place.path()).or_default()
+    }
+
+    /// Asserts that files are replaced and programs reloaded only when changes may take effect.
+    fn check_permission(&self, what: &str) {
+        let Permission { outside, held, .. } = *self.permission;
+        assert!(!held, "{what} under a hold");
+        let is_urgent = !self.swapped.is_empty() && self.swapped.iter().all(|urgent| *urgent);
+        assert!(!outside || is_urgent, "{what} outside of windows");
     }
 
     fn check_readers(&self) {
@@ -143,6 +176,7 @@ impl Effects for Model<'_> {
     fn intend(&mut self, intent: &Intent) -> Result<(), Failure> {
         self.step()?;
         self.check_space()?;
+        self.swapped.clear();
         self.world.intent = Some(serde_json::to_string(intent).unwrap());
         Ok(())
     }
@@ -170,6 +204,10 @@ impl Effects for Model<'_> {
 
     fn swap(&mut self, change: &Change) -> Result<(), Failure> {
         self.step()?;
+        let staged = self.path_state(change).staged.get(&change.stamp).cloned();
+        let urgent = staged.is_some_and(|files| files.values().all(|content| content.starts_with(URGENT)));
+        self.swapped.push(urgent);
+        self.check_permission("swap");
         let (shape, state) = (self.shape, self.path_state(change));
         let before = state.live.clone();
         state.live = match &change.new {
@@ -204,6 +242,8 @@ impl Effects for Model<'_> {
 
     fn reload(&mut self) -> Result<(), Failure> {
         self.step()?;
+        self.world.reloads += 1;
+        self.check_permission("reload");
         let live: BTreeMap<String, Files> = self.world.live();
         if self.broken || live.values().any(|files| files.values().any(|content| content == REJECTED)) {
             return Err(Failure::new("it does not like that"));
@@ -221,11 +261,13 @@ impl Effects for Model<'_> {
 
     fn discard(&mut self, change: &Change, keep_new: bool) -> Result<(), Failure> {
         self.step()?;
+        let emptied = self.world.emptied;
         let state = self.path_state(change);
         state.staged.remove(&change.stamp);
         state.kept.remove(&change.stamp);
         let is_new = state.live.as_ref().is_some_and(|(stamp, _)| *stamp == change.stamp);
-        assert_eq!(is_new, keep_new && change.new.is_some(), "what is there is not what stays: {change:?}");
+        let is_right = is_new == (keep_new && change.new.is_some()) || (emptied && state.live.is_none());
+        assert!(is_right, "what is there is not what stays: {change:?}");
         Ok(())
     }
 
@@ -233,6 +275,41 @@ impl Effects for Model<'_> {
         self.step()?;
         self.world.intent = None;
         Ok(())
+    }
+
+    fn closed(&mut self, override_windows: bool) -> Option<Closed> {
+        (self.permission.judge)(override_windows)
+    }
+
+    fn keep(&mut self, held: &Held, files: Option<&Files>, _: bool) -> Result<(), Failure> {
+        self.step()?;
+        self.check_space()?;
+        let live = self.world.paths.get(&held.place.path()).and_then(|state| state.live.clone());
+        let (stamp, live) = live.ok_or_else(|| Failure::new("nothing to keep"))?;
+        assert_eq!(stamp, held.stamp);
+        assert!(files.is_none_or(|files| *files == live));
+        self.world.copies.insert(held.kept.unwrap(), live);
+        Ok(())
+    }
+
+    fn revive(&mut self, held: &Held, stamp: u64) -> Result<BTreeMap<String, Digest>, Failure> {
+        self.step()?;
+        let copy = held.kept.and_then(|kept| self.world.copies.get(&kept));
+        let files = copy.ok_or_else(|| Failure::new("no copy"))?.clone();
+        let digests = files.iter().map(|(name, content)| (name.clone(), Digest::of(KEY, content)));
+        let digests = digests.collect();
+        self.world.paths.entry(held.place.path()).or_default().live = Some((stamp, files));
+        Ok(digests)
+    }
+
+    fn prune(&mut self, record: &Record) {
+        if self.step().is_err() {
+            return;
+        }
+        let newest = record.places.values().filter_map(|held| held.kept).max();
+        let is_named = |stamp: &u64| record.places.values().any(|held| held.kept == Some(*stamp));
+        let planted = planted(Fault::CopyRemovedEarly);
+        self.world.copies.retain(|stamp, _| is_named(stamp) && (!planted || Some(*stamp) == newest));
     }
 }
 
@@ -248,6 +325,18 @@ impl World {
 
     /// Runs a pass, after recovery from a crash in the previous one.
     fn pass(&mut self, rule: &Rule, objects: &[Object], faults: &Faults, now: i64) -> Record {
+        self.pass_with(rule, objects, faults, now, &ALWAYS)
+    }
+
+    /// The same, with a gate.
+    fn pass_with(
+        &mut self,
+        rule: &Rule,
+        objects: &[Object],
+        faults: &Faults,
+        now: i64,
+        permission: &Permission<'_>,
+    ) -> Record {
         let shape = if rule.write == Write::Keys { Shape::Directory } else { Shape::File };
         let listed: Vec<Listed> = objects.iter().map(Object::listed).collect();
         for object in objects {
@@ -265,9 +354,10 @@ impl World {
         let stuck = faults.stuck.map(|number| rule.to.place("n", &format!("o{number}")).unwrap().path());
         let mut seq = record.objects.values().map(|status| status.seq).max().unwrap_or(0);
         let (full, broken) = (faults.full, faults.broken);
-        let mut model = Model { world: self, left: &left, full, broken, stuck, shape };
+        let swapped = Vec::new();
+        let mut model = Model { world: self, left: &left, full, broken, stuck, shape, permission, swapped };
         let looks = begun.is_some();
-        if !recover(&mut model, rule, &mut record, begun.as_ref()) {
+        if !recover(&mut model, rule, &mut record, begun.as_ref(), faults.look || looks) {
             return record;
         }
         let options = Options { look: faults.look || looks, force: faults.force, keep: faults.keep, now };
@@ -330,10 +420,13 @@ impl Object {
 
     fn body(&self) -> Value {
         let text = String::from_utf8(self.content.clone()).unwrap();
+        let urgency = if self.content.starts_with(URGENT) { "override-window" } else { "none" };
         json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": { "namespace": "n", "name": self.name },
+            "metadata": {
+                "namespace": "n", "name": self.name, "annotations": { "edgesync.io/urgency": urgency },
+            },
             "data": { "one": text, "two": text },
         })
     }
@@ -527,7 +620,8 @@ proptest! {
         let (mut record, mut seq) = (record, u64::MAX / 2);
         let shape = if single { Shape::File } else { Shape::Directory };
         let (full, broken, stuck) = (false, false, None);
-        let mut model = Model { world: &mut world, left: &left, full, broken, stuck, shape };
+        let (permission, swapped) = (&ALWAYS, Vec::new());
+        let mut model = Model { world: &mut world, left: &left, full, broken, stuck, shape, permission, swapped };
         let options = Options { look: true, now, ..Options::default() };
         let pass = Pass::begin(&mut model, &trusting, &mut record, &mut seq, &listed, options);
         prop_assert!(pass.needed().is_empty());

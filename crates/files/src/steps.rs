@@ -1,31 +1,79 @@
 //! Execution of transaction steps on [`Effects`]: in a pass and in recovery.
 
 use super::contents::Desired;
-use super::record::{Change, Intent, Record, Shape, Stuck};
+use super::fault::{Fault, planted};
+use super::record::{Change, Held, Intent, Record, Shape, Stuck};
 use super::rule::Rule;
 use super::transaction::{Step, Transaction};
 use super::{Effects, Failure};
 
 /// Rolls back or completes an interrupted transaction, if there is one, and the changes that could
-/// not be rolled back before. Returns whether another transaction may begin.
+/// not be rolled back before. Then writes kept files again whose memory was lost; with `look`, also
+/// those that others have removed. Returns whether another transaction may begin.
 pub fn recover<H: Effects>(
     effects: &mut H,
     rule: &Rule,
     record: &mut Record,
     intent: Option<&Intent>,
+    look: bool,
 ) -> bool {
     let finished = intent.is_none_or(|intent| finish(effects, rule, record, intent));
     if finished {
         retry_stuck(effects, rule, record);
+        revive(effects, record, look);
     }
     finished
+}
+
+/// Writes kept files again. A place whose copy cannot be written has no version in effect; each call
+/// tries again.
+fn revive<H: Effects>(effects: &mut H, record: &mut Record, look: bool) {
+    let kept = record.places.iter().filter(|(path, held)| {
+        held.kept.is_some() && (held.lost || look) && !record.stuck.contains_key(*path)
+    });
+    let kept: Vec<(String, Held)> = kept.map(|(path, held)| (path.clone(), held.clone())).collect();
+    let mut any = false;
+    for (path, held) in kept {
+        let observed = effects.inspect(&held.place, held.shape, Some(&held), None);
+        let is_empty = observed.is_ok_and(|found| found.data.is_none() && found.entries.is_empty());
+        if !held.lost && !is_empty {
+            continue;
+        }
+        any = true;
+        record.stamp += 1;
+        match effects.revive(&held, record.stamp) {
+            Ok(files) => {
+                let stamp = record.stamp;
+                record.places.insert(path, Held { stamp, files, lost: false, ..held });
+            }
+            Err(failure) => {
+                record.output = failure.message;
+                record.places.insert(path, Held { lost: true, ..held });
+            }
+        }
+    }
+    if any {
+        // If it is not recorded, the next request does the same again.
+        let _ = effects.commit(record);
+    }
 }
 
 fn finish<H: Effects>(effects: &mut H, rule: &Rule, record: &mut Record, intent: &Intent) -> bool {
     let committed = record.done >= intent.run;
     let newest = intent.changes.iter().map(|change| change.stamp).max();
     record.stamp = record.stamp.max(newest.unwrap_or(0));
-    let mut transaction = Transaction::recovering(intent.changes.len(), rule.reloads(), committed);
+    // The change has ended with the process that carried it out: outside of windows, and under a
+    // hold, its rollback is no reason to reload. Nor is it while lost files are not back.
+    let check_only = intent.check_only && !planted(Fault::CheckRecoveredAsChange);
+    let mut transaction = if check_only {
+        Transaction::abandoning(intent.changes.len())
+    } else {
+        let is_complete = record.places.values().all(|held| !held.lost);
+        let is_open = effects.closed(false).is_none() || planted(Fault::RecoveryReloads);
+        let may_reload = is_complete && !committed && is_open;
+        Transaction::recovering(intent.changes.len(), rule.reloads(), committed, may_reload)
+    };
+    let committed = committed && !intent.check_only;
     while let Some(step) = transaction.step() {
         let result = match step {
             Step::Keep => keep_stuck(effects, record, intent, transaction.unrestored()),

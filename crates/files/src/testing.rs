@@ -1,7 +1,9 @@
 //! A device for tests of this crate and of its clients.
 
-use super::contents::Desired;
-use super::{Change, Effects, Failure, Held, Intent, Observed, Place, Record, Shape};
+use std::collections::BTreeMap;
+
+use super::contents::{Desired, Files};
+use super::{Change, Closed, Digest, Effects, Failure, Held, Intent, Observed, Place, Record, Shape};
 
 /// A device without files, on which every step succeeds. The function examines each change, when it
 /// is intended, and when it is staged with its files. Places in `/disk` are on a disk, all others
@@ -64,4 +66,18 @@ impl Effects for EmptyDevice {
     fn forget(&mut self) -> Result<(), Failure> {
         Ok(())
     }
+
+    fn closed(&mut self, _: bool) -> Option<Closed> {
+        None
+    }
+
+    fn keep(&mut self, _: &Held, _: Option<&Files>, _: bool) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn revive(&mut self, _: &Held, _: u64) -> Result<BTreeMap<String, Digest>, Failure> {
+        Err(Failure::new("no copy"))
+    }
+
+    fn prune(&mut self, _: &Record) {}
 }

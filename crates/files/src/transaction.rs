@@ -71,6 +71,10 @@ pub struct Transaction {
     has_reload: bool,
     /// Whether the program must reload the current files even without changes.
     owes_reload: bool,
+    /// Whether the changes are only checked.
+    check_only: bool,
+    /// Whether the program may be made to reload after a rollback.
+    may_reload: bool,
     step: Option<Step>,
     /// Changes whose rollback failed, with the reasons.
     unrestored: Vec<(usize, Failure)>,
@@ -83,17 +87,42 @@ impl Transaction {
     pub fn new(count: usize, has_check: bool, has_reload: bool, owes_reload: bool) -> Self {
         let ended = Ended { owes_reload: owes_reload && has_reload, ..Ended::default() };
         let owes_reload = ended.owes_reload;
-        let (step, unrestored) = (None, Vec::new());
-        let mut transaction = Self { count, has_check, has_reload, owes_reload, step, unrestored, ended };
+        let (step, unrestored, check_only, may_reload) = (None, Vec::new(), false, true);
+        let mut transaction = Self {
+            count,
+            has_check,
+            has_reload,
+            owes_reload,
+            check_only,
+            may_reload,
+            step,
+            unrestored,
+            ended,
+        };
         transaction.step =
             if count > 0 { Some(Step::Intend) } else { transaction.owes_reload.then_some(Step::Reload) };
         transaction
     }
 
-    /// Creates the recovery from a crash within a transaction, committed or not.
+    /// Creates a check of `count` changes, at least one, that replaces no file.
     #[must_use]
-    pub(crate) fn recovering(count: usize, has_reload: bool, committed: bool) -> Self {
-        let mut transaction = Self::new(count, false, has_reload, false);
+    pub(crate) fn checking(count: usize) -> Self {
+        Self { check_only: true, ..Self::new(count, true, false, false) }
+    }
+
+    /// Creates the recovery from a crash within such a check.
+    #[must_use]
+    pub(crate) fn abandoning(count: usize) -> Self {
+        let mut transaction = Self::checking(count);
+        transaction.step = transaction.discard(0);
+        transaction
+    }
+
+    /// Creates the recovery from a crash within a transaction, committed or not. Unless
+    /// `may_reload`, the reload after a rollback is left owed.
+    #[must_use]
+    pub(crate) fn recovering(count: usize, has_reload: bool, committed: bool, may_reload: bool) -> Self {
+        let mut transaction = Self { may_reload, ..Self::new(count, false, has_reload, false) };
         if committed {
             transaction.step = transaction.discard(0);
         } else {
@@ -117,10 +146,10 @@ impl Transaction {
         self.ended
     }
 
-    /// Returns whether the new files stay.
+    /// Returns whether the new files stay: those that were only checked do not.
     #[must_use]
     pub(crate) fn succeeded(&self) -> bool {
-        self.ended.failure.is_none()
+        !self.check_only && self.ended.failure.is_none()
     }
 
     /// Returns the changes whose rollback failed, for [`Step::Keep`].
@@ -140,6 +169,7 @@ impl Transaction {
             }
             (Step::Stage(at), Ok(())) if at + 1 < self.count => Some(Step::Stage(at + 1)),
             (Step::Stage(_), Ok(())) if self.has_check => Some(Step::Check),
+            (Step::Check, Ok(())) if self.check_only => self.discard(0),
             (Step::Stage(_) | Step::Check, Ok(())) => Some(Step::Swap(0)),
             (Step::Stage(_), Err(failure)) => {
                 self.ended.divisible = true;
@@ -220,7 +250,7 @@ impl Transaction {
     }
 
     fn reload_old(&self) -> Option<Step> {
-        if self.owes_reload { Some(Step::ReloadOld) } else { self.discard(0) }
+        if self.owes_reload && self.may_reload { Some(Step::ReloadOld) } else { self.discard(0) }
     }
 
     /// Returns the removal of the next leftovers from `at` on. A failed rollback still needs its

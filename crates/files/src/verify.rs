@@ -176,6 +176,8 @@ mod tests {
             bytes: 0,
             members: Vec::new(),
             rule: Digest::default(),
+            kept: None,
+            lost: false,
         }
     }
 

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::gate::Closed;
 use super::record::{Member, Status};
 use edgesync_object::kinds::{KINDS, guess};
 use edgesync_object::name::{self, Problem};
@@ -171,6 +172,60 @@ pub struct Outcome {
     pub retry: Option<u64>,
     /// Checksum of the rule's list, if it is remembered: the next request may name changes only.
     pub known: Option<u64>,
+    /// Holds in force.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<HoldInfo>,
+}
+
+/// A hold in force, in the time of the wall clock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HoldInfo {
+    /// Number of the hold.
+    pub id: u64,
+    /// Name of the rule.
+    pub rule: String,
+    /// Number of the user that made it.
+    pub uid: u32,
+    /// Name of that user; empty if it has no account.
+    pub owner: String,
+    /// Its reason.
+    pub why: String,
+    /// When it began, in microseconds since 1970.
+    pub since: i64,
+    /// When it ends by itself, in microseconds since 1970.
+    pub until: i64,
+}
+
+/// A request on the socket of holds, one per connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HoldRequest {
+    /// Lists the holds in force.
+    List,
+    /// Makes a hold on a rule.
+    Hold {
+        /// Name of the rule.
+        rule: String,
+        /// Duration in seconds.
+        seconds: u64,
+        /// Its reason.
+        why: String,
+    },
+    /// Ends the hold with this number.
+    Release(u64),
+    /// Ends the caller's holds on this rule, or all of the caller.
+    ReleaseOwn(Option<String>),
+}
+
+/// The answer to a [`HoldRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HoldReply {
+    /// The holds that were made, ended or listed.
+    Done(Vec<HoldInfo>),
+    /// The hold was made, but not all of what is in effect outlives a reboot, with the reason.
+    Unkept(Vec<HoldInfo>, String),
+    /// The request is refused, with the reason.
+    Refused(String),
 }
 
 /// Status of an object, over all rules that select it.
@@ -195,6 +250,8 @@ pub struct ObjectCounts {
     pub not_in_effect: u64,
     /// Number of objects in conflict: their files were changed by another party.
     pub conflicts: u64,
+    /// Number of objects that wait for a window, a condition, or the end of a hold.
+    pub waiting: u64,
 }
 
 /// Statistics of a rule.
@@ -219,6 +276,12 @@ pub struct RuleStatistics {
     pub output: String,
     /// Statuses of the objects, if requested.
     pub objects: Vec<Status>,
+    /// Number of objects that wait.
+    #[serde(default)]
+    pub waiting: u64,
+    /// What they wait for; none if no object waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<Closed>,
 }
 
 #[cfg(test)]

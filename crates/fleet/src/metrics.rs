@@ -184,6 +184,7 @@ impl Totals {
         self.files.in_effect += node.files.in_effect;
         self.files.not_in_effect += node.files.not_in_effect;
         self.files.conflicts += node.files.conflicts;
+        self.files.waiting += node.files.waiting;
         add_counters(&mut self.counters, &node.counters);
     }
 }
@@ -295,6 +296,7 @@ fn write_sync(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
             ("in_effect", nodes.files.in_effect),
             ("not_in_effect", nodes.files.not_in_effect),
             ("conflict", nodes.files.conflicts),
+            ("waiting", nodes.files.waiting),
         ], "Objects selected by file rules on nodes, by state.";
         Gauge edgesync_cloud_bodies = numbers.bodies.count, "Bodies of objects in memory, in flight to nodes.";
         Gauge edgesync_cloud_bodies_bytes = numbers.bodies.bytes, "Bytes of the bodies in memory.";
@@ -364,7 +366,7 @@ fn write_each(nodes: &[NodeNumbers], out: &mut MetricsWriter<'_>) {
         Gauge edgesync_cloud_node_file_objects_in_effect[node] = each(nodes, |node| node.files.in_effect),
             "Objects selected by file rules on the node, and in effect.";
         Gauge edgesync_cloud_node_file_objects_not_in_effect[node] =
-            each(nodes, |node| node.files.not_in_effect + node.files.conflicts),
+            each(nodes, |node| node.files.not_in_effect + node.files.conflicts + node.files.waiting),
             "Objects selected by file rules on the node, and not in effect.";
         Gauge edgesync_cloud_node_round_trip_seconds[node] = each(nodes, |node| node.round_trip),
             "Smoothed time from sending an object to its report.";

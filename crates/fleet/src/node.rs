@@ -163,7 +163,7 @@ impl Node {
                 rejected: machine.refused().count() as u64,
                 held_back: machine.held_count(),
                 files_in_effect: files.map(|files| files.in_effect),
-                files_not_in_effect: files.map(|files| files.not_in_effect + files.conflicts),
+                files_not_in_effect: files.map(|files| files.not_in_effect + files.conflicts + files.waiting),
             },
             traffic: NodeTraffic {
                 confirmed_revision: machine.confirmed(),

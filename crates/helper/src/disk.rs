@@ -9,6 +9,7 @@
 //! that others put there is read beyond the bytes of the rule's own files, counted without a limit,
 //! or trusted to be what was left there.
 
+mod reading;
 mod removal;
 
 use std::cell::RefCell;
@@ -797,6 +798,7 @@ pub(super) fn system_error(what: &str, path: &str, error: Errno) -> String {
         Errno::LOOP => " (symbolic links on the path are not followed)",
         Errno::TOOBIG => " (too many files of others)",
         Errno::STALE => " (candidate replaced during the check)",
+        Errno::BADMSG => " (changed by another program)",
         _ => "",
     };
     format!("{what} {path}: {}{more}", io::Error::from(error))

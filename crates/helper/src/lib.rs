@@ -6,12 +6,18 @@
 //! It executes the plans of [`edgesync_files`]: [`disk`] lays out files, `hook` runs programs,
 //! `sandbox` confines those that check files, `records` persists the state. Requests are serial, so
 //! no two programs run at once. It exits when idle, and systemd starts it on demand.
+//!
+//! It also decides when changes wait: [`edgesync_files::gate`] by windows and holds, `gate` by what
+//! the device says. `holds` serves the programs that hold a rule, on a socket of their own.
 
 mod check;
 pub mod disk;
+mod gate;
+mod holds;
 mod hook;
 #[cfg(test)]
 mod hostile;
+mod kept;
 mod listen;
 mod owner;
 #[cfg(test)]
@@ -64,7 +70,9 @@ pub enum HelperError {
     )]
     NoSocket,
     /// Socket activation passed several sockets.
-    #[error("socket activation passed {0} sockets (LISTEN_FDS), expected 1")]
+    #[error(
+        "socket activation passed {0} sockets (LISTEN_FDS), expected 1, or 2 of which one is named 'hold' (LISTEN_FDNAMES)"
+    )]
     SocketCount(usize),
     /// The socket cannot be created.
     #[error("listen on {}", path.display())]
@@ -74,24 +82,49 @@ pub enum HelperError {
         /// Cause of the failure.
         source: io::Error,
     },
+    /// The holds cannot be read: then nobody knows whether a rule is held.
+    #[error("read holds {}: {cause}; hint: remove the file, which ends all holds", path.display())]
+    Holds {
+        /// Path of their file.
+        path: PathBuf,
+        /// Cause of the failure.
+        cause: io::Error,
+    },
     /// Connections of the agent cannot be accepted.
     #[error("accept connections of the agent")]
     Accept(#[source] io::Error),
 }
 
-/// Serves the agent on a socket of systemd until idle for a minute; with `socket`, on a socket of
-/// its own until SIGTERM. The user `owner`, if not empty, owns that socket.
+/// Sockets that the helper creates, and who may connect to them.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnSockets<'a> {
+    /// The agent's socket.
+    pub agent: &'a Path,
+    /// `user` or `user:group` that owns it; the helper's if empty.
+    pub owner: &'a str,
+    /// The socket of holds; none if nobody makes them.
+    pub holds: Option<&'a Path>,
+    /// Group that may make holds; only root may if empty.
+    pub holds_group: &'a str,
+}
+
+/// Serves the agent, and programs that hold rules, on sockets of systemd until idle for a minute;
+/// with `sockets`, on sockets of its own until SIGTERM.
 ///
 /// # Errors
 /// There is no socket, or it cannot be used. Errors of the configuration are sent to the agent.
-pub fn run(config_path: &Path, socket: Option<&Path>, owner: &str) -> Result<(), HelperError> {
-    let Some(path) = socket else {
-        return serve::serve(&listen::activated()?, config_path, Some(IDLE)).map_err(HelperError::Accept);
+pub fn run(config_path: &Path, sockets: Option<OwnSockets<'_>>) -> Result<(), HelperError> {
+    let Some(OwnSockets { agent, owner, holds, holds_group }) = sockets else {
+        let listen::Activated { agent, holds } = listen::activated()?;
+        return serve::serve(&agent, holds.as_ref(), config_path, Some(IDLE)).map_err(HelperError::Accept);
     };
-    let created = listen::Created::new(path, owner)?;
+    let created = listen::Created::new(agent, owner, listen::MODE)?;
+    let group = if holds_group.is_empty() { String::new() } else { format!("root:{holds_group}") };
+    let holds = holds.map(|path| listen::Created::new(path, &group, listen::GROUP_MODE)).transpose()?;
     created.stop_on_signal().map_err(HelperError::Accept)?;
-    tracing::info!(socket = %path.display(), "files helper listening");
-    serve::serve(&created.listener, config_path, None).map_err(HelperError::Accept)
+    tracing::info!(socket = %agent.display(), "files helper listening");
+    let holds = holds.as_ref().map(|created| &created.listener);
+    serve::serve(&created.listener, holds, config_path, None).map_err(HelperError::Accept)
 }
 
 /// Returns the command that starts the helper at this socket, in quotes.

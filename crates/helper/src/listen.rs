@@ -13,27 +13,42 @@ use socket2::SockRef;
 
 use super::{HelperError, owner};
 
-/// Permissions of a created socket, as `SocketMode=` of the packaged unit: its owner may connect.
-const MODE: u32 = 0o600;
+/// Permissions of the agent's socket, as `SocketMode=` of the packaged unit: its owner may connect.
+pub(super) const MODE: u32 = 0o600;
+/// Permissions of the socket of holds: its group may connect.
+pub(super) const GROUP_MODE: u32 = 0o660;
+/// Name of the socket of holds in `LISTEN_FDNAMES`, as `FileDescriptorName=` of the packaged unit.
+const HOLDS: &str = "hold";
 
-/// Returns the socket of socket activation: file descriptor 3 with `LISTEN_FDS`, as
-/// sd_listen_fds(3) describes, else standard input.
+/// The sockets of socket activation.
+#[derive(Debug)]
+pub(super) struct Activated {
+    pub(super) agent: UnixListener,
+    pub(super) holds: Option<UnixListener>,
+}
+
+/// Returns the sockets of socket activation: file descriptors from 3 on with `LISTEN_FDS`, as
+/// sd_listen_fds(3) describes, else standard input. The socket of holds has a name.
 ///
 /// # Errors
-/// Neither is a listening Unix socket.
-pub(super) fn activated() -> Result<UnixListener, HelperError> {
+/// The agent's is no listening Unix socket, or there are others.
+pub(super) fn activated() -> Result<Activated, HelperError> {
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let holds = names.split(':').position(|name| name == HOLDS);
     let mut passed = ListenFd::from_env();
-    let listener = match passed.len() {
-        0 => io::stdin().as_fd().try_clone_to_owned().ok().map(UnixListener::from),
-        1 => passed.take_unix_listener(0).ok().flatten(),
-        more => return Err(HelperError::SocketCount(more)),
+    let (agent, holds) = match (passed.len(), holds) {
+        (0, _) => (io::stdin().as_fd().try_clone_to_owned().ok().map(UnixListener::from), None),
+        (1, _) => (passed.take_unix_listener(0).ok().flatten(), None),
+        (2, Some(holds @ (0 | 1))) => {
+            let agent = passed.take_unix_listener(1 - holds).ok().flatten();
+            (agent, passed.take_unix_listener(holds).ok().flatten())
+        }
+        (more, _) => return Err(HelperError::SocketCount(more)),
     };
     // Standard input may be any file.
     let is_listener = |of: &UnixListener| SockRef::from(of).is_listener().unwrap_or(false);
-    let listener = listener.filter(is_listener).ok_or(HelperError::NoSocket)?;
-    // A timeout has no effect on a non-blocking socket.
-    listener.set_nonblocking(false).map_err(HelperError::Accept)?;
-    Ok(listener)
+    let agent = agent.filter(is_listener).ok_or(HelperError::NoSocket)?;
+    Ok(Activated { agent, holds: holds.filter(is_listener) })
 }
 
 /// A socket that the helper created. Its file is removed on drop.
@@ -46,11 +61,12 @@ pub(super) struct Created {
 }
 
 impl Created {
-    /// Listens on `path` for root, the user of this process, and `user` or `user:group`.
+    /// Listens on `path`, with these permission bits, for root, the user of this process, and `user`
+    /// or `user:group`.
     ///
     /// # Errors
     /// The path is in use or not a socket, the user does not exist, or those of the system.
-    pub(super) fn new(path: &Path, owner: &str) -> Result<Self, HelperError> {
+    pub(super) fn new(path: &Path, owner: &str, mode: u32) -> Result<Self, HelperError> {
         let failed = |source| HelperError::Listen { path: path.to_owned(), source };
         let (user, group) = owner::find(owner, Path::new("/etc"))
             .map_err(|error| failed(io::Error::new(ErrorKind::InvalidInput, error)))?;
@@ -61,7 +77,7 @@ impl Created {
         let staged = PathBuf::from(staged);
         remove(&staged).map_err(failed)?;
         let listener = UnixListener::bind(&staged).map_err(failed)?;
-        let renamed = std::fs::set_permissions(&staged, std::fs::Permissions::from_mode(MODE))
+        let renamed = std::fs::set_permissions(&staged, std::fs::Permissions::from_mode(mode))
             .and_then(|()| std::os::unix::fs::chown(&staged, user, group))
             .and_then(|()| std::fs::rename(&staged, path))
             .and_then(|()| identity(path));
@@ -140,7 +156,7 @@ mod tests {
     fn socket_is_for_its_owner_and_removed_on_drop() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("files.sock");
-        let created = Created::new(&path, "").unwrap();
+        let created = Created::new(&path, "", MODE).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, MODE);
         drop(created);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
@@ -151,13 +167,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("files.sock");
         drop(UnixListener::bind(&path).unwrap());
-        let created = Created::new(&path, "").unwrap();
-        let refused = edgesync_runtime::chain(&Created::new(&path, "").unwrap_err());
+        let created = Created::new(&path, "", MODE).unwrap();
+        let refused = edgesync_runtime::chain(&Created::new(&path, "", MODE).unwrap_err());
         assert!(refused.contains("another process listens"), "{refused}");
         UnixStream::connect(&path).unwrap();
         drop(created);
         std::fs::write(&path, "theirs").unwrap();
-        let refused = edgesync_runtime::chain(&Created::new(&path, "").unwrap_err());
+        let refused = edgesync_runtime::chain(&Created::new(&path, "", MODE).unwrap_err());
         assert!(refused.contains("not a socket"), "{refused}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "theirs");
     }
@@ -166,9 +182,9 @@ mod tests {
     fn replaced_socket_stays_when_the_first_is_dropped() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("files.sock");
-        let first = Created::new(&path, "").unwrap();
+        let first = Created::new(&path, "", MODE).unwrap();
         std::fs::remove_file(&path).unwrap();
-        let second = Created::new(&path, "").unwrap();
+        let second = Created::new(&path, "", MODE).unwrap();
         drop(first);
         UnixStream::connect(&path).unwrap();
         drop(second);
@@ -178,7 +194,7 @@ mod tests {
     fn unknown_owner_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("files.sock");
-        let refused = edgesync_runtime::chain(&Created::new(&path, "no-such-user").unwrap_err());
+        let refused = edgesync_runtime::chain(&Created::new(&path, "no-such-user", MODE).unwrap_err());
         assert!(refused.contains("no-such-user") && !path.exists(), "{refused}");
     }
 }

@@ -38,6 +38,13 @@ pub(super) fn find(text: &str, etc: &Path) -> Result<Owner, OwnerError> {
     Ok((Some(user), group))
 }
 
+/// Returns the name of a user; none if it has no account.
+pub(super) fn name_of(uid: u32, etc: &Path) -> Option<String> {
+    let (users, number) = (std::fs::read_to_string(etc.join("passwd")).ok()?, uid.to_string());
+    let found = fields(&users).find(|fields| fields.get(2) == Some(&number.as_str()));
+    found.and_then(|fields| fields.first().map(|name| (*name).to_owned()))
+}
+
 /// Returns the first id with which neither a user nor a group has an account.
 pub(super) fn without_account(mut ids: RangeInclusive<u32>, etc: &Path) -> Option<u32> {
     let read = |file: &str| std::fs::read_to_string(etc.join(file)).unwrap_or_default();
@@ -76,6 +83,7 @@ mod tests {
         assert_eq!(found("www"), Ok((Some(33), Some(34))));
         assert_eq!(found("root:nginx"), Ok((Some(0), Some(101))));
         assert_eq!(found("7:8"), Ok((Some(7), Some(8))));
+        assert_eq!((name_of(33, etc.path()), name_of(8, etc.path())), (Some("www".to_owned()), None));
         assert_eq!(found("nobody"), Err(OwnerError::User("nobody".to_owned())));
         assert_eq!(found("root:x"), Err(OwnerError::Group("x".to_owned())));
     }

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::holds::HoldState;
 use super::{HelperError, disk};
 use edgesync_config::edge::Config;
 use edgesync_files::wire::{ObjectCounts, ReportPosition, RuleStatistics, StatusUpdate};
-use edgesync_files::{Delta, Intent, Record, State};
+use edgesync_files::{Closed, Delta, Intent, Record, State};
 use edgesync_runtime::random;
 use edgesync_store::durable::{self, FileError};
 
@@ -42,6 +43,8 @@ pub(super) struct Records {
     pub(super) keys: [(u64, u64); 2],
     /// Last assigned sequence number.
     pub(super) seq: u64,
+    /// Holds in force, and the clock that they end by.
+    pub(super) holds: HoldState,
 }
 
 /// Persistent identity of the records.
@@ -100,10 +103,15 @@ impl Records {
             None => {
                 let key = new_key()?;
                 write(&in_memory, &key)?;
-                // Files found there are verified as after a loss of the record.
+                // Files found there are verified as after a loss of the record, unless a copy of
+                // them outlives the reboot.
                 let records = all.values_mut();
                 records.for_each(|record: &mut Record| {
-                    record.places.retain(|_, held| !disk::is_in_memory(&held.place.base));
+                    record.places.retain(|_, held| {
+                        let is_lost = disk::is_in_memory(&held.place.base);
+                        held.lost |= is_lost;
+                        !is_lost || held.kept.is_some()
+                    });
                 });
                 key
             }
@@ -111,7 +119,8 @@ impl Records {
         let states = all.values().flat_map(|record: &Record| record.objects.values());
         let seq = states.map(|status| status.seq).max().unwrap_or(0);
         let Epoch { epoch, key } = kept;
-        Ok(Self { directory: directory.to_owned(), all, logs, epoch, keys: [key, memory_key], seq })
+        let holds = HoldState::open(directory)?;
+        Ok(Self { directory: directory.to_owned(), all, logs, epoch, keys: [key, memory_key], seq, holds })
     }
 
     /// Continues sequence numbers after those already reported: the record with them may be lost or
@@ -178,9 +187,13 @@ impl Records {
 
     /// Returns the numbers of objects over all rules: each counts once, in its worst state.
     pub(super) fn counts(&self) -> ObjectCounts {
-        let [in_effect, not_in_effect, conflicts] = match self.all.len() {
+        let all = |record: &Record| {
+            let [in_effect, not_in_effect, conflicts] = record.counts();
+            [in_effect, not_in_effect, conflicts, record.waiting()]
+        };
+        let [in_effect, not_in_effect, conflicts, waiting] = match self.all.len() {
             // Spares a device with one rule the comparison of UIDs.
-            0 | 1 => self.all.values().next().map_or([0; 3], Record::counts),
+            0 | 1 => self.all.values().next().map_or([0; 4], all),
             _ => {
                 let mut worst: BTreeMap<&str, State> = BTreeMap::new();
                 for (uid, status) in self.all.values().flat_map(|record| &record.objects) {
@@ -188,10 +201,10 @@ impl Records {
                     *state = status.state.max(*state);
                 }
                 let count = |state: State| worst.values().filter(|worst| **worst == state).count() as u64;
-                [State::InEffect, State::NotInEffect, State::Conflict].map(count)
+                [State::InEffect, State::NotInEffect, State::Conflict, State::Waiting].map(count)
             }
         };
-        ObjectCounts { in_effect, not_in_effect, conflicts }
+        ObjectCounts { in_effect, not_in_effect, conflicts, waiting }
     }
 
     /// Returns the statistics of all rules.
@@ -210,10 +223,18 @@ impl Records {
                 files: record.places.values().map(|held| held.files.len() as u64).sum(),
                 output: record.output.clone(),
                 objects: objects.cloned().collect(),
+                waiting: record.waiting(),
+                closed: closed(record),
             }
         };
         self.all.iter().map(shown).collect()
     }
+}
+
+/// Returns what the objects of a rule wait for.
+fn closed(record: &Record) -> Option<Closed> {
+    let waiting = record.objects.values().find(|status| status.state == State::Waiting)?;
+    Some(Closed { reason: waiting.reason?, until: waiting.until, message: waiting.message.clone() })
 }
 
 /// Paths of the helper's files for one rule.
@@ -236,7 +257,9 @@ impl RuleFiles {
         let mut kept = Cow::Borrowed(record);
         if record.objects.values().any(|status| status.sealed) {
             let kept = kept.to_mut();
-            let messages = kept.objects.values_mut().map(|status| &mut status.message);
+            // No program has written what an object waits for.
+            let programs = kept.objects.values_mut().filter(|status| status.state != State::Waiting);
+            let messages = programs.map(|status| &mut status.message);
             for text in messages.chain([&mut kept.output]).filter(|text| !text.is_empty()) {
                 REDACTED.clone_into(text);
             }

@@ -80,6 +80,8 @@ pub(super) struct Sandbox<'a> {
     /// Directory on which the future `/tmp` is prepared: the helper's own, which no check needs.
     stand: &'a Path,
     candidates: &'a [Candidate],
+    /// Whether the program reaches the network of the device.
+    network: bool,
 }
 
 impl<'a> Sandbox<'a> {
@@ -93,7 +95,12 @@ impl<'a> Sandbox<'a> {
             let (first, last) = (USERS.start(), USERS.end());
             Failure::new(format!("run the check as an unprivileged user: {first} to {last} have accounts"))
         })?;
-        Ok(Self { user, stand, candidates })
+        Ok(Self { user, stand, candidates, network: false })
+    }
+
+    /// Lets the program reach the network, if `network` is set. Sockets of services stay hidden.
+    pub(super) fn with_network(self, network: bool) -> Self {
+        Self { network, ..self }
     }
 
     /// Returns the path of the first candidate, as the check sees it.
@@ -134,13 +141,15 @@ impl<'a> Sandbox<'a> {
 
     /// Moves the calling thread into the sandbox.
     fn enter(&self) -> io::Result<()> {
-        create_namespaces().map_err(tried("create namespaces"))?;
+        create_namespaces(self.network).map_err(tried("create namespaces"))?;
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         mount_change("/", private).map_err(tried("detach mounts"))?;
         // Of this thread alone, whose file system context is its own.
         rustix::process::umask(Mode::from_raw_mode(0o022));
         self.prepare()?;
-        permit_listening(&self.stand.join("proc")).map_err(tried("permit listening sockets"))?;
+        if !self.network {
+            permit_listening(&self.stand.join("proc")).map_err(tried("permit listening sockets"))?;
+        }
         mount_move(self.stand, "/tmp").map_err(tried("mount /tmp"))?;
         hide()?;
         make_read_only()?;
@@ -190,16 +199,13 @@ fn within(stand: &Path, path: &str) -> PathBuf {
     stand.join(path.trim_start_matches("/tmp/"))
 }
 
-/// Creates namespaces for the mounts, network, System V IPC and future children of this thread.
+/// Creates namespaces for the mounts, System V IPC and future children of this thread, and for its
+/// network unless it keeps that of the device.
 #[expect(deprecated, reason = "unsound with UnshareFlags::FILES only: descriptors stay shared here")]
-fn create_namespaces() -> rustix::io::Result<()> {
-    rustix::thread::unshare(
-        UnshareFlags::NEWNS
-            | UnshareFlags::FS
-            | UnshareFlags::NEWNET
-            | UnshareFlags::NEWIPC
-            | UnshareFlags::NEWPID,
-    )
+fn create_namespaces(keeps_network: bool) -> rustix::io::Result<()> {
+    let network = if keeps_network { UnshareFlags::empty() } else { UnshareFlags::NEWNET };
+    let others = UnshareFlags::NEWNS | UnshareFlags::FS | UnshareFlags::NEWIPC | UnshareFlags::NEWPID;
+    rustix::thread::unshare(others | network)
 }
 
 /// Adds a candidate: the file or directory itself if all users may read it, otherwise a copy. As

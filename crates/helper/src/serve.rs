@@ -1,32 +1,40 @@
 //! Serial request loop: loads the configuration, runs a pass, replies.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read};
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
 use serde_json::Value;
 use socket2::SockRef;
 
 use super::disk::{Disk, system_error};
+use super::gate::Gate;
+use super::kept::Copies;
 use super::owner::{self, OwnerError};
 use super::records::{Log, Records, RuleFiles};
 use super::sandbox::Candidate;
-use super::{HelperError, check, hook, rules};
+use super::{HelperError, check, holds, hook, rules};
 use edgesync_config::edge::Config;
-use edgesync_files::contents::Desired;
+use edgesync_files::contents::{Desired, Files};
 use edgesync_files::list;
-use edgesync_files::pass::{Options, Pass};
+use edgesync_files::pass::{Options, Pass, keep_all};
 use edgesync_files::rule::{CheckUser, Reload};
 use edgesync_files::steps::recover;
+use edgesync_files::verify::{Verdict, verify};
 use edgesync_files::wire::{
-    Listed, ListedError, MAX_CHANGED, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb,
+    HoldReply, Listed, ListedError, MAX_CHANGED, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb,
 };
-use edgesync_files::{Change, Effects, Failure, Held, Intent, Member, Observed, Place, Record, Rule, Shape};
+use edgesync_files::{
+    Change, Closed, Digest, Effects, Failure, Held, Intent, Member, Observed, Place, Record, Rule, Shape,
+};
 use edgesync_runtime::chain;
 
 /// Time limit for the agent to send announced frames.
@@ -52,23 +60,97 @@ pub(super) enum RequestError {
 /// Serves until idle for `idle`, or until the listener is shut down. Errors of the configuration or
 /// the records are sent as replies: a helper that exited before it accepted the connection would be
 /// restarted for it in a loop.
-pub(super) fn serve(listener: &UnixListener, config: &Path, idle: Option<Duration>) -> io::Result<()> {
-    SockRef::from(listener).set_read_timeout(idle)?;
+pub(super) fn serve(
+    agent: &UnixListener,
+    holds: Option<&UnixListener>,
+    config: &Path,
+    idle: Option<Duration>,
+) -> io::Result<()> {
     let mut records = None;
     loop {
-        match listener.accept() {
-            Ok((stream, _)) => {
+        let Some([agent_calls, hold_calls]) = wait(agent, holds, idle)? else { return Ok(()) };
+        // One of each kind in turn: no caller keeps the others out.
+        if let Some(listener) = holds.filter(|_| hold_calls)
+            && let Some(stream) = accept(listener)?
+            && let Err(error) = serve_hold(stream, config, &mut records)
+        {
+            tracing::warn!(%error, "client of holds disconnected during a request");
+        }
+        if !agent_calls {
+            continue;
+        }
+        match accept(agent) {
+            Ok(Some(stream)) => {
                 if let Err(error) = serve_request(stream, config, &mut records) {
                     tracing::warn!(%error, "agent disconnected during a request");
                 }
             }
-            // Idle, or shut down by a signal.
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::InvalidInput) => {
-                return Ok(());
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Ok(None) => {}
+            // Shut down by a signal.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => return Ok(()),
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// Waits for connections. Returns on which sockets there are any; none if idle.
+fn wait(
+    agent: &UnixListener,
+    holds: Option<&UnixListener>,
+    idle: Option<Duration>,
+) -> io::Result<Option<[bool; 2]>> {
+    let limit = idle.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+    let sockets = [Some(agent), holds].into_iter().flatten();
+    let mut watched: Vec<_> = sockets.map(|of| PollFd::from_borrowed_fd(of.as_fd(), PollFlags::IN)).collect();
+    loop {
+        match poll(&mut watched, limit.as_ref()) {
+            Ok(0) => return Ok(None),
+            Err(rustix::io::Errno::INTR) => {}
+            polled => {
+                polled?;
+                let is_ready = |at: usize| watched.get(at).is_some_and(|of| !of.revents().is_empty());
+                return Ok(Some([is_ready(0), is_ready(1)]));
+            }
+        }
+    }
+}
+
+/// Accepts a connection; none if the client has given up.
+fn accept(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
+    match listener.accept() {
+        Ok((stream, _)) => Ok(Some(stream)),
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Serves a program that holds a rule, within a short time: it must not delay the agent.
+fn serve_hold(mut stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
+    stream.set_read_timeout(Some(holds::REQUEST_TIMEOUT))?;
+    stream.set_write_timeout(Some(holds::REQUEST_TIMEOUT))?;
+    match load(config, records) {
+        Ok((config, records)) => holds::serve(&mut stream, &config, records),
+        Err(why) => write_message(&mut stream, &HoldReply::Refused(why)),
+    }
+}
+
+/// Loads the configuration, and the records if they are not known yet.
+fn load<'r>(path: &Path, records: &'r mut Option<Records>) -> Result<(Config, &'r mut Records), String> {
+    let read = rules(path).and_then(|config| match records.take() {
+        Some(records) => Ok((config, records)),
+        None => Records::open(&config).map(|records| (config, records)),
+    });
+    match read {
+        Ok((config, read)) => Ok((config, records.insert(read))),
+        Err(HelperError::Config(errors)) => Err(format!("invalid configuration: {errors}")),
+        Err(error) => Err(chain(&error)),
     }
 }
 
@@ -81,20 +163,15 @@ fn serve_request(mut stream: UnixStream, config: &Path, records: &mut Option<Rec
     }
     let listed = read_list(&mut stream)?;
     let request: Request = serde_json::from_slice(&read_frame(&mut stream)?)?;
-    let read = rules(config).and_then(|config| match records.take() {
-        Some(records) => Ok((config, records)),
-        None => Records::open(&config).map(|records| (config, records)),
-    });
-    let reply = match read {
-        Ok((config, read)) => {
-            let records = records.insert(read);
+    let reply = match load(config, records) {
+        Ok((config, records)) => {
+            records.holds.observe(&config);
             match listed {
                 Ok(listed) => execute(&mut stream, &config, records, &request, listed)?,
                 Err(why) => Reply::Refused(why.to_string()),
             }
         }
-        Err(HelperError::Config(errors)) => Reply::Refused(format!("invalid configuration: {errors}")),
-        Err(error) => Reply::Refused(chain(&error)),
+        Err(why) => Reply::Refused(why),
     };
     write_reply(&mut stream, &reply)
 }
@@ -127,6 +204,7 @@ fn execute(
     outcome.told = records.reported();
     outcome.rules = records.show(request.verb == Verb::Show && request.look);
     outcome.objects = Some(records.counts());
+    outcome.holds = records.holds.infos();
     records.prune(&request.told, &names);
     Ok(Reply::Done(Box::new(outcome)))
 }
@@ -255,7 +333,8 @@ impl<S: Read> Frames<'_, S> {
     }
 }
 
-fn now() -> i64 {
+/// Returns the wall clock in microseconds since 1970.
+pub(super) fn now() -> i64 {
     Timestamp::now().as_microsecond()
 }
 
@@ -267,6 +346,8 @@ pub(super) struct Executor<'a> {
     log: Log,
     systemctl: PathBuf,
     phase: Phase,
+    gate: Gate<'a>,
+    copies: Copies,
 }
 
 /// Phases of a transaction: everything written in one phase is flushed before the next begins.
@@ -301,7 +382,19 @@ impl<'a> Executor<'a> {
             flushed: None,
         };
         let (files, systemctl) = (records.files(&rule.name), config.helper.systemctl.clone());
-        Ok(Self { rule, disk, files, log: Log::default(), systemctl, phase: Phase::Recording })
+        let (holds, clock) = (records.holds.holds().clone(), records.holds.clock());
+        let gate = Gate {
+            rule,
+            holds,
+            elapsed: clock.elapsed(),
+            is_clock_known: clock.is_known(),
+            last_known: clock.last_known(),
+            state: records.holds.path().to_owned(),
+            stand: files.directory().to_owned(),
+            condition: None,
+        };
+        let (log, phase, copies) = (Log::default(), Phase::Recording, Copies::new(&rule.name, config));
+        Ok(Self { rule, disk, files, log, systemctl, phase, gate, copies })
     }
 
     /// Recovers from a crash, and runs a pass; discards the state of a dry run.
@@ -320,7 +413,7 @@ impl<'a> Executor<'a> {
         let begun = self.files.read_intent();
         // Places of an interrupted transaction are inspected.
         options.look |= begun.is_some();
-        if recover(self, rule, &mut record, begun.as_ref()) {
+        if recover(self, rule, &mut record, begun.as_ref(), options.look) {
             let before = is_dry_run.then(|| (record.clone(), records.seq));
             done = Ok(pass(Pass::begin(self, rule, &mut record, &mut records.seq, listed, options)));
             if let Some((before, seq)) = before {
@@ -332,6 +425,25 @@ impl<'a> Executor<'a> {
         records.all.insert(rule.name.clone(), record);
         records.logs.insert(rule.name.clone(), std::mem::take(&mut self.log));
         done
+    }
+
+    /// Keeps the files in memory of the rule, which is held from now on; first recovers from a
+    /// crash.
+    pub(super) fn keep_all(&mut self, records: &mut Records) -> Result<(), String> {
+        let Some(mut record) = records.all.remove(&self.rule.name) else { return Ok(()) };
+        self.log = records.logs.remove(&self.rule.name).unwrap_or_default();
+        let begun = self.files.read_intent();
+        let rule = self.rule;
+        let kept = match recover(self, rule, &mut record, begun.as_ref(), false) {
+            true => keep_all(self, &mut record).and_then(|any| match any {
+                true => self.commit(&record),
+                false => Ok(()),
+            }),
+            false => Err(Failure::new(RequestError::Interrupted.to_string())),
+        };
+        records.all.insert(rule.name.clone(), record);
+        records.logs.insert(rule.name.clone(), std::mem::take(&mut self.log));
+        kept.map_err(|failure| failure.message)
     }
 
     /// Enters a phase, and flushes the writes of the previous one.
@@ -438,6 +550,61 @@ impl Effects for Executor<'_> {
         self.begin_record()?;
         self.files.remove_intent().map_err(|error| Failure::new(chain(&error)))
     }
+
+    fn closed(&mut self, override_windows: bool) -> Option<Closed> {
+        self.gate.closed(override_windows)
+    }
+
+    fn keep(&mut self, held: &Held, files: Option<&Files>, is_secret: bool) -> Result<(), Failure> {
+        self.begin_record()?;
+        let stamp = held.kept.ok_or_else(|| Failure::new("copy without a stamp"))?;
+        let read = match files {
+            Some(_) => None,
+            None => {
+                let failed = |error| Failure::new(system_error("copy", &held.place.path(), error));
+                Some(self.disk.read(held).map_err(failed)?)
+            }
+        };
+        let Some(files) = files.or(read.as_ref()) else { return Ok(()) };
+        self.copies.write(stamp, &held.place, files, is_secret)
+    }
+
+    fn revive(&mut self, held: &Held, stamp: u64) -> Result<BTreeMap<String, Digest>, Failure> {
+        let kept = held.kept.ok_or_else(|| Failure::new("no copy of the files was kept"))?;
+        let (files, is_secret) = self.copies.read(kept, &held.place)?;
+        let desired = Desired { files, is_secret, ..Desired::default() };
+        let digests = desired.digests(self.key(&held.place));
+        let observed = self.inspect(&held.place, held.shape, None, Some(&desired))?;
+        let name = held.place.name();
+        // A copy that was interrupted is ours, files of others are not replaced.
+        if let Verdict::Conflict(why) =
+            verify(held.shape, name, None, Some(&digests), &observed, self.rule.overwrite)
+        {
+            return Err(Failure::new(why));
+        }
+        let change = Change {
+            place: held.place.clone(),
+            shape: held.shape,
+            stamp,
+            old: None,
+            exists: observed.entries.contains_key(name),
+            makes: held.made,
+            parents: held.parents,
+            new: Some(digests.clone()),
+        };
+        self.stage(&change, &desired)?;
+        self.enter(Phase::Reloading)?;
+        self.failed_with("change the owner of", &change, self.disk.give_to_owner(&change))?;
+        self.swap(&change)?;
+        self.enter(Phase::CleaningUp)?;
+        // Leftovers block nothing.
+        let _ = self.discard(&change, true);
+        Ok(digests)
+    }
+
+    fn prune(&mut self, record: &Record) {
+        self.copies.prune(&record.places.values().filter_map(|held| held.kept).collect());
+    }
 }
 
 /// Reads lists of objects up to the empty frame; the inner error is the problem of an object. The
@@ -462,10 +629,15 @@ fn read_list(stream: &mut impl Read) -> io::Result<Result<Vec<Listed>, RequestEr
 }
 
 fn read_frame(stream: &mut impl Read) -> io::Result<Vec<u8>> {
+    read_frame_within(stream, MAX_FRAME)
+}
+
+/// Reads a frame of at most so many bytes.
+pub(super) fn read_frame_within(stream: &mut impl Read, most: u32) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
-    if length > MAX_FRAME {
+    if length > most {
         return Err(ErrorKind::InvalidData.into());
     }
     let mut frame = Vec::new();
@@ -474,7 +646,12 @@ fn read_frame(stream: &mut impl Read) -> io::Result<Vec<u8>> {
 }
 
 fn write_reply(stream: &mut impl io::Write, reply: &Reply) -> io::Result<()> {
-    let text = serde_json::to_vec(reply)?;
+    write_message(stream, reply)
+}
+
+/// Writes a message as one frame.
+pub(super) fn write_message(stream: &mut impl io::Write, message: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
     let length = u32::try_from(text.len()).map_err(|_| ErrorKind::InvalidData)?;
     stream.write_all(&length.to_le_bytes())?;
     stream.write_all(&text)

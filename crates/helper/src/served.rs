@@ -27,7 +27,7 @@ impl Served {
         let served = Self { bed };
         served.configure(rules);
         // It serves until the test process ends.
-        std::thread::spawn(move || super::serve::serve(&listener, &config, None).unwrap());
+        std::thread::spawn(move || super::serve::serve(&listener, None, &config, None).unwrap());
         served
     }
 

@@ -1,6 +1,7 @@
 //! Tests on a real file system: a power cut at each call, foreign links and files, modes.
 
 mod records;
+mod waiting;
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;

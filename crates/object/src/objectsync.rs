@@ -27,9 +27,12 @@ pub const API_VERSION: &str = "reliablesyncs.kubeedge.io/v1alpha1";
 pub const OBJECT_SYNC: &str = "ObjectSync";
 /// Label of a record with the version in effect on the node, which its programs use.
 pub const IN_EFFECT_LABEL: &str = "edgesync.io/in-effect";
-/// Label of a record with the state of the newest version: `InEffect`, `NotInEffect`, `Conflict`.
+/// Label of a record with the state of the newest version: `InEffect`, `NotInEffect`, `Conflict`,
+/// `Waiting`.
 /// Absent if no rule for files selects the object.
 pub const EFFECT_STATE_LABEL: &str = "edgesync.io/effect-state";
+/// Annotation of a record of which the newest version waits: for what, until when, and who holds it.
+pub const EFFECT_WAIT_ANNOTATION: &str = "edgesync.io/effect-wait";
 /// Kind of the records of cluster-scoped objects.
 pub const CLUSTER_OBJECT_SYNC: &str = "ClusterObjectSync";
 

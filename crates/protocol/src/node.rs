@@ -132,13 +132,17 @@ pub struct FilesCounts {
     pub not_in_effect: u64,
     /// The number of objects not in effect because another owner holds a file.
     pub conflicts: u64,
+    /// The number of objects that wait for a window, a condition, or the end of a hold.
+    pub waiting: u64,
 }
 
 impl FilesCounts {
     /// Returns the number of objects in any state.
     #[must_use]
     pub fn total(self) -> u64 {
-        [self.not_in_effect, self.conflicts].into_iter().fold(self.in_effect, u64::saturating_add)
+        [self.not_in_effect, self.conflicts, self.waiting]
+            .into_iter()
+            .fold(self.in_effect, u64::saturating_add)
     }
 }
 
@@ -166,6 +170,7 @@ impl FilesSummary {
             (None, 0, None) => NodeReason::NoReport,
             (None, 0, Some(FilesCounts { not_in_effect: 1.., .. })) => NodeReason::NotInEffect,
             (None, 0, Some(FilesCounts { conflicts: 1.., .. })) => NodeReason::Conflict,
+            (None, 0, Some(FilesCounts { waiting: 1.., .. })) => NodeReason::Waiting,
             (None, 0, Some(_)) => NodeReason::InEffect,
         };
         Some(Condition::new(reason, self.message()))
@@ -179,10 +184,11 @@ impl FilesSummary {
         let mut message = match objects {
             None => format!("states of objects unknown; rules: {rules}"),
             Some(counts) => {
-                let FilesCounts { in_effect, not_in_effect, conflicts } = counts;
+                let FilesCounts { in_effect, not_in_effect, conflicts, waiting } = counts;
                 let total = counts.total();
+                let waiting = if *waiting > 0 { format!(", {waiting} waiting") } else { String::new() };
                 format!(
-                    "{in_effect} of {total} objects in effect, {not_in_effect} not, {conflicts} in conflict; rules: {rules}"
+                    "{in_effect} of {total} objects in effect, {not_in_effect} not, {conflicts} in conflict{waiting}; rules: {rules}"
                 )
             }
         };

@@ -293,7 +293,7 @@ pub struct EffectContent {
     /// bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub rule: String,
-    /// The reason why the version is not in effect, for people; at most [`MAX_EFFECT_MESSAGE`]
+    /// The reason why the version is not in effect, or what it waits for, for people; at most [`MAX_EFFECT_MESSAGE`]
     /// bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
@@ -312,6 +312,9 @@ pub enum EffectState {
     Conflict,
     /// No rule concerns the object any more, or the node does not hold it any more.
     Gone,
+    /// The version passed its check, and waits for a window, a condition, or the end of a hold. An
+    /// older one may be in effect.
+    Waiting,
     /// A state unknown to this version: not in effect.
     #[serde(other)]
     Other,
@@ -326,6 +329,7 @@ impl EffectState {
             Self::NotInEffect => "NotInEffect",
             Self::Conflict => "Conflict",
             Self::Gone => "Gone",
+            Self::Waiting => "Waiting",
             Self::Other => "Other",
         }
     }
@@ -549,8 +553,13 @@ mod tests {
 
     #[test]
     fn an_unknown_state_is_other_and_names_equal_frames() {
-        let states =
-            [EffectState::InEffect, EffectState::NotInEffect, EffectState::Conflict, EffectState::Gone];
+        let states = [
+            EffectState::InEffect,
+            EffectState::NotInEffect,
+            EffectState::Conflict,
+            EffectState::Gone,
+            EffectState::Waiting,
+        ];
         for state in states {
             assert_eq!(serde_json::to_value(state).unwrap(), state.name());
         }

@@ -9,10 +9,10 @@ use tokio::net::UnixStream;
 
 use crate::agent::kinds::KindRegistry;
 use crate::store::{EdgeStore, Entry, ObjectRef};
-use edgesync_admin::agent::{FilesList, FilesObject, FilesRule, FilesState};
+use edgesync_admin::agent::{FilesHold, FilesList, FilesObject, FilesRule, FilesState, FilesWait};
 use edgesync_api::Role;
-use edgesync_files::wire::{Listed, MAX_FRAME, Outcome, Reply, Request, RuleStatistics};
-use edgesync_files::{Member, Rule, State, Status as ObjectState};
+use edgesync_files::wire::{HoldInfo, Listed, MAX_FRAME, Outcome, Reply, Request, RuleStatistics};
+use edgesync_files::{Closed, Member, Rule, State, Status as ObjectState};
 use edgesync_helper::start_command;
 use edgesync_object::kinds::guess;
 use edgesync_object::{Resource, ResourceVersion, Scope};
@@ -219,11 +219,33 @@ pub(super) fn show(outcome: &Outcome, role: Role) -> FilesList {
             if rule.objects.iter().any(|object| object.sealed) {
                 rule.output =
                     "output hidden: it may quote Secrets; hint: 'edgesync files' as root".to_owned();
-                rule.objects.iter_mut().for_each(|object| object.message.clear());
+                // No program has written what an object waits for.
+                let programs = rule.objects.iter_mut().filter(|object| object.state != State::Waiting);
+                programs.for_each(|object| object.message.clear());
             }
         }
     }
-    FilesList { rules: rules.iter().map(show_rule).collect() }
+    FilesList {
+        rules: rules.iter().map(show_rule).collect(),
+        holds: outcome.holds.iter().map(show_hold).collect(),
+    }
+}
+
+/// Converts a hold for display.
+pub(super) fn show_hold(hold: &HoldInfo) -> FilesHold {
+    let HoldInfo { id, ref rule, uid, ref owner, ref why, since, until } = *hold;
+    let (rule, owner, why) = (rule.clone(), owner.clone(), why.clone());
+    FilesHold { id, rule, uid, owner, why, since, until }
+}
+
+/// Converts what a rule waits for, for display.
+pub(super) fn show_wait(rule: &str, closed: &Closed) -> FilesWait {
+    FilesWait {
+        rule: rule.to_owned(),
+        reason: closed.reason.name().to_owned(),
+        until: closed.until,
+        message: closed.message.clone(),
+    }
 }
 
 /// Converts a rule for display.
@@ -238,6 +260,8 @@ pub(super) fn show_rule(rule: &RuleStatistics) -> FilesRule {
         files: rule.files,
         output: rule.output.clone(),
         objects: rule.objects.iter().map(show_object).collect(),
+        waiting: rule.waiting,
+        wait: rule.closed.as_ref().map(|closed| show_wait(&rule.name, closed)),
     }
 }
 
@@ -255,11 +279,14 @@ fn show_object(object: &ObjectState) -> FilesObject {
             State::InEffect => FilesState::InEffect,
             State::NotInEffect => FilesState::NotInEffect,
             State::Conflict => FilesState::Conflict,
+            State::Waiting => FilesState::Waiting,
         },
         message: object.message.clone(),
         rolled_back: object.rolled_back,
         since: object.since,
         seq: object.seq,
+        reason: object.reason.map(|reason| reason.name().to_owned()),
+        until: object.until,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::events::{EventReason, Events, Regarding};
@@ -129,23 +130,34 @@ pub(super) async fn post(
 
 fn content(update: &StatusUpdate) -> EffectContent {
     let Status { version, wanted, state, message, since, .. } = &update.status;
+    // An object whose removal waits has no desired version.
+    let wanted = wanted.as_ref().or(version.as_ref());
     let version = version.as_deref().map(ResourceVersion::from);
     let state = match state {
         State::Gone => EffectState::Gone,
         State::InEffect => EffectState::InEffect,
         State::NotInEffect => EffectState::NotInEffect,
         State::Conflict => EffectState::Conflict,
+        State::Waiting => EffectState::Waiting,
     };
     EffectContent {
         uid: update.uid.as_str().into(),
         object: object_of(&update.status),
         version,
-        wanted: ResourceVersion::from(wanted.as_deref().unwrap_or_default()),
+        wanted: ResourceVersion::from(wanted.map(String::as_str).unwrap_or_default()),
         state,
         rule: update.rule.clone(),
-        message: message.clone(),
+        message: reported_message(&update.status).unwrap_or_else(|| message.clone()),
         since: *since,
     }
+}
+
+/// Returns reason and end of a wait, in front of its explanation.
+fn reported_message(status: &Status) -> Option<String> {
+    let reason = status.reason?.name();
+    let until = status.until.and_then(|until| Timestamp::from_microsecond(until).ok());
+    let until = until.map(|until| format!(" until {until:.0}")).unwrap_or_default();
+    Some(format!("{reason}{until}: {}", status.message))
 }
 
 fn object_of(status: &Status) -> ObjectRef {
@@ -175,6 +187,8 @@ pub(super) fn emit(
     for StatusUpdate { uid, rule, status } in updates {
         let why = match status.state {
             State::Gone if status.message.is_empty() => continue,
+            // A wait is reported with the status of the object, and is no occasion to act.
+            State::Waiting => continue,
             State::InEffect if in_effect > MAX_SINGLE_EVENTS => continue,
             State::InEffect => EventReason::InEffect,
             State::NotInEffect if status.rolled_back => EventReason::RolledBack,

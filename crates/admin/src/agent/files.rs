@@ -7,6 +7,9 @@ use crate::answer::{Answer, nullable};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesList {
     pub rules: Vec<FilesRule>,
+    /// Holds in force.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<FilesHold>,
 }
 
 impl Answer for FilesList {
@@ -29,6 +32,51 @@ pub struct FilesRule {
     /// Last output lines of the last failed check or reload.
     pub output: String,
     pub objects: Vec<FilesObject>,
+    /// Objects that wait until changes may take effect.
+    #[serde(default)]
+    pub waiting: u64,
+    /// What they wait for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<FilesWait>,
+}
+
+/// What the changes of a rule wait for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesWait {
+    pub rule: String,
+    /// `Window`, `Busy`, `Condition` or `Hold`.
+    pub reason: String,
+    /// In microseconds since 1970; `None` if unknown.
+    #[serde(deserialize_with = "nullable")]
+    pub until: Option<i64>,
+    pub message: String,
+}
+
+/// A hold of a program on the device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesHold {
+    pub id: u64,
+    pub rule: String,
+    pub uid: u32,
+    /// Name of the user; empty if it has no account.
+    pub owner: String,
+    pub why: String,
+    /// In microseconds since 1970.
+    pub since: i64,
+    /// When it ends by itself, in microseconds since 1970.
+    pub until: i64,
+}
+
+impl FilesHold {
+    /// Returns name and number of the user.
+    #[must_use]
+    pub fn shown_owner(&self) -> String {
+        if self.owner.is_empty() {
+            format!("user {}", self.uid)
+        } else {
+            format!("{} ({})", self.owner, self.uid)
+        }
+    }
 }
 
 impl Answer for FilesRule {
@@ -44,6 +92,8 @@ pub enum FilesState {
     NotInEffect,
     /// Another program has changed the object's files.
     Conflict,
+    /// The version passed its check, and waits until changes may take effect.
+    Waiting,
 }
 
 impl FilesState {
@@ -55,6 +105,7 @@ impl FilesState {
             Self::InEffect => "InEffect",
             Self::NotInEffect => "NotInEffect",
             Self::Conflict => "Conflict",
+            Self::Waiting => "Waiting",
         }
     }
 }
@@ -83,6 +134,12 @@ pub struct FilesObject {
     pub since: i64,
     /// Increases with each change of state.
     pub seq: u64,
+    /// What it waits for: `Window`, `Busy`, `Condition` or `Hold`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When the wait may end, in microseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<i64>,
 }
 
 /// Dry run of the file rules.

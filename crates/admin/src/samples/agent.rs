@@ -146,6 +146,9 @@ pub fn files_summary() -> FilesSummary {
         conflicts: Some(0),
         problem: None,
         helper_unreachable: false,
+        waiting: Some(0),
+        waits: Vec::new(),
+        holds: Vec::new(),
     }
 }
 
@@ -232,6 +235,8 @@ pub fn files() -> FilesList {
         rolled_back: true,
         since: 1_700_000_000_000_000,
         seq: 2,
+        reason: None,
+        until: None,
     };
     FilesList {
         rules: vec![FilesRule {
@@ -244,7 +249,10 @@ pub fn files() -> FilesList {
             files: 2,
             output: "[emerg]\u{1b} no".to_owned(),
             objects: vec![object],
+            waiting: 0,
+            wait: None,
         }],
+        holds: Vec::new(),
     }
 }
 

@@ -216,7 +216,7 @@ async fn compact_effects_equal_the_stored_rows() {
     applied.ingest("o", 6, Epoch(7), None);
     applied.ingest("o", 6, Epoch(7), Some(&good("u5", 5)));
     let read = store.effects_by_node().await.unwrap().remove(NODE).unwrap();
-    let counts = EffectCounts { in_effect: 1, not_in_effect: 1, conflicts: 1 };
+    let counts = EffectCounts { in_effect: 1, not_in_effect: 1, conflicts: 1, waiting: 0 };
     for mut effects in [applied, read] {
         let has = |effects: &NodeEffects, uid: &str, version: &str| effects.has(key_of(uid), key_of(version));
         assert_eq!(effects.counts(), counts);

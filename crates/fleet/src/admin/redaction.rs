@@ -10,6 +10,7 @@ use edgesync_cloud_store::InEffect;
 use edgesync_object::ObjectRef;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
+use edgesync_protocol::upload::EffectState;
 
 /// Text that replaces a hidden message.
 const HIDDEN: &str = "hidden: it may quote a Secret, which the role 'view' may not read";
@@ -21,7 +22,9 @@ pub(super) fn hide_effects(effects: &mut [InEffect], records: &HashMap<Uid, Reco
         |effect: &&InEffect| is_secret(records.get(&effect.uid).map(|record| &*record.object));
     let rules: HashSet<String> =
         effects.iter().filter(may_be_secret).map(|effect| effect.rule.clone()).collect();
-    for effect in effects.iter_mut().filter(|effect| rules.contains(&effect.rule)) {
+    // No program has written what an object waits for.
+    let written = |effect: &&mut InEffect| effect.state != EffectState::Waiting;
+    for effect in effects.iter_mut().filter(|effect| rules.contains(&effect.rule)).filter(written) {
         hide(&mut effect.message);
     }
 }
@@ -46,7 +49,6 @@ fn is_secret(object: Option<&ObjectRef>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use edgesync_protocol::upload::EffectState;
 
     fn effect(uid: &str, rule: &str, state: EffectState, message: &str) -> InEffect {
         InEffect {

@@ -209,7 +209,8 @@ pub(super) fn row_of(node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) ->
     let effects = node.reported.effects.counts();
     let not_in_effect = effects.not_in_effect + effects.conflicts;
     let elsewhere = is_shared && !node.session.is_connected() && lifecycle.show(&node.name).0 == Some(true);
-    let all_in_effect = not_in_effect == 0 && node.replicas.in_effect() != Some(false);
+    // A wait is no problem, and still not in effect.
+    let all_in_effect = not_in_effect + effects.waiting == 0 && node.replicas.in_effect() != Some(false);
     let state = match machine.phase() {
         CloudPhase::Offline if elsewhere && node.replicas.in_sync() && all_in_effect => SummaryState::InSync,
         CloudPhase::Offline if elsewhere && node.replicas.in_effect() == Some(false) => {

@@ -61,7 +61,7 @@ fn object_of_two_rules_counts_once_in_its_worst_state() {
             ("d", State::Gone),
         ]),
     );
-    assert_eq!(records.counts(), ObjectCounts { in_effect: 2, not_in_effect: 1, conflicts: 0 });
+    assert_eq!(records.counts(), ObjectCounts { in_effect: 2, not_in_effect: 1, conflicts: 0, waiting: 0 });
     records.all.insert(
         "two".into(),
         record(&[
@@ -71,7 +71,7 @@ fn object_of_two_rules_counts_once_in_its_worst_state() {
             ("d", State::InEffect),
         ]),
     );
-    assert_eq!(records.counts(), ObjectCounts { in_effect: 2, not_in_effect: 1, conflicts: 1 });
+    assert_eq!(records.counts(), ObjectCounts { in_effect: 2, not_in_effect: 1, conflicts: 1, waiting: 0 });
 }
 
 #[test]

@@ -206,10 +206,11 @@ fn the_files_condition_names_an_unreachable_helper() {
 
 #[test]
 fn the_files_condition_has_counts_and_needs_rules() {
-    let summary = |in_effect, not_in_effect, conflicts| {
-        let objects = Some(FilesCounts { in_effect, not_in_effect, conflicts });
+    let with_waiting = |in_effect, not_in_effect, conflicts, waiting| {
+        let objects = Some(FilesCounts { in_effect, not_in_effect, conflicts, waiting });
         FilesSummary { rules: 2, objects, ..FilesSummary::default() }.condition().unwrap()
     };
+    let summary = |in_effect, not_in_effect, conflicts| with_waiting(in_effect, not_in_effect, conflicts, 0);
     let said = |condition: Condition| (condition.status, condition.reason);
     assert_eq!(said(summary(3, 0, 0)), (ConditionStatus::True, "InEffect".to_owned()));
     assert_eq!(said(summary(0, 0, 0)), (ConditionStatus::True, "InEffect".to_owned()));
@@ -218,6 +219,11 @@ fn the_files_condition_has_counts_and_needs_rules() {
     assert_eq!(summary(3, 2, 1).message, "3 of 6 objects in effect, 2 not, 1 in conflict; rules: 2");
     assert_eq!(FilesSummary::read(&summary(3, 2, 1).message), Some((3, 3)));
     assert_eq!(FilesSummary::read("9 of 3 objects"), None);
+    assert_eq!(said(with_waiting(3, 0, 0, 2)), (ConditionStatus::False, "Waiting".to_owned()));
+    assert_eq!(said(with_waiting(3, 1, 0, 2)), (ConditionStatus::False, "NotInEffect".to_owned()));
+    let waits = with_waiting(3, 0, 0, 2).message;
+    assert_eq!(waits, "3 of 5 objects in effect, 0 not, 0 in conflict, 2 waiting; rules: 2");
+    assert_eq!(FilesSummary::read(&waits), Some((3, 2)));
     assert_eq!(FilesSummary::default().condition(), None);
 
     let mut node = node(json!({"metadata": {"name": "n"}, "status": {"conditions": [

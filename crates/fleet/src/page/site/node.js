@@ -73,8 +73,8 @@ export function node(main, named) {
         refused.map(one => [link(one), name(one.resourceVersion), text(one.reason), long(one.message)]))],
       back.length > 0 && [el('h2', {}, 'Held back'), el('p', {}, 'These objects are deleted on the node once that is confirmed.'),
         table('Held-back removals', ['Object'], back.slice(0, 200).map(one => [link(one)])), back.length > 200 && el('p', { class: 'none' }, 'More are not shown.')],
-      idle.length > 0 && [el('h2', {}, 'Not in effect'), table('Objects not in effect', ['Object', 'Desired', 'In effect', 'Rule', 'Message', 'Since'],
-        idle.map(one => [link(one), name(one.desired), name(one.inEffect ?? 'none'), name(one.rule), long(one.message), time(one.since)]))]);
+      idle.length > 0 && [el('h2', {}, 'Not in effect'), table('Objects not in effect', ['Object', 'State', 'Desired', 'In effect', 'Rule', 'Message', 'Since'],
+        idle.map(one => [link(one), text(one.state), name(one.desired), name(one.inEffect ?? 'none'), name(one.rule), long(one.message), time(one.since)]))]);
   }
 
   async function actions() {

@@ -11,7 +11,7 @@ use crate::cluster::Failure;
 use crate::source::mark::{EFFECT_EPOCH, RECORD_NODE, epoch_value};
 use crate::source::records::{EFFECT_LABELS, KnownRecord, Records, Unwritten};
 use crate::source::syncs::{Owner, Syncs};
-use edgesync_cloud_store::effect_labels;
+use edgesync_cloud_store::{annotate_wait, effect_labels, effect_wait};
 use edgesync_fleet::source::SourceError;
 use edgesync_object::objectsync::{split_sync_name, sync_name};
 use edgesync_object::{NodeName, Object, ResourceVersion};
@@ -117,7 +117,8 @@ fn is_record_of(record: &Object, node: &NodeName) -> bool {
         && split_sync_name(record.name()).is_some_and(|(of, _)| *node == *of)
 }
 
-/// Sets the effect labels of a record and keeps all others. Returns whether they changed.
+/// Sets the effect labels of a record, and its annotation about a wait, and keeps all others.
+/// Returns whether they changed.
 fn label(record: &mut Object, epoch: Epoch, effect: &EffectContent) -> bool {
     let before = record.labels();
     let mut labels = before.clone();
@@ -130,7 +131,7 @@ fn label(record: &mut Object, epoch: Epoch, effect: &EffectContent) -> bool {
     }
     let changes = labels != before;
     record.set_metadata("labels", json!(labels));
-    changes
+    annotate_wait(record, effect_wait(effect)) || changes
 }
 
 #[cfg(test)]

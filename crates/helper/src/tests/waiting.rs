@@ -1,0 +1,251 @@
+//! Changes that wait on a real file system, holds over their socket, and reboots that empty the
+//! memory.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use edgesync_files::WaitReason;
+use edgesync_files::calendar::Window;
+use edgesync_files::wire::{HoldReply, HoldRequest, Outcome, Reply, Request, Verb};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::*;
+
+/// Returns a window that is days away.
+fn closed_text() -> String {
+    let day = TimeZone::UTC.to_datetime(Timestamp::now()).date();
+    let day = day.checked_add(jiff::Span::new().days(3)).unwrap().weekday();
+    format!("{} 02:00-04:00", &format!("{day:?}")[..3])
+}
+
+fn window(open: bool) -> Window {
+    let text = if open { "00:00-24:00".to_owned() } else { closed_text() };
+    Window::parse(&text, TimeZone::UTC).unwrap()
+}
+
+/// A rule that reloads by a line in a file beside the base.
+fn rule(bed: &Bed, open: bool) -> Rule {
+    let reloads = bed.directory.path().join("reloads");
+    let script = format!("echo reload >>{}", reloads.display());
+    let run = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
+    Rule { apply: vec![window(open)], reload: Reload::Run(run), ..bed.rule("{metadata.name}", Write::Keys) }
+}
+
+fn reloads(bed: &Bed) -> usize {
+    fs::read_to_string(bed.directory.path().join("reloads")).unwrap_or_default().lines().count()
+}
+
+fn pass(bed: &Bed, rule: &Rule, version: u32) -> Record {
+    let mut records = Records::open(&bed.config).unwrap();
+    records.holds.observe(&bed.config);
+    let mut executor = Executor::new(rule, &bed.config, &mut records).unwrap();
+    let object = config_map(version, &json!({ "a": version.to_string() }));
+    let options = Options { look: true, force: true, keep: false, now: 1 };
+    executor
+        .run_pass(&mut records, &[listed(&object)], options, false, |pass| {
+            pass.apply(&mut |_| Some(object.clone()))
+        })
+        .unwrap();
+    records.all.remove(&rule.name).unwrap()
+}
+
+fn content(bed: &Bed) -> Option<String> {
+    fs::read_to_string(bed.base().join("web/..data/a")).ok()
+}
+
+/// Empties the memory: files, and the key of their digests.
+fn reboot(bed: &Bed) {
+    fs::remove_dir_all(bed.base()).unwrap();
+    fs::create_dir(bed.base()).unwrap();
+    fs::remove_file(bed.config.helper.socket.with_extension("key")).unwrap();
+}
+
+#[test]
+fn copy_of_files_in_memory_outlives_a_reboot_while_a_version_waits() {
+    let bed = Bed::in_memory();
+    if !crate::disk::is_in_memory(&bed.base().display().to_string()) {
+        eprintln!("notice: no file system in memory here; reboots were not tested");
+        return;
+    }
+    assert_eq!(state(&pass(&bed, &rule(&bed, true), 1)), (State::InEffect, Some("1")));
+    for _ in 0..2 {
+        let record = pass(&bed, &rule(&bed, false), 2);
+        assert_eq!((state(&record), reloads(&bed)), ((State::Waiting, Some("1")), 1), "{record:?}");
+        assert_eq!(content(&bed).as_deref(), Some("1"));
+        reboot(&bed);
+    }
+    // An unreadable copy is no reason to write something else.
+    let copies = bed.config.helper.state.join("r.kept");
+    let copy = fs::read_dir(&copies).unwrap().next().unwrap().unwrap().path();
+    let bytes = fs::read(&copy).unwrap();
+    fs::write(&copy, b"x").unwrap();
+    let record = pass(&bed, &rule(&bed, false), 2);
+    assert_eq!((state(&record), content(&bed)), ((State::Waiting, None), None));
+    fs::write(&copy, bytes).unwrap();
+    assert_eq!(state(&pass(&bed, &rule(&bed, false), 2)), (State::Waiting, Some("1")));
+    let record = pass(&bed, &rule(&bed, true), 2);
+    assert_eq!((state(&record), reloads(&bed)), ((State::InEffect, Some("2")), 2));
+    assert_eq!((content(&bed).as_deref(), fs::read_dir(&copies).unwrap().count()), (Some("2"), 1));
+    pass_nothing(&bed);
+    assert!(!copies.exists(), "nothing is in effect, and nothing kept");
+}
+
+fn pass_nothing(bed: &Bed) {
+    bed.pass(&rule(bed, true), &[], None);
+}
+
+#[test]
+fn power_cut_in_a_change_that_closes_reloads_nothing_and_loses_no_copy() {
+    for calls in (0..60).step_by(3) {
+        let bed = Bed::in_memory();
+        pass(&bed, &rule(&bed, true), 1);
+        let two = [config_map(2, &json!({ "a": "2" }))];
+        bed.pass(&rule(&bed, true), &two, Some(calls));
+        let before = reloads(&bed);
+        reboot_if_in_memory(&bed);
+        let record = pass(&bed, &rule(&bed, false), 3);
+        assert_eq!(reloads(&bed), before, "after {calls} calls");
+        let files = content(&bed);
+        assert!(matches!(files.as_deref(), Some("1" | "2")), "after {calls} calls: {files:?}");
+        let claimed = record.objects["u"].version.clone();
+        assert!(claimed.is_none() || claimed == files, "after {calls} calls: {claimed:?}, {files:?}");
+        let record = pass(&bed, &rule(&bed, true), 3);
+        assert_eq!(state(&record), (State::InEffect, Some("3")), "after {calls} calls");
+    }
+}
+
+fn reboot_if_in_memory(bed: &Bed) {
+    if crate::disk::is_in_memory(&bed.base().display().to_string()) {
+        reboot(bed);
+    }
+}
+
+/// A helper with both sockets, and a rule.
+struct Holding {
+    bed: Bed,
+    holds: PathBuf,
+}
+
+impl Holding {
+    fn new(bed: Bed, keys: &str) -> Self {
+        let (socket, holds) = (bed.config.helper.socket.clone(), bed.directory.path().join("hold.sock"));
+        let (agent, listener) = (UnixListener::bind(&socket).unwrap(), UnixListener::bind(&holds).unwrap());
+        let config = bed.directory.path().join("edgesync.toml");
+        let text = format!(
+            "[[files]]\nname = \"r\"\nobjects = {{ kinds = [\"configmaps\"] }}\nto = \"{}/{{metadata.name}}\"\n{keys}\n\
+             [node]\nname = \"a\"\n[link]\nbroker = \"mqtt://localhost\"\n[helper]\nsocket = {socket:?}\nstate = {:?}\n",
+            bed.base().display(),
+            bed.config.helper.state
+        );
+        fs::write(&config, text).unwrap();
+        // It serves until the test process ends.
+        std::thread::spawn(move || crate::serve::serve(&agent, Some(&listener), &config, None).unwrap());
+        Self { bed, holds }
+    }
+
+    fn ask(&self, request: &HoldRequest) -> HoldReply {
+        let mut stream = UnixStream::connect(&self.holds).unwrap();
+        send(&mut stream, &serde_json::to_vec(request).unwrap());
+        serde_json::from_slice(&receive(&mut stream)).unwrap()
+    }
+
+    /// Forces the rule with this version.
+    fn force(&self, version: u32) -> Outcome {
+        let object = config_map(version, &json!({ "a": version.to_string() }));
+        let mut stream = UnixStream::connect(&self.bed.config.helper.socket).unwrap();
+        let request =
+            Request { verb: Verb::Apply, rule: "r".into(), look: true, force: true, ..Request::default() };
+        let list = serde_json::to_vec(&[listed(&object)]).unwrap();
+        for frame in [Vec::new(), serde_json::to_vec(&request).unwrap()] {
+            send(&mut stream, &frame);
+        }
+        loop {
+            match serde_json::from_slice(&receive(&mut stream)).unwrap() {
+                Reply::Whole => {
+                    send(&mut stream, &list);
+                    send(&mut stream, &[]);
+                }
+                Reply::Want(wanted) => {
+                    wanted.iter().for_each(|_| send(&mut stream, object.to_string().as_bytes()));
+                }
+                Reply::Done(outcome) => return *outcome,
+                Reply::Refused(why) => panic!("{why}"),
+            }
+        }
+    }
+}
+
+fn send(stream: &mut UnixStream, frame: &[u8]) {
+    stream.write_all(&u32::try_from(frame.len()).unwrap().to_le_bytes()).unwrap();
+    stream.write_all(frame).unwrap();
+}
+
+fn receive(stream: &mut UnixStream) -> Vec<u8> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).unwrap();
+    let mut frame = vec![0; u32::from_le_bytes(length) as usize];
+    stream.read_exact(&mut frame).unwrap();
+    frame
+}
+
+fn new_hold(rule: &str) -> HoldRequest {
+    HoldRequest::Hold { rule: rule.to_owned(), seconds: 7200, why: "harvest".to_owned() }
+}
+
+#[test]
+fn forced_request_overrides_neither_window_nor_hold() {
+    let keys = format!("apply = {{ at = \"{}\" }}\noverridable = true", closed_text());
+    let served = Holding::new(Bed::new(), &keys);
+    let outcome = served.force(1);
+    let rule = &outcome.rules[0];
+    assert_eq!((rule.waiting, rule.in_effect, content(&served.bed)), (1, 0, None), "{outcome:?}");
+    assert_eq!(rule.closed.as_ref().map(|closed| closed.reason), Some(WaitReason::Window));
+    let served = Holding::new(Bed::new(), "");
+    assert_eq!(served.force(1).rules[0].in_effect, 1);
+    let HoldReply::Done(made) = served.ask(&new_hold("r")) else { panic!("not made") };
+    let outcome = served.force(2);
+    let rule = &outcome.rules[0];
+    assert_eq!((rule.waiting, rule.in_effect, content(&served.bed).as_deref()), (1, 0, Some("1")));
+    let closed = rule.closed.as_ref().unwrap();
+    assert_eq!(closed.reason, WaitReason::Hold);
+    assert!(closed.message.ends_with(": harvest"), "{closed:?}");
+    assert_eq!(outcome.holds.len(), 1);
+    assert_eq!((outcome.holds[0].id, &outcome.holds[0].why), (made[0].id, &made[0].why));
+    assert!(outcome.retry.is_some_and(|retry| retry <= 30_000));
+    let HoldReply::Done(ended) = served.ask(&HoldRequest::Release(made[0].id)) else { panic!("not ended") };
+    assert_eq!(ended.len(), 1);
+    assert_eq!((served.force(2).rules[0].in_effect, content(&served.bed).as_deref()), (1, Some("2")));
+}
+
+#[test]
+fn holds_outlive_a_restart_and_are_refused_with_a_sentence() {
+    let served = Holding::new(Bed::new(), "");
+    let refused = |request: &HoldRequest| match served.ask(request) {
+        HoldReply::Refused(why) => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(&new_hold("s")), "no rule \"s\" in the configuration; rules: r");
+    assert!(refused(&HoldRequest::Release(1)).starts_with("no such hold is in force"));
+    let long = HoldRequest::Hold { rule: "r".into(), seconds: 90_000, why: "x".into() };
+    assert_eq!(refused(&long), "hold for 25h: must be between 1s and 24h (helper.longest_hold)");
+    assert!(matches!(served.ask(&new_hold("r")), HoldReply::Done(_)));
+    // Another helper reads the same state.
+    let records = Records::open(&served.bed.config).unwrap();
+    assert_eq!(records.holds.infos().len(), 1);
+    // Damaged, it holds everything: nobody knows what was held.
+    fs::write(records.holds.path(), b"{").unwrap();
+    let error = edgesync_runtime::chain(&Records::open(&served.bed.config).unwrap_err());
+    assert!(error.contains("read holds") && error.contains("hint: remove the file"), "{error}");
+}
+
+#[test]
+fn silent_client_of_holds_does_not_keep_the_agent_out() {
+    let served = Holding::new(Bed::new(), "");
+    let _silent = UnixStream::connect(&served.holds).unwrap();
+    let mut flooding = UnixStream::connect(&served.holds).unwrap();
+    flooding.write_all(&u32::MAX.to_le_bytes()).unwrap();
+    assert_eq!(served.force(1).rules[0].in_effect, 1);
+    assert_eq!(flooding.read(&mut [0; 4]).unwrap_or(0), 0, "refused by its length");
+    assert!(matches!(served.ask(&HoldRequest::List), HoldReply::Done(holds) if holds.is_empty()));
+}
