@@ -174,7 +174,7 @@ impl CloudMachine {
         #[cfg(any(test, feature = "simulation"))]
         let is_held = is_held && !planted(Fault::HeldVersionSent);
         if is_held {
-            return None;
+            return (None, None);
         }
         let mut out = outgoing(&uid, version, &latest, body);
         let replaced = match held {
