@@ -408,8 +408,8 @@ mod tests {
         let mut sent = Vec::new();
         while sender.has_room(WINDOW) {
             let uid: Uid = format!("uid-{}", sender.len()).into();
-            let departed =
-                Departed { uid: uid.clone(), version: 2.into(), object: object(), action: Action::Put };
+            let (object, action) = (object(), Action::Put);
+            let departed = Departed { uid: uid.clone(), version: 2.into(), object, action, patch: None };
             sender.mark_sent(departed, Lane::Small, BYTES, 1, 1);
             sent.push(uid);
         }

@@ -201,7 +201,7 @@ fn one_confirm_covers_the_reports_of_a_moment() {
             match cloud.poll_effect(&wishes) {
                 Some(CloudEffect::Record(batch)) => cloud.recorded(now, batch.token, true, 0, &wishes),
                 Some(CloudEffect::Load { token, objects }) => {
-                    let mut loaded = bodies(&[objects[0].0.clone()], KIB);
+                    let mut loaded = bodies(&[objects[0].uid.clone()], KIB);
                     loaded[0].version = (version + 1).into();
                     cloud.loaded(now, token, loaded, &wishes);
                 }

@@ -3,7 +3,7 @@
 use crate::change::Change;
 use crate::cloud::CloudEffect;
 use crate::edge::{EdgeEffect, EdgeMachine, EdgePhase};
-use crate::frame::{Confirm, Down, HelloRequest, InventoryRequest, ObjectsText, Part, Up, Welcome};
+use crate::frame::{Confirm, Down, HelloRequest, InventoryRequest, ObjectsText, Part, Patches, Up, Welcome};
 use crate::upload::UploadConfirm;
 
 use super::{COMPRESS_ABOVE, DOWN, Event, MAX_WAKES, Replica, UP, World};
@@ -133,6 +133,7 @@ impl World {
             Down::Welcome(Welcome { session, .. })
             | Down::Objects(ObjectsText { session, .. })
             | Down::Part(Part { session, .. })
+            | Down::Patches(Patches { session, .. })
             | Down::Confirm(Confirm { session, .. })
             | Down::InventoryRequest(InventoryRequest { session, .. })
             | Down::HelloRequest(HelloRequest { session, .. })
