@@ -160,8 +160,8 @@ section! {
     window_bytes: usize = 1 << 20, live units::size(window_bytes, 4 * KIB..=GIB);
     /// Maximum number of bytes of objects in memory, in flight to all nodes together.
     bodies: usize = 256 << 20, live units::size(bodies, 16 * MIB..=64 * GIB);
-    /// Maximum number of bytes of patches in memory: updates as the difference from the version that
-    /// a node holds. With 0 whole objects are sent.
+    /// Maximum number of bytes of patches in memory: updates as the difference from the version
+    /// that a node holds. With 0 whole objects are sent.
     patches: usize = 32 << 20, live units::size(patches, 0..=64 * GIB);
     /// Maximum number of objects in a frame.
     frame_objects: usize = 128, live units::count(frame_objects, 1..=4096);

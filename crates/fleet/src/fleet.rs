@@ -6,7 +6,8 @@
 //! Each part owns its state and returns the effects it wants:
 //! - `reconciler`: the machines with the objects that they reconcile with; `nodes`, `broadcasts`,
 //!   `ledger_loader`, `timeline` and `settings` are parts of it;
-//! - `bodies`, `patches`, `sender` with `send_queue`: downstream, to nodes; `ingest`: upstream, from nodes;
+//! - `bodies`, `patches`, `sender` with `send_queue`: downstream, to nodes; `ingest`: upstream,
+//!   from nodes;
 //! - `rules`, `removals`, `replicas`, `requests`, `writes`, `numbers`;
 //! - `views` with `queries`, `overview`, `rollouts`, `search`, `explain`: for operators and pages.
 //!

@@ -15,9 +15,9 @@ const LEVEL: i32 = 1;
 const WINDOW_LOG: std::ops::RangeInclusive<u32> = 10..=24;
 /// The largest hash table over the base, as a power of two of its entries of four bytes.
 const MAX_HASH_LOG: u32 = 20;
-/// The shortest match. Four bytes find more than five in texts that differ everywhere, but cost
-/// more for each; patches are for texts that differ little.
-const MIN_MATCH: u32 = 5;
+/// The shortest match in bytes, the longest that zstd has. A shorter one lets the fast strategy
+/// take a match nearby for the long one in the base.
+const MIN_MATCH: u32 = 7;
 /// The length of a base from which long matches have a table of their own.
 const LONG_BASE: usize = 256 << 10;
 

@@ -26,10 +26,11 @@ use super::message::Body;
 pub(crate) use wire::{Reader, put_number, put_session};
 
 /// The longest base and result of a patch, in bytes.
-pub const MAX_PATCHED: usize = 8 << 20;
-/// A node holds base and result of a patch in memory. Above this length of the result, a patch is
-/// at most an eighth of it.
+const MAX_PATCHED: usize = 8 << 20;
+/// The length of a result in bytes above which the memory of the node limits the patch: it holds
+/// base, result and patch.
 const LARGE: usize = 256 << 10;
+/// The divisor of that length that a patch may have at most.
 const LARGE_SHARE: usize = 8;
 /// A patch is at most this share of the compressed object, in percent: a smaller gain is not worth
 /// the risk that the base does not fit.

@@ -123,7 +123,8 @@ pub(super) struct Sender {
     parts_next: bool,
     /// The patches that fit a frame: they travel in frames of their own.
     pub(super) patching: Patching,
-    /// The UIDs in `loading`, `ready`, `patching` and `large`, and of the message being sent in parts.
+    /// The UIDs in `loading`, `ready`, `patching` and `large`, and of the message being sent in
+    /// parts.
     preparing: HashMap<Uid, Arc<ObjectRef>>,
 }
 
