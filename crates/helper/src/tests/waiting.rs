@@ -101,7 +101,7 @@ fn power_cut_in_a_change_that_closes_reloads_nothing_and_loses_no_copy() {
         let bed = Bed::in_memory();
         pass(&bed, &rule(&bed, true), 1);
         let two = [config_map(2, &json!({ "a": "2" }))];
-        bed.pass(&Rule { apply: Vec::new(), ..rule(&bed, true) }, &two, Some(calls));
+        bed.pass(&rule(&bed, true), &two, Some(calls));
         let before = reloads(&bed);
         reboot_if_in_memory(&bed);
         let record = pass(&bed, &rule(&bed, false), 3);
