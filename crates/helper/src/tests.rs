@@ -73,6 +73,7 @@ impl Bed {
         flushed: Option<Rc<Flushed>>,
     ) -> (Record, bool) {
         let mut records = Records::open(&self.config).unwrap();
+        records.holds.observe(&self.config);
         let mut executor = Executor::new(rule, &self.config, &mut records).unwrap();
         executor.disk.fuse.set(calls);
         executor.disk.flushed = flushed;

@@ -152,19 +152,17 @@ impl Device {
         let is_complete = faults.cut.is_none() && !faults.full && self.world.intent.is_none();
         let closed = held || outside;
         if !is_complete {
-            if !closed {
-                self.expected.clear();
-            }
+            // What it changed all the same is in effect since then.
+            let live = self.world.live();
+            self.expected.retain(|path, _| closed && (held || !live.get(path).is_some_and(is_urgent)));
             return;
         }
         self.world.emptied = false;
         let live = self.world.live();
         for (path, files) in std::mem::take(&mut self.expected) {
             let found = live.get(&path);
-            let is_urgent =
-                found.is_some_and(|found| found.values().all(|content| content.starts_with(URGENT)));
             assert!(
-                found == Some(&files) || !closed || (is_urgent && !held),
+                found == Some(&files) || !closed || (found.is_some_and(is_urgent) && !held),
                 "{path} was in effect before the reboot: {files:?}, found {found:?}"
             );
         }
@@ -307,6 +305,10 @@ impl Device {
         assert_eq!(self.world.live().len(), self.objects.len());
         assert_eq!(self.world.copies.len(), self.objects.len(), "no copy is left over");
     }
+}
+
+fn is_urgent(files: &Files) -> bool {
+    files.values().all(|content| content.starts_with(URGENT))
 }
 
 /// Runs a device with this seed through some steps. Returns changes and reloads.

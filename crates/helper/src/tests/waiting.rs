@@ -37,14 +37,18 @@ fn reloads(bed: &Bed) -> usize {
 }
 
 fn pass(bed: &Bed, rule: &Rule, version: u32) -> Record {
+    pass_with(bed, rule, &[config_map(version, &json!({ "a": version.to_string() }))])
+}
+
+fn pass_with(bed: &Bed, rule: &Rule, objects: &[Value]) -> Record {
     let mut records = Records::open(&bed.config).unwrap();
     records.holds.observe(&bed.config);
     let mut executor = Executor::new(rule, &bed.config, &mut records).unwrap();
-    let object = config_map(version, &json!({ "a": version.to_string() }));
+    let list: Vec<Listed> = objects.iter().map(listed).collect();
     let options = Options { look: true, force: true, keep: false, now: 1 };
     executor
-        .run_pass(&mut records, &[listed(&object)], options, false, |pass| {
-            pass.apply(&mut |_| Some(object.clone()))
+        .run_pass(&mut records, &list, options, false, |pass| {
+            pass.apply(&mut |number| objects.get(number).cloned())
         })
         .unwrap();
     records.all.remove(&rule.name).unwrap()
@@ -87,12 +91,8 @@ fn copy_of_files_in_memory_outlives_a_reboot_while_a_version_waits() {
     let record = pass(&bed, &rule(&bed, true), 2);
     assert_eq!((state(&record), reloads(&bed)), ((State::InEffect, Some("2")), 2));
     assert_eq!((content(&bed).as_deref(), fs::read_dir(&copies).unwrap().count()), (Some("2"), 1));
-    pass_nothing(&bed);
+    pass_with(&bed, &rule(&bed, true), &[]);
     assert!(!copies.exists(), "nothing is in effect, and nothing kept");
-}
-
-fn pass_nothing(bed: &Bed) {
-    bed.pass(&rule(bed, true), &[], None);
 }
 
 #[test]
