@@ -299,7 +299,7 @@ mod tests {
         rig.create_node("edge-1").await;
         // Another replica has ended after it had recorded the removal.
         let recorded = replica.members().remove_node(&node, None, Timestamp::now()).await.unwrap();
-        assert_eq!(unfinished().await, [node.clone()]);
+        assert_eq!(unfinished().await, std::slice::from_ref(&node));
         let removal = replica.remove(&node, RemovalCause::Recorded).await.unwrap();
         assert_eq!(removal, Removal::Removed(Some(recorded)));
         assert_eq!((unfinished().await, rig.node("edge-1").await), (Vec::new(), None));
