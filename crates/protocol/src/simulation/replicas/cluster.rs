@@ -152,6 +152,8 @@ pub(super) struct Cluster {
     hello: Now,
     /// The objects held at that time.
     held: HashSet<Uid>,
+    /// The version of which the node held a part then: it is completed before a newer one.
+    begun: Option<(Uid, ResourceVersion)>,
     /// The life that replicas have announced, and the number of restores, which equals the number
     /// of lives.
     pub(super) life: u64,
@@ -345,8 +347,8 @@ impl Cluster {
         self.tell(&mut self.view_at(changes), self.log.len()).len()
     }
 
-    pub(super) fn said_hello(&mut self, now: Now, held: HashSet<Uid>) {
-        (self.hello, self.held) = (now, held);
+    pub(super) fn said_hello(&mut self, now: Now, held: HashSet<Uid>, begun: Option<(Uid, ResourceVersion)>) {
+        (self.hello, self.held, self.begun) = (now, held, begun);
     }
 }
 
@@ -375,7 +377,9 @@ impl Truth for Cluster {
         let is_undone = |at: &Now| *at >= self.hello && self.restored.is_some_and(|restored| *at >= restored);
         let is_restored =
             |all: &Vec<(Now, u64)>| all.iter().any(|(at, then)| is_undone(at) && *version == (*then).into());
-        let is_right = is_right || (is_wanted && self.written.get(uid).is_some_and(is_restored));
+        let is_begun = self.begun.as_ref().is_some_and(|(begun, then)| begun == uid && then == version);
+        let is_right =
+            is_right || (is_wanted && (is_begun || self.written.get(uid).is_some_and(is_restored)));
         // An object removed since may return for a while, by an overtaken frame.
         is_right || self.held.contains(uid) || (self.hid && is_secret(name_of(uid)))
     }

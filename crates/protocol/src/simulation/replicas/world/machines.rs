@@ -20,8 +20,10 @@ impl World {
             let Some(frame) = edge.poll_frame(self.time.now) else { return };
             edge.link_progress(self.time.now, 0, 0);
             self.time.say(|| format!("node → {frame:?}"));
-            if let Up::Hello(_) = frame {
-                self.cluster.said_hello(self.time.now, self.db.held().into_keys().collect());
+            if let Up::Hello(hello) = &frame {
+                let begun = hello.partial.as_ref();
+                let begun = begun.map(|partial| (partial.uid.clone(), partial.resource_version.clone()));
+                self.cluster.said_hello(self.time.now, self.db.held().into_keys().collect(), begun);
                 self.delivered.clear();
                 self.lost = 0;
             }
