@@ -380,6 +380,7 @@ impl CloudMachine {
     pub fn tick(&mut self, now: Now, desired: &impl DesiredState) {
         self.recorder.tick(now);
         self.flush_records(desired);
+        self.confirm_if_due(now);
         match &self.phase {
             Phase::Offline => {}
             Phase::Connecting(connecting) if connecting.until <= now => self.answer_overdue(now, desired),
@@ -411,7 +412,7 @@ impl CloudMachine {
         if fault::planted(fault::Fault::Restless) && self.is_live() {
             return earlier(phase, Some(self.recorder.last_woken() + Duration::from_millis(20)));
         }
-        earlier(phase, self.recorder.retry_at())
+        earlier(earlier(phase, self.recorder.retry_at()), self.output.confirm_at())
     }
 
     fn is_live(&self) -> bool {
@@ -439,6 +440,7 @@ impl CloudMachine {
     }
 
     fn next_frame(&mut self, now: Now, desired: &impl DesiredState) -> Option<Down> {
+        self.confirm_if_due(now);
         if let Some(frame) = self.output.next_frame() {
             return Some(frame);
         }
@@ -449,12 +451,26 @@ impl CloudMachine {
         // in sync.
         let pending = self.pending();
         if pending == 0 && self.is_live() && !self.output.has_announced(pending, self.guard.count()) {
-            self.confirm();
+            self.confirm(now);
         }
         self.output.next_frame()
     }
 
-    fn confirm(&mut self) {
+    /// Requests a Confirm for the node of the session, if there is one.
+    fn owe_confirm(&mut self) {
+        if self.phase.session().is_some() {
+            self.output.request_confirm();
+        }
+    }
+
+    /// Queues the requested Confirm, unless the last one was sent a moment ago.
+    fn confirm_if_due(&mut self, now: Now) {
+        if self.output.confirm_at().is_some_and(|at| at <= now) {
+            self.confirm(now);
+        }
+    }
+
+    fn confirm(&mut self, now: Now) {
         let Some(session) = self.phase.session().map(str::to_owned) else { return };
         let (pending, held) = (self.pending(), self.guard.count());
         let revision = self.ledger.facts().confirmed;
@@ -463,7 +479,7 @@ impl CloudMachine {
             true => self.recorder.reached(),
             false => revision,
         };
-        self.output.confirm(Confirm { session, revision, pending, held });
+        self.output.confirm(now, Confirm { session, revision, pending, held });
     }
 
     /// Returns the number of objects to send or remove, without rejected ones. At least one while

@@ -3,11 +3,16 @@
 //! Confirms, Leases and Hello requests are cumulative: a newer one replaces an unsent older one.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::frame::{Confirm, Down, HelloRequest, InventoryRequest, Welcome};
+use crate::timing::Now;
 use crate::upload::{Lease, UploadConfirm};
 
 use super::types::{CloudEffect, CloudNotice};
+
+/// The shortest time between two Confirms: under load, one covers many reports.
+pub(super) const CONFIRM_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Queued effects and frames of one machine.
 #[derive(Debug, Default)]
@@ -16,6 +21,10 @@ pub(super) struct Output {
     frames: VecDeque<Down>,
     /// The pending and held back counts in the last Welcome or Confirm.
     announced: (u64, u64),
+    /// Whether a Confirm is due as soon as [`CONFIRM_INTERVAL`] permits it.
+    wants_confirm: bool,
+    /// When the last Confirm of the session was sent.
+    confirmed_at: Option<Now>,
     /// Whether a new incarnation was requested within the current one.
     has_reported_loss: bool,
 }
@@ -25,6 +34,7 @@ impl Output {
     /// not sent.
     pub(super) fn end_session(&mut self) {
         self.frames.clear();
+        (self.wants_confirm, self.confirmed_at) = (false, None);
         self.effects.retain(|effect| {
             !matches!(effect, CloudEffect::Load { .. } | CloudEffect::Notice(CloudNotice::Welcomed { .. }))
         });
@@ -72,11 +82,24 @@ impl Output {
 
     pub(super) fn welcome(&mut self, welcome: Welcome) {
         self.announced = (welcome.pending, welcome.held);
+        self.wants_confirm = false;
         self.drop_confirms();
         self.frames.push_back(Down::Welcome(welcome));
     }
 
-    pub(super) fn confirm(&mut self, confirm: Confirm) {
+    /// Requests a Confirm of everything recorded by then.
+    pub(super) fn request_confirm(&mut self) {
+        self.wants_confirm = true;
+    }
+
+    /// Returns when the requested Confirm may be sent; `None` if none is requested.
+    pub(super) fn confirm_at(&self) -> Option<Now> {
+        let at = || self.confirmed_at.map_or(Now::ZERO, |last| last + CONFIRM_INTERVAL);
+        self.wants_confirm.then(at)
+    }
+
+    pub(super) fn confirm(&mut self, now: Now, confirm: Confirm) {
+        (self.wants_confirm, self.confirmed_at) = (false, Some(now));
         self.announced = (confirm.pending, confirm.held);
         self.drop_confirms();
         self.frames.push_back(Down::Confirm(confirm));
@@ -127,5 +150,6 @@ impl Output {
     #[cfg(test)]
     pub(super) fn clear_frames(&mut self) {
         self.frames.clear();
+        self.wants_confirm = false;
     }
 }

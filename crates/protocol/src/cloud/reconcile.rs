@@ -198,7 +198,7 @@ impl CloudMachine {
         self.check_removals(incarnation.as_deref(), desired);
         self.deliveries.resume(now);
         self.reconsider_all(now, desired);
-        self.confirm();
+        self.owe_confirm();
         self.flush_records(desired);
     }
 }

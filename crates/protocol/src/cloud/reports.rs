@@ -199,7 +199,7 @@ impl CloudMachine {
                 let uids = self.sender.settled(&self.ledger, desired);
                 self.release(self.last_received, &uids, desired);
                 if self.recorder.take_owed_confirm() {
-                    self.confirm();
+                    self.owe_confirm();
                 }
                 self.advance_connecting(desired);
             }
@@ -225,7 +225,7 @@ impl CloudMachine {
         self.ledger.store(facts, reset, put, remove, desired);
         self.release(now, &uids, desired);
         if self.recorder.take_owed_confirm() || !uids.is_empty() {
-            self.confirm();
+            self.owe_confirm();
         }
         self.flush_records(desired);
         self.close_ledger();

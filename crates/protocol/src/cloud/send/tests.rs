@@ -184,6 +184,46 @@ fn unreported_objects_are_resent_with_bounded_backoff() {
 }
 
 #[test]
+fn one_confirm_covers_the_reports_of_a_moment() {
+    let (mut cloud, mut wishes) = sending();
+    let (mut confirms, mut now) = (Vec::new(), Now::ZERO);
+    for version in 1..=20 {
+        let item = Item { uid: name(0), resource_version: version.into(), object: None };
+        let (from, to) = (version - 1, version);
+        report(&mut cloud, &wishes, now, Report { from, to, objects: vec![item], ..Report::default() });
+        desire_version(&mut cloud, &mut wishes, 0, version + 1, KIB);
+        loop {
+            match cloud.poll_effect(&wishes) {
+                Some(CloudEffect::Record(batch)) => cloud.recorded(now, batch.token, true, 0, &wishes),
+                Some(CloudEffect::Load { token, objects }) => {
+                    let mut loaded = bodies(&[objects[0].0.clone()], KIB);
+                    loaded[0].version = (version + 1).into();
+                    cloud.loaded(now, token, loaded, &wishes);
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
+        for frame in std::iter::from_fn(|| cloud.poll_frame(now, &wishes)) {
+            if let Down::Confirm(confirm) = frame {
+                confirms.push((now.as_millis(), confirm.revision));
+            }
+        }
+        now += Duration::from_millis(10);
+    }
+    assert_eq!(confirms, [(0, 1), (50, 6), (100, 11), (150, 16)]);
+    let due = cloud.deadline().unwrap();
+    assert_eq!(due.as_millis(), 200, "the last ones are confirmed, too");
+    cloud.tick(due, &wishes);
+    let last = std::iter::from_fn(|| cloud.poll_frame(due, &wishes)).find_map(|frame| match frame {
+        Down::Confirm(confirm) => Some(confirm.revision),
+        _ => None,
+    });
+    assert_eq!(last, Some(20));
+    assert!(cloud.deadline().is_some_and(|next| next > due), "and only once");
+}
+
+#[test]
 fn rejected_objects_back_off_to_once_an_hour() {
     let (mut cloud, wishes) = sending();
     let reject = |cloud: &mut CloudMachine, now| {
