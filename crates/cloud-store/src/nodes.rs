@@ -17,7 +17,7 @@ use edgesync_object::{NodeName, ObjectRef, ObjectSync, ResourceVersion, kinds};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{LedgerFacts, Record, RecordBatch};
 use edgesync_protocol::digest::{Epoch, Tally};
-use edgesync_store::StoreError;
+use edgesync_store::{StoreError, random};
 
 /// Result of a batch of reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,7 +49,36 @@ struct Batch<'a> {
     /// Ids of ObjectSync and ClusterObjectSync, after the first lookup.
     namespaced: Option<i64>,
     cluster: Option<i64>,
+    uids: NewUids,
     recorded: Recorded,
+}
+
+/// UIDs for new records: version 4, drawn from the system several at a time.
+struct NewUids {
+    random: [u8; Self::DRAWN * 16],
+    /// Number of UIDs left in `random`.
+    left: usize,
+}
+
+impl NewUids {
+    /// UIDs per call of the system.
+    const DRAWN: usize = 64;
+
+    fn new() -> Self {
+        Self { random: [0; Self::DRAWN * 16], left: 0 }
+    }
+
+    fn next(&mut self) -> Result<String, StoreError> {
+        if self.left == 0 {
+            self.random = random::bytes().map_err(|error| StoreError::internal(error.to_string()))?;
+            self.left = Self::DRAWN;
+        }
+        self.left -= 1;
+        let (drawn, _) = self.random.as_chunks();
+        let bytes = drawn.get(self.left).copied();
+        let bytes = bytes.ok_or_else(|| StoreError::internal("no random bytes left".to_owned()))?;
+        Ok(uuid::Builder::from_random_bytes(bytes).into_uuid().to_string())
+    }
 }
 
 impl Tx<'_> {
@@ -61,7 +90,8 @@ impl Tx<'_> {
         batch: &RecordBatch,
     ) -> Result<Recorded, CloudError> {
         let (now, recorded) = (rfc3339(self.now), Recorded::default());
-        let mut so_far = Batch { node, now, namespaced: None, cluster: None, recorded };
+        let uids = NewUids::new();
+        let mut so_far = Batch { node, now, namespaced: None, cluster: None, uids, recorded };
         let removals: HashSet<&Uid> = batch.remove.iter().collect();
         for uid in removals {
             so_far.recorded.removed += usize::from(self.remove_record(node, uid)?);
@@ -142,7 +172,7 @@ impl Tx<'_> {
     ) -> Result<(), CloudError> {
         let resource_id = self.sync_kind(&held.object, batch)?;
         let version = self.state.next_version();
-        let own_uid = uuid::Uuid::new_v4().to_string();
+        let own_uid = batch.uids.next()?;
         let mut record = ObjectSync::new(name, &held.object, held.version.as_str());
         record.metadata.uid = own_uid.as_str().into();
         record.metadata.creation_timestamp = batch.now.as_str().into();
@@ -355,4 +385,20 @@ pub(super) fn record_before(body: &str, version: u64, held: &str) -> Result<Stri
     record.status.object_resource_version = held.into();
     record.metadata.resource_version = version.to_string().into();
     write_record(&record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uids_of_records_are_distinct_and_of_version_4() {
+        let mut uids = NewUids::new();
+        let all: Vec<String> = (0..3 * NewUids::DRAWN).map(|_| uids.next().unwrap()).collect();
+        assert_eq!(all.iter().collect::<HashSet<_>>().len(), all.len());
+        for uid in all {
+            assert_eq!(uuid::Uuid::parse_str(&uid).unwrap().get_version_num(), 4, "{uid}");
+        }
+        assert_eq!(uids.left, 0, "one call of the system for {} UIDs", NewUids::DRAWN);
+    }
 }
