@@ -150,5 +150,6 @@ impl Output {
     #[cfg(test)]
     pub(super) fn clear_frames(&mut self) {
         self.frames.clear();
+        self.wants_confirm = false;
     }
 }
