@@ -9,4 +9,5 @@ mod join;
 mod maintenance;
 mod seal;
 pub mod status;
+mod sync;
 mod traffic;

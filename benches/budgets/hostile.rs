@@ -304,6 +304,7 @@ fn hello(node: &str, session: &str, epoch: Epoch) -> Hello {
         max_frame: DEFAULT_MAX_FRAME,
         max_object: DEFAULT_MAX_OBJECT,
         partial: None,
+        lease: None,
     }
 }
 

@@ -136,6 +136,7 @@ fn hello(session: &str, count: u64) -> Vec<u8> {
         max_frame: DEFAULT_MAX_FRAME,
         max_object: DEFAULT_MAX_OBJECT,
         partial: None,
+        lease: None,
     };
     Up::Hello(hello).encode(1024).unwrap()
 }

@@ -4,6 +4,7 @@ mod broker_config;
 mod client;
 mod cloudcore_replay;
 mod cloudcore_server;
+mod compact;
 mod endpoint;
 mod endpoint_raw;
 mod haproxy;

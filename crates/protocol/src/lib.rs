@@ -7,6 +7,7 @@
 //!
 //! - [`frame`], [`message`], [`upload`]: the wire format; `docs/protocol.md` specifies it
 //! - [`parts`]: messages larger than a frame
+//! - [`renewal`]: renewals of the Lease, planned absences
 //! - [`edge`]: the state machine of the node
 //! - [`cloud`]: the state machine of the cloud side, one per node
 //! - [`apply`]: applies changes to the rows of a node
@@ -27,6 +28,7 @@ pub mod frame;
 pub mod message;
 pub mod node;
 pub mod parts;
+pub mod renewal;
 pub mod replicas;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;

@@ -113,6 +113,10 @@ condition_reasons! {
         HelperUnreachable = (FILES_IN_EFFECT, False),
         /// The helper has not reported the states of objects yet.
         NoReport = (FILES_IN_EFFECT, Unknown),
+        /// The node is not connected as planned, and not overdue.
+        CheckInPlanned = (READY, True),
+        /// The node is not connected as planned: it is reachable at its next check-in.
+        Away = (CLOUD_REACHABLE, False),
     }
 }
 

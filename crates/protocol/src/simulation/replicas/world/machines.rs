@@ -25,7 +25,7 @@ impl World {
                 self.lost = 0;
             }
             let bytes = frame.encode(COMPRESS_ABOVE).unwrap();
-            if !matches!(frame, Up::Lease(_)) {
+            if !matches!(frame, Up::Lease(_) | Up::Renew(_)) {
                 self.traffic = (self.traffic.0 + 1, self.traffic.1 + bytes.len());
             }
             self.transmit(UP, connection, &bytes);
