@@ -116,8 +116,8 @@ impl CheckIns {
         Step::Leave(CheckIn { within, reason })
     }
 
-    /// Returns the time until the next check-in; `None` without a plan. It follows the wall clock, so
-    /// that nodes keep their phases over restarts; a wrong clock changes the phase only.
+    /// Returns the time until the next check-in; `None` without a plan. It follows the wall clock,
+    /// so that nodes keep their phases over restarts; a wrong clock changes the phase only.
     fn rest(&self, wall: Timestamp) -> Option<(Duration, CheckInReason)> {
         let second = u64::try_from(wall.as_second()).unwrap_or(0);
         let (period, at, reason) = match self.plan {

@@ -48,8 +48,8 @@ async fn lease(cloud: &Cloud) -> Value {
     cloud.get(&json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": name})).await
 }
 
-/// The whole life: a check-in, an absence, objects that wait, a sync on request, a request to stay, and
-/// a node that does not return.
+/// The whole life: a check-in, an absence, objects that wait, a sync on request, a request to stay,
+/// and a node that does not return.
 async fn plan_is_followed(cloud: &Cloud, agent: &mut Agent) {
     away(cloud).await;
     until_condition(cloud, "edgesync.io/CloudReachable", "False", "Away").await;

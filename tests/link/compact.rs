@@ -62,8 +62,8 @@ async fn compact_exchange_carries_messages_without_topics() {
     assert_eq!(disconnect_reason(&mut fleet).await, DisconnectReason::ByClient);
 }
 
-/// A renewal of the Lease has 10 bytes of payload. TLS adds 22 bytes to each of both packets: 68 bytes
-/// in both directions, within the budget of 100.
+/// A renewal of the Lease has 10 bytes of payload. TLS adds 22 bytes to each of both packets: 68
+/// bytes in both directions, within the budget of 100.
 #[tokio::test]
 async fn renewal_takes_20_bytes_and_its_acknowledgement_4() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
@@ -88,8 +88,8 @@ async fn renewal_takes_20_bytes_and_its_acknowledgement_4() {
     assert_eq!((after.bytes_out - before.bytes_out, after.bytes_in - before.bytes_in), (20, 4));
 }
 
-/// Frames of the sizes of a node in sync with 10,000 objects: a Hello with the terms of its Lease, and a
-/// Welcome with features.
+/// Frames of the sizes of a node in sync with 10,000 objects: a Hello with the terms of its Lease,
+/// and a Welcome with features.
 #[tokio::test]
 async fn reconnect_over_tls_takes_at_most_1500_bytes() {
     const HELLO: usize = 287;

@@ -534,7 +534,8 @@ impl EdgeMachine {
         is_live
     }
 
-    /// Returns whether the cloud side understands planned absences; `None` before its first Welcome.
+    /// Returns whether the cloud side understands planned absences; `None` before its first
+    /// Welcome.
     #[must_use]
     pub fn absences_are_understood(&self) -> Option<bool> {
         self.absences.are_understood

@@ -176,8 +176,8 @@ impl Reconciler {
             self.nodes.touch(id);
         }
         if self.is_shared {
-            // The replica that serves it maintains its Lease. That of a node that is away as planned
-            // is still to be written.
+            // The replica that serves it maintains its Lease. That of a node that is away as
+            // planned is still to be written.
             if self.nodes.lifecycle.absence(name).is_none() {
                 self.nodes.lifecycle.forget(name);
             }

@@ -104,8 +104,8 @@ impl NodeLifecycle {
         within.min(self.max_absence)
     }
 
-    /// Continues the absence that a stored Lease has, after a start. The node has at least the usual
-    /// grace to connect, even if the wall clock has jumped.
+    /// Continues the absence that a stored Lease has, after a start. The node has at least the
+    /// usual grace to connect, even if the wall clock has jumped.
     pub(super) fn resume_absence(&mut self, now: Now, clock: Timestamp, lease: &LeaseRenewal) {
         let Some(due) = lease.next else { return };
         #[cfg(test)]

@@ -208,9 +208,10 @@ impl LinkHandle {
         let _ = self.commands.try_send(Command::GiveUp);
     }
 
-    /// Sends the queued messages and then `farewell`, waits up to `within` for the acknowledgements,
-    /// and disconnects in order. The link makes no attempt before [`LinkHandle::resume`], and
-    /// reports [`Cause::Paused`](super::Cause::Paused). Returns `false` if it cannot now.
+    /// Sends the queued messages and then `farewell`, waits up to `within` for the
+    /// acknowledgements, and disconnects in order. The link makes no attempt before
+    /// [`LinkHandle::resume`], and reports [`Cause::Paused`](super::Cause::Paused). Returns `false`
+    /// if it cannot now.
     pub fn pause(&self, farewell: Vec<Publish>, within: Duration) -> bool {
         let shutdown = Shutdown { farewell, within, done: None, is_pause: true };
         self.commands.try_send(Command::Shutdown(shutdown)).is_ok()
