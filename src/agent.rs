@@ -4,6 +4,7 @@
 
 mod access;
 mod apply;
+mod check_ins;
 mod clock;
 mod driver;
 mod events;
@@ -42,6 +43,7 @@ use edgesync_runtime::VERSION;
 use edgesync_runtime::connection::{configured_link, dialer, kubeedge_options, read_trust};
 use edgesync_runtime::systemd::{self, Signals};
 use edgesync_transport::dial::LastGood;
+use edgesync_transport::link::compact::CompactTopics;
 use edgesync_transport::link::presence::Presence;
 use edgesync_transport::link::{Link, LinkEvent, LinkHandle, LinkOptions, Topics};
 use edgesync_transport::tls;
@@ -295,6 +297,7 @@ fn mqtt_options(
     options.username.get_or_insert_with(|| node.to_string());
     options.subscriptions = vec![topics.down(node), topics.cloud()];
     options.own_topic = Some(topics.presence(node));
+    options.compact = Some(CompactTopics::new(topics, node));
     options.introduce = Presence::introduce(topics.clone(), node.to_string());
     // Received messages that wait for the store are bounded by the cloud's in-flight window.
     options.queue = 64;

@@ -10,4 +10,5 @@ mod join;
 mod maintenance;
 mod seal;
 pub mod status;
+mod sync;
 mod traffic;

@@ -305,6 +305,7 @@ fn hello(node: &str, session: &str, epoch: Epoch) -> Hello {
         max_object: DEFAULT_MAX_OBJECT,
         partial: None,
         patches: false,
+        lease: None,
     }
 }
 

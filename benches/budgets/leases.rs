@@ -44,6 +44,7 @@ fn renewal(number: usize, round: usize) -> anyhow::Result<LeaseRenewal> {
         acquired: at(0)?,
         renewed: at(round * 10)?,
         transitions: 0,
+        next: None,
     })
 }
 

@@ -1,6 +1,7 @@
 //! The agent's loop, sole owner of the sync machine. It waits for the first of all event sources,
 //! passes the event to the machine, and performs the machine's effects.
 
+mod absences;
 mod connection;
 mod notices;
 mod parts;
@@ -42,6 +43,7 @@ use edgesync_transport::admission::LinePermit;
 use edgesync_transport::link::{LinkEvent, LinkHandle};
 
 use super::apply::{self, Outcome};
+use super::check_ins::CheckIns;
 use super::edge_config;
 use super::events::{EventReason, Regarding};
 use super::files::{self, Files};
@@ -145,6 +147,9 @@ pub(super) struct Driver {
     verifier: Verifier,
     statistics: Statistics,
     service_status: ServiceStatus,
+    check_ins: CheckIns,
+    /// Whether the log has said that the cloud side knows no planned absences.
+    has_warned_of_absence: bool,
 }
 
 impl Driver {
@@ -158,7 +163,10 @@ impl Driver {
         identity: Option<NodeIdentity>,
     ) -> Self {
         let facts = store.facts();
-        let machine = EdgeMachine::new(edge_config(config), facts.totals, facts.confirmed, facts.incarnation);
+        let mut machine =
+            EdgeMachine::new(edge_config(config), facts.totals, facts.confirmed, facts.incarnation);
+        machine.set_acquired(reporting.acquired());
+        let check_ins = CheckIns::new(config.link.connect, &node, config.link.connect_timeout);
         Self {
             settings: Settings::new(config, node),
             timeline: Timeline::new(),
@@ -174,6 +182,8 @@ impl Driver {
             verifier: Verifier::default(),
             statistics: Statistics::default(),
             service_status: ServiceStatus::new(),
+            check_ins,
+            has_warned_of_absence: false,
         }
     }
 
@@ -268,6 +278,7 @@ impl Driver {
     fn tick(&mut self) {
         if self.timeline.is_check_due() {
             self.run_checks();
+            self.follow_plan();
         }
         let now = self.now();
         self.uplink.update_progress(&mut self.machine, now);
@@ -413,6 +424,7 @@ impl Driver {
         let config = service.config();
         self.settings.reload(config);
         self.machine.set_config(edge_config(config));
+        self.check_ins.set_plan(config.link.connect);
         let at = self.moment();
         if let Some(cloud_core) = self.uplink.wire.cloud_core_mut() {
             let node = cloud_core.bridge.node().clone();
@@ -549,6 +561,7 @@ impl Driver {
                 let _ = answer.send(self.reporting.traffic.meter.show());
             }
             Query::Verify(answer) => self.verify(answer),
+            Query::Sync(answer) => self.sync_now(answer),
         }
     }
 }

@@ -13,7 +13,9 @@ use super::metrics::{self, AgentNumbers};
 use super::seal;
 use crate::store::{EdgeStats, EdgeStore};
 use edgesync_admin::Route;
-use edgesync_admin::agent::{AgentStatus, CheckedRows, Traffic, Verification, VerifiedCloud, VerifiedStore};
+use edgesync_admin::agent::{
+    AgentStatus, CheckedRows, SyncStarted, Traffic, Verification, VerifiedCloud, VerifiedStore,
+};
 use edgesync_api::{Extension, ExtensionCall, MetricsWriter, Role};
 use edgesync_object::status::Result;
 use edgesync_object::{Resource, Status};
@@ -31,6 +33,8 @@ pub(super) enum Query {
     /// Verifies by a new Hello that the cloud's records match what is held; answered once both
     /// sides agree.
     Verify(oneshot::Sender<VerifiedCloud>),
+    /// Connects before the next planned check-in.
+    Sync(oneshot::Sender<SyncStarted>),
     /// The metrics, except those of the store, which are read outside the loop.
     Numbers(oneshot::Sender<Box<AgentNumbers>>),
 }
@@ -112,6 +116,7 @@ impl Extension for StatusExtension {
             Some(Route::RotateSeal) => answer(&seal::rotate(&self.store, call.caller.role).await?),
             Some(Route::Traffic) => answer(&self.ask(Query::Traffic).await?),
             Some(Route::Verify) => answer(&self.verify().await?),
+            Some(Route::Sync) => answer(&self.ask(Query::Sync).await?),
             Some(Route::Files) => answer(&self.files.list(call.caller.role).await?),
             Some(Route::CheckFiles) => answer(&self.files.check(call.caller.role).await?),
             Some(Route::ApplyFiles(rule)) => answer(&self.files.apply(rule, call.caller.role).await?),
@@ -178,6 +183,7 @@ mod tests {
                     }
                     Query::Traffic(answer) => drop(answer.send(samples::traffic())),
                     Query::Verify(answer) => drop(answer.send(samples::verification().cloud)),
+                    Query::Sync(answer) => drop(answer.send(SyncStarted { was_connected: false })),
                     Query::Numbers(answer) => {
                         let mut numbers = AgentNumbers::default();
                         numbers.objects.held = 7;

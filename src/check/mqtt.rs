@@ -55,6 +55,9 @@ fn of_agent(link: &LinkStatus) -> Finding {
         let since = link.since.as_deref().unwrap_or_default();
         return Finding::ok(format!("the agent is connected to {broker} since {since}"));
     }
+    if let Some(next) = &link.next_check_in {
+        return Finding::ok(format!("the agent is away as planned, next check-in {next}"));
+    }
     let cause = link.cause.as_deref().unwrap_or("no attempt yet");
     Finding::failed(
         format!("the agent is not connected to {broker}: {cause}"),
@@ -162,8 +165,11 @@ mod tests {
         examined.status = Some(status.clone());
         ok(examine(&examined).await, "the agent is connected to mqtt://b:1883");
         status.link.state = LinkState::Disconnected;
-        examined.status = Some(status);
+        examined.status = Some(status.clone());
         failed(examine(&examined).await, "no route", "check again");
+        status.link.next_check_in = Some("2026-11-21T13:00:00Z".to_owned());
+        examined.status = Some(status);
+        ok(examine(&examined).await, "away as planned, next check-in 2026-11-21T13:00:00Z");
     }
 
     #[tokio::test]

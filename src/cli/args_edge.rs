@@ -154,6 +154,10 @@ pub enum EdgeCommand {
     /// Manage the keys of sealed objects
     #[command(subcommand)]
     Seal(SealCommand),
+    /// Connect now, before the next planned check-in
+    ///
+    /// With link.connect = "always" it shortens the delay before the next attempt.
+    Sync(SocketArgs),
     /// Copy the database to a new file
     ///
     /// The copy is a consistent snapshot; the agent may be running.

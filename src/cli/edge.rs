@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 
 use super::args_edge::{EdgeArgs, EdgeCommand, FilesCommand, SealCommand, ShowArgs, SocketArgs};
-use super::{check, events, files, holds, join, maintenance, seal, status, traffic};
+use super::{check, events, files, holds, join, maintenance, seal, status, sync, traffic};
 use crate::agent;
 use edgesync_admin::Route;
 use edgesync_api::{Address, Client};
@@ -73,6 +73,9 @@ fn dispatch(command: EdgeCommand) -> anyhow::Result<u8> {
         EdgeCommand::Release { id, rule, holds } => holds::release(id, rule, &holds.path),
         EdgeCommand::Seal(SealCommand::Rotate(socket)) => {
             program::run_command(async |terminal| seal::rotate(&client(socket), terminal).await)
+        }
+        EdgeCommand::Sync(socket) => {
+            program::run_command(async |terminal| sync::run(&client(socket), terminal).await)
         }
         EdgeCommand::Backup { file, config } => maintenance::backup(&config.path, &file),
         EdgeCommand::Verify { online, config, socket } => {

@@ -86,6 +86,14 @@ fn link(status: &AgentStatus, now: Timestamp, problems: &mut Vec<String>) -> Str
     if link.is_connected() {
         return format!("connected{since} to {}", link.broker);
     }
+    if let (Some(next), Some(plan)) = (&link.next_check_in, &link.plan)
+        && let Ok(at) = next.parse::<Timestamp>()
+    {
+        let rest = age(at, &now.to_string());
+        return format!(
+            "away as planned ({plan}), next check-in in {rest}; hint: 'edgesync sync' connects now"
+        );
+    }
     let cause = link.cause.as_deref().unwrap_or_default();
     problems.push(match cause {
         "" => "no connection to the cloud".to_owned(),

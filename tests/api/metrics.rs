@@ -272,6 +272,7 @@ fn cloud_numbers() -> CloudNumbers {
         round_trip: Some(Duration::from_millis(40)),
         lease_age: Some(Duration::from_secs(3)),
         report_age: Some(Duration::from_secs(5)),
+        overdue: Some(Duration::from_secs(848)),
         counters,
     };
     let other = NodeNumbers { name: "edge-2".into(), state: "of later", ready: Some(false), ..node.clone() };

@@ -306,8 +306,15 @@ fn silent_after_welcome() -> (ScriptedBroker, mpsc::Receiver<&'static str>) {
             // The test may have ended.
             let _ = sender.send(frame.name());
             if let Up::Hello(Hello { session, .. }) = frame {
-                let welcome =
-                    Welcome { session, incarnation: None, confirmed: 0, pending: 1, held: 0, register: true };
+                let welcome = Welcome {
+                    session,
+                    incarnation: None,
+                    confirmed: 0,
+                    pending: 1,
+                    held: 0,
+                    register: true,
+                    features: Vec::new(),
+                };
                 peer.publish(&topics.down(NODE), &Down::Welcome(welcome).encode(usize::MAX).unwrap(), 1);
             }
         }

@@ -1,6 +1,7 @@
 //! Whole installations: agents, cloud sides, brokers and kubectl as separate processes.
 
 mod check;
+mod check_ins;
 mod cloud_store;
 mod cluster_proxy;
 mod crash;

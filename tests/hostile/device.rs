@@ -143,6 +143,7 @@ async fn node_supplied_text_forges_no_log_lines() {
         max_object: DEFAULT_MAX_OBJECT,
         partial: None,
         patches: false,
+        lease: None,
     };
     forger.send(&up, &Up::Hello(hello).encode(1024).unwrap()).await;
     forger.receive().await;

@@ -137,6 +137,7 @@ fn hello(session: &str, count: u64) -> Vec<u8> {
         max_object: DEFAULT_MAX_OBJECT,
         partial: None,
         patches: false,
+        lease: None,
     };
     Up::Hello(hello).encode(1024).unwrap()
 }

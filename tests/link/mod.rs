@@ -6,6 +6,7 @@ mod client;
 mod cloudcore_proxies;
 mod cloudcore_replay;
 mod cloudcore_server;
+mod compact;
 mod endpoint;
 mod endpoint_raw;
 mod haproxy;

@@ -24,6 +24,7 @@ use edgesync_protocol::frame::{
 use edgesync_protocol::message::{Body, MessageText, Outgoing};
 use edgesync_protocol::node::NodeReport;
 use edgesync_protocol::patch::{PatchProblem, Unpatched};
+use edgesync_protocol::renewal::{CheckIn, CheckInReason, Feature, LeaseTerms, Renew, Stay};
 use edgesync_protocol::upload::{Content, Lane, Lanes, Refused, RefusedReason, UploadItem};
 use proptest::prelude::*;
 use serde_json::value::RawValue;
@@ -138,6 +139,7 @@ fn up() -> Vec<Up> {
                 digest: MESSAGE,
                 received: 47616,
             })),
+            lease: Some(LeaseTerms { seconds: 40, acquired: 1_795_237_935_165_062 }),
         }),
         Up::Report(report()),
         Up::Inventory(Inventory { session: session(), page: 1, buckets, more: true, objects: vec![item()] }),
@@ -146,7 +148,9 @@ fn up() -> Vec<Up> {
             seconds: 40,
             acquired: 1_795_237_935_165_062,
             renewed: 1_795_238_021_292_817,
+            check_in: Some(CheckIn { within: 21_610, reason: CheckInReason::Interval }),
         }),
+        Up::Renew(Renew { session: session() }),
         Up::Upload(Upload {
             session: session(),
             outbox: OUTBOX.into(),
@@ -189,6 +193,7 @@ fn down() -> Vec<Down> {
             pending: 2,
             held: 1,
             register: true,
+            features: vec![Feature::Renew, Feature::CheckIn],
         }),
         Down::Objects(ObjectsText {
             session: session(),
@@ -224,6 +229,7 @@ fn down() -> Vec<Down> {
                 message: "Deployment plant/line-1 has another UID now".into(),
             }],
         }),
+        Down::Stay(Stay { session: session(), seconds: 3600 }),
     ]
 }
 
@@ -318,7 +324,8 @@ fn todays_frames_have_every_field_of_older_versions() {
 }
 
 /// Words of enumerations that a later version may extend.
-const WORDS: [&str; 7] = ["TooLarge", "OtherBase", "Recreated", "Namespaced", "False", "status", "update"];
+const WORDS: [&str; 9] =
+    ["TooLarge", "OtherBase", "Recreated", "Namespaced", "False", "status", "update", "interval", "checkIn"];
 
 /// Adds unknown fields to each object of a frame and replaces words with unknown ones, as `choose`
 /// decides. Objects, statuses and Events belong to Kubernetes and stay unchanged.

@@ -94,11 +94,16 @@ pub(crate) fn written_again(frame: Received) -> Option<Down> {
         Received::InventoryRequest(frame) => Some(Down::InventoryRequest(frame)),
         Received::HelloRequest(frame) => Some(Down::HelloRequest(frame)),
         Received::UploadConfirm(frame) => Some(Down::UploadConfirm(frame)),
+        Received::Stay(frame) => Some(Down::Stay(frame)),
     }
 }
 
+/// Parses a frame. A Renew is the session alone.
 fn object(json: &[u8]) -> Map<String, Value> {
-    serde_json::from_slice(json).unwrap()
+    match serde_json::from_slice(json).unwrap() {
+        Value::Object(fields) => fields,
+        session => Map::from_iter([("session".to_owned(), session)]),
+    }
 }
 
 #[test]

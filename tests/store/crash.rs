@@ -287,7 +287,15 @@ async fn a_confirmation_overtakes_a_read_after_a_power_cut() {
     assert_eq!((hello.revision, hello.confirmed), (40, Some(10)));
     let (after, limit) = next_read(&mut machine);
     let (session, incarnation) = (hello.session.clone(), None);
-    let welcome = Welcome { session, incarnation, confirmed: 38, pending: 1, held: 0, register: false };
+    let welcome = Welcome {
+        session,
+        incarnation,
+        confirmed: 38,
+        pending: 1,
+        held: 0,
+        register: false,
+        features: Vec::new(),
+    };
     machine.received(NOW, Received::Welcome(welcome), 0);
     let (session, changes) = (hello.session.clone(), vec![put(100, 3)]);
     let objects = Objects { session, changes, rejected: Vec::new(), receipt: 1 };

@@ -103,6 +103,24 @@ pub struct LinkStatus {
     pub connections: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
+    /// When the node connects, as configured; absent if always.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
+    /// Time of the next planned check-in, while the node is away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_check_in: Option<String>,
+}
+
+/// Answer to the request to connect now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SyncStarted {
+    /// Whether the node was connected already.
+    pub was_connected: bool,
+}
+
+impl Answer for SyncStarted {
+    const NAME: &'static str = "start of a sync";
 }
 
 impl LinkStatus {

@@ -91,6 +91,8 @@ pub enum Route<'a> {
     Verify,
     /// Agent: rotates the keys of sealed objects.
     RotateSeal,
+    /// Agent: connects now, before the next planned check-in.
+    Sync,
     /// Cloud: one row per node, optionally followed by changes.
     Summary,
     /// Cloud: the last hour of the fleet.
@@ -149,6 +151,7 @@ impl<'a> Route<'a> {
             ("POST", ["files", "apply", rule]) => Self::ApplyFiles(rule),
             ("POST", ["verify"]) => Self::Verify,
             ("POST", ["seal", "rotate"]) => Self::RotateSeal,
+            ("POST", ["sync"]) => Self::Sync,
             ("GET", ["summary"]) => Self::Summary,
             ("GET", ["summary", "history"]) => Self::SummaryHistory,
             ("GET", ["nodes"]) => Self::Nodes,
@@ -220,6 +223,7 @@ impl<'a> Route<'a> {
             Self::ApplyFiles(rule) => (Post, vec!["files", "apply", rule]),
             Self::Verify => (Post, vec!["verify"]),
             Self::RotateSeal => (Post, vec!["seal", "rotate"]),
+            Self::Sync => (Post, vec!["sync"]),
             Self::Summary => (Get, vec!["summary"]),
             Self::SummaryHistory => (Get, vec!["summary", "history"]),
             Self::Nodes => (Get, vec!["nodes"]),
@@ -264,6 +268,7 @@ mod tests {
             Route::ApplyFiles("nginx"),
             Route::Verify,
             Route::RotateSeal,
+            Route::Sync,
             Route::Summary,
             Route::SummaryHistory,
             Route::Nodes,

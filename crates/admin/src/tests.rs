@@ -92,9 +92,17 @@ fn without_each(value: &Value, take: &mut dyn FnMut(&str, Value)) {
 
 #[test]
 fn every_missing_key_of_the_status_is_an_error() {
-    // Except keys of maps, and optional keys of conditions and object references.
-    let optional =
-        ["status", "v1/ConfigMap", "protocol", "secrets", "message", "lastTransitionTime", "namespace"];
+    // Except keys of maps, and optional keys of conditions, object references and the link.
+    let optional = [
+        "status",
+        "v1/ConfigMap",
+        "protocol",
+        "secrets",
+        "message",
+        "lastTransitionTime",
+        "namespace",
+        "plan",
+    ];
     let full = serde_json::to_value(samples::full_status()).unwrap();
     let mut count = 0;
     without_each(&full, &mut |key, less| match read::<crate::agent::AgentStatus>(&less) {
@@ -119,6 +127,7 @@ fn every_missing_key_of_a_served_node_is_an_error() {
         "refusedObjects",
         "heldBackObjects",
         "objectsNotInEffect",
+        "nextCheckIn",
     ];
     let full = serde_json::to_value(samples::full_node()).unwrap();
     let mut count = 0;

@@ -133,6 +133,7 @@ impl Actor<'_> {
                 | Route::ApplyFiles(_)
                 | Route::Verify
                 | Route::RotateSeal
+                | Route::Sync
                 | Route::RevokeToken(_)
                 | Route::RevokeOperators(_)
                 | Route::Page

@@ -13,6 +13,7 @@ use super::BrokerOptions;
 use super::access::{self, Target};
 use super::stream::{PeerIdentity, truncated};
 use edgesync_object::NodeName;
+use edgesync_transport::link::compact;
 
 /// Announced window for a client's QoS 1 publishes. Unhandled publishes are not read, so the value
 /// costs nothing. It is announced because some clients rely on the default of 65,535.
@@ -29,6 +30,8 @@ pub(super) struct Admitted {
     /// Window of the client: QoS 1 publishes in flight.
     pub(super) inflight: u16,
     pub(super) will: Option<Will>,
+    /// Whether the client uses the compact exchange.
+    pub(super) is_compact: bool,
     pub(super) connack: Packet,
 }
 
@@ -89,16 +92,16 @@ pub(super) fn admit(
     if max_packet == 0 || inflight == 0 {
         return Err(Refusal::new(ConnectReturnCode::ProtocolError, "limit of zero in CONNECT"));
     }
+    let is_compact = requested.as_ref().is_some_and(|requested| compact::is_in(&requested.user_properties));
+    let properties = match is_compact {
+        true => ConnAckProperties { user_properties: vec![compact::property()], ..no_properties() },
+        false => standard_properties(),
+    };
     let properties = ConnAckProperties {
-        session_expiry_interval: Some(0),
-        receive_max: Some(RECEIVE_MAXIMUM),
-        max_qos: Some(1),
         max_packet_size: Some(options.max_packet),
         assigned_client_identifier: assigned,
-        subscription_identifiers_available: Some(0),
-        shared_subscription_available: Some(0),
         server_keep_alive,
-        ..no_properties()
+        ..properties
     };
     let connack =
         ConnAck { session_present: false, code: ConnectReturnCode::Success, properties: Some(properties) };
@@ -108,6 +111,7 @@ pub(super) fn admit(
         max_packet: max_packet.min(options.max_packet),
         inflight: inflight.min(options.inflight),
         will,
+        is_compact,
         connack: Packet::ConnAck(connack),
     })
 }
@@ -189,6 +193,18 @@ fn keepalive(options: &BrokerOptions, requested: u16) -> (Duration, Option<u16>)
         (Duration::from_secs(longest.into()), Some(longest))
     } else {
         (Duration::from_secs(requested.into()), None)
+    }
+}
+
+/// Returns the properties for clients that do not know this endpoint.
+fn standard_properties() -> ConnAckProperties {
+    ConnAckProperties {
+        session_expiry_interval: Some(0),
+        receive_max: Some(RECEIVE_MAXIMUM),
+        max_qos: Some(1),
+        subscription_identifiers_available: Some(0),
+        shared_subscription_available: Some(0),
+        ..no_properties()
     }
 }
 

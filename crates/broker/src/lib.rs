@@ -179,7 +179,7 @@ pub enum FleetEvent {
 /// Reason why a node's connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DisconnectReason {
-    /// The node sent a DISCONNECT.
+    /// The node sent a DISCONNECT without an error.
     #[error("disconnected by the client")]
     ByClient,
     /// TCP ended without a DISCONNECT.

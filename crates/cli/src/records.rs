@@ -102,6 +102,8 @@ pub struct RecordColumn<T> {
     value: fn(&T) -> Value,
     /// Whether the value is a time, shown as an age.
     is_time: bool,
+    /// Returns a text that is shown in place of the value.
+    instead: Option<fn(&T, Timestamp) -> Option<String>>,
     /// Whether the column is omitted if no record has a value.
     is_rare: bool,
 }
@@ -110,22 +112,31 @@ impl<T> RecordColumn<T> {
     /// Creates a column that shows a value.
     #[must_use]
     pub const fn value(header: &'static str, value: fn(&T) -> Value) -> Self {
-        Self { header, value, is_time: false, is_rare: false }
+        Self { header, value, is_time: false, instead: None, is_rare: false }
     }
 
     /// Creates a column for a value that few fleets have, omitted if no record has it.
     #[must_use]
     pub const fn rare(header: &'static str, value: fn(&T) -> Value) -> Self {
-        Self { header, value, is_time: false, is_rare: true }
+        Self { header, value, is_time: false, instead: None, is_rare: true }
     }
 
     /// Creates a column that shows the age of a time.
     #[must_use]
     pub const fn age(header: &'static str, value: fn(&T) -> Value) -> Self {
-        Self { header, value, is_time: true, is_rare: false }
+        Self { header, value, is_time: true, instead: None, is_rare: false }
+    }
+
+    /// Shows a text in place of the value, for records that have one.
+    #[must_use]
+    pub const fn instead(self, text: fn(&T, Timestamp) -> Option<String>) -> Self {
+        Self { instead: Some(text), ..self }
     }
 
     fn cell(&self, record: &T, now: Timestamp) -> String {
+        if let Some(text) = self.instead.and_then(|text| text(record, now)) {
+            return text;
+        }
         match (self.value)(record) {
             Value::String(time) if self.is_time => age(now, &time),
             value => cell(&value),

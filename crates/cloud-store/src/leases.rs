@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::objects::{ObjectRow, Tx, find, parse, resource_id};
 use super::{CloudError, node_of_row};
-use edgesync_object::time::rfc3339_micros;
+use edgesync_object::time::{rfc3339, rfc3339_micros};
 use edgesync_object::{NodeName, Object, Resource, with_field, with_resource_version};
 
 /// Namespace of the Leases of nodes.
@@ -21,6 +21,9 @@ const GROUP: &str = "coordination.k8s.io";
 /// First row id of Leases; they use the negative ids. Rows that change every few seconds are
 /// adjacent, so that a batch writes few pages. Other rows have positive ids.
 const FIRST_ROW: i64 = -(1 << 40);
+
+/// Annotation of a Lease: when a node that is away as planned connects again, by the cloud's clock.
+pub const NEXT_CHECK_IN: &str = "edgesync.io/next-check-in";
 
 /// Renewal of a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub struct LeaseRenewal {
     pub renewed: Timestamp,
     /// Number of changes of the holder.
     pub transitions: u32,
+    /// Time by which a node that is away as planned has announced to connect again.
+    pub next: Option<Timestamp>,
 }
 
 impl LeaseRenewal {
@@ -77,6 +82,13 @@ impl Tx<'_> {
         row: ObjectRow,
         renewal: &LeaseRenewal,
     ) -> Result<(), CloudError> {
+        // Rare: once when the node leaves, once when it returns.
+        if renewal.next.is_some() || row.stored.body.contains(NEXT_CHECK_IN) {
+            let mut object = parse(&row.stored)?;
+            set_next(&mut object, renewal);
+            object.fields_mut().insert("spec".to_owned(), renewal.spec());
+            return self.change(resource, row, object).map(drop);
+        }
         if !row.stored.body.contains("\"ownerReferences\":")
             && let Some(owner) = self.owner(&renewal.node)?
         {
@@ -121,6 +133,7 @@ impl Tx<'_> {
         object.fields_mut().insert("apiVersion".to_owned(), resource.api_version().into());
         object.fields_mut().insert("kind".to_owned(), resource.kind.as_str().into());
         object.fields_mut().insert("spec".to_owned(), renewal.spec());
+        set_next(&mut object, renewal);
         object.set_metadata("name", node.as_str());
         object.set_metadata("namespace", NAMESPACE);
         if let Some(owner) = self.owner(node)? {
@@ -152,6 +165,18 @@ impl Tx<'_> {
     }
 }
 
+/// Sets or removes the annotation [`NEXT_CHECK_IN`].
+fn set_next(lease: &mut Object, renewal: &LeaseRenewal) {
+    let mut annotations = lease.annotations();
+    let before = match renewal.next {
+        Some(next) => annotations.insert(NEXT_CHECK_IN.to_owned(), rfc3339(next)),
+        None => annotations.remove(NEXT_CHECK_IN),
+    };
+    if before.is_some() || renewal.next.is_some() {
+        lease.set_metadata("annotations", json!(annotations));
+    }
+}
+
 /// Formats the spec as text, without a tree. The name needs no escapes: node names have no
 /// characters that JSON escapes.
 fn spec_text(renewal: &LeaseRenewal) -> String {
@@ -167,7 +192,21 @@ fn spec_text(renewal: &LeaseRenewal) -> String {
 
 #[derive(Deserialize)]
 struct LeaseBody {
+    #[serde(default)]
+    metadata: LeaseMetadata,
     spec: LeaseSpec,
+}
+
+#[derive(Default, Deserialize)]
+struct LeaseMetadata {
+    #[serde(default)]
+    annotations: LeaseAnnotations,
+}
+
+#[derive(Default, Deserialize)]
+struct LeaseAnnotations {
+    #[serde(rename = "edgesync.io/next-check-in")]
+    next: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -194,7 +233,8 @@ pub(super) fn leases(conn: &Connection) -> Result<(Vec<LeaseRenewal>, Vec<NodeNa
     let mut rows = statement.query((kind, NAMESPACE, resource_id(conn, "", "Node")?))?;
     while let Some(row) = rows.next()? {
         let node = row.get_ref(0)?.as_str().unwrap_or_default();
-        let Ok(LeaseBody { spec }) = serde_json::from_str(row.get_ref(1)?.as_str().unwrap_or_default())
+        let Ok(LeaseBody { metadata, spec }) =
+            serde_json::from_str(row.get_ref(1)?.as_str().unwrap_or_default())
         else {
             continue;
         };
@@ -211,6 +251,7 @@ pub(super) fn leases(conn: &Connection) -> Result<(Vec<LeaseRenewal>, Vec<NodeNa
             acquired: spec.acquire_time.unwrap_or(spec.renew_time),
             renewed: spec.renew_time,
             transitions: spec.lease_transitions,
+            next: metadata.annotations.next.and_then(|next| next.parse().ok()),
         });
     }
     Ok((leases, orphans))
@@ -228,6 +269,7 @@ mod tests {
             acquired: Timestamp::from_microsecond(1_795_000_000_000_001).unwrap(),
             renewed: Timestamp::from_microsecond(1_795_000_010_500_000).unwrap(),
             transitions: 3,
+            next: None,
         };
         assert_eq!(spec_text(&renewal), renewal.spec().to_string());
         let read: LeaseSpec = serde_json::from_str(&spec_text(&renewal)).unwrap();

@@ -14,7 +14,9 @@ use super::{CloudError, Shared};
 use edgesync_object::node_labels::NODE_LABELS_ANNOTATION;
 use edgesync_object::objectsync::is_placement;
 use edgesync_object::{Object, Resource, ResourceVersion};
-use edgesync_placement::{DELETIONS_CONFIRMED_ANNOTATION, NODES_ANNOTATION, Summary, concerns};
+use edgesync_placement::{
+    DELETIONS_CONFIRMED_ANNOTATION, NODES_ANNOTATION, STAY_ANNOTATION, Summary, concerns,
+};
 use edgesync_store::StoreError;
 
 /// Result of reading some rows.
@@ -93,7 +95,8 @@ struct Metadata<'a> {
     annotations: Option<Annotations<'a>>,
 }
 
-/// [`NODES_ANNOTATION`], [`NODE_LABELS_ANNOTATION`] and [`DELETIONS_CONFIRMED_ANNOTATION`].
+/// [`NODES_ANNOTATION`], [`NODE_LABELS_ANNOTATION`], [`DELETIONS_CONFIRMED_ANNOTATION`] and
+/// [`STAY_ANNOTATION`].
 #[derive(Deserialize)]
 struct Annotations<'a> {
     #[serde(rename = "edgesync.io/nodes", borrow)]
@@ -102,6 +105,8 @@ struct Annotations<'a> {
     node_labels: Option<Cow<'a, str>>,
     #[serde(rename = "edgesync.io/deletions-confirmed", borrow)]
     confirmed: Option<Cow<'a, str>>,
+    #[serde(rename = "edgesync.io/stay-until", borrow)]
+    stay: Option<Cow<'a, str>>,
 }
 
 /// Returns the summary of an object given as JSON text.
@@ -127,11 +132,12 @@ impl Head<'_> {
         if let Some(labels) = labels {
             object.set_metadata("labels", Value::Object(labels));
         }
-        if let Some(Annotations { nodes, node_labels, confirmed }) = annotations {
+        if let Some(Annotations { nodes, node_labels, confirmed, stay }) = annotations {
             let read = [
                 (NODES_ANNOTATION, nodes),
                 (NODE_LABELS_ANNOTATION, node_labels),
                 (DELETIONS_CONFIRMED_ANNOTATION, confirmed),
+                (STAY_ANNOTATION, stay),
             ];
             let read = read.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into())));
             object.set_metadata("annotations", Value::Object(read.collect()));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::binding::Keys;
 use super::host::host_name;
 use super::units::{self, GIB, KIB, MIB, TIB, hours, minutes, seconds};
-use super::{Files, JoinUrl, KubeEdge, Link, LinkType, Log, Review, Settings};
+use super::{ConnectPlan, Files, JoinUrl, KubeEdge, Link, LinkType, Log, Review, Settings};
 use crate::section;
 use edgesync_object::{name, node_labels};
 
@@ -294,6 +294,10 @@ impl Settings for Config {
         match self.link_type {
             LinkType::Mqtt => self.check_mqtt(review),
             LinkType::KubeEdge => {
+                if self.link.connect != ConnectPlan::Always {
+                    let message = "link.connect: a CloudCore knows no planned absences; use \"always\"";
+                    review.conflict(&["link.connect"], message);
+                }
                 self.link.check_waits(review);
                 self.kubeedge.check(self.identity.directory.is_some(), review);
             }

@@ -12,6 +12,7 @@
 
 mod binding;
 mod broker;
+mod connect;
 mod document;
 pub mod edge;
 mod error;
@@ -36,6 +37,7 @@ use std::path::Path;
 
 pub use binding::{Binding, Change, Keys, Raw, Refusal, Refusals};
 pub use broker::{BrokerUrl, Brokers};
+pub use connect::ConnectPlan;
 use document::{Document, Reader};
 pub use error::{ConfigErrors, Place, Problem};
 pub use files::Files;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::Review;
 use super::binding::quote;
 use super::broker::{Brokers, brokers};
+use super::connect::{self, ConnectPlan};
 use super::proxy::{PROXY, ProxySetting};
 use super::units::{self, MIB, hours, minutes, ordered, seconds, show_duration};
 use crate::section;
@@ -55,6 +56,8 @@ section! {
     max_frame: usize = 256 << 10, fixed units::size(max_frame, u64::from(MIN_MAX_FRAME)..=16 * MIB);
     /// Maximum number of unacknowledged publishes.
     inflight: u16 = 64, fixed units::count(inflight, 1..=64);
+    /// When a node connects; the cloud side always does.
+    connect: ConnectPlan = ConnectPlan::Always, live connect::plan(connect);
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);

@@ -176,6 +176,17 @@ fn parse_duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Durati
     within(Duration::from_millis(millis), range, |value| show_duration(*value))
 }
 
+/// Parses a duration within limits.
+///
+/// # Errors
+/// The text is no duration, or it is out of range; with the requirement.
+pub(super) fn parse_duration_within(
+    text: &str,
+    range: &RangeInclusive<Duration>,
+) -> Result<Duration, String> {
+    parse_duration(text, range).map_err(|refusal| refusal.message)
+}
+
 /// Parses a duration as in the configuration.
 ///
 /// # Errors

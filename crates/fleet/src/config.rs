@@ -15,7 +15,7 @@ use edgesync_config::section;
 use edgesync_config::units::{
     self, GIB, KIB, MIB, hours, minutes, ordered, seconds, show_duration, show_size,
 };
-use edgesync_config::{BrokerUrl, JoinUrl, Link, Log, Review, Settings};
+use edgesync_config::{BrokerUrl, ConnectPlan, JoinUrl, Link, Log, Review, Settings};
 use edgesync_enrollment::{AdvertisedBroker, reserved_namespaces};
 use edgesync_object::name;
 use edgesync_placement::Naming;
@@ -219,6 +219,8 @@ section! {
     /// Interval of writes of renewed Leases.
     lease_flush: Duration = seconds(5),
         live units::duration(lease_flush, Duration::from_millis(100)..=minutes(1));
+    /// Longest absence that a node may announce before it disconnects as planned.
+    max_absence: Duration = hours(24), live units::duration(max_absence, seconds(1)..=hours(24 * 8));
     /// Time to live of an Event after its last change.
     event_ttl: Duration = hours(1), live units::duration(event_ttl, minutes(1)..=hours(24 * 365));
     /// Maximum number of stored Events of a node.
@@ -453,6 +455,10 @@ impl Settings for Config {
         }
         self.link.check(review);
         self.link.check_proxy(review);
+        if self.link.connect != ConnectPlan::Always {
+            let message = "link.connect: a plan is for nodes, the cloud side is always connected";
+            review.conflict(&["link.connect"], message);
+        }
         self.sync.check(&self.link, review);
         self.page.check(review);
         if self.enrollment.directory.as_os_str().is_empty() {

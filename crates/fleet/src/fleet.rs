@@ -14,6 +14,7 @@
 //! [`Fleet`] composes them: `events`, `changes`, `effects` and `departures` hold its methods,
 //! grouped by their cause.
 
+mod absences;
 mod bodies;
 mod broadcasts;
 mod changes;
@@ -126,10 +127,11 @@ impl<S: Source> Fleet<S> {
         let orphans: HashSet<NodeName> = known.orphans.drain(..).collect();
         known.leases.retain(|lease| !orphans.contains(&lease.node));
         let is_shared = source.replication().is_some();
-        let lifecycle = match is_shared {
+        let mut lifecycle = match is_shared {
             true => NodeLifecycle::of_replica(Now::ZERO, Timestamp::now(), config.nodes.lease_flush),
             false => NodeLifecycle::new(Now::ZERO, Timestamp::now(), &known, config.nodes.lease_flush),
         };
+        lifecycle.set_max_absence(config.nodes.max_absence);
         let mut fleet = Self {
             reconciler: Reconciler::new(
                 Nodes::new(lifecycle, known.nodes),
@@ -285,6 +287,7 @@ impl<S: Source> Fleet<S> {
         let more = self.drain() || undelivered || unanswered || uncounted || self.rules.has_due();
         self.read_ledgers();
         writes::begin(&mut self.reconciler, &self.requests, &mut self.expiry);
+        self.emit_missed();
         self.retry_removals();
         self.replicas.write_differences(&mut self.reconciler, &self.requests);
         let idle = Instant::now() + if more { Duration::ZERO } else { Duration::from_secs(1) };
@@ -378,6 +381,7 @@ impl<S: Source> Fleet<S> {
         let Reconciler { nodes, broadcasts, settings, .. } = &mut self.reconciler;
         settings.reload(config);
         nodes.lifecycle.set_flush(now, config.nodes.lease_flush);
+        nodes.lifecycle.set_max_absence(config.nodes.max_absence);
         broadcasts.reloaded();
     }
 

@@ -25,6 +25,7 @@ pub mod upkeep;
 mod uploads;
 mod work;
 
+pub use edgesync_placement::STAY_ANNOTATION;
 pub use objects::{CloudList, CloudObjects};
 pub use upkeep::Upkeep;
 

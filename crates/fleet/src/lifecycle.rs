@@ -11,9 +11,13 @@
 //! of this process they are lost, and the node's report is requested
 //! ([`NodeLifecycle::wants_report`]).
 //!
+//! A node that announced its absence and disconnected in order is away: it is judged by the term
+//! that it announced, and overdue afterwards.
+//!
 //! A write contains the current conditions, not the changes: one that failed or raced with another
 //! is simply repeated.
 
+mod absence;
 mod conditions;
 
 use std::collections::{BTreeSet, HashMap};
@@ -22,10 +26,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use absence::Absence;
+pub(crate) use absence::{MissedCheckIn, ShownAbsence};
 pub use conditions::Counts;
 use conditions::{SyncCondition, SyncState};
 use edgesync_object::NodeName;
 use edgesync_protocol::node::Condition;
+use edgesync_protocol::renewal::CheckIn;
 use edgesync_protocol::timing::{Now, earlier};
 use edgesync_protocol::upload::Lease;
 
@@ -35,6 +42,8 @@ use super::source::{LeaseRenewal, NodeChange, Registered};
 const DEFAULT_SECONDS: u32 = 40;
 /// Maximum duration of a Lease, in seconds: a day.
 const MAX_SECONDS: u32 = 86_400;
+/// Longest absence that a node may announce, unless configured.
+const DEFAULT_ABSENCE: Duration = Duration::from_secs(86_400);
 /// Time for which a change of sync state must last before it is published.
 const STEADY: Duration = Duration::from_secs(10);
 /// Debounce time for changes of conditions.
@@ -55,6 +64,10 @@ pub(super) struct NodeLifecycle {
     leases: Batches,
     changes: Batches,
     flush: Duration,
+    /// Longest absence that a node may announce.
+    max_absence: Duration,
+    /// Nodes that have become overdue.
+    missed: Vec<MissedCheckIn>,
     /// Whether other replicas may serve the same nodes. If so, nodes not connected here are not
     /// judged.
     is_shared: bool,
@@ -73,6 +86,14 @@ struct Batches {
 #[derive(Debug, Default)]
 struct Liveness {
     lease: Option<LeaseRenewal>,
+    /// Duration of the Lease while the node is connected, in seconds.
+    seconds: Option<u32>,
+    /// Absence announced by the last renewal.
+    check_in: Option<CheckIn>,
+    /// Whether the node has disconnected in order since its last Welcome.
+    has_left: bool,
+    /// The planned absence of a node that is away or overdue.
+    absence: Option<Absence>,
     /// Arrival of the last renewal, by the cloud's clock.
     arrived: Option<Timestamp>,
     life: Life,
@@ -99,6 +120,8 @@ enum Life {
     Renewed,
     /// Its Lease has expired.
     Lost,
+    /// Not connected as planned, until the announced time.
+    Away,
 }
 
 /// Sync state of a node, as published and as observed.
@@ -119,6 +142,8 @@ impl NodeLifecycle {
             leases: Batches { at: now + flush, ..Batches::default() },
             changes: Batches::default(),
             flush,
+            max_absence: DEFAULT_ABSENCE,
+            missed: Vec::new(),
             is_shared: false,
         };
         for node in &known.nodes {
@@ -131,11 +156,15 @@ impl NodeLifecycle {
             // Unknown.
             let good = jiff::SignedDuration::from_secs(lease.seconds.into());
             liveness.restore = clock.duration_since(lease.renewed) > good;
+            liveness.seconds = lease.next.is_none().then_some(lease.seconds);
             liveness.lease = Some(lease.clone());
         }
         let names: Vec<NodeName> = lifecycle.nodes.keys().cloned().collect();
         for name in &names {
             lifecycle.extend(now, name);
+        }
+        for lease in &known.leases {
+            lifecycle.resume_absence(now, clock, lease);
         }
         lifecycle
     }
@@ -150,6 +179,11 @@ impl NodeLifecycle {
     pub(super) fn set_flush(&mut self, now: Now, flush: Duration) {
         self.flush = flush;
         self.leases.at = self.leases.at.min(now + flush);
+    }
+
+    /// Changes the longest absence that a node may announce, for those that follow.
+    pub(super) fn set_max_absence(&mut self, max_absence: Duration) {
+        self.max_absence = max_absence;
     }
 
     /// Handles a renewal. If the node's clock deviates by more than the duration of the Lease, the
@@ -171,21 +205,50 @@ impl NodeLifecycle {
             acquired,
             renewed: if off { clock } else { renewed },
             transitions,
+            next: None,
         });
+        liveness.seconds = Some(seconds);
+        liveness.check_in = lease.check_in;
+        liveness.absence = None;
         liveness.arrived = Some(clock);
         let before = std::mem::replace(&mut liveness.life, Life::Renewed);
         liveness.restore |= before == Life::Lost;
         self.extend(now, &name);
         self.leases.due.insert(name.clone());
         if before != Life::Renewed {
-            self.change(now, name);
+            self.change(now, name.clone());
         }
+        self.begin_absence(now, clock, &name);
+    }
+
+    /// Handles a renewal with the terms of the last one. Returns `false` if they are not known.
+    pub(super) fn renewed_again(&mut self, now: Now, clock: Timestamp, node: &NodeName) -> bool {
+        let Some(liveness) = self.nodes.get(node) else { return false };
+        let (Some(lease), Some(seconds)) = (&liveness.lease, liveness.seconds) else { return false };
+        let again = Lease {
+            session: String::new(),
+            seconds,
+            acquired: lease.acquired.as_microsecond(),
+            renewed: clock.as_microsecond(),
+            check_in: None,
+        };
+        self.renewed(now, clock, node, &again);
+        true
     }
 
     /// Handles the welcome of a node.
     pub(super) fn welcomed(&mut self, now: Now, node: &NodeName) {
         let name = node.clone();
         let liveness = self.nodes.entry(name.clone()).or_default();
+        let was_away = liveness.life == Life::Away;
+        liveness.end_absence();
+        if was_away {
+            // It has been ready all the time; its next renewal is due as after any other.
+            liveness.life = Life::Renewed;
+            self.extend(now, &name);
+            self.leases.due.insert(name.clone());
+            return self.change(now, name);
+        }
         if liveness.life != Life::Renewed {
             liveness.restore |= liveness.life == Life::Lost;
             liveness.life = Life::Welcomed;
@@ -341,7 +404,7 @@ impl NodeLifecycle {
     pub(super) fn show(&self, node: &NodeName) -> (Option<bool>, Option<Timestamp>) {
         let Some(liveness) = self.nodes.get(node) else { return (None, None) };
         let ready = match liveness.life {
-            Life::Renewed => Some(true),
+            Life::Renewed | Life::Away => Some(true),
             Life::Lost => Some(false),
             Life::Unknown | Life::Welcomed => None,
         };
@@ -358,7 +421,7 @@ impl NodeLifecycle {
     /// Extends the life of a node by the duration of its Lease.
     fn extend(&mut self, now: Now, name: &NodeName) {
         if let Some(liveness) = self.nodes.get_mut(name) {
-            let seconds = liveness.lease.as_ref().map_or(DEFAULT_SECONDS, |lease| lease.seconds);
+            let seconds = liveness.seconds.unwrap_or(DEFAULT_SECONDS);
             liveness.until = Some(now + Duration::from_secs(seconds.into()));
             self.reschedule(name);
         }
@@ -395,6 +458,9 @@ impl NodeLifecycle {
                     continue;
                 }
                 liveness.until = None;
+                if let Some(due) = liveness.absence.map(|absence| absence.due()) {
+                    self.missed.push(MissedCheckIn { node: name.clone(), due });
+                }
                 liveness.life = Life::Lost;
                 liveness.sync = None;
                 changed = true;
@@ -402,7 +468,7 @@ impl NodeLifecycle {
             if let Some(sync) = &mut liveness.sync
                 && sync.due().is_some_and(|due| due <= now)
             {
-                sync.published = sync.observed.condition();
+                sync.publish();
                 changed = true;
             }
             self.reschedule(&name);
@@ -414,6 +480,17 @@ impl NodeLifecycle {
 }
 
 impl Sync {
+    /// Publishes the observed state.
+    fn publish(&mut self) {
+        self.published = self.observed.condition();
+    }
+
+    /// Returns the published condition.
+    fn published(&self) -> Condition {
+        let SyncCondition { reason, message, .. } = &self.published;
+        Condition::new(*reason, message)
+    }
+
     /// Returns when the observed state is published.
     fn due(&self) -> Option<Now> {
         self.observed.condition().differs_from(&self.published).then(|| self.since + STEADY)

@@ -112,6 +112,8 @@ pub struct Totals {
     pub ready: u64,
     /// Nodes with an expired Lease.
     pub not_ready: u64,
+    /// Longest time for which a node is overdue.
+    pub overdue: Duration,
     /// Nodes that wait for their records to be read.
     pub waiting: u64,
     /// ObjectSync records: the held objects of all nodes.
@@ -162,12 +164,15 @@ pub struct NodeNumbers {
     pub lease_age: Option<Duration>,
     /// Time since its last report.
     pub report_age: Option<Duration>,
+    /// Time since the check-in that it has missed.
+    pub overdue: Option<Duration>,
     /// Counters of its machine.
     pub counters: CloudCounters,
 }
 
 /// States of nodes, so that each has a value even without a node in it.
-const STATES: [&str; 7] = ["offline", "connecting", "repairing", "syncing", "held back", "live", "in sync"];
+const STATES: [&str; 9] =
+    ["offline", "connecting", "repairing", "syncing", "held back", "live", "in sync", "away", "overdue"];
 
 impl Totals {
     /// Adds a node to the sums.
@@ -176,6 +181,7 @@ impl Totals {
         self.connected += u64::from(node.connected);
         self.ready += u64::from(node.ready == Some(true));
         self.not_ready += u64::from(node.ready == Some(false));
+        self.overdue = self.overdue.max(node.overdue.unwrap_or_default());
         self.records += node.records;
         self.desired += node.desired;
         self.pending += node.pending;
@@ -278,6 +284,8 @@ fn write_fleet(nodes: &Totals, out: &mut MetricsWriter<'_>) {
         Gauge edgesync_cloud_connected_nodes = nodes.connected, "Connected nodes.";
         Gauge edgesync_cloud_ready_nodes = nodes.ready, "Nodes with a valid Lease.";
         Gauge edgesync_cloud_not_ready_nodes = nodes.not_ready, "Nodes with an expired Lease.";
+        Gauge edgesync_cloud_longest_overdue_seconds = nodes.overdue,
+            "Longest time since the planned check-in of an overdue node; 0 if none is overdue.";
         Gauge edgesync_cloud_waiting_nodes = nodes.waiting,
             "Connected nodes that wait for memory for their differences.";
     }

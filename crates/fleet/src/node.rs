@@ -19,7 +19,7 @@ use edgesync_protocol::cloud::{CloudMachine, CloudPhase, Desired, DesiredState, 
 use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::timing::Now;
 
-use super::lifecycle::NodeLifecycle;
+use super::lifecycle::{NodeLifecycle, ShownAbsence};
 use super::source::NodeEffects;
 use super::summary::{Past, Row};
 use super::work::Work;
@@ -108,10 +108,19 @@ impl Node {
         }
     }
 
+    /// Returns the state, in which a node that is not connected as planned is away or overdue.
+    fn state_in(&self, lifecycle: &NodeLifecycle) -> &'static str {
+        match (self.state_name(), lifecycle.absence(&self.name)) {
+            (state::OFFLINE, Some(ShownAbsence { is_overdue: true, .. })) => state::OVERDUE,
+            (state::OFFLINE, Some(_)) => state::AWAY,
+            (state, _) => state,
+        }
+    }
+
     /// Returns the state for operators, in which a node that never connected is not merely offline.
-    fn shown_state(&self, is_registered: bool) -> &'static str {
+    fn shown_state(&self, lifecycle: &NodeLifecycle, is_registered: bool) -> &'static str {
         let was_here = is_registered || self.reported.agent.is_some() || self.reported.last_report.is_some();
-        match self.state_name() {
+        match self.state_in(lifecycle) {
             "offline" if !was_here && !self.session.is_connected() => state::NEVER_CONNECTED,
             state => state,
         }
@@ -124,7 +133,11 @@ impl Node {
         let machine = &self.machine;
         NodeNumbers {
             name: self.name.to_string(),
-            state: self.state_name(),
+            state: self.state_in(lifecycle),
+            overdue: lifecycle
+                .absence(&self.name)
+                .filter(|absence| absence.is_overdue)
+                .map(|absence| age(absence.next)),
             connected: self.session.is_connected(),
             ready,
             lease_age: renewed.map(age),
@@ -150,7 +163,7 @@ impl Node {
         let files = Some(self.reported.effects.counts()).filter(|files| files.objects() > 0);
         Box::new(ServedNode {
             name: self.name.to_string(),
-            state: self.shown_state(is_registered).to_owned(),
+            state: self.shown_state(lifecycle, is_registered).to_owned(),
             ready,
             labels: None,
             last_renewal: renewed.map(rfc3339),
@@ -187,6 +200,7 @@ impl Node {
             refused_objects: None,
             held_back_objects: None,
             objects_not_in_effect: None,
+            next_check_in: lifecycle.absence(&self.name).map(|absence| rfc3339(absence.next)),
         })
     }
 

@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use super::metrics::ClusterNumbers;
 use crate::config::ObjectSyncs;
 use crate::reasons::PlacementReason;
-use edgesync_object::{NodeName, OmittedFields, Resource, ResourceVersion};
+use edgesync_object::{NodeName, Object, OmittedFields, Resource, ResourceVersion};
 use edgesync_placement::{KindMatch, Summary, Unread};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Reached, Record, RecordBatch};
@@ -245,6 +245,11 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
     /// Applies items of a node's outbox, each once. Refuses items that cannot take effect; they do
     /// not hinder others. Events create no namespaces.
     fn ingest(&self, batch: UploadBatch) -> impl Future<Output = Result<UploadOutcome>> + Send;
+
+    /// Creates an Event of the cloud side about a node.
+    fn emit_event(&self, _event: Object) -> impl Future<Output = Result<()>> + Send {
+        ready(Ok(()))
+    }
 
     /// Deletes at most `limit` Events older than `ttl`. Returns their number; 0 if the store
     /// expires them itself.

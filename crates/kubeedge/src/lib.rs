@@ -251,8 +251,8 @@ impl Bridge {
             Up::Upload(upload) => {
                 self.uploads.upload(&mut self.outbound, upload);
             }
-            // The bridge never requests an inventory.
-            Up::Inventory(_) => {}
+            // The bridge never requests an inventory, nor does it offer short renewals.
+            Up::Inventory(_) | Up::Renew(_) => {}
         }
         self.advance();
     }
@@ -300,6 +300,7 @@ impl Bridge {
             pending: self.pending,
             held: 0,
             register,
+            features: Vec::new(),
         }));
         self.phase = Phase::Live;
         for text in std::mem::take(&mut self.early) {

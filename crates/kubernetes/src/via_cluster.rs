@@ -342,6 +342,19 @@ impl ViaCluster {
         Err(Status::unavailable(message, RETRY_SECONDS))
     }
 
+    /// Sets or removes an annotation of the Node of a node.
+    ///
+    /// # Errors
+    /// There is no such node, or the cluster refuses.
+    pub async fn annotate(&self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
+        let name = node_name(name)?;
+        let node = self.node(&name).await?.ok_or_else(|| answers::unknown(&name))?;
+        let patch = json!({"metadata": {"annotations": {key: value}}});
+        let same = Precondition { uid: Some(node.uid()), version: None };
+        self.cluster.merge(&self.node, ("", &name), same, patch).await.map_err(cluster_status)?;
+        Ok(())
+    }
+
     /// Returns the Node of a node, if it exists.
     async fn node(&self, name: &NodeName) -> Result<Option<Object>> {
         let found = self.cluster.get(&self.node, "", name).await.map_err(cluster_status)?;

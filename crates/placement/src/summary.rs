@@ -60,6 +60,9 @@ pub struct NamedNodes {
     pub(crate) pod: Option<NodeName>,
 }
 
+/// Annotation of a Node: the time (RFC 3339) until which the node is asked to stay connected.
+pub const STAY_ANNOTATION: &str = "edgesync.io/stay-until";
+
 /// State of a Node that the fleet uses, beside the labels assigned to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeNotes {
@@ -74,6 +77,8 @@ pub struct NodeNotes {
     /// Whether all objects that file rules concern are in effect there, and the desired objects are
     /// held; `None` without such rules.
     pub in_effect: Option<bool>,
+    /// [`STAY_ANNOTATION`]; empty if absent.
+    pub stay: Box<str>,
 }
 
 /// A rule that is an object, as written.
@@ -132,7 +137,8 @@ impl Summary {
                 let files = condition(object, "edgesync.io/FilesInEffect");
                 let in_effect = files.map(|status| status == "True" && in_sync);
                 let in_sync = in_sync && !silent;
-                let notes = NodeNotes { claimed, confirmed, silent, in_sync, in_effect };
+                let stay = object.annotations().remove(STAY_ANNOTATION).unwrap_or_default().into();
+                let notes = NodeNotes { claimed, confirmed, silent, in_sync, in_effect, stay };
                 (assigned, Some(Box::new(notes)))
             }
             false => (labels, None),

@@ -30,6 +30,7 @@ mod record;
 mod reports;
 mod send;
 mod sender;
+mod terms;
 #[cfg(test)]
 pub(super) mod testing;
 mod types;
@@ -47,7 +48,7 @@ use super::digest::{Epoch, Tally};
 use super::fault;
 use super::frame::{Confirm, Down, Up};
 use super::timing::{Now, earlier};
-use super::upload::{IngestCursor, Lane, Lease, Refused, Upload};
+use super::upload::{IngestCursor, Lane, Refused, Upload};
 pub use desired::{Desired, DesiredState};
 pub use ledger::{LedgerFacts, Records};
 pub use types::{
@@ -66,6 +67,7 @@ use pacing::ConnectionPacer;
 use queue::Queue;
 use record::Recorder;
 use sender::Sender;
+use terms::LeaseSession;
 use view::View;
 
 /// The limits that the node stated in the Hello of the current session.
@@ -129,6 +131,7 @@ struct Settings {
 /// - The link: [`received`](Self::received), [`link_progress`](Self::link_progress),
 ///   [`disconnected`](Self::disconnected).
 /// - Memory: [`has_begun`](Self::has_begun), [`forget_begun`](Self::forget_begun).
+/// - The Lease: [`request_terms`](Self::request_terms), [`set_stay`](Self::set_stay).
 /// - The desired state: [`desire`](Self::desire), [`fall_behind`](Self::fall_behind),
 ///   [`reads_more`](Self::reads_more).
 /// - Answers of the store: [`opened`](Self::opened), [`loaded`](Self::loaded),
@@ -232,6 +235,7 @@ pub struct CloudMachine {
     recorder: Recorder,
     ingest: Ingest,
     output: Output,
+    lease: LeaseSession,
     /// The arrival time of the node's last Hello, report or page.
     last_received: Now,
     counters: CloudCounters,
@@ -264,6 +268,7 @@ impl CloudMachine {
             recorder: Recorder::default(),
             ingest: Ingest::default(),
             output: Output::default(),
+            lease: LeaseSession::default(),
             last_received: Now::ZERO,
             counters: CloudCounters::default(),
         }
@@ -294,6 +299,7 @@ impl CloudMachine {
             Up::Inventory(inventory) => self.inventory(now, inventory, desired),
             Up::Lease(lease) => self.lease(lease),
             Up::Upload(upload) => self.upload(upload),
+            Up::Renew(renew) => self.renew(renew),
         }
     }
 
@@ -311,17 +317,6 @@ impl CloudMachine {
     /// are not sent again.
     pub fn link_progress(&mut self, now: Now, unsent: u64, unacknowledged: u64) {
         self.pacer.link_progress(now, &self.settings.config, unsent, unacknowledged);
-    }
-
-    fn lease(&mut self, lease: Lease) {
-        // A Lease proves that the node is alive, not that objects arrive: it does not delay their
-        // resending.
-        if self.phase.session() == Some(&lease.session) {
-            self.counters.leases += 1;
-            self.output.renew(lease);
-        } else {
-            self.refuse_unknown(lease.session);
-        }
     }
 
     fn upload(&mut self, upload: Upload) {
@@ -353,6 +348,7 @@ impl CloudMachine {
     }
 
     fn end_session(&mut self) {
+        self.lease = LeaseSession::default();
         self.pacer.end_session();
         self.view.end_session();
         self.phase = Phase::Offline;

@@ -18,6 +18,7 @@ use super::apply::Totals;
 #[cfg(any(test, feature = "simulation"))]
 use super::fault;
 use super::frame::{Confirm, Hello, HelloRequest, Received, Report, Up, Welcome};
+use super::renewal::{CheckIn, Feature, MAX_STAY, Stay};
 use super::timing::{Now, backoff, earlier};
 use super::upload::Lease;
 use super::wait::Wait;
@@ -57,6 +58,15 @@ enum Phase {
     },
 }
 
+/// What the cloud side has said about absences in this session.
+#[derive(Debug, Default)]
+struct Absences {
+    /// Whether it understands planned absences; `None` before its first Welcome.
+    are_understood: Option<bool>,
+    /// The end of the time for which it asks the node to stay.
+    stay_until: Option<Now>,
+}
+
 /// The edge's half of the protocol: a pure state machine over totals, never rows. Its memory does
 /// not grow with the number of stored objects.
 ///
@@ -78,7 +88,8 @@ enum Phase {
 ///   [`cloud_returned`](Self::cloud_returned), [`cloud_gone`](Self::cloud_gone).
 ///   [`wants_frame`](Self::wants_frame) is the back-pressure: leave frames to the link while it
 ///   returns `false`.
-/// - The clock: [`deadline`](Self::deadline), [`tick`](Self::tick), [`renew`](Self::renew).
+/// - The clock: [`deadline`](Self::deadline), [`tick`](Self::tick), [`renew`](Self::renew),
+///   [`set_acquired`](Self::set_acquired), [`announce_absence`](Self::announce_absence).
 /// - Answers of the store: [`applied`](Self::applied), [`part_kept`](Self::part_kept),
 ///   [`parts_lost`](Self::parts_lost), [`parts_read`](Self::parts_read),
 ///   [`changes_read`](Self::changes_read), [`changes_compacted`](Self::changes_compacted),
@@ -139,6 +150,9 @@ pub struct EdgeMachine {
     repeat: Repeat,
     outbox: Outbox,
     renewal: Renewal,
+    /// When this run of the agent acquired the Lease, in Unix microseconds, if it is known.
+    acquired: Option<i64>,
+    absences: Absences,
     line: Line,
     counters: EdgeCounters,
 }
@@ -161,6 +175,8 @@ impl EdgeMachine {
             repeat: Repeat::default(),
             outbox: Outbox::default(),
             renewal: Renewal::default(),
+            acquired: None,
+            absences: Absences::default(),
             line: Line::new(u32::MAX),
             counters: EdgeCounters::default(),
         }
@@ -211,6 +227,7 @@ impl EdgeMachine {
         self.repeat.clear();
         self.forget_outbox_session();
         self.renewal = Renewal::default();
+        self.absences.stay_until = None;
         self.effects.retain(|effect| {
             !matches!(
                 effect,
@@ -233,6 +250,8 @@ impl EdgeMachine {
     fn hello(&mut self, now: Now, random: u64, attempt: u32) {
         let session = format!("{:08x}", random >> 32);
         let confirmed = (self.confirmed != self.totals.revision).then_some(self.confirmed);
+        let is_frugal = self.is_frugal();
+        let lease = self.renewal.offer(&self.config, is_frugal, self.acquired);
         self.frames.push_back(Up::Hello(Hello {
             node: self.config.node.clone(),
             agent: self.config.agent.clone(),
@@ -247,6 +266,7 @@ impl EdgeMachine {
             max_object: self.config.max_object,
             partial: self.receiving.partial(),
             patches: self.config.patches,
+            lease,
         }));
         self.counters.hellos += 1;
         let time = backoff(self.config.hello_timeout * 2, self.config.retry_max * 2, attempt, random);
@@ -278,6 +298,7 @@ impl EdgeMachine {
             Received::InventoryRequest(request) => self.inventory_requested(now, request),
             Received::HelloRequest(request) => self.hello_requested(now, request, random),
             Received::UploadConfirm(confirm) => self.upload_confirmed(now, confirm),
+            Received::Stay(stay) => self.asked_to_stay(now, &stay),
         }
     }
 
@@ -299,7 +320,7 @@ impl EdgeMachine {
             }
             self.effects.push_back(EdgeEffect::SetIncarnation(to));
         }
-        let Welcome { session, pending, held, confirmed, register, .. } = welcome;
+        let Welcome { session, pending, held, confirmed, register, features, .. } = welcome;
         self.phase = Phase::Live { session, pending, held };
         if pending == 0 {
             self.drop_parts();
@@ -311,8 +332,20 @@ impl EdgeMachine {
         if register {
             self.notice(EdgeNotice::Register);
         }
-        self.request_lease(now, random);
+        self.absences.are_understood = Some(features.contains(&Feature::CheckIn));
+        match self.renewal.welcomed(&features) {
+            true => self.renewal.request(now, random),
+            false => self.request_lease(now, random),
+        }
         self.probe(now);
+    }
+
+    fn asked_to_stay(&mut self, now: Now, stay: &Stay) {
+        if !self.is_live(&stay.session) {
+            return self.foreign(now);
+        }
+        let until = now + Duration::from_secs(stay.seconds.min(MAX_STAY));
+        self.absences.stay_until = (until > now).then_some(until);
     }
 
     fn advance(&mut self, confirmed: u64) -> bool {
@@ -481,9 +514,40 @@ impl EdgeMachine {
     }
 
     fn next_lease(&mut self) -> Option<Up> {
-        let lease = self.renewal.next_frame()?;
+        let frame = self.renewal.next_frame()?;
         self.counters.leases += 1;
-        Some(Up::Lease(lease))
+        Some(frame)
+    }
+
+    /// Sets when this run of the agent acquired the Lease, in Unix microseconds: later Hellos state
+    /// the terms of the Lease.
+    pub fn set_acquired(&mut self, acquired: i64) {
+        self.acquired = Some(acquired);
+    }
+
+    /// Announces an absence with a Lease, before the node disconnects as planned. Returns `false`
+    /// without a session. Answer [`EdgeEffect::RenewLease`]; the Lease has left once
+    /// [`EdgeMachine::has_frame`] is false.
+    pub fn announce_absence(&mut self, now: Now, check_in: CheckIn, random: u64) -> bool {
+        let is_live = matches!(self.phase, Phase::Live { .. });
+        if is_live {
+            self.renewal.announce(check_in);
+            self.request_lease(now, random);
+        }
+        is_live
+    }
+
+    /// Returns whether the cloud side understands planned absences; `None` before its first
+    /// Welcome.
+    #[must_use]
+    pub fn absences_are_understood(&self) -> Option<bool> {
+        self.absences.are_understood
+    }
+
+    /// Returns the end of the time for which the cloud side asks the node to stay.
+    #[must_use]
+    pub fn stay_until(&self) -> Option<Now> {
+        self.absences.stay_until
     }
 
     /// Requests a renewal of the Lease from the owner of the clock.
@@ -500,7 +564,7 @@ impl EdgeMachine {
     /// `random` spreads the next renewal.
     pub fn renew(&mut self, now: Now, acquired: i64, renewed: i64, random: u64) {
         let Phase::Live { session, .. } = &self.phase else { return };
-        let lease = Lease { session: session.clone(), seconds: 0, acquired, renewed };
+        let lease = Lease { session: session.clone(), seconds: 0, acquired, renewed, check_in: None };
         self.renewal.renew(&self.config, self.is_frugal(), lease);
         self.renewal.request(now, random);
     }

@@ -169,6 +169,18 @@ pub enum Fault {
     ClaimWithoutLease,
     /// A replica repeats a throttled request at once.
     ThrottleIgnored,
+    /// The edge repeats the terms of its Lease although they have changed.
+    ShortWithoutTerms,
+    /// The cloud renews a Lease whose terms it does not know.
+    RenewalWithoutTerms,
+    /// A node may announce an absence of any length.
+    AbsenceUnbounded,
+    /// A node that announced an absence is away although its connection was lost.
+    AbsentWithoutDisconnect,
+    /// The term of an absence that began before a restart is not continued.
+    AbsenceForgotten,
+    /// The term of an absence ends with that of a connected node.
+    AbsenceTooShort,
 }
 
 thread_local! {

@@ -24,6 +24,7 @@ use super::digest::{BucketSet, Buckets, Digest, Epoch, MessageDigest, Tally};
 use super::fault::{Fault, planted};
 use super::message::{Interner, Message, MessageText};
 use super::patch::Unpatched;
+use super::renewal::{Feature, LeaseTerms, Renew, Stay};
 pub use super::upload::{Lease, Upload, UploadConfirm};
 pub use patches::Patches;
 pub use validation::MAX_WORD;
@@ -67,6 +68,7 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 ///     max_object: DEFAULT_MAX_OBJECT,
 ///     partial: None,
 ///     patches: true,
+///     lease: None,
 /// };
 /// let bytes = Up::Hello(hello.clone()).encode(1024)?;
 /// let decoded = Up::decode(&bytes, &mut Budget::of(64 * 1024))?;
@@ -108,6 +110,10 @@ pub struct Hello {
     /// Whether the node applies [`Patches`]. Absent if not, as from older versions.
     #[serde(default, skip_serializing_if = "is_false")]
     pub patches: bool,
+    /// The terms of the Lease. The cloud side applies them with its Welcome if it names
+    /// [`Feature::Renew`] there. Absent from older versions, which read no features.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<LeaseTerms>,
 }
 
 #[cfg(any(test, feature = "simulation"))]
@@ -129,6 +135,7 @@ impl Hello {
             max_object: DEFAULT_MAX_OBJECT,
             partial: None,
             patches: false,
+            lease: None,
         }
     }
 }
@@ -303,6 +310,7 @@ pub struct Inventory {
 ///     pending: 3,
 ///     held: 0,
 ///     register: false,
+///     features: Vec::new(),
 /// };
 /// let bytes = Down::Welcome(welcome.clone()).encode(1024)?;
 /// let decoded = Received::decode(&bytes, &mut Budget::of(64 * 1024), 8 << 20)?;
@@ -328,6 +336,10 @@ pub struct Welcome {
     /// Whether the cloud has no Node object and requests a node report. Absent if not.
     #[serde(default, skip_serializing_if = "is_false")]
     pub register: bool,
+    /// The optional parts of the protocol that the cloud side understands. Absent if none, and for
+    /// nodes that read no features.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<Feature>,
 }
 
 /// Confirms that the cloud has recorded all changes of the edge up to `revision`.
@@ -527,6 +539,7 @@ frames! {
         Inventory(Inventory),
         Lease(Lease),
         Upload(Upload),
+        Renew(Renew),
     }
     binary {}
 }
@@ -542,6 +555,7 @@ frames! {
         InventoryRequest(InventoryRequest),
         HelloRequest(HelloRequest),
         UploadConfirm(UploadConfirm),
+        Stay(Stay),
     }
     binary {
         Patches(Patches),
@@ -672,6 +686,12 @@ impl Written for ObjectsText {
     }
 }
 
+impl Written for Renew {
+    fn to_json(&self, _: &'static str) -> serde_json::Result<String> {
+        serde_json::to_string(&self.session)
+    }
+}
+
 /// Deserializes the body of a frame; objects above `max_object` bytes are rejected one by one.
 trait Read: Sized {
     fn read(json: &str, max_object: usize) -> serde_json::Result<Self>;
@@ -705,7 +725,13 @@ impl Up {
     /// # Errors
     /// See [`FrameError`].
     pub fn decode(bytes: &[u8], budget: &mut Budget) -> Result<Self, FrameError> {
-        let frame = Self::read(bytes, budget, 0)?;
+        let frame = match bytes.first() {
+            Some(b'"') => {
+                budget.take_bytes(bytes.len())?;
+                Self::Renew(Renew { session: serde_json::from_slice(bytes)? })
+            }
+            _ => Self::read(bytes, budget, 0)?,
+        };
         frame.check_fields(budget)?;
         Ok(frame)
     }

@@ -8,6 +8,7 @@
 //! - [`frame`], [`message`], [`upload`]: the wire format; `docs/protocol.md` specifies it
 //! - [`parts`]: messages larger than a frame
 //! - [`patch`]: updates as the difference from the version that the node holds
+//! - [`renewal`]: renewals of the Lease, planned absences
 //! - [`edge`]: the state machine of the node
 //! - [`cloud`]: the state machine of the cloud side, one per node
 //! - [`apply`]: applies changes to the rows of a node
@@ -29,6 +30,7 @@ pub mod message;
 pub mod node;
 pub mod parts;
 pub mod patch;
+pub mod renewal;
 pub mod replicas;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::change::{ObjectRef, Uid};
+use super::renewal::CheckIn;
 use edgesync_object::name::{self, Problem};
 use edgesync_object::{Budget, ObjectKey, ResourceVersion};
 
@@ -134,6 +135,7 @@ impl IngestCursor {
 ///
 /// Never queued and never repeated: only the latest renewal matters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Lease {
     /// The session of the Hello.
     pub session: String,
@@ -144,6 +146,9 @@ pub struct Lease {
     pub acquired: i64,
     /// The time of the renewal: Unix time in microseconds, by the node's clock.
     pub renewed: i64,
+    /// The absence that follows if the node disconnects in order. Absent if none is planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check_in: Option<CheckIn>,
 }
 
 /// Items of one lane, in order. Without items it asks for the confirmed numbers of all lanes.

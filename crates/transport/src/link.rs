@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod cause;
+pub mod compact;
 pub mod counted;
 pub mod counters;
 pub mod handle;
@@ -41,6 +42,7 @@ pub use mqtt::wire;
 
 use crate::dial::Dialer;
 use crate::proxy::authority;
+use compact::CompactTopics;
 use queue::Limits;
 use stream::{Carries, Target};
 use tokio::sync::mpsc;
@@ -136,6 +138,9 @@ pub struct LinkOptions {
     /// passes no message of it on, to detect another client with the same id, which mosquitto does
     /// not report.
     pub own_topic: Option<String>,
+    /// Topics of the compact exchange that is offered to the embedded endpoint; none is offered
+    /// without them. The alias of `up` is also used with other brokers that permit it.
+    pub compact: Option<CompactTopics>,
     /// Makes will and greetings.
     pub introduce: Introduce,
     /// Backoff between attempts; a connection of [`RetryOptions::good_after`] resets it.
@@ -166,6 +171,7 @@ impl LinkOptions {
             inflight: MAX_INFLIGHT,
             subscriptions: Vec::new(),
             own_topic: None,
+            compact: None,
             introduce: Arc::new(|_| SessionIntro::default()),
             retry: RetryOptions::default(),
             queue: 256,
@@ -240,6 +246,9 @@ pub enum LinkEvent {
         connection: ConnectionId,
         /// The largest packet both sides take, in bytes, header and topic included.
         max_packet: u32,
+        /// Whether the exchange is [compact]: the broker is the endpoint of the cloud side, and the
+        /// greetings were not needed.
+        is_compact: bool,
     },
     /// A message for one of the subscriptions. It was acknowledged when this event was queued.
     Message {

@@ -69,9 +69,11 @@ impl Connection {
         self.waiting = None;
     }
 
-    /// Clears the presence of the cloud: the broker resends the retained one.
-    pub(super) fn forget_presence(&mut self) {
-        (self.cloud_boot, self.cloud_online) = (None, None);
+    /// Clears the presence of the cloud: the broker resends the retained one. The endpoint of the
+    /// cloud side sends it only when it changes.
+    pub(super) fn forget_presence(&mut self, is_endpoint: bool) {
+        self.cloud_boot = is_endpoint.then(String::new);
+        self.cloud_online = is_endpoint.then_some(true);
     }
 
     /// Records the presence of the cloud.
@@ -130,8 +132,11 @@ mod tests {
         assert_eq!(connection.observe_cloud(presence("b", true)), CloudChange::Returned);
         assert_eq!(connection.observe_cloud(presence("b", false)), CloudChange::Offline);
         assert_eq!(connection.observe_cloud(presence("b", true)), CloudChange::Returned);
-        connection.forget_presence();
+        connection.forget_presence(false);
         assert_eq!(connection.observe_cloud(presence("c", true)), CloudChange::Unchanged);
+        connection.forget_presence(true);
+        assert_eq!(connection.cloud_online, Some(true));
+        assert_eq!(connection.observe_cloud(presence("c", true)), CloudChange::Returned);
     }
 
     #[test]

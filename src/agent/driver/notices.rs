@@ -228,6 +228,9 @@ impl Driver {
         }
         let line = match (self.uplink.is_connected(), self.machine.phase()) {
             _ if in_sync => format!("in sync, {} objects", self.machine.totals().count),
+            (false, _) if let Some(next) = self.next_check_in() => {
+                format!("away as planned, next check-in {}", rfc3339(next))
+            }
             (false, _) => format!("offline, {} objects held", self.machine.totals().count),
             (true, EdgePhase::Live) => "receiving".to_owned(),
             (true, _) => format!("connected to {}, waiting for the cloud", self.uplink.wire.peer()),

@@ -71,6 +71,11 @@ impl Reporting {
         }
     }
 
+    /// Returns when this run of the agent acquired the Lease, in Unix microseconds.
+    pub(super) fn acquired(&self) -> i64 {
+        self.acquired
+    }
+
     /// Returns whether Events may be sent: their times are right, or the wait for the clock is
     /// over.
     fn times_are_settled(&self) -> bool {

@@ -16,6 +16,7 @@ use edgesync_admin::agent::{
     AgentCounters, AgentStatus, CloudStatus, LimitsHit, LinkState, LinkStatus, ListenStatus, ObjectCounts,
     Program, StoreStatus, SyncStatus,
 };
+use edgesync_config::ConnectPlan;
 use edgesync_object::time::rfc3339;
 use edgesync_protocol::edge::{EdgeMachine, EdgePhase};
 use edgesync_runtime::VERSION;
@@ -36,7 +37,7 @@ impl Driver {
         Box::new(AgentStatus {
             node: self.settings.node.to_string(),
             agent: Program { version: VERSION.to_owned(), started: rfc3339(self.timeline.started) },
-            link: link_status(&self.uplink, self.settings.peer(self.uplink.link.position())),
+            link: self.link_status(),
             kubeedge: self.uplink.wire.cloud_core().map(cloud_core::status),
             identity: self.identity.as_ref().map(|identity| identity.state().show()),
             cloud: cloud_status(&self.uplink, &self.machine),
@@ -116,6 +117,17 @@ impl Driver {
     }
 }
 
+impl Driver {
+    fn link_status(&self) -> LinkStatus {
+        let plan = self.check_ins.plan();
+        LinkStatus {
+            plan: (plan != ConnectPlan::Always).then(|| plan.to_string()),
+            next_check_in: self.next_check_in().map(rfc3339),
+            ..link_status(&self.uplink, self.settings.peer(self.uplink.link.position()))
+        }
+    }
+}
+
 fn link_status(Uplink { link, wire, connection }: &Uplink, peer: &str) -> LinkStatus {
     let traffic = link.traffic();
     let connected = connection.link.connected;
@@ -129,6 +141,8 @@ fn link_status(Uplink { link, wire, connection }: &Uplink, peer: &str) -> LinkSt
         connections: connection.link.reconnects,
         bytes_in: traffic.bytes_in,
         bytes_out: traffic.bytes_out,
+        plan: None,
+        next_check_in: None,
     }
 }
 

@@ -143,7 +143,7 @@ impl Wire {
 impl Driver {
     pub(super) fn link_event(&mut self, event: LinkEvent) {
         match event {
-            LinkEvent::Connected { .. } => self.link_up(),
+            LinkEvent::Connected { is_compact, .. } => self.link_up(is_compact),
             LinkEvent::Disconnected { cause, retry_in } => self.link_down(&cause, retry_in),
             LinkEvent::Rejected { topic, code, reason } => {
                 if let Some(LinePermit { suppressed }) = self.peer_log.publishes.permit_line() {
@@ -154,13 +154,15 @@ impl Driver {
         }
     }
 
-    fn link_up(&mut self) {
+    fn link_up(&mut self, is_compact: bool) {
         self.uplink.connection.up();
         let limit = match &self.uplink.wire {
             Wire::Mqtt(topics) => {
-                self.uplink.connection.forget_presence();
-                tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
-                self.reporting.traffic.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
+                self.uplink.connection.forget_presence(is_compact);
+                if !is_compact {
+                    tracing::debug!(bytes = Presence::ONLINE_BYTES, "Presence");
+                    self.reporting.traffic.meter.frame(Direction::Up, "Presence", Presence::ONLINE_BYTES);
+                }
                 self.uplink.link.max_payload(&topics.up(&self.settings.node))
             }
             Wire::KubeEdge(_) => self.uplink.link.max_payload(TEXT),
@@ -179,6 +181,10 @@ impl Driver {
     }
 
     fn link_down(&mut self, cause: &Cause, retry_in: Duration) {
+        if *cause == Cause::Paused {
+            self.uplink.connection.down(cause.to_string(), retry_in);
+            return self.machine.disconnected();
+        }
         let words = if self.uplink.is_connected() { "connection lost" } else { "connection failed" };
         let peer = self.settings.peer(self.uplink.link.position());
         tracing::warn!(peer, %cause, retry_in = %rounded(retry_in), "{words}");
@@ -318,7 +324,7 @@ pub(super) fn trace_frame(frame: &Up, bytes: usize) {
                 (report.objects.len(), report.removed.len(), report.rejected.len());
             tracing::debug!(report.from, report.to, objects, removed, rejected, bytes, "Report");
         }
-        Up::Lease(_) => tracing::trace!(bytes, "Lease"),
+        Up::Lease(_) | Up::Renew(_) => tracing::trace!(bytes, "{}", frame.name()),
         Up::Upload(upload) => {
             let (lane, items) = (upload.lane.name(), upload.items.len());
             tracing::debug!(lane, items, bytes, "Upload");

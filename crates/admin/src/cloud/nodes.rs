@@ -22,6 +22,10 @@ pub mod state {
     pub const REMOVED: &str = "removed";
     /// The node is not connected.
     pub const OFFLINE: &str = "offline";
+    /// The node is not connected as planned, until its next check-in.
+    pub const AWAY: &str = "away";
+    /// The node has not connected by the time of its check-in.
+    pub const OVERDUE: &str = "overdue";
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -109,6 +113,9 @@ pub struct ServedNode {
     /// Only in the response for one node, with the embedded store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects_not_in_effect: Option<Vec<ObjectNotInEffect>>,
+    /// Time by which a node that is away or overdue has announced to connect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_check_in: Option<String>,
 }
 
 /// Numbers of a node's objects. Flattened into the JSON of the node.
@@ -173,6 +180,9 @@ pub struct RecordedNode {
     pub removed: Option<String>,
     #[serde(flatten)]
     pub membership: Option<Membership>,
+    /// Time by which a node that is away or overdue has announced to connect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_check_in: Option<String>,
 }
 
 /// A node that was removed from the fleet.
@@ -306,6 +316,12 @@ impl NodeInfo {
     #[must_use]
     pub fn objects(&self) -> Option<u64> {
         self.served().map(|node| node.objects.held)
+    }
+
+    /// Returns the time by which a node that is away or overdue has announced to connect.
+    #[must_use]
+    pub fn next_check_in(&self) -> Option<&str> {
+        self.either(|node| node.next_check_in.as_deref(), |node| node.next_check_in.as_deref())
     }
 
     #[must_use]

@@ -47,6 +47,10 @@ states! {
     Offline = "offline",
     /// Removed from the fleet.
     Removed = "removed",
+    /// Not connected as planned, until its next check-in.
+    Away = "away",
+    /// Has not connected by the time of its check-in.
+    Overdue = "overdue",
 }
 
 impl SummaryState {

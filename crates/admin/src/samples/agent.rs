@@ -49,6 +49,8 @@ pub fn status() -> AgentStatus {
             connections: 1,
             bytes_in: 1024,
             bytes_out: 1024,
+            plan: some("every 6h"),
+            next_check_in: None,
         },
         kubeedge: None,
         identity: Some(IdentityStatus {

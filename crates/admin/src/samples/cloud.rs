@@ -62,6 +62,7 @@ pub fn served_node() -> ServedNode {
         refused_objects: None,
         held_back_objects: None,
         objects_not_in_effect: None,
+        next_check_in: None,
     }
 }
 
@@ -90,6 +91,7 @@ pub fn full_node() -> NodeInfo {
         refused_objects: Some(vec![rejected()]),
         held_back_objects: Some(vec![HeldBackObject { uid: "u-3".to_owned(), object: Some(object()) }]),
         objects_not_in_effect: Some(vec![not_in_effect()]),
+        next_check_in: some(TIME),
         ..node
     }))
 }
@@ -111,6 +113,7 @@ pub fn recorded_node() -> RecordedNode {
         files_in_effect: None,
         files_not_in_effect: None,
         removed: None,
+        next_check_in: None,
         membership: Some(membership()),
     }
 }

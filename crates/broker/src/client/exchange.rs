@@ -1,6 +1,7 @@
 //! Packets of one connected client in both directions, until it ends.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use jiff::Timestamp;
@@ -31,8 +32,8 @@ use crate::stream::ClientStream;
 use crate::{Channel, DisconnectReason, FleetEvent};
 use cloud_topic::CloudTopic;
 use edgesync_transport::admission::LinePermit;
-use edgesync_transport::link::add;
 use edgesync_transport::link::wire::FrameBuffer;
+use edgesync_transport::link::{add, compact};
 use ingest::{Ingest, Receipt};
 use output::Output;
 use timers::{Progress, Timers};
@@ -51,6 +52,8 @@ pub(super) struct Exchange<'a> {
     evictions: watch::Receiver<Option<Eviction>>,
     cloud: CloudTopic,
     ingest: Ingest,
+    /// Whether the client uses the compact exchange.
+    is_compact: bool,
 }
 
 enum Wake {
@@ -73,6 +76,11 @@ impl<'a> Exchange<'a> {
     ) -> Self {
         let now = Instant::now();
         let (reader, writer) = tokio::io::split(stream);
+        let mut subscriptions = Subscriptions::default();
+        if admitted.is_compact {
+            subscriptions.imply(&hub.options.topics, &session.node);
+            session.listens.store(true, Ordering::Release);
+        }
         Self {
             hub,
             session,
@@ -81,11 +89,12 @@ impl<'a> Exchange<'a> {
             frames,
             output: Output::new(&admitted.connack, session.max_packet, now),
             timers: Timers::new(admitted.keepalive, hub.options.slowest, certificate_end, now),
-            subscriptions: Subscriptions::default(),
+            subscriptions,
             outgoing: Outgoing::new(admitted.inflight, now),
             evictions: session.evictions(),
             cloud: CloudTopic::new(hub.options.topics.cloud().into(), hub.registry.cloud()),
             ingest: Ingest::new(&hub.inflow),
+            is_compact: admitted.is_compact,
         }
     }
 
@@ -220,11 +229,14 @@ impl<'a> Exchange<'a> {
             let why = DisconnectReason::Protocol("QoS 2 not supported".to_owned());
             return Err(Ended::with_code(why, DisconnectReasonCode::QoSNotSupported));
         }
-        if publish.properties.as_ref().is_some_and(|properties| properties.topic_alias.is_some()) {
+        let alias = publish.properties.as_ref().and_then(|properties| properties.topic_alias);
+        let is_up = self.is_compact && alias == Some(compact::UP) && publish.topic.is_empty();
+        if alias.is_some() && !is_up {
             let why = DisconnectReason::Protocol("topic alias not supported".to_owned());
             return Err(Ended::with_code(why, DisconnectReasonCode::TopicAliasInvalid));
         }
-        let Ok(topic) = std::str::from_utf8(&publish.topic) else {
+        let up = is_up.then(|| self.hub.options.topics.up(&self.session.node));
+        let Ok(topic) = up.as_deref().map_or_else(|| std::str::from_utf8(&publish.topic), Ok) else {
             let why = DisconnectReason::Protocol("topic is not UTF-8".to_owned());
             return Err(Ended::with_code(why, DisconnectReasonCode::MalformedPacket));
         };
@@ -288,6 +300,10 @@ impl<'a> Exchange<'a> {
 }
 
 fn farewell(disconnect: &Disconnect) -> Ended {
-    let will = disconnect.reason_code != DisconnectReasonCode::NormalDisconnection;
-    Ended { why: DisconnectReason::ByClient, code: None, will }
+    match disconnect.reason_code {
+        DisconnectReasonCode::NormalDisconnection => {
+            Ended { why: DisconnectReason::ByClient, code: None, will: false }
+        }
+        _ => Ended::lost("client disconnected with an error"),
+    }
 }

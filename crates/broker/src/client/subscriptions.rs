@@ -63,6 +63,13 @@ impl Subscriptions {
         (code, Answer::Granted { new: true })
     }
 
+    /// Subscribes a client of the compact exchange to its topics.
+    pub(super) fn imply(&mut self, topics: &Topics, node: &str) {
+        for topic in [topics.down(node), topics.cloud()] {
+            self.add(topics, node, Filter::new(topic, QoS::AtLeastOnce));
+        }
+    }
+
     /// Removes the filter with this path.
     pub(super) fn remove(&mut self, path: &str) -> UnsubAckReason {
         let before = self.filters.len();

@@ -5,7 +5,14 @@ use jiff::Timestamp;
 
 pub(super) fn renewal(node: &str, second: i64) -> LeaseRenewal {
     let at = |second| Timestamp::from_second(1_795_000_000 + second).unwrap();
-    LeaseRenewal { node: node_name(node), seconds: 40, acquired: at(0), renewed: at(second), transitions: 0 }
+    LeaseRenewal {
+        node: node_name(node),
+        seconds: 40,
+        acquired: at(0),
+        renewed: at(second),
+        transitions: 0,
+        next: None,
+    }
 }
 
 pub(super) async fn lease(store: &CloudStore, node: &str) -> Result<Stored, CloudError> {
@@ -105,6 +112,21 @@ async fn the_last_renewal_of_a_node_in_a_batch_counts() {
     assert_eq!(known, [LeaseRenewal { transitions: 2, ..renewal("a", 20) }]);
     store.renew_leases(Vec::new()).await.unwrap();
     assert_eq!(store.version(), start + 1);
+}
+
+#[tokio::test]
+async fn next_check_in_is_stored_until_the_node_returns() {
+    let Fixture { store, .. } = &fixture();
+    store.renew_leases(vec![renewal("a", 0)]).await.unwrap();
+    let away = LeaseRenewal { seconds: 23_700, next: Some(renewal("a", 21_600).renewed), ..renewal("a", 10) };
+    store.renew_leases(vec![away.clone()]).await.unwrap();
+    assert_eq!(store.registered().await.unwrap().leases, [away]);
+    let read = object(&lease(store, "a").await.unwrap());
+    assert_eq!(read.annotations()["edgesync.io/next-check-in"], "2026-11-18T17:06:40Z");
+    assert_eq!(read.fields()["spec"]["leaseDurationSeconds"], 23_700);
+    store.renew_leases(vec![renewal("a", 20)]).await.unwrap();
+    assert_eq!(store.registered().await.unwrap().leases, [renewal("a", 20)]);
+    assert_eq!(object(&lease(store, "a").await.unwrap()).annotations().len(), 0);
 }
 
 #[tokio::test]

@@ -251,7 +251,7 @@ pub(crate) const SORT_WORDS: [&str; 9] = [
 ];
 
 /// The states of a node.
-pub const STATES: [&str; 12] = [
+pub const STATES: [&str; 14] = [
     "in sync",
     "syncing",
     "live",
@@ -259,6 +259,8 @@ pub const STATES: [&str; 12] = [
     "repairing",
     "connecting",
     "offline",
+    "away",
+    "overdue",
     "never connected",
     "revoked",
     "being removed",
@@ -298,6 +300,16 @@ pub enum NodeCommand {
     Revoke(NodeArgs),
     /// Revoke and remove nodes permanently, and free their names for other devices
     Forget(NodeArgs),
+    /// Ask nodes to stay connected for a while, whatever their plan says
+    ///
+    /// A node that is away stays at its next check-in.
+    Stay {
+        /// How long, from now on; 0s ends an earlier request
+        #[arg(long = "for", value_name = "DURATION", default_value = "1h", value_parser = args::duration)]
+        duration: Duration,
+        #[command(flatten)]
+        nodes: NodeArgs,
+    },
 }
 
 #[derive(Args, Clone, Debug, PartialEq, Eq)]

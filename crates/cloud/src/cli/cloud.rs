@@ -1,6 +1,7 @@
 //! Dispatches the commands of `edgesync-cloud`.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -18,7 +19,9 @@ use edgesync_cli::program::{self, Exit, Threads};
 use edgesync_cli::progress::Progress;
 use edgesync_cli::records;
 use edgesync_cli::{CliError, EXIT_FAILED, Peer, Terminal, apply, check, get, report};
+use edgesync_fleet::STAY_ANNOTATION;
 use edgesync_fleet::config::Config;
+use edgesync_object::time::rfc3339;
 use edgesync_runtime::memory;
 
 /// Runs the program with the arguments of the process.
@@ -137,8 +140,29 @@ async fn change_nodes(command: NodeCommand, terminal: &mut Terminal<'_>) -> Resu
         }
         NodeCommand::Revoke(nodes) => (nodes, NodeAction::Revoke),
         NodeCommand::Forget(nodes) => (nodes, NodeAction::Forget),
+        NodeCommand::Stay { duration, nodes } => return stay(nodes, duration, terminal).await,
     };
     each_node(server, &nodes, action, request, terminal).await
+}
+
+/// Asks nodes to stay connected, by an annotation of their Nodes.
+async fn stay(
+    NodeArgs { nodes, server }: NodeArgs,
+    duration: Duration,
+    terminal: &mut Terminal<'_>,
+) -> Result<Done, CliError> {
+    let fleet = Fleet::open(server).await?;
+    let now = Timestamp::now();
+    let until = now.checked_add(duration).map_err(|error| CliError::Usage(format!("--for: {error}")))?;
+    let until = (until > now).then(|| rfc3339(until));
+    for node in &nodes {
+        fleet.annotate_node(node, STAY_ANNOTATION, until.as_deref()).await?;
+        match &until {
+            Some(until) => writeln!(terminal.out, "node '{node}' asked to stay until {until}")?,
+            None => writeln!(terminal.out, "node '{node}' follows its plan")?,
+        }
+    }
+    Ok(Done(true))
 }
 
 /// Changes nodes one by one and prints each result. A failure is printed, and the next node

@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 
 use super::args_cloud::{NodesArgs, STATES};
 use super::server::Fleet;
-use edgesync_admin::cloud::{NodeInfo, NodeList};
+use edgesync_admin::cloud::{NodeInfo, NodeList, state};
 use edgesync_admin::{InvalidResponse, Route, read};
-use edgesync_cli::output::{Output, Table, cell, key_values, render};
+use edgesync_cli::output::{Output, Table, age, cell, key_values, render};
 use edgesync_cli::records::{self, RecordColumn};
 use edgesync_cli::{CliError, Terminal};
 use edgesync_object::{Labels, ObjectRef, Selector, label_pairs};
@@ -25,7 +25,7 @@ const COLUMNS: &[RecordColumn<NodeInfo>] = &[
     RecordColumn::value("held back", |node| node.held_back().into()),
     RecordColumn::rare("in effect", |node| node.files_in_effect().into()),
     RecordColumn::rare("not in effect", |node| node.files_not_in_effect().into()),
-    RecordColumn::age("last renewal", |node| node.last_renewal().into()),
+    RecordColumn::age("last renewal", |node: &NodeInfo| node.last_renewal().into()).instead(check_in),
     RecordColumn::age("last report", |node| node.last_report().into()),
     RecordColumn::value("agent", |node| node.agent_version().into()),
 ];
@@ -59,6 +59,18 @@ const SORTS: [Sort; 9] = [
 
 fn text(text: Option<&str>) -> Option<Key> {
     text.map(|text| Key::Text(text.to_owned()))
+}
+
+/// Shows when a node that is away connects next, or for how long it is overdue.
+fn check_in(node: &NodeInfo, now: Timestamp) -> Option<String> {
+    let text = node.next_check_in()?;
+    let next: Timestamp = text.parse().ok()?;
+    match node.state() {
+        state::OVERDUE => Some(format!("overdue {}", age(now, text))),
+        state::AWAY if next <= now => Some("next now".to_owned()),
+        state::AWAY => Some(format!("next in {}", age(next, &now.to_string()))),
+        _ => None,
+    }
 }
 
 fn certificate_ends(node: &NodeInfo) -> Option<&str> {
@@ -291,6 +303,23 @@ mod tests {
     fn the_summary_counts_nodes_by_state() {
         assert_eq!(summary(&nodes()).unwrap(), "4 nodes: 2 in sync, 1 offline, 1 never connected");
         assert_eq!(summary(&nodes()[..1]), None);
+    }
+
+    #[test]
+    fn absence_is_shown_in_place_of_the_last_renewal() {
+        let now: Timestamp = "2026-11-21T10:00:00Z".parse().unwrap();
+        for (state, next, expected) in [
+            ("away", "2026-11-21T13:00:00Z", Some("next in 3h")),
+            ("away", "2026-11-21T09:59:00Z", Some("next now")),
+            ("overdue", "2026-11-21T09:48:00Z", Some("overdue 12m")),
+            ("in sync", "2026-11-21T13:00:00Z", None),
+            ("away", "soon", None),
+        ] {
+            let served = samples::served_node();
+            let (state, next_check_in) = (state.to_owned(), Some(next.to_owned()));
+            let node = NodeInfo::Served(Box::new(ServedNode { state, next_check_in, ..served }));
+            assert_eq!(check_in(&node, now).as_deref(), expected, "{next}");
+        }
     }
 
     #[test]

@@ -4,16 +4,18 @@
 use std::path::Path;
 
 use serde::Serialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::args_cloud::{FleetArgs, SERVER_VARIABLE, SOCKET, ServerArgs};
 use edgesync_admin::{Method, Route};
-use edgesync_api::{Address, Client, Kubeconfig};
+use edgesync_api::{Address, Client, ClientError, Kubeconfig};
 use edgesync_cli::CliError;
 use edgesync_cli::records::RecordSource;
-use edgesync_object::Resource;
+use edgesync_object::{Object, Resource};
 
+/// Maximum number of attempts to change an object.
+const ATTEMPTS: u32 = 5;
 /// Marks the version of our own API, in contrast to that of a cluster.
 const VERSION_MARK: &str = "+edgesync.";
 
@@ -70,6 +72,40 @@ impl Fleet {
             #[cfg(feature = "kubernetes")]
             (Self::Cluster(via_cluster), _) => {
                 Ok(via_cluster.call(route, body).await.map_err(edgesync_api::ClientError::Api)?)
+            }
+        }
+    }
+
+    /// Sets or removes an annotation of a Node.
+    pub(super) async fn annotate_node(
+        &self,
+        name: &str,
+        key: &str,
+        value: Option<&str>,
+    ) -> Result<(), CliError> {
+        match self {
+            Self::Api(client) => {
+                let path = format!("/api/v1/nodes/{name}");
+                for attempt in 1.. {
+                    let mut node: Object = client.get(&path).await?;
+                    let mut annotations = node.annotations();
+                    match value {
+                        Some(value) => annotations.insert(key.to_owned(), value.to_owned()),
+                        None => annotations.remove(key),
+                    };
+                    node.set_metadata("annotations", json!(annotations));
+                    let written = client.put::<Value>(&path, &json!(node)).await;
+                    match written {
+                        // Another writer was faster.
+                        Err(ClientError::Api(status)) if status.code == 409 && attempt < ATTEMPTS => {}
+                        written => return written.map(drop).map_err(CliError::from),
+                    }
+                }
+                Ok(())
+            }
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster(via_cluster) => {
+                Ok(via_cluster.annotate(name, key, value).await.map_err(ClientError::Api)?)
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::broadcasts::QueuedChange;
-use super::{Fleet, replicas, rules};
+use super::{Fleet, absences, replicas, rules};
 use crate::source::{Change, Changes, RemovalCause, Source};
 use edgesync_object::NodeName;
 use edgesync_placement::Summary;
@@ -176,6 +176,8 @@ impl<S: Source> Fleet<S> {
         // A Node that was recreated or restored may lack the report of its node.
         let has_report = summary.notes.as_deref().is_some_and(|notes| notes.claimed.is_some());
         self.reconciler.nodes.set_registered(&name, has_report);
+        let stay = summary.notes.as_deref().and_then(|notes| notes.stay.parse().ok());
+        absences::set_stay(&mut self.reconciler, &name, stay);
         if self.removals.has(&name) {
             return self.node_of_removed(&name, &summary.uid);
         }

@@ -8,11 +8,12 @@ use super::bodies::{Answer, BodyRequest, SizeClass};
 use super::nodes::NodeId;
 use super::requests::Response;
 use super::sender::Sent;
-use super::{Fleet, patches, replicas, writes};
+use super::{Fleet, absences, patches, replicas, writes};
 use crate::source::{Changes as _, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{CloudEffect, CloudNotice, LoadRequest};
+use edgesync_protocol::renewal::Renewal;
 
 /// Maximum number of machine turns before the loop looks for events again.
 const TURNS: usize = 256;
@@ -104,6 +105,14 @@ impl<S: Source> Fleet<S> {
         }
     }
 
+    /// Performs the effects of a machine, without sending frames.
+    pub(super) fn perform_effects(&mut self, id: NodeId) {
+        while let Some(Some(effect)) = self.reconciler.next_effect(id) {
+            self.perform(id, effect);
+        }
+        self.reconciler.nodes.touch(id);
+    }
+
     fn await_room(&self, sent: Sent) {
         if let Sent::AwaitsRoom(id) = sent
             && let Some(name) = self.reconciler.nodes.name(id)
@@ -163,10 +172,7 @@ impl<S: Source> Fleet<S> {
                         .ask(|source| async move { Response::Incarnation(source.new_incarnation().await) });
                 }
             }
-            CloudEffect::Renew(lease) => {
-                let now = self.reconciler.now();
-                self.reconciler.nodes.lifecycle.renewed(now, Timestamp::now(), &name, &lease);
-            }
+            CloudEffect::Renew(renewal) => self.renew(id, &name, renewal),
             CloudEffect::Ingest { token, upload } => {
                 self.intake.take(&mut self.reconciler, &self.requests, id, (token, upload));
             }
@@ -176,6 +182,7 @@ impl<S: Source> Fleet<S> {
                     CloudNotice::Welcomed { .. } => {
                         self.reconciler.nodes.lifecycle.welcomed(now, &name);
                         replicas::welcomed(&mut self.reconciler, &self.requests, id);
+                        absences::ask_to_stay(&mut self.reconciler, id);
                     }
                     CloudNotice::OverQuota { .. } => self.refuse(id),
                     _ => {}
@@ -185,6 +192,23 @@ impl<S: Source> Fleet<S> {
                     log_notice(&name, &notice);
                 }
             }
+        }
+    }
+
+    /// Renews the Lease of a node. A replica that has stopped judging the node does not know the
+    /// terms that a short renewal repeats.
+    fn renew(&mut self, id: NodeId, name: &NodeName, renewal: Renewal) {
+        let (now, clock) = (self.reconciler.now(), Timestamp::now());
+        let lifecycle = &mut self.reconciler.nodes.lifecycle;
+        let is_known = match renewal.into_lease(clock.as_microsecond()) {
+            Some(lease) => {
+                lifecycle.renewed(now, clock, name, &lease);
+                true
+            }
+            None => lifecycle.renewed_again(now, clock, name),
+        };
+        if !is_known {
+            self.reconciler.with_machine(id, |machine, _| machine.request_terms());
         }
     }
 
@@ -268,6 +292,11 @@ impl<S: Source> Fleet<S> {
                 self.resume_removals();
             }
             Response::EventsExpired(expired) => self.expiry.ended(now, &mut self.counts, &expired),
+            Response::EventEmitted(emitted) => {
+                if let Err(error) = emitted {
+                    tracing::error!(%error, "creating an Event failed");
+                }
+            }
             Response::RuleStatusWritten(written) => {
                 self.rules.status_written();
                 if let Err(error) = written {

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::Fleet;
 use crate::source::{Replication as _, Source};
-use edgesync_broker::{Channel, FleetEvent};
+use edgesync_broker::{Channel, DisconnectReason, FleetEvent};
 use edgesync_object::time::rounded;
 use edgesync_object::{Budget, NodeName};
 use edgesync_protocol::frame::{FrameError, MAX_WORD, Up, other_protocol};
@@ -59,6 +59,9 @@ impl<S: Source> Fleet<S> {
             FleetEvent::NodeDisconnected { node, connection, why } => {
                 tracing::debug!(node = node.as_str(), %why, "disconnected");
                 if self.connection(&node) == Some(connection.to_string().as_str()) {
+                    if why == DisconnectReason::ByClient {
+                        self.left(&node);
+                    }
                     self.disconnected(&node);
                 }
             }
@@ -73,6 +76,15 @@ impl<S: Source> Fleet<S> {
     fn connection(&self, name: &NodeName) -> Option<&str> {
         let of_node = self.reconciler.nodes.named(name).and_then(|node| node.session.connection());
         of_node.or_else(|| self.removals.connection(name))
+    }
+
+    /// Handles the orderly end of a connection. Renewals that arrived before it count first.
+    fn left(&mut self, name: &NodeName) {
+        if let Some(id) = self.reconciler.nodes.id(name) {
+            self.perform_effects(id);
+        }
+        let now = self.reconciler.now();
+        self.reconciler.nodes.lifecycle.left(now, Timestamp::now(), name);
     }
 
     fn disconnected(&mut self, name: &NodeName) {
@@ -113,6 +125,9 @@ impl<S: Source> Fleet<S> {
         if presence.connection.is_empty() || self.connection(name) == Some(&presence.connection) {
             if self.may_log(name) {
                 tracing::info!(node = name.as_str(), "disconnected");
+            }
+            if presence.planned {
+                self.left(name);
             }
             self.disconnected(name);
         }
@@ -172,7 +187,7 @@ impl<S: Source> Fleet<S> {
                 node.machine.set_registered(registered);
             }
             Up::Report(_) => node.reported.last_report = Some(Timestamp::now()),
-            Up::Inventory(_) | Up::Lease(_) | Up::Upload(_) => {}
+            Up::Inventory(_) | Up::Lease(_) | Up::Renew(_) | Up::Upload(_) => {}
         }
         self.reconciler.with_machine(id, |machine, desired| machine.received(now, frame, desired));
     }

@@ -5,6 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
 
+use jiff::Timestamp;
+
 use crate::lifecycle::NodeLifecycle;
 use crate::node::Node;
 use edgesync_object::{Labels, NodeName};
@@ -44,6 +46,8 @@ struct NodeObject {
     uid: Uid,
     /// Its trusted labels.
     labels: Labels,
+    /// Time until which an operator asks the node to stay connected.
+    stay: Option<Timestamp>,
 }
 
 /// Returns the range of all names after this one.
@@ -187,7 +191,19 @@ impl Nodes {
     }
 
     pub(super) fn set_object(&mut self, name: &NodeName, uid: Uid, labels: Labels) {
-        self.objects.insert(name.clone(), NodeObject { uid, labels });
+        let stay = self.stay(name);
+        self.objects.insert(name.clone(), NodeObject { uid, labels, stay });
+    }
+
+    /// Returns the time until which an operator asks a node to stay.
+    pub(super) fn stay(&self, name: &NodeName) -> Option<Timestamp> {
+        self.objects.get(name)?.stay
+    }
+
+    /// Sets the time until which an operator asks a node to stay. Returns whether it has changed.
+    pub(super) fn set_stay(&mut self, name: &NodeName, until: Option<Timestamp>) -> bool {
+        let Some(object) = self.objects.get_mut(name) else { return false };
+        std::mem::replace(&mut object.stay, until) != until
     }
 
     /// Handles a deleted Node.
@@ -291,8 +307,6 @@ impl Nodes {
 mod tests {
     use std::sync::Arc;
     use std::time::Duration;
-
-    use jiff::Timestamp;
 
     use super::*;
     use crate::node_name;

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::reconciler::Reconciler;
 use super::removals::Removals;
-use crate::lifecycle::NodeLifecycle;
+use crate::lifecycle::{NodeLifecycle, ShownAbsence};
 use crate::node::Node;
 use crate::summary::{Board, Found, MinuteSample, Row, Sample};
 use edgesync_object::NodeName;
@@ -217,7 +217,11 @@ pub(super) fn row_of(node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) ->
             SummaryState::NotInEffect
         }
         CloudPhase::Offline if elsewhere => SummaryState::Syncing,
-        CloudPhase::Offline => SummaryState::Offline,
+        CloudPhase::Offline => match lifecycle.absence(&node.name) {
+            Some(ShownAbsence { is_overdue: true, .. }) => SummaryState::Overdue,
+            Some(_) => SummaryState::Away,
+            None => SummaryState::Offline,
+        },
         CloudPhase::Replaying | CloudPhase::Repairing => SummaryState::Connecting,
         CloudPhase::Live if machine.held_count() > 0 => SummaryState::HeldBack,
         CloudPhase::Live if rejected > 0 => SummaryState::Rejecting,

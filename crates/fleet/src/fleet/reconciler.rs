@@ -176,8 +176,11 @@ impl Reconciler {
             self.nodes.touch(id);
         }
         if self.is_shared {
-            // The replica that serves it maintains its Lease.
-            self.nodes.lifecycle.forget(name);
+            // The replica that serves it maintains its Lease. That of a node that is away as
+            // planned is still to be written.
+            if self.nodes.lifecycle.absence(name).is_none() {
+                self.nodes.lifecycle.forget(name);
+            }
         }
         self.left.push(name.clone());
     }
@@ -271,6 +274,7 @@ impl Reconciler {
             }
             node.machine.desire(now, uid, before.as_ref(), &on_node);
             self.nodes.touch(id);
+            self.nodes.lifecycle.desired_changed(now, &delta.node);
         }
     }
 

@@ -31,6 +31,7 @@ pub(super) enum Response {
     LeasesWritten(Result<u64>),
     NodesChanged(Result<()>),
     EventsExpired(Result<u64>),
+    EventEmitted(Result<()>),
     RuleStatusWritten(Result<()>),
     Confirmed(NodeName, Result<()>),
     Removed(NodeName, Result<Removal>),

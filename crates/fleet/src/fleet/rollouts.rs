@@ -328,7 +328,9 @@ impl Rollouts {
             SummaryState::Syncing,
             SummaryState::Connecting,
             SummaryState::NotInEffect,
+            SummaryState::Overdue,
             SummaryState::Offline,
+            SummaryState::Away,
         ];
         let mut behind = behind.map(|(_, named)| named);
         let stragglers = order.iter().flat_map(|state| std::mem::take(&mut behind[*state as usize]));

@@ -5,7 +5,7 @@ use edgesync_protocol::node::{
     TRAFFIC_BUDGET_SPENT,
 };
 
-use super::{Life, Liveness};
+use super::{Life, Liveness, Sync};
 
 /// Conditions assumed for a node that has not reported its own.
 const OWN: [&str; 3] = [STORE_HEALTHY, DISK_PRESSURE, TRAFFIC_BUDGET_SPENT];
@@ -96,6 +96,7 @@ impl Liveness {
         match self.life {
             Life::Unknown => Vec::new(),
             Life::Lost => self.all_unknown(),
+            Life::Away => self.away(),
             Life::Welcomed | Life::Renewed => self.alive(),
         }
     }
@@ -111,10 +112,7 @@ impl Liveness {
             _ => {}
         }
         conditions.push(Condition::new(NodeReason::Connected, "node is connected to the cloud side"));
-        if let Some(sync) = &self.sync {
-            let SyncCondition { reason, message, .. } = &sync.published;
-            conditions.push(Condition::new(*reason, message));
-        }
+        conditions.extend(self.sync.as_ref().map(Sync::published));
         if self.restore {
             let own = self.reported.iter().flat_map(|own| own.iter().cloned());
             conditions.extend(own.map(|own| Condition { last_transition_time: None, ..own }));

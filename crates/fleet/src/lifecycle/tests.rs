@@ -25,6 +25,7 @@ fn lease(acquired: Timestamp, renewed: Timestamp) -> Lease {
         seconds: 40,
         acquired: acquired.as_microsecond(),
         renewed: renewed.as_microsecond(),
+        check_in: None,
     }
 }
 
@@ -37,7 +38,8 @@ fn renew(lifecycle: &mut NodeLifecycle, now: Now) {
 }
 
 fn registered(renewed: Timestamp) -> Registered {
-    let lease = LeaseRenewal { node: NODE.clone(), seconds: 40, acquired: renewed, renewed, transitions: 3 };
+    let (acquired, transitions) = (renewed, 3);
+    let lease = LeaseRenewal { node: NODE.clone(), seconds: 40, acquired, renewed, transitions, next: None };
     Registered { nodes: vec![NODE.clone()], leases: vec![lease], ..Registered::default() }
 }
 
@@ -206,7 +208,8 @@ fn leases_are_written_in_batches_and_retried() {
 fn wrong_node_clock_is_replaced_by_the_time_of_arrival() {
     let mut lifecycle = lifecycle(&Registered::default());
     for (now, wrong) in [(1, i64::MIN), (2, 0), (3, i64::MAX)] {
-        let lease = Lease { session: String::new(), seconds: 40, acquired: wrong, renewed: wrong };
+        let lease =
+            Lease { session: String::new(), seconds: 40, acquired: wrong, renewed: wrong, check_in: None };
         lifecycle.renewed(seconds(now), clock(seconds(now)), &NODE, &lease);
         let leases = lifecycle.leases_left();
         assert_eq!(leases[0].renewed, clock(seconds(now)));
@@ -215,7 +218,7 @@ fn wrong_node_clock_is_replaced_by_the_time_of_arrival() {
     let little = clock(seconds(4)) - Duration::from_secs(30);
     lifecycle.renewed(seconds(4), clock(seconds(4)), &NODE, &lease(little, little));
     assert_eq!(lifecycle.leases_left()[0].renewed, little, "a small deviation is kept");
-    let lease = Lease { session: String::new(), seconds: 0, acquired: 0, renewed: 0 };
+    let lease = Lease { session: String::new(), seconds: 0, acquired: 0, renewed: 0, check_in: None };
     lifecycle.renewed(seconds(5), clock(seconds(5)), &NODE, &lease);
     assert_eq!(lifecycle.deadlines.first().map(|(at, _)| *at), Some(seconds(6)));
     let lease = Lease { seconds: u32::MAX, ..lease };
@@ -398,7 +401,7 @@ proptest! {
     ) {
         let now = Duration::from_secs(at);
         let mut lifecycle = lifecycle(&Registered::default());
-        let lease = Lease { session: String::new(), seconds, acquired, renewed };
+        let lease = Lease { session: String::new(), seconds, acquired, renewed, check_in: None };
         lifecycle.renewed(now, clock(now), &NODE, &lease);
         let lease = lifecycle.leases_left().remove(0);
         prop_assert!((1..=MAX_SECONDS).contains(&lease.seconds));

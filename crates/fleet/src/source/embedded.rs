@@ -21,7 +21,7 @@ use crate::uploads::clip;
 use edgesync_api::{MissingNamespace, Storage as _};
 use edgesync_cloud_store::{ChangeKind, CloudStore, Feed, FeedItem};
 use edgesync_enrollment::membership::MembershipStore;
-use edgesync_object::{NodeName, OmittedFields, Resource, ResourceVersion, kinds};
+use edgesync_object::{NodeName, Object, OmittedFields, Resource, ResourceVersion, kinds};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -207,6 +207,11 @@ impl NodeStore for Embedded {
         Ok(self.store().take(batch).await?)
     }
 
+    async fn emit_event(&self, event: Object) -> Result<()> {
+        self.store().create(&kinds::guess("events.k8s.io/v1", "Event", true), event).await?;
+        Ok(())
+    }
+
     async fn expire_events(&self, ttl: Duration, limit: usize) -> Result<u64> {
         Ok(self.store().expire_events(ttl, limit).await?)
     }
@@ -244,7 +249,6 @@ mod tests {
 
     use super::*;
     use edgesync_cloud_store::{CloudOptions, UploadEffect};
-    use edgesync_object::Object;
     use edgesync_protocol::upload::Lane;
 
     #[tokio::test]

@@ -8,7 +8,7 @@ const OWNER: &str = "baf436a4-a076-49bf-b4a2-69aad1bee693";
 
 fn lease(renewed: &str) -> Lease {
     let renewed: Timestamp = renewed.parse().unwrap();
-    Lease { session: "s".into(), seconds: 40, acquired: 0, renewed: renewed.as_microsecond() }
+    Lease { session: "s".into(), seconds: 40, acquired: 0, renewed: renewed.as_microsecond(), check_in: None }
 }
 
 fn marker_of(revision: u64) -> Marker {

@@ -9,13 +9,14 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::leases::{Leases, StoredLease};
 use super::nodes::Nodes;
 use super::requests::Requests;
 use edgesync_fleet::source::Result;
+use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Object, Resource, kinds};
 use edgesync_protocol::node::{CLOUD_REACHABLE, Condition, IN_SYNC, READY, set_node_condition};
 
@@ -35,6 +36,7 @@ pub(super) struct LeaseExpiryCheck {
     leases: Leases,
     nodes: Nodes,
     lease: Resource,
+    event: Resource,
     unchanged: UnchangedLeases,
     manager: Option<(String, Instant)>,
 }
@@ -84,6 +86,7 @@ impl LeaseExpiryCheck {
             leases: leases.clone(),
             nodes,
             lease: kinds::guess("coordination.k8s.io/v1", "Lease", true),
+            event: kinds::guess("v1", "Event", true),
             unchanged: UnchangedLeases::default(),
             manager: None,
         }
@@ -97,17 +100,34 @@ impl LeaseExpiryCheck {
     pub(super) async fn run(&mut self) -> Result<usize> {
         let managed = self.is_managed().await?;
         let leases = self.leases.list().await?;
+        let due: HashMap<NodeName, Timestamp> = leases
+            .iter()
+            .filter_map(|StoredLease { renewal, .. }| Some((renewal.node.clone(), renewal.next?)))
+            .collect();
         let (mut count, mut failed) = (0, None);
         for node in self.unchanged.update(Instant::now(), &leases) {
             match self.nodes.edit(&node, |object| all_unknown(object, managed, Timestamp::now())).await {
                 Ok(_) => {
                     count += 1;
+                    if let Some(due) = due.get(&node) {
+                        self.emit_missed(&node, *due).await;
+                    }
                     self.unchanged.marked.insert(node);
                 }
                 Err(error) => failed = Some(error.into_source(&node)),
             }
         }
         failed.map_or(Ok(count), Err)
+    }
+
+    /// Creates the Event of a missed check-in, once; a failure is logged.
+    async fn emit_missed(&self, node: &NodeName, due: Timestamp) {
+        tracing::warn!(node = node.as_str(), due = %rfc3339(due), "planned check-in missed");
+        if let Err(error) =
+            self.requests.create(&self.event, &missed_event(node, due, Timestamp::now())).await
+        {
+            tracing::error!(node = node.as_str(), %error, "creating an Event failed");
+        }
     }
 
     /// Returns whether a controller manager maintains the Nodes, which means that it renews its
@@ -125,6 +145,28 @@ impl LeaseExpiryCheck {
         }
         let (_, since) = self.manager.get_or_insert_with(|| (version.to_owned(), Instant::now()));
         Ok(since.elapsed() < good.max(INTERVAL * 2))
+    }
+}
+
+/// Returns the Event of a missed check-in, in the form of the core group.
+fn missed_event(node: &NodeName, due: Timestamp, now: Timestamp) -> Object {
+    let time = rfc3339(now);
+    let event = json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": format!("{node}.{:x}", due.as_microsecond()), "namespace": "default"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node},
+        "source": {"component": "edgesync.io/cloud"},
+        "reason": "CheckInMissed",
+        "message": format!("not connected at its check-in of {}", rfc3339(due)),
+        "type": "Warning",
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    });
+    match event {
+        Value::Object(fields) => Object::from(fields),
+        _ => Object::default(),
     }
 }
 

@@ -23,7 +23,9 @@ use tokio::time::Instant;
 use super::mark::{self, MARK, MARKED, SERVED_BY};
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
+use edgesync_cloud_store::NEXT_CHECK_IN;
 pub(super) use edgesync_fleet::source::{LeaseRenewal, Result, SourceError};
+use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Object, Resource, kinds};
 use edgesync_protocol::replicas::{LeaseFence, serves};
 
@@ -297,6 +299,11 @@ impl Leases {
         lease["kind"] = json!(self.lease.kind);
         lease["metadata"]["name"] = json!(renewal.node);
         lease["metadata"]["namespace"] = json!(NAMESPACE);
+        if renewal.next.is_none()
+            && let Some(annotations) = lease["metadata"]["annotations"].as_object_mut()
+        {
+            annotations.remove(NEXT_CHECK_IN);
+        }
         let lease = match lease {
             Value::Object(fields) => Object::from(fields),
             _ => Object::default(),
@@ -314,7 +321,9 @@ impl Leases {
 
     /// Returns the fields of a renewal; with `owner`, also those that mark the Lease as edgesync's.
     fn patch_body(&self, renewal: &LeaseRenewal, owner: Option<&str>) -> Value {
-        let mut metadata = json!({"annotations": {SERVED_BY: &*self.replica}});
+        // Null removes the annotation of an earlier absence.
+        let next = renewal.next.map(rfc3339);
+        let mut metadata = json!({"annotations": {SERVED_BY: &*self.replica, NEXT_CHECK_IN: next}});
         if let Some(uid) = owner {
             metadata["labels"] = json!({MARK: MARKED});
             metadata["ownerReferences"] = json!([mark::owner(&renewal.node, uid)]);
@@ -362,6 +371,7 @@ fn unrenewed(node: &NodeName) -> LeaseRenewal {
         acquired: Timestamp::UNIX_EPOCH,
         renewed: Timestamp::UNIX_EPOCH,
         transitions: 0,
+        next: None,
     }
 }
 
@@ -373,6 +383,7 @@ fn read(lease: &Object) -> Option<StoredLease> {
         acquired: spec.acquire_time.unwrap_or(spec.renew_time),
         renewed: spec.renew_time,
         transitions: spec.lease_transitions,
+        next: lease.annotations().remove(NEXT_CHECK_IN).and_then(|next| next.parse().ok()),
     };
     Some(StoredLease { uid: lease.uid().into(), renewal })
 }

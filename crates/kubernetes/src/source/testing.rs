@@ -244,6 +244,7 @@ pub(super) fn renewal(node: &str, second: i64) -> LeaseRenewal {
         acquired: time(0),
         renewed: time(second),
         transitions: 1,
+        next: None,
     }
 }
 

@@ -9,14 +9,19 @@ use jiff::Timestamp;
 
 use crate::source::mark::SERVED_BY;
 use edgesync_admin::cloud::{NodeInfo, RecordedNode, RemovedNode, state};
+use edgesync_cloud_store::NEXT_CHECK_IN;
 use edgesync_fleet::lifecycle::Counts;
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Object};
-use edgesync_protocol::node::{FILES_IN_EFFECT, FilesSummary, IN_SYNC, READY};
+use edgesync_protocol::node::{CLOUD_REACHABLE, FILES_IN_EFFECT, FilesSummary, IN_SYNC, READY};
+
+/// Reason of the condition `edgesync.io/CloudReachable` of a node that is away as planned.
+const AWAY: &str = "Away";
 
 /// A condition of a Node's status.
 struct Condition<'a> {
     status: &'a str,
+    reason: &'a str,
     message: &'a str,
 }
 
@@ -24,14 +29,14 @@ fn condition<'a>(node: &'a Object, name: &str) -> Option<Condition<'a>> {
     let conditions = node.fields().get("status")?.get("conditions")?.as_array()?;
     let found = conditions.iter().find(|condition| condition["type"] == name)?;
     let text = |field: &str| found[field].as_str().unwrap_or_default();
-    Some(Condition { status: text("status"), message: text("message") })
+    Some(Condition { status: text("status"), reason: text("reason"), message: text("message") })
 }
 
 /// Returns the counts of pending, rejected and held-back changes, if known.
 fn counts(node: &Object) -> Option<Counts> {
     match condition(node, IN_SYNC)? {
         Condition { status: "True", .. } => Some(Counts::default()),
-        Condition { status: "False", message } => Some(Counts::read(message)),
+        Condition { status: "False", message, .. } => Some(Counts::read(message)),
         _ => None,
     }
 }
@@ -59,10 +64,17 @@ pub(super) fn show(node: &Object, lease: Option<&Object>, removed: Option<Timest
     let is_ready = condition(node, READY).map(|ready| ready.status == "True");
     let counts = counts(node);
     let files = condition(node, FILES_IN_EFFECT).and_then(|files| FilesSummary::read(files.message));
+    let next = lease.and_then(|lease| lease.annotations().remove(NEXT_CHECK_IN));
+    // A controller manager sets `Ready` to Unknown while the node is away, and no other condition.
+    let is_away = condition(node, CLOUD_REACHABLE).is_some_and(|reachable| reachable.reason == AWAY);
     let state = match removed {
         // The deletion of the Node follows, or its command crashed before it.
         Some(_) => state::BEING_REMOVED,
-        None => state_of(node, is_ready),
+        None if is_away => state::AWAY,
+        None => match state_of(node, is_ready) {
+            state::OFFLINE if next.is_some() => state::OVERDUE,
+            state => state,
+        },
     };
     let renewed = lease.and_then(|lease| lease.fields().get("spec")?.get("renewTime")?.as_str());
     // A replica has created the Lease, and the node has not renewed it yet.
@@ -83,6 +95,7 @@ pub(super) fn show(node: &Object, lease: Option<&Object>, removed: Option<Timest
         files_not_in_effect: files.map(|(_, not_in_effect)| not_in_effect),
         removed: removed.map(rfc3339),
         membership: None,
+        next_check_in: next,
     }))
 }
 

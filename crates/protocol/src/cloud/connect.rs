@@ -173,7 +173,7 @@ impl CloudMachine {
     }
 
     /// Ends the session, if there is one, and requests a Hello at once.
-    fn end_with_reason(&mut self, reason: &str) {
+    pub(super) fn end_with_reason(&mut self, reason: &str) {
         if let Some(session) = self.phase.session().map(str::to_owned) {
             self.end_session();
             self.output.request_hello(session, reason.to_owned(), 0);
@@ -440,8 +440,10 @@ impl CloudMachine {
             pending,
             held,
             register: !self.settings.is_registered,
+            features: Self::features(hello.lease),
         });
         self.output.notice(CloudNotice::Welcomed { pending, held });
+        self.begin_lease(hello.lease);
         self.flush_records(desired);
     }
 

@@ -6,8 +6,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::frame::{Confirm, Down, HelloRequest, InventoryRequest, Welcome};
+use crate::renewal::{Renewal, Stay};
 use crate::timing::Now;
-use crate::upload::{Lease, UploadConfirm};
+use crate::upload::UploadConfirm;
 
 use super::types::{CloudEffect, CloudNotice};
 
@@ -70,9 +71,14 @@ impl Output {
     }
 
     /// Queues a renewal of the Lease; an unpolled earlier one is dropped.
-    pub(super) fn renew(&mut self, lease: Lease) {
-        self.effects.retain(|effect| !matches!(effect, CloudEffect::Renew(_)));
-        self.effect(CloudEffect::Renew(lease));
+    /// One that repeats the terms adds nothing to it.
+    pub(super) fn renew(&mut self, renewal: Renewal) {
+        let is_renewal = |effect: &CloudEffect| matches!(effect, CloudEffect::Renew(_));
+        if renewal == Renewal::Again && self.effects.iter().any(is_renewal) {
+            return;
+        }
+        self.effects.retain(|effect| !is_renewal(effect));
+        self.effect(CloudEffect::Renew(renewal));
     }
 
     /// Returns whether the node knows these pending and held back counts.
@@ -134,6 +140,12 @@ impl Output {
     pub(super) fn confirm_upload(&mut self, confirm: UploadConfirm) {
         self.frames.retain(|frame| !matches!(frame, Down::UploadConfirm(_)));
         self.frames.push_back(Down::UploadConfirm(confirm));
+    }
+
+    /// Queues a request to stay; an unsent earlier one is dropped.
+    pub(super) fn stay(&mut self, stay: Stay) {
+        self.frames.retain(|frame| !matches!(frame, Down::Stay(_)));
+        self.frames.push_back(Down::Stay(stay));
     }
 
     /// Returns whether a confirm of an upload is unsent.

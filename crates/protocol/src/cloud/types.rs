@@ -8,7 +8,8 @@ use crate::change::{ObjectRef, RejectReason, Uid};
 use crate::digest::{Epoch, Tally};
 use crate::message::Body;
 use crate::patch::Patch;
-use crate::upload::{Lease, Upload};
+use crate::renewal::Renewal;
+use crate::upload::Upload;
 use edgesync_object::{ResourceVersion, split_api_version};
 
 /// The limits and delays of the cloud side, for one node.
@@ -192,8 +193,10 @@ pub enum CloudEffect {
     /// The node claims a version that a lost store issued: the store was replaced by an older copy.
     /// The fleet begins a new incarnation if [`super::Witnesses`] agree.
     RollbackClaimed,
-    /// Renew the Lease of the node, sent within the current session.
-    Renew(Lease),
+    /// Renew the Lease of the node, sent within the current session. If the terms of
+    /// [`Renewal::Again`] are not known, answer with
+    /// [`super::CloudMachine::request_terms`].
+    Renew(Renewal),
     /// Apply items of the node's outbox by the rule of [`crate::upload::IngestCursor`]; answer with
     /// [`super::CloudMachine::taken`]. One upload at a time. Refuse an item because its object is
     /// not placed on the node only if [`super::CloudMachine::may_refuse`]; otherwise answer `None`.

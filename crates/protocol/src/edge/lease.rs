@@ -1,9 +1,16 @@
-//! The renewal schedule of the Lease: at once after the Welcome, then every interval less jitter.
+//! The renewal schedule of the Lease: with the Hello or at once after the Welcome, then every
+//! interval less jitter.
 //!
-//! Only the latest renewal matters: an unsent one is replaced, and none survives the connection.
+//! Only the latest renewal matters: an unsent one is replaced, and none survives the connection. A
+//! cloud side that understands it gets the terms once per session, and short frames that repeat
+//! them.
 
 use std::time::Duration;
 
+#[cfg(any(test, feature = "simulation"))]
+use crate::fault::{Fault, planted};
+use crate::frame::Up;
+use crate::renewal::{CheckIn, Feature, LeaseTerms, Renew};
 use crate::timing::Now;
 use crate::upload::Lease;
 
@@ -12,26 +19,56 @@ use super::types::EdgeConfig;
 /// The factor by which the Lease is renewed less often, and valid longer, in frugal mode.
 const FRUGAL_FACTOR: u32 = 6;
 
-/// The renewal timer and the unsent frame.
+/// The renewal timer, the unsent frame, and the terms that the cloud side knows.
 #[derive(Debug, Default)]
 pub(super) struct Renewal {
     /// The time of the last request and the random number for the next jitter.
     last: Option<(Now, u64)>,
     /// The frame that has not left yet.
     frame: Option<Lease>,
+    /// The terms in the Hello of this session.
+    offered: Option<LeaseTerms>,
+    /// The terms of the last renewal in full; `None` if the cloud side understands no short one.
+    known: Option<LeaseTerms>,
+    /// Whether the cloud side understands short renewals.
+    is_short: bool,
+    /// The absence to announce with the next renewal.
+    check_in: Option<CheckIn>,
 }
 
 impl Renewal {
+    /// Returns the terms for a Hello, and remembers them as stated in it.
+    pub(super) fn offer(
+        &mut self,
+        config: &EdgeConfig,
+        is_frugal: bool,
+        acquired: Option<i64>,
+    ) -> Option<LeaseTerms> {
+        self.offered = acquired.map(|acquired| LeaseTerms { seconds: seconds(config, is_frugal), acquired });
+        self.offered
+    }
+
+    /// Handles the features in a Welcome. Returns whether the Hello has renewed the Lease.
+    pub(super) fn welcomed(&mut self, features: &[Feature]) -> bool {
+        self.is_short = features.contains(&Feature::Renew);
+        self.known = self.offered.take().filter(|_| self.is_short);
+        self.known.is_some()
+    }
+
     /// Records a request and schedules the next one.
     pub(super) fn request(&mut self, now: Now, random: u64) {
         self.last = Some((now, random));
     }
 
-    /// Stores the frame of a renewal. `lease` has everything but its duration.
+    /// Sets the absence to announce with the next renewal.
+    pub(super) fn announce(&mut self, check_in: CheckIn) {
+        self.check_in = Some(check_in);
+    }
+
+    /// Stores the frame of a renewal. `lease` has everything but its duration and its plan.
     pub(super) fn renew(&mut self, config: &EdgeConfig, is_frugal: bool, lease: Lease) {
-        let duration = config.lease_duration.saturating_mul(factor(is_frugal));
-        let seconds = u32::try_from(duration.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
-        self.frame = Some(Lease { seconds, ..lease });
+        let check_in = self.check_in.take();
+        self.frame = Some(Lease { seconds: seconds(config, is_frugal), check_in, ..lease });
     }
 
     /// Returns when the next renewal is due.
@@ -46,9 +83,24 @@ impl Renewal {
         self.frame.is_some()
     }
 
-    pub(super) fn next_frame(&mut self) -> Option<Lease> {
-        self.frame.take()
+    pub(super) fn next_frame(&mut self) -> Option<Up> {
+        let lease = self.frame.take()?;
+        let terms = LeaseTerms { seconds: lease.seconds, acquired: lease.acquired };
+        let is_known = self.known == Some(terms) && lease.check_in.is_none();
+        #[cfg(any(test, feature = "simulation"))]
+        let is_known = is_known || planted(Fault::ShortWithoutTerms);
+        if is_known {
+            return Some(Up::Renew(Renew { session: lease.session }));
+        }
+        self.known = Some(terms).filter(|_| self.is_short);
+        Some(Up::Lease(lease))
     }
+}
+
+/// Returns the duration of the Lease without renewal, in seconds.
+fn seconds(config: &EdgeConfig, is_frugal: bool) -> u32 {
+    let duration = config.lease_duration.saturating_mul(factor(is_frugal));
+    u32::try_from(duration.as_millis().div_ceil(1000)).unwrap_or(u32::MAX)
 }
 
 fn factor(is_frugal: bool) -> u32 {

@@ -23,6 +23,7 @@ fn hello() -> Hello {
         max_object: DEFAULT_MAX_OBJECT,
         partial: None,
         patches: false,
+        lease: Some(LeaseTerms { seconds: 40, acquired: 1_795_237_935_165_062 }),
     }
 }
 
@@ -36,9 +37,10 @@ fn a_reconnect_of_a_node_in_sync_fits_into_400_bytes() {
         pending: 0,
         held: 0,
         register: false,
+        features: Feature::ALL.to_vec(),
     });
     let down = down.encode(1024).unwrap();
-    assert!(up.len() + down.len() <= 330, "{} + {}", up.len(), down.len());
+    assert!(up.len() + down.len() <= 400, "{} + {}", up.len(), down.len());
 }
 
 #[test]
@@ -218,6 +220,7 @@ fn lease() -> Lease {
         seconds: 86_400,
         acquired: 4_102_444_800_000_000,
         renewed: 4_102_444_800_000_000,
+        check_in: None,
     }
 }
 

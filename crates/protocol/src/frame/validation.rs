@@ -25,6 +25,7 @@ impl Up {
                 check_items(&inventory.objects, budget)
             }
             Self::Lease(lease) => check_text(&lease.session),
+            Self::Renew(renew) => check_text(&renew.session),
             Self::Upload(upload) => {
                 check_text(&upload.session)?;
                 check_text(&upload.outbox)?;

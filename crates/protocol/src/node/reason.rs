@@ -115,6 +115,10 @@ condition_reasons! {
         NoReport = (FILES_IN_EFFECT, Unknown),
         /// Objects wait for a window, a condition, or the end of a hold, and all others are in effect.
         Waiting = (FILES_IN_EFFECT, False),
+        /// The node is not connected as planned, and not overdue.
+        CheckInPlanned = (READY, True),
+        /// The node is not connected as planned: it is reachable at its next check-in.
+        Away = (CLOUD_REACHABLE, False),
     }
 }
 

@@ -26,7 +26,7 @@ const SEEDS: Seeds =
 /// The most bytes on a node's line, in percent of a single node's over a fast one.
 const MAX_PERCENT: usize = 110;
 /// The bytes of a reconnect without changes, including the name of a new incarnation.
-const MAX_RETURN: usize = 450;
+const MAX_RETURN: usize = 500;
 /// The inputs of a node's machine in the cloud, per frame sent or received.
 const MAX_INPUTS: usize = 3;
 /// The cloud's entries in memory and records for a hostile node, which may claim to hold anything.

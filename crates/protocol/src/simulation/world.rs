@@ -410,6 +410,7 @@ impl World {
         let mut machine = EdgeMachine::new(self.sizes.edge(), totals, confirmed, it.db.incarnation.clone());
         machine.outbox_changed(self.time.now, &it.db.outbox.items.marks());
         machine.restore_parts();
+        machine.set_acquired(0);
         it.machine = Some(machine);
         self.time.say(|| format!("agent {agent} starts with {totals:?}"));
     }
@@ -507,7 +508,7 @@ impl World {
                 self.upstream.bytes += bytes.len();
             }
             // The cost of a reconnect is independent of the others.
-            if !matches!(frame, Up::Lease(_) | Up::Upload(_)) {
+            if !matches!(frame, Up::Lease(_) | Up::Renew(_) | Up::Upload(_)) {
                 self.count(UP, &bytes);
             }
             if (self.unheard)(&frame) {

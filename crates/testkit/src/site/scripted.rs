@@ -76,6 +76,7 @@ impl Scripted {
             max_object: 1 << 20,
             partial: None,
             patches: false,
+            lease: None,
         }))
         .await;
     }
@@ -120,7 +121,8 @@ impl Scripted {
     /// Renews the Lease of the node.
     pub async fn renew(&self, seconds: u32) {
         let now = Timestamp::now().as_microsecond();
-        self.say(Up::Lease(Lease { session: self.session(), seconds, acquired: 5, renewed: now })).await;
+        let session = self.session();
+        self.say(Up::Lease(Lease { session, seconds, acquired: 5, renewed: now, check_in: None })).await;
     }
 
     /// Uploads items of a lane, and waits for their confirm.

@@ -158,13 +158,17 @@ pub enum Cause {
     /// The peer accepts messages and answers none.
     #[error("peer accepts messages and does not respond: no session for this node")]
     Unanswered,
+    /// The owner of the link has paused it, see
+    /// [`LinkHandle::pause`](super::LinkHandle::pause).
+    #[error("disconnected as planned")]
+    Paused,
 }
 
 impl Cause {
     /// Number of variants of the enum.
     pub const COUNT: usize = Self::LABELS.len();
     /// Short fixed labels, in the order of [`Cause::index`]: for counters, status and metrics.
-    pub const LABELS: [&'static str; 21] = [
+    pub const LABELS: [&'static str; 22] = [
         "dns",
         "refused",
         "connect-timeout",
@@ -186,6 +190,7 @@ impl Cause {
         "parted",
         "unanswered",
         "proxy",
+        "paused",
     ];
 
     /// Returns the index of this cause's label in [`Cause::LABELS`].
@@ -213,6 +218,7 @@ impl Cause {
             Self::Parted { .. } => 18,
             Self::Unanswered => 19,
             Self::Proxy { .. } => 20,
+            Self::Paused => 21,
         }
     }
 
@@ -255,6 +261,7 @@ mod tests {
             (Cause::Parted { reason: String::new() }, "parted"),
             (Cause::Unanswered, "unanswered"),
             (Cause::Proxy { proxy: String::new(), problem: String::new() }, "proxy"),
+            (Cause::Paused, "paused"),
         ];
         assert_eq!(all.len(), Cause::COUNT);
         for (at, (cause, word)) in all.iter().enumerate() {

@@ -42,8 +42,11 @@ pub enum Command {
     /// Drops the current connection as unresponsive; ignored without a connection. See
     /// [`LinkHandle::give_up`].
     GiveUp,
-    /// Ends the link for good. See [`LinkHandle::shutdown`].
+    /// Ends the link for good, or pauses it. See [`LinkHandle::shutdown`] and
+    /// [`LinkHandle::pause`].
     Shutdown(Shutdown),
+    /// Connects again after a pause. See [`LinkHandle::resume`].
+    Resume,
 }
 
 /// Parameters of an orderly shutdown.
@@ -51,6 +54,8 @@ pub struct Shutdown {
     pub(crate) farewell: Vec<Publish>,
     pub(crate) within: Duration,
     pub(crate) done: Option<oneshot::Sender<bool>>,
+    /// Whether the link waits for [`Command::Resume`] afterwards.
+    pub(crate) is_pause: bool,
 }
 
 /// State that handle and task share.
@@ -203,13 +208,28 @@ impl LinkHandle {
         let _ = self.commands.try_send(Command::GiveUp);
     }
 
+    /// Sends the queued messages and then `farewell`, waits up to `within` for the
+    /// acknowledgements, and disconnects in order. The link makes no attempt before
+    /// [`LinkHandle::resume`], and reports [`Cause::Paused`](super::Cause::Paused). Returns `false`
+    /// if it cannot now.
+    pub fn pause(&self, farewell: Vec<Publish>, within: Duration) -> bool {
+        let shutdown = Shutdown { farewell, within, done: None, is_pause: true };
+        self.commands.try_send(Command::Shutdown(shutdown)).is_ok()
+    }
+
+    /// Connects at once: ends a pause, or the delay before the next attempt. Does nothing with a
+    /// connection. Returns `false` if it cannot now.
+    pub fn resume(&self) -> bool {
+        self.commands.try_send(Command::Resume).is_ok()
+    }
+
     /// Sends the queued messages and then `farewell`, and waits up to `within` for the
     /// acknowledgements. Ends with a DISCONNECT, which keeps the broker from publishing the will,
     /// or with the close of the WebSocket. Received messages are dropped meanwhile. Returns whether
     /// everything was acknowledged.
     pub async fn shutdown(&self, farewell: Vec<Publish>, within: Duration) -> bool {
         let (done, acknowledged) = oneshot::channel();
-        let command = Command::Shutdown(Shutdown { farewell, within, done: Some(done) });
+        let command = Command::Shutdown(Shutdown { farewell, within, done: Some(done), is_pause: false });
         if self.commands.send(command).await.is_err() {
             return false;
         }

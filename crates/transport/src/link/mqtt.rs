@@ -25,11 +25,13 @@ pub(super) struct Mqtt {
     /// Position of the endpoint of the current attempt.
     position: usize,
     rival: RivalWatch,
+    /// Position of the endpoint with which the last exchange was compact.
+    compact_at: Option<usize>,
 }
 
 impl Mqtt {
     pub(super) fn new(options: LinkOptions) -> Self {
-        Self { options, position: 0, rival: RivalWatch::default() }
+        Self { options, position: 0, rival: RivalWatch::default(), compact_at: None }
     }
 
     /// Passes the messages of a session intro for the own topic to the rival watch.
@@ -66,12 +68,24 @@ impl Protocol for Mqtt {
         connection: ConnectionId,
         shared: &Arc<Shared>,
     ) -> Result<Self::Made, Cause> {
-        let intro = (self.options.introduce)(connection);
+        let mut intro = (self.options.introduce)(connection);
+        // An attempt that fails, or meets another broker, is followed by one with a will.
+        if self.compact_at.take() == Some(self.position) {
+            intro.will = None;
+        }
         self.note_own(&intro, RivalWatch::tries);
         let established = connect::establish(&self.options, self.position, &intro, shared).await?;
+        if established.aliases.is_compact() {
+            self.compact_at = Some(self.position);
+            intro.greetings.clear();
+        }
         self.note_own(&intro, RivalWatch::wrote);
         self.rival.connected();
         Ok((established, intro.greetings))
+    }
+
+    fn is_compact(&self, (established, _): &Self::Made) -> bool {
+        established.aliases.is_compact()
     }
 
     fn max_packet(&self, (established, _): &Self::Made) -> u32 {

@@ -15,6 +15,15 @@ pub struct Presence {
     pub connection: String,
     /// Whether the node is connected.
     pub online: bool,
+    /// Whether the node has disconnected as its last Lease announced.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub planned: bool,
+}
+
+// serde passes a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// Retained message on the `cloud` topic. Its will has `online: false`.
@@ -37,7 +46,7 @@ impl Presence {
             let id = connection.simple().to_string();
             let publish = |online| Publish {
                 topic: topics.presence(&node),
-                payload: Presence { connection: id[..8].to_owned(), online }.to_json(),
+                payload: Presence { connection: id[..8].to_owned(), online, planned: false }.to_json(),
                 retain: true,
             };
             SessionIntro { will: Some(publish(false)), greetings: vec![publish(true)] }
@@ -46,7 +55,16 @@ impl Presence {
 
     /// Returns the message that a stopping node leaves retained.
     pub fn farewell(topics: &Topics, node: &str) -> Publish {
-        let payload = Presence { connection: String::new(), online: false }.to_json();
+        Self::absent(topics, node, false)
+    }
+
+    /// Returns the message that a node leaves retained while it is absent as planned.
+    pub fn absence(topics: &Topics, node: &str) -> Publish {
+        Self::absent(topics, node, true)
+    }
+
+    fn absent(topics: &Topics, node: &str, planned: bool) -> Publish {
+        let payload = Presence { connection: String::new(), online: false, planned }.to_json();
         Publish { topic: topics.presence(node), payload, retain: true }
     }
 
@@ -77,7 +95,7 @@ mod tests {
     #[test]
     fn presence_messages_match_the_documentation() {
         let (node, cloud) = (examples("presence"), examples("cloud"));
-        assert_eq!((node.len(), cloud.len()), (3, 2));
+        assert_eq!((node.len(), cloud.len()), (4, 2));
         for example in node {
             let presence: Presence = serde_json::from_str(example).unwrap();
             assert_eq!(presence.to_json(), example.as_bytes());

@@ -55,6 +55,11 @@ pub trait Protocol: Sized {
     /// Returns the negotiated packet limit in bytes.
     fn max_packet(&self, made: &Self::Made) -> u32;
 
+    /// Returns whether the exchange is [compact](super::compact).
+    fn is_compact(&self, _made: &Self::Made) -> bool {
+        false
+    }
+
     /// Runs a connection until it ends; `first` is the first event.
     fn run(task: &mut Task<Self>, made: Self::Made, first: LinkEvent) -> impl Future<Output = End> + Send;
 
@@ -142,11 +147,18 @@ pub async fn run<P: Protocol>(
     let order = Order::new(retry, protocol.addresses(), protocol.preferred());
     let mut task = Task { protocol, shared, commands, events, order, was_connected: false };
     let stop = loop {
-        let cause = match task.attempt().await {
-            End::Failed(cause) => cause,
-            End::Stop(stop) => break stop,
+        let ended = match task.attempt().await {
+            End::Failed(cause) => task.pause(cause).await,
+            End::Stop(stop) => Err(stop),
         };
-        if let Err(stop) = task.pause(cause).await {
+        let Err(mut stop) = ended else { continue };
+        while let Stop::Shutdown(Shutdown { is_pause: true, .. }, _) = stop {
+            match task.rest().await {
+                Ok(()) => break,
+                Err(next) => stop = next,
+            }
+        }
+        if !matches!(stop, Stop::Shutdown(Shutdown { is_pause: true, .. }, _)) {
             break stop;
         }
     };
@@ -181,7 +193,7 @@ impl<P: Protocol> Task<P> {
             Ok(made) => made,
             Err(cause) => return End::Failed(cause),
         };
-        let max_packet = self.protocol.max_packet(&made);
+        let (max_packet, is_compact) = (self.protocol.max_packet(&made), self.protocol.is_compact(&made));
         self.shared.max_packet.store(max_packet, Ordering::Relaxed);
         self.shared.queue.open();
         self.was_connected = true;
@@ -189,7 +201,7 @@ impl<P: Protocol> Task<P> {
         add(&self.shared.counters.connected, 1);
         tracing::debug!(peer = %self.protocol.target().peer(), %connection, max_packet, "connected");
 
-        let first = LinkEvent::Connected { connection, max_packet };
+        let first = LinkEvent::Connected { connection, max_packet, is_compact };
         let end = P::run(self, made, first).await;
         let queued = self.shared.queue.close_and_clear() as u64;
         self.shared.counters.unwritten.store(0, Ordering::Relaxed);
@@ -222,7 +234,29 @@ impl<P: Protocol> Task<P> {
             tokio::select! {
                 () = &mut waited => return Ok(()),
                 () = self.events.closed() => return Err(Stop::Abandoned),
-                command = self.commands.recv() => unconnected(command)?,
+                command = self.commands.recv() => match command {
+                    Some(Command::Resume) => return Ok(()),
+                    command => unconnected(command)?,
+                }
+            }
+        }
+    }
+
+    /// Reports the pause, and waits for its end.
+    async fn rest(&mut self) -> Result<(), Stop> {
+        self.shared.counters.ended(&Cause::Paused, self.was_connected);
+        self.was_connected = false;
+        self.shared.queue.close_and_clear();
+        let event = LinkEvent::Disconnected { cause: Cause::Paused, retry_in: Duration::ZERO };
+        self.announce(event).await?;
+        loop {
+            tokio::select! {
+                () = self.events.closed() => return Err(Stop::Abandoned),
+                command = self.commands.recv() => match command {
+                    Some(Command::Resume) => return Ok(()),
+                    Some(Command::Shutdown(Shutdown { is_pause: true, .. })) => {}
+                    command => unconnected(command)?,
+                }
             }
         }
     }
@@ -244,11 +278,18 @@ impl<P: Protocol> Task<P> {
         match command {
             None => Err(End::Stop(Stop::Abandoned)),
             Some(Command::GiveUp) => Err(End::Failed(Cause::Unanswered)),
-            // The first request counts; a second caller sees its channel close.
-            Some(Command::Shutdown(_)) if ending.is_some() => Ok(()),
+            Some(Command::Resume) => Ok(()),
+            // The first request counts, and a shutdown more than a pause; a second caller sees its
+            // channel close.
             Some(Command::Shutdown(shutdown)) => {
-                self.shared.queue.close();
-                *ending = Some(Ending::new(shutdown));
+                let is_counted = match ending {
+                    None => true,
+                    Some(ending) => ending.shutdown.is_pause && !shutdown.is_pause,
+                };
+                if is_counted {
+                    self.shared.queue.close();
+                    *ending = Some(Ending::new(shutdown));
+                }
                 Ok(())
             }
         }
@@ -275,8 +316,8 @@ pub async fn hand_over(events: &mpsc::Sender<LinkEvent>, pending: &mut Option<Li
 /// Applies a command while there is no connection.
 fn unconnected(command: Option<Command>) -> Result<(), Stop> {
     match command {
-        // It was meant for a connection that has already ended.
-        Some(Command::GiveUp) => Ok(()),
+        // It was meant for a connection that has already ended, or an attempt is under way.
+        Some(Command::GiveUp | Command::Resume) => Ok(()),
         Some(Command::Shutdown(shutdown)) => {
             let nothing_to_say = shutdown.farewell.is_empty();
             Err(Stop::Shutdown(shutdown, nothing_to_say))

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{
-    DisconnectReasonCode, Packet, Publish, RetainForwardRule, SubAck, Subscribe, SubscribeReasonCode,
-    UnsubAck, Unsubscribe,
+    DisconnectReasonCode, Packet, Publish, PublishProperties, RetainForwardRule, SubAck, Subscribe,
+    SubscribeReasonCode, UnsubAck, Unsubscribe,
 };
 use tokio::time::Instant;
 
@@ -16,8 +17,8 @@ use crate::access;
 use crate::client::subscriptions::Answer;
 use crate::registry::{Origin, Outbound};
 use edgesync_transport::admission::LinePermit;
-use edgesync_transport::link::add;
 use edgesync_transport::link::wire::WireError;
+use edgesync_transport::link::{add, compact};
 
 impl Exchange<'_> {
     /// Encodes a packet into the send buffer.
@@ -64,6 +65,12 @@ impl Exchange<'_> {
         };
         let now = Instant::now();
         let is_down = Arc::ptr_eq(&outbound.topic, &self.session.down);
+        if self.is_compact && (is_down || *outbound.topic == *self.cloud.name()) {
+            let alias = if is_down { compact::DOWN } else { compact::CLOUD };
+            let properties = PublishProperties { topic_alias: Some(alias), ..PublishProperties::default() };
+            publish.topic = Bytes::new();
+            publish.properties = Some(properties);
+        }
         if grant.at_least_once {
             let bytes = outbound.payload.len() + outbound.topic.len();
             publish.pkid = self.outgoing.assign(now, bytes, is_down);

@@ -578,7 +578,8 @@ impl World {
 }
 
 fn presence(node: NodeName, connection: u64, online: bool) -> FleetEvent {
-    let payload = serde_json::to_vec(&Presence { connection: connection.to_string(), online }).unwrap();
+    let payload =
+        serde_json::to_vec(&Presence { connection: connection.to_string(), online, planned: false }).unwrap();
     FleetEvent::Message { node, channel: Channel::Presence, payload }
 }
 

@@ -159,9 +159,11 @@ export class Heatmap {
 /** Draws the shape of a state in a cell, which repeats the colour's meaning. */
 function shape(context, key, x, y, size, detailed, paper) {
   const edge = Math.max(1, Math.round(size / 8));
-  if (key === 'offline') {
+  if (key === 'offline' || key === 'away') {
+    context.setLineDash(key === 'away' ? [edge, edge] : []);
     context.lineWidth = edge;
-    return context.strokeRect(x + edge / 2, y + edge / 2, size - edge, size - edge);
+    context.strokeRect(x + edge / 2, y + edge / 2, size - edge, size - edge);
+    return context.setLineDash([]);
   }
   if (key === 'removed') return context.fillRect(x, y + size - edge, size, edge);
   context.fillRect(x, y, size, size);

@@ -12,12 +12,14 @@ export const STATES = [
   ['held back', 'held', true, 'has removals that wait for confirmation'],
   ['offline', 'offline', true, 'is not connected'],
   ['removed', 'removed', false, 'was removed from the fleet'],
+  ['away', 'away', false, 'is not connected as planned'],
+  ['overdue', 'overdue', true, 'has missed its planned check-in'],
 ].map(([word, key, problem, about], place) => ({ word, key, problem, about, place }));
 
 export const OFFLINE = 6;
 export const REMOVED = 7;
 /** Indexes of the states, most urgent first. */
-export const URGENCY = [4, 5, 3, 6, 2, 1, 0, 7];
+export const URGENCY = [9, 4, 5, 3, 6, 2, 1, 0, 8, 7];
 
 export const byWord = word => STATES.find(state => state.word === word) ?? STATES[OFFLINE];
 

@@ -55,7 +55,7 @@ fn confirm(cloud: &mut CloudMachine) -> Option<UploadConfirm> {
 }
 
 fn lease(session: &str) -> Up {
-    Up::Lease(Lease { session: session.into(), seconds: 40, acquired: 1, renewed: 2 })
+    Up::Lease(Lease { session: session.into(), seconds: 40, acquired: 1, renewed: 2, check_in: None })
 }
 
 #[test]

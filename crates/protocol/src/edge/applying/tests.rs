@@ -37,7 +37,15 @@ fn greeting(revision: u64, confirmed: u64) -> EdgeMachine {
 fn live() -> EdgeMachine {
     let mut machine = greeting(0, 0);
     let (session, incarnation) = ("00000001".into(), None);
-    let welcome = Welcome { session, incarnation, confirmed: 0, pending: 2, held: 0, register: false };
+    let welcome = Welcome {
+        session,
+        incarnation,
+        confirmed: 0,
+        pending: 2,
+        held: 0,
+        register: false,
+        features: Vec::new(),
+    };
     machine.received(NOW, Received::Welcome(welcome), 0);
     for _ in 0..2 {
         let objects =

@@ -79,6 +79,7 @@ impl Edge {
             pending: 0,
             held: 0,
             register: false,
+            features: Vec::new(),
         };
         self.machine.received(self.now, Received::Welcome(welcome), 0);
     }
@@ -510,7 +511,7 @@ fn the_lease_is_renewed_at_once_and_then_with_jitter() {
         assert!(wait <= INTERVAL && wait >= INTERVAL * 9 / 10, "{wait:?}");
     }
     edge.machine.renew(edge.now, 1, 3, 0);
-    let newest = Lease { session: edge.session(), seconds: 240, acquired: 1, renewed: 3 };
+    let newest = Lease { session: edge.session(), seconds: 240, acquired: 1, renewed: 3, check_in: None };
     assert_eq!((lease(&mut edge), lease(&mut edge)), (Some(newest), None));
     assert!(edge.machine.poll_effect().is_none());
     edge.pass(INTERVAL);

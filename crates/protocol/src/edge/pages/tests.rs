@@ -20,7 +20,15 @@ fn greeting(revision: u64, confirmed: u64) -> EdgeMachine {
 
 fn welcome(machine: &mut EdgeMachine, confirmed: u64) {
     let (session, incarnation) = (SESSION.into(), None);
-    let welcome = Welcome { session, incarnation, confirmed, pending: 1, held: 0, register: false };
+    let welcome = Welcome {
+        session,
+        incarnation,
+        confirmed,
+        pending: 1,
+        held: 0,
+        register: false,
+        features: Vec::new(),
+    };
     machine.received(NOW, Received::Welcome(welcome), 0);
 }
 

@@ -31,7 +31,15 @@ fn hello(machine: &mut EdgeMachine) -> Option<Hello> {
 
 fn welcome(machine: &mut EdgeMachine, pending: u64) {
     let session = machine.session().unwrap().to_owned();
-    let welcome = Welcome { session, incarnation: None, confirmed: 0, pending, held: 0, register: false };
+    let welcome = Welcome {
+        session,
+        incarnation: None,
+        confirmed: 0,
+        pending,
+        held: 0,
+        register: false,
+        features: Vec::new(),
+    };
     machine.received(NOW, Received::Welcome(welcome), 0);
 }
 

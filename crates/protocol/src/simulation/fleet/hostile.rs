@@ -8,6 +8,7 @@ use crate::frame::{
     DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Inventory, Item, PartialMessage, Report, Up,
 };
 use crate::patch::{PatchProblem, Unpatched};
+use crate::renewal::{CheckIn, CheckInReason, LeaseTerms, Renew};
 use crate::simulation::model::{Thing, object_ref};
 use crate::simulation::timeline::Random;
 use crate::simulation::world::World;
@@ -34,7 +35,7 @@ impl Hostile {
     }
 
     fn frame(&mut self, objects: &[Uid]) -> Up {
-        match self.random.below(9) {
+        match self.random.below(10) {
             0 => self.hello(true, objects),
             1 => self.hello(false, objects),
             2 => self.inventory(objects),
@@ -44,7 +45,9 @@ impl Hostile {
                 seconds: u32::MAX,
                 acquired: i64::MIN,
                 renewed: i64::MAX,
+                check_in: Some(CheckIn { within: u32::MAX, reason: CheckInReason::Other }),
             }),
+            5 => Up::Renew(Renew { session: self.session() }),
             _ => self.report(objects),
         }
     }
@@ -81,6 +84,7 @@ impl Hostile {
             max_object: DEFAULT_MAX_OBJECT,
             partial: self.partial(objects),
             patches: self.random.percent(50),
+            lease: (!is_new).then_some(LeaseTerms { seconds: 0, acquired: i64::MAX }),
         })
     }
 

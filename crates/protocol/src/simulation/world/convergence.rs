@@ -19,7 +19,7 @@ impl World {
         let items = match frame {
             Up::Report(report) => &report.objects,
             Up::Inventory(inventory) => &inventory.objects,
-            Up::Hello(_) | Up::Lease(_) | Up::Upload(_) => return,
+            Up::Hello(_) | Up::Lease(_) | Up::Renew(_) | Up::Upload(_) => return,
         };
         let db = &self.agents[agent].db;
         let lie = items.iter().find(|item| !db.ever_held(&item.uid, &item.resource_version));

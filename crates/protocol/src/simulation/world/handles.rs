@@ -204,6 +204,11 @@ impl World {
         self.upstream.frames.get(name).copied().unwrap_or(0)
     }
 
+    /// Returns the number of renewals of the Lease that agents have sent in frames of their own.
+    pub(in crate::simulation) fn leases(&self) -> usize {
+        self.frames("Lease") + self.frames("Renew")
+    }
+
     /// Makes the broker accept and lose such frames from agents.
     pub(in crate::simulation) fn lose(&mut self, unheard: fn(&Up) -> bool) {
         self.unheard = unheard;

@@ -14,10 +14,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 use super::reason;
+use super::session::Aliases;
 use super::wire::{self, FrameBuffer};
 use crate::link::handle::Shared;
 use crate::link::stream::{Stream, Target};
-use crate::link::{Cause, LinkOptions, MAX_WILL, SessionIntro};
+use crate::link::{Cause, LinkOptions, MAX_WILL, SessionIntro, compact};
 
 /// Limit for messages that arrive before the SUBACK, in bytes.
 const EARLY_BYTES: usize = 4 << 20;
@@ -29,6 +30,7 @@ pub(in crate::link) struct Established {
     pub(super) stream: Box<dyn Stream>,
     pub(super) frames: FrameBuffer,
     pub(super) state: MqttState,
+    pub(super) aliases: Aliases,
     /// Messages received before the SUBACK.
     pub(super) early: Vec<Packet>,
     /// Negotiated packet limit in bytes: the smaller one of both sides.
@@ -70,12 +72,16 @@ async fn handshake(
     };
     let mut state = MqttState::new(options.inflight, false);
     let (max_packet, inflight, ping_every) = agree(options, &connack)?;
+    let aliases = aliases(options, intro, &connack)?;
     state
         .handle_incoming_packet(Packet::ConnAck(connack))
         .map_err(|e| reason::of_state(e, &options.client_id))?;
-    let early = subscribe(&mut exchange, &mut state).await?;
+    let early = match aliases.is_compact() {
+        true => Vec::new(),
+        false => subscribe(&mut exchange, &mut state).await?,
+    };
     state.events.clear();
-    Ok(Established { stream, frames, state, early, max_packet, inflight, ping_every })
+    Ok(Established { stream, frames, state, aliases, early, max_packet, inflight, ping_every })
 }
 
 fn unexpected(packet: &Packet, client_id: &str) -> Cause {
@@ -111,6 +117,7 @@ fn connect_packet(options: &LinkOptions, intro: &SessionIntro) -> Result<Packet,
     let properties = ConnectProperties {
         session_expiry_interval: Some(0),
         max_packet_size: Some(options.max_packet),
+        user_properties: options.compact.iter().map(|_| compact::property()).collect(),
         ..ConnectProperties::new()
     };
     let connect = Connect {
@@ -144,6 +151,23 @@ fn agree(options: &LinkOptions, connack: &ConnAck) -> Result<(u32, u16, Duration
         return broken("broker does not support QoS 1");
     }
     Ok(agreed)
+}
+
+/// Returns the aliases that the CONNACK permits.
+///
+/// # Errors
+/// The will was left out for the endpoint that this address had before, and the broker is another
+/// one.
+fn aliases(options: &LinkOptions, intro: &SessionIntro, connack: &ConnAck) -> Result<Aliases, Cause> {
+    let topics = options.compact.as_ref();
+    let (is_compact, permitted) = connack.properties.as_ref().map_or((false, 0), |properties| {
+        (compact::is_in(&properties.user_properties), properties.topic_alias_max.unwrap_or(0))
+    });
+    let is_compact = is_compact && topics.is_some();
+    if topics.is_some() && intro.will.is_none() && !intro.greetings.is_empty() && !is_compact {
+        return Err(Cause::Protocol { detail: "another broker at this address: reconnecting".to_owned() });
+    }
+    Ok(Aliases::new(topics, is_compact, permitted))
 }
 
 /// Subscribes to all filters; returns the messages received before the SUBACK.

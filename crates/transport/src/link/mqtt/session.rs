@@ -9,6 +9,7 @@ use rumqttc::v5::mqttbytes::v5::{self, Packet};
 use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep_until, timeout};
 
+mod aliases;
 mod timers;
 mod window;
 
@@ -21,6 +22,7 @@ use crate::link::handle::{Command, packet_size};
 use crate::link::stream::Stream;
 use crate::link::task::{End, Ending, LAST_WORDS, Protocol as _, Stop, Task, hand_over};
 use crate::link::{Cause, LinkEvent, Publish};
+pub(in crate::link) use aliases::Aliases;
 use timers::{Activity, Timers};
 use window::{Acknowledged, Window};
 
@@ -34,6 +36,9 @@ pub(super) struct Session<'a> {
     writer: WriteHalf<Box<dyn Stream>>,
     frames: FrameBuffer,
     window: Window,
+    aliases: Aliases,
+    /// Whether the first message of a compact exchange was sent.
+    has_begun: bool,
     timers: Timers,
     max_packet: u32,
     /// Sent before the queue: greetings at the start, the farewell at the end.
@@ -72,6 +77,8 @@ impl<'a> Session<'a> {
             writer,
             frames: made.frames,
             window: Window::new(made.state, made.inflight),
+            has_begun: !made.aliases.is_compact(),
+            aliases: made.aliases,
             max_packet: made.max_packet,
             urgent: greetings.into(),
             waiting: made.early.into(),
@@ -156,7 +163,10 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn handle(&mut self, packet: Packet) -> Result<(), Cause> {
+    fn handle(&mut self, mut packet: Packet) -> Result<(), Cause> {
+        if let Packet::Publish(publish) = &mut packet {
+            self.aliases.resolve(publish);
+        }
         match &packet {
             Packet::Publish(publish) => {
                 let event = self.receive(publish)?;
@@ -174,7 +184,7 @@ impl<'a> Session<'a> {
         }
         let answer = self.window.handle(packet).map_err(|error| self.state_error(error))?;
         if let Some(answer) = answer {
-            self.encode(&answer)?;
+            self.encode(answer)?;
         }
         if self.window.is_stuck() {
             return Err(Cause::Protocol { detail: "PUBACKs out of order".to_owned() });
@@ -243,7 +253,12 @@ impl<'a> Session<'a> {
             match next {
                 Some(publish) => self.send(publish)?,
                 None => match &mut self.ending {
-                    Some(ending) if !ending.farewell_queued => self.urgent = ending.farewell(),
+                    Some(ending) if !ending.farewell_queued => {
+                        self.urgent = ending.farewell();
+                        let own = self.task.protocol.options.own_topic.as_deref();
+                        let is_compact = self.aliases.is_compact();
+                        self.urgent.retain(|publish| !is_compact || own != Some(publish.topic.as_str()));
+                    }
                     _ => return Ok(()),
                 },
             }
@@ -266,20 +281,29 @@ impl<'a> Session<'a> {
         if self.task.protocol.options.own_topic.as_deref() == Some(publish.topic.as_str()) {
             self.task.protocol.rival.wrote(&publish.payload);
         }
+        let counters = &self.task.shared.counters;
+        add(&counters.unwritten, 1);
+        add(&counters.messages_out, 1);
+        if !std::mem::replace(&mut self.has_begun, true) {
+            let Publish { topic, payload, retain } = publish;
+            let first = v5::Publish::new(topic, QoS::AtMostOnce, payload, None);
+            return self.encode(Packet::Publish(v5::Publish { retain, ..first }));
+        }
+        add(&counters.unacknowledged, 1);
         let packet = self.window.publish(publish, Instant::now()).map_err(|error| self.state_error(error))?;
-        add(&self.task.shared.counters.unwritten, 1);
-        add(&self.task.shared.counters.unacknowledged, 1);
-        add(&self.task.shared.counters.messages_out, 1);
-        packet.map_or(Ok(()), |packet| self.encode(&packet))
+        packet.map_or(Ok(()), |packet| self.encode(packet))
     }
 
     fn state_error(&self, error: StateError) -> Cause {
         reason::of_state(error, &self.task.protocol.options.client_id)
     }
 
-    fn encode(&mut self, packet: &Packet) -> Result<(), Cause> {
+    fn encode(&mut self, mut packet: Packet) -> Result<(), Cause> {
+        if let Packet::Publish(publish) = &mut packet {
+            self.aliases.shorten(publish, self.max_packet);
+        }
         self.timers.sent(Instant::now(), !self.out.is_unsent());
-        wire::encode(packet, &mut self.out.bytes, self.max_packet).map_err(|e| reason::of_wire(&e))
+        wire::encode(&packet, &mut self.out.bytes, self.max_packet).map_err(|e| reason::of_wire(&e))
     }
 
     /// Returns the state that the timers depend on.
@@ -304,7 +328,7 @@ impl<'a> Session<'a> {
         }
         if self.timers.check(self.activity(), now)? {
             let ping = self.window.ping().map_err(|error| self.state_error(error))?;
-            ping.map_or(Ok(()), |ping| self.encode(&ping))?;
+            ping.map_or(Ok(()), |ping| self.encode(ping))?;
         }
         Ok(())
     }

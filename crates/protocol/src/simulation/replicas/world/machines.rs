@@ -31,7 +31,7 @@ impl World {
             if let Up::Hello(_) = frame {
                 self.last_hello = Some((connection, bytes.clone()));
             }
-            if !matches!(frame, Up::Lease(_)) {
+            if !matches!(frame, Up::Lease(_) | Up::Renew(_)) {
                 self.traffic = (self.traffic.0 + 1, self.traffic.1 + bytes.len());
             }
             self.transmit(UP, connection, &bytes);

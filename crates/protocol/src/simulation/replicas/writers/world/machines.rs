@@ -124,8 +124,9 @@ impl World {
                 }
                 CloudEffect::Record(batch) => self.time.after(10, cached(FromCache::Recorded(batch))),
                 CloudEffect::CatchUp { token } => self.catch_up(replica, node, token),
-                CloudEffect::Renew(lease) => {
-                    let renewal = lease.renewed.cast_unsigned();
+                CloudEffect::Renew(renewal) => {
+                    let lease = renewal.into_lease(0);
+                    let renewal = lease.map_or(0, |lease| lease.renewed.cast_unsigned());
                     self.replicas[replica].nodes[node].renewal = Some(renewal);
                 }
                 CloudEffect::Ingest { token, upload } => {

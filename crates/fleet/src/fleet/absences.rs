@@ -1,0 +1,98 @@
+//! Planned absences: Events of missed check-ins, and requests to stay.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::Fleet;
+use super::nodes::NodeId;
+use super::reconciler::Reconciler;
+use super::requests::Response;
+use crate::lifecycle::MissedCheckIn;
+use crate::source::Source;
+use edgesync_object::time::{rfc3339, rfc3339_micros};
+use edgesync_object::{NodeName, Object};
+
+/// Reason of the Event of a missed check-in.
+const MISSED: &str = "CheckInMissed";
+/// Component that reports the Event.
+const CONTROLLER: &str = "edgesync.io/cloud";
+
+impl<S: Source> Fleet<S> {
+    /// Emits an Event for each node that has become overdue.
+    pub(super) fn emit_missed(&mut self) {
+        for missed in self.reconciler.nodes.lifecycle.take_missed() {
+            let MissedCheckIn { node, due } = missed;
+            tracing::warn!(node = node.as_str(), due = %rfc3339(due), "planned check-in missed");
+            let uid = self.reconciler.nodes.uid(&node).map(ToString::to_string);
+            let event = missed_event(&node, uid.as_deref(), due, Timestamp::now());
+            self.requests.ask(|source| async move { Response::EventEmitted(source.emit_event(event).await) });
+        }
+    }
+}
+
+/// Returns the Event of a missed check-in.
+fn missed_event(node: &NodeName, uid: Option<&str>, due: Timestamp, now: Timestamp) -> Object {
+    let mut regarding = json!({"apiVersion": "v1", "kind": "Node", "name": node});
+    if let Some(uid) = uid {
+        regarding["uid"] = Value::from(uid);
+    }
+    let event = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": format!("{node}.{:x}", due.as_microsecond()), "namespace": "default"},
+        "eventTime": rfc3339_micros(now),
+        "reportingController": CONTROLLER,
+        "reportingInstance": "edgesync-cloud",
+        "action": "CheckIn",
+        "reason": MISSED,
+        "regarding": regarding,
+        "note": format!("not connected at its check-in of {}", rfc3339(due)),
+        "type": "Warning",
+    });
+    match event {
+        Value::Object(fields) => Object::from(fields),
+        _ => Object::default(),
+    }
+}
+
+/// Sets the time until which an operator asks a node to stay, from its Node.
+pub(super) fn set_stay(reconciler: &mut Reconciler, name: &NodeName, until: Option<Timestamp>) {
+    if reconciler.nodes.set_stay(name, until)
+        && let Some(id) = reconciler.nodes.id(name)
+    {
+        ask_to_stay(reconciler, id);
+    }
+}
+
+/// Asks a connected node to stay for as long as its Node says.
+pub(super) fn ask_to_stay(reconciler: &mut Reconciler, id: NodeId) {
+    let Some(name) = reconciler.nodes.name(id) else { return };
+    let until = reconciler.nodes.stay(&name);
+    let seconds =
+        until.and_then(|until| u64::try_from(until.duration_since(Timestamp::now()).as_secs()).ok());
+    if let Some(node) = reconciler.nodes.get_mut(id) {
+        node.machine.set_stay(seconds.filter(|seconds| *seconds > 0));
+        reconciler.nodes.touch(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_name;
+
+    #[test]
+    fn event_names_the_node_and_the_planned_time() {
+        let at: Timestamp = "2026-11-21T10:00:00Z".parse().unwrap();
+        let event = missed_event(&node_name("edge-1"), Some("u-1"), at, at);
+        let fields = event.fields();
+        assert_eq!(
+            fields["regarding"],
+            json!({"apiVersion": "v1", "kind": "Node", "name": "edge-1", "uid": "u-1"})
+        );
+        assert_eq!(fields["note"], "not connected at its check-in of 2026-11-21T10:00:00Z");
+        assert!(event.name().starts_with("edge-1."));
+        let later = missed_event(&node_name("edge-1"), None, Timestamp::MAX, at);
+        assert_ne!(event.name(), later.name(), "each absence has its own");
+    }
+}

@@ -1,0 +1,20 @@
+//! The command `sync`: connects now.
+
+use serde_json::{Value, json};
+
+use edgesync_admin::agent::SyncStarted;
+use edgesync_admin::{Route, read};
+use edgesync_api::Client;
+use edgesync_cli::{CliError, Terminal};
+
+/// Asks the agent to connect now.
+///
+/// # Errors
+/// The agent does not answer, or answers in the form of another version.
+pub(super) async fn run(agent: &Client, terminal: &mut Terminal<'_>) -> Result<(), CliError> {
+    let answer: Value = agent.post(&Route::Sync.path(), &json!({})).await.map_err(CliError::Client)?;
+    let SyncStarted { was_connected } = read(&answer)?;
+    let text =
+        if was_connected { "already connected" } else { "connecting; 'edgesync status' shows progress" };
+    Ok(writeln!(terminal.out, "{text}")?)
+}
