@@ -4,6 +4,7 @@ use crate::change::Change;
 use crate::cloud::CloudEffect;
 use crate::edge::{EdgeEffect, EdgeMachine, EdgePhase};
 use crate::frame::{Confirm, Down, HelloRequest, InventoryRequest, ObjectsText, Part, Patches, Up, Welcome};
+use crate::renewal::Stay;
 use crate::upload::UploadConfirm;
 
 use super::{COMPRESS_ABOVE, DOWN, Event, MAX_WAKES, Replica, UP, World};
@@ -139,7 +140,8 @@ impl World {
             | Down::Confirm(Confirm { session, .. })
             | Down::InventoryRequest(InventoryRequest { session, .. })
             | Down::HelloRequest(HelloRequest { session, .. })
-            | Down::UploadConfirm(UploadConfirm { session, .. }) => session,
+            | Down::UploadConfirm(UploadConfirm { session, .. })
+            | Down::Stay(Stay { session, .. }) => session,
         };
         self.edge.as_ref().and_then(EdgeMachine::session) == Some(session)
     }
