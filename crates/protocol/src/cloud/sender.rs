@@ -212,9 +212,9 @@ impl Sender {
         let is_large = text.len() > most || patch.is_some();
         let ready = Ready { out, object, text, patch };
         if is_large {
-            self.large.push_back(ready)
+            self.large.push_back(ready);
         } else {
-            self.ready.push_back(ready)
+            self.ready.push_back(ready);
         }
         true
     }
