@@ -353,8 +353,8 @@ impl Tx<'_> {
         self.conn.prepare_cached("DELETE FROM effects WHERE node = ?1")?.execute([node.as_str()]).map(drop)
     }
 
-    /// Updates the effect labels of a record, and its annotation about a wait, if the record exists.
-    /// Other labels and annotations stay.
+    /// Updates the effect labels of a record, and its annotation about a wait, if the record
+    /// exists. Other labels and annotations stay.
     fn label_record(
         &mut self,
         node: &NodeName,

@@ -25,8 +25,8 @@ pub fn recover<H: Effects>(
     finished
 }
 
-/// Writes kept files again. A place whose copy cannot be written has no version in effect; each call
-/// tries again.
+/// Writes kept files again. A place whose copy cannot be written has no version in effect; each
+/// call tries again.
 fn revive<H: Effects>(effects: &mut H, record: &mut Record, look: bool) {
     let kept = record.places.iter().filter(|(path, held)| {
         held.kept.is_some() && (held.lost || look) && !record.stuck.contains_key(*path)

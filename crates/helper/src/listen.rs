@@ -61,8 +61,8 @@ pub(super) struct Created {
 }
 
 impl Created {
-    /// Listens on `path`, with these permission bits, for root, the user of this process, and `user`
-    /// or `user:group`.
+    /// Listens on `path`, with these permission bits, for root, the user of this process, and
+    /// `user` or `user:group`.
     ///
     /// # Errors
     /// The path is in use or not a socket, the user does not exist, or those of the system.

@@ -31,7 +31,8 @@ pub const IN_EFFECT_LABEL: &str = "edgesync.io/in-effect";
 /// `Waiting`.
 /// Absent if no rule for files selects the object.
 pub const EFFECT_STATE_LABEL: &str = "edgesync.io/effect-state";
-/// Annotation of a record of which the newest version waits: for what, until when, and who holds it.
+/// Annotation of a record of which the newest version waits: for what, until when, and who holds
+/// it.
 pub const EFFECT_WAIT_ANNOTATION: &str = "edgesync.io/effect-wait";
 /// Kind of the records of cluster-scoped objects.
 pub const CLUSTER_OBJECT_SYNC: &str = "ClusterObjectSync";

@@ -298,8 +298,8 @@ pub struct EffectContent {
     /// bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub rule: String,
-    /// The reason why the version is not in effect, or what it waits for, for people; at most [`MAX_EFFECT_MESSAGE`]
-    /// bytes.
+    /// The reason why the version is not in effect, or what it waits for, for people; at most
+    /// [`MAX_EFFECT_MESSAGE`] bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The time of the last state transition: Unix time in microseconds, by the node's clock.

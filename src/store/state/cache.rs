@@ -1,5 +1,5 @@
-//! The page cache of the write connection: larger while objects arrive in bulk, because the index of
-//! random UIDs does not fit otherwise, and each insert would read and evict pages.
+//! The page cache of the write connection: larger while objects arrive in bulk, because the index
+//! of random UIDs does not fit otherwise, and each insert would read and evict pages.
 
 use rusqlite::Connection;
 

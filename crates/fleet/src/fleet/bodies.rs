@@ -6,8 +6,8 @@
 //! [`Bodies::next_answer`]. One body may concern thousands of nodes, so it is handed out in steps
 //! ([`Bodies::step`]).
 //!
-//! Reads are numbered, and the answer of a discarded one is ignored: an older copy that replaces the
-//! source has older versions, and issues the same ones again for other contents.
+//! Reads are numbered, and the answer of a discarded one is ignored: an older copy that replaces
+//! the source has older versions, and issues the same ones again for other contents.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -118,7 +118,8 @@ impl Removals {
         removals
     }
 
-    /// Restarts the removal of a removed node. An admission that was due belongs to the earlier one.
+    /// Restarts the removal of a removed node. An admission that was due belongs to the earlier
+    /// one.
     fn restart(&mut self, name: &NodeName) {
         if let Some(removed) = self.nodes.get_mut(name) {
             removed.question = None;

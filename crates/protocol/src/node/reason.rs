@@ -113,7 +113,8 @@ condition_reasons! {
         HelperUnreachable = (FILES_IN_EFFECT, False),
         /// The helper has not reported the states of objects yet.
         NoReport = (FILES_IN_EFFECT, Unknown),
-        /// Objects wait for a window, a condition, or the end of a hold, and all others are in effect.
+        /// Objects wait for a window, a condition, or the end of a hold, and all others are in
+        /// effect.
         Waiting = (FILES_IN_EFFECT, False),
         /// The node is not connected as planned, and not overdue.
         CheckInPlanned = (READY, True),

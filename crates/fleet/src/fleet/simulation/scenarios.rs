@@ -502,8 +502,8 @@ fn objects_that_a_list_lacks_are_found() {
 
 // --- what a broker may do
 
-/// Removes the object of a node, places it again, and delivers the frame with the removal once more,
-/// as it was or under a new number. Returns whether the node has removed the object.
+/// Removes the object of a node, places it again, and delivers the frame with the removal once
+/// more, as it was or under a new number. Returns whether the node has removed the object.
 fn removal_once_more(is_new: bool) -> Result<bool, String> {
     let mut world = behind_a_broker()?;
     world.place(&[0]);

@@ -727,8 +727,8 @@ fn a_first_answer_that_counts_for_good_is_found() {
     }
 }
 
-/// A source that has gone back returns the version that the node holds. Returns the number of frames
-/// with objects.
+/// A source that has gone back returns the version that the node holds. Returns the number of
+/// frames with objects.
 fn frames_of_a_held_version() -> usize {
     let (mut cloud, mut wishes) = sending();
     let objects = vec![held(0)];

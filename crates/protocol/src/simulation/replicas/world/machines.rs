@@ -119,7 +119,8 @@ impl World {
                     let Some(connection) = serves else { continue };
                     self.check_welcome(replica, connection, &frame);
                     let bytes = frame.encode(COMPRESS_ABOVE).unwrap();
-                    // Traffic without a receiver costs nothing, nor does that of an earlier session.
+                    // Traffic without a receiver costs nothing, nor does that of an earlier
+                    // session.
                     if self.link == Some(connection) && self.is_of_current_session(&frame) {
                         self.traffic = (self.traffic.0 + 1, self.traffic.1 + bytes.len());
                         self.inventories += u64::from(matches!(frame, Down::InventoryRequest(_)));
