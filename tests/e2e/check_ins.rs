@@ -43,9 +43,14 @@ async fn until_condition(cloud: &Cloud, name: &str, status: &str, reason: &str) 
     eventually(&format!("{name} is {status}, {reason}"), PATIENCE, is_so).await;
 }
 
-async fn lease(cloud: &Cloud) -> Value {
-    let name = json!({"name": NODE, "namespace": "kube-node-lease"});
-    cloud.get(&json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": name})).await
+/// Waits until the Lease has the time of the next check-in: Leases are written in batches.
+async fn until_stored(cloud: &Cloud) {
+    const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/edge-1";
+    eventually("the Lease has the plan", PATIENCE, async || {
+        let lease: Value = cloud.client().get(LEASE).await.ok()?;
+        lease["metadata"]["annotations"]["edgesync.io/next-check-in"].as_str().map(drop)
+    })
+    .await;
 }
 
 /// The whole life: a check-in, an absence, objects that wait, a sync on request, a request to stay,
@@ -54,10 +59,7 @@ async fn plan_is_followed(cloud: &Cloud, agent: &mut Agent) {
     away(cloud).await;
     until_condition(cloud, "edgesync.io/CloudReachable", "False", "Away").await;
     until_condition(cloud, "Ready", "True", "CheckInPlanned").await;
-    eventually("the Lease has the plan", PATIENCE, async || {
-        lease(cloud).await["metadata"]["annotations"]["edgesync.io/next-check-in"].as_str().map(drop)
-    })
-    .await;
+    until_stored(cloud).await;
     let listed = cloud.command(&["nodes"]).await;
     let text = output_text(&listed);
     assert!(text.contains("next in ") || text.contains("next now"), "{text}");
@@ -118,10 +120,7 @@ async fn absence_continues_over_a_restart_of_the_cloud_side() {
     })
     .await;
     away(&cloud).await;
-    eventually("the Lease has the plan", PATIENCE, async || {
-        lease(&cloud).await["metadata"]["annotations"]["edgesync.io/next-check-in"].as_str().map(drop)
-    })
-    .await;
+    until_stored(&cloud).await;
     assert!(cloud.process.terminate(PATIENCE).await.success());
     cloud.run().await;
     away(&cloud).await;

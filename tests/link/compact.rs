@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use edgesync_broker::{BrokerOptions, Channel, DisconnectReason, Downlink};
+use edgesync_broker::{BrokerOptions, Channel, DisconnectReason, Downlink, FleetEvent, FleetEvents};
 use edgesync_testkit as support;
 use edgesync_transport::link::compact::{self, CompactTopics};
 use edgesync_transport::link::{Cause, Link, LinkEvent, LinkOptions, Topics};
@@ -14,8 +14,7 @@ use rumqttc::v5::mqttbytes::v5::{
 };
 use support::authority::Authority;
 use support::fleet::{
-    PATIENCE, bind, disconnect_reason, link_event, link_message, message, node_connected, node_name,
-    node_options,
+    PATIENCE, bind, disconnect_reason, link_event, link_message, message, next, node_name, node_options,
 };
 use support::mosquitto::Mosquitto;
 use support::scripted_broker::Peer;
@@ -30,15 +29,21 @@ fn compact_options(address: SocketAddr) -> LinkOptions {
     options
 }
 
-/// Waits for a connection; returns whether it is compact.
+/// Waits for a connection, after one that ended; returns whether it is compact.
 async fn connected(events: &mut tokio::sync::mpsc::Receiver<LinkEvent>) -> bool {
-    loop {
+    for _ in 0..10 {
         match link_event(events).await {
             LinkEvent::Connected { is_compact, .. } => return is_compact,
             LinkEvent::Disconnected { .. } => {}
             other => panic!("{other:?}"),
         }
     }
+    panic!("no attempt has led to a connection");
+}
+
+/// Waits until the endpoint reports the node, after the end of an earlier connection.
+async fn joined(fleet: &mut FleetEvents) {
+    while !matches!(next(fleet).await, FleetEvent::NodeConnected { .. }) {}
 }
 
 #[tokio::test]
@@ -48,7 +53,7 @@ async fn compact_exchange_carries_messages_without_topics() {
     downlink.set_cloud(b"online".to_vec());
     let (node, mut events) = Link::spawn(compact_options(broker.address()));
     assert!(connected(&mut events).await);
-    node_connected(&mut fleet).await;
+    joined(&mut fleet).await;
     // Neither presence nor the retained message: the first message is that of the node.
     for text in ["hello", "report"] {
         node.try_publish(UP, text.into(), false).unwrap();
@@ -69,7 +74,7 @@ async fn renewal_takes_20_bytes_and_its_acknowledgement_4() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     let (node, mut events) = Link::spawn(compact_options(broker.address()));
     assert!(connected(&mut events).await);
-    node_connected(&mut fleet).await;
+    joined(&mut fleet).await;
     node.try_publish(UP, b"first".to_vec(), false).unwrap();
     message(&mut fleet).await;
     let acknowledged = async |count: u64| {
@@ -103,7 +108,7 @@ async fn reconnect_over_tls_takes_at_most_1500_bytes() {
     let (mut all, mut before) = (Vec::new(), 0);
     for _ in 0..3 {
         assert!(connected(&mut events).await);
-        node_connected(&mut fleet).await;
+        joined(&mut fleet).await;
         node.try_publish(UP, vec![b'h'; HELLO], false).unwrap();
         message(&mut fleet).await;
         broker.try_publish(&node_name("n-1"), vec![b'w'; WELCOME]).unwrap();
@@ -124,7 +129,7 @@ async fn reconnect_to_the_endpoint_sends_no_will_and_another_broker_gets_one() {
     let (broker, mut fleet) = bind(BrokerOptions::default()).await;
     let (node, mut events) = Link::spawn(compact_options(broker.address()));
     assert!(connected(&mut events).await);
-    node_connected(&mut fleet).await;
+    joined(&mut fleet).await;
     let first = node.traffic().bytes_out;
     node.give_up();
     assert!(connected(&mut events).await);
@@ -138,7 +143,8 @@ async fn other_broker_ignores_the_offer() {
     let (node, mut events) = Link::spawn(compact_options(mosquitto.address()));
     assert!(!connected(&mut events).await);
     let (watching, mut seen) = {
-        let mut options = LinkOptions::new("127.0.0.1", mosquitto.address().port(), "cloud");
+        let address = mosquitto.address();
+        let mut options = LinkOptions::new(&address.ip().to_string(), address.port(), "cloud");
         options.subscriptions = vec![UP.to_owned()];
         Link::spawn(options)
     };
@@ -193,7 +199,7 @@ async fn paused_link_sends_what_is_queued_and_connects_when_resumed() {
     let (node, mut events) = Link::spawn(compact_options(broker.address()));
     for round in 0..2_u8 {
         connected(&mut events).await;
-        node_connected(&mut fleet).await;
+        joined(&mut fleet).await;
         node.try_publish(UP, vec![round], false).unwrap();
         assert!(node.pause(Vec::new(), PATIENCE));
         assert_eq!(message(&mut fleet).await.2, vec![round]);

@@ -8,11 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::upload::Lease;
 
-/// The longest time for which a node may announce its absence, in seconds: eight days. The longest
-/// plan is weekly.
-pub const MAX_ABSENCE: u32 = 8 * 86_400;
 /// The longest time for which a node stays on request, in seconds: a day.
-pub const MAX_STAY: u64 = 86_400;
+pub(crate) const MAX_STAY: u64 = 86_400;
 
 /// An optional part of the protocol that the cloud side understands, named in its Welcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,7 +105,7 @@ impl CheckInReason {
 pub struct Stay {
     /// The session of the Hello.
     pub session: String,
-    /// Seconds from this frame, at most [`MAX_STAY`].
+    /// Seconds from this frame, at most a day.
     pub seconds: u64,
 }
 

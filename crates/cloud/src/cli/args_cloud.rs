@@ -300,7 +300,7 @@ pub enum NodeCommand {
     Revoke(NodeArgs),
     /// Revoke and remove nodes permanently, and free their names for other devices
     Forget(NodeArgs),
-    /// Ask nodes to stay connected for a while, whatever their plan says
+    /// Ask nodes with a plan to stay connected for a while
     ///
     /// A node that is away stays at its next check-in.
     Stay {
