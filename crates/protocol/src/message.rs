@@ -145,6 +145,12 @@ impl WeakBody {
     pub fn upgrade(&self) -> Option<Body> {
         self.0.upgrade().map(Body)
     }
+
+    /// Returns whether this is a reference to that text, not to an equal one.
+    #[must_use]
+    pub fn is(&self, body: &Body) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&body.0))
+    }
 }
 
 /// A [`Message`] as JSON text. The object, its large part, is shared by the messages to all nodes.

@@ -156,6 +156,12 @@ impl Patch {
         self.length
     }
 
+    /// Returns whether this text is the result of the patch.
+    #[must_use]
+    pub fn results_in(&self, text: &str) -> bool {
+        text.len() == self.length && digest(text) == self.digest
+    }
+
     /// Returns the bytes of memory that the patch takes, with the text for parts.
     #[must_use]
     pub fn weight(&self) -> usize {

@@ -2,6 +2,9 @@
 //! that need it. Made patches are kept within a limit of bytes, and one that is being made is
 //! awaited by all.
 //!
+//! A patch is handed out only with the body that it results in: an older copy that replaces the
+//! source issues the same versions again for other contents.
+//!
 //! No I/O: the fleet carries out the jobs of [`Patches::next_job`], off its loop. One pair may
 //! concern thousands of nodes, so a patch is handed out in steps ([`Patches::step`]).
 
@@ -14,7 +17,7 @@ use crate::metrics::PatchNumbers;
 use crate::source::ObjectSource;
 use edgesync_object::{OmittedFields, ResourceVersion};
 use edgesync_protocol::change::Uid;
-use edgesync_protocol::message::Body;
+use edgesync_protocol::message::{Body, WeakBody};
 use edgesync_protocol::patch::{Edition, Patch};
 
 /// Maximum number of concurrent jobs. Each takes a core.
@@ -42,8 +45,29 @@ pub(super) struct Pair {
     body: Body,
 }
 
-/// The result of a pair; `None` if the base is unknown or the patch would save too little.
-type Made = Option<Arc<Patch>>;
+/// The result of a pair.
+#[derive(Clone, Debug)]
+struct Made {
+    /// `None` if the base is unknown or the patch would save too little.
+    patch: Option<Arc<Patch>>,
+    /// A body known to be the result of the patch.
+    body: WeakBody,
+}
+
+impl Made {
+    /// Returns whether the result serves this body. Most are known by identity; one that was read
+    /// again is compared once.
+    fn serves(&mut self, body: &Body) -> bool {
+        if self.body.is(body) {
+            return true;
+        }
+        let is_result = self.patch.as_ref().is_none_or(|patch| patch.results_in(body.as_str()));
+        if is_result {
+            self.body = body.downgrade();
+        }
+        is_result
+    }
+}
 
 /// An answer that lacks patches.
 #[derive(Debug)]
@@ -113,10 +137,16 @@ impl Patches {
             let Some(base) = bases.get(&loaded.uid).filter(|base| **base != loaded.version) else { continue };
             let (uid, base, version) = (Arc::clone(&loaded.uid), base.clone(), loaded.version.clone());
             let key = Key { uid, base, version };
-            if let Some(made) = self.made.get(&key) {
-                self.counts.shared += 1;
-                loaded.patch.clone_from(made);
-                continue;
+            let known = self.made.get_mut(&key);
+            let known = known.map(|made| made.serves(&loaded.body).then(|| made.patch.clone()));
+            match known {
+                Some(Some(patch)) => {
+                    self.counts.shared += 1;
+                    loaded.patch = patch;
+                    continue;
+                }
+                Some(None) => self.discard(&key),
+                None => {}
             }
             missing += 1;
             if let Some(waiting) = self.waiting.get_mut(&key) {
@@ -162,9 +192,9 @@ impl Patches {
     pub(super) fn made(&mut self, pairs: Vec<Pair>, patches: Vec<Option<Patch>>) {
         self.jobs = self.jobs.saturating_sub(1);
         let patches = patches.into_iter().chain(std::iter::repeat_with(|| None));
-        for (Pair { key, .. }, patch) in pairs.into_iter().zip(patches) {
-            let made = patch.map(Arc::new);
-            match &made {
+        for (Pair { key, body }, patch) in pairs.into_iter().zip(patches) {
+            let made = Made { patch: patch.map(Arc::new), body: body.downgrade() };
+            match &made.patch {
                 Some(_) => self.counts.made += 1,
                 None => self.counts.skipped += 1,
             }
@@ -176,6 +206,13 @@ impl Patches {
             self.made.insert(key, made);
         }
         self.evict();
+    }
+
+    fn discard(&mut self, key: &Key) {
+        if let Some(made) = self.made.remove(key) {
+            self.bytes = self.bytes.saturating_sub(weight(&made));
+            self.order.retain(|other| other != key);
+        }
     }
 
     fn evict(&mut self) {
@@ -190,11 +227,11 @@ impl Patches {
 
     /// Hands one patch to one answer. Returns whether there was any.
     pub(super) fn step(&mut self) -> bool {
-        let Some((id, uid, made)) = self.served.pop_front() else { return false };
+        let Some((id, uid, mut made)) = self.served.pop_front() else { return false };
         if let Some(incomplete) = self.incomplete.get_mut(&id) {
             let loaded = incomplete.answer.bodies.iter_mut().find(|loaded| loaded.uid == uid);
-            if let Some(loaded) = loaded {
-                loaded.patch = made;
+            if let Some(loaded) = loaded.filter(|loaded| made.serves(&loaded.body)) {
+                loaded.patch = made.patch;
             }
             incomplete.missing -= 1;
             if incomplete.missing == 0 {
@@ -211,7 +248,7 @@ impl Patches {
 }
 
 fn weight(made: &Made) -> usize {
-    ENTRY_BYTES + made.as_ref().map_or(0, |patch| patch.weight())
+    ENTRY_BYTES + made.patch.as_ref().map_or(0, |patch| patch.weight())
 }
 
 /// Makes the patches of a job: reads the bases in one read, and compresses on a thread of its own.

@@ -226,7 +226,7 @@ impl CloudMachine {
         let mut bytes = FRAME_OVERHEAD;
         while let Some(ready) = self.sender.first_ready(form) {
             let uid = ready.out.uid.clone();
-            if self.is_obsolete(&ready.out, desired) {
+            if self.is_obsolete(ready, desired) {
                 self.sender.take_ready(form);
                 self.drop_prepared(now, &uid, desired);
                 continue;
@@ -253,14 +253,15 @@ impl CloudMachine {
 
     /// Returns whether the message is obsolete: the desired state has changed since it was
     /// prepared.
-    fn is_obsolete(&self, out: &Outgoing, desired: &impl DesiredState) -> bool {
+    fn is_obsolete(&self, ready: &Ready, desired: &impl DesiredState) -> bool {
         #[cfg(any(test, feature = "simulation"))]
         if planted(Fault::DeleteAndResend) {
             return false;
         }
-        match out.body {
-            Some(_) => desired.get(&out.uid).is_none(),
-            None => desired.get(&out.uid).is_some() || self.ledger.get(&out.uid, desired).is_none(),
+        let uid = &ready.out.uid;
+        match ready.action() {
+            Action::Put => desired.get(uid).is_none(),
+            Action::Delete => desired.get(uid).is_some() || self.ledger.get(uid, desired).is_none(),
         }
     }
 
@@ -300,7 +301,7 @@ impl CloudMachine {
         let capacity = self.pacer.capacity(&self.settings.config, min)?;
         self.drop_outrun(now, desired);
         if let Some(ready) = self.sender.take_large() {
-            if self.is_obsolete(&ready.out, desired) {
+            if self.is_obsolete(&ready, desired) {
                 self.drop_prepared(now, &ready.out.uid, desired);
                 return None;
             }

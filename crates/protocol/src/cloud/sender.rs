@@ -49,7 +49,8 @@ pub(super) struct Ready {
     object: Arc<ObjectRef>,
     /// The text of the message. Empty if a patch fits a frame, which is not text.
     pub(super) text: MessageText,
-    /// The patch that is sent instead of the whole object.
+    /// The patch that is sent instead of the whole object. If it fits a frame, the body is dropped:
+    /// many patches of large objects may wait for a slow link.
     pub(super) patch: Option<Arc<Patch>>,
 }
 
@@ -63,7 +64,7 @@ impl Ready {
     }
 
     pub(super) fn action(&self) -> Action {
-        if self.out.body.is_some() { Action::Put } else { Action::Delete }
+        if self.out.body.is_some() || self.patch.is_some() { Action::Put } else { Action::Delete }
     }
 
     /// Returns the identity of the message, for the time after it has left.
@@ -206,6 +207,7 @@ impl Sender {
         let Some((out, object)) = out.zip(object) else { return false };
         let most = max_frame - FRAME_OVERHEAD;
         if patch.as_ref().is_some_and(|patch| patch.encoded_len() <= most) {
+            let out = Outgoing { body: None, ..out };
             self.patching.push(Ready { out, object, text: MessageText::empty(), patch });
             return true;
         }

@@ -131,3 +131,27 @@ fn jobs_are_bounded_and_their_answers_can_be_dropped() {
     assert_eq!((left.len(), left.iter().all(|answer| answer.node == NodeId::of_tests(1))), (150, true));
     assert!(patches.waiting.is_empty() && patches.incomplete.is_empty());
 }
+
+/// The source is replaced by an older copy, which issues version 9 again.
+#[test]
+fn patch_of_a_lost_body_is_not_handed_out_for_the_same_version() {
+    let mut patches = Patches::new(32 << 20);
+    let (lost, new) = (body(9), Body::new(text(1).replace("parameter-7 = ", "parameter-7 = 1")).unwrap());
+    let again = Body::new(new.as_str().to_owned()).unwrap();
+    let results = |patches: &mut Patches| -> Vec<Option<[bool; 2]>> {
+        let result = |patch: &Arc<Patch>| [&lost, &new].map(|body| patch.results_in(body.as_str()));
+        answers(patches).iter().map(|answer| answer.bodies[0].patch.as_ref().map(result)).collect()
+    };
+    patches.complete(answer(0, Some(1), 9, &lost));
+    // It waits for the patch of the lost body.
+    patches.complete(answer(1, Some(1), 9, &new));
+    assert_eq!(work(&mut patches), 1);
+    assert_eq!(results(&mut patches), [Some([true, false]), None]);
+    patches.complete(answer(2, Some(1), 9, &new));
+    assert_eq!(work(&mut patches), 1, "the patch leads to another body");
+    assert_eq!(results(&mut patches), [Some([false, true])]);
+    patches.complete(answer(3, Some(1), 9, &again));
+    assert_eq!(work(&mut patches), 0, "an equal body was read again");
+    assert_eq!(results(&mut patches), [Some([false, true])]);
+    assert_eq!((patches.numbers().count, patches.order.len()), (1, 1));
+}

@@ -194,3 +194,19 @@ fn refusals_without_a_patch_are_ignored_and_their_number_is_bounded() {
     session.cloud.disconnected();
     assert_eq!(session.cloud.sender.patching.remembered(), Some(0));
 }
+
+#[test]
+fn patches_that_wait_for_a_frame_hold_no_bodies() {
+    let mut session = Session::new(3, true);
+    (0..3).for_each(|number| session.change(number, 2));
+    let mut bodies = Vec::new();
+    while let Some(effect) = session.cloud.poll_effect(&session.wishes) {
+        if let CloudEffect::Load { token, objects } = effect {
+            let answer: Vec<Loaded> = objects.into_iter().map(loaded).collect();
+            bodies.extend(answer.iter().map(|loaded| loaded.body.downgrade()));
+            session.cloud.loaded(Now::ZERO, token, answer, &session.wishes);
+        }
+    }
+    assert!(bodies.len() == 3 && bodies.iter().all(|body| body.upgrade().is_none()));
+    assert_eq!(session.send(), [0, 1, 2].map(|number| (name(number), true)));
+}
