@@ -337,6 +337,9 @@ impl Record {
         let before = self.objects.get(uid);
         let reported =
             |status: &Status| (status.state, status.version.clone(), status.wanted.clone(), status.reason);
+        if status.state != State::Waiting {
+            (status.reason, status.until) = (None, None);
+        }
         // The end of a wait is computed again with each reading of the clocks.
         let is_close = |(one, other): (i64, i64)| one.abs_diff(other) < MAX_DRIFT;
         if let Some(until) = before.and_then(|before| before.until)

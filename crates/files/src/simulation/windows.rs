@@ -220,6 +220,11 @@ impl Device {
     fn set_clock(&mut self, wall: i64) {
         // The agent asks every half minute while something waits, also before the clock is set.
         self.observe();
+        if !self.known {
+            // All that lies between counts as time without power.
+            let ahead = (wall - self.seen).max(0);
+            self.true_holds.iter_mut().for_each(|hold| hold.passed += ahead);
+        }
         self.wall = wall;
         self.known = true;
         self.observe();
