@@ -771,7 +771,7 @@ mod tests {
         let newer = view(r#"{"objects": {"inEffect": 1, "notInEffect": 2, "conflicts": 3, "waiting": 4}}"#);
         let counts = FilesCounts { in_effect: 1, not_in_effect: 2, conflicts: 3, waiting: 4 };
         assert_eq!(newer.summary.objects, Some(counts));
-        assert_eq!(counts.total(), 6);
+        assert_eq!(counts.total(), 10);
     }
 
     #[test]

@@ -371,10 +371,19 @@ fn named(text: &str, families: &Families) -> BTreeSet<String> {
     metrics.map(family).collect()
 }
 
-/// Compares metrics with the recorded text, on which users' dashboards and alerts rely.
+/// Compares metrics with the recorded text, on which users' dashboards and alerts rely. With
+/// `EDGESYNC_TEST_RECORD_METRICS=1` the text is recorded instead.
 #[track_caller]
 fn same(path: &str, text: &str) {
     let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
+    if std::env::var_os("EDGESYNC_TEST_RECORD_METRICS").is_some() {
+        fs::write(
+            edgesync_testkit::programs::root().join(path),
+            text.replace(&version, "version=\"VERSION\""),
+        )
+        .unwrap();
+        return;
+    }
     let expected = read(path).replace("version=\"VERSION\"", &version);
     for (at, (found, expected)) in text.lines().zip(expected.lines()).enumerate() {
         assert_eq!(found, expected, "line {} of {path}", at + 1);

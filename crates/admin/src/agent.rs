@@ -345,7 +345,7 @@ pub struct FilesSummary {
     /// Whether that reason is a missing helper: no rule runs.
     pub helper_unreachable: bool,
     /// Objects that wait until changes may take effect.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "nullable")]
     pub waiting: Option<u64>,
     /// What the rules with waiting objects wait for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

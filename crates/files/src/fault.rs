@@ -1,7 +1,6 @@
 //! Planted bugs of waiting changes: the simulation must find each of them.
 
 /// A bug that tests plant.
-#[cfg_attr(not(test), expect(dead_code, reason = "one of them is planted in the simulation"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Holds do not close the gate.
@@ -21,6 +20,7 @@ pub(crate) enum Fault {
     /// Files in memory are not kept.
     NothingKept,
     /// The copy of a version is removed before its successor is in effect.
+    #[cfg(test)]
     CopyRemovedEarly,
     /// A change that was only checked counts as one whose files were replaced.
     CheckRecoveredAsChange,

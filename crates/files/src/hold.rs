@@ -10,11 +10,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of holds in force.
-pub const MAX_HOLDS: usize = 256;
+pub(crate) const MAX_HOLDS: usize = 256;
 /// Maximum number of holds in force of one user.
-pub const MAX_HOLDS_OF_USER: usize = 64;
+pub(crate) const MAX_HOLDS_OF_USER: usize = 64;
 /// Maximum length of a hold's reason, in bytes.
-pub const MAX_WHY: usize = 200;
+pub(crate) const MAX_WHY: usize = 200;
 
 /// A hold in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,7 +109,7 @@ pub enum HoldError {
     /// The holds before it have used the longest time up.
     #[error(
         "rule {rule:?} may be held for {left} more: holds follow each other since {since} ago, and {longest} is the \
-         longest time (helper.longest_hold); it counts anew {gap} after the last hold (helper.hold_gap)"
+         longest time (helper.longest_hold); the time starts again {gap} after the last hold (helper.hold_gap)"
     )]
     UsedUp {
         /// The rule.
@@ -124,12 +124,10 @@ pub enum HoldError {
         gap: String,
     },
     /// Too many holds are in force.
-    #[error("{0} holds are in force, the most; hint: 'edgesync holds', and 'edgesync release ID'")]
+    #[error("{0} holds are in force, the most; hint: 'edgesync holds', and 'edgesync release'")]
     TooMany(usize),
     /// Too many holds of the user are in force.
-    #[error(
-        "{0} holds of this user are in force, the most; hint: 'edgesync holds', and 'edgesync release ID'"
-    )]
+    #[error("{0} holds of this user are in force, the most; hint: 'edgesync holds', and 'edgesync release'")]
     TooManyOfUser(usize),
     /// The reason has no text, or has characters that tables and logs do not show.
     #[error("reason of the hold (--why): must have 1 to {MAX_WHY} bytes without control characters")]
@@ -267,8 +265,7 @@ impl Holds {
     }
 
     /// Returns the hold of a rule that ends last.
-    #[must_use]
-    pub fn last_of(&self, rule: &str) -> Option<&Hold> {
+    pub(crate) fn last_of(&self, rule: &str) -> Option<&Hold> {
         self.holds.iter().filter(|hold| hold.rule == rule).max_by_key(|hold| hold.ends)
     }
 

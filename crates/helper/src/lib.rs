@@ -71,7 +71,7 @@ pub enum HelperError {
     NoSocket,
     /// Socket activation passed several sockets.
     #[error(
-        "socket activation passed {0} sockets (LISTEN_FDS), expected 1, or 2 of which one is named 'hold' (LISTEN_FDNAMES)"
+        "socket activation passed {0} sockets (LISTEN_FDS); expected 1, or 2 with one named 'hold' (LISTEN_FDNAMES)"
     )]
     SocketCount(usize),
     /// The socket cannot be created.

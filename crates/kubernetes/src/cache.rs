@@ -415,13 +415,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let cache = opened(directory.path());
         for version in 1..=3 {
-            cache.apply(vec![put("cm", "a", version, "x"), put("cm", "b", version, "y")]).await.unwrap();
+            let text = format!("x{version}");
+            cache.apply(vec![put("cm", "a", version, &text), put("cm", "b", version, "y")]).await.unwrap();
         }
         // The same version again replaces nothing.
-        cache.apply(vec![put("cm", "a", 3, "x")]).await.unwrap();
+        cache.apply(vec![put("cm", "a", 3, "x3")]).await.unwrap();
         assert_eq!(bases(&cache, &[("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1)]).await, [1, 2, 1]);
         let texts = cache.bases(vec![("a".into(), 1.into())], OmittedFields::default()).await.unwrap();
-        assert!(texts[0].2.contains(r#""resourceVersion":"1""#), "{texts:?}");
+        assert!(texts[0].2.contains(r#""text":"x1""#), "{texts:?}");
         cache.apply(vec![CacheChange::Remove("b".into())]).await.unwrap();
         assert_eq!(bases(&cache, &[("a", 2), ("b", 1), ("b", 2)]).await, [2]);
     }

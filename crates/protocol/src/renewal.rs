@@ -31,12 +31,25 @@ impl Feature {
 
 /// The terms of a Lease in a [`Hello`](crate::frame::Hello). Its renewal counts from the Welcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(u32, i64)", into = "(u32, i64)")]
 pub struct LeaseTerms {
     /// The validity of the Lease without renewal, in seconds.
     pub seconds: u32,
     /// The time when this run of the agent acquired the Lease: Unix time in microseconds, by the
     /// node's clock.
     pub acquired: i64,
+}
+
+impl From<(u32, i64)> for LeaseTerms {
+    fn from((seconds, acquired): (u32, i64)) -> Self {
+        Self { seconds, acquired }
+    }
+}
+
+impl From<LeaseTerms> for (u32, i64) {
+    fn from(LeaseTerms { seconds, acquired }: LeaseTerms) -> Self {
+        (seconds, acquired)
+    }
 }
 
 /// Renews the Lease with the terms that the node stated last in this session. Only for a cloud side
