@@ -132,12 +132,10 @@ fn accept(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
 }
 
 /// Serves a program that holds a rule, within a short time: it must not delay the agent.
-fn serve_hold(mut stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
-    stream.set_read_timeout(Some(holds::REQUEST_TIMEOUT))?;
-    stream.set_write_timeout(Some(holds::REQUEST_TIMEOUT))?;
+fn serve_hold(stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
     match load(config, records) {
-        Ok((config, records)) => holds::serve(&mut stream, &config, records),
-        Err(why) => write_message(&mut stream, &HoldReply::Refused(why)),
+        Ok((config, records)) => holds::serve(&stream, &config, records),
+        Err(why) => write_message(&mut holds::Timed::new(&stream), &HoldReply::Refused(why)),
     }
 }
 
