@@ -554,7 +554,9 @@ impl Task {
     async fn work(&mut self) {
         if self.clear_at.is_some_and(|at| at <= Instant::now()) {
             let cleared = self.show(Verb::Clear).await;
-            self.clear_at = cleared.is_err().then(|| Instant::now() + RETRY_DELAY);
+            // Removals may have to wait, for the end of a hold.
+            let again = cleared.map_or(Some(RETRY_DELAY), |outcome| outcome.retry.map(Duration::from_millis));
+            self.clear_at = again.map(|after| Instant::now() + after);
         }
         for place in 0..self.rules.len() {
             self.schedule_due();

@@ -88,7 +88,8 @@ pub fn decide(rule: &Rule, facts: Facts<'_>, override_windows: bool) -> Option<C
     let ignores = planted(Fault::HoldIgnored) || (override_windows && planted(Fault::HoldOverridden));
     if let Some(hold) = facts.holds.last_of(&rule.name).filter(|_| !ignores) {
         let left = i64::try_from(hold.ends.saturating_sub(facts.elapsed)).unwrap_or(i64::MAX);
-        let until = Some(facts.now.saturating_add(left));
+        // An unknown clock cannot tell when that is.
+        let until = facts.is_clock_known.then(|| facts.now.saturating_add(left));
         let message = format!("held by {}: {}", hold.shown_owner(), hold.why);
         return Some(Closed { reason: WaitReason::Hold, until, message });
     }
@@ -159,6 +160,8 @@ mod tests {
             assert_eq!((held.reason, held.until), (WaitReason::Hold, Some(open + 60_000_000)));
             assert_eq!(held.message, "held by plant (7): harvest");
         }
+        let held = decide(&holds, 0, false, false).unwrap();
+        assert_eq!((held.reason, held.until), (WaitReason::Hold, None), "1970 is no time for people");
     }
 
     #[test]

@@ -406,7 +406,8 @@ impl<'a, H: Effects> Pass<'a, H> {
             // The next pass finds the same changes.
             Err(failure) => self.record.output = failure.message,
         }
-        if self.rerun {
+        // While the gate is closed, nothing was removed.
+        if self.rerun && self.closed.is_none() {
             return Some(0);
         }
         let now = self.options.now;
@@ -525,8 +526,12 @@ impl<'a, H: Effects> Pass<'a, H> {
         numbers: &[usize],
         bodies: &mut dyn FnMut(usize) -> Option<Value>,
     ) -> Result<Desired, NotWritable> {
-        let mut desired = Desired { members: self.members(numbers), is_urgent: true, ..Desired::default() };
+        let mut desired = Desired { members: self.members(numbers), ..Desired::default() };
         let held = self.record.places.get(&place.path()).map(|held| held.members.clone()).unwrap_or_default();
+        // The removal of an object from a shared directory is not urgent, and neither is a change
+        // that no object has asked for.
+        let stays = |member: &Member| desired.members.iter().any(|new| new.uid == member.uid);
+        let (mut others_wait, mut asks) = (!held.iter().all(stays), false);
         for number in numbers {
             let refused = |why: Refusal| NotWritable::Refused(*number, why);
             let Some(listed) = self.listed.get(*number) else { continue };
@@ -539,13 +544,18 @@ impl<'a, H: Effects> Pass<'a, H> {
             let files = contents::files(self.rule, &object, is_secret).map_err(refused)?;
             desired.is_secret |= sealed;
             let is_same = |member: &Member| member.uid == listed.uid && member.version == listed.version;
-            desired.is_urgent &= held.iter().any(is_same) || gate::is_urgent(&object);
+            if !held.iter().any(is_same) {
+                let is_urgent = gate::is_urgent(&object);
+                asks |= is_urgent;
+                others_wait |= !is_urgent;
+            }
             for (name, content) in files {
                 if desired.files.insert(name, content).is_some() {
                     return Err(refused(Refusal::SameFile));
                 }
             }
         }
+        desired.is_urgent = asks && !others_wait;
         Ok(desired)
     }
 

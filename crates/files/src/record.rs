@@ -332,7 +332,7 @@ impl Record {
     }
 
     /// Sets the status of an object at a time in microseconds since 1970. A status that differs in
-    /// what is reported gets the next sequence number. Returns whether it differs at all.
+    /// what is reported gets the next sequence number. Returns whether it has to be persisted.
     pub(crate) fn set(&mut self, uid: &str, mut status: Status, seq: &mut u64, now: i64) -> bool {
         let before = self.objects.get(uid);
         let reported =
@@ -363,10 +363,16 @@ impl Record {
             }
         };
         let differs = before != Some(&status);
+        // The explanation of a wait may have a time or a counter in it, and is read again with each
+        // look at the gate: it is no reason to write to a disk.
+        let is_explained_anew = before.is_some_and(|before| {
+            status.state == State::Waiting
+                && *before == Status { message: before.message.clone(), ..status.clone() }
+        });
         if differs {
             self.objects.insert(uid.to_owned(), status);
         }
-        differs
+        differs && !is_explained_anew
     }
 
     /// Withdraws all versions in effect, because the program may not have read the current files.

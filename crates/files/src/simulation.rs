@@ -6,6 +6,7 @@ mod failed;
 mod fuzz;
 mod listed;
 mod stuck;
+mod waiting;
 mod windows;
 
 use std::cell::Cell;

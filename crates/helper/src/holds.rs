@@ -3,10 +3,10 @@
 //! Only root and the group of the socket can connect, and the kernel names the peer's user. The
 //! agent is in neither, so it makes no hold and ends none, whoever has taken it over.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::time::{ClockId, clock_gettime};
@@ -26,8 +26,8 @@ use edgesync_store::durable::{self, FileError};
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// File of holds and clock, in the directory of the records.
 const FILE: &str = "holds";
-/// Time limit for a request on the socket of holds: a peer that is slow delays the agent.
-pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limit for a request, and for its reply: a peer that is slow delays the agent.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum size of such a request in bytes.
 const MAX_REQUEST: u32 = 4 << 10;
 /// Time that may pass until the clock is persisted again, in microseconds: while it is not known
@@ -72,6 +72,11 @@ impl HoldState {
 
     /// Reads the clocks, and ends the holds whose time is over.
     pub(super) fn observe(&mut self, config: &Config) {
+        // Messages advise to remove it, if a time in the future was recorded by mistake.
+        if self.saved != State::default() && matches!(self.path.try_exists(), Ok(false)) {
+            tracing::warn!(path = %self.path.display(), "state of holds and clock was removed: begins anew");
+            (self.saved, self.current) = Default::default();
+        }
         self.current.clock.observe(reading());
         let elapsed = self.current.clock.elapsed();
         let has_ended = self.current.holds.expire(elapsed, limits(config));
@@ -147,14 +152,50 @@ fn reading() -> Reading {
     Reading { boot, since_boot, wall: now() }
 }
 
+/// A connection whose transfer has [`REQUEST_TIMEOUT`] as a whole: a peer that sends a byte now and
+/// then would keep the helper from the agent otherwise.
+pub(super) struct Timed<'a> {
+    stream: &'a UnixStream,
+    ends: Instant,
+}
+
+impl<'a> Timed<'a> {
+    pub(super) fn new(stream: &'a UnixStream) -> Self {
+        Self { stream, ends: Instant::now() + REQUEST_TIMEOUT }
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.ends.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Serves one request on the socket of holds.
-pub(super) fn serve(stream: &mut UnixStream, config: &Config, records: &mut Records) -> io::Result<()> {
-    let uid = socket_peercred(&*stream)?.uid.as_raw();
-    let frame = read_frame_within(stream, MAX_REQUEST)?;
+pub(super) fn serve(stream: &UnixStream, config: &Config, records: &mut Records) -> io::Result<()> {
+    let uid = socket_peercred(stream)?.uid.as_raw();
+    let frame = read_frame_within(&mut Timed::new(stream), MAX_REQUEST)?;
     let request: HoldRequest = serde_json::from_slice(&frame)?;
     records.holds.observe(config);
     let reply = execute(config, records, uid, &request);
-    write_message(stream, &reply)
+    write_message(&mut Timed::new(stream), &reply)
 }
 
 fn execute(config: &Config, records: &mut Records, uid: u32, request: &HoldRequest) -> HoldReply {

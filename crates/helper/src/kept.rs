@@ -19,6 +19,8 @@ use edgesync_store::seal::{Binding, KeySource, Keyring};
 
 /// File of the keys, in the directory of the records.
 const KEY_FILE: &str = "kept.key";
+/// Ending of the directory of a rule's copies.
+pub(super) const KEPT: &str = "kept";
 /// Names of the credentials in the unit, the same as those of the agent's.
 const CREDENTIAL: &str = "edgesync-seal";
 const PREVIOUS_CREDENTIAL: &str = "edgesync-seal-previous";
@@ -49,7 +51,7 @@ impl Copies {
             previous_credential: credential(PREVIOUS_CREDENTIAL),
             require_credential: config.seal.require_credential,
         };
-        let directory = config.helper.state.join(format!("{rule}.kept"));
+        let directory = config.helper.state.join(format!("{rule}.{KEPT}"));
         Self { directory, rule: rule.to_owned(), source, keys: OnceCell::new() }
     }
 

@@ -36,19 +36,29 @@ pub(super) fn activated() -> Result<Activated, HelperError> {
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let holds = names.split(':').position(|name| name == HOLDS);
     let mut passed = ListenFd::from_env();
-    let (agent, holds) = match (passed.len(), holds) {
-        (0, _) => (io::stdin().as_fd().try_clone_to_owned().ok().map(UnixListener::from), None),
-        (1, _) => (passed.take_unix_listener(0).ok().flatten(), None),
-        (2, Some(holds @ (0 | 1))) => {
-            let agent = passed.take_unix_listener(1 - holds).ok().flatten();
-            (agent, passed.take_unix_listener(holds).ok().flatten())
+    let (agent, holds) = match passed.len() {
+        0 => (io::stdin().as_fd().try_clone_to_owned().ok().map(UnixListener::from), None),
+        count => {
+            let (agent, holds) = assign(count, holds)?;
+            let mut take = |at: usize| passed.take_unix_listener(at).ok().flatten();
+            (take(agent), holds.and_then(&mut take))
         }
-        (more, _) => return Err(HelperError::SocketCount(more)),
     };
     // Standard input may be any file.
     let is_listener = |of: &UnixListener| SockRef::from(of).is_listener().unwrap_or(false);
     let agent = agent.filter(is_listener).ok_or(HelperError::NoSocket)?;
     Ok(Activated { agent, holds: holds.filter(is_listener) })
+}
+
+/// Returns which of `count` sockets is the agent's, and which that of holds, by the place of its
+/// name. Alone, the latter is not the agent's: others may connect to it.
+fn assign(count: usize, holds: Option<usize>) -> Result<(usize, Option<usize>), HelperError> {
+    match (count, holds) {
+        (1, Some(0)) => Err(HelperError::NoSocket),
+        (1, _) => Ok((0, None)),
+        (2, Some(holds @ (0 | 1))) => Ok((1 - holds, Some(holds))),
+        (more, _) => Err(HelperError::SocketCount(more)),
+    }
 }
 
 /// A socket that the helper created. Its file is removed on drop.
@@ -151,6 +161,16 @@ fn remove(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn socket_of_holds_is_never_the_agents() {
+        assert_eq!(assign(1, None).unwrap(), (0, None));
+        assert_eq!(assign(2, Some(0)).unwrap(), (1, Some(0)));
+        assert_eq!(assign(2, Some(1)).unwrap(), (0, Some(1)));
+        assert!(matches!(assign(1, Some(0)), Err(HelperError::NoSocket)));
+        assert!(matches!(assign(2, None), Err(HelperError::SocketCount(2))));
+        assert!(matches!(assign(3, Some(2)), Err(HelperError::SocketCount(3))));
+    }
 
     #[test]
     fn socket_is_for_its_owner_and_removed_on_drop() {

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::holds::HoldState;
+use super::kept::KEPT;
 use super::{HelperError, disk};
 use edgesync_config::edge::Config;
 use edgesync_files::wire::{ObjectCounts, ReportPosition, RuleStatistics, StatusUpdate};
@@ -157,6 +158,22 @@ impl Records {
             let _ = durable::remove(&record).and_then(|()| durable::remove(&record.with_extension(LOG)));
             self.all.remove(&name);
             self.logs.remove(&name);
+        }
+    }
+
+    /// Removes copies of files whose record was lost, unless their rule is configured and may find
+    /// its files again.
+    pub(super) fn remove_strays(&self, rules: &BTreeSet<&str>) {
+        let Ok(entries) = std::fs::read_dir(&self.directory) else { return };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let is_kept = path.extension().is_some_and(|ending| ending == KEPT);
+            let rule = path.file_stem().map(|name| name.to_string_lossy().into_owned());
+            if is_kept
+                && rule.is_some_and(|rule| !rules.contains(rule.as_str()) && !self.all.contains_key(&rule))
+            {
+                // What remains is tried again with the next request of this kind.
+                let _ = std::fs::remove_dir_all(path);
+            }
         }
     }
 

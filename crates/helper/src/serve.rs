@@ -33,12 +33,16 @@ use edgesync_files::wire::{
     HoldReply, Listed, ListedError, MAX_CHANGED, MAX_FRAME, MAX_LISTED, Outcome, Reply, Request, Verb,
 };
 use edgesync_files::{
-    Change, Closed, Digest, Effects, Failure, Held, Intent, Member, Observed, Place, Record, Rule, Shape,
+    Change, Closed, Digest, Effects, Failure, Held, Intent, Member, Observed, Place, Record, Refusal, Rule,
+    Shape,
 };
 use edgesync_runtime::chain;
 
 /// Time limit for the agent to send announced frames.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Delay after a removal that could not begin, in microseconds.
+const CLEAR_RETRY: i64 = 60_000_000;
 
 /// Reason why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -132,12 +136,10 @@ fn accept(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
 }
 
 /// Serves a program that holds a rule, within a short time: it must not delay the agent.
-fn serve_hold(mut stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
-    stream.set_read_timeout(Some(holds::REQUEST_TIMEOUT))?;
-    stream.set_write_timeout(Some(holds::REQUEST_TIMEOUT))?;
+fn serve_hold(stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
     match load(config, records) {
-        Ok((config, records)) => holds::serve(&mut stream, &config, records),
-        Err(why) => write_message(&mut stream, &HoldReply::Refused(why)),
+        Ok((config, records)) => holds::serve(&stream, &config, records),
+        Err(why) => write_message(&mut holds::Timed::new(&stream), &HoldReply::Refused(why)),
     }
 }
 
@@ -188,7 +190,7 @@ fn execute(
     records.continue_after(&request.told);
     match request.verb {
         Verb::Show => {}
-        Verb::Clear => clear(config, records, &names),
+        Verb::Clear => outcome.retry = clear(config, records, &names),
         Verb::Apply | Verb::Check => {
             let Some(rule) = config.files.rules.iter().find(|rule| rule.name == request.rule) else {
                 let unknown = RequestError::UnknownRule(request.rule.clone());
@@ -209,18 +211,27 @@ fn execute(
     Ok(Reply::Done(Box::new(outcome)))
 }
 
-/// Removes files of rules that are no longer configured.
-fn clear(config: &Config, records: &mut Records, names: &BTreeSet<&str>) {
+/// Removes files of rules that are no longer configured, and copies that belong to no rule. Returns
+/// the delay in milliseconds until the next attempt, if something remains.
+fn clear(config: &Config, records: &mut Records, names: &BTreeSet<&str>) -> Option<u64> {
+    records.remove_strays(names);
     let gone: Vec<String> =
         records.all.keys().filter(|name| !names.contains(name.as_str())).cloned().collect();
+    let mut next = None;
     for name in gone {
         let rule = Rule { name, reload: Reload::Nothing, ..Rule::default() };
         let options = Options { look: true, force: true, keep: false, now: now() };
-        // A failure is retried with the next request of this kind.
-        let _ = Executor::new(&rule, config, records).and_then(|mut executor| {
+        let ran = Executor::new(&rule, config, records).and_then(|mut executor| {
             executor.run_pass(records, &[], options, false, |pass| pass.apply(&mut |_| None))
         });
+        let retry = ran.unwrap_or(Some(CLEAR_RETRY));
+        next = [next, retry].into_iter().flatten().min();
     }
+    next.map(milliseconds)
+}
+
+fn milliseconds(micros: i64) -> u64 {
+    u64::try_from(micros / 1000).unwrap_or(0)
 }
 
 type ApplyResult = Result<Outcome, RequestError>;
@@ -303,7 +314,7 @@ fn run<S: Read + io::Write, H: Effects>(
         outcome.plan = pass.plan(&mut take);
     } else {
         let retry = pass.apply(&mut take);
-        outcome.retry = retry.map(|micros| u64::try_from(micros / 1000).unwrap_or(0));
+        outcome.retry = retry.map(milliseconds);
     }
     frames.take(usize::MAX);
     frames.error.map_or(Ok(outcome), Err)
@@ -572,6 +583,10 @@ impl Effects for Executor<'_> {
     fn revive(&mut self, held: &Held, stamp: u64) -> Result<BTreeMap<String, Digest>, Failure> {
         let kept = held.kept.ok_or_else(|| Failure::new("no copy of the files was kept"))?;
         let (files, is_secret) = self.copies.read(kept, &held.place)?;
+        // Its file system in memory may not be mounted yet.
+        if is_secret && !self.rule.plain_text_on_disk && !self.is_memory(&held.place, held.shape) {
+            return Err(Failure::new(Refusal::OnDisk(held.place.base.clone()).to_string()));
+        }
         let desired = Desired { files, is_secret, ..Desired::default() };
         let digests = desired.digests(self.key(&held.place));
         let observed = self.inspect(&held.place, held.shape, None, Some(&desired))?;

@@ -249,3 +249,111 @@ fn silent_client_of_holds_does_not_keep_the_agent_out() {
     assert_eq!(flooding.read(&mut [0; 4]).unwrap_or(0), 0, "refused by its length");
     assert!(matches!(served.ask(&HoldRequest::List), HoldReply::Done(holds) if holds.is_empty()));
 }
+
+/// Each byte began the time limit anew.
+#[test]
+fn client_of_holds_that_drips_ends_at_the_time_limit() {
+    let served = Holding::new(Bed::new(), "");
+    let mut dripping = UnixStream::connect(&served.holds).unwrap();
+    dripping.set_read_timeout(Some(std::time::Duration::from_millis(100))).unwrap();
+    dripping.write_all(&4096_u32.to_le_bytes()).unwrap();
+    let sent = (0..4096).take_while(|_| {
+        let is_sent = dripping.write_all(b" ").is_ok();
+        is_sent && !matches!(dripping.read(&mut [0; 4]), Ok(0))
+    });
+    assert!(sent.count() < 4000, "the request was read to its end");
+    assert!(matches!(served.ask(&HoldRequest::List), HoldReply::Done(holds) if holds.is_empty()));
+}
+
+/// Nothing tried again: the removal waited until the agent was restarted.
+#[test]
+fn removal_of_a_held_rule_is_tried_again_and_leaves_no_copies() {
+    let served = Holding::new(Bed::in_memory(), "");
+    assert_eq!(served.force(1).rules[0].in_effect, 1);
+    let HoldReply::Done(made) = served.ask(&new_hold("r")) else { panic!("not made") };
+    let config = served.bed.directory.path().join("edgesync.toml");
+    let text = fs::read_to_string(&config).unwrap().replace("name = \"r\"", "name = \"s\"");
+    fs::write(&config, text.replace("{metadata.name}", "other/{metadata.name}")).unwrap();
+    let stray = served.bed.config.helper.state.join("lost.kept");
+    fs::create_dir(&stray).unwrap();
+    fs::write(stray.join("1"), b"sealed").unwrap();
+    let clear = || {
+        let mut stream = UnixStream::connect(&served.bed.config.helper.socket).unwrap();
+        let request = Request { verb: Verb::Clear, ..Request::default() };
+        for frame in [Vec::new(), serde_json::to_vec(&request).unwrap()] {
+            send(&mut stream, &frame);
+        }
+        match serde_json::from_slice(&receive(&mut stream)).unwrap() {
+            Reply::Done(outcome) => outcome.retry,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(clear().is_some_and(|retry| (1000..=30_000).contains(&retry)), "it waits for the hold");
+    assert_eq!(content(&served.bed).as_deref(), Some("1"));
+    assert!(!stray.exists(), "copies without a record");
+    assert!(matches!(served.ask(&HoldRequest::Release(made[0].id)), HoldReply::Done(_)));
+    assert_eq!((clear(), content(&served.bed)), (None, None));
+    assert!(!served.bed.config.helper.state.join("r.kept").exists());
+}
+
+/// Its file system was not mounted yet: the Secret was written to the disk below.
+#[test]
+fn copy_of_a_secret_is_not_restored_to_a_disk() {
+    let bed = Bed::new();
+    if crate::disk::is_in_memory(&bed.base().display().to_string()) {
+        eprintln!("notice: no disk here; copies on disks were not tested");
+        return;
+    }
+    let mut records = Records::open(&bed.config).unwrap();
+    let mut rule = bed.rule("{metadata.name}", Write::Keys);
+    let place = rule.to.place("n", "web").unwrap();
+    let files = edgesync_files::contents::Files::from([("a".to_owned(), b"hunter2".to_vec())]);
+    crate::kept::Copies::new("r", &bed.config).write(7, &place, &files, true).unwrap();
+    let held = edgesync_files::Held {
+        place,
+        shape: edgesync_files::Shape::Directory,
+        stamp: 7,
+        made: true,
+        parents: 0,
+        files: Default::default(),
+        sizes: Vec::new(),
+        bytes: 0,
+        members: Vec::new(),
+        rule: Default::default(),
+        kept: Some(7),
+        lost: false,
+    };
+    let revive = |rule: &Rule, records: &mut Records| {
+        let mut executor = Executor::new(rule, &bed.config, records).unwrap();
+        edgesync_files::Effects::revive(&mut executor, &held, 8)
+    };
+    let refused = revive(&rule, &mut records).unwrap_err().message;
+    assert!(refused.contains("plain_text_on_disk"), "{refused}");
+    assert_eq!(fs::read_dir(bed.base()).unwrap().count(), 0);
+    rule.plain_text_on_disk = true;
+    assert_eq!(revive(&rule, &mut records).unwrap().len(), 1);
+}
+
+/// It was written again from memory, by a helper that did not end while something waited.
+#[test]
+fn removed_state_of_the_clock_begins_anew_in_a_running_helper() {
+    let bed = Bed::new();
+    let mut config = bed.config.clone();
+    config.files.rules.push(rule(&bed, true));
+    let open = || Records::open(&config).unwrap();
+    let mut records = open();
+    records.holds.observe(&config);
+    let path = records.holds.path().to_owned();
+    // A time ahead, of an earlier boot.
+    let mut state: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let ahead = Timestamp::now().as_microsecond() + 10_000_000_000_000;
+    state["clock"]["last"]["boot"] = json!("earlier");
+    state["clock"]["mark"] = json!([ahead, 5]);
+    fs::write(&path, state.to_string()).unwrap();
+    let mut records = open();
+    records.holds.observe(&config);
+    assert!(!records.holds.clock().is_known());
+    fs::remove_file(&path).unwrap();
+    records.holds.observe(&config);
+    assert!(records.holds.clock().is_known());
+}

@@ -1,0 +1,114 @@
+//! Changes that wait behind a closed gate, one pass at a time.
+
+use super::*;
+use crate::WaitReason;
+use crate::calendar::Window;
+use jiff::tz::TimeZone;
+
+/// A rule that gathers objects in one directory, and lets them override windows.
+fn rule() -> Rule {
+    Rule {
+        to: Template::parse("/b/all").unwrap(),
+        gather: true,
+        apply: vec![Window::parse("02:00-04:00", TimeZone::UTC).unwrap()],
+        overridable: true,
+        ..rule_of(Write::Keys, false, true)
+    }
+}
+
+/// An object with one key, named like itself.
+fn object(name: &str, version: u64, urgent: bool) -> (Listed, Value) {
+    let listed = Object { name: name.to_owned(), version, content: Vec::new() }.listed();
+    let content = format!("{}{version}", if urgent { "urgent " } else { "" });
+    let urgency = if urgent { "override-window" } else { "none" };
+    let metadata =
+        json!({ "namespace": "n", "name": name, "annotations": { "edgesync.io/urgency": urgency } });
+    let data = json!({ name: content });
+    (listed, json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data }))
+}
+
+/// Runs a pass behind a closed window with this explanation, or behind an open gate. Returns the
+/// record, and the time until the next pass.
+fn pass(
+    world: &mut World,
+    rule: &Rule,
+    objects: &[(Listed, Value)],
+    closed: Option<&str>,
+) -> (Record, Option<i64>) {
+    let reason = WaitReason::Window;
+    let judge = |overrides: bool| {
+        let message = closed.filter(|_| !overrides)?.to_owned();
+        Some(Closed { reason, until: None, message })
+    };
+    let permission = &Permission { judge: &judge, outside: closed.is_some(), held: false };
+    let shape = if rule.gather || rule.write == Write::Keys { Shape::Directory } else { Shape::File };
+    let path = rule.to.place("n", "all").unwrap().path();
+    let data = |(_, body): &(Listed, Value)| {
+        let data = body["data"].as_object().unwrap().clone();
+        data.into_iter().map(|(key, value)| (key, value.as_str().unwrap().as_bytes().to_vec()))
+    };
+    let files: Files = objects.iter().flat_map(data).collect();
+    world.desired.entry(path).or_default().push(files);
+    let (left, mut record) = (Cell::new(None), world.record());
+    let mut seq = record.objects.values().map(|status| status.seq).max().unwrap_or(0);
+    let (full, broken, stuck, swapped) = (false, false, None, Vec::new());
+    let mut model = Model { world, left: &left, full, broken, stuck, shape, permission, swapped };
+    let listed: Vec<Listed> = objects.iter().map(|(listed, _)| listed.clone()).collect();
+    let options = Options { now: 1, ..Options::default() };
+    let pass = Pass::begin(&mut model, rule, &mut record, &mut seq, &listed, options);
+    let next = pass.apply(&mut |number| objects.get(number).map(|(_, body)| body.clone()));
+    (record, next)
+}
+
+/// It was removed outside of windows: no object that changed was not urgent.
+#[test]
+fn removal_from_a_shared_directory_waits_for_its_window() {
+    let (rule, mut world) = (rule(), World::default());
+    let [a, b] = [object("a", 1, true), object("b", 1, true)];
+    let (record, _) = pass(&mut world, &rule, &[a.clone(), b.clone()], None);
+    assert_eq!(record.counts(), [2, 0, 0]);
+    let (record, _) = pass(&mut world, &rule, std::slice::from_ref(&a), Some("closed"));
+    assert_eq!((record.waiting(), record.reloads), (2, 1), "{:?}", record.objects);
+    // Nor does an urgent neighbour take the removal along.
+    let urgent = object("a", 2, true);
+    let (record, _) = pass(&mut world, &rule, std::slice::from_ref(&urgent), Some("closed"));
+    assert_eq!((record.waiting(), record.reloads), (2, 1), "{:?}", record.objects);
+    let (record, _) = pass(&mut world, &rule, &[urgent, b], Some("closed"));
+    assert_eq!((record.counts(), record.reloads), ([2, 0, 0], 2));
+}
+
+#[test]
+fn change_of_the_rule_alone_is_not_urgent() {
+    let (mut rule, mut world) = (rule(), World::default());
+    let objects = [object("a", 1, true)];
+    pass(&mut world, &rule, &objects, None);
+    rule.text = "two".to_owned();
+    let (record, _) = pass(&mut world, &rule, &objects, Some("closed"));
+    assert_eq!((record.waiting(), record.reloads), (1, 1), "{:?}", record.objects);
+}
+
+/// The next pass followed at once, without end.
+#[test]
+fn place_that_changes_its_shape_waits_without_a_busy_loop() {
+    let (mut rule, mut world) = (rule(), World::default());
+    (rule.gather, rule.to) = (false, Template::parse("/b/{metadata.name}").unwrap());
+    pass(&mut world, &rule, &[object("all", 1, false)], None);
+    (rule.write, rule.text) = (Write::Field("/data/all".to_owned()), "two".to_owned());
+    for _ in 0..2 {
+        let (record, next) = pass(&mut world, &rule, &[object("all", 2, false)], Some("closed"));
+        assert_eq!((record.waiting(), record.reloads), (1, 1), "{:?}", record.objects);
+        assert!(next.is_some_and(|next| next >= 1_000_000), "{next:?}");
+    }
+}
+
+/// The time in the explanation was written to the disk with each look at the gate.
+#[test]
+fn another_explanation_of_the_same_wait_writes_nothing() {
+    let (rule, mut world) = (rule(), World::default());
+    pass(&mut world, &rule, &[object("a", 1, false)], Some("it is 11:00"));
+    let written = world.record.clone();
+    assert!(written.contains("it is 11:00"));
+    let (record, _) = pass(&mut world, &rule, &[object("a", 1, false)], Some("it is 12:00"));
+    assert_eq!(record.objects["uid-a"].message, "it is 12:00");
+    assert_eq!(world.record, written);
+}
