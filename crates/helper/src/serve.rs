@@ -76,7 +76,7 @@ pub(super) fn serve(
         // One of each kind in turn: no caller keeps the others out.
         if let Some(listener) = holds.filter(|_| hold_calls)
             && let Some(stream) = accept(listener)?
-            && let Err(error) = serve_hold(stream, config, &mut records)
+            && let Err(error) = serve_hold(&stream, config, &mut records)
         {
             tracing::warn!(%error, "client of holds disconnected during a request");
         }
@@ -136,10 +136,10 @@ fn accept(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
 }
 
 /// Serves a program that holds a rule, within a short time: it must not delay the agent.
-fn serve_hold(stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
+fn serve_hold(stream: &UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
     match load(config, records) {
-        Ok((config, records)) => holds::serve(&stream, &config, records),
-        Err(why) => write_message(&mut holds::Timed::new(&stream), &HoldReply::Refused(why)),
+        Ok((config, records)) => holds::serve(stream, &config, records),
+        Err(why) => write_message(&mut holds::Timed::new(stream), &HoldReply::Refused(why)),
     }
 }
 
