@@ -74,7 +74,7 @@ impl HoldState {
     pub(super) fn observe(&mut self, config: &Config) {
         // Messages advise to remove it, if a time in the future was recorded by mistake.
         if self.saved != State::default() && matches!(self.path.try_exists(), Ok(false)) {
-            tracing::warn!(path = %self.path.display(), "state of holds and clock was removed: begins anew");
+            tracing::warn!(path = %self.path.display(), "state of holds and clock was removed: starting with none");
             (self.saved, self.current) = Default::default();
         }
         self.current.clock.observe(reading());
