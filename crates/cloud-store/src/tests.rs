@@ -499,13 +499,12 @@ async fn earlier_versions_are_read_from_the_history_as_they_were_sent() {
     let mut texts = Vec::new();
     let mut object = config_map("a", &json!({"k": "0"}));
     object.set_metadata("managedFields", json!([{"manager": "kubectl"}]));
-    let mut stored = store.create(&kind("cm"), object).await.unwrap();
-    let uid = Arc::clone(&stored.uid);
+    let uid = store.create(&kind("cm"), object).await.unwrap().uid;
     let left_out = OmittedFields { managed_fields: true, last_applied: true };
     for number in 1..4 {
         let sent = store.bodies(vec![Arc::clone(&uid)], left_out).await.unwrap().remove(0);
         texts.push((sent.version.clone(), sent.body.as_str().to_owned()));
-        stored = change(store, "a", json!({"k": number.to_string()})).await;
+        change(store, "a", json!({"k": number.to_string()})).await;
     }
     let other = create(store, "b").await;
     let ask = |uid: &Arc<str>, version: &str| (Arc::clone(uid), version.into());
