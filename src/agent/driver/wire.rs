@@ -156,8 +156,7 @@ impl Driver {
 
     fn link_up(&mut self, is_compact: bool) {
         self.uplink.connection.up();
-        // A pause does not survive a connection that breaks before it: the absence is announced
-        // anew.
+        // A connection that breaks before its pause has undone it: the absence is announced again.
         self.check_ins.connect_now();
         let limit = match &self.uplink.wire {
             Wire::Mqtt(topics) => {

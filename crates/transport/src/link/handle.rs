@@ -220,8 +220,8 @@ impl LinkHandle {
     }
 
     /// Connects at once: ends a pause, also one whose farewell is still being sent, or the delay
-    /// before the next attempt. Does nothing else with a connection. Returns `false` if it cannot
-    /// now.
+    /// before the next attempt. Otherwise does nothing with a connection. Returns `false` if it
+    /// cannot now.
     pub fn resume(&self) -> bool {
         self.commands.try_send(Command::Resume).is_ok()
     }
