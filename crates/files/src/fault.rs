@@ -22,15 +22,13 @@ pub(crate) enum Fault {
     /// The copy of a version is removed before its successor is in effect.
     #[cfg(test)]
     CopyRemovedEarly,
-    /// A change that was only checked counts as one whose files were replaced.
-    CheckRecoveredAsChange,
     /// A change that waited is not tried again.
     PendingForgotten,
 }
 
 #[cfg(test)]
 impl Fault {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::HoldIgnored,
         Self::HoldOverridden,
         Self::UnknownClockTrusted,
@@ -40,7 +38,6 @@ impl Fault {
         Self::UrgencyOfNeighbours,
         Self::NothingKept,
         Self::CopyRemovedEarly,
-        Self::CheckRecoveredAsChange,
         Self::PendingForgotten,
     ];
 }

@@ -64,8 +64,7 @@ fn finish<H: Effects>(effects: &mut H, rule: &Rule, record: &mut Record, intent:
     record.stamp = record.stamp.max(newest.unwrap_or(0));
     // The change has ended with the process that carried it out: outside of windows, and under a
     // hold, its rollback is no reason to reload. Nor is it while lost files are not back.
-    let check_only = intent.check_only && !planted(Fault::CheckRecoveredAsChange);
-    let mut transaction = if check_only {
+    let mut transaction = if intent.check_only {
         Transaction::abandoning(intent.changes.len())
     } else {
         let is_complete = record.places.values().all(|held| !held.lost);

@@ -51,7 +51,8 @@ impl<H: Effects> Pass<'_, H> {
     /// Applies changes, or checks those that wait. Returns whether a transaction is unfinished.
     pub(super) fn run_or_wait(&mut self, tasks: Vec<Task>) -> bool {
         let Some(closed) = &self.closed else { return self.run(tasks, Purpose::Apply(false)) };
-        let overrides = self.rule.overridable && closed.reason == WaitReason::Window;
+        let is_window = closed.reason == WaitReason::Window || planted(Fault::HoldOverridden);
+        let overrides = self.rule.overridable && is_window;
         let (urgent, rest): (Vec<Task>, Vec<Task>) = tasks
             .into_iter()
             .partition(|(change, desired)| overrides && change.new.is_some() && desired.is_urgent);
