@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use edgesync_broker::{BrokerOptions, Channel, DisconnectReason, Downlink};
@@ -10,7 +12,7 @@ use edgesync_transport::link::compact::{self, CompactTopics};
 use edgesync_transport::link::{Cause, Link, LinkEvent, LinkOptions, Topics};
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{
-    Connect, ConnectProperties, DisconnectReasonCode, Packet, Publish, PublishProperties,
+    Connect, ConnectProperties, DisconnectReasonCode, Packet, PubAckReason, Publish, PublishProperties,
 };
 use support::authority::Authority;
 use support::fleet::{
@@ -18,7 +20,7 @@ use support::fleet::{
     node_options,
 };
 use support::mosquitto::Mosquitto;
-use support::scripted_broker::Peer;
+use support::scripted_broker::{Peer, ScriptedBroker};
 use tokio::task::spawn_blocking;
 
 const UP: &str = "edgesync/v1/nodes/n-1/up";
@@ -210,4 +212,30 @@ async fn paused_link_sends_what_is_queued_and_connects_when_resumed() {
     while let Some(event) = events.recv().await {
         assert!(!matches!(event, LinkEvent::Connected { .. }), "{event:?}");
     }
+}
+
+/// The broker acknowledges the last message only after the link was resumed.
+#[tokio::test]
+async fn resume_during_the_farewell_of_a_pause_is_not_lost() {
+    let (resumed, is_resumed) = channel();
+    let is_resumed = Mutex::new(is_resumed);
+    let broker = ScriptedBroker::start(move |number, mut peer| {
+        peer.accept_and_grant();
+        if number == 0 {
+            let last = peer.read_publish();
+            is_resumed.lock().unwrap().recv().unwrap();
+            peer.acknowledge(last.pkid, PubAckReason::Success);
+        }
+        peer.acknowledge_and_drop();
+    });
+    let mut options = LinkOptions::new("127.0.0.1", broker.address().port(), "n-1");
+    options.subscriptions = vec![DOWN.to_owned()];
+    let (node, mut events) = Link::spawn(options);
+    assert!(!connected(&mut events).await);
+    node.try_publish(UP, b"last".to_vec(), false).unwrap();
+    assert!(node.pause(Vec::new(), PATIENCE) && node.resume());
+    resumed.send(()).unwrap();
+    let paused = link_event(&mut events).await;
+    assert_eq!(paused, LinkEvent::Disconnected { cause: Cause::Paused, retry_in: Duration::ZERO });
+    assert!(!connected(&mut events).await);
 }

@@ -56,6 +56,8 @@ pub struct Shutdown {
     pub(crate) done: Option<oneshot::Sender<bool>>,
     /// Whether the link waits for [`Command::Resume`] afterwards.
     pub(crate) is_pause: bool,
+    /// Whether [`Command::Resume`] has come before the end of the connection.
+    pub(crate) is_resumed: bool,
 }
 
 /// State that handle and task share.
@@ -213,12 +215,13 @@ impl LinkHandle {
     /// [`LinkHandle::resume`], and reports [`Cause::Paused`](super::Cause::Paused). Returns `false`
     /// if it cannot now.
     pub fn pause(&self, farewell: Vec<Publish>, within: Duration) -> bool {
-        let shutdown = Shutdown { farewell, within, done: None, is_pause: true };
+        let shutdown = Shutdown { farewell, within, done: None, is_pause: true, is_resumed: false };
         self.commands.try_send(Command::Shutdown(shutdown)).is_ok()
     }
 
-    /// Connects at once: ends a pause, or the delay before the next attempt. Does nothing with a
-    /// connection. Returns `false` if it cannot now.
+    /// Connects at once: ends a pause, also one whose farewell is still being sent, or the delay
+    /// before the next attempt. Otherwise does nothing with a connection. Returns `false` if it
+    /// cannot now.
     pub fn resume(&self) -> bool {
         self.commands.try_send(Command::Resume).is_ok()
     }
@@ -229,7 +232,8 @@ impl LinkHandle {
     /// everything was acknowledged.
     pub async fn shutdown(&self, farewell: Vec<Publish>, within: Duration) -> bool {
         let (done, acknowledged) = oneshot::channel();
-        let command = Command::Shutdown(Shutdown { farewell, within, done: Some(done), is_pause: false });
+        let shutdown = Shutdown { farewell, within, done: Some(done), is_pause: false, is_resumed: false };
+        let command = Command::Shutdown(shutdown);
         if self.commands.send(command).await.is_err() {
             return false;
         }

@@ -152,8 +152,8 @@ pub async fn run<P: Protocol>(
             End::Stop(stop) => Err(stop),
         };
         let Err(mut stop) = ended else { continue };
-        while let Stop::Shutdown(Shutdown { is_pause: true, .. }, _) = stop {
-            match task.rest().await {
+        while let Stop::Shutdown(Shutdown { is_pause: true, is_resumed, .. }, _) = stop {
+            match task.rest(is_resumed).await {
                 Ok(()) => break,
                 Err(next) => stop = next,
             }
@@ -227,7 +227,9 @@ impl<P: Protocol> Task<P> {
         // Debug only: the user of the link logs the meaning.
         tracing::debug!(%peer, retry_in = %rounded(retry_in), cause = cause.label(), "not connected: {cause}");
         let event = LinkEvent::Disconnected { cause, retry_in };
-        self.announce(event).await?;
+        if self.announce(event).await? {
+            return Ok(());
+        }
         let waited = sleep(retry_in);
         tokio::pin!(waited);
         loop {
@@ -242,13 +244,15 @@ impl<P: Protocol> Task<P> {
         }
     }
 
-    /// Reports the pause, and waits for its end.
-    async fn rest(&mut self) -> Result<(), Stop> {
+    /// Reports the pause, and waits for its end, unless it has come already.
+    async fn rest(&mut self, is_resumed: bool) -> Result<(), Stop> {
         self.shared.counters.ended(&Cause::Paused, self.was_connected);
         self.was_connected = false;
         self.shared.queue.close_and_clear();
         let event = LinkEvent::Disconnected { cause: Cause::Paused, retry_in: Duration::ZERO };
-        self.announce(event).await?;
+        if self.announce(event).await? || is_resumed {
+            return Ok(());
+        }
         loop {
             tokio::select! {
                 () = self.events.closed() => return Err(Stop::Abandoned),
@@ -261,14 +265,18 @@ impl<P: Protocol> Task<P> {
         }
     }
 
-    /// Waits until the event is received.
-    async fn announce(&mut self, event: LinkEvent) -> Result<(), Stop> {
+    /// Waits until the event is received. Returns whether the link was resumed meanwhile.
+    async fn announce(&mut self, event: LinkEvent) -> Result<bool, Stop> {
         let sending = self.events.send(event);
         tokio::pin!(sending);
+        let mut is_resumed = false;
         loop {
             tokio::select! {
-                sent = &mut sending => return sent.map_err(|_| Stop::Abandoned),
-                command = self.commands.recv() => unconnected(command)?,
+                sent = &mut sending => return sent.map(|()| is_resumed).map_err(|_| Stop::Abandoned),
+                command = self.commands.recv() => match command {
+                    Some(Command::Resume) => is_resumed = true,
+                    command => unconnected(command)?,
+                }
             }
         }
     }
@@ -278,7 +286,13 @@ impl<P: Protocol> Task<P> {
         match command {
             None => Err(End::Stop(Stop::Abandoned)),
             Some(Command::GiveUp) => Err(End::Failed(Cause::Unanswered)),
-            Some(Command::Resume) => Ok(()),
+            Some(Command::Resume) => {
+                // The owner does not repeat it after a pause that has begun.
+                if let Some(ending) = ending {
+                    ending.shutdown.is_resumed = true;
+                }
+                Ok(())
+            }
             // The first request counts, and a shutdown more than a pause; a second caller sees its
             // channel close.
             Some(Command::Shutdown(shutdown)) => {
@@ -289,6 +303,8 @@ impl<P: Protocol> Task<P> {
                 if is_counted {
                     self.shared.queue.close();
                     *ending = Some(Ending::new(shutdown));
+                } else if let Some(ending) = ending {
+                    ending.shutdown.is_resumed &= !shutdown.is_pause;
                 }
                 Ok(())
             }
