@@ -156,6 +156,8 @@ impl Driver {
 
     fn link_up(&mut self, is_compact: bool) {
         self.uplink.connection.up();
+        // A connection that breaks before its pause has undone it: the absence is announced again.
+        self.check_ins.connect_now();
         let limit = match &self.uplink.wire {
             Wire::Mqtt(topics) => {
                 self.uplink.connection.forget_presence(is_compact);
