@@ -41,8 +41,11 @@ pub struct Clock {
 
 impl Clock {
     /// Continues with a reading. While the wall clock is not known, only running time counts; time
-    /// without power counts as soon as it is known again.
-    pub fn observe(&mut self, reading: Reading) {
+    /// without power counts as soon as it is known again. Then returns the time of the holds when
+    /// the wall clock was last known, and the time without power since, for
+    /// [`Holds::shift`](super::hold::Holds::shift).
+    pub fn observe(&mut self, reading: Reading) -> Option<(u64, u64)> {
+        let mut unpowered = None;
         let mark = self.mark.map_or(i64::MIN, |(wall, _)| wall);
         let could_be_right = reading.wall >= RELEASE;
         let same_boot = self.last.as_ref().filter(|last| last.boot == reading.boot);
@@ -70,11 +73,14 @@ impl Clock {
         if self.known {
             if let Some((wall, elapsed)) = self.mark.filter(|_| !was_known) {
                 let passed = reading.wall.saturating_sub(wall).max(0).unsigned_abs();
-                self.elapsed = self.elapsed.max(elapsed.saturating_add(passed));
+                let total = self.elapsed.max(elapsed.saturating_add(passed));
+                unpowered = Some((elapsed, total.saturating_sub(self.elapsed))).filter(|(_, time)| *time > 0);
+                self.elapsed = total;
             }
             self.mark = Some((reading.wall, self.elapsed));
         }
         self.last = Some(reading);
+        unpowered
     }
 
     /// Returns whether the wall clock could be right at the last reading.

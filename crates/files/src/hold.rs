@@ -236,6 +236,22 @@ impl Holds {
         Ok(ended)
     }
 
+    /// Spares the holds that were made after `since` the time without power that is counted only
+    /// now: it may have passed before they were made.
+    pub fn shift(&mut self, (since, time): (u64, u64)) {
+        let holds = &self.holds;
+        for (rule, chain) in &mut self.chains {
+            if holds.iter().any(|hold| hold.rule == *rule && hold.since > since) {
+                chain.begun = chain.begun.saturating_add(time);
+                chain.ended = chain.ended.saturating_add(time);
+            }
+        }
+        for hold in self.holds.iter_mut().filter(|hold| hold.since > since) {
+            hold.since = hold.since.saturating_add(time);
+            hold.ends = hold.ends.saturating_add(time);
+        }
+    }
+
     /// Ends the holds whose time is over, and forgets those that no longer count. Returns whether
     /// something changed.
     pub fn expire(&mut self, elapsed: u64, limits: Limits) -> bool {

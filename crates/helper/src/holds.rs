@@ -77,7 +77,9 @@ impl HoldState {
             tracing::warn!(path = %self.path.display(), "state of holds and clock was removed: starting with none");
             (self.saved, self.current) = Default::default();
         }
-        self.current.clock.observe(reading());
+        if let Some(unpowered) = self.current.clock.observe(reading()) {
+            self.current.holds.shift(unpowered);
+        }
         let elapsed = self.current.clock.elapsed();
         let has_ended = self.current.holds.expire(elapsed, limits(config));
         let has_holds = !self.current.holds.all().is_empty();

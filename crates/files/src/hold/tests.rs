@@ -1,6 +1,7 @@
 //! Holds: their limits, owners and ends.
 
 use super::*;
+use crate::clock::{Clock, Reading};
 
 const SECOND: u64 = 1_000_000;
 const HOUR: u64 = 3600 * SECOND;
@@ -89,4 +90,27 @@ fn unusable_durations_and_reasons_are_refused() {
         );
     }
     assert!(holds.all().is_empty());
+}
+
+/// A clock that was set after the boot counted the time without power, and ended a hold that was
+/// made since the boot.
+#[test]
+fn time_without_power_before_a_hold_does_not_end_it() {
+    let (minute, now) = (60_000_000_i64, 1_795_651_200_000_000_i64);
+    let read = |clock: &mut Clock, boot: &str, since_boot, wall| {
+        clock.observe(Reading { boot: boot.to_owned(), since_boot, wall })
+    };
+    let (mut clock, mut holds) = (Clock::default(), Holds::default());
+    read(&mut clock, "a", 0, now);
+    let new = |rule| NewHold { rule, uid: 7, owner: "plant", why: "harvest", seconds: 3600 };
+    holds.hold(clock.elapsed(), &new("before"), Limits::default()).unwrap();
+    // Without power for four hours, and then without a clock.
+    read(&mut clock, "b", minute, minute);
+    holds.hold(clock.elapsed(), &new("after"), Limits::default()).unwrap();
+    let unpowered = read(&mut clock, "b", 2 * minute, now + 242 * minute).unwrap();
+    holds.shift(unpowered);
+    holds.expire(clock.elapsed(), Limits::default());
+    let left: Vec<(&str, u64)> =
+        holds.all().iter().map(|hold| (hold.rule.as_str(), hold.ends - clock.elapsed())).collect();
+    assert_eq!(left, [("after", 59 * minute.unsigned_abs())]);
 }

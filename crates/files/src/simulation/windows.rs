@@ -112,7 +112,9 @@ impl Device {
     /// Reads the clocks, as the helper does first in each request.
     fn observe(&mut self) {
         let (boot, since_boot, wall) = (self.boot.to_string(), self.since_boot, self.wall);
-        self.clock.observe(Reading { boot, since_boot, wall });
+        if let Some(unpowered) = self.clock.observe(Reading { boot, since_boot, wall }) {
+            self.holds.shift(unpowered);
+        }
         // Persisted and read again.
         self.clock = serde_json::from_str(&serde_json::to_string(&self.clock).unwrap()).unwrap();
         self.holds = serde_json::from_str(&serde_json::to_string(&self.holds).unwrap()).unwrap();
