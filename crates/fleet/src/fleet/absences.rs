@@ -59,21 +59,21 @@ fn missed_event(node: &NodeName, uid: Option<&str>, due: Timestamp, now: Timesta
 pub(super) fn set_stay(reconciler: &mut Reconciler, name: &NodeName, until: Option<Timestamp>) {
     if reconciler.nodes.set_stay(name, until)
         && let Some(id) = reconciler.nodes.id(name)
+        && ask_to_stay(reconciler, id)
     {
-        ask_to_stay(reconciler, id);
+        reconciler.nodes.touch(id);
     }
 }
 
-/// Asks a connected node to stay for as long as its Node says.
-pub(super) fn ask_to_stay(reconciler: &mut Reconciler, id: NodeId) {
-    let Some(name) = reconciler.nodes.name(id) else { return };
+/// Asks a connected node to stay for as long as its Node says. Returns whether a frame waits; within
+/// a turn of the node it is sent by that turn.
+pub(super) fn ask_to_stay(reconciler: &mut Reconciler, id: NodeId) -> bool {
+    let Some(name) = reconciler.nodes.name(id) else { return false };
     let until = reconciler.nodes.stay(&name);
     let seconds =
         until.and_then(|until| u64::try_from(until.duration_since(Timestamp::now()).as_secs()).ok());
-    if let Some(node) = reconciler.nodes.get_mut(id) {
-        node.machine.set_stay(seconds.filter(|seconds| *seconds > 0));
-        reconciler.nodes.touch(id);
-    }
+    let seconds = seconds.filter(|seconds| *seconds > 0);
+    reconciler.nodes.get_mut(id).is_some_and(|node| node.machine.set_stay(seconds))
 }
 
 #[cfg(test)]

@@ -105,14 +105,6 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Performs the effects of a machine, without sending frames.
-    pub(super) fn perform_effects(&mut self, id: NodeId) {
-        while let Some(Some(effect)) = self.reconciler.next_effect(id) {
-            self.perform(id, effect);
-        }
-        self.reconciler.nodes.touch(id);
-    }
-
     fn await_room(&self, sent: Sent) {
         if let Sent::AwaitsRoom(id) = sent
             && let Some(name) = self.reconciler.nodes.name(id)

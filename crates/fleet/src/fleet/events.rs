@@ -78,11 +78,9 @@ impl<S: Source> Fleet<S> {
         of_node.or_else(|| self.removals.connection(name))
     }
 
-    /// Handles the orderly end of a connection. Renewals that arrived before it count first.
+    /// Handles the orderly end of a connection. A renewal that arrived before it may still wait in the
+    /// machine of the node.
     fn left(&mut self, name: &NodeName) {
-        if let Some(id) = self.reconciler.nodes.id(name) {
-            self.perform_effects(id);
-        }
         let now = self.reconciler.now();
         self.reconciler.nodes.lifecycle.left(now, Timestamp::now(), name);
     }

@@ -176,9 +176,9 @@ impl Reconciler {
             self.nodes.touch(id);
         }
         if self.is_shared {
-            // The replica that serves it maintains its Lease. That of a node that is away as
-            // planned is still to be written.
-            if self.nodes.lifecycle.absence(name).is_none() {
+            // The replica that serves it maintains its Lease. A node that has left in order is
+            // remembered for its term: its planned absence is still to be written.
+            if !self.nodes.lifecycle.has_left(name) {
                 self.nodes.lifecycle.forget(name);
             }
         }

@@ -133,6 +133,11 @@ impl NodeLifecycle {
         }
     }
 
+    /// Returns whether a node has disconnected in order since its last Welcome.
+    pub(crate) fn has_left(&self, node: &NodeName) -> bool {
+        self.nodes.get(node).is_some_and(|liveness| liveness.has_left)
+    }
+
     pub(super) fn begin_absence(&mut self, now: Now, clock: Timestamp, node: &NodeName) {
         let Some(liveness) = self.nodes.get(node) else { return };
         let has_left = liveness.has_left;

@@ -68,13 +68,16 @@ impl CloudMachine {
 
     /// Sets how long the node shall stay connected, in seconds from now on; `None` for as long as
     /// its plan says. Does nothing before the Welcome, and with nodes that know no such request.
-    pub fn set_stay(&mut self, seconds: Option<u64>) {
-        let Phase::Live { session, .. } = &self.phase else { return };
+    /// Returns whether a frame waits.
+    pub fn set_stay(&mut self, seconds: Option<u64>) -> bool {
+        let Phase::Live { session, .. } = &self.phase else { return false };
         let is_change = seconds.is_some() || self.lease.is_asked_to_stay;
-        if is_change && self.lease.reads_features {
+        let is_asked = is_change && self.lease.reads_features;
+        if is_asked {
             self.lease.is_asked_to_stay = seconds.is_some();
             self.output.stay(Stay { session: session.clone(), seconds: seconds.unwrap_or(0) });
         }
+        is_asked
     }
 }
 
