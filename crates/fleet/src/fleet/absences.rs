@@ -65,8 +65,8 @@ pub(super) fn set_stay(reconciler: &mut Reconciler, name: &NodeName, until: Opti
     }
 }
 
-/// Asks a connected node to stay for as long as its Node says. Returns whether a frame waits; within
-/// a turn of the node it is sent by that turn.
+/// Asks a connected node to stay for as long as its Node says. Returns whether a frame waits;
+/// within a turn of the node it is sent by that turn.
 pub(super) fn ask_to_stay(reconciler: &mut Reconciler, id: NodeId) -> bool {
     let Some(name) = reconciler.nodes.name(id) else { return false };
     let until = reconciler.nodes.stay(&name);

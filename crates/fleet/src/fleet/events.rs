@@ -78,8 +78,8 @@ impl<S: Source> Fleet<S> {
         of_node.or_else(|| self.removals.connection(name))
     }
 
-    /// Handles the orderly end of a connection. A renewal that arrived before it may still wait in the
-    /// machine of the node.
+    /// Handles the orderly end of a connection. A renewal that arrived before it may still wait in
+    /// the machine of the node.
     fn left(&mut self, name: &NodeName) {
         let now = self.reconciler.now();
         self.reconciler.nodes.lifecycle.left(now, Timestamp::now(), name);
