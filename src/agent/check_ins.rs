@@ -166,7 +166,7 @@ mod tests {
         CheckIns::new(plan, "edge-1", Duration::from_secs(10))
     }
 
-    /// Ticks each second until something is to be done; returns that and when.
+    /// Ticks each second until something is due; returns that and when.
     fn next(check_ins: &mut CheckIns, now: &mut u64, activity: Activity) -> Step {
         for _ in 0..200_000 {
             let step = check_ins.tick(seconds(*now), wall(*now), activity);

@@ -360,7 +360,7 @@ pub(super) fn affected_rules(rules: &[Rule], changes: &[Change]) -> AffectedRule
     for (number, rule) in rules.iter().enumerate() {
         let concerns = |change: &Change| match change {
             Change::Put(put) => rule.objects.names(&put.resource, &put.namespace, &put.name),
-            // The commit tells what it changes: see `rules_of_patches`.
+            // The commit decides what it changes: see `rules_of_patches`.
             Change::Patch(_) => false,
             // A deleted object's labels and fields are unknown here.
             Change::Delete(_) => true,

@@ -92,7 +92,7 @@ async fn own_socket_is_served_until_sigterm() {
     .await;
 }
 
-/// Holds are made by root and by members of the group: not by the agent, whoever has taken it over.
+/// Holds are made by root and by members of the group: not by the agent, even if it is compromised.
 #[tokio::test]
 async fn holds_are_for_the_group_of_the_socket() {
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {

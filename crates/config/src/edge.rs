@@ -182,7 +182,7 @@ section! {
     systemctl: PathBuf = "/usr/bin/systemctl".into(), fixed units::path(systemctl);
     /// Longest time for which programs hold a rule, by any number of holds.
     longest_hold: Duration = hours(24), live units::duration(longest_hold, minutes(1)..=hours(24 * 30));
-    /// Time without a hold after which the longest time counts anew.
+    /// Time without a hold after which the longest time starts again.
     hold_gap: Duration = hours(1), live units::duration(hold_gap, minutes(1)..=hours(24));
 }
 

@@ -66,7 +66,7 @@ pub struct NewHold<'a> {
 pub struct Limits {
     /// Longest time for which a rule is held, by any number of holds.
     pub longest: Duration,
-    /// Shortest time without a hold after which the next one counts anew.
+    /// Shortest time without a hold after which the longest time starts again.
     pub gap: Duration,
 }
 

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 /// Time for which the answer of a program counts for the further transactions of a pass.
 const CONDITION_LASTS: Duration = Duration::from_secs(60);
 
-/// The gate of a rule, as of the beginning of a request: nobody makes a hold during one.
+/// The gate of a rule, at the beginning of a request: no hold begins during one.
 #[derive(Debug)]
 pub(super) struct Gate<'a> {
     pub(super) rule: &'a Rule,

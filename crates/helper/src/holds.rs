@@ -1,7 +1,7 @@
 //! Holds of programs on the device: their persistent state, and the requests on their socket.
 //!
 //! Only root and the group of the socket can connect, and the kernel names the peer's user. The
-//! agent is in neither, so it makes no hold and ends none, whoever has taken it over.
+//! agent is in neither, so it makes no hold and ends none, even if it is compromised.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

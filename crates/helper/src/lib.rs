@@ -82,7 +82,7 @@ pub enum HelperError {
         /// Cause of the failure.
         source: io::Error,
     },
-    /// The holds cannot be read: then nobody knows whether a rule is held.
+    /// The holds cannot be read, so whether a rule is held is unknown.
     #[error("read holds {}: {cause}; hint: remove the file, which ends all holds", path.display())]
     Holds {
         /// Path of their file.
@@ -102,7 +102,7 @@ pub struct OwnSockets<'a> {
     pub agent: &'a Path,
     /// `user` or `user:group` that owns it; the helper's if empty.
     pub owner: &'a str,
-    /// The socket of holds; none if nobody makes them.
+    /// The socket of holds; none if holds are not served.
     pub holds: Option<&'a Path>,
     /// Group that may make holds; only root may if empty.
     pub holds_group: &'a str,

@@ -41,7 +41,7 @@ pub struct Patch {
     uid: Uid,
     base: ResourceVersion,
     version: ResourceVersion,
-    /// A part of the digest of the base: it tells a wrong base before the patch is decoded.
+    /// A part of the digest of the base: it shows a wrong base before the patch is decoded.
     base_digest: u32,
     /// The digest of the result, the proof of the whole.
     digest: u128,
@@ -262,7 +262,7 @@ fn digest(text: &str) -> u128 {
     u128::from_le_bytes(hasher.finish128().as_bytes())
 }
 
-/// Returns the part of a digest that tells a wrong base.
+/// Returns the part of a digest that shows a wrong base.
 fn short(digest: u128) -> u32 {
     let [a, b, c, d, ..] = digest.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])

@@ -233,7 +233,7 @@ fn holds_outlive_a_restart_and_are_refused_with_a_sentence() {
     // Another helper reads the same state.
     let records = Records::open(&served.bed.config).unwrap();
     assert_eq!(records.holds.infos().len(), 1);
-    // Damaged, it holds everything: nobody knows what was held.
+    // Damaged, it holds everything: what was held is unknown.
     fs::write(records.holds.path(), b"{").unwrap();
     let error = edgesync_runtime::chain(&Records::open(&served.bed.config).unwrap_err());
     assert!(error.contains("read holds") && error.contains("hint: remove the file"), "{error}");
@@ -250,7 +250,7 @@ fn silent_client_of_holds_does_not_keep_the_agent_out() {
     assert!(matches!(served.ask(&HoldRequest::List), HoldReply::Done(holds) if holds.is_empty()));
 }
 
-/// Each byte began the time limit anew.
+/// Each byte restarted the time limit.
 #[test]
 fn client_of_holds_that_drips_ends_at_the_time_limit() {
     let served = Holding::new(Bed::new(), "");
