@@ -13,6 +13,8 @@ pub(crate) enum Fault {
     HoldEndsByWallClock,
     /// The recovery from a crash reloads at any time.
     RecoveryReloads,
+    /// A reload that is owed after a recovery is forgotten in the next crash.
+    OwedReloadLost,
     /// A reload that is owed is made up for at any time.
     OwedReloadAtOnce,
     /// An urgent change takes others along.
@@ -28,12 +30,13 @@ pub(crate) enum Fault {
 
 #[cfg(test)]
 impl Fault {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::HoldIgnored,
         Self::HoldOverridden,
         Self::UnknownClockTrusted,
         Self::HoldEndsByWallClock,
         Self::RecoveryReloads,
+        Self::OwedReloadLost,
         Self::OwedReloadAtOnce,
         Self::UrgencyOfNeighbours,
         Self::NothingKept,

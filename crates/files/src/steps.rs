@@ -75,7 +75,7 @@ fn finish<H: Effects>(effects: &mut H, rule: &Rule, record: &mut Record, intent:
     let committed = committed && !intent.check_only;
     while let Some(step) = transaction.step() {
         let result = match step {
-            Step::Keep => keep_stuck(effects, record, intent, transaction.unrestored()),
+            Step::Keep => keep_unfinished(effects, record, intent, &transaction),
             _ => execute(effects, intent, step, committed),
         };
         transaction.completed(result);
@@ -85,14 +85,16 @@ fn finish<H: Effects>(effects: &mut H, rule: &Rule, record: &mut Record, intent:
     !ended.unfinished
 }
 
-/// Records the changes with these indexes, whose rollback failed, before their intent is removed.
-pub(super) fn keep_stuck<H: Effects>(
+/// Records what outlasts a transaction, before its intent is removed: the changes whose rollback
+/// failed, and a reload that is owed.
+pub(super) fn keep_unfinished<H: Effects>(
     effects: &mut H,
     record: &mut Record,
     intent: &Intent,
-    unrestored: &[(usize, Failure)],
+    transaction: &Transaction,
 ) -> Result<(), Failure> {
-    for (at, failure) in unrestored {
+    record.owes_reload |= transaction.owes_reload();
+    for (at, failure) in transaction.unrestored() {
         if let Some(change) = intent.changes.get(*at) {
             let stuck = Stuck { change: change.clone(), message: failure.message.clone() };
             record.stuck.insert(change.place.path(), stuck);

@@ -5,6 +5,8 @@
 //! the new ones if the transaction was committed. A change that cannot be rolled back is kept in
 //! the record: it blocks its own place, not the rule.
 
+use super::fault::{Fault, planted};
+
 /// A step of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -24,7 +26,7 @@ pub enum Step {
     ReloadOld,
     /// Record the new state as in effect.
     Commit,
-    /// Record the changes that could not be rolled back.
+    /// Record the changes that could not be rolled back, and whether a reload is owed.
     Keep,
     /// Remove the leftovers of a change.
     Discard(usize),
@@ -152,6 +154,12 @@ impl Transaction {
         !self.check_only && self.ended.failure.is_none()
     }
 
+    /// Returns whether a reload is owed as of the current step, for [`Step::Keep`].
+    #[must_use]
+    pub(crate) fn owes_reload(&self) -> bool {
+        self.ended.owes_reload
+    }
+
     /// Returns the changes whose rollback failed, for [`Step::Keep`].
     #[must_use]
     pub(crate) fn unrestored(&self) -> &[(usize, Failure)] {
@@ -257,9 +265,12 @@ impl Transaction {
     /// old files.
     fn discard(&self, at: usize) -> Option<Step> {
         let is_stuck = |at: &usize| self.unrestored.iter().any(|(stuck, _)| stuck == at);
+        // A reload that is owed would be lost in a crash, with the record of the changes.
+        let owes_reload = self.ended.owes_reload && !planted(Fault::OwedReloadLost);
+        let is_recorded = self.unrestored.is_empty() && !owes_reload;
         match (at..self.count).find(|at| !is_stuck(at)) {
             Some(next) => Some(Step::Discard(next)),
-            None if self.unrestored.is_empty() => self.forget(),
+            None if is_recorded => self.forget(),
             None => Some(Step::Keep),
         }
     }

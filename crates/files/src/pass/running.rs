@@ -3,7 +3,7 @@
 
 use super::super::fault::{Fault, planted};
 use super::super::record::{Change, Held, Intent, State};
-use super::super::steps::{execute, keep_stuck};
+use super::super::steps::{execute, keep_unfinished};
 use super::super::transaction::{Ended, Step, Transaction};
 use super::super::{Effects, Failure};
 use super::{MAX_TRANSACTIONS, Pass, Purpose, Task};
@@ -82,7 +82,7 @@ impl<H: Effects> Pass<'_, H> {
         while let Some(step) = transaction.step() {
             let result = match step {
                 Step::Commit => self.commit(number, tasks),
-                Step::Keep => keep_stuck(self.effects, self.record, &intent, transaction.unrestored()),
+                Step::Keep => keep_unfinished(self.effects, self.record, &intent, &transaction),
                 Step::Stage(at) => match tasks.get(at) {
                     Some((change, desired)) if change.new.is_some() => self.effects.stage(change, desired),
                     _ => Ok(()),

@@ -8,6 +8,7 @@ use crate::clock::{Clock, Reading};
 use crate::fault::plant;
 use crate::gate::{Facts, decide};
 use crate::hold::{Holds, Limits, NewHold, Which};
+use edgesync_object::random::split_mix_64;
 use jiff::tz::TimeZone;
 
 const MINUTE: i64 = 60_000_000;
@@ -18,15 +19,12 @@ const START: i64 = 1_795_651_200_000_000;
 const RULE: &str = "r";
 const OBJECTS: u64 = 4;
 
-/// A small generator of random numbers: a seed is all that a failure needs to be repeated.
+/// Random numbers in a range, from a seed.
 struct Random(u64);
 
 impl Random {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
+        split_mix_64(&mut self.0) % limit
     }
 
     fn span(&mut self, limit: i64) -> i64 {
@@ -68,9 +66,8 @@ impl Device {
     fn new(seed: u64) -> Self {
         let apply = vec![Window::parse("02:00-04:00", TimeZone::UTC).unwrap()];
         let rule = Rule { apply, overridable: true, ..rule_of(Write::Keys, true, true) };
-        let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        Self {
-            random,
+        let mut device = Self {
+            random: Random(seed),
             rule,
             world: World::default(),
             objects: BTreeMap::new(),
@@ -86,7 +83,10 @@ impl Device {
             holds: Holds::default(),
             true_holds: Vec::new(),
             expected: BTreeMap::new(),
-        }
+        };
+        // Before the first reading there is no last known time.
+        device.observe();
+        device
     }
 
     fn pass_time(&mut self, time: i64) {
