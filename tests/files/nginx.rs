@@ -44,6 +44,18 @@ fn broken() -> Value {
 /// nginx; dropping it ends its workers too.
 struct Nginx(Process);
 
+impl Nginx {
+    /// Starts nginx, and waits until it takes signals.
+    async fn start(&mut self, site: &Site) {
+        self.0.start();
+        let pid = site.path("nginx/nginx.pid");
+        eventually("nginx runs", PATIENCE, async || {
+            std::fs::read_to_string(&pid).ok().filter(|text| !text.is_empty())
+        })
+        .await;
+    }
+}
+
 impl Drop for Nginx {
     #[allow(clippy::disallowed_methods, reason = "nothing tells of the end of a process here")]
     fn drop(&mut self) {
@@ -121,13 +133,8 @@ async fn nginx_serves_updates_and_keeps_its_page_on_a_bad_one() {
     let cloud = Cloud::start(&site).await;
     let address = Site::address();
     let mut nginx = nginx(&site);
-    nginx.0.start();
     let mut device = Device::start(&site, &cloud, &rule(&site, false)).await;
-    let pid = site.path("nginx/nginx.pid");
-    eventually("nginx runs", PATIENCE, async || {
-        std::fs::read_to_string(&pid).ok().filter(|text| !text.is_empty())
-    })
-    .await;
+    nginx.start(&site).await;
 
     cloud.apply([site_of(address, "one")]).await;
     served(address, "one").await;
@@ -197,13 +204,8 @@ async fn nginx_serves_the_old_page_until_the_window_opens_and_the_hold_ends() {
     let cloud = Cloud::start(&site).await;
     let address = Site::address();
     let mut nginx = nginx(&site);
-    nginx.0.start();
     let mut device = Device::start(&site, &cloud, &rule(&site, false)).await;
-    let pid = site.path("nginx/nginx.pid");
-    eventually("nginx runs", PATIENCE, async || {
-        std::fs::read_to_string(&pid).ok().filter(|text| !text.is_empty())
-    })
-    .await;
+    nginx.start(&site).await;
     cloud.apply([site_of(address, "one")]).await;
     served(address, "one").await;
     let one = device.until(&cloud, "nginx", &broken(), FilesState::InEffect).await;

@@ -16,6 +16,7 @@ use super::*;
 use crate::store::EdgeOptions;
 use edgesync_api::{ChangeType, PageQuery, RowFilter, Snapshot};
 use edgesync_object::kinds as known;
+use edgesync_object::random::split_mix_64;
 use edgesync_protocol::change::{Change, Delete, Put};
 use edgesync_protocol::node::merge_report;
 
@@ -25,10 +26,7 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
+        split_mix_64(&mut self.0) % limit
     }
 }
 
