@@ -208,6 +208,7 @@ struct Settings {
 /// #     max_object: DEFAULT_MAX_OBJECT,
 /// #     partial: None,
 /// #     patches: false,
+/// #     lease: None,
 ///     // …
 /// };
 /// cloud.received(now, Up::Hello(hello), &Nothing);
