@@ -225,11 +225,9 @@ impl Truth for Judge<'_> {
         let at = from + gone;
         self.gone.borrow_mut().push((uid.clone(), at));
         let has = |at: usize| self.history.states[at].things.contains_key(uid);
-        if self.history.restores.contains(&at)
-            && has(at - 1)
-            && !has(at)
-            && !self.history.states[self.history.last()].has_name(&key.name)
-        {
+        // A new object of the same name replaces it, whatever becomes of that one later.
+        let is_replaced = || self.history.since(self.floor).iter().any(|state| state.has_name(&key.name));
+        if self.history.restores.contains(&at) && has(at - 1) && !has(at) && !is_replaced() {
             self.vanished.set(self.vanished.get() + 1);
         }
         true
