@@ -119,6 +119,8 @@ pub enum Fault {
     ExpectedKept,
     /// The fleet keeps the effects that another database file of the node has reported.
     EffectsOfAnyEpoch,
+    /// The fleet takes effects that a lost database file of the node has reported, stored late.
+    LateEffects,
     /// The fleet takes the answer to an earlier question for that to a later one.
     CatchUpOutdated,
     /// The fleet deletes a removed node at the source while requests for it are in flight.

@@ -16,6 +16,8 @@ use crate::source::{Effect, Source, UploadOutcome};
 use crate::uploads::{self, References, Targets};
 use edgesync_object::NodeName;
 use edgesync_protocol::digest::Epoch;
+#[cfg(test)]
+use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::node::Condition;
 use edgesync_protocol::upload::{EffectContent, IngestCursor, Lane, Refused, Upload};
 
@@ -58,7 +60,9 @@ pub(super) struct Stored {
     /// Conditions of the node's report, if the upload had one that was accepted.
     report: Option<Vec<Condition>>,
     /// Effects in files, by the sequence number of their item; `None` for refused items.
-    in_effect: Vec<(u64, Epoch, Option<EffectContent>)>,
+    in_effect: Vec<(u64, Option<EffectContent>)>,
+    /// Epoch of the database file that the upload came from.
+    epoch: Epoch,
 }
 
 impl Intake {
@@ -164,8 +168,12 @@ impl Intake {
         let now = reconciler.now();
         let nodes = &mut reconciler.nodes;
         if let Some((node, stored)) = nodes.named_mut(name).zip(stored.as_ref()) {
-            for (seq, epoch, effect) in &stored.in_effect {
-                node.reported.effects.ingest(&stored.taken.outbox, *seq, *epoch, effect.as_ref());
+            let epoch = node.machine.epoch();
+            #[cfg(test)]
+            let epoch = if planted(Fault::LateEffects) { stored.epoch } else { epoch };
+            // The node may have lost its database meanwhile, with what was in effect.
+            for (seq, effect) in stored.in_effect.iter().filter(|_| stored.epoch == epoch) {
+                node.reported.effects.ingest(&stored.taken.outbox, *seq, epoch, effect.as_ref());
             }
             log_refused(node, &stored.refused);
         }
@@ -243,9 +251,7 @@ async fn store(
         _ => None,
     });
     let in_effect = batch.items.iter().filter_map(|item| match &item.effect {
-        Ok(Effect::InEffect { effect, epoch, .. }) => {
-            Some((item.seq, *epoch, Some(EffectContent::clone(effect))))
-        }
+        Ok(Effect::InEffect { effect, .. }) => Some((item.seq, Some(EffectContent::clone(effect)))),
         _ => None,
     });
     let mut in_effect: Vec<_> = in_effect.collect();
@@ -253,10 +259,10 @@ async fn store(
         Ok(UploadOutcome { taken, refused, events_dropped }) => {
             let report = report.filter(|(seq, _)| refused.iter().all(|refused| refused.seq != *seq));
             let report = report.map(|(_, conditions)| conditions);
-            for (seq, _, effect) in &mut in_effect {
+            for (seq, effect) in &mut in_effect {
                 effect.take_if(|_| refused.iter().any(|refused| refused.seq == *seq));
             }
-            Some(Stored { taken, refused, events_dropped, report, in_effect })
+            Some(Stored { taken, refused, events_dropped, report, in_effect, epoch })
         }
         Err(error) => {
             tracing::error!(node = node.as_str(), %error, "storing outbox items failed");

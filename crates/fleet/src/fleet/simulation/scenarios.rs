@@ -431,6 +431,43 @@ fn a_restored_source_that_voids_no_proofs_is_found() {
     assert!(why.contains("guard"), "{why}");
 }
 
+// --- effects in files
+
+/// What a node has reported as in effect is being stored when the node loses its database.
+fn effect_of_a_lost_database() -> Result<(), String> {
+    let mut world = alone()?;
+    world.place(&[0]);
+    world.pass(WHILE)?;
+    world.hold(0, Way::Answer);
+    world.made += 1;
+    let (now, made, random) = (world.time.now, world.made, world.time.random.next());
+    let device = &mut world.devices[0];
+    let version = device.db.version(OBJECT).ok_or("the node lacks the object")?.clone();
+    device.post_effect(now, made, (OBJECT.into(), version), OBJECT);
+    world.pass(SECOND)?;
+    let answer = world.held.take();
+    if answer.as_ref().is_none_or(|held| held.gates.is_empty()) {
+        return Err("no effect is being stored".into());
+    }
+    world.devices[0].lose_database(now + SECOND, random);
+    world.pass(WHILE)?;
+    world.held = answer;
+    world.release(false);
+    world.pass(WHILE)?;
+    world.run_to_convergence()
+}
+
+#[test]
+fn effect_stored_late_does_not_outlive_the_database() {
+    effect_of_a_lost_database().unwrap();
+}
+
+#[test]
+fn an_effect_of_a_lost_database_is_found() {
+    let why = found(Fault::LateEffects, effect_of_a_lost_database);
+    assert!(why.contains("as reported by a lost database"), "{why}");
+}
+
 // --- changes of the source
 
 /// A node has received a change from another replica. Here, its records are read while the same
