@@ -107,7 +107,8 @@ impl<'a> Service<'a> {
     pub(crate) fn stop(self) {
         let (root, unit) = (self.root, self.unit);
         let pid = root.read(&pid_file(&unit.name));
-        root.run(&["kill", "-TERM", pid.trim()]);
+        // A minimal root has no program of that name; the shell has the command.
+        root.run(&["sh", "-c", &format!("kill -TERM {}", pid.trim())]);
         let log = self.root.log_file(&unit.name);
         let status = self.end();
         let log = fs::read_to_string(log).unwrap_or_default();
