@@ -1,6 +1,7 @@
-//! Checks that no rule lets objects choose which file of the system they become.
+//! Checks that the device has the time zones of the rules, and that no rule lets objects choose
+//! which file of the system they become.
 
-use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding};
+use super::{Check, CheckFn, DEFAULT_TIMEOUT, Examined, Finding, split_hint};
 use edgesync_files::Rule;
 use edgesync_files::rule::Write;
 
@@ -79,6 +80,15 @@ fn evaluate(rules: &[Rule]) -> Finding {
     if rules.is_empty() {
         return Finding::skipped("no file rules configured");
     }
+    let unknown: Vec<String> = rules
+        .iter()
+        .filter_map(|rule| Some(format!("rule {:?}: {}", rule.name, rule.unknown_zone.as_deref()?)))
+        .collect();
+    if let Some(first) = unknown.first() {
+        let (_, next_step) = split_hint(first);
+        let problems: Vec<String> = unknown.iter().map(|why| split_hint(why).0).collect();
+        return Finding::failed(problems.join("; "), next_step.unwrap_or_default());
+    }
     let problems: Vec<String> = rules.iter().filter_map(problem).collect();
     if problems.is_empty() {
         return Finding::ok("no rule lets objects choose a file that root interprets");
@@ -110,7 +120,7 @@ fn problem(rule: &Rule) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::{Testbed, ok, warned};
+    use crate::check::tests::{Testbed, failed, ok, warned};
 
     #[test]
     fn objects_that_choose_a_file_of_the_system_cause_a_warning() {
@@ -145,6 +155,17 @@ mod tests {
         for to in ["/etc/systemd/system/gateway.service.d", "/etc/cron.d", "/etc"] {
             warned(examine(to, one, ""), "the object's keys are the file names", "keys = {");
         }
+    }
+
+    #[test]
+    fn unknown_time_zone_of_a_rule_fails() {
+        let rule =
+            "[[files]]\nname = \"r\"\nto = \"/x\"\napply = { at = \"02:00-04:00\", zone = \"No/Where\" }\n";
+        failed(
+            examine(&mut Testbed::new(rule).examined()),
+            "rule \"r\": windows are closed: time zone \"No/Where\"",
+            "",
+        );
     }
 
     #[test]

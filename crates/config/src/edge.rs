@@ -290,6 +290,11 @@ impl Settings for Config {
         if let Err(message) = edgesync_files::rule::ordered(&self.files.rules) {
             review.conflict(&["files"], message);
         }
+        for rule in &self.files.rules {
+            if let Some(why) = &rule.unknown_zone {
+                review.warn(format!("rule {:?}: {why}", rule.name));
+            }
+        }
         self.link.check_proxy(review);
         match self.link_type {
             LinkType::Mqtt => self.check_mqtt(review),

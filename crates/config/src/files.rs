@@ -114,7 +114,7 @@ fn rule(value: &Value<'_>, before: &[Rule]) -> Result<Rule, Refusals> {
             "plain_text_on_disk" => units::flag(&mut rule.plain_text_on_disk).set(raw),
             "max_files" => units::count(&mut rule.max_files, 1..=1_000_000).set(raw),
             "max_size" => units::size(&mut rule.max_size, 1..=GIB).set(raw),
-            "apply" => windows(value, &mut rule.apply),
+            "apply" => windows(value, &mut rule),
             "unless" => text(raw, UNLESS).and_then(|path| {
                 if !path.starts_with('/') {
                     return Err(Raw::Variable(&path).expected(UNLESS).into());

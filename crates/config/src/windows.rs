@@ -9,6 +9,7 @@ use toml::de::DeValue;
 use super::binding::{Raw, Refusals, quote};
 use super::selection::{read_table, table};
 use edgesync_files::calendar::Window;
+use edgesync_files::rule::Rule;
 
 /// Maximum number of windows of a rule.
 const MAX_WINDOWS: usize = 32;
@@ -23,14 +24,14 @@ const APPLY: &str =
 const AT: &str = "days and times such as \"Mon-Fri 02:00-04:00\"";
 const ZONE: &str = "a time zone such as \"Europe/Berlin\" or \"UTC\"";
 
-/// Reads one window, or a list of windows.
+/// Reads one window of a rule, or a list of windows. A zone that the device does not have is no
+/// error: it closes them, and not the whole configuration.
 ///
 /// # Errors
 /// All wrong parts of them.
-pub(super) fn windows(value: &Spanned<DeValue<'_>>, windows: &mut Vec<Window>) -> Result<(), Refusals> {
+pub(super) fn windows(value: &Spanned<DeValue<'_>>, rule: &mut Rule) -> Result<(), Refusals> {
     let DeValue::Array(list) = value.get_ref() else {
-        windows.push(window(value)?);
-        return Ok(());
+        return window(value, rule);
     };
     if list.is_empty() || list.len() > MAX_WINDOWS {
         return Err(format!(
@@ -40,13 +41,12 @@ pub(super) fn windows(value: &Spanned<DeValue<'_>>, windows: &mut Vec<Window>) -
     }
     let mut refusals = Refusals::default();
     for value in list {
-        let read = window(value).map(|window| windows.push(window));
-        refusals.add("", &value.span(), read);
+        refusals.add("", &value.span(), window(value, rule));
     }
     refusals.result()
 }
 
-fn window(value: &Spanned<DeValue<'_>>) -> Result<Window, Refusals> {
+fn window(value: &Spanned<DeValue<'_>>, rule: &mut Rule) -> Result<(), Refusals> {
     let (mut at, mut zone) = (None, TimeZone::UTC);
     let refusals = read_table(table(value, APPLY)?, &KEYS, |key, value| {
         let text = |what: &str| match value.get_ref() {
@@ -61,7 +61,11 @@ fn window(value: &Spanned<DeValue<'_>>) -> Result<Window, Refusals> {
                 Ok(())
             }),
             "zone" => text(ZONE).and_then(|name| {
-                zone = find_zone(&name, &zones())?;
+                check_zone(&name)?;
+                match find_zone(&name, &zones()) {
+                    Ok(found) => zone = found,
+                    Err(why) => rule.unknown_zone = Some(why),
+                }
                 Ok(())
             }),
             _ => return None,
@@ -69,18 +73,16 @@ fn window(value: &Spanned<DeValue<'_>>) -> Result<Window, Refusals> {
     });
     refusals.result()?;
     let at = at.ok_or_else(|| format!("at is missing: must be {AT}"))?;
-    Ok(Window::parse(&at, zone).map_err(|error| error.to_string())?)
+    rule.apply.push(Window::parse(&at, zone).map_err(|error| error.to_string())?);
+    Ok(())
 }
 
 fn zones() -> PathBuf {
     std::env::var_os("TZDIR").map_or_else(|| ZONES.into(), PathBuf::from)
 }
 
-/// Reads a zone from the system's database, by its name alone.
-fn find_zone(name: &str, zones: &Path) -> Result<TimeZone, String> {
-    if name == "UTC" {
-        return Ok(TimeZone::UTC);
-    }
+/// Checks the syntax of a zone's name, so that it leads to no file elsewhere.
+fn check_zone(name: &str) -> Result<(), String> {
     let is_word = |word: &str| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-+".contains(&byte);
         !word.is_empty() && word.bytes().all(plain)
@@ -88,11 +90,18 @@ fn find_zone(name: &str, zones: &Path) -> Result<TimeZone, String> {
     if name.len() > MAX_ZONE_NAME || !name.split('/').all(is_word) {
         return Err(format!("must be {ZONE}, not {}", quote(name)));
     }
+    Ok(())
+}
+
+/// Reads a zone from the system's database. The error is for the people who wait for its windows.
+fn find_zone(name: &str, zones: &Path) -> Result<TimeZone, String> {
+    if name == "UTC" {
+        return Ok(TimeZone::UTC);
+    }
     let path = zones.join(name);
     let unknown = |why: &dyn std::fmt::Display| {
-        let shown = zones.display();
-        let hint = if zones.is_dir() { "" } else { "; hint: install tzdata, or use \"UTC\"" };
-        format!("time zone {} is unknown in {shown} ({why}): must be {ZONE}{hint}", quote(name))
+        let hint = if zones.is_dir() { "correct the name" } else { "install tzdata, or use \"UTC\"" };
+        format!("windows are closed: time zone {}: {}: {why}; hint: {hint}", quote(name), path.display())
     };
     let found = std::fs::metadata(&path).map_err(|error| unknown(&error))?;
     if !found.is_file() || found.len() > MAX_ZONE_SIZE {
@@ -136,10 +145,6 @@ mod tests {
             ("apply = { at = 2 }", "files.apply.at: must be days and times"),
             ("apply = { at = \"Mo 02:00-04:00\" }", "day \"Mo\" is unknown: must be Mon, Tue"),
             ("apply = { at = \"02:00-02:00\" }", "begins and ends at 02:00"),
-            (
-                "apply = { at = \"02:00-04:00\", zone = \"Europe/Berlln\" }",
-                "time zone \"Europe/Berlln\" is unknown",
-            ),
             ("apply = { at = \"02:00-04:00\", zone = \"../passwd\" }", "must be a time zone such as"),
             ("apply = { at = \"02:00-04:00\", zone = \"/etc/passwd\" }", "must be a time zone such as"),
             ("apply = { at = \"02:00-04:00\", zon = \"UTC\" }", "did you mean 'zone'?"),
@@ -152,6 +157,18 @@ mod tests {
             let error = rules(line).unwrap_err();
             assert!(error.contains(expected), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn zone_that_the_device_lacks_closes_the_windows_of_its_rule_only() {
+        let text = "[[files]]\nname = \"a\"\nto = \"/x/a\"\napply = { at = \"02:00-04:00\", zone = \"No/Where\" }\n\
+                    [[files]]\nname = \"b\"\nto = \"/x/b\"\napply = { at = \"02:00-04:00\" }\n";
+        let loaded = parse::<edge::Config>(Path::new("x.toml"), text, []).unwrap();
+        let [a, b] = loaded.config.files.rules.as_slice() else { panic!("two rules") };
+        let why = a.unknown_zone.as_deref().unwrap();
+        assert!(why.contains("time zone \"No/Where\": ") && why.contains("/No/Where: No such file"), "{why}");
+        assert_eq!((a.apply.len(), b.apply.len(), &b.unknown_zone), (1, 1, &None));
+        assert_eq!(loaded.warnings, [format!("rule \"a\": {why}")]);
     }
 
     #[test]

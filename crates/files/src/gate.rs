@@ -103,6 +103,9 @@ pub fn decide(rule: &Rule, facts: Facts<'_>, override_windows: bool) -> Option<C
         let message = "windows are closed while the clock is not known".to_owned();
         return Some(Closed { reason, until: None, message });
     };
+    if let Some(why) = &rule.unknown_zone {
+        return Some(Closed { reason, until: None, message: why.clone() });
+    }
     match opening(&rule.apply, now) {
         Opening::Open(_) => None,
         Opening::Closed(next) => {
@@ -162,6 +165,17 @@ mod tests {
         }
         let held = decide(&holds, 0, false, false).unwrap();
         assert_eq!((held.reason, held.until), (WaitReason::Hold, None), "1970 is no time for people");
+    }
+
+    #[test]
+    fn window_in_an_unknown_zone_stays_closed() {
+        let rule = Rule { unknown_zone: Some("no such zone".to_owned()), ..rule() };
+        let (holds, now) = (Holds::default(), at("2026-11-26T03:00:00Z"));
+        let facts = Facts { holds: &holds, elapsed: 5, is_clock_known: true, now };
+        let closed = decide(&rule, facts, false).unwrap();
+        assert_eq!((closed.reason, closed.until), (WaitReason::Window, None));
+        assert_eq!(closed.message, "no such zone");
+        assert_eq!(decide(&rule, facts, true), None, "urgent changes override windows");
     }
 
     #[test]

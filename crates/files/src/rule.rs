@@ -51,6 +51,8 @@ pub struct Rule {
     pub max_size: u64,
     /// Windows in which changes take effect; at any time if empty.
     pub apply: Vec<Window>,
+    /// Reason why all windows stay closed: the device does not have the time zone of one of them.
+    pub unknown_zone: Option<String>,
     /// File that defers changes while it exists.
     pub unless: Option<String>,
     /// Command whose exit code permits changes; none if empty.
@@ -87,6 +89,7 @@ impl Default for Rule {
             max_files: 10_000,
             max_size: 64 << 20,
             apply: Vec::new(),
+            unknown_zone: None,
             unless: None,
             condition: Vec::new(),
             condition_network: false,
