@@ -169,6 +169,8 @@ pub struct Pass<'a, H> {
     rerun: bool,
     /// Why changes wait; none if they may take effect, or if there are none.
     closed: Option<Closed>,
+    /// Why urgent changes wait, which no window keeps; none if they may take effect.
+    closed_to_urgent: Option<Closed>,
 }
 
 /// What a transaction does with its changes.
@@ -247,6 +249,7 @@ impl<'a, H: Effects> Pass<'a, H> {
             runs: 0,
             rerun: false,
             closed: None,
+            closed_to_urgent: None,
         };
         pass.group();
         pass.withdraw_stuck();
@@ -413,7 +416,8 @@ impl<'a, H: Effects> Pass<'a, H> {
         let now = self.options.now;
         let waits = self.record.waits.values().map(|wait| wait.until.saturating_sub(now));
         let next = waits.map(|left| left.clamp(FIRST_BACKOFF / 10, MAX_BACKOFF));
-        next.chain(self.closed.as_ref().map(|closed| closed.poll_after(now))).min()
+        let closed = self.closed.iter().chain(&self.closed_to_urgent);
+        next.chain(closed.map(|closed| closed.poll_after(now))).min()
     }
 
     /// Returns the required writes and removals.

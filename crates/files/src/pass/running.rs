@@ -17,7 +17,7 @@ impl<H: Effects> Pass<'_, H> {
         if let Purpose::Apply(urgent) = purpose
             && let Some(closed) = self.effects.closed(urgent)
         {
-            self.closed = Some(closed);
+            *(if urgent { &mut self.closed_to_urgent } else { &mut self.closed }) = Some(closed);
             purpose = Purpose::Check;
         }
         if purpose == Purpose::Check {

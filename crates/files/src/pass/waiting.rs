@@ -30,10 +30,11 @@ impl<H: Effects> Pass<'_, H> {
             return;
         }
         let is_urgent = self.record.pending.values().any(|pending| pending.urgent);
-        let overrides = self.rule.overridable
-            && closed.reason == WaitReason::Window
-            && is_urgent
-            && self.effects.closed(true).is_none();
+        let asks = self.rule.overridable && closed.reason == WaitReason::Window && is_urgent;
+        if asks {
+            self.closed_to_urgent = self.effects.closed(true);
+        }
+        let overrides = asks && self.closed_to_urgent.is_none();
         let is_checked = |path: &String| {
             let numbers = self.places.get(path).map(|(_, numbers)| numbers.as_slice()).unwrap_or_default();
             self.record.pending.get(path).is_some_and(|pending| {
@@ -98,15 +99,18 @@ impl<H: Effects> Pass<'_, H> {
         self.record.pending.retain(|path, _| places.contains_key(path) || held.contains_key(path));
         self.dirty |= before != self.record.pending.len();
         let Some(closed) = self.closed.clone() else { return };
-        let waiting = |status: Status| Status {
-            message: tail(&closed.message),
-            reason: Some(closed.reason),
-            until: closed.until,
-            ..status
-        };
-        let paths: Vec<String> = self.record.pending.keys().cloned().collect();
+        let to_urgent = self.closed_to_urgent.clone().unwrap_or_else(|| closed.clone());
+        let pending = self.record.pending.iter();
+        let paths: Vec<_> = pending.map(|(path, pending)| (path.clone(), pending.urgent)).collect();
         let listed: BTreeSet<&str> = self.listed.iter().map(|object| object.uid.as_str()).collect();
-        for path in paths {
+        for (path, urgent) in paths {
+            let closed = if urgent { &to_urgent } else { &closed };
+            let waiting = |status: Status| Status {
+                message: tail(&closed.message),
+                reason: Some(closed.reason),
+                until: closed.until,
+                ..status
+            };
             let numbers = self.places.get(&path).map(|(_, numbers)| numbers.clone()).unwrap_or_default();
             for number in numbers {
                 let version = self.held_version(&path, number);

@@ -36,11 +36,20 @@ fn pass(
     closed: Option<&str>,
 ) -> (Record, Option<i64>) {
     let reason = WaitReason::Window;
-    let judge = |overrides: bool| {
+    pass_behind(world, rule, objects, &|overrides: bool| {
         let message = closed.filter(|_| !overrides)?.to_owned();
         Some(Closed { reason, until: None, message })
-    };
-    let permission = &Permission { judge: &judge, outside: closed.is_some(), held: false };
+    })
+}
+
+/// The same, behind another gate.
+fn pass_behind(
+    world: &mut World,
+    rule: &Rule,
+    objects: &[(Listed, Value)],
+    judge: &dyn Fn(bool) -> Option<Closed>,
+) -> (Record, Option<i64>) {
+    let permission = &Permission { judge, outside: judge(false).is_some(), held: false };
     let shape = if rule.gather || rule.write == Write::Keys { Shape::Directory } else { Shape::File };
     let path = rule.to.place("n", "all").unwrap().path();
     let data = |(_, body): &(Listed, Value)| {
@@ -85,6 +94,26 @@ fn change_of_the_rule_alone_is_not_urgent() {
     rule.text = "two".to_owned();
     let (record, _) = pass(&mut world, &rule, &objects, Some("closed"));
     assert_eq!((record.waiting(), record.reloads), (1, 1), "{:?}", record.objects);
+}
+
+/// It was reported as waiting for its window from the second pass on.
+#[test]
+fn urgent_change_that_waits_for_a_file_shows_the_file_in_each_pass() {
+    let (mut rule, mut world) = (rule(), World::default());
+    (rule.gather, rule.to) = (false, Template::parse("/b/{metadata.name}").unwrap());
+    let window =
+        Closed { reason: WaitReason::Window, until: Some(7_200_000_000), message: "night".to_owned() };
+    let busy = Closed { reason: WaitReason::Busy, until: None, message: "busy".to_owned() };
+    let objects = [object("a", 1, true), object("b", 1, false)];
+    for number in 1..4 {
+        let (record, next) = pass_behind(&mut world, &rule, &objects, &|overrides| {
+            Some(if overrides { busy.clone() } else { window.clone() })
+        });
+        let shown = |uid: &str| record.objects[uid].reason;
+        let reasons = [shown("uid-a"), shown("uid-b")];
+        assert_eq!(reasons, [Some(WaitReason::Busy), Some(WaitReason::Window)], "pass {number}");
+        assert_eq!(next, Some(30_000_000), "the file is looked at again, in pass {number}");
+    }
 }
 
 /// The next pass followed at once, without end.
