@@ -2,14 +2,14 @@
 
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use edgesync_runtime::systemd::{Request, Signals};
 use listenfd::ListenFd;
-use socket2::SockRef;
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::{HelperError, owner};
 
@@ -19,6 +19,8 @@ pub(super) const MODE: u32 = 0o600;
 pub(super) const GROUP_MODE: u32 = 0o660;
 /// Name of the socket of holds in `LISTEN_FDNAMES`, as `FileDescriptorName=` of the packaged unit.
 const HOLDS: &str = "hold";
+/// Maximum number of connections that wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// The sockets of socket activation.
 #[derive(Debug)]
@@ -81,18 +83,17 @@ impl Created {
         let (user, group) = owner::find(owner, Path::new("/etc"))
             .map_err(|error| failed(io::Error::new(ErrorKind::InvalidInput, error)))?;
         refuse_if_live(path).map_err(failed)?;
-        // Renamed once its permissions are set: no other user can connect before.
         let mut staged = path.as_os_str().to_owned();
         staged.push(format!(".{}", std::process::id()));
         let staged = PathBuf::from(staged);
         remove(&staged).map_err(failed)?;
-        let listener = UnixListener::bind(&staged).map_err(failed)?;
-        let renamed = std::fs::set_permissions(&staged, std::fs::Permissions::from_mode(mode))
-            .and_then(|()| std::os::unix::fs::chown(&staged, user, group))
-            .and_then(|()| std::fs::rename(&staged, path))
-            .and_then(|()| identity(path));
-        match renamed {
-            Ok(identity) => Ok(Self { listener, path: path.to_owned(), identity }),
+        let created = bind(&staged, user, group, mode).and_then(|socket| {
+            socket.listen(BACKLOG)?;
+            std::fs::rename(&staged, path)?;
+            Ok((OwnedFd::from(socket).into(), identity(path)?))
+        });
+        match created {
+            Ok((listener, identity)) => Ok(Self { listener, path: path.to_owned(), identity }),
             Err(source) => {
                 let _ = std::fs::remove_file(&staged);
                 Err(failed(source))
@@ -127,6 +128,16 @@ impl Drop for Created {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Binds a socket, and gives its file an owner and permissions. Nobody can connect before it
+/// listens.
+fn bind(path: &Path, user: Option<u32>, group: Option<u32>, mode: u32) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    std::os::unix::fs::chown(path, user, group)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    Ok(socket)
 }
 
 /// Returns the device and inode of a file.
@@ -180,6 +191,19 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, MODE);
         drop(created);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    /// It listened before its mode and its group were set.
+    #[test]
+    fn nobody_can_connect_before_the_permissions_are_set() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("files.sock");
+        let bound = bind(&path, None, None, GROUP_MODE).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, GROUP_MODE);
+        // Not even root.
+        assert_eq!(UnixStream::connect(&path).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        bound.listen(1).unwrap();
+        UnixStream::connect(&path).unwrap();
     }
 
     #[test]
