@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::binding::Keys;
+use super::files::hidden_from_helper;
 use super::host::host_name;
 use super::units::{self, GIB, KIB, MIB, TIB, hours, minutes, seconds};
 use super::{ConnectPlan, Files, JoinUrl, KubeEdge, Link, LinkType, Log, Review, Settings};
@@ -293,6 +294,13 @@ impl Settings for Config {
         for rule in &self.files.rules {
             if let Some(why) = &rule.unknown_zone {
                 review.warn(format!("rule {:?}: {why}", rule.name));
+            }
+            if let Some(path) = rule.unless.as_deref().filter(|path| hidden_from_helper(path)) {
+                review.warn(format!(
+                    "rule {:?}: unless = \"{path}\" defers nothing where systemd runs the helper: its unit does not see this \
+                     file; hint: use a path below /run or /var/lib",
+                    rule.name
+                ));
             }
         }
         self.link.check_proxy(review);

@@ -1,6 +1,7 @@
 //! `[[files]]`: rules that derive files from objects, with check and reload.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use toml::Spanned;
@@ -199,6 +200,14 @@ fn text(raw: Raw<'_>, what: &str) -> Result<String, Refusals> {
     }
 }
 
+/// Returns whether the unit of the helper hides a file of the system: PrivateTmp, ProtectHome and
+/// PrivateDevices.
+pub(super) fn hidden_from_helper(path: &str) -> bool {
+    let is_below = |directory: &str| Path::new(path).starts_with(directory);
+    ["/tmp", "/var/tmp", "/home", "/root", "/run/user", "/dev"].into_iter().any(is_below)
+        && !is_below("/dev/shm")
+}
+
 fn check_rule(word: &str) -> Result<(), String> {
     name::check_label(word).map_err(|problem| format!("{} is not a rule name: it {problem}", quote(word)))
 }
@@ -264,14 +273,33 @@ fn is_unit(unit: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::super::{edge, parse as load};
     use super::*;
 
     fn rules(text: &str) -> Result<Vec<Rule>, String> {
         let loaded = load::<edge::Config>(Path::new("x.toml"), text, []);
         loaded.map(|loaded| loaded.config.files.rules).map_err(|errors| errors.to_string())
+    }
+
+    /// Their file was never seen, and nothing said so.
+    #[test]
+    fn paths_that_the_helper_cannot_see_cause_a_warning() {
+        let warnings = |path: &str| {
+            let text = format!("[[files]]\nname = \"plc\"\nto = \"/x/y\"\nunless = \"{path}\"\n");
+            load::<edge::Config>(Path::new("x.toml"), &text, []).unwrap().warnings
+        };
+        for path in
+            ["/tmp/busy", "/var/tmp/a/b", "/home/plc/busy", "/root/busy", "/run/user/7/b", "/dev/sda1"]
+        {
+            let found = warnings(path).join("; ");
+            assert!(found.starts_with("rule \"plc\": unless = ") && found.contains(path), "{found}");
+            assert!(found.contains("hint: use a path below /run or /var/lib"), "{found}");
+        }
+        for path in
+            ["/run/busy", "/var/lib/plc/busy", "/tmpfs/busy", "/run/users", "/dev/shm/busy", "/srv/tmp/x"]
+        {
+            assert_eq!(warnings(path), [""; 0], "{path}");
+        }
     }
 
     #[test]
