@@ -84,7 +84,8 @@ async fn plan_is_followed(cloud: &Cloud, agent: &mut Agent) {
     // It is killed while it is away: overdue at the end of its term.
     agent.process.kill();
     let overdue = async || (cloud.state(NODE).await? == "overdue").then_some(());
-    eventually("the node is overdue", PATIENCE, overdue).await;
+    // The tolerance alone is a minute.
+    eventually("the node is overdue", 2 * PATIENCE, overdue).await;
     until_condition(cloud, "Ready", "Unknown", "NodeStatusUnknown").await;
     eventually("an Event says so", PATIENCE, async || {
         let events = cloud.command(&["get", "events", "-n", "default"]).await;

@@ -20,7 +20,7 @@
 mod absence;
 mod conditions;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,8 +66,10 @@ pub(super) struct NodeLifecycle {
     flush: Duration,
     /// Longest absence that a node may announce.
     max_absence: Duration,
-    /// Nodes that have become overdue.
-    missed: Vec<MissedCheckIn>,
+    /// Overdue nodes whose Event waits to be written.
+    missed: VecDeque<MissedCheckIn>,
+    /// Number of Events that are being written.
+    event_writes: usize,
     /// Whether other replicas may serve the same nodes. If so, nodes not connected here are not
     /// judged.
     is_shared: bool,
@@ -94,6 +96,8 @@ struct Liveness {
     has_left: bool,
     /// The planned absence of a node that is away or overdue.
     absence: Option<Absence>,
+    /// Whether it was overdue since its last Welcome.
+    has_missed: bool,
     /// Arrival of the last renewal, by the cloud's clock.
     arrived: Option<Timestamp>,
     life: Life,
@@ -143,7 +147,8 @@ impl NodeLifecycle {
             changes: Batches::default(),
             flush,
             max_absence: DEFAULT_ABSENCE,
-            missed: Vec::new(),
+            missed: VecDeque::new(),
+            event_writes: 0,
             is_shared: false,
         };
         for node in &known.nodes {
@@ -458,9 +463,6 @@ impl NodeLifecycle {
                     continue;
                 }
                 liveness.until = None;
-                if let Some(due) = liveness.absence.map(|absence| absence.due()) {
-                    self.missed.push(MissedCheckIn { node: name.clone(), due });
-                }
                 liveness.life = Life::Lost;
                 liveness.sync = None;
                 changed = true;
@@ -470,6 +472,9 @@ impl NodeLifecycle {
             {
                 sync.publish();
                 changed = true;
+            }
+            if liveness.life == Life::Lost {
+                self.queue_missed(&name);
             }
             self.reschedule(&name);
             if changed {

@@ -18,10 +18,9 @@ const MISSED: &str = "CheckInMissed";
 const CONTROLLER: &str = "edgesync.io/cloud";
 
 impl<S: Source> Fleet<S> {
-    /// Emits an Event for each node that has become overdue.
+    /// Emits an Event for each node that has become overdue, a few at a time.
     pub(super) fn emit_missed(&mut self) {
-        for missed in self.reconciler.nodes.lifecycle.take_missed() {
-            let MissedCheckIn { node, due } = missed;
+        while let Some(MissedCheckIn { node, due }) = self.reconciler.nodes.lifecycle.next_missed() {
             tracing::warn!(node = node.as_str(), due = %rfc3339(due), "planned check-in missed");
             let uid = self.reconciler.nodes.uid(&node).map(ToString::to_string);
             let event = missed_event(&node, uid.as_deref(), due, Timestamp::now());
@@ -30,7 +29,8 @@ impl<S: Source> Fleet<S> {
     }
 }
 
-/// Returns the Event of a missed check-in.
+/// Returns the Event of a missed check-in. Its name is that of the absence, also after a restart:
+/// the Lease has the time in seconds.
 fn missed_event(node: &NodeName, uid: Option<&str>, due: Timestamp, now: Timestamp) -> Object {
     let mut regarding = json!({"apiVersion": "v1", "kind": "Node", "name": node});
     if let Some(uid) = uid {
@@ -39,7 +39,7 @@ fn missed_event(node: &NodeName, uid: Option<&str>, due: Timestamp, now: Timesta
     let event = json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": format!("{node}.{:x}", due.as_microsecond()), "namespace": "default"},
+        "metadata": {"name": format!("{node}.{:x}", due.as_second()), "namespace": "default"},
         "eventTime": rfc3339_micros(now),
         "reportingController": CONTROLLER,
         "reportingInstance": "edgesync-cloud",
@@ -92,6 +92,10 @@ mod tests {
         );
         assert_eq!(fields["note"], "not connected at its check-in of 2026-11-21T10:00:00Z");
         assert!(event.name().starts_with("edge-1."));
+        let stored: Timestamp = "2026-11-21T10:00:00Z".parse().unwrap();
+        let exact = "2026-11-21T10:00:00.25Z".parse().unwrap();
+        let [first, again] = [exact, stored].map(|due| missed_event(&node_name("edge-1"), None, due, at));
+        assert_eq!(first.name(), again.name(), "one absence, by the next process");
         let later = missed_event(&node_name("edge-1"), None, Timestamp::MAX, at);
         assert_ne!(event.name(), later.name(), "each absence has its own");
     }

@@ -285,6 +285,7 @@ impl<S: Source> Fleet<S> {
             }
             Response::EventsExpired(expired) => self.expiry.ended(now, &mut self.counts, &expired),
             Response::EventEmitted(emitted) => {
+                self.reconciler.nodes.lifecycle.missed_written();
                 if let Err(error) = emitted {
                     tracing::error!(%error, "creating an Event failed");
                 }

@@ -15,8 +15,14 @@ use super::conditions::SyncState;
 use super::{DEFAULT_SECONDS, Life, Liveness, NodeLifecycle, Sync};
 use crate::source::LeaseRenewal;
 
-/// Longest tolerance after the time of a check-in; a tenth of the absence otherwise.
+/// Shortest tolerance after the time of a check-in, whatever a node announces: it has to connect
+/// and be welcomed.
+const MIN_TOLERANCE: Duration = Duration::from_secs(60);
+/// Longest tolerance; a tenth of the absence otherwise.
 const MAX_TOLERANCE: Duration = Duration::from_secs(300);
+/// Maximum number of Events of missed check-ins that are written at once: after an outage thousands
+/// of nodes may be overdue.
+const MAX_EVENT_WRITES: usize = 4;
 
 /// A planned absence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,18 +52,13 @@ pub(crate) struct MissedCheckIn {
 
 /// Returns the tolerance after the time of a check-in.
 fn tolerance(within: Duration) -> Duration {
-    (within / 10).min(MAX_TOLERANCE)
+    (within / 10).clamp(MIN_TOLERANCE, MAX_TOLERANCE)
 }
 
 impl Absence {
     /// Continues an absence that is stored in a Lease.
     pub(super) fn stored(due: Timestamp) -> Self {
         Self { due, reason: None }
-    }
-
-    /// Returns the announced time.
-    pub(super) fn due(&self) -> Timestamp {
-        self.due
     }
 
     /// Returns the text for conditions.
@@ -83,7 +84,8 @@ impl Liveness {
     /// Ends the absence of a node that has connected again. The stored Lease has its usual duration
     /// from then on.
     pub(super) fn end_absence(&mut self) {
-        (self.absence, self.check_in, self.has_left) = (None, None, false);
+        (self.absence, self.check_in) = (None, None);
+        (self.has_left, self.has_missed) = (false, false);
         let seconds = self.seconds.unwrap_or(DEFAULT_SECONDS);
         if let Some(lease) = &mut self.lease
             && lease.next.take().is_some()
@@ -204,9 +206,30 @@ impl NodeLifecycle {
         }
     }
 
-    /// Returns the nodes that have become overdue since the last call.
-    pub(crate) fn take_missed(&mut self) -> Vec<MissedCheckIn> {
-        std::mem::take(&mut self.missed)
+    /// Queues the Event of an overdue node, one for each absence.
+    pub(super) fn queue_missed(&mut self, node: &NodeName) {
+        let Some(liveness) = self.nodes.get_mut(node) else { return };
+        if let Some(Absence { due, .. }) = liveness.absence
+            && !std::mem::replace(&mut liveness.has_missed, true)
+        {
+            self.missed.push_back(MissedCheckIn { node: node.clone(), due });
+        }
+    }
+
+    /// Returns the next overdue node, if its Event may be written now.
+    /// [`NodeLifecycle::missed_written`] follows.
+    pub(crate) fn next_missed(&mut self) -> Option<MissedCheckIn> {
+        if self.event_writes == MAX_EVENT_WRITES {
+            return None;
+        }
+        let missed = self.missed.pop_front()?;
+        self.event_writes += 1;
+        Some(missed)
+    }
+
+    /// Handles the end of a write of an Event.
+    pub(crate) fn missed_written(&mut self) {
+        self.event_writes = self.event_writes.saturating_sub(1);
     }
 }
 

@@ -19,7 +19,7 @@ use crate::config::ObjectSyncs;
 use crate::reasons::PlacementReason;
 use crate::uploads::clip;
 use edgesync_api::{MissingNamespace, Storage as _};
-use edgesync_cloud_store::{ChangeKind, CloudStore, Feed, FeedItem};
+use edgesync_cloud_store::{ChangeKind, CloudError, CloudStore, Feed, FeedItem};
 use edgesync_enrollment::membership::MembershipStore;
 use edgesync_object::{NodeName, Object, OmittedFields, Resource, ResourceVersion, kinds};
 use edgesync_placement::KindMatch;
@@ -208,8 +208,11 @@ impl NodeStore for Embedded {
     }
 
     async fn emit_event(&self, event: Object) -> Result<()> {
-        self.store().create(&kinds::guess("events.k8s.io/v1", "Event", true), event).await?;
-        Ok(())
+        match self.store().create(&kinds::guess("events.k8s.io/v1", "Event", true), event).await {
+            // An earlier process has emitted it.
+            Ok(_) | Err(CloudError::AlreadyExists { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn expire_events(&self, ttl: Duration, limit: usize) -> Result<u64> {
@@ -282,5 +285,22 @@ mod tests {
         assert!(refused[0].message.contains("invented-1"), "{refused:?}");
         let kind = kinds::by_word("namespaces").unwrap().resource();
         assert!(objects.get(&kind, "", "invented-1").await.unwrap().is_none());
+    }
+
+    /// Each restart failed to create the Events of all nodes that were overdue before.
+    #[tokio::test]
+    async fn event_that_an_earlier_process_has_emitted_is_no_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = CloudStore::open(&dir.path().join("cloud.db"), &CloudOptions::default()).unwrap();
+        let objects = Arc::new(CloudObjects::new(store).await.unwrap());
+        objects.namespaces().ensure_system(&*objects).await.unwrap();
+        let event = json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": { "name": "e", "namespace": "default" },
+        });
+        let event = Object::parse(&event.to_string()).unwrap();
+        let source = Embedded::new(objects);
+        for _ in 0..2 {
+            source.emit_event(event.clone()).await.unwrap();
+        }
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::leases::{Leases, StoredLease};
 use super::nodes::Nodes;
 use super::requests::Requests;
+use crate::cluster::Failure;
 use edgesync_fleet::source::Result;
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Object, Resource, kinds};
@@ -123,10 +124,10 @@ impl LeaseExpiryCheck {
     /// Creates the Event of a missed check-in, once; a failure is logged.
     async fn emit_missed(&self, node: &NodeName, due: Timestamp) {
         tracing::warn!(node = node.as_str(), due = %rfc3339(due), "planned check-in missed");
-        if let Err(error) =
-            self.requests.create(&self.event, &missed_event(node, due, Timestamp::now())).await
-        {
-            tracing::error!(node = node.as_str(), %error, "creating an Event failed");
+        match self.requests.create(&self.event, &missed_event(node, due, Timestamp::now())).await {
+            // An earlier leader has created it.
+            Ok(_) | Err(Failure::Conflict(_)) => {}
+            Err(error) => tracing::error!(node = node.as_str(), %error, "creating an Event failed"),
         }
     }
 

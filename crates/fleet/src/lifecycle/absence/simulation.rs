@@ -117,7 +117,10 @@ impl World {
             self.leases.insert(lease.node.clone(), lease);
         }
         self.lifecycle.leases_written(now, true);
-        self.missed.extend(self.lifecycle.take_missed().into_iter().map(|missed| (missed.node, second)));
+        while let Some(missed) = self.lifecycle.next_missed() {
+            self.missed.push((missed.node, second));
+            self.lifecycle.missed_written();
+        }
     }
 
     fn renew(&mut self, node: &NodeName, check_in: Option<CheckIn>) {
@@ -321,6 +324,64 @@ fn jump_of_the_wall_clock_shortens_no_term_below_the_grace_and_extends_none() {
     let (mut world, _) = restart(HOUR, 0, -30 * 86_400).unwrap();
     let start = world.now;
     world.lost_between(&name(1), start + INTERVAL + 290, start + INTERVAL + 360).unwrap();
+}
+
+/// It was overdue at once, with an Event for each reconnect.
+#[test]
+fn node_that_announces_no_time_has_a_minute_to_return() {
+    let (mut world, node) = (World::new(), name(1));
+    for within in [0, 1, 59] {
+        for _ in 0..3 {
+            let next = world.visit(&node, within, End::Planned);
+            world.pass(next + 50);
+            assert!(world.is_ready(&node) && world.missed.is_empty(), "{within}: {:?}", world.missed);
+        }
+    }
+    let next = world.visit(&node, 0, End::Planned);
+    world.lost_between(&node, next + 55, next + 65).unwrap();
+    assert_eq!(world.missed.len(), 1);
+}
+
+/// Behind a broker a Lease may arrive twice, or late.
+#[test]
+fn absence_has_one_event_whatever_arrives_late() {
+    let (mut world, node) = (World::new(), name(1));
+    let next = world.visit(&node, HOUR, End::Planned);
+    world.pass(next + 2 * HOUR);
+    assert_eq!(world.missed.len(), 1);
+    for _ in 0..3 {
+        world.renew(&node, Some(CheckIn { within: 0, reason: CheckInReason::Interval }));
+        world.pass(world.now + HOUR);
+        assert_eq!(world.status(&node, READY), Some(ConditionStatus::Unknown));
+    }
+    assert_eq!(world.missed.len(), 1);
+    // The next absence has its own.
+    let next = world.visit(&node, HOUR, End::Planned);
+    world.pass(next + 2 * HOUR);
+    assert_eq!(world.missed.len(), 2);
+}
+
+#[test]
+fn events_of_many_overdue_nodes_are_written_a_few_at_a_time() {
+    const NODES: usize = 100;
+    let mut world = World::new();
+    for number in 0..NODES {
+        world.lifecycle.welcomed(world.monotonic(), &name(number));
+        world.renew(&name(number), Some(CheckIn { within: 0, reason: CheckInReason::Interval }));
+        world.lifecycle.left(world.monotonic(), world.clock(), &name(number));
+    }
+    world.now += HOUR;
+    world.lifecycle.changes_due(world.monotonic());
+    let mut events: Vec<NodeName> = Vec::new();
+    for number in 0..NODES {
+        let writing = std::iter::from_fn(|| world.lifecycle.next_missed());
+        events.extend(writing.map(|missed| missed.node));
+        assert_eq!(events.len(), (MAX_EVENT_WRITES + number).min(NODES));
+        world.lifecycle.missed_written();
+    }
+    events.sort();
+    events.dedup();
+    assert_eq!(events.len(), NODES);
 }
 
 fn longest_absence() -> Result<(), String> {
