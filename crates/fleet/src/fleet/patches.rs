@@ -188,10 +188,12 @@ impl Patches {
         Some(pairs)
     }
 
-    /// Stores the results of a job, in the order of its pairs.
-    pub(super) fn made(&mut self, pairs: Vec<Pair>, patches: Vec<Option<Patch>>) {
+    /// Stores the results of a job, in the order of its pairs. `None` if it has failed: the objects
+    /// are sent whole this time, and the next need of a pair makes it.
+    pub(super) fn made(&mut self, pairs: Vec<Pair>, patches: Option<Vec<Option<Patch>>>) {
         self.jobs = self.jobs.saturating_sub(1);
-        let patches = patches.into_iter().chain(std::iter::repeat_with(|| None));
+        let has_failed = patches.is_none();
+        let patches = patches.into_iter().flatten().chain(std::iter::repeat_with(|| None));
         for (Pair { key, body }, patch) in pairs.into_iter().zip(patches) {
             let made = Made { patch: patch.map(Arc::new), body: body.downgrade() };
             match &made.patch {
@@ -200,6 +202,9 @@ impl Patches {
             }
             for id in self.waiting.remove(&key).into_iter().flatten() {
                 self.served.push_back((id, Arc::clone(&key.uid), made.clone()));
+            }
+            if has_failed {
+                continue;
             }
             self.bytes += weight(&made);
             self.order.push_back(key.clone());
@@ -252,18 +257,19 @@ fn weight(made: &Made) -> usize {
 }
 
 /// Makes the patches of a job: reads the bases in one read, and compresses on a thread of its own.
+/// Returns `None` if it fails.
 pub(super) async fn make<S: ObjectSource>(
     source: &S,
     pairs: &[Pair],
     left_out: OmittedFields,
-) -> Vec<Option<Patch>> {
+) -> Option<Vec<Option<Patch>>> {
     let wanted = pairs.iter().map(|pair| (Arc::clone(&pair.key.uid), pair.key.base.clone())).collect();
-    let bases = source.bases(wanted, left_out).await.unwrap_or_else(|error| {
+    let read = source.bases(wanted, left_out).await.inspect_err(|error| {
         tracing::warn!(%error, "reading earlier versions of objects failed, sending whole objects");
-        Vec::new()
     });
+    let bases = read.ok()?;
     if bases.is_empty() {
-        return Vec::new();
+        return Some(Vec::new());
     }
     let mut bases: HashMap<(Uid, ResourceVersion), String> =
         bases.into_iter().map(|(uid, version, text)| ((uid, version), text)).collect();
@@ -276,7 +282,7 @@ pub(super) async fn make<S: ObjectSource>(
         Patch::make(&key.uid, base, Edition { version: &key.version, text: body.as_str() })
     };
     let job = tokio::task::spawn_blocking(move || inputs.into_iter().map(patch).collect());
-    job.await.unwrap_or_default()
+    job.await.ok()
 }
 
 #[cfg(test)]

@@ -23,7 +23,8 @@ pub(super) enum Response {
     /// Records of a node, with its expected number of differences.
     RecordsRead(NodeName, usize, Result<Vec<(Uid, Record)>>),
     BodiesRead(NextRead, Result<Vec<Loaded>>),
-    PatchesMade(Vec<Pair>, Vec<Option<Patch>>),
+    /// `None` if the job has failed.
+    PatchesMade(Vec<Pair>, Option<Vec<Option<Patch>>>),
     Recorded(NodeName, u64, Result<Vec<(Uid, String)>>),
     LinkReady(NodeId),
     Incarnation(Result<Arc<str>>),

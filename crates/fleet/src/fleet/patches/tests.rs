@@ -1,8 +1,61 @@
 use super::*;
+use crate::source::{Change, Changes, Result, RuleStatus, SourceError};
 use edgesync_object::ResourceVersion;
-use edgesync_protocol::cloud::Loaded;
+use edgesync_protocol::cloud::{Issued, Loaded};
 
 const NODES: u32 = 10_000;
+
+/// A source that cannot be read.
+#[derive(Clone)]
+struct Unreadable;
+
+impl Changes for Unreadable {
+    async fn next(&mut self) -> Change {
+        std::future::pending().await
+    }
+
+    fn relist(&mut self) {}
+
+    fn catch_up(&mut self) -> u64 {
+        0
+    }
+}
+
+impl ObjectSource for Unreadable {
+    type Changes = Self;
+
+    fn follow(&self) -> Self {
+        Self
+    }
+
+    async fn bodies(&self, _: Vec<Uid>, _: OmittedFields) -> Result<Vec<Loaded>> {
+        Ok(Vec::new())
+    }
+
+    async fn bases(
+        &self,
+        _: Vec<(Uid, ResourceVersion)>,
+        _: OmittedFields,
+    ) -> Result<Vec<(Uid, ResourceVersion, String)>> {
+        Err(SourceError::Unread("the source is gone".into()))
+    }
+
+    async fn set_rule_status(&self, _: RuleStatus) -> Result<()> {
+        Ok(())
+    }
+
+    fn incarnation(&self) -> Arc<str> {
+        "one".into()
+    }
+
+    async fn new_incarnation(&self) -> Result<Arc<str>> {
+        Ok("two".into())
+    }
+
+    fn issued(&self) -> Arc<Issued> {
+        Arc::default()
+    }
+}
 
 fn text(version: u64) -> String {
     let lines: String = (0..200).map(|n| format!("parameter-{n} = {}, ", n * 7919 % 1000)).collect();
@@ -31,7 +84,7 @@ fn work(patches: &mut Patches) -> usize {
             Patch::make(&pair.key.uid, base, Edition { version: &pair.key.version, text: pair.body.as_str() })
         });
         let made = made.collect();
-        patches.made(pairs, made);
+        patches.made(pairs, Some(made));
     }
     count
 }
@@ -75,13 +128,33 @@ fn missing_bases_are_asked_for_once() {
         patches.complete(answer(number, Some(1), 9, &new));
     }
     let pairs = patches.next_job().unwrap();
-    patches.made(pairs, Vec::new());
+    patches.made(pairs, Some(Vec::new()));
     patches.complete(answer(2, Some(1), 9, &new));
     let answers = answers(&mut patches);
     assert_eq!(answers.len(), 3);
     assert!(answers.iter().all(|answer| answer.bodies[0].patch.is_none()));
     assert!(patches.next_job().is_none());
     assert_eq!((patches.numbers().made, patches.numbers().skipped), (0, 1));
+}
+
+/// The pair counted as one without a patch until it was evicted.
+#[tokio::test]
+async fn failed_read_is_tried_again_with_the_next_need() {
+    let mut patches = Patches::new(32 << 20);
+    let new = body(9);
+    for number in 0..2 {
+        patches.complete(answer(number, Some(1), 9, &new));
+    }
+    let pairs = patches.next_job().unwrap();
+    let made = make(&Unreadable, &pairs, OmittedFields::default()).await;
+    patches.made(pairs, made);
+    let whole = answers(&mut patches);
+    assert_eq!(whole.len(), 2, "nobody waits for the next attempt");
+    assert!(whole.iter().all(|answer| answer.bodies[0].patch.is_none()));
+    assert_eq!((patches.numbers().count, patches.numbers().bytes), (0, 0));
+    patches.complete(answer(2, Some(1), 9, &new));
+    assert_eq!(work(&mut patches), 1);
+    assert!(answers(&mut patches)[0].bodies[0].patch.is_some());
 }
 
 #[test]
@@ -122,10 +195,10 @@ fn jobs_are_bounded_and_their_answers_can_be_dropped() {
     assert_eq!(jobs.iter().map(Vec::len).collect::<Vec<_>>(), [JOB_PAIRS; MAX_JOBS]);
     patches.forget(NodeId::of_tests(0));
     for pairs in jobs {
-        patches.made(pairs, Vec::new());
+        patches.made(pairs, Some(Vec::new()));
     }
     while let Some(pairs) = patches.next_job() {
-        patches.made(pairs, Vec::new());
+        patches.made(pairs, Some(Vec::new()));
     }
     let left = answers(&mut patches);
     assert_eq!((left.len(), left.iter().all(|answer| answer.node == NodeId::of_tests(1))), (150, true));
