@@ -1,19 +1,16 @@
-//! Holds of programs on the device: their persistent state, and the requests on their socket.
+//! Holds of programs on the device: their persistent state, and the requests of their owners.
 //!
 //! Only root and the group of the socket can connect, and the kernel names the peer's user. The
 //! agent is in neither, so it makes no hold and ends none, even if it is compromised.
 
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::socket_peercred;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::records::Records;
-use super::serve::{Executor, now, read_frame_within, write_message};
+use super::serve::{Executor, now};
 use super::{HelperError, owner};
 use edgesync_config::edge::Config;
 use edgesync_files::clock::{Clock, Reading};
@@ -26,10 +23,8 @@ use edgesync_store::durable::{self, FileError};
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// File of holds and clock, in the directory of the records.
 const FILE: &str = "holds";
-/// Time limit for a request, and for its reply: a peer that is slow delays the agent.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum size of such a request in bytes.
-const MAX_REQUEST: u32 = 4 << 10;
+pub(super) const MAX_REQUEST: u32 = 4 << 10;
 /// Time that may pass until the clock is persisted again, in microseconds: while it is not known
 /// and a hold is in force, and otherwise.
 const SAVE_EVERY: [u64; 2] = [60_000_000, 600_000_000];
@@ -154,53 +149,9 @@ fn reading() -> Reading {
     Reading { boot, since_boot, wall: now() }
 }
 
-/// A connection whose transfer has [`REQUEST_TIMEOUT`] as a whole: a peer that sends a byte now and
-/// then would keep the helper from the agent otherwise.
-pub(super) struct Timed<'a> {
-    stream: &'a UnixStream,
-    ends: Instant,
-}
-
-impl<'a> Timed<'a> {
-    pub(super) fn new(stream: &'a UnixStream) -> Self {
-        Self { stream, ends: Instant::now() + REQUEST_TIMEOUT }
-    }
-
-    fn left(&self) -> io::Result<Option<Duration>> {
-        let left = self.ends.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
-    }
-}
-
-impl Read for Timed<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(self.left()?)?;
-        self.stream.read(bytes)
-    }
-}
-
-impl Write for Timed<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(self.left()?)?;
-        self.stream.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Serves one request on the socket of holds.
-pub(super) fn serve(stream: &UnixStream, config: &Config, records: &mut Records) -> io::Result<()> {
-    let uid = socket_peercred(stream)?.uid.as_raw();
-    let frame = read_frame_within(&mut Timed::new(stream), MAX_REQUEST)?;
-    let request: HoldRequest = serde_json::from_slice(&frame)?;
+/// Executes a request of a user.
+pub(super) fn execute(config: &Config, records: &mut Records, uid: u32, request: &HoldRequest) -> HoldReply {
     records.holds.observe(config);
-    let reply = execute(config, records, uid, &request);
-    write_message(&mut Timed::new(stream), &reply)
-}
-
-fn execute(config: &Config, records: &mut Records, uid: u32, request: &HoldRequest) -> HoldReply {
     let which = match request {
         HoldRequest::List => return HoldReply::Done(records.holds.infos()),
         HoldRequest::Hold { rule, seconds, why } => {

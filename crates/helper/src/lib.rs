@@ -8,8 +8,10 @@
 //! no two programs run at once. It exits when idle, and systemd starts it on demand.
 //!
 //! It also decides when changes wait: [`edgesync_files::gate`] by windows and holds, `gate` by what
-//! the device says. `holds` serves the programs that hold a rule, on a socket of their own.
+//! the device says. `holds` serves the programs that hold a rule, on a socket of their own,
+//! whose connections are `callers`.
 
+mod callers;
 mod check;
 pub mod disk;
 mod gate;

@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 use socket2::SockRef;
 
+use super::callers::{Caller, Callers};
 use super::disk::{Disk, system_error};
 use super::gate::Gate;
 use super::kept::Copies;
@@ -38,8 +39,11 @@ use edgesync_files::{
 };
 use edgesync_runtime::chain;
 
-/// Time limit for the agent to send announced frames.
-const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for a read from the agent.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for which a request of the agent is waited for, in all its reads together: an agent that
+/// sends slowly must not keep programs from holding a rule.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Delay after a removal that could not begin, in microseconds.
 const CLEAR_RETRY: i64 = 60_000_000;
@@ -70,15 +74,20 @@ pub(super) fn serve(
     config: &Path,
     idle: Option<Duration>,
 ) -> io::Result<()> {
-    let mut records = None;
+    let (mut records, mut callers) = (None, Callers::default());
+    if let Some(listener) = holds {
+        listener.set_nonblocking(true)?;
+    }
     loop {
-        let Some([agent_calls, hold_calls]) = wait(agent, holds, idle)? else { return Ok(()) };
-        // One of each kind in turn: no caller keeps the others out.
-        if let Some(listener) = holds.filter(|_| hold_calls)
-            && let Some(stream) = accept(listener)?
-            && let Err(error) = serve_hold(&stream, config, &mut records)
-        {
-            tracing::warn!(%error, "client of holds disconnected during a request");
+        let Some([agent_calls, hold_calls]) = wait(agent, holds, &callers, idle)? else { return Ok(()) };
+        if let Some(listener) = holds.filter(|_| hold_calls) {
+            callers.accept(listener)?;
+        }
+        // Those that have arrived, and then the agent: neither keeps the other out.
+        while let Some(caller) = callers.next_complete() {
+            if let Err(error) = serve_hold(caller, config, &mut records) {
+                tracing::warn!(%error, "client of holds disconnected during a request");
+            }
         }
         if !agent_calls {
             continue;
@@ -97,30 +106,34 @@ pub(super) fn serve(
     }
 }
 
-/// Waits for connections. Returns on which sockets there are any; none if idle.
+/// Waits for connections, and requests on those of holds. Returns on which sockets there are
+/// connections; none if idle.
 fn wait(
     agent: &UnixListener,
     holds: Option<&UnixListener>,
+    callers: &Callers,
     idle: Option<Duration>,
 ) -> io::Result<Option<[bool; 2]>> {
-    let limit = idle.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
-    let sockets = [Some(agent), holds].into_iter().flatten();
-    let mut watched: Vec<_> = sockets.map(|of| PollFd::from_borrowed_fd(of.as_fd(), PollFlags::IN)).collect();
+    let (holds, left) = (holds.filter(|_| callers.has_room()), callers.time_left());
+    let limit = left.or(idle).map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+    let listeners = [Some(agent), holds].into_iter().flatten().map(UnixListener::as_fd);
+    let sockets = listeners.chain(callers.sockets());
+    let mut watched: Vec<_> = sockets.map(|of| PollFd::from_borrowed_fd(of, PollFlags::IN)).collect();
     loop {
         match poll(&mut watched, limit.as_ref()) {
-            Ok(0) => return Ok(None),
+            Ok(0) if left.is_none() => return Ok(None),
             Err(rustix::io::Errno::INTR) => {}
             polled => {
                 polled?;
                 let is_ready = |at: usize| watched.get(at).is_some_and(|of| !of.revents().is_empty());
-                return Ok(Some([is_ready(0), is_ready(1)]));
+                return Ok(Some([is_ready(0), holds.is_some() && is_ready(1)]));
             }
         }
     }
 }
 
 /// Accepts a connection; none if the client has given up.
-fn accept(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
+pub(super) fn accept(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
     match listener.accept() {
         Ok((stream, _)) => Ok(Some(stream)),
         Err(error)
@@ -135,12 +148,14 @@ fn accept(listener: &UnixListener) -> io::Result<Option<UnixStream>> {
     }
 }
 
-/// Serves a program that holds a rule, within a short time: it must not delay the agent.
-fn serve_hold(stream: &UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
-    match load(config, records) {
-        Ok((config, records)) => holds::serve(stream, &config, records),
-        Err(why) => write_message(&mut holds::Timed::new(stream), &HoldReply::Refused(why)),
-    }
+/// Serves a program that holds a rule.
+fn serve_hold(caller: Caller, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
+    let request = caller.request()?;
+    let reply = match load(config, records) {
+        Ok((config, records)) => holds::execute(&config, records, caller.uid, &request),
+        Err(why) => HoldReply::Refused(why),
+    };
+    caller.reply(&reply)
 }
 
 /// Loads the configuration, and the records if they are not known yet.
@@ -156,13 +171,44 @@ fn load<'r>(path: &Path, records: &'r mut Option<Records>) -> Result<(Config, &'
     }
 }
 
-fn serve_request(mut stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
-    stream.set_read_timeout(Some(FRAME_TIMEOUT))?;
-    stream.set_write_timeout(Some(FRAME_TIMEOUT))?;
+/// The agent's connection.
+struct AgentStream {
+    stream: UnixStream,
+    /// The rest of [`REQUEST_TIMEOUT`].
+    left: Duration,
+}
+
+impl Read for AgentStream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if self.left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(self.left.min(READ_TIMEOUT)))?;
+        let begun = Instant::now();
+        let read = self.stream.read(bytes);
+        self.left = self.left.saturating_sub(begun.elapsed());
+        read
+    }
+}
+
+impl Write for AgentStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+fn serve_request(stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
+    stream.set_read_timeout(Some(READ_TIMEOUT))?;
+    stream.set_write_timeout(Some(READ_TIMEOUT))?;
     // A connection without a request only probes whether the helper runs.
     if SockRef::from(&stream).peek(&mut [MaybeUninit::uninit()])? == 0 {
         return Ok(());
     }
+    let mut stream = AgentStream { stream, left: REQUEST_TIMEOUT };
     let listed = read_list(&mut stream)?;
     let request: Request = serde_json::from_slice(&read_frame(&mut stream)?)?;
     let reply = match load(config, records) {
@@ -179,7 +225,7 @@ fn serve_request(mut stream: UnixStream, config: &Path, records: &mut Option<Rec
 }
 
 fn execute(
-    stream: &mut UnixStream,
+    stream: &mut AgentStream,
     config: &Config,
     records: &mut Records,
     request: &Request,
@@ -237,7 +283,7 @@ fn milliseconds(micros: i64) -> u64 {
 type ApplyResult = Result<Outcome, RequestError>;
 
 fn apply(
-    stream: &mut UnixStream,
+    stream: &mut AgentStream,
     rule: &Rule,
     config: &Config,
     records: &mut Records,
@@ -269,7 +315,7 @@ fn apply(
 /// Returns the objects of a rule in order: those that its record knows, updated by the changes,
 /// or the whole list, which the agent is asked for. The inner error is the problem of an object.
 fn list_objects(
-    stream: &mut (impl Read + io::Write),
+    stream: &mut (impl Read + Write),
     record: Option<&Record>,
     request: &Request,
     changed: Vec<Listed>,
@@ -297,7 +343,7 @@ fn options(request: &Request, now: i64) -> Options {
 }
 
 /// Requests the bodies that a pass needs, and applies or describes it.
-fn run<S: Read + io::Write, H: Effects>(
+fn run<S: Read + Write, H: Effects>(
     stream: &mut S,
     pass: Pass<'_, H>,
     listed: &[Listed],
@@ -644,15 +690,10 @@ fn read_list(stream: &mut impl Read) -> io::Result<Result<Vec<Listed>, RequestEr
 }
 
 fn read_frame(stream: &mut impl Read) -> io::Result<Vec<u8>> {
-    read_frame_within(stream, MAX_FRAME)
-}
-
-/// Reads a frame of at most so many bytes.
-pub(super) fn read_frame_within(stream: &mut impl Read, most: u32) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
-    if length > most {
+    if length > MAX_FRAME {
         return Err(ErrorKind::InvalidData.into());
     }
     let mut frame = Vec::new();
@@ -660,12 +701,12 @@ pub(super) fn read_frame_within(stream: &mut impl Read, most: u32) -> io::Result
     if frame.len() as u64 == u64::from(length) { Ok(frame) } else { Err(ErrorKind::UnexpectedEof.into()) }
 }
 
-fn write_reply(stream: &mut impl io::Write, reply: &Reply) -> io::Result<()> {
+fn write_reply(stream: &mut impl Write, reply: &Reply) -> io::Result<()> {
     write_message(stream, reply)
 }
 
 /// Writes a message as one frame.
-pub(super) fn write_message(stream: &mut impl io::Write, message: &impl Serialize) -> io::Result<()> {
+pub(super) fn write_message(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let length = u32::try_from(text.len()).map_err(|_| ErrorKind::InvalidData)?;
     stream.write_all(&length.to_le_bytes())?;
@@ -674,3 +715,20 @@ pub(super) fn write_message(stream: &mut impl io::Write, message: &impl Serializ
 
 #[cfg(test)]
 mod fuzz;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each byte restarted the time limit, so it had none.
+    #[test]
+    fn agent_that_drips_has_one_time_limit() {
+        let (mut agent, stream) = UnixStream::pair().unwrap();
+        let mut stream = AgentStream { stream, left: Duration::from_millis(50) };
+        agent.write_all(b"a").unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap(), 1);
+        stream.read(&mut [0]).unwrap_err();
+        agent.write_all(b"b").unwrap();
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+}
