@@ -12,6 +12,7 @@ use serde_json::json;
 use edgesync_admin::agent::FilesHold;
 use edgesync_cli::output::{NONE, Output, Table, age};
 use edgesync_cli::{EXIT_FAILED, EXIT_UNAVAILABLE, program, records};
+use edgesync_files::hold::check_why;
 use edgesync_files::wire::{HoldInfo, HoldReply, HoldRequest, MAX_FRAME};
 use edgesync_transport::connect::describe;
 
@@ -20,6 +21,7 @@ const MAX_WHY_CHARS: usize = 60;
 
 /// Makes a hold.
 pub(super) fn hold(rule: &str, time: Duration, why: &str, socket: &Path) -> anyhow::Result<u8> {
+    check_why(why)?;
     // A part of a second is not less than asked for.
     let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
     let (rule, why) = (rule.to_owned(), why.to_owned());
@@ -104,9 +106,10 @@ fn exchange(request: &HoldRequest, socket: &Path) -> io::Result<HoldReply> {
     let mut stream = UnixStream::connect(socket)?;
     let text = serde_json::to_vec(request)?;
     let length = u32::try_from(text.len()).map_err(|_| ErrorKind::InvalidInput)?;
-    stream.write_all(&[&length.to_le_bytes(), text.as_slice()].concat())?;
+    let sent = stream.write_all(&[&length.to_le_bytes(), text.as_slice()].concat());
     let mut length = [0; 4];
-    stream.read_exact(&mut length)?;
+    // A request that is too long is answered before it has been read.
+    stream.read_exact(&mut length).map_err(|error| sent.err().unwrap_or(error))?;
     let length = u32::from_le_bytes(length);
     if length > MAX_FRAME {
         return Err(ErrorKind::InvalidData.into());
@@ -178,6 +181,16 @@ ID   RULE   OWNER          UNTIL                  AGE   REASON
         assert_eq!(table(&[hold], now), expected);
         let shown = wait("Hold", Some(1_700_007_200_000_000), "held by plant (1001): harvest");
         assert_eq!(shown, "Hold until 2023-11-15T00:13:20Z: held by plant (1001): harvest");
+    }
+
+    /// The helper closed the connection.
+    #[test]
+    fn reason_that_is_too_long_is_refused_with_its_limit() {
+        for why in ["x".repeat(5000), "x".repeat(201), " ".to_owned(), "a\nb".to_owned()] {
+            let socket = Path::new("/no/such/socket");
+            let refused = hold("plc", Duration::from_secs(60), &why, socket).unwrap_err().to_string();
+            assert!(refused.contains("(--why): must have 1 to 200 bytes"), "{refused}");
+        }
     }
 
     #[test]

@@ -168,9 +168,7 @@ impl Holds {
             let (asked, longest) = (shown(asked), shown(longest));
             return Err(HoldError::Duration { asked, longest });
         }
-        if new.why.trim().is_empty() || new.why.len() > MAX_WHY || new.why.chars().any(char::is_control) {
-            return Err(HoldError::Why);
-        }
+        check_why(new.why)?;
         if self.holds.iter().filter(|hold| hold.uid == new.uid).count() >= MAX_HOLDS_OF_USER {
             return Err(HoldError::TooManyOfUser(MAX_HOLDS_OF_USER));
         }
@@ -289,6 +287,17 @@ impl Holds {
     #[must_use]
     pub fn all(&self) -> &[Hold] {
         &self.holds
+    }
+}
+
+/// Checks the reason of a hold.
+///
+/// # Errors
+/// It is empty, too long, or has control characters.
+pub fn check_why(why: &str) -> Result<(), HoldError> {
+    match why.trim().is_empty() || why.len() > MAX_WHY || why.chars().any(char::is_control) {
+        true => Err(HoldError::Why),
+        false => Ok(()),
     }
 }
 

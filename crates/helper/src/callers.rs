@@ -57,9 +57,13 @@ impl Caller {
     }
 
     /// Returns the request, or why it is none.
-    pub(super) fn request(&self) -> io::Result<HoldRequest> {
-        let length = self.length().filter(|length| *length <= MAX_REQUEST).ok_or(ErrorKind::InvalidData)?;
-        Ok(serde_json::from_slice(self.received.get(4..4 + length as usize).unwrap_or_default())?)
+    pub(super) fn request(&self) -> Result<HoldRequest, String> {
+        let length = self.length().unwrap_or_default();
+        if length > MAX_REQUEST {
+            return Err(format!("request of {length} bytes: must have at most {MAX_REQUEST}"));
+        }
+        let text = self.received.get(4..4 + length as usize).unwrap_or_default();
+        serde_json::from_slice(text).map_err(|error| format!("invalid request: {error}"))
     }
 
     pub(super) fn reply(mut self, reply: &HoldReply) -> io::Result<()> {
@@ -176,6 +180,18 @@ mod tests {
         client.write_all(b" ").unwrap();
         assert!(callers.next_complete().is_none());
         assert_eq!((callers.time_left(), client.read(&mut [0]).unwrap()), (None, 0));
+    }
+
+    #[test]
+    fn invalid_request_is_refused_with_a_sentence() {
+        let mut callers = Callers::default();
+        let why = "x".repeat(5000);
+        send(&mut add(&mut callers), &HoldRequest::Hold { rule: "r".to_owned(), seconds: 1, why });
+        let refused = callers.next_complete().unwrap().request().unwrap_err();
+        assert!(refused.ends_with(" bytes: must have at most 4096"), "{refused}");
+        write_message(&mut add(&mut callers), &7).unwrap();
+        let refused = callers.next_complete().unwrap().request().unwrap_err();
+        assert!(refused.starts_with("invalid request: "), "{refused}");
     }
 
     #[test]

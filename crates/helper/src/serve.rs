@@ -150,10 +150,9 @@ pub(super) fn accept(listener: &UnixListener) -> io::Result<Option<UnixStream>> 
 
 /// Serves a program that holds a rule.
 fn serve_hold(caller: Caller, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
-    let request = caller.request()?;
-    let reply = match load(config, records) {
-        Ok((config, records)) => holds::execute(&config, records, caller.uid, &request),
-        Err(why) => HoldReply::Refused(why),
+    let reply = match (caller.request(), load(config, records)) {
+        (Ok(request), Ok((config, records))) => holds::execute(&config, records, caller.uid, &request),
+        (Err(why), _) | (_, Err(why)) => HoldReply::Refused(why),
     };
     caller.reply(&reply)
 }
