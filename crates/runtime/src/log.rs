@@ -150,6 +150,8 @@ fn identity(file: &impl AsFd) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
 
     #[test]
@@ -167,8 +169,13 @@ mod tests {
         assert_ne!(identity(&one), identity(&other));
     }
 
+    /// Held by tests that log or reload: a reload rebuilds the process' cache of callsites by the
+    /// subscriber of its own thread.
+    static CALLSITES: Mutex<()> = Mutex::new(());
+
     /// Returns the lines that a piece of code logs.
     fn logged(colour: bool, code: impl FnOnce()) -> Vec<String> {
+        let _alone = CALLSITES.lock().unwrap_or_else(PoisonError::into_inner);
         let log = tempfile::NamedTempFile::new().unwrap();
         let file = log.reopen().unwrap();
         let layer = text_layer(move || file.try_clone().unwrap(), colour);
@@ -225,6 +232,7 @@ mod tests {
     #[test]
     fn reload_changes_the_filter() {
         use tracing::Level;
+        let _alone = CALLSITES.lock().unwrap_or_else(PoisonError::into_inner);
         let (_filter, log) = unattached("info");
         assert!(!log.logs("edgesync_transport::link", Level::DEBUG));
         log.set_level(&"info,edgesync::link=debug".parse().unwrap()).unwrap();
