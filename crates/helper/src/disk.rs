@@ -26,6 +26,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::path::Arg;
+use rustix::process::geteuid;
 
 use super::owner::Owner;
 use edgesync_files::contents::Desired;
@@ -302,6 +303,7 @@ impl Disk {
         self.step()?;
         mkdirat(&directory, &name, Mode::RWXU)?;
         let beneath = open_directory(&directory, &name)?.ok_or(Errno::NOENT)?;
+        require_new(&beneath)?;
         // All files are written before the first flush: then the file system can commit them
         // together.
         let mut written = Vec::new();
@@ -589,8 +591,10 @@ impl Disk {
         if let Some(directory) = self.open_existing(&change.place, change.shape)? {
             let removed = match change.shape {
                 Shape::File => {
+                    // A directory there is another party's, and stays with its contents.
                     let (new, kept) = (self.candidate_name(change), self.backup_name(change));
-                    self.remove_names(&directory, [new, partial(&kept), kept])
+                    let names = [new, partial(&kept), kept];
+                    names.iter().map(|name| self.remove(&directory, name)).fold(Ok(()), Result::and)
                 }
                 Shape::Directory => self.remove_leftovers(&directory, change, keep_new),
             };
@@ -604,7 +608,9 @@ impl Disk {
         if removes_directory && let Some(parent) = self.open_existing(&change.place, Shape::File)? {
             self.step()?;
             // Fails if another party has put files there.
-            let _ = unlinkat(&parent, change.place.name(), AtFlags::REMOVEDIR);
+            if unlinkat(&parent, change.place.name(), AtFlags::REMOVEDIR).is_ok() {
+                self.fsync(&parent)?;
+            }
         }
         self.remove_parents(change, keep_new)
     }
@@ -775,6 +781,14 @@ pub(super) fn open_place(place: &Place) -> Result<OwnedFd> {
 pub(super) fn open_file(directory: &OwnedFd, name: impl Arg) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     openat(directory, name, flags, Mode::empty())
+}
+
+/// Refuses a directory that is not the one just created: the owner of the directory that it is in
+/// can move another one to its name, and it would get the owner of the rule.
+fn require_new(directory: &OwnedFd) -> Result<()> {
+    let found = fstat(directory)?;
+    let is_ours = found.st_uid == geteuid().as_raw() && found.st_mode & 0o777 == 0o700;
+    if is_ours && names(directory, 0)?.is_empty() { Ok(()) } else { Err(Errno::BADMSG) }
 }
 
 /// Lists a directory: all names, or one more than `most` of them.

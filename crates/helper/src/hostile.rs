@@ -137,6 +137,29 @@ fn candidate_replaced_during_the_check_is_refused() {
     assert_eq!(fs::read_to_string(base.join("web/a")).unwrap(), "one");
 }
 
+/// The service's user may move a directory that it cannot read to a name of ours.
+#[test]
+fn directory_moved_to_the_name_of_a_candidate_keeps_its_contents() {
+    if !is_root() {
+        eprintln!("notice: this is not root; directories of another user were not tested");
+        return;
+    }
+    for name in [".edgesync-r-2", ".edgesync-r-2-old"] {
+        let bed = Bed::in_memory();
+        let base = bed.base();
+        fs::set_permissions(bed.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        chown(&base, Some(NOBODY), Some(NOBODY)).unwrap();
+        let rule = Rule { owner: "65534:65534".into(), ..bed.rule("web", Write::Field("/data/a".into())) };
+        bed.pass(&rule, &[config_map(1, &json!({ "a": "one" }))], None);
+        fs::create_dir(base.join("keys")).unwrap();
+        fs::set_permissions(base.join("keys"), fs::Permissions::from_mode(0o700)).unwrap();
+        fs::write(base.join("keys/secret"), "root's").unwrap();
+        planted(&base, &format!("mv keys {name}"));
+        bed.pass(&rule, &[config_map(2, &json!({ "a": "two" }))], None);
+        assert_eq!(fs::read_to_string(base.join(name).join("secret")).unwrap(), "root's", "{name}");
+    }
+}
+
 #[test]
 fn links_planted_by_the_service_are_not_followed() {
     if !is_root() {
