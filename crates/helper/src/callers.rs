@@ -93,7 +93,10 @@ impl Callers {
         stream.set_nonblocking(true)?;
         let uid = socket_peercred(&stream)?.uid.as_raw();
         let caller = Caller { stream, uid, ends: Instant::now() + REQUEST_TIMEOUT, received: Vec::new() };
-        if self.0.iter().filter(|other| other.uid == uid).count() < MAX_CALLERS_OF_USER {
+        // A complete request delays nobody: it is served in its turn.
+        self.0.retain_mut(Caller::receive);
+        let of_user = self.0.iter().filter(|other| other.uid == uid && !other.is_complete());
+        if of_user.count() < MAX_CALLERS_OF_USER {
             self.0.push(caller);
             return Ok(());
         }
@@ -192,6 +195,20 @@ mod tests {
         write_message(&mut add(&mut callers), &7).unwrap();
         let refused = callers.next_complete().unwrap().request().unwrap_err();
         assert!(refused.starts_with("invalid request: "), "{refused}");
+    }
+
+    /// They were refused while the helper was busy with another request.
+    #[test]
+    fn complete_requests_are_not_limited_by_user() {
+        let mut callers = Callers::default();
+        let mut clients = Vec::new();
+        for _ in 0..MAX_CALLERS_OF_USER + 4 {
+            let mut client = add(&mut callers);
+            send(&mut client, &HoldRequest::List);
+            clients.push(client);
+        }
+        let served = std::iter::from_fn(|| callers.next_complete()).count();
+        assert_eq!(served, clients.len());
     }
 
     #[test]

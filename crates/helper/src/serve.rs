@@ -41,9 +41,11 @@ use edgesync_runtime::chain;
 
 /// Time limit for a read from the agent.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for which a request of the agent is waited for, in all its reads together: an agent that
-/// sends slowly must not keep programs from holding a rule.
+/// Time limit for all transfers of a request of the agent together: an agent that sends or reads
+/// slowly must not keep programs from holding a rule.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
+/// Maximum number of bytes that are written to the agent at once.
+const MAX_PIECE: usize = 16 << 10;
 
 /// Delay after a removal that could not begin, in microseconds.
 const CLEAR_RETRY: i64 = 60_000_000;
@@ -177,22 +179,37 @@ struct AgentStream {
     left: Duration,
 }
 
+impl AgentStream {
+    /// Returns the time limit of the next transfer.
+    fn limit(&self) -> io::Result<Option<Duration>> {
+        if self.left.is_zero() {
+            Err(ErrorKind::TimedOut.into())
+        } else {
+            Ok(Some(self.left.min(READ_TIMEOUT)))
+        }
+    }
+
+    fn timed<T>(&mut self, transfer: impl FnOnce(&mut UnixStream) -> T) -> T {
+        let begun = Instant::now();
+        let done = transfer(&mut self.stream);
+        self.left = self.left.saturating_sub(begun.elapsed());
+        done
+    }
+}
+
 impl Read for AgentStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        if self.left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        self.stream.set_read_timeout(Some(self.left.min(READ_TIMEOUT)))?;
-        let begun = Instant::now();
-        let read = self.stream.read(bytes);
-        self.left = self.left.saturating_sub(begun.elapsed());
-        read
+        self.stream.set_read_timeout(self.limit()?)?;
+        self.timed(|stream| stream.read(bytes))
     }
 }
 
 impl Write for AgentStream {
+    /// Writes a piece: the kernel restarts the time limit of a longer one as the peer reads it.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes)
+        self.stream.set_write_timeout(self.limit()?)?;
+        let piece = bytes.get(..MAX_PIECE).unwrap_or(bytes);
+        self.timed(|stream| stream.write(piece))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -729,5 +746,15 @@ mod tests {
         stream.read(&mut [0]).unwrap_err();
         agent.write_all(b"b").unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn agent_that_reads_nothing_has_the_same_time_limit() {
+        let (_agent, stream) = UnixStream::pair().unwrap();
+        let mut stream = AgentStream { stream, left: Duration::from_millis(50) };
+        while let Ok(written) = stream.write(&[0; 4 * MAX_PIECE]) {
+            assert!(written <= MAX_PIECE, "{written}");
+        }
+        assert_eq!(stream.write(&[0]).unwrap_err().kind(), ErrorKind::TimedOut);
     }
 }
