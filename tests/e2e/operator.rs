@@ -208,7 +208,8 @@ async fn nodes_are_listed_and_status_summarizes_each_in_ten_lines() {
 
     let shown = eventually("all is well", PATIENCE, async || {
         let shown = status_of(&other, &[]).await;
-        (shown.contains("Healthy:       yes\n") && shown.contains("Objects:       5 held\n")).then_some(shown)
+        let is_well = ["Healthy:       yes\n", "Objects:       5 held\n", "In sync:       yes\n"];
+        is_well.iter().all(|line| shown.contains(line)).then_some(shown)
     })
     .await;
     for line in [

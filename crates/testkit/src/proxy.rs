@@ -182,11 +182,12 @@ fn forward(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream,
             Ok(count) => count,
         };
         let (passing, cut) = bytes_to_forward(shared, number, way, count);
+        // Counted before the receiver has them, which may ask for the number at once.
+        let counter = if way == Way::Up { &shared.up } else { &shared.down };
+        counter.fetch_add(passing as u64, Ordering::SeqCst);
         if to.write_all(&buffer[..passing]).is_err() {
             break;
         }
-        let counter = if way == Way::Up { &shared.up } else { &shared.down };
-        counter.fetch_add(passing as u64, Ordering::SeqCst);
         if cut {
             close_all(&mut shared.state.lock().unwrap());
             break;
