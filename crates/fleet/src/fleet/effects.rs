@@ -62,7 +62,8 @@ impl<S: Source> Fleet<S> {
         } else if let Some(pairs) = self.patches.next_job() {
             let left_out = self.reconciler.settings.left_out;
             self.requests.ask(|source| async move {
-                let patches = patches::make(&source, &pairs, left_out).await;
+                let bases = source.bases(patches::bases_of(&pairs), left_out);
+                let patches = patches::make(&pairs, bases).await;
                 Response::PatchesMade(pairs, patches)
             });
         } else if let Some(id) = self.interrupted.next(self.reconciler.now(), self.bodies.is_short()) {

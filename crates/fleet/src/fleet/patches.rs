@@ -14,8 +14,8 @@ use std::sync::Arc;
 use super::bodies::Answer;
 use super::nodes::NodeId;
 use crate::metrics::PatchNumbers;
-use crate::source::ObjectSource;
-use edgesync_object::{OmittedFields, ResourceVersion};
+use crate::source::Result;
+use edgesync_object::ResourceVersion;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::message::{Body, WeakBody};
 use edgesync_protocol::patch::{Edition, Patch};
@@ -256,15 +256,18 @@ fn weight(made: &Made) -> usize {
     ENTRY_BYTES + made.patch.as_ref().map_or(0, |patch| patch.weight())
 }
 
-/// Makes the patches of a job: reads the bases in one read, and compresses on a thread of its own.
-/// Returns `None` if it fails.
-pub(super) async fn make<S: ObjectSource>(
-    source: &S,
+/// Returns the versions that the patches of a job start from.
+pub(super) fn bases_of(pairs: &[Pair]) -> Vec<(Uid, ResourceVersion)> {
+    pairs.iter().map(|pair| (Arc::clone(&pair.key.uid), pair.key.base.clone())).collect()
+}
+
+/// Makes the patches of a job from its bases, which are being read, on a thread of its own. Returns
+/// `None` if it fails.
+pub(super) async fn make(
     pairs: &[Pair],
-    left_out: OmittedFields,
+    bases: impl Future<Output = Result<Vec<(Uid, ResourceVersion, String)>>>,
 ) -> Option<Vec<Option<Patch>>> {
-    let wanted = pairs.iter().map(|pair| (Arc::clone(&pair.key.uid), pair.key.base.clone())).collect();
-    let read = source.bases(wanted, left_out).await.inspect_err(|error| {
+    let read = bases.await.inspect_err(|error| {
         tracing::warn!(%error, "reading earlier versions of objects failed, sending whole objects");
     });
     let bases = read.ok()?;

@@ -1,61 +1,9 @@
 use super::*;
-use crate::source::{Change, Changes, Result, RuleStatus, SourceError};
+use crate::source::SourceError;
 use edgesync_object::ResourceVersion;
-use edgesync_protocol::cloud::{Issued, Loaded};
+use edgesync_protocol::cloud::Loaded;
 
 const NODES: u32 = 10_000;
-
-/// A source that cannot be read.
-#[derive(Clone)]
-struct Unreadable;
-
-impl Changes for Unreadable {
-    async fn next(&mut self) -> Change {
-        std::future::pending().await
-    }
-
-    fn relist(&mut self) {}
-
-    fn catch_up(&mut self) -> u64 {
-        0
-    }
-}
-
-impl ObjectSource for Unreadable {
-    type Changes = Self;
-
-    fn follow(&self) -> Self {
-        Self
-    }
-
-    async fn bodies(&self, _: Vec<Uid>, _: OmittedFields) -> Result<Vec<Loaded>> {
-        Ok(Vec::new())
-    }
-
-    async fn bases(
-        &self,
-        _: Vec<(Uid, ResourceVersion)>,
-        _: OmittedFields,
-    ) -> Result<Vec<(Uid, ResourceVersion, String)>> {
-        Err(SourceError::Unread("the source is gone".into()))
-    }
-
-    async fn set_rule_status(&self, _: RuleStatus) -> Result<()> {
-        Ok(())
-    }
-
-    fn incarnation(&self) -> Arc<str> {
-        "one".into()
-    }
-
-    async fn new_incarnation(&self) -> Result<Arc<str>> {
-        Ok("two".into())
-    }
-
-    fn issued(&self) -> Arc<Issued> {
-        Arc::default()
-    }
-}
 
 fn text(version: u64) -> String {
     let lines: String = (0..200).map(|n| format!("parameter-{n} = {}, ", n * 7919 % 1000)).collect();
@@ -146,10 +94,10 @@ async fn failed_read_is_tried_again_with_the_next_need() {
         patches.complete(answer(number, Some(1), 9, &new));
     }
     let pairs = patches.next_job().unwrap();
-    let made = make(&Unreadable, &pairs, OmittedFields::default()).await;
+    let made = make(&pairs, async { Err(SourceError::Unread("the source is gone".into())) }).await;
     patches.made(pairs, made);
     let whole = answers(&mut patches);
-    assert_eq!(whole.len(), 2, "nobody waits for the next attempt");
+    assert_eq!(whole.len(), 2, "none waits for the next attempt");
     assert!(whole.iter().all(|answer| answer.bodies[0].patch.is_none()));
     assert_eq!((patches.numbers().count, patches.numbers().bytes), (0, 0));
     patches.complete(answer(2, Some(1), 9, &new));

@@ -433,7 +433,7 @@ fn a_restored_source_that_voids_no_proofs_is_found() {
 
 // --- effects in files
 
-/// What a node has reported as in effect is being stored when the node loses its database.
+/// A node loses its database while the store ingests its last effect.
 fn effect_of_a_lost_database() -> Result<(), String> {
     let mut world = alone()?;
     world.place(&[0]);
