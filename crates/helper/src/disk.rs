@@ -817,3 +817,26 @@ pub(super) fn system_error(what: &str, path: &str, error: Errno) -> String {
     };
     format!("{what} {path}: {}{more}", io::Error::from(error))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn directory_that_is_not_new_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("new");
+        fs::create_dir(&path).unwrap();
+        let require = |mode: u32| {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            require_new(&OwnedFd::from(fs::File::open(&path).unwrap()))
+        };
+        assert_eq!(require(0o700), Ok(()));
+        assert_eq!(require(0o755), Err(Errno::BADMSG), "created by another program");
+        fs::write(path.join("key"), "root's").unwrap();
+        assert_eq!(require(0o700), Err(Errno::BADMSG), "has contents");
+    }
+}
