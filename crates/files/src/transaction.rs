@@ -154,7 +154,7 @@ impl Transaction {
         !self.check_only && self.ended.failure.is_none()
     }
 
-    /// Returns whether a reload is owed as of the current step, for [`Step::Keep`].
+    /// Returns whether a reload is owed at the current step, for [`Step::Keep`].
     #[must_use]
     pub(crate) fn owes_reload(&self) -> bool {
         self.ended.owes_reload

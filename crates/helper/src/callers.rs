@@ -93,7 +93,7 @@ impl Callers {
         stream.set_nonblocking(true)?;
         let uid = socket_peercred(&stream)?.uid.as_raw();
         let caller = Caller { stream, uid, ends: Instant::now() + REQUEST_TIMEOUT, received: Vec::new() };
-        // A complete request delays nobody: it is served in its turn.
+        // A complete request does not count: it delays no other.
         self.0.retain_mut(Caller::receive);
         let of_user = self.0.iter().filter(|other| other.uid == uid && !other.is_complete());
         if of_user.count() < MAX_CALLERS_OF_USER {

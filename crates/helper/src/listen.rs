@@ -130,7 +130,7 @@ impl Drop for Created {
     }
 }
 
-/// Binds a socket, and gives its file an owner and permissions. Nobody can connect before it
+/// Binds a socket, and gives its file an owner and permissions. No client can connect before it
 /// listens.
 fn bind(path: &Path, user: Option<u32>, group: Option<u32>, mode: u32) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -195,7 +195,7 @@ mod tests {
 
     /// It listened before its mode and its group were set.
     #[test]
-    fn nobody_can_connect_before_the_permissions_are_set() {
+    fn clients_cannot_connect_before_the_permissions_are_set() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("files.sock");
         let bound = bind(&path, None, None, GROUP_MODE).unwrap();

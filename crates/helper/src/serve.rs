@@ -39,8 +39,8 @@ use edgesync_files::{
 };
 use edgesync_runtime::chain;
 
-/// Time limit for a read from the agent.
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for one transfer from or to the agent.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for all transfers of a request of the agent together: an agent that sends or reads
 /// slowly must not keep programs from holding a rule.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
@@ -185,7 +185,7 @@ impl AgentStream {
         if self.left.is_zero() {
             Err(ErrorKind::TimedOut.into())
         } else {
-            Ok(Some(self.left.min(READ_TIMEOUT)))
+            Ok(Some(self.left.min(TRANSFER_TIMEOUT)))
         }
     }
 
@@ -218,8 +218,7 @@ impl Write for AgentStream {
 }
 
 fn serve_request(stream: UnixStream, config: &Path, records: &mut Option<Records>) -> io::Result<()> {
-    stream.set_read_timeout(Some(READ_TIMEOUT))?;
-    stream.set_write_timeout(Some(READ_TIMEOUT))?;
+    stream.set_read_timeout(Some(TRANSFER_TIMEOUT))?;
     // A connection without a request only probes whether the helper runs.
     if SockRef::from(&stream).peek(&mut [MaybeUninit::uninit()])? == 0 {
         return Ok(());
