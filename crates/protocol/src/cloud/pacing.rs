@@ -58,8 +58,6 @@ pub(super) struct Pacer {
     timer: Option<Wait>,
     /// The number of consecutive timeouts.
     timeouts: u32,
-    /// Whether the node's reports name the frame that they acknowledge.
-    acks_frames: bool,
     /// Whether one more frame with one message may leave: its answer reveals the fate of the
     /// others.
     is_probing: bool,
@@ -80,7 +78,6 @@ impl Pacer {
             smoothed_rtt: None,
             timer: None,
             timeouts: 0,
-            acks_frames: false,
             is_probing: false,
             was_stalled: false,
             last_report: Now::ZERO,
@@ -153,14 +150,13 @@ impl Pacer {
         }
     }
 
-    /// Returns the byte limit of the next frame; `None` while the window is full. The window counts
-    /// as at least `min`.
-    pub(super) fn capacity(&self, config: &CloudConfig, min: usize) -> Option<usize> {
+    /// Returns the byte limit of the next frame; `None` while the window is full.
+    pub(super) fn capacity(&self, config: &CloudConfig) -> Option<usize> {
         if self.is_probing {
             return Some(1);
         }
         let window = self.window.min(config.window_bytes);
-        (self.bytes_in_flight < window.max(min)).then_some(window / 2)
+        (self.bytes_in_flight < window).then_some(window / 2)
     }
 
     /// Counts the next frame as sent, with messages of `bytes` bytes.
@@ -189,19 +185,6 @@ impl Pacer {
         self.bytes_in_flight -= bytes;
         if let Some(acked) = last.filter(|acked| acked.frame == frame) {
             self.on_round_trip(now.saturating_sub(acked.sent_at), bytes, acked.is_window_limited);
-        }
-        self.on_progress(now, config);
-    }
-
-    /// Handles the arrival of `bytes` bytes in flight, from a node that names no frame: it reports
-    /// after the part that completes them.
-    pub(super) fn on_arrival(&mut self, now: Now, config: &CloudConfig, bytes: usize) {
-        let mut rest = bytes;
-        while rest > 0
-            && let Some(arrived) = self.in_flight.pop_front()
-        {
-            rest = rest.saturating_sub(arrived.bytes);
-            self.bytes_in_flight -= arrived.bytes;
         }
         self.on_progress(now, config);
     }
@@ -297,16 +280,6 @@ impl Pacer {
     /// Returns the number of consecutive timeouts.
     pub(super) fn timeouts(&self) -> u32 {
         self.timeouts
-    }
-
-    /// Records that the node names the frame that a report acknowledges.
-    pub(super) fn set_acks_frames(&mut self) {
-        self.acks_frames = true;
-    }
-
-    /// Returns whether the node names the frame that a report acknowledges.
-    pub(super) fn acks_frames(&self) -> bool {
-        self.acks_frames
     }
 
     pub(super) fn smoothed_rtt(&self) -> Option<Duration> {

@@ -96,10 +96,7 @@ impl CloudMachine {
         desired: &impl DesiredState,
     ) {
         let (answered, lost) = match newest {
-            _ if receipt > 0 && receipt < self.pacer.next_frame() => {
-                self.pacer.set_acks_frames();
-                (receipt, receipt + 1)
-            }
+            _ if receipt > 0 && receipt < self.pacer.next_frame() => (receipt, receipt + 1),
             Some(newest) => (newest, newest),
             // A report without objects does not prove progress on sent frames.
             None => return,

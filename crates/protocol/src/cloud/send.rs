@@ -231,7 +231,7 @@ impl CloudMachine {
                 self.drop_prepared(now, &uid, desired);
                 continue;
             }
-            let Some(capacity) = self.pacer.capacity(&self.settings.config, 0) else { break };
+            let Some(capacity) = self.pacer.capacity(&self.settings.config) else { break };
             let alone = self.deliveries.is_suspect(&uid);
             let length = bytes + ready.len() + 1;
             let full = messages.len() >= self.settings.config.frame_objects
@@ -296,9 +296,7 @@ impl CloudMachine {
             // Small objects arrive soon and may be faster to send.
             return None;
         }
-        // A node that names no frame answers only after the length of a whole frame.
-        let min = if self.pacer.acks_frames() { 0 } else { 2 * limits.max_frame };
-        let capacity = self.pacer.capacity(&self.settings.config, min)?;
+        let capacity = self.pacer.capacity(&self.settings.config)?;
         self.drop_outrun(now, desired);
         if let Some(ready) = self.sender.take_large() {
             if self.is_obsolete(&ready, desired) {
@@ -332,7 +330,7 @@ impl CloudMachine {
         held.as_ref() != Some(&message.version) && (message.base.is_none() || message.base == held)
     }
 
-    /// Handles the node's progress on a large object; `receipt` is the acknowledged frame, or zero.
+    /// Handles the node's progress on a large object; `receipt` is the acknowledged frame.
     pub(super) fn receiving(
         &mut self,
         now: Now,
@@ -341,10 +339,6 @@ impl CloudMachine {
         receipt: u64,
         desired: &impl DesiredState,
     ) {
-        let Phase::Live { limits, .. } = self.phase else { return };
-        if receipt == 0 {
-            return self.pacer.on_arrival(now, &self.settings.config, limits.max_frame);
-        }
         match self.sender.transfer.received(uid, received, receipt) {
             Progress::Continues => {}
             Progress::Resumed => self.counters.resent += 1,
@@ -384,11 +378,6 @@ impl CloudMachine {
             if has_failed_twice {
                 self.sender.transfer.restart();
                 self.counters.resent += 1;
-                if !self.pacer.acks_frames() {
-                    // The node answers only after the length of a whole frame: the window must
-                    // admit that.
-                    self.pacer.forget_in_flight();
-                }
             }
         } else if (!has_more || has_failed_twice)
             && let Some(oldest) = self.sender.unanswered_before(u64::MAX).first()

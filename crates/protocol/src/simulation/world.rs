@@ -154,7 +154,7 @@ pub(super) struct Setting {
     pub(super) sizes: Sizes,
     /// The longest time that the cloud's store takes to load bodies.
     pub(super) load_ms: u64,
-    /// Whether the node is of a version that does not name acknowledged frames.
+    /// Whether the node has no optional features: it keeps no parts and takes no patches.
     pub(super) is_old: bool,
     /// Whether the other nodes agree with this one's claim of a rollback of the cloud's store.
     pub(super) agrees: bool,
@@ -220,8 +220,6 @@ pub(super) struct World {
     is_old: bool,
     agrees: bool,
     is_cloud_old: bool,
-    /// The progress that a node of an older version has reported on its incoming object.
-    received: u64,
     /// The number of requested bodies.
     loads: usize,
     history: History,
@@ -318,7 +316,6 @@ impl World {
             is_old,
             agrees,
             is_cloud_old,
-            received: 0,
             loads: 0,
             history: History::default(),
             agents: (0..AGENTS as u64).map(agent).collect(),
@@ -495,10 +492,10 @@ impl World {
             }
             let Some(machine) = &mut self.agents[agent].machine else { return };
             let Some(mut frame) = machine.poll_frame(self.time.now) else { return };
-            if self.is_old && !self.make_old(&mut frame) {
-                self.swallow(UP);
-                self.tell_progress(UP);
-                continue;
+            if self.is_old
+                && let Up::Hello(hello) = &mut frame
+            {
+                (hello.partial, hello.patches) = (None, false);
             }
             self.check_report(agent, &frame);
             self.time.say(|| format!("agent {agent} → {frame:?}"));
@@ -518,25 +515,6 @@ impl World {
             }
             self.tell_progress(UP);
         }
-    }
-
-    /// Rewrites a frame into the form of an older version; returns whether it is sent at all.
-    fn make_old(&mut self, frame: &mut Up) -> bool {
-        if let Up::Hello(hello) = frame {
-            (hello.partial, hello.patches) = (None, false);
-        }
-        let Up::Report(report) = frame else { return true };
-        report.receipt = 0;
-        let Some(received) = report.received.take() else { return true };
-        // After each further frame's length.
-        if received < self.received {
-            self.received = 0;
-        }
-        let tells = received - self.received >= self.sizes.max_frame() as u64;
-        if tells {
-            self.received = received;
-        }
-        tells
     }
 
     fn perform(&mut self, agent: usize, life: u64, effect: EdgeEffect) {

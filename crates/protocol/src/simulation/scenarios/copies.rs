@@ -110,21 +110,6 @@ fn a_node_is_safe_from_a_rollback_no_other_node_confirms() {
     }
 }
 
-#[test]
-fn a_node_without_receipts_gets_everything_too() {
-    let mut world = World::new(1, Setting { is_old: true, ..Setting::QUIET }, false);
-    (0..50).for_each(|n| world.write(&format!("object-{n:03}"), 200));
-    world.write("large", max_object() - 2000);
-    world.connect(0);
-    world.settle();
-    world.lose_down(|frame| matches!(frame, Down::Objects(_) | Down::Part(_)));
-    world.write("large", max_object() - 3000);
-    (0..50).for_each(|n| world.write(&format!("object-{n:03}"), 300));
-    world.pass(Duration::from_secs(1)).unwrap();
-    world.lose_down(|_| false);
-    world.pass_until_in_sync(Duration::from_secs(120));
-}
-
 /// Resumes the cloud's host from a snapshot, with its clock corrected at once or later. Then the
 /// same writer writes the same objects as before, with other contents.
 fn wakes_up_in_a_copy_of_itself(seed: u64, clock_after: Duration) -> Result<(), String> {

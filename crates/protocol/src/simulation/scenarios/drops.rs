@@ -347,10 +347,7 @@ fn sides_of_an_older_version_transfer_as_before() {
         world.pass(seconds(200)).unwrap();
         assert_eq!(world.edge_db().parts().is_some(), !is_cloud_old, "it would be for nothing");
         world.pass_until_in_sync(seconds(1200));
-        if !is_old {
-            // An old node does not say what has arrived.
-            check_bytes(&world, needed(&[SIZE], false), 0).unwrap();
-        }
+        check_bytes(&world, needed(&[SIZE], false), 0).unwrap();
         world.write("large", SIZE);
         world.pass(seconds(100)).unwrap();
         world.cut();
