@@ -305,13 +305,13 @@ impl EdgeMachine {
         if outbox.reading.is_some() || outbox.retry_at.is_some() {
             return None;
         }
-        if outbox.is_renumbering() {
-            return Lane::ALL.into_iter().find_map(|lane| {
-                let renumbering = outbox.lane(lane).renumbering.as_mut().filter(|it| !it.requested)?;
-                renumbering.requested = true;
-                let Renumbering { sent, above, .. } = *renumbering;
-                Some(EdgeEffect::RenumberOutbox { lane, sent, above })
-            });
+        let next = Lane::ALL.into_iter().find(|lane| outbox.lane(*lane).renumbering.is_some());
+        if let Some(lane) = next {
+            // One at a time, so that a failure concerns this one.
+            let renumbering = outbox.lane(lane).renumbering.as_mut().filter(|it| !it.requested)?;
+            renumbering.requested = true;
+            let Renumbering { sent, above, .. } = *renumbering;
+            return Some(EdgeEffect::RenumberOutbox { lane, sent, above });
         }
         let is_live = matches!(self.phase, Phase::Live { .. });
         if !is_live || !outbox.is_probed || outbox.in_flight.is_some() {

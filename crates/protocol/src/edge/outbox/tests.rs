@@ -349,6 +349,28 @@ fn a_renumbering_that_failed_is_tried_again() {
     assert!(matches!(edge.effects()[..], [EdgeEffect::RenumberOutbox { sent: 5, .. }]));
 }
 
+/// A failure of one lane once repeated the renumbering of the others, which had not failed. The
+/// second one gave new numbers to items that were sent already.
+#[test]
+fn lanes_are_renumbered_one_after_the_other() {
+    let two = marks(lanes(7, 7, 0), lanes(2, 2, 0));
+    let mut edge = Edge::new(lanes(5, 5, 0), two).welcome();
+    assert!(edge.upload().is_some());
+    edge.confirm(lanes(10, 10, 0));
+    let effects = edge.effects();
+    let renumbered = |effect: &EdgeEffect| match *effect {
+        EdgeEffect::RenumberOutbox { lane, above, .. } => Some((lane, above)),
+        _ => None,
+    };
+    let requested: Vec<_> = effects.iter().filter_map(renumbered).collect();
+    let [(Lane::Status, above)] = requested[..] else { panic!("{effects:?}") };
+    edge.machine.outbox_failed(edge.now);
+    edge.pass(TIMEOUT);
+    assert_eq!(edge.effects().iter().filter_map(renumbered).count(), 1);
+    edge.machine.outbox_changed(edge.now, &marks(lanes(above + 2, 7, 0), lanes(2, 2, 0)));
+    assert!(matches!(edge.effects()[..], [EdgeEffect::RenumberOutbox { lane: Lane::Events, .. }]));
+}
+
 #[test]
 fn a_page_that_was_read_for_an_earlier_session_is_not_used() {
     let mut edge = three();
