@@ -137,8 +137,10 @@ impl CloudMachine {
     /// Queues the whole difference between desired and recorded state.
     pub(super) fn reconsider_all(&mut self, now: Now, desired: &impl DesiredState) {
         self.queue.clear();
-        let different: Vec<Uid> = self.ledger.differences().map(|(uid, _)| uid.clone()).collect();
-        for uid in &different {
+        let mut uids: Vec<Uid> = self.ledger.differences().map(|(uid, _)| uid.clone()).collect();
+        // The node may hold a part of an object that is no longer desired.
+        uids.extend(self.sender.transfer.partial().map(|(uid, _)| uid.clone()));
+        for uid in &uids {
             self.reconsider(now, uid, desired);
         }
     }

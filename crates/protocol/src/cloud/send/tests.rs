@@ -565,6 +565,19 @@ fn a_begun_version_goes_first_unless_a_newer_one_is_shorter() {
 }
 
 #[test]
+fn parts_of_an_object_deleted_while_behind_are_not_pending() {
+    let (mut cloud, mut wishes, partial) = interrupted();
+    cloud.forget_begun();
+    welcome_with(&mut cloud, &wishes, Some(&partial));
+    cloud.fall_behind();
+    wishes.tell(Now::ZERO, Some(&mut cloud), &name(0), None);
+    let mut effects = std::iter::from_fn(|| cloud.poll_effect(&wishes));
+    assert!(effects.any(|effect| matches!(effect, CloudEffect::ReadRecords)));
+    cloud.opened(Now::ZERO, Some(Vec::new()), &wishes);
+    assert_eq!(cloud.pending(), 0);
+}
+
+#[test]
 fn parts_of_a_refused_object_are_not_pending() {
     let (mut cloud, mut wishes, partial) = interrupted();
     desire_version(&mut cloud, &mut wishes, 0, 2, KIB);
