@@ -149,6 +149,8 @@ impl CloudMachine {
                 self.sender.drop_prepared(&uid);
                 if self.needed(&uid, desired).is_some() {
                     self.deliveries.delay(&uid, now + self.settings.config.resend_min);
+                } else {
+                    self.reconsider(now, &uid, desired);
                 }
             }
         }

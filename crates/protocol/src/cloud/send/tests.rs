@@ -578,6 +578,17 @@ fn parts_of_an_object_deleted_while_behind_are_not_pending() {
 }
 
 #[test]
+fn parts_of_an_object_deleted_during_its_load_are_not_pending() {
+    let (mut cloud, mut wishes, partial) = interrupted();
+    cloud.forget_begun();
+    welcome_with(&mut cloud, &wishes, Some(&partial));
+    let (token, _) = load(&mut cloud, &wishes).unwrap();
+    wishes.tell(Now::ZERO, Some(&mut cloud), &name(0), None);
+    cloud.loaded(Now::ZERO, token, Vec::new(), &wishes);
+    assert_eq!(cloud.pending(), 0);
+}
+
+#[test]
 fn parts_of_a_refused_object_are_not_pending() {
     let (mut cloud, mut wishes, partial) = interrupted();
     desire_version(&mut cloud, &mut wishes, 0, 2, KIB);
