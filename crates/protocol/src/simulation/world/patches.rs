@@ -73,6 +73,11 @@ pub(super) enum Expected {
 impl World {
     /// Checks that the cloud may send the patches of a frame.
     pub(super) fn check_patches(&mut self, frame: &Down) {
+        if let Down::Welcome(welcome) = frame {
+            // A Hello that a broker repeats after the end of the connection begins its session
+            // again, without the refusals of the first one.
+            self.patches.refused.retain(|(session, ..)| *session != welcome.session);
+        }
         let Down::Patches(frame) = frame else { return };
         if self.is_old || self.is_cloud_old {
             self.time.violation = Some("patches: one side does not know them".into());
