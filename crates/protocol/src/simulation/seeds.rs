@@ -50,7 +50,8 @@ impl Seeds {
         if let Some((seed, why)) = self.first_failure(None) {
             let (package, one) = (self.package, self.one);
             panic!(
-                "seed {seed}: {why}\nreproduce: EDGESYNC_TEST_SEED={seed} cargo test -p {package} --lib {one} -- --nocapture"
+                "seed {seed}: {}\nreproduce: EDGESYNC_TEST_SEED={seed} cargo test -p {package} --lib {one} -- --nocapture",
+                crate::message::clip(&why, 4000)
             );
         }
         println!("{} seeds hold", self.count(None));
