@@ -146,12 +146,10 @@ impl CloudMachine {
                 (Action::Put, None) => (None, None),
             };
             if !self.sender.make_ready(&uid, out, patch, limits.max_frame) {
-                self.sender.drop_prepared(&uid);
                 if self.needed(&uid, desired).is_some() {
                     self.deliveries.delay(&uid, now + self.settings.config.resend_min);
-                } else {
-                    self.reconsider(now, &uid, desired);
                 }
+                self.drop_prepared(now, &uid, desired);
             }
         }
     }
