@@ -261,8 +261,8 @@ pub(super) fn bases_of(pairs: &[Pair]) -> Vec<(Uid, ResourceVersion)> {
     pairs.iter().map(|pair| (Arc::clone(&pair.key.uid), pair.key.base.clone())).collect()
 }
 
-/// Makes the patches of a job from its bases, which are being read, on a thread of its own. Returns
-/// `None` if it fails.
+/// Waits for the bases of a job, and makes its patches on a thread of its own. Returns `None` if it
+/// fails.
 pub(super) async fn make(
     pairs: &[Pair],
     bases: impl Future<Output = Result<Vec<(Uid, ResourceVersion, String)>>>,

@@ -2,6 +2,9 @@
 
 use crate::fault::{self, Fault};
 
+/// The most bytes of a failure that are shown: it may contain the text of a large object.
+const MAX_MESSAGE: usize = 4000;
+
 /// A simulation to run with many seeds.
 pub struct Seeds {
     /// Runs one seed and optionally traces it step by step.
@@ -51,7 +54,7 @@ impl Seeds {
             let (package, one) = (self.package, self.one);
             panic!(
                 "seed {seed}: {}\nreproduce: EDGESYNC_TEST_SEED={seed} cargo test -p {package} --lib {one} -- --nocapture",
-                crate::message::clip(&why, 4000)
+                crate::message::clip(&why, MAX_MESSAGE)
             );
         }
         println!("{} seeds hold", self.count(None));

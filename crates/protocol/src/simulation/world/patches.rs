@@ -12,7 +12,7 @@ use edgesync_object::{Relation, ResourceVersion};
 
 use super::World;
 
-/// What the oracle knows of patches.
+/// The oracle's record of texts and patches.
 #[derive(Default)]
 pub(super) struct Patches {
     /// The text of each version ever written.
@@ -53,7 +53,7 @@ pub(super) fn unpatched(frame: &Up) -> (String, Vec<Unpatched>) {
     }
 }
 
-/// What has to become of a patch.
+/// The expected outcome of a patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     /// It is no patch.
@@ -124,7 +124,7 @@ impl World {
         held.filter(|(uid, version)| self.patches.text(uid, version) != db.text(uid)).count() as u64
     }
 
-    /// Returns what has to become of a change.
+    /// Returns the expected outcome of a change.
     pub(super) fn expect(&self, agent: usize, change: &Change) -> Expected {
         let Change::Patch(patch) = change else { return Expected::NoPatch };
         match self.patches.damaged.get(&patch.bytes()) {
@@ -153,7 +153,7 @@ impl World {
         }
     }
 
-    /// Checks what has become of the patches of a batch.
+    /// Checks the outcome of the patches in a batch.
     pub(super) fn check_patched(
         &mut self,
         agent: usize,
