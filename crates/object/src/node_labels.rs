@@ -36,6 +36,14 @@ const OWN_LABELS: [&str; 11] = [
     "failure-domain.beta.kubernetes.io/region",
     "failure-domain.beta.kubernetes.io/zone",
 ];
+/// Those that every agent sets, from what it finds on its device.
+const AGENT_LABELS: [&str; 5] = [
+    HOST_NAME_LABEL,
+    "kubernetes.io/arch",
+    "kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+];
 /// The role of every node of edgesync, without a value, which agents report.
 pub const EDGE_ROLE: &str = "node-role.kubernetes.io/edge";
 
@@ -132,6 +140,14 @@ pub fn may_set(key: &str, value: &str) -> bool {
         || OWN_LABELS.contains(&key)
         || (key, value) == (EDGE_ROLE, "");
     is_allowed && check_label_key(key).is_ok() && check_label_value(value).is_ok()
+}
+
+/// Returns whether agents set this label themselves, so that an assigned one is not expected: the
+/// name of the host, platform, role, and the namespaces of a kubelet.
+#[must_use]
+pub fn is_set_by_agents(key: &str) -> bool {
+    let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
+    AGENT_LABELS.contains(&key) || key == EDGE_ROLE || OWN_NAMESPACES.contains(&namespace)
 }
 
 fn write(node: &mut Object, labels: &NodeLabels) {

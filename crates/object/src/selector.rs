@@ -95,6 +95,11 @@ impl Selector {
         self.0.is_empty()
     }
 
+    /// Returns the keys of the labels that decide, one for each requirement.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|requirement| requirement.key.as_str())
+    }
+
     /// Returns whether these labels are selected.
     #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {
