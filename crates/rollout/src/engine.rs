@@ -175,6 +175,7 @@ pub fn step(
             }
             None
         }
+        Input::Command(Command::Promote { .. }) if is_adopted => Some(Refusal::Outdated),
         Input::Command(command) => engine.command(command).err(),
         Input::Snapshot(snapshot) => engine.begin(snapshot).err(),
     };

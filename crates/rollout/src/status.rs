@@ -66,7 +66,7 @@ pub struct Revision {
     pub started_at: Timestamp,
     /// Time when its last wave was opened.
     pub opened_at: Timestamp,
-    /// Since when its last open wave has been good.
+    /// Since when its last open wave has been good; only of the newest revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub good_since: Option<Timestamp>,
     /// Number of an undone revision whose nodes apply this one outside of their windows.
@@ -180,6 +180,9 @@ impl Status {
     /// The status is lost, with the reason.
     pub fn read(value: Option<&Value>) -> Result<Self, String> {
         let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(Self::default()) };
+        if !value.is_object() {
+            return Err("the status of a roll-out must be an object".to_owned());
+        }
         let status: Self =
             serde::Deserialize::deserialize(value).map_err(|error: serde_json::Error| error.to_string())?;
         status.check()?;

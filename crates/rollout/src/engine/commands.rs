@@ -19,6 +19,8 @@ pub enum Command {
     Resume {
         /// The operator.
         by: String,
+        /// The reason of the pause.
+        reason: PauseReason,
     },
     /// Accepts the open waves of the newest revision as they are, and opens the next one; if all
     /// are open, the revision becomes stable. Ends a pause because of failures.
@@ -100,7 +102,7 @@ impl Engine<'_> {
                 self.pause(PauseReason::Command, by);
                 Ok(())
             }
-            Command::Resume { by } => self.resume(by),
+            Command::Resume { by, reason } => self.resume(by, *reason),
             Command::Promote { by, revision, open } => {
                 let top = self.status.progressing().ok_or(Refusal::NothingProgresses)?;
                 let is_seen = (top.number, top.open) == (*revision, *open);
@@ -120,15 +122,24 @@ impl Engine<'_> {
         }
     }
 
-    fn resume(&mut self, by: &str) -> Result<(), Refusal> {
-        let pause = self.status.paused.take().ok_or(Refusal::NotPaused)?;
+    fn resume(&mut self, by: &str, seen: PauseReason) -> Result<(), Refusal> {
+        let pause = self.status.paused.as_ref().ok_or(Refusal::NotPaused)?;
+        if pause.reason != seen {
+            return Err(Refusal::Outdated);
+        }
+        self.status.paused = None;
         // After failures the wave proves itself again.
-        if pause.reason == PauseReason::FailuresExceeded
+        if seen == PauseReason::FailuresExceeded
             && let Some(top) = self.status.revisions.last_mut()
         {
             top.good_since = None;
         }
         self.happened.push(Happened::Resumed { by: by.to_owned() });
+        // The waves were changed during a pause by hand: that is resumed on its own.
+        let is_closed = self.status.progressing().is_some_and(|top| top.open == 0);
+        if is_closed && seen == PauseReason::Command {
+            self.pause(PauseReason::WavesChanged, "");
+        }
         Ok(())
     }
 

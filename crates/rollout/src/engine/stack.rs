@@ -55,6 +55,10 @@ impl Engine<'_> {
             self.happened.push(Happened::Begun { revision: number });
         }
         self.status.paused.take_if(|pause| pause.reason != PauseReason::Command);
+        // A revision that returns to the top has to prove itself again.
+        if let Some(covered) = self.status.revisions.last_mut() {
+            covered.good_since = None;
+        }
         self.status.revisions.push(revision);
         self.status.next_number = number.saturating_add(1);
         self.status.waves = self.rollout.waves.digests();
@@ -140,7 +144,6 @@ impl Engine<'_> {
         }
         self.status.paused.take_if(|pause| pause.reason != PauseReason::Command);
         if let Some(below) = self.status.revisions.last_mut() {
-            below.good_since = None;
             below.overrides_windows_of = override_windows.then_some(top.number);
         }
         let outcome = if by.is_empty() { Outcome::RolledBack } else { Outcome::Undone };
@@ -179,7 +182,7 @@ impl Engine<'_> {
         self.happened.push(Happened::WavesChanged { unchanged });
         self.drop_overtaken();
         let is_closed = self.status.progressing().is_some_and(|top| top.open == 0);
-        if is_closed && self.status.paused.is_none() && !planted(Fault::WavesChangeOpens) {
+        if is_closed && !self.status.is_paused_by_hand() && !planted(Fault::WavesChangeOpens) {
             self.pause(PauseReason::WavesChanged, "");
         }
         true

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::world::{World, entry};
 use crate::engine::{Command, Input, Snapshot, Step, step};
-use crate::observed::Planned;
+use crate::observed::{Observed, Planned};
 use crate::revision::{Origin, Set};
 use crate::spec::Rollout;
 use crate::status::Status;
@@ -16,6 +16,8 @@ pub(super) struct Leader {
     /// Status and rule as read last.
     read: Option<(u64, Rollout, Status)>,
     planned: Planned,
+    /// Counts of an earlier state.
+    counted: Option<Observed>,
     snapshot: Option<Snapshot>,
 }
 
@@ -43,7 +45,17 @@ impl World {
         let (now, leader) = (self.now, &mut self.leaders[index]);
         leader.planned.follow(now, digest, status.top().map(|top| top.digest));
         let planned = leader.planned.clone();
-        let observed = self.observe(&status, &rollout, &planned);
+        let mut observed = self.observe(&status, &rollout, &planned);
+        // The counts may be of another revision, or of one wave less.
+        let before = self.leaders[index].counted.replace(observed.clone());
+        let is_late = before.as_ref().is_some_and(|before| {
+            (before.revision, before.open) != (observed.revision, observed.open)
+                && before.waves.len() == observed.waves.len()
+        });
+        if let Some(before) = before.filter(|_| is_late) {
+            let Observed { planned, lost, .. } = observed;
+            observed = Observed { planned, lost, ..before };
+        }
 
         let pending = self.leaders[index].snapshot.take();
         if let Some(snapshot) = pending {
@@ -74,7 +86,8 @@ impl World {
             let selection = self.source.clone();
             self.leaders[index].snapshot = Some(Snapshot { wanted, set, selection });
         }
-        self.write(index, generation, &status, done, &Cause::Observed)
+        let cause = if is_late { Cause::Late } else { Cause::Observed };
+        self.write(index, generation, &status, done, &cause)
     }
 
     pub(super) fn lead_command(&mut self, index: usize, command: &Command) -> Result<(), String> {
@@ -84,7 +97,7 @@ impl World {
         let sets = self.sets(&status);
         let done = step(self.now, &rollout, &status, &observed, &sets, Input::Command(command));
         self.say(|| format!("{command:?}: {:?}", done.refused));
-        let cause = if done.refused.is_some() { Cause::Observed } else { Cause::Command(command) };
+        let cause = if done.refused.is_some() { Cause::Late } else { Cause::Command(command) };
         self.write(index, generation, &status, done, &cause)
     }
 
@@ -98,8 +111,9 @@ impl World {
         cause: &Cause<'_>,
     ) -> Result<(), String> {
         let is_current = before.sequence == self.status.sequence && generation == self.generation;
+        let is_observed = matches!(cause, Cause::Observed);
         let Some(next) = done.next else {
-            if is_current && *before == self.status {
+            if is_current && is_observed && *before == self.status {
                 self.oracle_observed(None);
             }
             return Ok(());
@@ -119,7 +133,9 @@ impl World {
         });
         let before = std::mem::replace(&mut self.status, next);
         self.oracle_committed(&before, cause)?;
-        self.oracle_observed(Some(&before));
+        if is_observed {
+            self.oracle_observed(Some(&before));
+        }
         let leader = &mut self.leaders[index];
         leader.read = None;
         if is_answer_lost {
@@ -132,6 +148,8 @@ impl World {
 /// Why a status was written.
 pub(super) enum Cause<'a> {
     Observed,
+    /// The counts were of an earlier state, or a command was refused.
+    Late,
     Command(&'a Command),
     Snapshot(&'a Set),
 }

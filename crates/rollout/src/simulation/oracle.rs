@@ -34,6 +34,8 @@ pub(super) struct Oracle {
     sets: BTreeMap<Key, Set>,
     /// The newest revision with its number of open waves, and since when the last one is good.
     good: Option<(Key, usize, Timestamp)>,
+    /// The newest revision, if changed waves have closed it completely.
+    closed: Option<Key>,
     /// Undone versions, and undone removals.
     undone: HashSet<(Uid, Option<ResourceVersion>)>,
 }
@@ -198,7 +200,8 @@ impl World {
             return Some(format!("opened while paused: {:?}", before.paused));
         }
         if open == 0 {
-            return None;
+            let is_closed = self.oracle.closed == Some(top);
+            return is_closed.then(|| "opened after a change of all waves".to_owned());
         }
         if let Some(wave) = self.failed_wave(top, open) {
             return Some(format!("opened although wave {wave} has too many failures"));
@@ -222,6 +225,11 @@ impl World {
         if Status::read(Some(&after.to_value())) != Ok(after.clone()) {
             return Err(format!("the status is not read back: {:?}", Status::read(Some(&after.to_value()))));
         }
+        self.check_paused(before, &after)?;
+        let is_closed = |reason| reason == PauseReason::WavesChanged;
+        if matches!(cause, Cause::Command(Command::Resume { reason, .. }) if is_closed(*reason)) {
+            self.oracle.closed = None;
+        }
         self.check_waves(before, &after);
         self.check_removed(before, &after, cause)?;
         self.check_begun(before, &after, cause)?;
@@ -243,6 +251,21 @@ impl World {
         }
         for accepted in self.oracle.accepted.values_mut() {
             *accepted = (*accepted).min(same.saturating_sub(1));
+        }
+        self.oracle.closed = after.progressing().map(key).filter(|_| same == 0);
+    }
+
+    /// A roll-out that pauses itself because of failures has them.
+    fn check_paused(&self, before: &Status, after: &Status) -> Result<(), String> {
+        let is_failed = |status: &Status| {
+            status.paused.as_ref().is_some_and(|pause| pause.reason == PauseReason::FailuresExceeded)
+        };
+        let Some(top) = after.progressing().filter(|_| is_failed(after) && !is_failed(before)) else {
+            return Ok(());
+        };
+        match self.failed_wave(key(top), top.open) {
+            Some(_) => Ok(()),
+            None => Err("paused without failures".to_owned()),
         }
     }
 
@@ -434,9 +457,7 @@ impl World {
         let is_true = match (paused, reason) {
             (Some(PauseReason::Command), Reason::Paused) => true,
             (Some(PauseReason::WavesChanged), Reason::WavesChanged) => open == 0,
-            (Some(PauseReason::FailuresExceeded), Reason::FailuresExceeded) => {
-                self.rollout.on_failure == OnFailure::Pause || self.failed_wave(this, open).is_some()
-            }
+            (Some(PauseReason::FailuresExceeded), Reason::FailuresExceeded) => open > 0,
             (None, Reason::WaveEmpty | Reason::NoAnswers) => self.lacks(open - 1, this, true) == Some(reason),
             _ => false,
         };

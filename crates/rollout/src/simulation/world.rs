@@ -14,7 +14,7 @@ use crate::engine::{Command, Sets};
 use crate::observed::{Answer, Link, NodeFacts, Observed, Planned, WaveCounts};
 use crate::revision::{Digest, Entry, Selection, Set, Uid};
 use crate::spec::{MaxFailures, MinSuccess, OnChange, OnFailure, Rollout};
-use crate::status::Status;
+use crate::status::{PauseReason, Status};
 use crate::waves::{Wave, Waves};
 
 pub(super) type Key = (u64, Digest);
@@ -122,7 +122,7 @@ fn waves(random: &mut Random) -> Waves {
         1 => vec![Wave { held_only: true, ..canary }, all],
         2 => vec![a, Wave { allow_empty: true, ..b }, all],
         3 => vec![all],
-        4 => vec![canary, a, b, share(50), share(80), all],
+        4 => vec![canary, share(20), share(40), share(60), share(70), share(80), share(90), all],
         5 => vec![canary, empty, all],
         6 => vec![canary, Wave { allow_empty: true, ..empty }, share(60), all],
         _ => vec![a, b],
@@ -134,7 +134,7 @@ fn rollout(random: &mut Random) -> Rollout {
     let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
     Rollout {
         waves: waves(random),
-        soak: minutes(random.pick(&[0, 5, 10])),
+        soak: minutes(random.pick(&[0, 0, 5, 10])),
         healthy_within: minutes(5),
         min_success: MinSuccess { percent: random.pick(&[0, 50, 80]), at_least: random.pick(&[1, 1, 2]) },
         max_failures: MaxFailures {
@@ -307,7 +307,10 @@ impl World {
         let (revision, open, by) = (top.number, top.open, "ann".to_owned());
         let command = match self.random.below(8) {
             0 => Command::Pause { by },
-            1..=3 => Command::Resume { by },
+            1..=3 => {
+                let reason = self.status.paused.as_ref().map_or(PauseReason::Command, |pause| pause.reason);
+                Command::Resume { by, reason }
+            }
             4 | 5 => Command::Promote { by, revision, open },
             _ => Command::Undo { by, revision, override_windows: false },
         };
@@ -366,8 +369,15 @@ impl World {
     /// the status gives.
     pub(super) fn settle(&mut self) -> Result<String, String> {
         self.say(|| "no more disturbances".to_owned());
-        for _ in 0..1_500 {
+        // Longer than each term of a roll-out.
+        let (mut quiet, mut sequence) = (0, self.status.sequence);
+        for _ in 0..5_000 {
             self.turn(false)?;
+            quiet = if self.status.sequence == sequence { quiet + 1 } else { 0 };
+            sequence = self.status.sequence;
+            if quiet > 250 {
+                break;
+            }
         }
         self.oracle_end()
     }
