@@ -18,10 +18,12 @@
 //! - [`verdict`]: whether a wave is good
 //! - [`engine`]: the transitions
 //! - [`conditions`]: reasons and messages
+//! - [`desired`]: which of several rules decides about an object on a node
 
 #![warn(missing_docs)]
 
 pub mod conditions;
+pub mod desired;
 pub mod engine;
 mod fault;
 pub mod observed;

@@ -283,8 +283,8 @@ impl Status {
     }
 
     /// Records the end of a revision.
-    pub(crate) fn record(&mut self, revision: Revision, at: Timestamp, outcome: Outcome, by: &str) {
-        let Revision { number, digest, open, started_at, .. } = revision;
+    pub(crate) fn record(&mut self, revision: &Revision, at: Timestamp, outcome: Outcome, by: &str) {
+        let Revision { number, digest, open, started_at, .. } = *revision;
         self.history.push(Ended {
             number,
             digest,

@@ -97,7 +97,7 @@ impl Engine<'_> {
         let Some(top) = self.status.revisions.pop() else { return };
         self.happened.push(Happened::Completed { revision: top.number, by: by.to_owned() });
         for (index, below) in mem::take(&mut self.status.revisions).into_iter().enumerate() {
-            self.end(below, if index == 0 { Outcome::Superseded } else { Outcome::Replaced }, "");
+            self.end(&below, if index == 0 { Outcome::Superseded } else { Outcome::Replaced }, "");
         }
         self.status.replaced_in_a_row = 0;
         self.status.revisions.push(top);
@@ -126,7 +126,7 @@ impl Engine<'_> {
         }
         self.status.revisions = kept;
         for revision in dropped {
-            self.end(revision, Outcome::Replaced, "");
+            self.end(&revision, Outcome::Replaced, "");
         }
     }
 
@@ -147,7 +147,7 @@ impl Engine<'_> {
             below.overrides_windows_of = override_windows.then_some(top.number);
         }
         let outcome = if by.is_empty() { Outcome::RolledBack } else { Outcome::Undone };
-        self.end(top, outcome, by);
+        self.end(&top, outcome, by);
         Ok(())
     }
 
@@ -195,7 +195,7 @@ impl Engine<'_> {
         while let Some(revision) = self.status.revisions.get(index) {
             if self.observed.lost.contains(&revision.number) {
                 let lost = self.status.revisions.remove(index);
-                self.end(lost, Outcome::Lost, "");
+                self.end(&lost, Outcome::Lost, "");
             } else {
                 index += 1;
             }
@@ -205,7 +205,7 @@ impl Engine<'_> {
         }
     }
 
-    fn end(&mut self, revision: Revision, outcome: Outcome, by: &str) {
+    fn end(&mut self, revision: &Revision, outcome: Outcome, by: &str) {
         self.happened.push(Happened::Ended { revision: revision.number, outcome, by: by.to_owned() });
         self.status.record(revision, self.now, outcome, by);
     }

@@ -70,7 +70,7 @@ fn status_is_written_as_documented_and_read_back() {
     written.sequence = 7;
     let at = "2026-01-01T00:00:00Z".parse().unwrap();
     written.paused = Some(Pause { by: "ann".into(), at, reason: PauseReason::Command });
-    written.record(revision(0, 3), at, Outcome::Superseded, "");
+    written.record(&revision(0, 3), at, Outcome::Superseded, "");
     let value = written.to_value();
     assert_eq!(value["revisions"][1]["number"], 2);
     assert_eq!(value["paused"], json!({"by": "ann", "at": "2026-01-01T00:00:00Z", "reason": "Command"}));
@@ -124,7 +124,7 @@ fn bodies_of_ended_revisions_only_are_garbage() {
 fn history_keeps_the_last_ten() {
     let mut status = Status::default();
     for number in 0..25 {
-        status.record(revision(number, 1), Timestamp::UNIX_EPOCH, Outcome::Replaced, "");
+        status.record(&revision(number, 1), Timestamp::UNIX_EPOCH, Outcome::Replaced, "");
     }
     let numbers: Vec<_> = status.history.iter().map(|ended| ended.number).collect();
     assert_eq!(numbers, (15..25).collect::<Vec<_>>());
