@@ -492,6 +492,12 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_those_of_all_requirements() {
+        let selector: Selector = "a=b,c in (x,y),!d,e>1".parse().unwrap();
+        assert_eq!(selector.keys().collect::<Vec<_>>(), ["a", "c", "d", "e"]);
+    }
+
+    #[test]
     fn selectors_match_as_in_kubernetes() {
         let app = [("app", "web"), ("tier", "a"), ("empty", ""), ("line", "7")];
         for yes in [

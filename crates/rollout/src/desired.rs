@@ -75,9 +75,9 @@ impl Governing<'_> {
     }
 }
 
-/// Decides what is desired of an object on a node. `rules` are all rules with a roll-out that select
-/// the node, in any order; `is_placed` is whether anything else places the object there, such as a
-/// rule without a roll-out, a label or the reference of a Pod.
+/// Decides what is desired of an object on a node. `rules` are all rules with a roll-out that
+/// select the node, in any order; `is_placed` is whether anything else places the object there,
+/// such as a rule without a roll-out, a label or the reference of a Pod.
 #[must_use]
 pub fn decide<'a>(uid: &str, rules: &[Governing<'a>], is_placed: bool) -> Decision<'a> {
     let mut governing: Vec<&Governing<'a>> = rules.iter().filter(|rule| rule.governs(uid)).collect();

@@ -216,8 +216,8 @@ impl NodeFacts {
                 (Some(away_at).filter(|_| !planted(Fault::AwayBlocks)), term)
             }
         };
-        // A node that comes and goes is neither silent nor away, and must not be waited for forever.
-        let enough = later(rollout_start(self.first_connected, assigned_at), rollout.healthy_within);
+        // A node that comes and goes is neither silent nor away; the wait for it has to end too.
+        let enough = later(term_start(self.first_connected, assigned_at), rollout.healthy_within);
         let enough = later(enough, rollout.offline_after);
         let is_waiting = matches!(state, NodeState::Waiting);
         let gone = self.first_connected.is_some() && !is_waiting && !planted(Fault::FlappingBlocks);
@@ -236,7 +236,7 @@ impl NodeFacts {
     }
 }
 
-fn rollout_start(first_connected: Option<Timestamp>, assigned_at: Timestamp) -> Timestamp {
+fn term_start(first_connected: Option<Timestamp>, assigned_at: Timestamp) -> Timestamp {
     first_connected.map_or(assigned_at, |first| first.max(assigned_at))
 }
 

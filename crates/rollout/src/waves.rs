@@ -73,8 +73,9 @@ impl Waves {
         self.0.len()
     }
 
-    /// Returns the index of the first wave that selects the node; `None` if no wave does. `assigned`
-    /// are the labels that others have given to the node, not those that it reports of itself.
+    /// Returns the index of the first wave that selects the node; `None` if no wave does.
+    /// `assigned` are the labels that others have given to the node, not those that it reports of
+    /// itself.
     #[must_use]
     pub fn wave_of(&self, node: &str, assigned: &Labels) -> Option<usize> {
         self.0.iter().position(|wave| wave.selects(node, assigned))

@@ -150,3 +150,14 @@ proptest! {
         prop_assert!(NodeLabels::of(&odd).assigned.get(&key) == Some(&value));
     }
 }
+
+#[test]
+fn labels_that_every_agent_sets_are_known() {
+    for key in ["kubernetes.io/arch", "kubernetes.io/hostname", EDGE_ROLE, "node.kubernetes.io/instance-type"]
+    {
+        assert!(is_set_by_agents(key), "{key}");
+    }
+    for key in ["stage", "topology.kubernetes.io/zone", "example.com/os", "xkubernetes.io/arch"] {
+        assert!(!is_set_by_agents(key), "{key}");
+    }
+}

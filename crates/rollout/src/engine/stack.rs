@@ -94,7 +94,8 @@ impl Engine<'_> {
 
     /// Makes the newest revision the stable one.
     fn complete(&mut self, by: &str) {
-        let Some(top) = self.status.revisions.pop() else { return };
+        let Some(mut top) = self.status.revisions.pop() else { return };
+        (top.good_since, top.promoted) = (None, 0);
         self.happened.push(Happened::Completed { revision: top.number, by: by.to_owned() });
         for (index, below) in mem::take(&mut self.status.revisions).into_iter().enumerate() {
             self.end(&below, if index == 0 { Outcome::Superseded } else { Outcome::Replaced }, "");

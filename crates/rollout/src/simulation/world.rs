@@ -83,6 +83,8 @@ pub(super) struct World {
     pub(super) source: Selection,
     next_version: u64,
     next_uid: u64,
+    /// Percentage of versions that are bad.
+    bad_share: u64,
     /// Versions that fail on nodes; on those of the site only, if there is one.
     pub(super) bad: HashMap<(Uid, ResourceVersion), Option<String>>,
     /// Absences that fail.
@@ -164,8 +166,18 @@ impl World {
     pub(super) fn new(seed: u64, trace: bool) -> Self {
         let mut random = Random(seed);
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let rollout = rollout(&mut random);
-        let troubled = random.pick(&[0, 10, 30]);
+        let mut rollout = rollout(&mut random);
+        // Without trouble many revisions are on their way at once.
+        let is_calm = random.percent(30);
+        let (troubled, bad_share) = if is_calm { (0, 2) } else { (random.pick(&[0, 10, 30]), 25) };
+        if is_calm && random.percent(50) {
+            rollout.on_change = OnChange::Replace;
+            rollout.soak = Duration::ZERO;
+            let shares = [20, 35, 50, 65, 80, 90].map(|percent| wave("", Some(percent)));
+            let canary = Wave { allow_empty: true, ..wave("stage=canary", None) };
+            let shares = shares.map(|share| Wave { allow_empty: true, ..share });
+            rollout.waves = Waves::new([canary].into_iter().chain(shares).collect()).unwrap();
+        }
         let count = 4 + random.below(14);
         let nodes = (0..count).map(|index| Self::node(&mut random, index, now, troubled)).collect();
         let leaders = vec![Leader::default(), Leader::default()];
@@ -181,6 +193,7 @@ impl World {
             source: Selection::new(),
             next_version: 1,
             next_uid: 1,
+            bad_share,
             bad: HashMap::new(),
             bad_absences: BTreeSet::new(),
             nodes,
@@ -242,18 +255,18 @@ impl World {
     fn change_objects(&mut self) {
         let uids: Vec<Uid> = self.source.keys().cloned().collect();
         match self.random.below(8) {
-            0 => self.create(25),
+            0 => self.create(self.bad_share),
             1 if uids.len() > 1 => {
                 let uid = self.random.pick(&uids);
                 self.say(|| format!("{uid} deleted"));
-                if self.random.percent(30) {
+                if self.random.percent(self.bad_share) {
                     self.bad_absences.insert(uid.clone());
                 }
                 self.source.remove(&uid);
             }
             _ if !uids.is_empty() => {
                 let uid = self.random.pick(&uids);
-                let version = self.version(&uid, 25);
+                let version = self.version(&uid, self.bad_share);
                 self.say(|| format!("{uid} is {version}"));
                 self.source.insert(uid, version);
             }
