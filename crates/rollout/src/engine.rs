@@ -165,17 +165,18 @@ pub fn step(
         happened: Vec::new(),
         wake: None,
     };
-    // A write that adopts waves opens nothing.
+    // Whatever was observed or commanded refers to the waves before: a write that adopts others does
+    // nothing else, except for a pause.
     let is_adopted = engine.adopt_waves();
     engine.drop_lost();
     let refused = match input {
+        Input::Observe if is_adopted => None,
         Input::Observe => {
-            if !is_adopted {
-                engine.observe();
-            }
+            engine.observe();
             None
         }
-        Input::Command(Command::Promote { .. }) if is_adopted => Some(Refusal::Outdated),
+        Input::Command(command @ Command::Pause { .. }) => engine.command(command).err(),
+        Input::Command(_) | Input::Snapshot(_) if is_adopted => Some(Refusal::Outdated),
         Input::Command(command) => engine.command(command).err(),
         Input::Snapshot(snapshot) => engine.begin(snapshot).err(),
     };

@@ -167,7 +167,8 @@ pub struct TooLarge {
 pub struct Observed {
     /// Number of the revision that the counts are of.
     pub revision: u64,
-    /// Number of the waves that it was open for when they were counted.
+    /// Number of the waves that it was open for when they were counted
+    /// ([`super::status::Assignment::counted`]).
     pub open: usize,
     /// Counts of each wave in order; of waves that are not open, the number of nodes.
     pub waves: Vec<WaveCounts>,

@@ -19,8 +19,9 @@ pub type Selection = BTreeMap<Uid, ResourceVersion>;
 
 /// Limit of the rejected versions of one object; more are kept only of versions without an order.
 const MAX_REJECTED_OF_OBJECT: usize = 4;
-/// Limit of the rejected versions of a rule.
-pub const MAX_REJECTED: usize = 4096;
+/// Limit of the rejected versions of a rule. The configured limit of a rule's objects must not be
+/// larger.
+pub const MAX_REJECTED: usize = 1024;
 
 /// A 128-bit digest: SipHash-2-4 with a key of zeros. As text 32 hexadecimal digits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

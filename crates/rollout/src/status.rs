@@ -149,6 +149,14 @@ impl<'a> Assignment<'a> {
         self.revision_for(self.waves.wave_of(node, assigned))
     }
 
+    /// Returns the revision that is rolled out, and the number of waves that it is open for: what
+    /// [`super::Observed`] counts.
+    #[must_use]
+    pub fn counted(&self) -> Option<(&'a Revision, usize)> {
+        let top = self.status.progressing()?;
+        Some((top, top.open.min(self.unchanged)))
+    }
+
     /// Returns the revision that a node of a wave has: the newest that is open for the wave, or the
     /// stable one. A node that is in no wave has the stable one. `None` before the first revision:
     /// then the node has what it would have without a roll-out.

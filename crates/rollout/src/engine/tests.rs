@@ -421,6 +421,28 @@ fn changed_waves_keep_the_unchanged_ones_open_and_open_nothing() {
     assert_eq!(rule.stack(), [(1, 3), (2, 2)]);
 }
 
+/// The write that adopts waves must not also undo, promote or begin something: the operator has
+/// seen another stack.
+#[test]
+fn a_write_that_adopts_waves_does_nothing_else_but_pause() {
+    let mut rule = Rule::new(&json!({"soak": "0s"}));
+    rule.change("a", 2);
+    rule.revise().unwrap();
+    rule.soak();
+    rule.change("a", 3);
+    rule.revise().unwrap();
+    let before = rule.status.clone();
+    rule.rollout = rollout(&json!({"waves": [{}]}));
+    for command in [undo(3), promote(3, 1), resume(PauseReason::Command)] {
+        rule.status = before.clone();
+        assert_eq!(rule.command(&command), Err(Refusal::Outdated));
+        assert_eq!(rule.stack(), [(1, 1), (3, 0)]);
+    }
+    rule.status = before;
+    rule.command(&Command::Pause { by: by() }).unwrap();
+    assert_eq!(rule.reasons().1, Reason::Paused);
+}
+
 #[test]
 fn waves_that_were_changed_completely_wait_for_an_operator() {
     let mut rule = Rule::new(&json!({"soak": "0s"}));

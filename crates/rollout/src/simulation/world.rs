@@ -506,10 +506,7 @@ impl World {
         let mut observed =
             Observed { planned: planned.clone(), lost: self.lost.clone(), ..Observed::default() };
         observed.waves = vec![WaveCounts::default(); rollout.waves.count()];
-        let Some(top) = status.progressing() else { return observed };
-        let unchanged =
-            status.waves.iter().zip(rollout.waves.digests()).take_while(|(a, b)| **a == *b).count();
-        let open = top.open.min(unchanged);
+        let Some((top, open)) = status.assignment(&rollout.waves).counted() else { return observed };
         (observed.revision, observed.open) = (top.number, open);
         for node in &self.nodes {
             let Some(wave) = rollout.waves.wave_of(&node.name, &node.labels) else { continue };
