@@ -8,12 +8,15 @@ use rusqlite::Connection;
 use tokio::time::Instant;
 
 use super::history::PARTITIONS;
+use super::rollouts::check_bodies;
 use super::{CloudError, CloudStore};
 use edgesync_object::Head;
 use edgesync_store::StoreError;
 
 /// Maximum number of rows of one piece, between two pauses.
 const PIECE_ROWS: i64 = 512;
+/// The same of bodies of revisions, which are read completely.
+const PIECE_BODIES: i64 = 32;
 /// Minimum pause between two pieces; otherwise as long as the last piece took.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -36,12 +39,25 @@ enum Place {
     Names(i64, String, String),
     /// After a change of the history, in the partition of this index.
     Changes(usize, i64),
+    /// After a body of a revision.
+    Bodies(i64),
     End,
 }
 
 /// Tables that stay small.
-const TABLES: [&str; 8] =
-    ["meta", "openings", "partitions", "resources", "nodes", "node_outboxes", "effects", "documents"];
+const TABLES: [&str; 11] = [
+    "meta",
+    "openings",
+    "partitions",
+    "resources",
+    "nodes",
+    "node_outboxes",
+    "effects",
+    "documents",
+    "rollouts",
+    "revisions",
+    "revision_objects",
+];
 
 impl CloudStore {
     /// Reads everything once: verifies that rows are as written, and that the indexes find them.
@@ -118,7 +134,7 @@ fn piece(conn: &Connection, from: &Place, report: CheckReport) -> Result<(Place,
         Place::Names(kind, namespace, name) => names(conn, *kind, namespace, name)?,
         Place::Changes(partition, after) => {
             let Some(table) = PARTITIONS.get(*partition).map(|partition| partition.table()) else {
-                return Ok((Place::End, report));
+                return Ok((Place::Bodies(i64::MIN), report));
             };
             // Reading a text decodes it completely.
             let mut statement = conn.prepare_cached(&format!(
@@ -134,6 +150,10 @@ fn piece(conn: &Connection, from: &Place, report: CheckReport) -> Result<(Place,
             }
             last.map_or(Place::Changes(partition + 1, i64::MIN), |last| Place::Changes(*partition, last))
         }
+        Place::Bodies(after) => match check_bodies(conn, *after, PIECE_BODIES)? {
+            Some(last) => Place::Bodies(last),
+            None => Place::End,
+        },
         Place::End => Place::End,
     };
     Ok((next, CheckReport { objects, changes }))

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::rollouts::RevisionError;
 use edgesync_object::{ObjectKey, Problems};
 use edgesync_store::writer::JobError;
 use edgesync_store::{Cause, StoreError};
@@ -75,6 +76,9 @@ pub enum CloudError {
         /// The oldest version that the history can continue from.
         oldest: u64,
     },
+    /// The bodies of a revision are not those of its set.
+    #[error(transparent)]
+    Revision(#[from] RevisionError),
     /// The database failed, or the store is closed ([`StoreError::Closed`]).
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -35,6 +35,7 @@ mod nodes;
 mod objects;
 mod open;
 mod read;
+mod rollouts;
 mod rules;
 mod snapshot;
 mod state;
@@ -76,6 +77,10 @@ pub use leases::{LeaseRenewal, NEXT_CHECK_IN};
 pub use nodes::{NodeFacts, Recorded};
 pub use open::CloudOptions;
 pub use read::{Cursor, HistoryPage, HistoryQuery, MAX_BODIES};
+pub use rollouts::{
+    RevisionError, RevisionKey, RolloutRule, RolloutWrite, RuleKey, Sweep, keep_rollout, rollout_sequence,
+    with_rollout,
+};
 pub use rules::RuleStatus;
 pub use snapshot::{CloudSnapshot, Listed, Scan};
 pub use stored::Stored;

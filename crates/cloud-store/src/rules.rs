@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::objects::{find, resource_id};
+use super::objects::{find, parse, resource_id};
+use super::rollouts::keep_rollout;
 use super::{CloudError, CloudStore};
 use edgesync_object::ObjectKey;
 use edgesync_protocol::change::Uid;
@@ -19,12 +20,12 @@ pub struct RuleStatus {
     pub key: ObjectKey,
     /// UID of the rule.
     pub uid: Uid,
-    /// The value of the field `status`.
+    /// The value of the field `status`, without `rollout`.
     pub status: Value,
 }
 
 impl CloudStore {
-    /// Replaces only the status of a rule. An equal status costs no version; a rule that was
+    /// Replaces only the status of a rule, and of that all but the roll-out. An equal status costs no version; a rule that was
     /// deleted or recreated is left alone.
     ///
     /// # Errors
@@ -36,7 +37,8 @@ impl CloudStore {
             let Some(kind) = resource_id(tx.conn, &key.group, &key.kind)? else { return Ok(()) };
             match find(tx.conn, kind, &key.namespace, &key.name)? {
                 Some(row) if *row.stored.uid == **uid => {
-                    tx.set_status(kind, row, key.clone(), status, &shared)
+                    let status = keep_rollout(&parse(&row.stored)?, status);
+                    tx.set_status(kind, row, key.clone(), &status, &shared)
                 }
                 _ => Ok(()),
             }

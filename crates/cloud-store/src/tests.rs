@@ -18,6 +18,7 @@ mod fleet;
 mod in_effect;
 mod leases;
 mod records;
+mod rollouts;
 mod upload;
 
 /// A store in a temporary directory.

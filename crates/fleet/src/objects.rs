@@ -107,6 +107,7 @@ fn status(resource: &Resource, name: &str, error: &CloudError) -> Status {
         CloudError::Expired { after, oldest } => {
             Status::expired(format!("too old resource version: {after} ({oldest})"))
         }
+        CloudError::Revision(error) => Status::internal(error.to_string()),
         CloudError::Store(failure @ StoreError::GivenUp) => Status::expired(chain(failure)),
         CloudError::Store(failure @ StoreError::TooManySnapshots { .. }) => {
             Status::too_many_requests(chain(failure), SNAPSHOT_RETRY_SECONDS)

@@ -37,7 +37,7 @@ pub struct Entry {
     pub object: ObjectRef,
     /// Length of the body in bytes.
     pub size: u64,
-    /// Digest of the body, by which the stored body is verified.
+    /// [`Digest::of`] the body, by which the stored body is verified.
     pub digest: Arc<str>,
 }
 
@@ -97,8 +97,12 @@ pub(crate) fn hasher() -> TextHasher {
 
 impl TextHasher {
     pub(crate) fn text(&mut self, text: &str) {
-        self.0.write(&u64::try_from(text.len()).unwrap_or(u64::MAX).to_le_bytes());
-        self.0.write(text.as_bytes());
+        self.bytes(text.as_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.write(&u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
+        self.0.write(bytes);
     }
 
     pub(crate) fn finish(&self) -> Digest {
@@ -114,6 +118,31 @@ fn digest<'a>(versions: impl Iterator<Item = (&'a Uid, &'a ResourceVersion)>) ->
         hasher.text(version.as_str());
     }
     hasher.finish()
+}
+
+impl Digest {
+    /// Returns the digest of a byte string. It detects damage, not tampering: the key is fixed.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut hasher = hasher();
+        hasher.bytes(bytes);
+        hasher.finish()
+    }
+}
+
+impl Entry {
+    /// Describes a version by its body.
+    #[must_use]
+    pub fn new(version: ResourceVersion, object: ObjectRef, body: &str) -> Self {
+        let size = u64::try_from(body.len()).unwrap_or(u64::MAX);
+        Self { version, object, size, digest: Digest::of(body.as_bytes()).to_string().into() }
+    }
+
+    /// Returns whether a text is the body of this version.
+    #[must_use]
+    pub fn is_body(&self, text: &str) -> bool {
+        u64::try_from(text.len()) == Ok(self.size) && Digest::of(text.as_bytes()).to_string() == *self.digest
+    }
 }
 
 impl Set {

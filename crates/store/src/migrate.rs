@@ -30,8 +30,10 @@ pub const EDGE: &[Migration] =
     &[Migration { name: "0001_schema.sql", sql: include_str!("../../../migrations/edge/0001_schema.sql") }];
 
 /// The migrations of `migrations/cloud`, in order.
-pub const CLOUD: &[Migration] =
-    &[Migration { name: "0001_schema.sql", sql: include_str!("../../../migrations/cloud/0001_schema.sql") }];
+pub const CLOUD: &[Migration] = &[
+    Migration { name: "0001_schema.sql", sql: include_str!("../../../migrations/cloud/0001_schema.sql") },
+    Migration { name: "0002_rollouts.sql", sql: include_str!("../../../migrations/cloud/0002_rollouts.sql") },
+];
 
 /// The schema of a replica's cache, which is rebuilt rather than migrated.
 pub const CACHE: &[Migration] = &[

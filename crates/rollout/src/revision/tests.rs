@@ -50,6 +50,18 @@ fn digests_are_read_in_one_form_only() {
 }
 
 #[test]
+fn an_entry_recognises_its_body() {
+    let body = r#"{"kind":"ConfigMap"}"#;
+    let entry = Entry::new("7".into(), entry("7").object, body);
+    assert_eq!(entry.size, 20);
+    assert!(entry.is_body(body));
+    for other in ["", r#"{"kind":"ConfigMaq"}"#, r#"{"kind":"ConfigMap"} "#] {
+        assert!(!entry.is_body(other), "{other}");
+    }
+    assert!(!Entry { digest: "".into(), ..entry }.is_body(body));
+}
+
+#[test]
 fn difference_has_new_changed_and_removed_objects() {
     let found =
         set(&[("a", "1"), ("b", "3"), ("d", "4")]).difference(&set(&[("a", "1"), ("b", "2"), ("c", "9")]));

@@ -87,6 +87,9 @@ fn status_is_written_as_documented_and_read_back() {
 fn an_absent_status_is_the_default() {
     assert_eq!(Status::read(None), Ok(Status::default()));
     assert_eq!(Status::read(Some(&serde_json::Value::Null)), Ok(Status::default()));
+    assert_eq!(Status::sequence_of(None), 0);
+    assert_eq!(Status::sequence_of(Some(&serde_json::json!({"sequence": 7}))), 7);
+    assert_eq!(Status::sequence_of(Some(&serde_json::json!({"sequence": 7, "revisions": 1}))), 0);
 }
 
 #[test]
