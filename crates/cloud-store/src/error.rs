@@ -76,7 +76,7 @@ pub enum CloudError {
         /// The oldest version that the history can continue from.
         oldest: u64,
     },
-    /// The bodies of a revision are not those of its set.
+    /// A revision cannot be stored.
     #[error(transparent)]
     Revision(#[from] RevisionError),
     /// The database failed, or the store is closed ([`StoreError::Closed`]).

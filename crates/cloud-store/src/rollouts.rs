@@ -82,13 +82,13 @@ pub struct RolloutWrite {
 #[derive(Clone, Debug, Default)]
 pub struct Sweep(pub HashMap<RuleKey, Status>);
 
-/// Reason why a revision cannot be stored: its bodies are not those of its set.
+/// Reason why a revision cannot be stored, for example because its bodies are not those of its set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("store {revision}: {problem}")]
 pub struct RevisionError {
     /// The revision.
     pub revision: RevisionKey,
-    /// What is wrong with the bodies.
+    /// What is wrong.
     pub problem: String,
 }
 

@@ -2,6 +2,7 @@
 //! one for each job:
 //! - [`ObjectSource`]: the feed of objects, Nodes and rules, and the timeline of their versions;
 //! - [`NodeStore`]: the records of nodes;
+//! - [`RolloutStore`]: the roll-outs of rules, and the bodies of their revisions;
 //! - [`Replication`]: the state shared with other replicas that serve the same nodes. Only some
 //!   sources have it.
 //!
@@ -26,12 +27,14 @@ use edgesync_placement::{KindMatch, Summary, Unread};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Reached, Record, RecordBatch};
 use edgesync_protocol::digest::Epoch;
+use edgesync_rollout::Set;
 use edgesync_schema::Schema;
 
 pub use crate::uploads::event_tokens;
 pub use edgesync_cloud_store::{
-    Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeEffects, NodeFacts, Registered, RuleStatus,
-    UploadBatch, UploadEffect, UploadOutcome, key_of,
+    Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeEffects, NodeFacts, Registered, RevisionError,
+    RevisionKey, RolloutRule, RolloutWrite, RuleKey, RuleStatus, Sweep, UploadBatch, UploadEffect,
+    UploadOutcome, key_of,
 };
 pub use embedded::{Alone, Embedded};
 pub use error::SourceError;
@@ -175,7 +178,8 @@ pub trait ObjectSource: Clone + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Writes the status of a rule that is an object, if it still exists.
+    /// Writes the status of a rule that is an object, if it still exists. The roll-out in the stored
+    /// status stays: [`RolloutStore::write_rollout`] writes it.
     fn set_rule_status(&self, status: RuleStatus) -> impl Future<Output = Result<()>> + Send;
 
     /// Returns the id of the current timeline.
@@ -258,6 +262,44 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
     }
 }
 
+/// Roll-outs of rules: their statuses, and the bodies of their revisions. Only the leader writes.
+pub trait RolloutStore: Clone + Send + Sync + 'static {
+    /// Returns the stored roll-outs of configured rules as JSON text, by the name of the rule. Rules
+    /// that are objects have theirs in `status.rollout`.
+    fn rollout_statuses(&self) -> impl Future<Output = Result<Vec<(String, String)>>> + Send;
+
+    /// Replaces the status of a roll-out if the rule and the stored sequence are as expected. Returns
+    /// whether they were. After an error it is not known: read the status again.
+    fn write_rollout(&self, write: RolloutWrite) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Stores the bodies of a revision: one for each object of the set, in its version. Durable when
+    /// it returns. A revision that is stored stays as it is.
+    ///
+    /// Bodies of the revision below ([`edgesync_rollout::revision::Origin::Below`]) have to be read
+    /// with [`RolloutStore::revision_bodies`] and passed too.
+    fn store_revision(
+        &self,
+        key: RevisionKey,
+        set: Arc<Set>,
+        bodies: Vec<Loaded>,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Returns the set of a stored revision; `None` if it or one of its bodies is lost.
+    fn revision(&self, key: RevisionKey) -> impl Future<Output = Result<Option<Arc<Set>>>> + Send;
+
+    /// Returns bodies of a stored revision, at most [`MAX_BODIES`]. Leaves out lost ones, and objects
+    /// that are not in the revision.
+    fn revision_bodies(
+        &self,
+        key: RevisionKey,
+        uids: Vec<Uid>,
+    ) -> impl Future<Output = Result<Vec<Loaded>>> + Send;
+
+    /// Deletes the revisions that are garbage by these statuses of all roll-outs. Rules without a
+    /// status lose everything: call it only when all rules and their statuses are known.
+    fn sweep_revisions(&self, sweep: Sweep) -> impl Future<Output = Result<()>> + Send;
+}
+
 /// State shared with other replicas that serve the same nodes. With replicas, machines rely on no
 /// stored records, and each node with a Node has a machine.
 pub trait Replication: Clone + Send + Sync + 'static {
@@ -300,7 +342,7 @@ pub trait Replication: Clone + Send + Sync + 'static {
 }
 
 /// Store of a fleet. Cheap to clone.
-pub trait Source: ObjectSource + NodeStore {
+pub trait Source: ObjectSource + NodeStore + RolloutStore {
     /// State shared between replicas.
     type Replication: Replication;
 

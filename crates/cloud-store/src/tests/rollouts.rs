@@ -220,7 +220,7 @@ async fn configured_roll_out_is_replaced_if_the_sequence_is_the_stored_one() {
     assert!(write(0, 1).await);
     assert!(!write(0, 1).await);
     assert!(write(1, 2).await);
-    assert_eq!(store.rollout_statuses().await.unwrap(), [("web".into(), r#"{"sequence":2}"#.into())]);
+    assert_eq!(store.rollout_statuses().await.unwrap(), [("web".to_owned(), r#"{"sequence":2}"#.to_owned())]);
     // A status that no roll-out can have is a lost one.
     store
         .write(64, |tx| {

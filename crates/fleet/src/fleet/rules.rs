@@ -208,7 +208,11 @@ impl Rules {
         let uid = &count.rule;
         let Known { summary, in_force, id } = self.known.get(uid)?;
         let text = summary.rule.as_ref()?;
-        let before: Value = serde_json::from_str(&text.status).unwrap_or_default();
+        let mut before: Value = serde_json::from_str(&text.status).unwrap_or_default();
+        // Its roll-out has writes of its own.
+        if let Value::Object(fields) = &mut before {
+            fields.remove("rollout");
+        }
         let (objects, nodes) = id.map_or((0, 0), |id| placement.selected_by(id));
         let in_sync = |name: &&NodeName| {
             let node = reconciler.nodes.named(name);

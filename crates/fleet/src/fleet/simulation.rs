@@ -15,6 +15,7 @@
 mod device;
 mod fate;
 mod history;
+mod rollouts;
 mod scenarios;
 mod store;
 mod world;

@@ -8,11 +8,11 @@ use jiff::Timestamp;
 
 use super::{
     Admission, Change, Changes, NodeStore, ObjectSource, Removal, RemovalCause, Replication, Result,
-    RuleProblem, Source, SourceError,
+    RolloutStore, RuleProblem, Source, SourceError,
 };
 use super::{
-    Effect, LeaseRenewal, NodeChange, NodeEffects, NodeFacts, Registered, RuleStatus, UploadBatch,
-    UploadOutcome,
+    Effect, LeaseRenewal, NodeChange, NodeEffects, NodeFacts, Registered, RevisionKey, RolloutWrite,
+    RuleStatus, Sweep, UploadBatch, UploadOutcome,
 };
 use crate::CloudObjects;
 use crate::config::ObjectSyncs;
@@ -26,6 +26,7 @@ use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_protocol::upload::RefusedReason;
+use edgesync_rollout::Set;
 use edgesync_schema::Schema;
 
 /// Source over [`CloudObjects`]; see the module.
@@ -217,6 +218,35 @@ impl NodeStore for Embedded {
 
     async fn expire_events(&self, ttl: Duration, limit: usize) -> Result<u64> {
         Ok(self.store().expire_events(ttl, limit).await?)
+    }
+}
+
+impl RolloutStore for Embedded {
+    async fn rollout_statuses(&self) -> Result<Vec<(String, String)>> {
+        Ok(self.store().rollout_statuses().await?)
+    }
+
+    async fn write_rollout(&self, write: RolloutWrite) -> Result<bool> {
+        Ok(self.store().write_rollout(write).await?)
+    }
+
+    async fn store_revision(&self, key: RevisionKey, set: Arc<Set>, bodies: Vec<Loaded>) -> Result<()> {
+        match self.store().store_revision(key, &set, bodies).await {
+            Err(CloudError::Revision(error)) => Err(error.into()),
+            stored => Ok(stored?),
+        }
+    }
+
+    async fn revision(&self, key: RevisionKey) -> Result<Option<Arc<Set>>> {
+        Ok(self.store().revision(key).await?.map(Arc::new))
+    }
+
+    async fn revision_bodies(&self, key: RevisionKey, uids: Vec<Uid>) -> Result<Vec<Loaded>> {
+        Ok(self.store().revision_bodies(key, uids).await?)
+    }
+
+    async fn sweep_revisions(&self, sweep: Sweep) -> Result<()> {
+        Ok(self.store().sweep_revisions(sweep).await?)
     }
 }
 

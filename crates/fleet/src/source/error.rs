@@ -1,6 +1,6 @@
 //! Errors of a source.
 
-use edgesync_cloud_store::CloudError;
+use edgesync_cloud_store::{CloudError, RevisionError};
 use edgesync_enrollment::membership::MembershipError;
 use edgesync_enrollment::object_store::Failure;
 use edgesync_store::StoreError;
@@ -67,6 +67,9 @@ pub enum SourceError {
         /// Name of the node.
         node: String,
     },
+    /// A revision cannot be stored.
+    #[error(transparent)]
+    Revision(#[from] RevisionError),
     /// A namespace could not be looked up.
     #[error("look up namespace '{namespace}': {message}")]
     Namespace {

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::history::{History, Objects, Registration};
+use super::rollouts::Rollouts;
 use crate::config::ObjectSyncs;
 use crate::source::{
     Admission, Change, Changes, Effect, LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource,
@@ -41,6 +42,7 @@ pub(super) struct Database {
     pub(super) incarnation: Arc<str>,
     pub(super) issued: Issued,
     pub(super) rows: BTreeMap<NodeName, Rows>,
+    pub(super) rollouts: Rollouts,
 }
 
 /// The watch of one replica.
@@ -133,6 +135,7 @@ impl Database {
             incarnation: format!("{:016x}", random.next()).into(),
             issued: Issued::default(),
             rows: BTreeMap::new(),
+            rollouts: Rollouts::default(),
         }
     }
 }
@@ -462,14 +465,14 @@ impl Model {
         self.state.lock().unwrap()
     }
 
-    async fn pass(&self, way: Way) -> bool {
+    pub(super) async fn pass(&self, way: Way) -> bool {
         let (opens, opened) = oneshot::channel();
         self.state().gates.push(Gate { replica: self.replica, way, opens });
         matches!(opened.await, Ok(true))
     }
 
     /// Waits until the request arrives at the source, which may fail.
-    async fn arrive(&self) -> Result<()> {
+    pub(super) async fn arrive(&self) -> Result<()> {
         match self.pass(Way::Request).await {
             true => Ok(()),
             false => Err(SourceError::Unread("the source is gone".into())),
@@ -477,7 +480,7 @@ impl Model {
     }
 
     /// Waits until the answer of the source arrives.
-    async fn answer<T>(&self, answer: T) -> Result<T> {
+    pub(super) async fn answer<T>(&self, answer: T) -> Result<T> {
         self.pass(Way::Answer).await;
         Ok(answer)
     }

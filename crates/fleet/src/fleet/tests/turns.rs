@@ -12,7 +12,8 @@ use crate::node::Node;
 use crate::node_name;
 use crate::source::{
     Admission, Change, Changes, LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Removal,
-    RemovalCause, Replication, Result, RuleStatus, UploadBatch, UploadOutcome,
+    RemovalCause, Replication, Result, RevisionKey, RolloutStore, RolloutWrite, RuleStatus, Sweep,
+    UploadBatch, UploadOutcome,
 };
 use crate::work::MAX_TURN;
 use edgesync_broker::Channel;
@@ -21,6 +22,7 @@ use edgesync_placement::{Summary, Unread};
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_protocol::message::Body;
 use edgesync_protocol::upload::{IngestCursor, Refused};
+use edgesync_rollout::Set;
 use edgesync_transport::link::handle::Shared;
 use edgesync_transport::link::{Cause, Topic};
 
@@ -155,6 +157,33 @@ impl<const SHARED: bool> NodeStore for Store<SHARED> {
         }
         self.0.lock().unwrap().ingested.push(batch);
         Ok(UploadOutcome { taken, refused, events_dropped: 0 })
+    }
+}
+
+/// No rule has a roll-out.
+impl<const SHARED: bool> RolloutStore for Store<SHARED> {
+    async fn rollout_statuses(&self) -> Result<Vec<(String, String)>> {
+        Ok(Vec::new())
+    }
+
+    async fn write_rollout(&self, _: RolloutWrite) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn store_revision(&self, _: RevisionKey, _: Arc<Set>, _: Vec<Loaded>) -> Result<()> {
+        Ok(())
+    }
+
+    async fn revision(&self, _: RevisionKey) -> Result<Option<Arc<Set>>> {
+        Ok(None)
+    }
+
+    async fn revision_bodies(&self, _: RevisionKey, _: Vec<Uid>) -> Result<Vec<Loaded>> {
+        Ok(Vec::new())
+    }
+
+    async fn sweep_revisions(&self, _: Sweep) -> Result<()> {
+        Ok(())
     }
 }
 
