@@ -3,8 +3,9 @@
 //!
 //! # Layout
 //! - changes from the cluster, through the cache: `intake`;
-//! - writes: `leases`, `nodes`, `uploads`, `syncs` with `records`, `rules`; all pass the rate limit
-//!   of `requests` and touch only objects with the label in `mark`;
+//! - writes: `leases`, `nodes`, `uploads`, `syncs` with `records`, `rules`, `revisions`; all pass the
+//!   rate limit of `requests` and touch only objects with the label in `mark`, rules, and Secrets of
+//!   the replicas' namespace;
 //! - assignment of nodes to replicas: `serving`; leader election and the leader's work: `leader`,
 //!   `sweep`; detection of a restored cluster: `incarnation`.
 
@@ -20,6 +21,7 @@ mod nodes;
 mod reader;
 mod records;
 mod requests;
+mod revisions;
 mod rules;
 mod serving;
 mod syncs;
@@ -40,13 +42,15 @@ use edgesync_fleet::config::{Config, ObjectSyncs};
 use edgesync_fleet::metrics::ClusterNumbers;
 pub use edgesync_fleet::source::{
     Admission, LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Removal, RemovalCause,
-    Replication, Result, RuleProblem, RuleStatus, Source, SourceError, UploadBatch, UploadOutcome,
+    Replication, Result, RevisionKey, RolloutStore, RolloutWrite, RuleProblem, RuleStatus, Source,
+    SourceError, Sweep, UploadBatch, UploadOutcome,
 };
 use edgesync_object::{NodeName, OmittedFields, ResourceVersion};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_protocol::digest::Epoch;
+use edgesync_rollout::Set;
 use incarnation::Incarnation;
 pub(crate) use incarnation::recorded as recorded_incarnation;
 use intake::Intake;
@@ -55,6 +59,7 @@ pub(crate) use leases::NAMESPACE as LEASES;
 use node_service::NodeService;
 use reader::Reader;
 use requests::Requests;
+use revisions::Revisions;
 use rules::Rules;
 
 /// Time limit for flushing queued ObjectSyncs on shutdown, and for releasing the leader's Lease.
@@ -69,6 +74,7 @@ struct Shared {
     reader: Reader,
     nodes: NodeService,
     rules: Rules,
+    revisions: Revisions,
     incarnation: Incarnation,
     background: Background,
 }
@@ -94,6 +100,7 @@ impl Kubernetes {
             reader: Reader::new(config, cluster, cache),
             nodes: NodeService::new(&requests, members, config, replica),
             rules: Rules::new(&requests),
+            revisions: Revisions::new(&requests, &options.namespace),
             background: Background::new(leader),
             requests,
             incarnation,
@@ -214,6 +221,36 @@ impl NodeStore for Kubernetes {
         // The API server deletes them itself.
         self.0.nodes.expire_events(ttl);
         Ok(0)
+    }
+}
+
+impl RolloutStore for Kubernetes {
+    async fn rollout_statuses(&self) -> Result<Vec<(String, String)>> {
+        // The configuration of replicas has no rules with a roll-out.
+        Ok(Vec::new())
+    }
+
+    async fn write_rollout(&self, write: RolloutWrite) -> Result<bool> {
+        self.0.rules.write_rollout(write).await
+    }
+
+    async fn store_revision(&self, key: RevisionKey, set: Arc<Set>, bodies: Vec<Loaded>) -> Result<()> {
+        self.0.revisions.store(key, set, bodies).await
+    }
+
+    async fn revision(&self, key: RevisionKey) -> Result<Option<Arc<Set>>> {
+        self.0.revisions.set(&key).await
+    }
+
+    async fn revision_bodies(&self, key: RevisionKey, uids: Vec<Uid>) -> Result<Vec<Loaded>> {
+        self.0.revisions.bodies(&key, uids).await
+    }
+
+    async fn sweep_revisions(&self, sweep: Sweep) -> Result<()> {
+        if !self.is_leader() {
+            return Ok(());
+        }
+        self.0.revisions.sweep(&sweep, Timestamp::now()).await
     }
 }
 

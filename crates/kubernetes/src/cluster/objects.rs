@@ -85,6 +85,36 @@ impl Cluster {
         Ok((objects.collect::<Result<_, _>>()?, next))
     }
 
+    /// Lists the metadata of all objects of a kind in a namespace that match a label selector.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub(crate) async fn list_metadata(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        selector: &str,
+    ) -> Result<Vec<Object>, Failure> {
+        let api = self.api(resource, namespace)?;
+        let mut objects = Vec::new();
+        let mut parameters = ListParams::default().limit(PAGE).labels(selector);
+        loop {
+            let page = api.list_metadata(&parameters).await;
+            let page = page.map_err(|error| self.failure(&error, resource.key(namespace, "")))?;
+            for item in page.items {
+                let object = json!({
+                    "apiVersion": resource.api_version(), "kind": resource.kind, "metadata": item.metadata,
+                });
+                let object = serde_json::from_value(object);
+                objects.push(object.map_err(|error| Failure::Invalid(error.to_string()))?);
+            }
+            match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => parameters = parameters.continue_token(&next),
+                None => return Ok(objects),
+            }
+        }
+    }
+
     /// Creates an object. The server drops the status of a kind with the `status` subresource.
     ///
     /// # Errors

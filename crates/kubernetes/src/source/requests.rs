@@ -67,6 +67,15 @@ impl Requests {
         self.cluster().await.list(resource, namespace, selector).await
     }
 
+    pub(super) async fn list_metadata(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        selector: &str,
+    ) -> Result<Vec<Object>, Failure> {
+        self.cluster().await.list_metadata(resource, namespace, selector).await
+    }
+
     pub(super) async fn create(&self, resource: &Resource, object: &Object) -> Result<Object, Failure> {
         self.cluster().await.create(resource, object).await
     }

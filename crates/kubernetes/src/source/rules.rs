@@ -1,8 +1,11 @@
-//! Status of Placements and ClusterPlacements.
+//! Status of Placements and ClusterPlacements, and of their roll-outs.
 
 use super::requests::Requests;
 use crate::cluster::Failure;
-pub(super) use edgesync_fleet::source::{Result, RuleStatus};
+use edgesync_cloud_store::{keep_rollout, rollout_sequence, with_rollout};
+pub(super) use edgesync_fleet::source::{
+    Result, RolloutRule, RolloutWrite, RuleKey, RuleStatus, SourceError,
+};
 use edgesync_object::kinds;
 
 /// Writes the status of rules. Cheap to clone.
@@ -17,12 +20,12 @@ const ATTEMPTS: usize = 3;
 const API_VERSION: &str = "edgesync.io/v1alpha1";
 
 impl Rules {
-    /// Creates a writer with background priority.
+    /// Creates a writer. Roll-outs have priority over other statuses.
     pub(super) fn new(requests: &Requests) -> Self {
-        Self { requests: requests.in_background() }
+        Self { requests: requests.clone() }
     }
 
-    /// Replaces the status of a rule, and nothing else. Skips an unchanged status and a rule that
+    /// Replaces the status of a rule except for its roll-out, and nothing else. Skips an unchanged status and a rule that
     /// was deleted or recreated.
     ///
     /// # Errors
@@ -30,14 +33,16 @@ impl Rules {
     pub(super) async fn set_status(&self, rule: RuleStatus) -> Result<()> {
         let RuleStatus { key, uid, status } = rule;
         let resource = kinds::guess(API_VERSION, &key.kind, !key.namespace.is_empty());
+        let requests = self.requests.in_background();
         for attempt in 1.. {
-            let found = self.requests.get(&resource, &key.namespace, &key.name).await?;
+            let found = requests.get(&resource, &key.namespace, &key.name).await?;
             let Some(mut object) = found.filter(|object| *object.uid() == *uid) else { break };
+            let status = keep_rollout(&object, &status);
             if object.fields().get("status") == Some(&status) {
                 break;
             }
-            object.fields_mut().insert("status".to_owned(), status.clone());
-            match self.requests.replace_status(&resource, &object).await {
+            object.fields_mut().insert("status".to_owned(), status);
+            match requests.replace_status(&resource, &object).await {
                 Ok(_) => break,
                 Err(Failure::Conflict(_)) if attempt < ATTEMPTS => {}
                 // The next attempt shows whether the rule was deleted.
@@ -46,6 +51,40 @@ impl Rules {
             }
         }
         Ok(())
+    }
+
+    /// Replaces the roll-out in the status of a rule, and nothing else, if the spec and the sequence
+    /// are as expected. Returns whether they were.
+    ///
+    /// # Errors
+    /// The rule could not be read or written. It is not known whether it was written.
+    pub(super) async fn write_rollout(&self, write: RolloutWrite) -> Result<bool> {
+        let RolloutWrite { rule, expected, status } = write;
+        let (key, uid, generation) = match rule {
+            RolloutRule::Object { key, uid, generation } => (key, uid, generation),
+            RolloutRule::Configured(name) => {
+                let name = RuleKey::Configured(name).to_string();
+                return Err(SourceError::Missing { kind: "placement rule", name });
+            }
+        };
+        let resource = kinds::guess(API_VERSION, &key.kind, !key.namespace.is_empty());
+        for _ in 0..ATTEMPTS {
+            // A quorum read. Its version is the precondition of the write.
+            let found = self.requests.get(&resource, &key.namespace, &key.name).await?;
+            let Some(mut object) = found.filter(|object| *object.uid() == *uid) else { return Ok(false) };
+            if object.generation() != generation || rollout_sequence(&object) != expected {
+                return Ok(false);
+            }
+            let status = with_rollout(&object, status.clone());
+            object.fields_mut().insert("status".to_owned(), status);
+            match self.requests.replace_status(&resource, &object).await {
+                Ok(_) => return Ok(true),
+                // Other parts of the rule may have changed. The next attempt shows whether it was deleted.
+                Err(Failure::Conflict(_) | Failure::NotFound(_)) => {}
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+        Err(SourceError::Contended { kind: "placement rule", name: key.to_string() })
     }
 }
 

@@ -1,0 +1,213 @@
+use std::collections::BTreeMap;
+
+use super::super::testing::{NAMESPACE, Rig};
+use super::*;
+use edgesync_fleet::source::RuleKey;
+use edgesync_object::ObjectRef;
+use edgesync_protocol::message::Body;
+use edgesync_rollout::revision::Entry;
+use edgesync_rollout::{Digest, Status};
+
+/// Returns bodies of about these sizes, which do not compress well, with UIDs in the order of the
+/// numbers.
+pub(super) fn loaded(sizes: &[(usize, usize)]) -> Vec<Loaded> {
+    let load = |(number, size): &(usize, usize)| {
+        let mut text = String::new();
+        while text.len() < *size {
+            text.push_str(&Digest::of(format!("{number} {}", text.len()).as_bytes()).to_string());
+        }
+        Loaded {
+            uid: format!("u{number:05}").into(),
+            version: (*number as u64 + 1).into(),
+            body: Body::new(json!({"data": text}).to_string()).unwrap(),
+            patch: None,
+        }
+    };
+    sizes.iter().map(load).collect()
+}
+
+pub(super) fn set(bodies: &[Loaded]) -> Set {
+    let entry = |loaded: &Loaded| {
+        let object = ObjectRef {
+            api_version: "v1".into(),
+            kind: "ConfigMap".into(),
+            namespace: "lab".into(),
+            name: loaded.uid.clone(),
+        };
+        (loaded.uid.clone(), Entry::new(loaded.version.clone(), object, loaded.body.as_str()))
+    };
+    Set::new(bodies.iter().map(entry).collect())
+}
+
+fn rule() -> RuleKey {
+    RuleKey::Object("2f4b".into())
+}
+
+pub(super) fn key(number: u64, set: &Set) -> RevisionKey {
+    RevisionKey { rule: rule(), number, digest: set.digest() }
+}
+
+/// The revisions of a replica that has read nothing yet.
+fn replica(rig: &Rig) -> Revisions {
+    Revisions::new(&rig.requests(), NAMESPACE)
+}
+
+/// Stores a revision of some objects.
+async fn store(rig: &Rig, number: u64, sizes: &[(usize, usize)]) -> RevisionKey {
+    let bodies = loaded(sizes);
+    let set = Arc::new(set(&bodies));
+    let key = key(number, &set);
+    replica(rig).store(key.clone(), set, bodies).await.unwrap();
+    key
+}
+
+/// Returns the names of all Secrets of revisions, those with an index first.
+async fn names(rig: &Rig) -> Vec<String> {
+    let revisions = replica(rig);
+    let secrets = revisions.requests.list_metadata(&revisions.secrets, NAMESPACE, LABEL).await.unwrap();
+    let mut names: Vec<String> = secrets.iter().map(|secret| secret.name().to_owned()).collect();
+    names.sort_by_key(|name| !is_index(name));
+    names
+}
+
+/// Returns the texts of the bodies of a revision, by UID.
+async fn texts(rig: &Rig, key: &RevisionKey, uids: &[&str]) -> BTreeMap<String, String> {
+    let uids = uids.iter().map(|uid| (*uid).into()).collect();
+    let bodies = replica(rig).bodies(key, uids).await.unwrap();
+    bodies.iter().map(|loaded| (loaded.uid.to_string(), loaded.body.as_str().to_owned())).collect()
+}
+
+/// The roll-outs of this rule, with these revisions.
+fn sweep(revisions: &[&RevisionKey], next_number: u64) -> Sweep {
+    let revisions: Vec<Value> = revisions
+        .iter()
+        .map(|key| {
+            json!({
+                "number": key.number, "digest": key.digest, "open": 1,
+                "startedAt": "2026-11-27T00:00:00Z", "openedAt": "2026-11-27T00:00:00Z",
+            })
+        })
+        .collect();
+    let status: Status =
+        serde_json::from_value(json!({"revisions": revisions, "nextNumber": next_number})).unwrap();
+    Sweep([(rule(), status)].into())
+}
+
+#[tokio::test]
+async fn a_revision_is_read_by_another_replica() {
+    let rig = Rig::start().await;
+    // The second body needs several Secrets.
+    let sizes = [(0, 100), (1, 2 << 20), (2, 100)];
+    let key = store(&rig, 1, &sizes).await;
+    let bodies = loaded(&sizes);
+    assert_eq!(replica(&rig).set(&key).await.unwrap(), Some(Arc::new(set(&bodies))));
+    for wanted in [&["u00000", "u00001", "u00002"][..], &["u00002", "another"], &[]] {
+        let expected = bodies.iter().filter(|loaded| wanted.contains(&&*loaded.uid));
+        let expected: BTreeMap<_, _> =
+            expected.map(|loaded| (loaded.uid.to_string(), loaded.body.as_str().to_owned())).collect();
+        assert_eq!(texts(&rig, &key, wanted).await, expected);
+    }
+    let unknown = RevisionKey { number: 2, ..key };
+    assert_eq!(replica(&rig).set(&unknown).await.unwrap(), None);
+    assert_eq!(texts(&rig, &unknown, &["u00000"]).await, BTreeMap::new());
+}
+
+#[tokio::test]
+async fn secrets_of_a_revision_are_marked_and_immutable() {
+    let rig = Rig::start().await;
+    let key = store(&rig, 1, &[(0, 100)]).await;
+    let names = names(&rig).await;
+    assert_eq!(names.len(), 2);
+    for name in names {
+        let secret = rig.get("v1", "Secret", NAMESPACE, &name).await.unwrap();
+        assert_eq!(secret.fields()["type"], TYPE);
+        assert_eq!(secret.fields()["immutable"], json!(true));
+        assert_eq!(key_of(&secret), Some(key.clone()));
+    }
+}
+
+#[tokio::test]
+async fn storing_a_revision_again_changes_nothing() {
+    let rig = Rig::start().await;
+    let sizes = [(0, 100), (1, 100)];
+    let key = store(&rig, 1, &sizes).await;
+    let before = names(&rig).await;
+    store(&rig, 1, &sizes).await;
+    assert_eq!(names(&rig).await, before);
+    // Another replica with another configuration sends other texts of the same versions.
+    let mut others = loaded(&sizes);
+    others[0].body = Body::new("{}".to_owned()).unwrap();
+    let other = Arc::new(set(&others));
+    assert_eq!(self::key(1, &other), key);
+    replica(&rig).store(key.clone(), other, others).await.unwrap();
+    let bodies = loaded(&sizes);
+    assert_eq!(replica(&rig).set(&key).await.unwrap(), Some(Arc::new(set(&bodies))));
+    assert_eq!(texts(&rig, &key, &["u00000"]).await["u00000"], bodies[0].body.as_str());
+}
+
+#[tokio::test]
+async fn lost_secrets_are_noticed_and_stored_again() {
+    let rig = Rig::start().await;
+    let sizes = [(0, 100)];
+    let key = store(&rig, 1, &sizes).await;
+    for name in names(&rig).await {
+        rig.delete(&rig.get("v1", "Secret", NAMESPACE, &name).await.unwrap()).await;
+        assert_eq!(replica(&rig).set(&key).await.unwrap(), None, "{name}");
+        assert!(texts(&rig, &key, &["u00000"]).await.is_empty(), "{name}");
+        store(&rig, 1, &sizes).await;
+        assert!(replica(&rig).set(&key).await.unwrap().is_some(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn damaged_index_is_replaced() {
+    let rig = Rig::start().await;
+    let sizes = [(0, 100)];
+    let bodies = loaded(&sizes);
+    let key = key(1, &set(&bodies));
+    let damaged = replica(&rig).secret(&index_name(&key), &key, b"damaged");
+    rig.create(Value::Object(damaged.into_fields())).await;
+    assert_eq!(replica(&rig).set(&key).await.unwrap(), None);
+    store(&rig, 1, &sizes).await;
+    assert!(replica(&rig).set(&key).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn bodies_other_than_those_of_the_set_are_refused() {
+    let rig = Rig::start().await;
+    let bodies = loaded(&[(0, 100), (1, 100)]);
+    let set = Arc::new(set(&bodies));
+    let refused = replica(&rig).store(key(1, &set), set, bodies[..1].to_vec()).await;
+    assert!(matches!(refused, Err(SourceError::Revision(_))), "{refused:?}");
+    assert!(names(&rig).await.is_empty());
+}
+
+#[tokio::test]
+async fn sweep_deletes_garbage_and_old_secrets_of_unknown_rules() {
+    let rig = Rig::start().await;
+    let now = Timestamp::now();
+    let first = store(&rig, 1, &[(0, 100)]).await;
+    let second = store(&rig, 2, &[(0, 100), (1, 100)]).await;
+    let prepared = store(&rig, 3, &[(2, 100)]).await;
+    replica(&rig).sweep(&sweep(&[&second], 3), now).await.unwrap();
+    for (key, is_kept) in [(&first, false), (&second, true), (&prepared, true)] {
+        assert_eq!(replica(&rig).set(key).await.unwrap().is_some(), is_kept, "{key}");
+    }
+    assert_eq!(names(&rig).await.len(), 4, "an index and a pack of two revisions");
+    // The rule may be so new that this replica does not know it.
+    replica(&rig).sweep(&Sweep::default(), now).await.unwrap();
+    assert_eq!(names(&rig).await.len(), 4);
+    let later = now + SignedDuration::from_hours(2);
+    replica(&rig).sweep(&Sweep::default(), later).await.unwrap();
+    assert!(names(&rig).await.is_empty());
+}
+
+#[tokio::test]
+async fn other_secrets_with_the_label_stay() {
+    let rig = Rig::start().await;
+    let metadata = json!({"name": "mine", "namespace": NAMESPACE, "labels": {LABEL: "x"}});
+    rig.create(json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})).await;
+    let later = Timestamp::now() + SignedDuration::from_hours(2);
+    replica(&rig).sweep(&Sweep::default(), later).await.unwrap();
+    assert_eq!(names(&rig).await, ["mine"]);
+}
