@@ -144,8 +144,8 @@ fn example_placement_rule_parses() {
     let config = load::<edgesync_fleet::config::Config>(&example, &[]).unwrap().config;
     let [rule] = config.placement.rules.as_slice() else { panic!("{:?}", config.placement) };
     let north = BTreeMap::from([("site".to_owned(), "north".to_owned())]);
-    assert!(rule.nodes.matches("gw-7", &north));
-    assert!(!rule.nodes.matches("other", &north));
+    assert!(rule.rule.nodes.matches("gw-7", &north));
+    assert!(!rule.rule.nodes.matches("other", &north));
 }
 
 #[test]

@@ -88,6 +88,12 @@ impl Refusals {
     }
 }
 
+impl FromIterator<Refusal> for Refusals {
+    fn from_iter<I: IntoIterator<Item = Refusal>>(refusals: I) -> Self {
+        Self(refusals.into_iter().take(MAX_REFUSALS).collect())
+    }
+}
+
 impl IntoIterator for Refusals {
     type Item = Refusal;
     type IntoIter = std::vec::IntoIter<Refusal>;

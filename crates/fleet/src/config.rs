@@ -478,6 +478,13 @@ impl Settings for Config {
                            is not read from a cluster";
             review.conflict(&["sync.strip_managed_fields", "store.type"], message.to_owned());
         }
+        if self.store.r#type == StoreType::Kubernetes
+            && self.placement.rules.iter().any(|rule| rule.rollout.is_some())
+        {
+            let message = "[[placement]] with rollout requires store.type = \"sqlite\": in a cluster, roll-outs are \
+                           fields of Placements and ClusterPlacements, which its replicas share";
+            review.conflict(&["store.type"], message);
+        }
         self.check_signer(review);
         if let Some(listen) = self.broker.listen {
             self.broker.tls.check(("broker.listen", listen), "broker.tls", review);

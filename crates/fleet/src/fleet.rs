@@ -135,7 +135,7 @@ impl<S: Source> Fleet<S> {
         let mut fleet = Self {
             reconciler: Reconciler::new(
                 Nodes::new(lifecycle, known.nodes),
-                Placement::new(config.placement.rules.clone())
+                Placement::new(config.placement.rules.iter().map(|rule| rule.rule.clone()).collect())
                     .with_reserved(config.reserved_namespaces())
                     .with_naming(config.naming()),
                 Timeline::new(source.incarnation(), source.issued()),

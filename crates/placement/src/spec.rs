@@ -3,22 +3,41 @@
 //! `packaging/kubernetes/crds` defines both.
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::rules::{Glob, GlobError, KindMatch, NodeMatch, ObjectMatch, PlacementRule};
 use super::summary::RuleText;
 use edgesync_object::selector::LabelSelector;
 use edgesync_object::{Problems, Selector};
+use edgesync_rollout::Rollout;
 
 /// Field path of the kinds of objects.
 const KINDS: &str = "spec.objects.kinds";
+/// Field path of the roll-out.
+const ROLLOUT: &str = "spec.rollout";
 
 /// Effective part of a rule that is an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InForce {
     /// The rule; `None` if no part of it is in force.
     pub rule: Option<PlacementRule>,
+    /// How changes reach the nodes.
+    pub rollout: RuleRollout,
     /// Problems of the parts that are not in force.
     pub problems: Problems,
+}
+
+/// The roll-out of a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RuleRollout {
+    /// The rule has none: changes reach all nodes at once.
+    #[default]
+    None,
+    /// It is valid.
+    Valid(Box<Rollout>),
+    /// It is invalid: no wave opens and no revision begins. Nodes keep what is assigned to them, as
+    /// without a roll-out a change would reach all of them.
+    Invalid,
 }
 
 #[derive(Deserialize)]
@@ -26,6 +45,8 @@ struct Spec {
     objects: Objects,
     #[serde(default)]
     nodes: Nodes,
+    #[serde(default)]
+    rollout: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -50,19 +71,35 @@ impl InForce {
     /// Parses a rule. A rule in a namespace selects objects of that namespace only.
     #[must_use]
     pub fn of(rule: &RuleText, namespace: &str) -> Self {
-        match read(rule, namespace) {
-            Ok((rule, problems)) => Self { rule: Some(rule), problems },
-            Err(problems) => Self { rule: None, problems },
-        }
+        let spec = match serde_json::from_str::<Spec>(&rule.spec) {
+            Ok(spec) => spec,
+            Err(error) => {
+                let problems = Problems::one("spec", error.to_string());
+                return Self { rule: None, rollout: RuleRollout::None, problems };
+            }
+        };
+        let (rollout, of_rollout) = read_rollout(spec.rollout.as_ref());
+        let (rule, mut problems) = match read(spec, namespace) {
+            Ok((rule, problems)) => (Some(rule), problems),
+            Err(problems) => (None, problems),
+        };
+        problems.0.extend(of_rollout.0);
+        Self { rule, rollout, problems }
     }
 }
 
-/// Returns the rule and its invalid kinds: the valid ones are placed nevertheless. A spec that
-/// cannot be parsed places nothing.
-fn read(rule: &RuleText, namespace: &str) -> Result<(PlacementRule, Problems), Problems> {
-    let spec = serde_json::from_str(&rule.spec);
-    let Spec { objects, nodes } =
-        spec.map_err(|error: serde_json::Error| Problems::one("spec", error.to_string()))?;
+/// Returns the roll-out of a rule, and its problems.
+fn read_rollout(rollout: Option<&Value>) -> (RuleRollout, Problems) {
+    match rollout.map(|rollout| Rollout::parse(rollout, ROLLOUT)) {
+        None => (RuleRollout::None, Problems::default()),
+        Some(Ok(rollout)) => (RuleRollout::Valid(Box::new(rollout)), Problems::default()),
+        Some(Err(problems)) => (RuleRollout::Invalid, problems),
+    }
+}
+
+/// Returns the rule and its invalid kinds: the valid ones are placed nevertheless.
+fn read(spec: Spec, namespace: &str) -> Result<(PlacementRule, Problems), Problems> {
+    let Spec { objects, nodes, .. } = spec;
     if objects.kinds.is_empty() {
         return Err(Problems::one(KINDS, "must name at least one kind"));
     }
@@ -164,15 +201,43 @@ mod tests {
                 "spec.objects.selector: ",
             ),
         ] {
-            let InForce { rule, problems } = rule("Placement", &spec);
+            let InForce { rule, problems, .. } = rule("Placement", &spec);
             let error = problems.to_string();
             assert!(rule.is_none() && error.contains(expected), "{spec}: {error}");
         }
-        let InForce { rule, problems } = rule("Placement", &json!({"objects": {"kinds": ["Lease", "cm"]}}));
+        let InForce { rule, problems, .. } =
+            rule("Placement", &json!({"objects": {"kinds": ["Lease", "cm"]}}));
         assert!(
             config_map("shop", "a", &json!({})).is_selected_by(&rule.unwrap().objects),
             "the others are placed"
         );
         assert!(problems.to_string().contains("kind 'Lease'"));
+    }
+
+    #[test]
+    fn rollout_is_parsed_beside_the_rule() {
+        let of = |rollout: &Value| {
+            rule("Placement", &json!({"objects": {"kinds": ["cm"]}, "nodes": {}, "rollout": rollout}))
+        };
+        let valid = of(&json!({"waves": [{"selector": "stage=canary"}, {}], "soak": "1h"}));
+        let RuleRollout::Valid(rollout) = &valid.rollout else { panic!("{valid:?}") };
+        assert_eq!((rollout.waves.count(), rollout.soak.as_secs()), (2, 3600));
+        assert!(valid.rule.is_some() && valid.problems.0.is_empty());
+        let none = of(&Value::Null);
+        assert_eq!((&none.rollout, &none.rule), (&RuleRollout::None, &valid.rule));
+        // The rule stays in force: its objects must not leave the nodes because of it.
+        let invalid = of(&json!({"waves": [{"percent": 101}], "soka": "1h"}));
+        assert_eq!((&invalid.rollout, &invalid.rule), (&RuleRollout::Invalid, &valid.rule));
+        let text = invalid.problems.to_string();
+        for expected in
+            ["spec.rollout.waves[0].percent: must be a whole number from 1 to 100", "spec.rollout.soka"]
+        {
+            assert!(text.contains(expected), "{text}");
+        }
+        // Problems of both parts are listed.
+        let both = rule("Placement", &json!({"objects": {"kinds": ["Lease"]}, "rollout": {"waves": []}}));
+        assert!(both.rule.is_none() && both.rollout == RuleRollout::Invalid);
+        let text = both.problems.to_string();
+        assert!(text.contains("kind 'Lease'") && text.contains("spec.rollout.waves"), "{text}");
     }
 }

@@ -117,8 +117,9 @@ impl Rules {
         let known = self.known.get_mut(&summary.uid);
         let replaced = known.as_ref().and_then(|known| known.id);
         let in_force = InForce::of(text, &summary.namespace);
-        if let Some(known) = known.filter(|known| known.in_force == in_force) {
+        if let Some(known) = known.filter(|known| known.in_force.rule == in_force.rule) {
             known.summary = Arc::clone(summary);
+            known.in_force = in_force;
             return false;
         }
         let id = in_force.rule.clone().map(|rule| reconciler.desired.placement.add_rule(rule));

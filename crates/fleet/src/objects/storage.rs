@@ -11,7 +11,7 @@ use edgesync_object::node_labels::note_changed_labels;
 use edgesync_object::status::Result;
 use edgesync_object::{Object, Resource, Status};
 use edgesync_placement::RuleText;
-use edgesync_placement::spec::InForce;
+use edgesync_placement::spec::{InForce, RuleRollout};
 
 use super::super::definitions;
 use super::{CloudObjects, RETRY_SECONDS, read_token, status, watch, write_token};
@@ -35,11 +35,12 @@ fn kept(stored: cloud::Stored) -> Stored {
     Stored { namespace, name, version, json: body }
 }
 
-/// Refuses a rule that could not be in force at all: it would release all objects placed so far.
+/// Refuses a rule that could not be in force at all: it would release all objects placed so far. Also
+/// refuses one with an invalid roll-out, which would stop.
 fn admit_rule(kind: &Kind, object: &Object) -> Result<()> {
     let Some(text) = RuleText::of(object, &kind.resource) else { return Ok(()) };
     match InForce::of(&text, object.namespace()) {
-        InForce { rule: None, problems } => {
+        InForce { rule: None, problems, .. } | InForce { rollout: RuleRollout::Invalid, problems, .. } => {
             let key = kind.resource.key(object.namespace(), object.name());
             Err(status(&kind.resource, object.name(), &CloudError::Invalid { key, problems }))
         }

@@ -74,9 +74,9 @@ impl Reader {
 fn interests(config: &Config) -> Vec<Interest> {
     let Options { labelled, annotated, pods, .. } = &config.kubernetes;
     let mut interests: Vec<Interest> = Interest::fleet(mark::selector().parse().unwrap_or_default()).into();
-    let rules = config.placement.rules.iter().enumerate();
+    let rules = config.placement.rules.iter().map(|configured| &configured.rule.objects).enumerate();
     interests
-        .extend(rules.map(|(number, rule)| Interest::rule(Origin::Configured(number), rule.objects.clone())));
+        .extend(rules.map(|(number, objects)| Interest::rule(Origin::Configured(number), objects.clone())));
     if !labelled.is_empty() {
         interests.push(Interest::labelled(labelled.clone()));
     }
