@@ -25,8 +25,8 @@ pub struct RuleStatus {
 }
 
 impl CloudStore {
-    /// Replaces only the status of a rule, and of that all but the roll-out. An equal status costs no version; a rule that was
-    /// deleted or recreated is left alone.
+    /// Replaces only the status of a rule, and keeps the roll-out in it. An equal status costs no
+    /// version; a rule that was deleted or recreated is left alone.
     ///
     /// # Errors
     /// The store's.

@@ -178,8 +178,8 @@ pub trait ObjectSource: Clone + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Writes the status of a rule that is an object, if it still exists. The roll-out in the stored
-    /// status stays: [`RolloutStore::write_rollout`] writes it.
+    /// Writes the status of a rule that is an object, if it still exists. The roll-out in the
+    /// stored status stays: [`RolloutStore::write_rollout`] writes it.
     fn set_rule_status(&self, status: RuleStatus) -> impl Future<Output = Result<()>> + Send;
 
     /// Returns the id of the current timeline.
@@ -264,16 +264,16 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
 
 /// Roll-outs of rules: their statuses, and the bodies of their revisions. Only the leader writes.
 pub trait RolloutStore: Clone + Send + Sync + 'static {
-    /// Returns the stored roll-outs of configured rules as JSON text, by the name of the rule. Rules
-    /// that are objects have theirs in `status.rollout`.
+    /// Returns the stored roll-outs of configured rules as JSON text, by the name of the rule.
+    /// Rules that are objects have theirs in `status.rollout`.
     fn rollout_statuses(&self) -> impl Future<Output = Result<Vec<(String, String)>>> + Send;
 
-    /// Replaces the status of a roll-out if the rule and the stored sequence are as expected. Returns
-    /// whether they were. After an error it is not known: read the status again.
+    /// Replaces the status of a roll-out if the rule and the stored sequence are as expected.
+    /// Returns whether they were. After an error it is not known: read the status again.
     fn write_rollout(&self, write: RolloutWrite) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Stores the bodies of a revision: one for each object of the set, in its version. Durable when
-    /// it returns. A revision that is stored stays as it is.
+    /// Stores the bodies of a revision: one for each object of the set, in its version. Durable
+    /// when it returns. A revision that is stored stays as it is.
     ///
     /// Bodies of the revision below ([`edgesync_rollout::revision::Origin::Below`]) have to be read
     /// with [`RolloutStore::revision_bodies`] and passed too.
@@ -287,8 +287,8 @@ pub trait RolloutStore: Clone + Send + Sync + 'static {
     /// Returns the set of a stored revision; `None` if it or one of its bodies is lost.
     fn revision(&self, key: RevisionKey) -> impl Future<Output = Result<Option<Arc<Set>>>> + Send;
 
-    /// Returns bodies of a stored revision, at most [`MAX_BODIES`]. Leaves out lost ones, and objects
-    /// that are not in the revision.
+    /// Returns bodies of a stored revision, at most [`MAX_BODIES`]. Leaves out lost ones, and
+    /// objects that are not in the revision.
     fn revision_bodies(
         &self,
         key: RevisionKey,

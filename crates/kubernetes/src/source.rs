@@ -3,9 +3,9 @@
 //!
 //! # Layout
 //! - changes from the cluster, through the cache: `intake`;
-//! - writes: `leases`, `nodes`, `uploads`, `syncs` with `records`, `rules`, `revisions`; all pass the
-//!   rate limit of `requests` and touch only objects with the label in `mark`, rules, and Secrets of
-//!   the replicas' namespace;
+//! - writes: `leases`, `nodes`, `uploads`, `syncs` with `records`, `rules`; all pass the rate limit
+//!   of `requests` and touch only objects with the label in `mark`;
+//! - roll-outs: their statuses in `rules`, the bodies of revisions in `revisions`;
 //! - assignment of nodes to replicas: `serving`; leader election and the leader's work: `leader`,
 //!   `sweep`; detection of a restored cluster: `incarnation`.
 

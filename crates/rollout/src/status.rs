@@ -197,8 +197,8 @@ impl Status {
         Ok(status)
     }
 
-    /// Returns the sequence of a stored status, which the next write names as its precondition: 0 of
-    /// an absent or lost one.
+    /// Returns the sequence of a stored status, which the next write names as its precondition: 0
+    /// of an absent or lost one.
     #[must_use]
     pub fn sequence_of(value: Option<&Value>) -> u64 {
         Self::read(value).map_or(0, |status| status.sequence)

@@ -35,8 +35,8 @@ fn kept(stored: cloud::Stored) -> Stored {
     Stored { namespace, name, version, json: body }
 }
 
-/// Refuses a rule that could not be in force at all: it would release all objects placed so far. Also
-/// refuses one with an invalid roll-out, which would stop.
+/// Refuses a rule that could not be in force at all: it would release all objects placed so far.
+/// Also refuses one with an invalid roll-out, which would stop.
 fn admit_rule(kind: &Kind, object: &Object) -> Result<()> {
     let Some(text) = RuleText::of(object, &kind.resource) else { return Ok(()) };
     match InForce::of(&text, object.namespace()) {

@@ -25,8 +25,8 @@ impl Rules {
         Self { requests: requests.clone() }
     }
 
-    /// Replaces the status of a rule except for its roll-out, and nothing else. Skips an unchanged status and a rule that
-    /// was deleted or recreated.
+    /// Replaces the status of a rule except for its roll-out, and nothing else. Skips an unchanged
+    /// status and a rule that was deleted or recreated.
     ///
     /// # Errors
     /// The rule could not be read or written.
@@ -53,8 +53,8 @@ impl Rules {
         Ok(())
     }
 
-    /// Replaces the roll-out in the status of a rule, and nothing else, if the spec and the sequence
-    /// are as expected. Returns whether they were.
+    /// Replaces the roll-out in the status of a rule, and nothing else, if the spec and the
+    /// sequence are as expected. Returns whether they were.
     ///
     /// # Errors
     /// The rule could not be read or written. It is not known whether it was written.
@@ -79,7 +79,8 @@ impl Rules {
             object.fields_mut().insert("status".to_owned(), status);
             match self.requests.replace_status(&resource, &object).await {
                 Ok(_) => return Ok(true),
-                // Other parts of the rule may have changed. The next attempt shows whether it was deleted.
+                // Other parts of the rule may have changed. The next attempt shows whether it was
+                // deleted.
                 Err(Failure::Conflict(_) | Failure::NotFound(_)) => {}
                 Err(failure) => return Err(failure.into()),
             }
