@@ -146,6 +146,8 @@ fn example_placement_rule_parses() {
     let north = BTreeMap::from([("site".to_owned(), "north".to_owned())]);
     assert!(rule.rule.nodes.matches("gw-7", &north));
     assert!(!rule.rule.nodes.matches("other", &north));
+    assert_eq!(rule.name.as_deref(), Some("plant"));
+    assert_eq!(rule.rollout.as_ref().map(|rollout| rollout.waves.count()), Some(3));
 }
 
 #[test]
