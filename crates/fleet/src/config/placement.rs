@@ -263,4 +263,12 @@ rollout = { waves = [{}] }
             "x.toml:4:8: placement.name: must be unique, rule 1 of [[placement]] is named \"web\" too";
         assert!(twice.contains(expected), "{twice}");
     }
+
+    #[test]
+    fn rollout_requires_the_embedded_store() {
+        let rule = "[[placement]]\nname = \"web\"\nrollout = { waves = [{}] }\n";
+        assert_eq!(read(rule).unwrap().len(), 1);
+        let error = read(&format!("[store]\ntype = \"kubernetes\"\n{rule}")).unwrap_err();
+        assert!(error.contains("[[placement]] with rollout requires store.type = \"sqlite\""), "{error}");
+    }
 }

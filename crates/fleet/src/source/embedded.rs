@@ -281,8 +281,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::source::RuleKey;
     use edgesync_cloud_store::{CloudOptions, UploadEffect};
     use edgesync_protocol::upload::Lane;
+    use edgesync_rollout::Digest;
 
     #[tokio::test]
     async fn node_events_create_no_namespaces() {
@@ -332,5 +334,21 @@ mod tests {
         for _ in 0..2 {
             source.emit_event(event.clone()).await.unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn revision_without_its_bodies_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = CloudStore::open(&dir.path().join("cloud.db"), &CloudOptions::default()).unwrap();
+        let source = Embedded::new(Arc::new(CloudObjects::new(store).await.unwrap()));
+        let set = Arc::new(Set::default());
+        let rule = RuleKey::Configured("web".into());
+        let key = RevisionKey { rule, number: 1, digest: set.digest() };
+        source.store_revision(key.clone(), set.clone(), Vec::new()).await.unwrap();
+        assert_eq!(source.revision(key.clone()).await.unwrap(), Some(set.clone()));
+        let other = RevisionKey { digest: Digest::of(b""), ..key };
+        let refused = source.store_revision(other.clone(), set, Vec::new()).await;
+        assert!(matches!(refused, Err(SourceError::Revision(_))), "{refused:?}");
+        assert_eq!(source.revision(other).await.unwrap(), None);
     }
 }

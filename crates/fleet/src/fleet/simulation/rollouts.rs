@@ -92,3 +92,27 @@ impl RolloutStore for Model {
         self.answer(()).await
     }
 }
+
+#[test]
+fn the_model_replaces_statuses_and_sweeps_revisions_as_a_store_does() {
+    let mut rollouts = Rollouts::default();
+    let write = |expected: u64| RolloutWrite {
+        rule: RolloutRule::Configured("web".into()),
+        expected,
+        status: serde_json::json!({"sequence": expected + 1, "nextNumber": 2}),
+    };
+    assert!(rollouts.write(write(0)));
+    assert!(!rollouts.write(write(0)));
+    assert!(rollouts.write(write(1)));
+    let set = Arc::new(Set::default());
+    let rule = RuleKey::Configured("web".into());
+    let key = |number| RevisionKey { rule: rule.clone(), number, digest: set.digest() };
+    for number in [1, 2] {
+        rollouts.store(key(number), set.clone(), Vec::new()).unwrap();
+    }
+    let status = Status::read(rollouts.statuses.get("web")).unwrap();
+    rollouts.sweep(&Sweep([(rule.clone(), status)].into()));
+    assert_eq!(rollouts.revisions.keys().collect::<Vec<_>>(), [&key(2)]);
+    rollouts.sweep(&Sweep::default());
+    assert!(rollouts.revisions.is_empty() && rollouts.statuses.is_empty());
+}

@@ -580,3 +580,23 @@ async fn no_object_enters_a_namespace_during_its_deletion() {
     objects.store.record(&node_name("n1"), None, batch).await.unwrap();
     objects.remove(&namespaces, &marked).await.unwrap();
 }
+
+#[tokio::test]
+async fn rule_with_an_invalid_rollout_is_refused() {
+    let fixture = Fixture::plain().await;
+    let kind = fixture.objects.kind("edgesync.io", "v1alpha1", "placements").unwrap();
+    let admit = |rollout: Value| {
+        let rule = json!({
+            "apiVersion": "edgesync.io/v1alpha1", "kind": "Placement", "metadata": {"name": "web", "namespace": "lab"},
+            "spec": {"objects": {"kinds": ["cm"]}, "nodes": {}, "rollout": rollout},
+        });
+        fixture.objects.admit(&kind, None, &mut serde_json::from_value(rule).unwrap())
+    };
+    admit(Value::Null).unwrap();
+    admit(json!({"waves": [{"percent": 10}, {}]})).unwrap();
+    let refused = admit(json!({"waves": [{}, {"percent": 10}]})).unwrap_err();
+    assert_eq!(refused.code, 422);
+    let causes = refused.details.unwrap().causes;
+    assert_eq!(causes[0].field, "spec.rollout.waves[1]");
+    assert!(causes[0].message.contains("selects no node"), "{causes:?}");
+}
