@@ -78,8 +78,7 @@ pub use nodes::{NodeFacts, Recorded};
 pub use open::CloudOptions;
 pub use read::{Cursor, HistoryPage, HistoryQuery, MAX_BODIES};
 pub use rollouts::{
-    RevisionError, RevisionKey, RolloutRule, RolloutWrite, RuleKey, Sweep, keep_rollout, rollout_sequence,
-    with_rollout,
+    RevisionError, RevisionKey, RolloutWrite, RuleKey, Sweep, keep_rollout, rollout_sequence, with_rollout,
 };
 pub use rules::RuleStatus;
 pub use snapshot::{CloudSnapshot, Listed, Scan};

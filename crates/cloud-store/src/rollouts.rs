@@ -50,32 +50,19 @@ pub struct RevisionKey {
     pub digest: Digest,
 }
 
-/// The rule whose roll-out is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RolloutRule {
-    /// A rule that is an object, as it was read. The spec must be unchanged: a changed one may have
-    /// other waves. Other parts of its status may have changed.
-    Object {
-        /// Key of the rule.
-        key: ObjectKey,
-        /// UID of the rule.
-        uid: Uid,
-        /// `metadata.generation` of the rule.
-        generation: u64,
-    },
-    /// A configured rule, by its name.
-    Configured(Arc<str>),
-}
-
 /// A write of the status of a roll-out, by compare-and-swap.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RolloutWrite {
     /// The rule.
-    pub rule: RolloutRule,
+    pub rule: RuleKey,
+    /// For a rule that is an object: its key, and the `metadata.generation` that was read. The spec
+    /// must be unchanged: a changed one may have other waves. Other parts of the status may have
+    /// changed.
+    pub object: Option<(ObjectKey, u64)>,
     /// [`Status::sequence`] of the stored status; 0 if none is stored, or if it is lost.
     pub expected: u64,
-    /// The next status.
-    pub status: Value,
+    /// The next status as JSON text; `None` deletes it.
+    pub status: Option<String>,
 }
 
 /// The roll-outs of all rules: decides which stored revisions can be deleted.
@@ -176,14 +163,15 @@ pub fn rollout_sequence(rule: &Object) -> u64 {
     Status::sequence_of(rule.fields().get("status").and_then(|status| status.get(FIELD)))
 }
 
-/// Returns an object's status with another roll-out.
+/// Returns an object's status with another roll-out, or without one.
 #[must_use]
-pub fn with_rollout(rule: &Object, rollout: Value) -> Value {
+pub fn with_rollout(rule: &Object, rollout: Option<Value>) -> Value {
     let mut fields = match rule.fields().get("status") {
         Some(Value::Object(fields)) => fields.clone(),
         _ => Map::new(),
     };
-    fields.insert(FIELD.to_owned(), rollout);
+    fields.remove(FIELD);
+    fields.extend(rollout.map(|rollout| (FIELD.to_owned(), rollout)));
     Value::Object(fields)
 }
 
@@ -223,13 +211,17 @@ impl CloudStore {
     /// # Errors
     /// The store's.
     pub async fn write_rollout(&self, write: RolloutWrite) -> Result<bool, CloudError> {
-        let RolloutWrite { rule, expected, status } = write;
-        let text = status.to_string();
+        let RolloutWrite { rule, object, expected, status: text } = write;
+        let status: Option<Value> =
+            text.as_deref().map(serde_json::from_str).transpose().map_err(|error| {
+                StoreError::internal(format!("write the roll-out of rule {rule}: no JSON: {error}"))
+            })?;
         let shared = Arc::clone(&self.shared);
-        self.write(text.len() + WRITE_BYTES, move |tx| {
-            let (key, uid, generation) = match &rule {
-                RolloutRule::Configured(name) => return tx.write_rollout(name, expected, &text),
-                RolloutRule::Object { key, uid, generation } => (key, uid, *generation),
+        self.write(text.as_deref().map_or(0, str::len) + WRITE_BYTES, move |tx| {
+            let (uid, key, generation) = match (&rule, &object) {
+                (RuleKey::Configured(name), _) => return tx.write_rollout(name, expected, text.as_deref()),
+                (RuleKey::Object(_), None) => return Ok(false),
+                (RuleKey::Object(uid), Some((key, generation))) => (uid, key, *generation),
             };
             let Some(kind) = resource_id(tx.conn, &key.group, &key.kind)? else { return Ok(false) };
             let row = find(tx.conn, kind, &key.namespace, &key.name)?;
@@ -321,7 +313,7 @@ impl CloudStore {
 }
 
 impl Tx<'_> {
-    fn write_rollout(&self, name: &str, expected: u64, status: &str) -> Result<bool, CloudError> {
+    fn write_rollout(&self, name: &str, expected: u64, status: Option<&str>) -> Result<bool, CloudError> {
         let stored: Option<String> = self
             .conn
             .prepare_cached("SELECT status FROM rollouts WHERE rule = ?1")?
@@ -331,12 +323,16 @@ impl Tx<'_> {
         if Status::sequence_of(stored.as_ref()) != expected {
             return Ok(false);
         }
-        self.conn
-            .prepare_cached(
-                "INSERT INTO rollouts (rule, status) VALUES (?1, ?2)
-                 ON CONFLICT DO UPDATE SET status = excluded.status",
-            )?
-            .execute((name, status))?;
+        match status {
+            Some(status) => self
+                .conn
+                .prepare_cached(
+                    "INSERT INTO rollouts (rule, status) VALUES (?1, ?2)
+                     ON CONFLICT DO UPDATE SET status = excluded.status",
+                )?
+                .execute((name, status))?,
+            None => self.conn.prepare_cached("DELETE FROM rollouts WHERE rule = ?1")?.execute([name])?,
+        };
         Ok(true)
     }
 

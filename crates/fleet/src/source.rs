@@ -33,8 +33,7 @@ use edgesync_schema::Schema;
 pub use crate::uploads::event_tokens;
 pub use edgesync_cloud_store::{
     Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeEffects, NodeFacts, Registered, RevisionError,
-    RevisionKey, RolloutRule, RolloutWrite, RuleKey, RuleStatus, Sweep, UploadBatch, UploadEffect,
-    UploadOutcome, key_of,
+    RevisionKey, RolloutWrite, RuleKey, RuleStatus, Sweep, UploadBatch, UploadEffect, UploadOutcome, key_of,
 };
 pub use embedded::{Alone, Embedded};
 pub use error::SourceError;
@@ -264,6 +263,12 @@ pub trait NodeStore: Clone + Send + Sync + 'static {
 
 /// Roll-outs of rules: their statuses, and the bodies of their revisions. Only the leader writes.
 pub trait RolloutStore: Clone + Send + Sync + 'static {
+    /// Returns whether this process moves roll-outs. Two may believe it for a while: writes are
+    /// compare-and-swap.
+    fn leads_rollouts(&self) -> bool {
+        true
+    }
+
     /// Returns the stored roll-outs of configured rules as JSON text, by the name of the rule.
     /// Rules that are objects have theirs in `status.rollout`.
     fn rollout_statuses(&self) -> impl Future<Output = Result<Vec<(String, String)>>> + Send;

@@ -225,6 +225,10 @@ impl NodeStore for Kubernetes {
 }
 
 impl RolloutStore for Kubernetes {
+    fn leads_rollouts(&self) -> bool {
+        self.is_leader()
+    }
+
     async fn rollout_statuses(&self) -> Result<Vec<(String, String)>> {
         // The configuration of replicas has no rules with a roll-out.
         Ok(Vec::new())

@@ -2,6 +2,8 @@
 //! namespace decides; `ClusterPlacement` places objects of any namespace and cluster-scoped ones.
 //! `packaging/kubernetes/crds` defines both.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -34,7 +36,7 @@ pub enum RuleRollout {
     #[default]
     None,
     /// It is valid.
-    Valid(Box<Rollout>),
+    Valid(Arc<Rollout>),
     /// It is invalid: no wave opens and no revision begins. Nodes keep what is assigned to them, as
     /// without a roll-out a change would reach all of them.
     Invalid,
@@ -92,7 +94,7 @@ impl InForce {
 fn read_rollout(rollout: Option<&Value>) -> (RuleRollout, Problems) {
     match rollout.map(|rollout| Rollout::parse(rollout, ROLLOUT)) {
         None => (RuleRollout::None, Problems::default()),
-        Some(Ok(rollout)) => (RuleRollout::Valid(Box::new(rollout)), Problems::default()),
+        Some(Ok(rollout)) => (RuleRollout::Valid(Arc::new(rollout)), Problems::default()),
         Some(Err(problems)) => (RuleRollout::Invalid, problems),
     }
 }
@@ -139,8 +141,7 @@ mod tests {
     use super::*;
     use crate::Summary;
     use edgesync_object::{Labels, kinds};
-    use serde_json::{Value, json};
-    use std::sync::Arc;
+    use serde_json::json;
 
     fn rule(kind: &str, spec: &Value) -> InForce {
         let resource = kinds::guess("edgesync.io/v1alpha1", kind, kind == "Placement");

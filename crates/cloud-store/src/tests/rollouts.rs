@@ -177,8 +177,8 @@ async fn sweep_deletes_garbage_and_rules_that_are_gone() {
     let prepared = store_revision(store, "web", 3, &[4, 3]).await;
     let gone = store_revision(store, "db", 1, &[9]).await;
     for name in ["web", "db"] {
-        let rule = RolloutRule::Configured(name.into());
-        let write = RolloutWrite { rule, expected: 0, status: json!({"sequence": 1}) };
+        let status = Some(r#"{"sequence":1}"#.to_owned());
+        let write = RolloutWrite { rule: rule(name), object: None, expected: 0, status };
         assert!(store.write_rollout(write).await.unwrap());
     }
     let sweep = Sweep([(rule("web"), status(&[(2, second.digest)], 3))].into());
@@ -212,8 +212,8 @@ async fn damaged_body_is_found() {
 async fn configured_roll_out_is_replaced_if_the_sequence_is_the_stored_one() {
     let Fixture { store, .. } = &fixture();
     let write = async |expected: u64, sequence: u64| {
-        let rule = RolloutRule::Configured("web".into());
-        let write = RolloutWrite { rule, expected, status: json!({"sequence": sequence}) };
+        let status = Some(json!({"sequence": sequence}).to_string());
+        let write = RolloutWrite { rule: rule("web"), object: None, expected, status };
         store.write_rollout(write).await.unwrap()
     };
     assert!(!write(1, 2).await, "nothing is stored");
@@ -231,6 +231,13 @@ async fn configured_roll_out_is_replaced_if_the_sequence_is_the_stored_one() {
         .unwrap();
     assert!(!write(2, 3).await);
     assert!(write(0, 1).await);
+    let delete = async |expected| {
+        let write = RolloutWrite { rule: rule("web"), object: None, expected, status: None };
+        store.write_rollout(write).await.unwrap()
+    };
+    assert!(!delete(0).await);
+    assert!(delete(1).await);
+    assert!(store.rollout_statuses().await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -242,20 +249,20 @@ async fn roll_out_of_a_rule_is_replaced_if_the_spec_is_the_one_that_was_read() {
         "spec": {"objects": {"kinds": ["cm"]}, "nodes": {}},
     });
     let created = store.create(&resource, serde_json::from_value(placement).unwrap()).await.unwrap();
-    let rule = |uid: &str, generation| RolloutRule::Object {
-        key: resource.key("lab", "web"),
-        uid: uid.into(),
-        generation,
+    let write_status = async |uid: &str, generation: u64, expected: u64, status: Option<String>| {
+        let rule = RuleKey::Object(uid.into());
+        let object = Some((resource.key("lab", "web"), generation));
+        store.write_rollout(RolloutWrite { rule, object, expected, status }).await.unwrap()
     };
-    let write = async |rule: RolloutRule, expected: u64| {
-        let status = json!({"sequence": expected + 1});
-        store.write_rollout(RolloutWrite { rule, expected, status }).await.unwrap()
+    let write = async |uid: &str, generation: u64, expected: u64| {
+        let status = json!({"sequence": expected + 1}).to_string();
+        write_status(uid, generation, expected, Some(status)).await
     };
     let read = async || object(&store.get(resource.key("lab", "web")).await.unwrap());
-    assert!(!write(rule("another", 1), 0).await);
-    assert!(!write(rule(&created.uid, 2), 0).await);
-    assert!(!write(rule(&created.uid, 1), 1).await);
-    assert!(write(rule(&created.uid, 1), 0).await);
+    assert!(!write("another", 1, 0).await);
+    assert!(!write(&created.uid, 2, 0).await);
+    assert!(!write(&created.uid, 1, 1).await);
+    assert!(write(&created.uid, 1, 0).await);
     assert_eq!(rollout_sequence(&read().await), 1);
     // Other parts of the status have their own writes.
     let progress = RuleStatus {
@@ -268,8 +275,11 @@ async fn roll_out_of_a_rule_is_replaced_if_the_spec_is_the_one_that_was_read() {
     assert_eq!(after.fields()["status"], json!({"nodes": 3, "rollout": {"sequence": 1}}));
     store.set_rule_status(progress).await.unwrap();
     assert_eq!(read().await, after, "an equal status costs no version");
-    assert!(write(rule(&created.uid, 1), 1).await);
+    assert!(write(&created.uid, 1, 1).await);
     assert_eq!(read().await.fields()["status"], json!({"nodes": 3, "rollout": {"sequence": 2}}));
-    let gone = RolloutRule::Object { key: resource.key("lab", "x"), uid: created.uid.clone(), generation: 1 };
-    assert!(!write(gone, 0).await);
+    assert!(!write_status(&created.uid, 1, 1, None).await);
+    assert!(write_status(&created.uid, 1, 2, None).await);
+    assert_eq!(read().await.fields()["status"], json!({"nodes": 3}));
+    store.delete(&resource, "lab", "web", None).await.unwrap();
+    assert!(!write(&created.uid, 1, 0).await);
 }

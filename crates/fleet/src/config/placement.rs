@@ -26,7 +26,7 @@ pub struct ConfiguredRule {
     /// Its name, unique among the rules. The state of its roll-out is stored under it.
     pub name: Option<Arc<str>>,
     /// How changes reach the nodes. Only rules with a name have it.
-    pub rollout: Option<Rollout>,
+    pub rollout: Option<Arc<Rollout>>,
 }
 
 /// The rules, in the order of the file.
@@ -51,7 +51,7 @@ fn rule(value: &Spanned<DeValue<'_>>, before: &[ConfiguredRule]) -> Result<Confi
         "name" => Some(read_name(value, before).map(|read| name = Some(read))),
         "nodes" => Some(read_nodes(value, &mut rule.nodes)),
         "objects" => Some(read_objects(value, &mut rule.objects)),
-        "rollout" => Some(read_rollout(value).map(|read| rollout = Some(read))),
+        "rollout" => Some(read_rollout(value).map(|read| rollout = Some(Arc::new(read)))),
         _ => None,
     });
     refusals.result()?;
@@ -220,7 +220,7 @@ objects.kind = ["cm"]
         let json = serde_json::json!({
             "waves": [{"selector": "stage=canary", "allowEmpty": true}, {"percent": 10}, {}], "soak": "1h",
         });
-        assert_eq!(rules[0].rollout, Some(Rollout::parse(&json, "").unwrap()));
+        assert_eq!(rules[0].rollout, Some(Arc::new(Rollout::parse(&json, "").unwrap())));
         let names: Vec<_> = rules.iter().map(|rule| rule.name.as_deref()).collect();
         assert_eq!(names, [Some("web"), Some("db")]);
     }

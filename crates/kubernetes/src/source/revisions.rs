@@ -155,7 +155,8 @@ impl Revisions {
     /// The cluster's.
     pub(super) async fn sweep(&self, sweep: &Sweep, now: Timestamp) -> Result<()> {
         self.indexes().retain(|key, _| !sweep.is_garbage(key));
-        let mut secrets = self.requests.list_metadata(&self.secrets, &self.namespace, LABEL).await?;
+        let background = Self { requests: self.requests.in_background(), ..self.clone() };
+        let mut secrets = background.requests.list_metadata(&self.secrets, &self.namespace, LABEL).await?;
         secrets.retain(|secret| {
             key_of(secret).is_some_and(|key| {
                 sweep.is_garbage(&key) && (sweep.has(&key.rule) || is_older(secret, now, UNKNOWN_RULE_GRACE))
@@ -164,7 +165,7 @@ impl Revisions {
         // Without an index nobody reads the parts.
         secrets.sort_by_key(|secret| !is_index(secret.name()));
         for secret in &secrets {
-            self.delete(secret).await?;
+            background.delete(secret).await?;
         }
         Ok(())
     }

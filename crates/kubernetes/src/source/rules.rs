@@ -1,11 +1,11 @@
 //! Status of Placements and ClusterPlacements, and of their roll-outs.
 
+use serde_json::Value;
+
 use super::requests::Requests;
 use crate::cluster::Failure;
 use edgesync_cloud_store::{keep_rollout, rollout_sequence, with_rollout};
-pub(super) use edgesync_fleet::source::{
-    Result, RolloutRule, RolloutWrite, RuleKey, RuleStatus, SourceError,
-};
+pub(super) use edgesync_fleet::source::{Result, RolloutWrite, RuleKey, RuleStatus, SourceError};
 use edgesync_object::kinds;
 
 /// Writes the status of rules. Cheap to clone.
@@ -59,14 +59,15 @@ impl Rules {
     /// # Errors
     /// The rule could not be read or written. It is not known whether it was written.
     pub(super) async fn write_rollout(&self, write: RolloutWrite) -> Result<bool> {
-        let RolloutWrite { rule, expected, status } = write;
-        let (key, uid, generation) = match rule {
-            RolloutRule::Object { key, uid, generation } => (key, uid, generation),
-            RolloutRule::Configured(name) => {
-                let name = RuleKey::Configured(name).to_string();
-                return Err(SourceError::Missing { kind: "placement rule", name });
-            }
+        let RolloutWrite { rule, object, expected, status } = write;
+        let name = rule.to_string();
+        let (RuleKey::Object(uid), Some((key, generation))) = (rule, object) else {
+            return Err(SourceError::Missing { kind: "placement rule", name });
         };
+        let status: Option<Value> =
+            status.as_deref().map(serde_json::from_str).transpose().map_err(|error| {
+                Failure::Invalid(format!("the roll-out of rule {name} is no JSON: {error}"))
+            })?;
         let resource = kinds::guess(API_VERSION, &key.kind, !key.namespace.is_empty());
         for _ in 0..ATTEMPTS {
             // A quorum read. Its version is the precondition of the write.
@@ -85,7 +86,7 @@ impl Rules {
                 Err(failure) => return Err(failure.into()),
             }
         }
-        Err(SourceError::Contended { kind: "placement rule", name: key.to_string() })
+        Err(SourceError::Contended { kind: "placement rule", name })
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::store::{Model, Way};
-use crate::source::{Result, RevisionKey, RolloutRule, RolloutStore, RolloutWrite, RuleKey, Sweep};
+use crate::source::{Result, RevisionKey, RolloutStore, RolloutWrite, RuleKey, Sweep};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
 use edgesync_rollout::{Set, Status};
@@ -23,10 +23,12 @@ pub(super) struct Rollouts {
 impl Rollouts {
     /// Replaces a status if the sequence is the expected one.
     fn write(&mut self, write: RolloutWrite) -> bool {
-        let RolloutRule::Configured(name) = write.rule else { unreachable!("no rule is an object") };
+        let RuleKey::Configured(name) = write.rule else { unreachable!("no rule is an object") };
         let is_expected = Status::sequence_of(self.statuses.get(&name)) == write.expected;
-        if is_expected {
-            self.statuses.insert(name, write.status);
+        match write.status {
+            Some(status) if is_expected => drop(self.statuses.insert(name, status.parse().unwrap())),
+            None if is_expected => drop(self.statuses.remove(&name)),
+            _ => {}
         }
         is_expected
     }
@@ -97,9 +99,10 @@ impl RolloutStore for Model {
 fn the_model_replaces_statuses_and_sweeps_revisions_as_a_store_does() {
     let mut rollouts = Rollouts::default();
     let write = |expected: u64| RolloutWrite {
-        rule: RolloutRule::Configured("web".into()),
+        rule: RuleKey::Configured("web".into()),
+        object: None,
         expected,
-        status: serde_json::json!({"sequence": expected + 1, "nextNumber": 2}),
+        status: Some(format!(r#"{{"sequence":{},"nextNumber":2}}"#, expected + 1)),
     };
     assert!(rollouts.write(write(0)));
     assert!(!rollouts.write(write(0)));

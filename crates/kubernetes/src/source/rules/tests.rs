@@ -49,21 +49,17 @@ async fn roll_out_is_written_if_the_spec_and_the_sequence_are_those_that_were_re
         .await;
     let rules = Rules::new(&rig.requests());
     let key = kinds::guess(API_VERSION, "ClusterPlacement", false).key("", "maps");
-    let rule = |uid: &str, generation: u64| RolloutRule::Object {
-        key: key.clone(),
-        uid: Arc::from(uid),
-        generation,
-    };
-    let write = async |rule: RolloutRule, expected: u64| {
-        let status = json!({"sequence": expected + 1, "nextNumber": 7});
-        rules.write_rollout(RolloutWrite { rule, expected, status }).await.unwrap()
+    let write = async |uid: &str, generation: u64, expected: u64| {
+        let status = Some(json!({"sequence": expected + 1, "nextNumber": 7}).to_string());
+        let (rule, object) = (RuleKey::Object(Arc::from(uid)), Some((key.clone(), generation)));
+        rules.write_rollout(RolloutWrite { rule, object, expected, status }).await.unwrap()
     };
     let get = async || rig.get(API_VERSION, "ClusterPlacement", "", "maps").await.unwrap();
-    assert!(!write(rule("another", 1), 0).await);
-    assert!(!write(rule(made.uid(), 2), 0).await);
-    assert!(!write(rule(made.uid(), 1), 3).await);
-    assert!(write(rule(made.uid(), 1), 0).await);
-    assert!(!write(rule(made.uid(), 1), 0).await, "it is written already");
+    assert!(!write("another", 1, 0).await);
+    assert!(!write(made.uid(), 2, 0).await);
+    assert!(!write(made.uid(), 1, 3).await);
+    assert!(write(made.uid(), 1, 0).await);
+    assert!(!write(made.uid(), 1, 0).await, "it is written already");
     // The other fields of the status have writes of their own.
     let status = json!({"observedGeneration": 1, "objects": 3, "nodes": 1});
     rules.set_status(RuleStatus { key: key.clone(), uid: Arc::from(made.uid()), status }).await.unwrap();
@@ -74,18 +70,19 @@ async fn roll_out_is_written_if_the_spec_and_the_sequence_are_those_that_were_re
     );
     // The schema keeps all fields.
     assert_eq!(at(&after, "/status/rollout/nextNumber"), &json!(7));
-    assert!(write(rule(made.uid(), 1), 1).await);
+    assert!(write(made.uid(), 1, 1).await);
     assert_eq!(at(&get().await, "/status/objects"), &json!(3));
     // A changed spec may have other waves.
     rig.patch(&get().await, json!({"spec": {"objects": {"kinds": ["cm", "secrets"]}}})).await;
-    assert!(!write(rule(made.uid(), 1), 2).await);
-    assert!(write(rule(made.uid(), 2), 2).await);
-    let configured = rules
-        .write_rollout(RolloutWrite {
-            rule: RolloutRule::Configured("maps".into()),
-            expected: 0,
-            status: json!({}),
-        })
-        .await;
-    assert!(matches!(configured, Err(SourceError::Missing { .. })), "{configured:?}");
+    assert!(!write(made.uid(), 1, 2).await);
+    assert!(write(made.uid(), 2, 2).await);
+    let (rule, object) = (RuleKey::Object(Arc::from(made.uid())), Some((key.clone(), 2)));
+    let delete = RolloutWrite { rule, object, expected: 3, status: None };
+    assert!(rules.write_rollout(delete).await.unwrap());
+    let after = get().await;
+    assert_eq!((at(&after, "/status/objects"), at(&after, "/status/rollout")), (&json!(3), &Value::Null));
+    let rule = RuleKey::Configured("maps".into());
+    let configured = RolloutWrite { rule, object: None, expected: 0, status: None };
+    let refused = rules.write_rollout(configured).await;
+    assert!(matches!(refused, Err(SourceError::Missing { .. })), "{refused:?}");
 }
