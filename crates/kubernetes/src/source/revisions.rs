@@ -118,8 +118,10 @@ impl Revisions {
         let selector = format!("{LABEL}={}", rule_value(&key.rule));
         let secrets = self.requests.list_metadata(&self.secrets, &self.namespace, &selector).await?;
         let stored: HashSet<&str> = secrets.iter().map(Object::name).collect();
-        let mut names = index.packs().into_iter().flat_map(|(pack, _)| pack.names(key));
-        let missing = names.find(|name| !stored.contains(name.as_str()));
+        let parts = index.packs().into_iter().flat_map(|(pack, _)| pack.names(key));
+        // The index may be known from an earlier read.
+        let missing =
+            std::iter::once(index_name(key)).chain(parts).find(|name| !stored.contains(name.as_str()));
         if let Some(secret) = &missing {
             tracing::error!(%key, secret, "bodies of a revision are lost: Secret not found");
         }
