@@ -21,7 +21,11 @@ pub use nodes::{
     HeldBackObject, JoinedNode, Membership, NodeCounters, NodeInfo, NodeList, NodeObjectCounts, NodeTraffic,
     ObjectNotInEffect, RecordedNode, RemovedNode, ServedNode, state,
 };
-pub use rollouts::{Curve, Rollout, RolloutTarget, RuleItem, RuleList, RuleName, Straggler};
+pub use rollouts::{
+    Curve, EndedRevision, FailedNode, RejectedVersion, Rollout, RolloutAction, RolloutCommand,
+    RolloutCondition, RolloutRevision, RolloutStatus, RolloutTarget, RolloutWave, RuleItem, RuleList,
+    RuleName, Straggler,
+};
 pub use summary::{SummaryLine, SummaryRow, SummaryRows, SummaryState};
 
 /// The last hour of a node, one sample per minute, oldest first.

@@ -117,6 +117,10 @@ pub enum Route<'a> {
     Rollouts,
     /// Cloud: progress of an object or a rule.
     Rollout(RolloutSubject<'a>),
+    /// Cloud: status of the roll-out of a rule, by `NAME` or `NAMESPACE/NAME`.
+    RolloutStatus(&'a str),
+    /// Cloud: moves the roll-out of a rule.
+    MoveRollout(&'a str),
     /// Cloud: usable tokens, and those that ended within the last week.
     Tokens,
     /// Cloud: creates a token.
@@ -168,6 +172,12 @@ impl<'a> Route<'a> {
             ("GET", ["rollouts", "objects", uid]) => Self::Rollout(RolloutSubject::Object(uid)),
             ("GET", ["rollouts", "placements", uid]) => Self::Rollout(RolloutSubject::Placement(uid)),
             ("GET", ["rollouts", "configured", number]) => Self::Rollout(RolloutSubject::Configured(number)),
+            ("GET", ["rollouts", "rules", ..]) if segments.len() > 2 => {
+                Self::RolloutStatus(path.strip_prefix("rollouts/rules/")?)
+            }
+            ("POST", ["rollouts", "rules", ..]) if segments.len() > 2 => {
+                Self::MoveRollout(path.strip_prefix("rollouts/rules/")?)
+            }
             ("GET", ["tokens"]) => Self::Tokens,
             ("POST", ["tokens"]) => Self::CreateToken,
             ("POST", ["tokens", id, "revoke"]) => Self::RevokeToken(id),
@@ -240,6 +250,8 @@ impl<'a> Route<'a> {
             Self::Rollout(RolloutSubject::Configured(number)) => {
                 (Get, vec!["rollouts", "configured", number])
             }
+            Self::RolloutStatus(rule) => (Get, vec!["rollouts", "rules", rule]),
+            Self::MoveRollout(rule) => (Post, vec!["rollouts", "rules", rule]),
             Self::Tokens => (Get, vec!["tokens"]),
             Self::CreateToken => (Post, vec!["tokens"]),
             Self::RevokeToken(id) => (Post, vec!["tokens", id, "revoke"]),
@@ -282,6 +294,8 @@ mod tests {
             Route::Rollout(RolloutSubject::Object("u")),
             Route::Rollout(RolloutSubject::Placement("u")),
             Route::Rollout(RolloutSubject::Configured("1")),
+            Route::RolloutStatus("config"),
+            Route::MoveRollout("config"),
             Route::Tokens,
             Route::CreateToken,
             Route::RevokeToken("t"),

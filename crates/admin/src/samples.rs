@@ -11,5 +11,5 @@ pub use agent::{
 pub use cloud::{
     fleet_history, full_node, joined_node, label_keys, label_values, new_token, node_history, node_list,
     node_objects, not_in_effect, objects, operator_list, page, placed_object, placement, recorded_node,
-    removed_node, rollout, rollout_of_rule, rules, served_node, summary, token_list,
+    removed_node, rollout, rollout_of_rule, rollout_status, rules, served_node, summary, token_list,
 };

@@ -56,6 +56,7 @@ fn cloud_responses_equal_the_fixtures() {
     compare("rules", &samples::rules());
     compare("rollout", &samples::rollout());
     compare("rollout-of-rule", &samples::rollout_of_rule());
+    compare("rollout-status", &samples::rollout_status());
     compare("tokens", &samples::token_list());
     compare("new-token", &samples::new_token());
     compare("operators", &samples::operator_list());

@@ -17,7 +17,9 @@ use serde_json::Value;
 use super::auth::{self, Caller, Peer, Role};
 use super::kind::Kind;
 use super::request::{ResourcePath, Verb};
-use edgesync_admin::cloud::{AdmitRequest, BrokerConfigRequest, OperatorCertificate, TokenRequest};
+use edgesync_admin::cloud::{
+    AdmitRequest, BrokerConfigRequest, OperatorCertificate, RolloutAction, RolloutCommand, TokenRequest,
+};
 use edgesync_admin::{NodeAction, Route};
 use edgesync_object::objectsync::is_placement;
 use edgesync_object::{Labels, label_pairs};
@@ -121,6 +123,7 @@ impl Actor<'_> {
             Some(Route::CreateToken) => entry.log_request::<TokenRequest>(body),
             Some(Route::CreateOperator) => entry.log_request::<OperatorCertificate<String>>(body),
             Some(Route::BrokerConfig) => entry.log_request::<BrokerConfigRequest>(body),
+            Some(Route::MoveRollout(_)) => entry.log_request::<RolloutCommand>(body),
             Some(Route::ChangeNode(_, NodeAction::Admit)) => entry.log_request::<AdmitRequest>(body),
             Some(
                 Route::ChangeNode(
@@ -154,6 +157,7 @@ impl Actor<'_> {
                 | Route::Labels
                 | Route::Rollouts
                 | Route::Rollout(_)
+                | Route::RolloutStatus(_)
                 | Route::Tokens
                 | Route::Operators,
             )
@@ -215,6 +219,7 @@ audited!(TokenRequest { node, ttl_seconds, uses, labels });
 audited!(OperatorCertificate<String> { user, role, lifetime_seconds });
 audited!(BrokerConfigRequest { broker, directory, names, port });
 audited!(AdmitRequest { broker_updated });
+audited!(RolloutCommand { action, revision, open, reason, override_windows });
 
 /// The form of a field in the audit log. The type of a secret would hide it here.
 trait Logged {
@@ -235,7 +240,20 @@ macro_rules! logged_as_is {
     };
 }
 
-logged_as_is!(bool, u16, u32, u64);
+logged_as_is!(bool, u16, u32, u64, usize);
+
+impl Logged for RolloutAction {
+    type Form = &'static str;
+
+    fn logged(&self) -> &'static str {
+        match self {
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Promote => "promote",
+            Self::Undo => "undo",
+        }
+    }
+}
 
 impl Logged for String {
     type Form = Option<Self>;

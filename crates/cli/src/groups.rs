@@ -7,7 +7,21 @@ use clap::Command;
 /// Headings and their commands, of both programs, in the order of the help.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Basic Commands", &["run", "join", "status", "sync", "get", "apply", "delete"]),
-    ("Nodes", &["nodes", "node", "syncs", "files", "hold", "holds", "release", "confirm-deletions", "page"]),
+    (
+        "Nodes",
+        &[
+            "nodes",
+            "node",
+            "syncs",
+            "files",
+            "hold",
+            "holds",
+            "release",
+            "confirm-deletions",
+            "rollout",
+            "page",
+        ],
+    ),
     ("Enrollment", &["token", "operator", "kubeconfig", "broker-config", "signer"]),
     ("Troubleshooting", &["check", "explain-placement", "events", "traffic", "support-bundle"]),
     ("Maintenance", &["verify", "backup", "restore", "repair", "seal"]),

@@ -75,7 +75,8 @@ impl EffectCounts {
 #[derive(Clone, Debug, Default)]
 pub struct NodeEffects {
     epoch: Option<Epoch>,
-    /// The [`key_of`] the version in effect, and the state; by the [`key_of`] the UID.
+    /// The [`key_of`] the version tried last, which is the one in effect if the state says so, and
+    /// the state; by the [`key_of`] the UID.
     objects: HashMap<u64, (u64, EffectState)>,
     counts: EffectCounts,
     taken: IngestCursor,
@@ -97,7 +98,7 @@ impl NodeEffects {
             self.follow(epoch);
             match effect.state {
                 EffectState::Gone => self.forget(&effect.uid),
-                state => self.set(key_of(&effect.uid), effect.version.as_ref(), state),
+                state => self.set(key_of(&effect.uid), &effect.wanted, state),
             }
         }
     }
@@ -130,8 +131,8 @@ impl NodeEffects {
         });
     }
 
-    fn set(&mut self, key: u64, version: Option<&ResourceVersion>, state: EffectState) {
-        let version = version.map_or(0, |version| key_of(version.as_str()));
+    fn set(&mut self, key: u64, wanted: &ResourceVersion, state: EffectState) {
+        let version = key_of(wanted.as_str());
         if let Some((_, before)) = self.objects.insert(key, (version, state)) {
             *self.counts.of(before) -= 1;
         }
@@ -144,6 +145,14 @@ impl NodeEffects {
     pub fn has(&self, uid: u64, version: u64) -> Option<bool> {
         let (found, state) = self.objects.get(&uid)?;
         Some(*state == EffectState::InEffect && *found == version)
+    }
+
+    /// Returns the state of an object if this version of it was tried last, both given by their
+    /// [`key_of`]. The outer `None`: the node has not reported the object.
+    #[must_use]
+    pub fn state(&self, uid: u64, version: u64) -> Option<Option<EffectState>> {
+        let (found, state) = self.objects.get(&uid)?;
+        Some((*found == version).then_some(*state))
     }
 
     /// Returns the numbers of objects by state.
@@ -236,7 +245,7 @@ fn in_effect(conn: &Connection, node: &NodeName) -> Result<Vec<InEffect>, CloudE
 }
 
 fn effects_by_node(conn: &Connection) -> Result<HashMap<NodeName, NodeEffects>, CloudError> {
-    let mut statement = conn.prepare_cached("SELECT node, epoch, uid, version, state FROM effects")?;
+    let mut statement = conn.prepare_cached("SELECT node, epoch, uid, wanted, state FROM effects")?;
     let mut rows = statement.query([])?;
     let mut found: HashMap<NodeName, NodeEffects> = HashMap::new();
     while let Some(row) = rows.next()? {
@@ -249,9 +258,9 @@ fn effects_by_node(conn: &Connection) -> Result<HashMap<NodeName, NodeEffects>, 
         let epoch = row.get_ref(1)?.as_str().unwrap_or_default().parse();
         let damaged = |_| StoreError::corrupt(format!("effect states of node '{node}' are damaged"));
         effects.follow(epoch.map_err(damaged)?);
-        let version = row.get::<_, Option<String>>(3)?.map(ResourceVersion::new);
+        let wanted = row.get::<_, Option<String>>(3)?.map_or_else(|| "".into(), ResourceVersion::new);
         let state = state_of(row.get_ref(4)?.as_str().unwrap_or_default());
-        effects.set(key_of(row.get_ref(2)?.as_str().unwrap_or_default()), version.as_ref(), state);
+        effects.set(key_of(row.get_ref(2)?.as_str().unwrap_or_default()), &wanted, state);
     }
     Ok(found)
 }

@@ -6,4 +6,5 @@ mod enrollment;
 mod explain;
 mod maintenance_cloud;
 pub mod nodes;
+mod rollout;
 mod server;

@@ -19,7 +19,7 @@ use super::summary::{Board, ObjectFilter, RolloutAnswer, RolloutOf};
 use edgesync_admin::cloud::{
     AdmitRequest, Admitted, BrokerConfigRequest, BrokerFiles, Confirmed, LabelAnswer, NodeHistory, NodeInfo,
     NodeList, NodeObjects, ObjectList, ObjectNotInEffect, PageInvitation, PlacementExplanation, Removed,
-    RevokedCertificates, RevokedPageKeys, RuleList,
+    RevokedCertificates, RevokedPageKeys, RolloutAction, RolloutCommand, RolloutStatus, RuleList,
 };
 use edgesync_admin::{NodeAction, RolloutSubject, Route};
 use edgesync_api::{Caller, Credential, Extension, ExtensionCall, MetricsWriter, PageFile, Prebuilt, Role};
@@ -34,6 +34,8 @@ use edgesync_placement::Summary;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::upload::EffectState;
+use edgesync_rollout::Command;
+use edgesync_rollout::status::PauseReason;
 use edgesync_store::engine::wal_path;
 use edgesync_transport::shared::SharedCounters;
 
@@ -65,6 +67,10 @@ pub enum AdminRequest {
     Objects(NodeName, ObjectFilter, oneshot::Sender<Option<NodeObjects>>),
     /// Returns the progress of a roll-out.
     Rollout(RolloutOf, RolloutAnswer),
+    /// Returns the status of the roll-out of a rule, by `NAME` or `NAMESPACE/NAME`.
+    ShowRollout(String, RolloutStatusAnswer),
+    /// Moves the roll-out of a rule, and returns its status.
+    MoveRollout(String, edgesync_rollout::Command, RolloutStatusAnswer),
     /// Lists all rules that place objects on nodes.
     Rules(oneshot::Sender<RuleList>),
     /// Finds objects of all nodes.
@@ -78,6 +84,9 @@ pub enum AdminRequest {
 
 /// Receives the result of a request that changes the fleet.
 pub(super) type Answer = oneshot::Sender<Result<bool>>;
+
+/// Receives the status of a roll-out.
+pub(super) type RolloutStatusAnswer = oneshot::Sender<Result<RolloutStatus>>;
 
 /// Other components that the admin protocol reads.
 pub struct Parts {
@@ -325,6 +334,9 @@ impl Admin {
                 };
                 answer(&self.ask(|answer| AdminRequest::Rollout(of, answer)).await?.ok_or_else(gone)?)?
             }
+            Route::RolloutStatus(rule) => {
+                answer(&self.ask(|answer| AdminRequest::ShowRollout(rule.to_owned(), answer)).await??)?
+            }
             Route::Tokens | Route::Operators => {
                 answers::enrollment(&self.parts.enrollment_service, route, &call.body, None).await?
             }
@@ -353,6 +365,13 @@ impl Admin {
                 answers::enrollment(enrollment_service, route, body, service).await
             }
         }
+    }
+
+    /// Moves the roll-out of a rule by a command of the caller.
+    async fn move_rollout(&self, rule: &str, call: &ExtensionCall) -> Result<Value> {
+        let command = command_of(parse_request(&call.body)?, &call.caller.name)?;
+        let request = |answer| AdminRequest::MoveRollout(rule.to_owned(), command, answer);
+        answer(&self.ask(request).await??)
     }
 
     async fn change_node(&self, node: &NodeName, action: NodeAction, body: &Value) -> Result<Value> {
@@ -448,6 +467,9 @@ impl Extension for Admin {
             return Ok(shown);
         }
         answers::check_change(&call)?;
+        if let Some(Route::MoveRollout(rule)) = route {
+            return self.move_rollout(rule, &call).await;
+        }
         self.change(route.ok_or_else(Status::no_such_path)?, &call.body).await
     }
 
@@ -474,6 +496,32 @@ impl Extension for Admin {
             metrics::write(&numbers, out);
         }
     }
+}
+
+/// Converts a request about a roll-out to the command of an operator.
+fn command_of(request: RolloutCommand, by: &str) -> Result<Command> {
+    let missing = |field: &str| {
+        let message = format!("{field}: must be what the status of the roll-out shows, for this action");
+        Status::new(Reason::BadRequest, message)
+    };
+    let RolloutCommand { action, revision, open, reason, override_windows } = request;
+    let (by, revision) = (by.to_owned(), revision.ok_or_else(|| missing("revision")));
+    Ok(match action {
+        RolloutAction::Pause => Command::Pause { by },
+        RolloutAction::Resume => {
+            let reason = match reason.as_deref() {
+                Some("Command") => PauseReason::Command,
+                Some("FailuresExceeded") => PauseReason::FailuresExceeded,
+                Some("WavesChanged") => PauseReason::WavesChanged,
+                _ => return Err(missing("reason")),
+            };
+            Command::Resume { by, reason }
+        }
+        RolloutAction::Promote => {
+            Command::Promote { by, revision: revision?, open: open.ok_or_else(|| missing("open"))? }
+        }
+        RolloutAction::Undo => Command::Undo { by, revision: revision?, override_windows },
+    })
 }
 
 /// Returns whether a role may read Secrets.

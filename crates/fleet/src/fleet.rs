@@ -6,6 +6,7 @@
 //! Each part owns its state and returns the effects it wants:
 //! - `reconciler`: the machines with the objects that they reconcile with; `nodes`, `broadcasts`,
 //!   `ledger_loader`, `timeline` and `settings` are parts of it;
+//! - `assignments` with `rollout_loop`: revisions of rules with a roll-out, and what moves them;
 //! - `bodies`, `patches`, `sender` with `send_queue`: downstream, to nodes; `ingest`: upstream,
 //!   from nodes;
 //! - `rules`, `removals`, `replicas`, `requests`, `writes`, `numbers`;
@@ -15,6 +16,7 @@
 //! grouped by their cause.
 
 mod absences;
+pub(crate) mod assignments;
 mod bodies;
 mod broadcasts;
 mod changes;
@@ -34,6 +36,7 @@ mod reconciler;
 mod removals;
 mod replicas;
 mod requests;
+mod rollout_loop;
 mod rollouts;
 mod rules;
 mod search;
@@ -80,6 +83,7 @@ use reconciler::Reconciler;
 use removals::Removals;
 use replicas::Replicas;
 use requests::{Requests, Response};
+use rollout_loop::RolloutLoop;
 use rollouts::Rollouts;
 use rules::Rules;
 use sender::Sender;
@@ -101,6 +105,7 @@ pub struct Fleet<S: Source> {
     patches: Patches,
     interrupted: Interrupted,
     rules: Rules,
+    rollout_loop: RolloutLoop,
     removals: Removals,
     intake: Intake,
     expiry: EventExpiry,
@@ -149,6 +154,7 @@ impl<S: Source> Fleet<S> {
             patches: Patches::new(config.sync.patches),
             interrupted: Interrupted::default(),
             rules: Rules::default(),
+            rollout_loop: RolloutLoop::default(),
             removals: Removals::new(known.removed, known.removing),
             intake: Intake::default(),
             expiry: EventExpiry::new(config.nodes.event_ttl),
@@ -161,7 +167,9 @@ impl<S: Source> Fleet<S> {
             counts: Counts::default(),
             enrollment,
         };
+        fleet.govern_configured(config).await?;
         fleet.read_all().await?;
+        fleet.load_rollouts().await?;
         fleet.load_nodes(&orphans).await?;
         fleet.resume_removals();
         fleet.sender.announce();
@@ -284,7 +292,8 @@ impl<S: Source> Fleet<S> {
         let unanswered = self.run_queries();
         self.check_rules();
         let uncounted = self.update_views();
-        let more = self.drain() || undelivered || unanswered || uncounted || self.rules.has_due();
+        let unmoved = self.move_rollouts();
+        let more = self.drain() || undelivered || unanswered || uncounted || unmoved || self.rules.has_due();
         self.read_ledgers();
         writes::begin(&mut self.reconciler, &self.requests, &mut self.expiry);
         self.emit_missed();
@@ -302,10 +311,12 @@ impl<S: Source> Fleet<S> {
     /// Continues the queries over all nodes within the budget of one turn. Returns whether work is
     /// left.
     fn run_queries(&mut self) -> bool {
+        let rollouts = self.rollout_numbers();
         let Self { views, reconciler, removals, counts, bodies, patches, requests, .. } = self;
         let complete = |numbers: &mut CloudNumbers| {
             numbers.objects = reconciler.desired.placement.len() as u64;
             numbers.bodies = bodies.numbers();
+            numbers.rollouts.clone_from(&rollouts);
             numbers.patches = patches.numbers();
             numbers.cluster = requests.replication().map(Replication::numbers);
             numbers.nodes.waiting = reconciler.ledgers.waiting() as u64;
@@ -328,6 +339,8 @@ impl<S: Source> Fleet<S> {
             None => {}
             Some(Command::Remove(name, answer)) => self.remove_on_request(&name, answer),
             Some(Command::Admit(name, answer)) => self.admit_on_request(&name, answer),
+            Some(Command::ShowRollout(rule, answer)) => self.show_rollout(&rule, answer),
+            Some(Command::MoveRollout(rule, command, answer)) => self.command_rollout(&rule, command, answer),
             Some(Command::ConfirmDeletions(name, answer)) => {
                 let confirmed = replicas::confirm_deletions(&mut self.reconciler, &self.requests, &name);
                 // The requester may have disconnected.
@@ -408,6 +421,9 @@ impl<S: Source> Fleet<S> {
 
     /// Checks the next rule, and writes its status if it has changed.
     fn check_rules(&mut self) {
+        if self.rollout_loop.is_writing() {
+            return;
+        }
         let source = self.requests.source();
         let status = self.rules.check_next(&self.reconciler, |rule, kinds| source.rule_problems(rule, kinds));
         if let Some(status) = status {

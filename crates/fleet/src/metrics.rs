@@ -36,6 +36,8 @@ pub struct CloudNumbers {
     pub events_expired: u64,
     /// Events of nodes evicted by newer ones beyond `nodes.max_events`.
     pub events_dropped: u64,
+    /// Roll-outs of rules.
+    pub rollouts: Vec<RolloutNumbers>,
     /// Bodies of objects in flight to nodes.
     pub bodies: BodyNumbers,
     /// Patches in memory.
@@ -54,6 +56,29 @@ pub struct CloudNumbers {
     pub shared: Option<SharedTraffic>,
     /// Counters of the link to an external broker; `None` with the embedded endpoint.
     pub link: Option<(Traffic, Endings)>,
+}
+
+/// Numbers of the roll-out of a rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RolloutNumbers {
+    /// `NAME`, or `NAMESPACE/NAME`.
+    pub rule: String,
+    /// Number of the newest revision.
+    pub revision: u64,
+    /// Number of waves that it is open for.
+    pub waves_open: u64,
+    /// Whether the roll-out is paused.
+    pub is_paused: bool,
+    /// Whether something is wrong.
+    pub is_degraded: bool,
+    /// Nodes of open waves that have succeeded.
+    pub good: u64,
+    /// Those that have failed.
+    pub failed: u64,
+    /// Those that are waited for.
+    pub awaited: u64,
+    /// Those that are not waited for.
+    pub away: u64,
 }
 
 /// Bodies of objects in flight to nodes.
@@ -260,6 +285,9 @@ pub fn write(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
         Gauge edgesync_cloud_store_database_bytes = numbers.database_bytes, "Size of the database.";
         Gauge edgesync_cloud_store_log_bytes = numbers.log_bytes, "Size of the write-ahead log.";
     }
+    if !numbers.rollouts.is_empty() {
+        write_rollouts(&numbers.rollouts, out);
+    }
     write_writer("edgesync_cloud_store", &numbers.store, out);
     if let Some(cluster) = cluster {
         write_cluster(cluster, out);
@@ -382,6 +410,34 @@ fn write_each(nodes: &[NodeNumbers], out: &mut MetricsWriter<'_>) {
             "Time since the last renewal of the Lease of the node.";
         Gauge edgesync_cloud_node_report_age_seconds[node] = each(nodes, |node| node.report_age),
             "Time since the last report of the node.";
+    }
+}
+
+fn write_rollouts(rollouts: &[RolloutNumbers], out: &mut MetricsWriter<'_>) {
+    /// Yields a value of each roll-out.
+    fn each<V>(
+        rollouts: &[RolloutNumbers],
+        value: fn(&RolloutNumbers) -> V,
+    ) -> impl Iterator<Item = (&str, V)> {
+        rollouts.iter().map(move |rollout| (&*rollout.rule, value(rollout)))
+    }
+    families! { out;
+        Gauge edgesync_cloud_rollout_revision[rule] = each(rollouts, |rollout| rollout.revision),
+            "Number of the newest revision of a rule with a roll-out.";
+        Gauge edgesync_cloud_rollout_open_waves[rule] = each(rollouts, |rollout| rollout.waves_open),
+            "Number of waves that the newest revision is open for.";
+        Gauge edgesync_cloud_rollout_paused[rule] = each(rollouts, |rollout| rollout.is_paused),
+            "Whether the roll-out is paused.";
+        Gauge edgesync_cloud_rollout_degraded[rule] = each(rollouts, |rollout| rollout.is_degraded),
+            "Whether something is wrong with the roll-out.";
+        Gauge edgesync_cloud_rollout_good_nodes[rule] = each(rollouts, |rollout| rollout.good),
+            "Nodes of open waves that have succeeded.";
+        Gauge edgesync_cloud_rollout_failed_nodes[rule] = each(rollouts, |rollout| rollout.failed),
+            "Nodes of open waves that have failed.";
+        Gauge edgesync_cloud_rollout_awaited_nodes[rule] = each(rollouts, |rollout| rollout.awaited),
+            "Nodes of open waves that are waited for.";
+        Gauge edgesync_cloud_rollout_away_nodes[rule] = each(rollouts, |rollout| rollout.away),
+            "Nodes of open waves that are not waited for.";
     }
 }
 

@@ -6,8 +6,11 @@ mod replication;
 mod schedule;
 mod session;
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
+use super::fleet::assignments::{Assignment, Assignments, Effective, Revision};
 use super::metrics::NodeNumbers;
 use edgesync_admin::agent::RejectedObject;
 use edgesync_admin::cloud::{HeldBackObject, NodeCounters, NodeObjectCounts, NodeTraffic, ServedNode, state};
@@ -229,27 +232,69 @@ impl Node {
     }
 }
 
-/// Desired objects of a node for its machine, with the scopes that cannot be read. Counts lookups
-/// as work.
-pub(super) struct DesiredOn<'a>(pub(super) OnNode<'a>, pub(super) &'a [Unread], pub(super) &'a Work);
+/// Desired objects of a node for its machine: what the placement index places there, except for
+/// objects that rules with a roll-out govern. Counts lookups as work.
+pub(super) struct DesiredOn<'a> {
+    pub(super) placed: OnNode<'a>,
+    /// Scopes that cannot be read.
+    pub(super) unread: &'a [Unread],
+    /// Governing rules, and the assignment of the node; `None` without governing rules.
+    pub(super) governed: Option<(&'a Assignments, Option<&'a Assignment>)>,
+    pub(super) work: &'a Work,
+}
+
+impl<'a> DesiredOn<'a> {
+    /// Returns the revision from which an object is to be read; `None` if its newest version is
+    /// desired, or none.
+    pub(super) fn revision(&self, uid: &str) -> Option<&'a Arc<Revision>> {
+        let (rules, assignment) = self.governed?;
+        match rules.effective(assignment, uid, &self.placed.reasons(uid).unwrap_or_default()) {
+            Effective::Version(_, revision) => Some(revision),
+            Effective::Newest | Effective::Absent | Effective::Unknown => None,
+        }
+    }
+}
 
 impl DesiredState for DesiredOn<'_> {
     fn get(&self, uid: &str) -> Option<Desired> {
-        self.2.object();
-        self.0.get(uid).map(|object| desired(&object))
+        self.work.object();
+        let Some((rules, assignment)) = self.governed else {
+            return self.placed.get(uid).map(|object| desired(&object));
+        };
+        let object = self.placed.with_reasons(uid);
+        rules.desired(assignment, uid, object.as_ref().map(|(object, reasons)| (&**object, reasons)))
     }
 
     fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)> {
-        self.0.iter().inspect(|_| self.2.object())
+        let placed = self.placed.iter().filter_map(|(uid, newest)| {
+            self.work.object();
+            let version = match self.governed {
+                None => newest,
+                Some((rules, assignment)) => rules.version(assignment, &self.placed, uid, newest)?,
+            };
+            Some((uid, version))
+        });
+        let pinned = self.governed.into_iter();
+        let pinned = pinned.flat_map(|(rules, assignment)| rules.pinned(assignment, self.placed));
+        placed.chain(pinned.inspect(|_| self.work.object()))
     }
 
     fn is_unread(&self, object: &ObjectRef) -> bool {
-        self.1.iter().any(|unread| unread.may_have(object))
+        let is_lost = |(_, assignment): (&Assignments, Option<&Assignment>)| {
+            assignment.is_some_and(Assignment::has_lost)
+        };
+        self.unread.iter().any(|unread| unread.may_have(object)) || self.governed.is_some_and(is_lost)
     }
 }
 
 /// Converts a placed object for a machine.
 pub(super) fn desired(object: &Placed) -> Desired {
     let Placed { version, object, resource, size, .. } = object;
-    Desired { version: version.clone(), object: object.clone(), resource: resource.clone(), size: *size }
+    Desired {
+        version: version.clone(),
+        object: object.clone(),
+        resource: resource.clone(),
+        size: *size,
+        is_exact: false,
+    }
 }

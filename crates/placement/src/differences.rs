@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::{Node, Placed, Placement, Referring, State, Uid};
+use super::{Node, Placed, Placement, Referring, RuleId, State, Uid};
 use edgesync_object::{NodeName, Target};
 
 /// Difference in the desired state of a node.
@@ -17,13 +17,45 @@ pub struct Delta {
     /// The object desired now; `None` if it is removed from the node. At least one of the two is
     /// present.
     pub after: Option<Arc<Placed>>,
+    /// Why the object was and is desired, if reasons are reported
+    /// ([`Placement::set_reports_reasons`]).
+    pub reasons: [Reasons; 2],
+}
+
+/// Why an object is desired on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reasons {
+    /// Whether it names the node, or a Pod on the node refers to it.
+    pub is_direct: bool,
+    /// The rules that select both, ascending.
+    pub rules: Vec<RuleId>,
+}
+
+impl Reasons {
+    /// Returns whether the object is desired.
+    pub(super) fn any(&self) -> bool {
+        self.is_direct || !self.rules.is_empty()
+    }
+
+    /// Returns the reasons by the rules of the object and those of the node.
+    pub(super) fn of(is_direct: bool, object: &[usize], node: &[usize]) -> Self {
+        let rules = node.iter().filter(|number| object.contains(number));
+        Self { is_direct, rules: rules.map(|number| RuleId::of(*number)).collect() }
+    }
 }
 
 impl Delta {
     /// Returns the addition or removal of an unchanged object.
     pub(super) fn one(node: NodeName, object: Arc<Placed>, comes: bool) -> Self {
         let (before, after) = if comes { (None, Some(object)) } else { (Some(object), None) };
-        Self { node, before, after }
+        Self { node, before, after, reasons: Default::default() }
+    }
+
+    /// Returns the difference of an object whose reasons have changed; the object is desired for as
+    /// long as it has one.
+    pub(super) fn with_reasons(node: NodeName, object: &Arc<Placed>, reasons: [Reasons; 2]) -> Self {
+        let [before, after] = reasons.each_ref().map(|reasons| reasons.any().then(|| object.clone()));
+        Self { node, before, after, reasons }
     }
 
     /// Returns the UID of the object.
@@ -94,6 +126,19 @@ impl Placement {
     ) -> impl Iterator<Item = Delta> + use<'a> {
         let known = self.nodes.get(node);
         differences.moves.iter().filter_map(move |Move { before, after }| {
+            if self.reports_reasons {
+                let reasons = |state: &Option<State>| {
+                    state.as_ref().map(|state| self.reasons_on(node, known, state)).unwrap_or_default()
+                };
+                let reasons = [reasons(before), reasons(after)];
+                let object = |state: &Option<State>, reasons: &Reasons| {
+                    state.as_ref().filter(|_| reasons.any()).map(|state| state.object.clone())
+                };
+                let (before, after) = (object(before, &reasons[0]), object(after, &reasons[1]));
+                let version = |object: &Option<Arc<Placed>>| object.as_ref().map(|it| it.version.clone());
+                let differs = version(&before) != version(&after) || reasons[0] != reasons[1];
+                return differs.then(|| Delta { node: node.clone(), before, after, reasons });
+            }
             let there = |state: &&State| self.is_desired_on(node, known, state);
             let object = |state: &State| state.object.clone();
             let before = before.as_ref().filter(there).map(object);
@@ -101,8 +146,14 @@ impl Placement {
             let version = |object: &Arc<Placed>| object.version.clone();
             // With the same version before and after, only the rules that place it have changed.
             let differs = before.as_ref().map(version) != after.as_ref().map(version);
-            differs.then(|| Delta { node: node.clone(), before, after })
+            differs.then(|| Delta { node: node.clone(), before, after, reasons: Default::default() })
         })
+    }
+
+    fn reasons_on(&self, name: &NodeName, known: Option<&Node>, state: &State) -> Reasons {
+        let is_direct = state.nodes.iter().any(|node| node == name)
+            || self.referring_to(&state.object).is_some_and(|nodes| nodes.contains_key(name));
+        Reasons::of(is_direct, &state.rules, known.map_or(&[][..], |node| &node.rules))
     }
 
     fn is_desired_on(&self, name: &NodeName, known: Option<&Node>, state: &State) -> bool {

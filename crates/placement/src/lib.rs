@@ -40,7 +40,7 @@ use rules::PlacementRule;
 use slots::{Id, Sets, Slot, Slots};
 
 pub use changing::RuleId;
-pub use differences::{Delta, Differences};
+pub use differences::{Delta, Differences, Reasons};
 pub use explain::Verdict;
 pub use naming::Naming;
 pub use on_node::OnNode;
@@ -76,6 +76,8 @@ pub struct Placement {
     reserved: Vec<Arc<str>>,
     /// The objects that may name their nodes; all if `None`.
     naming: Option<Naming>,
+    /// Whether differences have reasons.
+    reports_reasons: bool,
     /// Objects desired on a node for reasons 1 and 2.
     direct: HashMap<NodeName, BTreeSet<Id>>,
     /// Referring nodes of each referenced ConfigMap and Secret, by kind, namespace and name.
@@ -144,6 +146,12 @@ impl Placement {
     #[must_use]
     pub fn with_naming(self, naming: Option<Naming>) -> Self {
         Self { naming, ..self }
+    }
+
+    /// Sets whether differences have reasons, and include those in which only the reasons differ:
+    /// for rules that do not place the newest version at once.
+    pub fn set_reports_reasons(&mut self, reports: bool) {
+        self.reports_reasons = reports;
     }
 
     /// Returns the nodes that an object names and may name, in order.
@@ -223,6 +231,18 @@ impl Placement {
         let changed =
             |a: &[usize], b: &[usize]| a.iter().filter(|n| !b.contains(n)).copied().collect::<Vec<_>>();
         let (gone, come) = (changed(before, after), changed(after, before));
+        if self.reports_reasons {
+            let changed = gone.iter().chain(&come).filter_map(|number| self.rules.get(*number));
+            let ids: BTreeSet<Id> = changed.flat_map(|rule| &rule.objects).copied().collect();
+            let delta = |id: Id| {
+                let slot = self.slots.get(id)?;
+                let is_direct = self.direct.get(name).is_some_and(|ids| ids.contains(&id));
+                let rules = self.selections.get(slot.rules);
+                let reasons = [before, after].map(|node| Reasons::of(is_direct, rules, node));
+                Some(Delta::with_reasons(name.clone(), &self.slots.whole(slot)?, reasons))
+            };
+            return ids.into_iter().filter_map(delta).collect();
+        }
         let mut deltas = Vec::new();
         for (numbers, other, comes) in [(&gone, after, false), (&come, before, true)] {
             for (place, number) in numbers.iter().enumerate() {
@@ -502,6 +522,11 @@ impl Placement {
         let names = self.names.get(slot.nodes);
         let is_named = names.contains(node);
         let is_ruled = self.nodes.get(node).is_some_and(|node| self.is_selected(slot, &node.rules));
+        let reasons = self.reports_reasons.then(|| {
+            let rules = self.nodes.get(node).map_or(&[][..], |node| &node.rules);
+            let reasons = |refers| Reasons::of(is_named || refers, self.selections.get(slot.rules), rules);
+            [reasons(!refers), reasons(refers)]
+        });
         if refers {
             self.direct.entry(node.clone()).or_default().insert(id);
             self.share(id);
@@ -510,6 +535,9 @@ impl Placement {
         }
         let object = self.slots.whole(self.slots.get(id)?)?;
         self.share(id);
+        if let Some(reasons) = reasons {
+            return (!is_named).then(|| Delta::with_reasons(node.clone(), &object, reasons));
+        }
         (!is_named && !is_ruled).then(|| Delta::one(node.clone(), object, refers))
     }
 }

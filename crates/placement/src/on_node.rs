@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Placement;
 use super::slots::{Id, Placed, Slot};
+use super::{Placement, Reasons, RuleId};
 use edgesync_object::{Resource, ResourceVersion};
 
 /// Desired state of one node, as a view of the index.
@@ -40,6 +40,30 @@ impl<'a> OnNode<'a> {
     /// Returns UID and version of every desired object, each once, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, ResourceVersion)> + use<'a> {
         self.slots().map(|slot| (slot.uid(), slot.version()))
+    }
+
+    /// Returns why an object would be desired on the node, and its newest state; `None` if the index
+    /// does not have it.
+    #[must_use]
+    pub fn with_reasons(&self, uid: &str) -> Option<(Arc<Placed>, Reasons)> {
+        let id = self.placement.slots.by_uid(uid)?;
+        let slot = self.placement.slots.get(id)?;
+        let selecting = self.placement.selections.get(slot.rules);
+        let reasons = Reasons::of(self.is_direct(id), selecting, self.rules);
+        Some((self.placement.slots.whole(slot)?, reasons))
+    }
+
+    /// Returns why an object would be desired on the node; `None` if the index does not have it.
+    #[must_use]
+    pub fn reasons(&self, uid: &str) -> Option<Reasons> {
+        let id = self.placement.slots.by_uid(uid)?;
+        let slot = self.placement.slots.get(id)?;
+        Some(Reasons::of(self.is_direct(id), self.placement.selections.get(slot.rules), self.rules))
+    }
+
+    /// Returns the rules that select the node, ascending.
+    pub fn rules(&self) -> impl Iterator<Item = RuleId> + use<'a> {
+        self.rules.iter().map(|number| RuleId::of(*number))
     }
 
     /// Returns the number of objects desired for reasons other than rules.

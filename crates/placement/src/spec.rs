@@ -77,7 +77,10 @@ impl InForce {
             Ok(spec) => spec,
             Err(error) => {
                 let problems = Problems::one("spec", error.to_string());
-                return Self { rule: None, rollout: RuleRollout::None, problems };
+                let spec: Value = serde_json::from_str(&rule.spec).unwrap_or_default();
+                let has_rollout = spec.get("rollout").is_some_and(|rollout| !rollout.is_null());
+                let rollout = if has_rollout { RuleRollout::Invalid } else { RuleRollout::None };
+                return Self { rule: None, rollout, problems };
             }
         };
         let (rollout, of_rollout) = read_rollout(spec.rollout.as_ref());

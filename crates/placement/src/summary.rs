@@ -86,6 +86,8 @@ pub struct NodeNotes {
 pub struct RuleText {
     /// `metadata.generation`: it increases with changes of the spec, not of the status.
     pub generation: u64,
+    /// `metadata.creationTimestamp`; empty if absent.
+    pub created: Box<str>,
     /// The field `spec` as JSON text.
     pub spec: Box<str>,
     /// The field `status` as JSON text; empty if absent.
@@ -100,6 +102,7 @@ impl RuleText {
             |name: &str| object.fields().get(name).map(ToString::to_string).unwrap_or_default().into();
         is_placement(resource).then(|| Self {
             generation: object.generation(),
+            created: object.creation_timestamp().into(),
             spec: field("spec"),
             status: field("status"),
         })

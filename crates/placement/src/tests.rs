@@ -43,7 +43,7 @@ fn rules(toml: &str) -> Vec<PlacementRule> {
 fn shown(deltas: &[Delta]) -> Vec<String> {
     let mut lines: Vec<String> = deltas
         .iter()
-        .map(|Delta { node, before, after }| match (before, after) {
+        .map(|Delta { node, before, after, .. }| match (before, after) {
             (_, Some(object)) => format!("+{node} {}@{}", object.uid, object.version),
             (Some(object), None) => format!("-{node} {}", object.uid),
             (None, None) => format!("?{node}"),

@@ -141,6 +141,8 @@ pub enum Fault {
     ReplacedNodeIsGone,
     /// The fleet applies a new configuration to new nodes only.
     ReloadIgnored,
+    /// The fleet sends the newest versions of objects that a roll-out governs.
+    RevisionIgnored,
     /// The fleet keeps objects that a list lacks.
     MissingKept,
     /// A replica that lags behind refuses uploads about objects it has not received yet.

@@ -107,3 +107,134 @@ pub struct Straggler {
     #[serde(deserialize_with = "nullable")]
     pub message: Option<String>,
 }
+
+/// State of the roll-out of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutStatus {
+    /// `NAME`, or `NAMESPACE/NAME` for a Placement.
+    pub rule: String,
+    /// Whether the field `rollout` of the rule is valid; the last valid one stays in force.
+    pub valid: bool,
+    /// Reason of the pause; `None` if it is not paused.
+    #[serde(deserialize_with = "nullable")]
+    pub paused: Option<String>,
+    pub conditions: Vec<RolloutCondition>,
+    /// Revisions from the stable one to the newest one.
+    pub revisions: Vec<RolloutRevision>,
+    /// Waves with the counts of the newest revision.
+    pub waves: Vec<RolloutWave>,
+    /// Versions that were undone.
+    pub rejected: Vec<RejectedVersion>,
+    /// Revisions that have ended, the newest last.
+    pub history: Vec<EndedRevision>,
+}
+
+impl Answer for RolloutStatus {
+    const NAME: &'static str = "status of the roll-out";
+}
+
+/// A condition of a roll-out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolloutCondition {
+    pub r#type: String,
+    pub status: bool,
+    pub reason: String,
+    pub message: String,
+}
+
+/// A revision that nodes have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutRevision {
+    pub number: u64,
+    /// Number of waves that it is open for; the first revision of the list is for all nodes.
+    pub open: usize,
+    /// Number of its objects; `None` if they are lost.
+    #[serde(deserialize_with = "nullable")]
+    pub objects: Option<usize>,
+    pub started_at: String,
+    pub opened_at: String,
+    /// Since when its last open wave has been good.
+    #[serde(deserialize_with = "nullable")]
+    pub good_since: Option<String>,
+}
+
+/// A wave with the states of its nodes; zeros while it is not open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RolloutWave {
+    pub selector: String,
+    /// Share of all nodes, in percent.
+    #[serde(deserialize_with = "nullable")]
+    pub percent: Option<u8>,
+    pub open: bool,
+    pub nodes: usize,
+    pub good: usize,
+    pub held_only: usize,
+    pub pending: usize,
+    pub waiting: usize,
+    pub failed: usize,
+    pub away: usize,
+    /// The first failures.
+    pub failures: Vec<FailedNode>,
+}
+
+/// A node that has failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedNode {
+    pub node: String,
+    pub message: String,
+}
+
+/// A version that later revisions do not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RejectedVersion {
+    pub uid: String,
+    /// `None` if the removal of the object was undone.
+    #[serde(deserialize_with = "nullable")]
+    pub version: Option<String>,
+}
+
+/// A revision that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EndedRevision {
+    pub number: u64,
+    pub open: usize,
+    pub started_at: String,
+    pub ended_at: String,
+    pub outcome: String,
+    /// The operator who has ended it; empty if it was none.
+    pub by: String,
+}
+
+/// Request to move the roll-out of a rule. It names what the operator has seen: a repeated one
+/// changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RolloutCommand {
+    pub action: RolloutAction,
+    /// Number of the newest revision; for `promote` and `undo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// Number of waves that it is open for; for `promote`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open: Option<usize>,
+    /// Reason of the pause; for `resume`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Whether nodes apply the revision below outside of their windows; for `undo`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub override_windows: bool,
+}
+
+/// Action on a roll-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RolloutAction {
+    Pause,
+    Resume,
+    Promote,
+    Undo,
+}

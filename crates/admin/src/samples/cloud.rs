@@ -393,3 +393,56 @@ pub fn page() -> PageInvitation {
         expires: TIME.to_owned(),
     }
 }
+
+/// Returns the status of a roll-out that has paused.
+pub fn rollout_status() -> RolloutStatus {
+    let condition = |kind: &str, status, reason: &str, message: &str| RolloutCondition {
+        r#type: kind.to_owned(),
+        status,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    };
+    let revision = |number, open| RolloutRevision {
+        number,
+        open,
+        objects: Some(3),
+        started_at: "2026-11-27T10:00:00Z".to_owned(),
+        opened_at: "2026-11-27T10:00:00Z".to_owned(),
+        good_since: None,
+    };
+    let wave = |selector: &str, open, failed| RolloutWave {
+        selector: selector.to_owned(),
+        percent: None,
+        open,
+        nodes: 2,
+        good: 0,
+        held_only: 0,
+        pending: 0,
+        waiting: 0,
+        failed,
+        away: 0,
+        failures: Vec::new(),
+    };
+    let message = "v1/ConfigMap plant/a: NotInEffect".to_owned();
+    let failures = vec![FailedNode { node: "edge-7".to_owned(), message }];
+    RolloutStatus {
+        rule: "plant/config".to_owned(),
+        valid: true,
+        paused: some("FailuresExceeded"),
+        conditions: vec![
+            condition("Progressing", false, "FailuresExceeded", "revision 2, wave 1 of 2"),
+            condition("Paused", true, "FailuresExceeded", "too many nodes have failed"),
+        ],
+        revisions: vec![revision(1, 2), revision(2, 1)],
+        waves: vec![RolloutWave { failures, ..wave("stage=canary", true, 1) }, wave("", false, 0)],
+        rejected: vec![RejectedVersion { uid: "u-1".to_owned(), version: some("7") }],
+        history: vec![EndedRevision {
+            number: 0,
+            open: 2,
+            started_at: "2026-11-26T10:00:00Z".to_owned(),
+            ended_at: "2026-11-27T10:00:00Z".to_owned(),
+            outcome: "Superseded".to_owned(),
+            by: String::new(),
+        }],
+    }
+}

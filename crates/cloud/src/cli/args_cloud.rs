@@ -83,6 +83,9 @@ pub enum CloudCommand {
     Nodes(NodesArgs),
     /// Explain why an object is on a node, or is not
     ExplainPlacement(ExplainArgs),
+    /// Show or move the roll-out of a placement rule
+    #[command(subcommand)]
+    Rollout(RolloutCommands),
     /// Print the URL of the fleet page with a key, or revoke all keys
     ///
     /// The key is valid for twelve hours, and one that an operator has requested no longer than the
@@ -286,6 +289,61 @@ fn over_tls(text: &str) -> Result<Address, String> {
 fn uses(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| (1..=1_000_000).contains(number));
     number.ok_or_else(|| "must be a number from 1 to 1000000".to_owned())
+}
+
+/// The commands of `rollout`.
+#[derive(Subcommand, Clone, Debug, PartialEq, Eq)]
+pub enum RolloutCommands {
+    /// Show revisions, waves and failures
+    Status(ShowRolloutArgs),
+    /// Pause: nothing opens, begins or rolls back by itself
+    Pause(RolloutArgs),
+    /// End a pause
+    Resume(RolloutArgs),
+    /// Accept the open waves as they are, and open the next one
+    Promote {
+        /// Number of the newest revision, to refuse another one
+        #[arg(long, value_name = "NUMBER")]
+        revision: Option<u64>,
+        #[command(flatten)]
+        args: RolloutArgs,
+    },
+    /// Take the newest revision back, and reject what it has changed
+    Undo {
+        /// Number of the newest revision, to refuse another one
+        #[arg(long, value_name = "NUMBER")]
+        revision: Option<u64>,
+        /// Let nodes apply the revision below outside of their windows
+        #[arg(long)]
+        override_windows: bool,
+        #[command(flatten)]
+        args: RolloutArgs,
+    },
+    /// Show the revisions that have ended
+    History(RolloutArgs),
+}
+
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct RolloutArgs {
+    /// Name of a ClusterPlacement or configured rule, or NAMESPACE/NAME of a Placement
+    #[arg(value_name = "RULE")]
+    pub rule: String,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct ShowRolloutArgs {
+    /// Name of a ClusterPlacement or configured rule, or NAMESPACE/NAME of a Placement
+    #[arg(value_name = "RULE")]
+    pub rule: String,
+    /// Show it again whenever it changes
+    #[arg(short, long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 /// The commands of `node`.

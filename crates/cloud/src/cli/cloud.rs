@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::args_cloud::{AdmitArgs, CloudArgs, CloudCommand, FleetArgs, NodeArgs, NodeCommand, PageCommand};
 use super::nodes;
 use super::server::{Fleet, body, client};
-use super::{enrollment, explain, maintenance_cloud};
+use super::{enrollment, explain, maintenance_cloud, rollout};
 use edgesync_admin::cloud::{
     AdmitRequest, Admitted, Confirmed, PageInvitation, Removed, RevokedCertificates, RevokedPageKeys,
 };
@@ -56,6 +56,9 @@ fn dispatch(command: CloudCommand) -> anyhow::Result<u8> {
         CloudCommand::Nodes(args) => program::run_command(async |terminal| nodes::run(args, terminal).await),
         CloudCommand::ExplainPlacement(args) => {
             program::run_command(async |terminal| explain::run(args, terminal).await)
+        }
+        CloudCommand::Rollout(command) => {
+            program::run_command(async |terminal| rollout::run(command, terminal).await)
         }
         CloudCommand::Page { command: None, server } => program::run_command(async |terminal| {
             let answer: Value = client(server).await?.post(&Route::Page.path(), &Value::Null).await?;

@@ -6,6 +6,8 @@
 //! [`Bodies::next_answer`]. One body may concern thousands of nodes, so it is handed out in steps
 //! ([`Bodies::step`]).
 //!
+//! A body of a revision of a roll-out is read from the stored revision, in exactly its version.
+//!
 //! Reads are numbered, and the answer of a discarded one is ignored: an older copy that replaces
 //! the source has older versions, and issues the same ones again for other contents.
 
@@ -15,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::nodes::NodeId;
 use crate::metrics::BodyNumbers;
-use crate::source::MAX_BODIES;
+use crate::source::{MAX_BODIES, RevisionKey};
 use edgesync_object::{Relation, ResourceVersion};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
@@ -40,6 +42,21 @@ pub(super) struct BodyRequest {
     pub(super) base: Option<ResourceVersion>,
     /// Approximate size of its JSON, in bytes.
     pub(super) size: usize,
+    /// The revision that has exactly this version; otherwise the newest one is read.
+    pub(super) revision: Option<RevisionKey>,
+}
+
+impl BodyRequest {
+    fn key(&self) -> BodyKey {
+        BodyKey { uid: self.uid.clone(), exact: self.revision.as_ref().map(|_| self.version.clone()) }
+    }
+}
+
+/// A body: the newest one of an object, or that of a version in a revision.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct BodyKey {
+    uid: Uid,
+    exact: Option<ResourceVersion>,
 }
 
 /// The answer to a load.
@@ -70,12 +87,12 @@ struct Alive {
     bytes: [AtomicUsize; 2],
     count: AtomicUsize,
     /// Objects with a body that is no longer referenced.
-    freed: Mutex<Vec<Uid>>,
+    freed: Mutex<Vec<BodyKey>>,
 }
 
 /// Guard attached to a body; its drop releases the bytes.
 struct Holder {
-    uid: Uid,
+    key: BodyKey,
     class: SizeClass,
     bytes: usize,
     alive: Arc<Alive>,
@@ -86,7 +103,7 @@ impl Drop for Holder {
         self.alive.bytes[self.class as usize].fetch_sub(self.bytes, Ordering::Relaxed);
         self.alive.count.fetch_sub(1, Ordering::Relaxed);
         let mut freed = self.alive.freed.lock().unwrap_or_else(PoisonError::into_inner);
-        freed.push(Arc::clone(&self.uid));
+        freed.push(self.key.clone());
     }
 }
 
@@ -115,6 +132,8 @@ struct Entry {
 struct Read {
     /// The read in flight; `None` while it is queued.
     in_flight: Option<ReadId>,
+    /// The revision to read from; `None` for the newest version.
+    revision: Option<RevisionKey>,
     class: SizeClass,
     /// Bytes reserved for it.
     size: usize,
@@ -130,6 +149,10 @@ pub(super) struct ReadId(u64);
 pub(super) struct NextRead {
     pub(super) id: ReadId,
     pub(super) uids: Vec<Uid>,
+    /// The revision to read them from; `None` for their newest versions.
+    pub(super) revision: Option<RevisionKey>,
+    /// Versions of the revision, in the order of the UIDs; empty without one.
+    exact: Vec<ResourceVersion>,
 }
 
 /// A load that waits for an object.
@@ -149,8 +172,8 @@ pub(super) struct Bodies {
     reserved: [usize; 2],
     reads: usize,
     next_read: u64,
-    to_read: VecDeque<Uid>,
-    entries: HashMap<Uid, Entry>,
+    to_read: VecDeque<BodyKey>,
+    entries: HashMap<BodyKey, Entry>,
     next_load: u64,
     loads: HashMap<u64, Load>,
     by_node: HashMap<NodeId, VecDeque<u64>>,
@@ -222,26 +245,30 @@ impl Bodies {
     /// Discards what was read before an older copy has replaced the source. Bodies in flight are
     /// read again.
     pub(super) fn begin_timeline(&mut self) {
-        let uids: Vec<Uid> = self.entries.keys().cloned().collect();
-        uids.iter().for_each(|uid| self.discard(uid));
+        let keys: Vec<BodyKey> = self.entries.keys().cloned().collect();
+        keys.iter().for_each(|key| self.discard_body(key));
     }
 
     /// Discards what was read of an object whose version may have gone back.
     pub(super) fn discard(&mut self, uid: &Uid) {
+        self.discard_body(&BodyKey { uid: uid.clone(), exact: None });
+    }
+
+    fn discard_body(&mut self, key: &BodyKey) {
         #[cfg(test)]
         if planted(Fault::BodiesOfLostSource) {
             return;
         }
-        let Some(entry) = self.entries.get_mut(uid) else { return };
+        let Some(entry) = self.entries.get_mut(key) else { return };
         entry.newest = None;
         let Some(read) = &mut entry.read else {
-            self.entries.remove(uid);
+            self.entries.remove(key);
             return;
         };
         if read.in_flight.take().is_some() {
             // The next read begins after all of these loads.
             read.waiting.iter_mut().for_each(|waiting| waiting.version = None);
-            self.to_read.push_back(Arc::clone(uid));
+            self.to_read.push_back(key.clone());
         }
     }
 
@@ -251,43 +278,53 @@ impl Bodies {
             return None;
         }
         let id = ReadId(self.next_read);
-        let (mut uids, mut bytes) = (Vec::new(), 0);
-        while let Some(uid) = self.to_read.front()
+        let (mut uids, mut exact, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut revision = None;
+        while let Some(key) = self.to_read.front()
             && uids.len() < MAX_BODIES
         {
-            let read = self.entries.get_mut(uid).and_then(|entry| entry.read.as_mut());
+            let read = self.entries.get_mut(key).and_then(|entry| entry.read.as_mut());
             let size = read.as_ref().map_or(0, |read| read.size);
-            if !uids.is_empty() && bytes + size > READ_BYTES {
+            let source = read.as_ref().and_then(|read| read.revision.clone());
+            if !uids.is_empty() && (bytes + size > READ_BYTES || source != revision) {
                 break;
             }
+            revision = source;
             if let Some(read) = read {
                 read.in_flight = Some(id);
             }
             bytes += size;
-            uids.extend(self.to_read.pop_front());
+            if let Some(key) = self.to_read.pop_front() {
+                uids.push(key.uid);
+                exact.extend(key.exact);
+            }
         }
         self.reads += 1;
         self.next_read += 1;
-        Some(NextRead { id, uids })
+        Some(NextRead { id, uids, revision, exact })
     }
 
     /// Stores the result of a read, as far as it was not discarded.
-    pub(super) fn arrived(&mut self, NextRead { id, uids }: NextRead, bodies: Vec<Loaded>) {
+    pub(super) fn arrived(&mut self, read: NextRead, bodies: Vec<Loaded>) {
+        let NextRead { id, uids, exact, .. } = read;
+        let mut exact = exact.into_iter();
         self.reads -= 1;
         let mut bodies: HashMap<Uid, Loaded> =
             bodies.into_iter().map(|loaded| (Arc::clone(&loaded.uid), loaded)).collect();
         for uid in uids {
-            let loaded = bodies.remove(&uid);
-            self.read_done(id, uid, loaded);
+            let exact = exact.next();
+            let is_right = |loaded: &Loaded| exact.as_ref().is_none_or(|exact| loaded.version == *exact);
+            let loaded = bodies.remove(&uid).filter(is_right);
+            self.read_done(id, BodyKey { uid, exact }, loaded);
         }
     }
 
-    fn read_done(&mut self, id: ReadId, uid: Uid, loaded: Option<Loaded>) {
-        let Some(entry) = self.entries.get_mut(&uid) else { return };
+    fn read_done(&mut self, id: ReadId, key: BodyKey, loaded: Option<Loaded>) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
         let read = entry.read.take_if(|read| read.in_flight == Some(id));
-        let Some(Read { class, size, waiting, .. }) = read else { return };
+        let Some(Read { class, size, waiting, revision, .. }) = read else { return };
         self.reserved[class as usize] -= size;
-        let loaded = loaded.map(|loaded| keep(entry, class, loaded, &self.alive, &mut self.counts));
+        let loaded = loaded.map(|loaded| keep(entry, &key, class, loaded, &self.alive, &mut self.counts));
         let is_newer = |minimum: &ResourceVersion| {
             loaded.as_ref().is_some_and(|loaded| loaded.version.is_older_than(minimum))
         };
@@ -296,13 +333,13 @@ impl Bodies {
         let (late, served): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|waiting| waiting.version.as_ref().is_some_and(is_newer));
         if entry.newest.is_none() && late.is_empty() {
-            self.entries.remove(&uid);
+            self.entries.remove(&key);
         } else if !late.is_empty() {
             // Loaded while an older version was being read: the next read returns it.
             let waiting = late.into_iter().map(|waiting| Waiting { version: None, ..waiting }).collect();
-            entry.read = Some(Read { in_flight: None, class, size, waiting });
+            entry.read = Some(Read { in_flight: None, revision, class, size, waiting });
             self.reserved[class as usize] += size;
-            self.to_read.push_back(uid);
+            self.to_read.push_back(key);
         }
         self.served.extend(served.into_iter().map(|waiting| (waiting.load, loaded.clone())));
     }
@@ -359,7 +396,7 @@ impl Bodies {
     /// Admits a load, unless it has to wait: it exceeds the free memory and other bodies are live.
     fn admit(&mut self, id: u64, class: SizeClass) -> bool {
         let Some(load) = self.loads.get_mut(&id) else { return true };
-        let is_new = |request: &&BodyRequest| match self.entries.get(&request.uid) {
+        let is_new = |request: &&BodyRequest| match self.entries.get(&request.key()) {
             Some(entry) => entry.read.is_none() && entry.held(&request.version).is_none(),
             None => true,
         };
@@ -370,8 +407,10 @@ impl Bodies {
             self.counts.delayed += u64::from(!std::mem::replace(&mut load.delayed, true));
             return false;
         }
-        for BodyRequest { uid, version, size, .. } in std::mem::take(&mut load.objects) {
-            let entry = self.entries.entry(Arc::clone(&uid)).or_default();
+        for request in std::mem::take(&mut load.objects) {
+            let key = request.key();
+            let BodyRequest { uid, version, size, revision, .. } = request;
+            let entry = self.entries.entry(key.clone()).or_default();
             if let Some(body) = entry.held(&version) {
                 self.counts.shared += 1;
                 load.bodies.push(Loaded { uid, version, body, patch: None });
@@ -384,9 +423,9 @@ impl Bodies {
                 continue;
             }
             let waiting = vec![Waiting { load: id, version: None }];
-            entry.read = Some(Read { in_flight: None, class, size, waiting });
+            entry.read = Some(Read { in_flight: None, revision, class, size, waiting });
             self.reserved[class as usize] += size;
-            self.to_read.push_back(uid);
+            self.to_read.push_back(key);
         }
         if load.missing == 0 {
             self.answers.push_back(id);
@@ -397,11 +436,11 @@ impl Bodies {
     /// Removes objects that have no live body.
     fn sweep(&mut self) {
         let freed = std::mem::take(&mut *self.alive.freed.lock().unwrap_or_else(PoisonError::into_inner));
-        for uid in freed {
-            let Some(entry) = self.entries.get_mut(&uid) else { continue };
+        for key in freed {
+            let Some(entry) = self.entries.get_mut(&key) else { continue };
             entry.newest.take_if(|(_, body)| body.upgrade().is_none());
             if entry.newest.is_none() && entry.read.is_none() {
-                self.entries.remove(&uid);
+                self.entries.remove(&key);
             }
         }
     }
@@ -418,6 +457,7 @@ impl Entry {
 /// Registers a body that was read, or returns the live one of the same version.
 fn keep(
     entry: &mut Entry,
+    key: &BodyKey,
     class: SizeClass,
     mut loaded: Loaded,
     alive: &Arc<Alive>,
@@ -431,8 +471,7 @@ fn keep(
     let bytes = loaded.body.as_str().len();
     alive.bytes[class as usize].fetch_add(bytes, Ordering::Relaxed);
     alive.count.fetch_add(1, Ordering::Relaxed);
-    let uid = Arc::clone(&loaded.uid);
-    loaded.body.accompany(Holder { uid, class, bytes, alive: Arc::clone(alive) });
+    loaded.body.accompany(Holder { key: key.clone(), class, bytes, alive: Arc::clone(alive) });
     entry.newest = Some((loaded.version.clone(), loaded.body.downgrade()));
     loaded
 }

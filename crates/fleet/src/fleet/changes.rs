@@ -32,6 +32,11 @@ impl<C: Changes> Feed<C> {
         self.changes.next().await
     }
 
+    /// Returns whether a list is being read.
+    pub(super) fn is_listing(&self) -> bool {
+        self.listed.is_some()
+    }
+
     /// Records a listed object.
     fn record(&mut self, summary: &Summary) {
         if let Some(listed) = &mut self.listed {
@@ -46,7 +51,11 @@ impl<S: Source> Fleet<S> {
     pub(super) fn deliver_changes(&mut self) -> bool {
         let end = self.reconciler.work.part();
         while !self.reconciler.work.has_reached(end) {
-            if !self.reconciler.deliver_next() && !self.apply_next() {
+            let has_more = self.reconciler.deliver_next()
+                || self.reconciler.reassign_next()
+                || self.rollouts_settled()
+                || self.apply_next();
+            if !has_more {
                 return false;
             }
         }
@@ -56,6 +65,12 @@ impl<S: Source> Fleet<S> {
     /// Applies the next queued change.
     fn apply_next(&mut self) -> bool {
         let Some(change) = self.reconciler.broadcasts.next_change() else { return false };
+        let is_behind = self.rollout_loop.is_behind(&self.reconciler.desired.rollouts);
+        if is_behind && matches!(change, QueuedChange::CaughtUp(..)) {
+            // The revisions of a status that arrived before are assigned first.
+            self.reconciler.broadcasts.requeue(change);
+            return false;
+        }
         self.reconciler.work.change();
         self.apply(change);
         true
@@ -117,10 +132,11 @@ impl<S: Source> Fleet<S> {
             QueuedChange::Unread(unread) => self.reconciler.set_unread(unread),
             QueuedChange::Restored(until) => {
                 self.bodies.begin_timeline();
+                self.rollout_loop.restored();
                 self.replicas.restored(&mut self.reconciler, until);
             }
             QueuedChange::Shrink(id) => rules::shrink(&mut self.reconciler, id),
-            QueuedChange::Missing(uid) if self.rules.has(&uid) => self.rules.drop(&mut self.reconciler, &uid),
+            QueuedChange::Missing(uid) if self.rules.has(&uid) => self.rule_deleted(&uid),
             QueuedChange::Missing(uid) => {
                 let differences = self.reconciler.desired.placement.remove(&uid);
                 self.reconciler.spread(differences);
@@ -161,9 +177,11 @@ impl<S: Source> Fleet<S> {
     fn upsert(&mut self, summary: &Arc<Summary>) {
         self.feed.record(summary);
         if summary.rule.is_some() {
+            let was_known = self.rules.has(&summary.uid);
             if self.rules.set(&mut self.reconciler, summary) {
                 self.feed.changes.relist();
             }
+            self.rule_changed(summary, was_known);
             return;
         }
         let Some(name) = summary.node_name() else {
@@ -172,7 +190,8 @@ impl<S: Source> Fleet<S> {
             return self.reconciler.spread(differences);
         };
         let labels = summary.trusted_labels(&self.reconciler.settings.trusted_labels);
-        self.reconciler.nodes.set_object(&name, summary.uid.clone(), labels.clone());
+        let uid = summary.uid.clone();
+        self.reconciler.nodes.set_object(&name, uid, labels.clone(), &summary.labels);
         // A Node that was recreated or restored may lack the report of its node.
         let has_report = summary.notes.as_deref().is_some_and(|notes| notes.claimed.is_some());
         self.reconciler.nodes.set_registered(&name, has_report);
@@ -189,7 +208,7 @@ impl<S: Source> Fleet<S> {
 
     fn remove(&mut self, summary: &Summary) {
         if summary.rule.is_some() {
-            self.rules.drop(&mut self.reconciler, &summary.uid);
+            self.rule_deleted(&summary.uid);
         } else if let Some(name) = summary.node_name() {
             // After missed changes, a list has the new Node before the deletion of the earlier one.
             if !self.reconciler.nodes.is_replaced(&name, &summary.uid) {

@@ -11,8 +11,7 @@ use super::sender::Sent;
 use super::{Fleet, absences, patches, replicas, writes};
 use crate::source::{Changes as _, Source};
 use edgesync_object::NodeName;
-use edgesync_protocol::change::Uid;
-use edgesync_protocol::cloud::{CloudEffect, CloudNotice, LoadRequest};
+use edgesync_protocol::cloud::{CloudEffect, CloudNotice, DesiredState as _, LoadRequest};
 use edgesync_protocol::renewal::Renewal;
 
 /// Maximum number of machine turns before the loop looks for events again.
@@ -73,7 +72,11 @@ impl<S: Source> Fleet<S> {
         } else if let Some(read) = self.bodies.next_read() {
             let left_out = self.reconciler.settings.left_out;
             self.requests.ask(|source| async move {
-                let bodies = source.bodies(read.uids.clone(), left_out).await;
+                let uids = read.uids.clone();
+                let bodies = match &read.revision {
+                    None => source.bodies(uids, left_out).await,
+                    Some(revision) => source.revision_bodies(revision.clone(), uids).await,
+                };
                 Response::BodiesRead(read, bodies)
             });
         } else {
@@ -135,10 +138,12 @@ impl<S: Source> Fleet<S> {
                 self.replicas.await_catch_up(self.feed.changes.catch_up(), id, token);
             }
             CloudEffect::Load { token, objects } => {
-                let placement = &self.reconciler.desired.placement;
-                let size = |uid: &Uid| placement.object(uid).map_or(0, |object| object.size);
-                let request =
-                    |LoadRequest { uid, version, base }| BodyRequest { size: size(&uid), uid, version, base };
+                let desired = self.reconciler.desired_on(&name);
+                let request = |LoadRequest { uid, version, base }| {
+                    let size = desired.get(&uid).map_or(0, |object| object.size);
+                    let revision = desired.revision(&uid).map(|revision| revision.key.clone());
+                    BodyRequest { size, uid, version, base, revision }
+                };
                 let requests: Vec<BodyRequest> = objects.into_iter().map(request).collect();
                 let max_frame = self.reconciler.settings.max_frame;
                 let is_large = requests.iter().any(|request| request.size > max_frame);
@@ -297,6 +302,16 @@ impl<S: Source> Fleet<S> {
                     tracing::error!(%error, "writing the status of a rule failed");
                 }
             }
+            Response::RolloutStatuses(statuses) => self.statuses_read(statuses),
+            Response::RolloutWritten(index, written) => self.rollout_written(index, written),
+            Response::RolloutDeleted(deleted) => {
+                if let Err(error) = deleted {
+                    tracing::error!(%error, "deleting the status of a roll-out failed");
+                }
+            }
+            Response::RevisionRead(index, key, set) => self.revision_read(index, key, set),
+            Response::SnapshotMade(index, made) => self.snapshot_made(index, made),
+            Response::RevisionsSwept(swept) => self.revisions_swept(&swept),
             Response::Confirmed(node, written) => {
                 if let Err(error) = written {
                     tracing::error!(node = node.as_str(), %error, "publishing confirmed removals to other replicas failed");

@@ -2,10 +2,11 @@
 
 use edgesync_admin::cloud::{ObjectFacts, ObjectVerdict, PlacementExplanation, RuleVerdict};
 
+use super::assignments::{GoverningRule, RuleIndex};
 use super::reconciler::Reconciler;
 use super::removals::Removals;
 use super::rules::Rules;
-use edgesync_object::NodeName;
+use edgesync_object::{NodeName, ObjectRef};
 use edgesync_placement::{Placement, Summary};
 use edgesync_protocol::cloud::{CloudPhase, DesiredState};
 
@@ -55,10 +56,24 @@ pub(super) fn explain(
     let held = machine.recorded_version(&object.uid, &wishes);
     let refusal = machine.refused().find(|(uid, _)| **uid == object.uid).map(|(_, refusal)| refusal);
     let is_held_back = machine.held(&wishes).any(|(uid, _)| *uid == object.uid);
-    let newest = held.as_ref() == Some(&object.version);
+    let wanted = wishes.get(&object.uid).map(|desired| desired.version);
+    let is_newest = held.as_ref() == Some(&object.version);
+    let is_held = held.is_some() && held == wanted;
+    let revision = wishes.revision(&object.uid);
+    if let Some(revision) = revision {
+        let mut rules = reconciler.desired.rollouts.rules();
+        let of_rule = |(_, rule): &(RuleIndex, &GoverningRule)| rule.key == revision.key.rule;
+        let rule = rules.find(of_rule).map(|(_, rule)| rule.shown_name()).unwrap_or_default();
+        because.push(format!(
+            "revision {} of the roll-out of {rule} has version {}",
+            revision.key.number,
+            wanted.as_ref().map(ToString::to_string).unwrap_or_default()
+        ));
+    }
     let state = match (desired, machine.phase()) {
         _ if is_revoked => "node revoked; nothing is sent".to_owned(),
-        (true, _) if newest => "held at the newest version".to_owned(),
+        (true, _) if is_held && revision.is_some() => "held at the version of its revision".to_owned(),
+        (true, _) if is_newest && revision.is_none() => "held at the newest version".to_owned(),
         // All roles get the same answer, and a message may quote the object.
         (true, _) if let Some(refusal) = refusal => match Placement::is_secret(&object.resource) {
             true => format!("rejected by the node, {:?}", refusal.reason),
@@ -69,7 +84,13 @@ pub(super) fn explain(
         (false, _) if is_held_back => {
             format!("removal held back; hint: 'edgesync-cloud confirm-deletions {name}'")
         }
+        (false, _) if held.is_some() && wishes.is_unread(&object_ref(object)) => {
+            "held; kept because its revision or selector cannot be read".to_owned()
+        }
         (false, _) if held.is_some() => "held; removal pending".to_owned(),
+        (false, _) if reconciler.desired.rollouts.of(name).is_some() && !because.is_empty() => {
+            "the revision of a roll-out that the node has does not contain it".to_owned()
+        }
         (false, _) if placement.ignores_name(name, object) => {
             "object names the node, but kubernetes.labelled, annotated and pods do not permit it".to_owned()
         }
@@ -84,4 +105,13 @@ pub(super) fn explain(
     };
     shown.object = Some(ObjectVerdict { desired, state, facts: Some(facts) });
     Some(shown)
+}
+
+fn object_ref(object: &Summary) -> ObjectRef {
+    ObjectRef {
+        api_version: object.resource.api_version().into(),
+        kind: object.resource.kind.as_str().into(),
+        namespace: object.namespace.clone(),
+        name: object.name.clone(),
+    }
 }

@@ -46,6 +46,8 @@ struct NodeObject {
     uid: Uid,
     /// Its trusted labels.
     labels: Labels,
+    /// Those of them that others have assigned; `None` if all are.
+    assigned: Option<Box<Labels>>,
     /// Time until which an operator asks the node to stay connected.
     stay: Option<Timestamp>,
 }
@@ -190,9 +192,18 @@ impl Nodes {
         self.uid(name).is_some_and(|known| known != uid)
     }
 
-    pub(super) fn set_object(&mut self, name: &NodeName, uid: Uid, labels: Labels) {
+    /// Adds or updates a Node with its trusted labels, and those that others have assigned.
+    pub(super) fn set_object(&mut self, name: &NodeName, uid: Uid, labels: Labels, assigned: &Labels) {
         let stay = self.stay(name);
-        self.objects.insert(name.clone(), NodeObject { uid, labels, stay });
+        let assigned = (labels != *assigned).then(|| Box::new(assigned.clone()));
+        self.objects.insert(name.clone(), NodeObject { uid, labels, assigned, stay });
+    }
+
+    /// Returns the labels that others have assigned to a node; empty without a Node.
+    pub(super) fn assigned_labels(&self, name: &NodeName) -> &Labels {
+        static NONE: Labels = Labels::new();
+        let object = self.objects.get(name);
+        object.map_or(&NONE, |object| object.assigned.as_deref().unwrap_or(&object.labels))
     }
 
     /// Returns the time until which an operator asks a node to stay.
@@ -342,7 +353,7 @@ mod tests {
         let (mut nodes, name) = (nodes(), node_name("a"));
         nodes.set_registered(&name, true);
         assert!(!nodes.has_report(&name));
-        nodes.set_object(&name, "u".into(), Labels::new());
+        nodes.set_object(&name, "u".into(), Labels::new(), &Labels::new());
         assert!(nodes.has_report(&name));
         nodes.object_deleted(&name);
         assert!(!nodes.has_report(&name));
@@ -353,7 +364,7 @@ mod tests {
     fn removed_node_keeps_its_node_object_until_that_is_deleted() {
         let (mut nodes, name) = (nodes(), node_name("a"));
         nodes.insert(node("a")).unwrap();
-        nodes.set_object(&name, "u".into(), Labels::new());
+        nodes.set_object(&name, "u".into(), Labels::new(), &Labels::new());
         nodes.remove(&name).unwrap();
         assert!(!nodes.contains(&name) && nodes.labels(&name).is_some());
         nodes.object_deleted(&name);

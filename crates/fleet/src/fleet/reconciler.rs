@@ -4,8 +4,12 @@
 //!
 //! No I/O: the loop performs the effects of the machines.
 
+use std::sync::Arc;
+
+use jiff::Timestamp;
 use tokio::time::Instant;
 
+use super::assignments::{Assignment, Assignments};
 use super::broadcasts::Broadcasts;
 use super::ledger_loader::LedgerLoader;
 use super::nodes::{NodeId, Nodes};
@@ -16,7 +20,8 @@ use crate::source::{NodeEffects, NodeFacts};
 use crate::work::Work;
 use edgesync_object::{Labels, NodeName};
 use edgesync_placement::{Delta, Placement, Summary, Unread};
-use edgesync_protocol::cloud::{CloudEffect, CloudMachine, CloudPhase, Records};
+use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::{CloudEffect, CloudMachine, CloudPhase, Desired, DesiredState as _, Records};
 #[cfg(test)]
 use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::timing::Now;
@@ -36,12 +41,16 @@ pub(super) struct Reconciler {
     left: Vec<NodeName>,
     /// The source of jitter.
     pub(super) random: fn() -> u64,
+    /// The wall clock of roll-outs.
+    pub(super) clock: fn() -> Timestamp,
     origin: Instant,
 }
 
 /// The desired objects of all nodes.
 pub(super) struct DesiredObjects {
     pub(super) placement: Placement,
+    /// Revisions of rules with a roll-out.
+    pub(super) rollouts: Assignments,
     /// Scopes that cannot be read now.
     unread: Vec<Unread>,
 }
@@ -49,7 +58,24 @@ pub(super) struct DesiredObjects {
 impl DesiredObjects {
     /// Returns the desired objects of a node, as far as they can be read.
     pub(super) fn on<'a>(&'a self, name: &NodeName, work: &'a Work) -> DesiredOn<'a> {
-        DesiredOn(self.placement.on(name), &self.unread, work)
+        let Self { placement, rollouts, unread } = self;
+        let governed = (!rollouts.is_empty()).then(|| (rollouts, rollouts.of(name).map(|it| &**it)));
+        DesiredOn { placed: placement.on(name), unread, governed, work }
+    }
+
+    /// Returns the revisions that a node is to be assigned now. `labels` are those that others have
+    /// assigned to it.
+    fn target(&mut self, name: &NodeName, labels: &Labels) -> Option<Arc<Assignment>> {
+        let Self { placement, rollouts, .. } = self;
+        rollouts.target(name, labels, placement.on(name).rules())
+    }
+
+    /// Returns the number of objects desired on a node.
+    fn count(&mut self, name: &NodeName, work: &Work) -> u64 {
+        match self.rollouts.is_empty() {
+            true => self.placement.count(name) as u64,
+            false => self.on(name, work).count() as u64,
+        }
     }
 }
 
@@ -63,7 +89,7 @@ impl Reconciler {
     ) -> Self {
         Self {
             nodes,
-            desired: DesiredObjects { placement, unread: Vec::new() },
+            desired: DesiredObjects { placement, rollouts: Assignments::default(), unread: Vec::new() },
             broadcasts: Broadcasts::default(),
             ledgers: LedgerLoader::default(),
             timeline,
@@ -72,6 +98,7 @@ impl Reconciler {
             is_shared,
             left: Vec::new(),
             random: edgesync_runtime::random,
+            clock: Timestamp::now,
             origin: Instant::now(),
         }
     }
@@ -152,7 +179,9 @@ impl Reconciler {
         let mut machine = CloudMachine::new(self.settings.machine.clone(), incarnation, issued, records);
         machine.set_registered(self.nodes.has_report(name));
         let mut node = Node::new(name.clone(), machine, self.broadcasts.count());
-        node.progress.set_desired(self.desired.placement.count(name) as u64);
+        let assignment = self.desired.target(name, self.nodes.assigned_labels(name));
+        self.desired.rollouts.set(name, assignment);
+        node.progress.set_desired(self.desired.count(name, &self.work));
         self.work.objects(self.desired.placement.on(name).direct_count());
         if let Some(facts) = facts {
             node.reported.agent = facts.agent_version;
@@ -197,6 +226,7 @@ impl Reconciler {
             self.ledgers.count(node.progress.different(), 0);
         }
         self.remove_from_placement(name);
+        self.desired.rollouts.set(name, None);
         node
     }
 
@@ -247,12 +277,14 @@ impl Reconciler {
     pub(super) fn set_labels(&mut self, name: &NodeName, labels: Labels) {
         let deltas = self.desired.placement.set_node(name, labels);
         self.place(deltas);
+        self.desired.rollouts.queue([name.clone()]);
     }
 
     /// Removes the node from the selection of all rules.
     pub(super) fn remove_from_placement(&mut self, name: &NodeName) {
         let deltas = self.desired.placement.remove_node(name);
         self.place(deltas);
+        self.desired.rollouts.queue([name.clone()]);
     }
 
     /// Applies changes of the desired objects to the machines.
@@ -262,13 +294,15 @@ impl Reconciler {
             let Some(id) = self.nodes.id(&delta.node) else { continue };
             self.inform(id);
             let (Some(uid), Some(node)) = (delta.uid(), self.nodes.get_mut(id)) else { continue };
-            match (&delta.before, &delta.after) {
+            let on_node = self.desired.on(&delta.node, &self.work);
+            let [before, after] = both(&on_node, uid, &delta);
+            match (&before, &after) {
                 (None, Some(_)) => node.progress.gain(),
                 (Some(_), None) => node.progress.lose(),
-                _ => {}
+                (None, None) => continue,
+                (Some(one), Some(other)) if is_same(one, other) => continue,
+                (Some(_), Some(_)) => {}
             }
-            let before = delta.before.as_deref().map(desired);
-            let on_node = self.desired.on(&delta.node, &self.work);
             if self.ledgers.is_full() {
                 node.machine.fall_behind();
             }
@@ -276,6 +310,63 @@ impl Reconciler {
             self.nodes.touch(id);
             self.nodes.lifecycle.desired_changed(now, &delta.node);
         }
+    }
+
+    // --- roll-outs
+
+    /// Assigns its revisions to the next queued node, together with the desired objects that differ.
+    /// Returns whether there was one.
+    pub(super) fn reassign_next(&mut self) -> bool {
+        let Some(name) = self.desired.rollouts.next_queued() else { return false };
+        self.work.node();
+        self.reassign(&name);
+        true
+    }
+
+    fn reassign(&mut self, name: &NodeName) {
+        let now = self.now();
+        let Some(id) = self.nodes.id(name) else { return self.desired.rollouts.set(name, None) };
+        self.inform(id);
+        let before = self.desired.rollouts.of(name).cloned();
+        let after = self.desired.target(name, self.nodes.assigned_labels(name));
+        let is_same_assignment = match (&before, &after) {
+            (Some(before), Some(after)) => Arc::ptr_eq(before, after),
+            (before, after) => before.is_none() && after.is_none(),
+        };
+        if is_same_assignment {
+            return;
+        }
+        let DesiredObjects { placement, rollouts, .. } = &self.desired;
+        let objects = |rule| {
+            let objects = placement.objects_of(rule).map(|object| object.uid.clone());
+            objects.collect::<Vec<_>>()
+        };
+        let all = || placement.on(name).iter().map(|(uid, _)| Uid::from(uid)).collect::<Vec<Uid>>();
+        let uids = rollouts.candidates(before.as_ref(), after.as_ref(), objects, all);
+        let on_node = self.desired.on(name, &self.work);
+        let old: Vec<_> = uids.into_iter().map(|uid| (on_node.get(&uid), uid)).collect();
+        let had_lost = before.as_ref().is_some_and(|before| before.has_lost());
+        self.desired.rollouts.set(name, after);
+        let Some(node) = self.nodes.get_mut(id) else { return };
+        let on_node = self.desired.on(name, &self.work);
+        if self.ledgers.is_full() {
+            node.machine.fall_behind();
+        }
+        for (before, uid) in old {
+            match (&before, &on_node.get(&uid)) {
+                (None, None) => continue,
+                (None, Some(_)) => node.progress.gain(),
+                (Some(_), None) => node.progress.lose(),
+                (Some(one), Some(other)) if is_same(one, other) => continue,
+                (Some(_), Some(_)) => {}
+            }
+            node.machine.desire(now, &uid, before.as_ref(), &on_node);
+        }
+        if had_lost {
+            node.machine.reads_more(now, &on_node);
+        }
+        self.nodes.touch(id);
+        self.nodes.lifecycle.desired_changed(now, name);
     }
 
     /// Replaces the scopes that cannot be read.
@@ -297,4 +388,23 @@ impl Reconciler {
         let trusted = summary.trusted_labels(&self.settings.trusted_labels);
         summary.node_name().is_some_and(|name| self.desired.placement.distinguishes(&name, &all, &trusted))
     }
+}
+
+/// Returns the desired object of a UID before and after a difference of the placement index, under
+/// the same assignment.
+fn both(on_node: &DesiredOn<'_>, uid: &Uid, delta: &Delta) -> [Option<Desired>; 2] {
+    let Delta { before, after, reasons: [reasons_before, reasons_after], .. } = delta;
+    match on_node.governed {
+        None => [before, after].map(|object| object.as_deref().map(desired)),
+        Some((rules, assignment)) => {
+            [(before, reasons_before), (after, reasons_after)].map(|(object, reasons)| {
+                rules.desired(assignment, uid, object.as_deref().map(|object| (object, reasons)))
+            })
+        }
+    }
+}
+
+/// Returns whether two desired objects of a UID are the same for a machine.
+fn is_same(one: &Desired, other: &Desired) -> bool {
+    (&one.version, one.is_exact) == (&other.version, other.is_exact)
 }

@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
+use super::assignments::RuleIndex;
 use super::bodies::NextRead;
 use super::ingest::Stored;
 use super::nodes::NodeId;
 use super::patches::Pair;
-use crate::source::{Admission, Removal, Result, Source};
+use crate::source::{Admission, Removal, Result, RevisionKey, Source};
 use edgesync_object::NodeName;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Loaded, Record};
 use edgesync_protocol::patch::Patch;
+use edgesync_rollout::{Set, Snapshot};
 
 /// Capacity of the channel of responses.
 const INBOX: usize = 4096;
@@ -34,6 +36,15 @@ pub(super) enum Response {
     EventsExpired(Result<u64>),
     EventEmitted(Result<()>),
     RuleStatusWritten(Result<()>),
+    /// The stored statuses of configured rules.
+    RolloutStatuses(Result<Vec<(String, String)>>),
+    /// Whether the status of a roll-out was written.
+    RolloutWritten(RuleIndex, Result<bool>),
+    /// Whether the status of a rule without a roll-out was deleted.
+    RolloutDeleted(Result<bool>),
+    RevisionRead(RuleIndex, RevisionKey, Result<Option<Arc<Set>>>),
+    SnapshotMade(RuleIndex, Result<Option<Snapshot>>),
+    RevisionsSwept(Result<()>),
     Confirmed(NodeName, Result<()>),
     Removed(NodeName, Result<Removal>),
     Admitted(NodeName, Result<Admission>),

@@ -15,11 +15,12 @@ use serde_json::{Value, json};
 
 use super::broadcasts::QueuedChange;
 use super::reconciler::Reconciler;
+use super::rollout_loop::conditions;
 use crate::reasons::PlacementReason;
-use crate::source::{RuleProblem, RuleStatus};
+use crate::source::{RuleKey, RuleProblem, RuleStatus};
 use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339;
-use edgesync_placement::spec::InForce;
+use edgesync_placement::spec::{InForce, RuleRollout};
 use edgesync_placement::{KindMatch, RuleId, Summary};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::node::ConditionFields;
@@ -93,6 +94,16 @@ impl Rules {
         Some((summary, *id, in_force.problems.0.is_empty()))
     }
 
+    /// Returns the roll-out of a rule; none of a rule that is not known.
+    pub(super) fn rollout(&self, uid: &str) -> RuleRollout {
+        self.known.get(uid).map(|known| known.in_force.rollout.clone()).unwrap_or_default()
+    }
+
+    /// Returns whether a status is being written.
+    pub(super) fn is_writing(&self) -> bool {
+        self.writing
+    }
+
     pub(super) fn has(&self, uid: &str) -> bool {
         self.known.contains_key(uid)
     }
@@ -117,12 +128,17 @@ impl Rules {
         let known = self.known.get_mut(&summary.uid);
         let replaced = known.as_ref().and_then(|known| known.id);
         let in_force = InForce::of(text, &summary.namespace);
+        // What only the roll-out changes selects no other objects or nodes.
         if let Some(known) = known.filter(|known| known.in_force.rule == in_force.rule) {
             known.summary = Arc::clone(summary);
             known.in_force = in_force;
             return false;
         }
         let id = in_force.rule.clone().map(|rule| reconciler.desired.placement.add_rule(rule));
+        // Before any object is selected by the new number.
+        if let (Some(old), Some(new)) = (replaced, id) {
+            reconciler.desired.rollouts.add_id(old, new);
+        }
         let known = Known { summary: Arc::clone(summary), in_force, id };
         self.known.insert(summary.uid.clone(), known);
         let key = summary.resource.key(&summary.namespace, &summary.name);
@@ -238,9 +254,7 @@ impl Rules {
         };
         let synced = (reason, format!("{in_sync} of {nodes} nodes are connected and in sync"));
         let now = rfc3339(Timestamp::now());
-        let condition = |(reason, message): (PlacementReason, String)| {
-            let ConditionFields { condition: kind, status, reason } = reason.fields();
-            let status = status.as_str();
+        let fields = |kind: &str, status: &str, reason: &str, message: String| {
             let conditions = before["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
             let old = conditions.iter().find(|old| old["type"] == kind && old["status"] == status);
             json!({
@@ -249,14 +263,20 @@ impl Rules {
                 "lastTransitionTime": old.map_or(json!(now), |old| old["lastTransitionTime"].clone()),
             })
         };
+        let condition = |(reason, message): (PlacementReason, String)| {
+            let ConditionFields { condition: kind, status, reason } = reason.fields();
+            fields(kind, status.as_str(), reason, message)
+        };
+        let mut shown = vec![condition(accepted), condition(synced), condition(count.condition())];
+        let rollouts = &reconciler.desired.rollouts;
+        let governing = rollouts.index(&RuleKey::Object(uid.clone())).and_then(|index| rollouts.rule(index));
+        shown.extend(governing.into_iter().flat_map(conditions).map(|(kind, status, reason, message)| {
+            fields(kind, if status { "True" } else { "False" }, &reason, message)
+        }));
         let status = json!({
             "observedGeneration": text.generation,
             "objects": objects, "nodes": nodes, "nodesInSync": in_sync,
-            "conditions": [
-                condition(accepted),
-                condition(synced),
-                condition(count.condition()),
-            ],
+            "conditions": shown,
         });
         let key = summary.resource.key(&summary.namespace, &summary.name);
         (status != before).then(|| RuleStatus { key, uid: uid.clone(), status })
@@ -274,6 +294,8 @@ pub(super) fn shrink(reconciler: &mut Reconciler, id: RuleId) {
     if let Some(differences) = reconciler.desired.placement.shrink_rule(id) {
         reconciler.spread(differences);
         reconciler.broadcasts.queue([QueuedChange::Shrink(id)]);
+    } else {
+        reconciler.desired.rollouts.forget_id(id);
     }
 }
 

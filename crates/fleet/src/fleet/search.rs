@@ -14,7 +14,7 @@ use super::rollouts::show_object;
 use crate::summary::ObjectFilter;
 use edgesync_object::{NodeName, Resource};
 use edgesync_placement::Placed;
-use edgesync_protocol::cloud::CloudPhase;
+use edgesync_protocol::cloud::{CloudPhase, DesiredState as _};
 
 /// Maximum number of objects in an answer.
 const MOST: usize = 200;
@@ -103,6 +103,7 @@ pub(super) fn objects_on(
 ) -> Option<NodeObjects> {
     let node = reconciler.nodes.named(name)?;
     let on_node = reconciler.desired.placement.on(name);
+    let desired = reconciler.desired_on(name);
     let is_known = node.machine.phase() == CloudPhase::Live;
     let (mut items, mut more) = (Vec::new(), false);
     let fits = |object: &Placed| filter.fits(&object.resource, &object.object.namespace, &object.object.name);
@@ -113,7 +114,7 @@ pub(super) fn objects_on(
         }
         let stands = is_known.then(|| node.machine.stands_with(&object.uid)).flatten();
         let held = stands.map(|stands| match stands.other {
-            None => object.version.to_string(),
+            None => desired.get(&object.uid).map(|it| it.version.to_string()).unwrap_or_default(),
             Some(other) => other.map(|record| record.version.to_string()).unwrap_or_default(),
         });
         let refusal = stands.and_then(|stands| stands.refusal);

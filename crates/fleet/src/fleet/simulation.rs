@@ -20,11 +20,12 @@ mod scenarios;
 mod store;
 mod world;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use edgesync_protocol::fault::Fault;
 use edgesync_protocol::simulation::seeds::Seeds;
 use edgesync_protocol::simulation::timeline::Random;
+use jiff::Timestamp;
 use world::World;
 
 const SEEDS: Seeds =
@@ -48,6 +49,8 @@ objects = { kinds = ["ConfigMap"], selector = "tier=1" }
 "#;
 
 thread_local! {
+    /// The wall clock of the fleets in this thread, in microseconds.
+    static CLOCK: Cell<i64> = const { Cell::new(0) };
     static RANDOM: RefCell<Random> = const { RefCell::new(Random(0)) };
 }
 
@@ -56,13 +59,44 @@ fn random() -> u64 {
     RANDOM.with_borrow_mut(Random::next)
 }
 
+/// The wall clock of the fleets in this thread.
+fn clock() -> Timestamp {
+    Timestamp::from_microsecond(CLOCK.get()).unwrap()
+}
+
 fn run(seed: u64, trace: bool) -> Result<(), String> {
-    run_with(World::new(seed, 50, trace))
+    run_with(World::new(seed, 50, trace, false))
 }
 
 /// Runs a seed with most kinds of chaos at once.
 fn run_roughly(seed: u64, trace: bool) -> Result<(), String> {
-    run_with(World::new(seed, 10, trace))
+    run_with(World::new(seed, 10, trace, false))
+}
+
+/// Runs a seed in which the rule of tier 0 has a roll-out.
+fn run_rollouts(seed: u64, trace: bool) -> Result<(), String> {
+    let mut world = World::new(seed, 30, trace, true);
+    world.chaos.without_restores();
+    world.run_chaos()?;
+    world.run_to_convergence()
+}
+
+const ROLLOUTS: Seeds =
+    Seeds { run: run_rollouts, count: 40, one: "fleet::simulation::one_seed_of_roll_outs", ..SEEDS };
+
+#[test]
+fn nodes_are_sent_only_what_their_wave_is_open_for() {
+    ROLLOUTS.hold();
+}
+
+#[test]
+fn a_fleet_that_sends_the_newest_versions_is_found() {
+    Seeds { count: 100, ..ROLLOUTS }.find(Fault::RevisionIgnored);
+}
+
+#[test]
+fn one_seed_of_roll_outs() {
+    ROLLOUTS.one_holds();
 }
 
 fn run_with(mut world: World) -> Result<(), String> {

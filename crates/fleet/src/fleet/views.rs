@@ -11,7 +11,7 @@ use super::removals::Removals;
 use super::rollouts::Rollouts;
 use super::rules::Rules;
 use super::search::{self, Gathered};
-use crate::admin::{AdminRequest, Answer};
+use crate::admin::{AdminRequest, Answer, RolloutStatusAnswer};
 use edgesync_object::NodeName;
 
 /// Results gathered over several turns of the loop.
@@ -31,11 +31,13 @@ pub(super) struct AdminState<'a> {
     pub(super) is_revoked: &'a dyn Fn(&NodeName) -> bool,
 }
 
-/// An admin request that changes the fleet.
+/// An admin request that changes the fleet, or reads state that is not in [`AdminState`].
 pub(super) enum Command {
     Remove(NodeName, Answer),
     Admit(NodeName, Answer),
     ConfirmDeletions(NodeName, oneshot::Sender<Option<u64>>),
+    ShowRollout(String, RolloutStatusAnswer),
+    MoveRollout(String, edgesync_rollout::Command, RolloutStatusAnswer),
 }
 
 impl Views {
@@ -59,6 +61,10 @@ impl Views {
             AdminRequest::Admit(name, answer) => return Some(Command::Admit(name, answer)),
             AdminRequest::ConfirmDeletions(name, answer) => {
                 return Some(Command::ConfirmDeletions(name, answer));
+            }
+            AdminRequest::ShowRollout(rule, answer) => return Some(Command::ShowRollout(rule, answer)),
+            AdminRequest::MoveRollout(rule, command, answer) => {
+                return Some(Command::MoveRollout(rule, command, answer));
             }
             AdminRequest::Nodes(answer) => {
                 self.queries.ask(Query::Nodes { answer, items: Vec::new(), at: None });

@@ -47,7 +47,8 @@ impl Deliveries {
             self.retries.remove(uid);
             return;
         };
-        if self.ahead.get(uid).is_some_and(|version| !latest.version.is_older_than(version)) {
+        let is_ahead = |version: &ResourceVersion| !latest.is_exact && latest.version.is_older_than(version);
+        if self.ahead.get(uid).is_some_and(|version| !is_ahead(version)) {
             self.ahead.remove(uid);
         }
         let is_other = before.is_none_or(|before| before.version != latest.version);

@@ -107,6 +107,9 @@ impl Unfinished {
     /// travels would never arrive otherwise.
     pub(super) fn is_continued(&self, latest: Option<&Desired>) -> bool {
         let Some(latest) = latest else { return false };
+        if latest.is_exact {
+            return latest.version == self.version;
+        }
         // Also a version whose change has not been received here yet.
         if latest.version == self.version || latest.version.is_older_than(&self.version) {
             return true;

@@ -162,6 +162,10 @@ impl CloudMachine {
         desired: &impl DesiredState,
     ) -> (Option<Outgoing>, Option<Arc<Patch>>) {
         let Some(latest) = desired.get(&loaded.uid) else { return (None, None) };
+        // The desired version has changed since the body was requested.
+        if latest.is_exact && latest.version != loaded.version {
+            return (None, None);
+        }
         let patch = self.usable_patch(&loaded, &latest, limits, desired);
         let Loaded { uid, version, body, .. } = loaded;
         if latest.version.is_older_than(&version) {
@@ -260,7 +264,9 @@ impl CloudMachine {
         }
         let uid = &ready.out.uid;
         match ready.action() {
-            Action::Put => desired.get(uid).is_none(),
+            Action::Put => {
+                desired.get(uid).is_none_or(|latest| latest.is_exact && latest.version != ready.out.version)
+            }
             Action::Delete => desired.get(uid).is_some() || self.ledger.get(uid, desired).is_none(),
         }
     }

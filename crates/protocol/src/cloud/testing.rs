@@ -40,7 +40,7 @@ impl Default for DesiredObjects {
 impl DesiredObject {
     pub(crate) fn desired(&self) -> Desired {
         let Self { version, object, resource, size } = self.clone();
-        Desired { version, object, resource, size }
+        Desired { version, object, resource, size, is_exact: false }
     }
 }
 

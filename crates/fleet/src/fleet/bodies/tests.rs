@@ -21,7 +21,7 @@ impl Bodies {
 }
 
 fn request(name: &str, version: u64, size: usize) -> BodyRequest {
-    BodyRequest { uid: name.into(), version: version.into(), base: None, size }
+    BodyRequest { uid: name.into(), version: version.into(), base: None, size, revision: None }
 }
 
 fn loaded(uid: &Uid, version: u64, size: usize) -> Loaded {
@@ -215,7 +215,13 @@ fn large_object_has_one_body_for_two_hundred_nodes() {
     };
     for (number, cloud) in (0..).zip(&mut machines) {
         let (token, objects) = wants(cloud).unwrap();
-        let request = |LoadRequest { uid, version, base }| BodyRequest { uid, version, base, size: BYTES };
+        let request = |LoadRequest { uid, version, base }| BodyRequest {
+            uid,
+            version,
+            base,
+            size: BYTES,
+            revision: None,
+        };
         bodies.load(
             NodeId::of_tests(number),
             token,
@@ -276,7 +282,7 @@ impl DesiredState for Wish {
     fn get(&self, uid: &str) -> Option<Desired> {
         let Self { version, object, resource, size, .. } = self;
         let (version, object, resource) = (version.clone(), object.clone(), resource.clone());
-        (*self.uid == *uid).then_some(Desired { version, object, resource, size: *size })
+        (*self.uid == *uid).then_some(Desired { version, object, resource, size: *size, is_exact: false })
     }
 
     fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)> {

@@ -371,6 +371,7 @@ impl World {
             repeated: &device.repeated,
             gone: RefCell::default(),
             vanished: Cell::new(device.vanished),
+            rolls: self.rolls,
         };
         let commit = device.db.apply(changes, &judge).map_err(|why| format!("node {n}: {why}"))?;
         let (vanished, gone) = (judge.vanished.get(), judge.gone.into_inner());

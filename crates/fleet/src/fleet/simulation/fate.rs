@@ -79,6 +79,13 @@ impl Chaos {
     }
 }
 
+impl Chaos {
+    /// Keeps the source on one timeline.
+    pub(super) fn without_restores(&mut self) {
+        (self.restore, self.lie) = (0, 0);
+    }
+}
+
 impl World {
     fn chance(&mut self, percent: u64) -> bool {
         self.time.random.percent(percent)
@@ -457,6 +464,7 @@ impl World {
                 }
             }
             self.confirm_deletions();
+            self.promote_rollouts();
             self.connect_all();
             self.pass(Duration::from_secs(30))?;
             result = self.converged();

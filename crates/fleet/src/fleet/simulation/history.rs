@@ -84,7 +84,7 @@ impl Registration {
     fn summary(&self, name: &NodeName) -> Summary {
         let mut node: Object = serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": name, "uid": format!("node-{name}-{}", self.born), "labels": {"tier": self.tier.to_string()}},
+            "metadata": {"name": name, "uid": format!("node-{name}-{}", self.born), "labels": {"tier": self.tier.to_string(), "canary": super::rollouts::is_canary(name).to_string()}},
         }))
         .unwrap();
         if self.is_reported {
@@ -195,21 +195,30 @@ pub(super) struct Judge<'a> {
     pub(super) gone: RefCell<Vec<(Uid, usize)>>,
     /// The number of removals for which no client of the source is responsible.
     pub(super) vanished: Cell<usize>,
+    /// Whether a rule has a roll-out: then an earlier version may be desired, and an object that was
+    /// deleted. What is sent is judged by the revisions instead.
+    pub(super) rolls: bool,
 }
 
 impl Truth for Judge<'_> {
     fn may_replace(&self, uid: &Uid, old: &ResourceVersion, new: &ResourceVersion) -> bool {
+        if self.rolls {
+            return self.history.existed(0, uid, new);
+        }
         let is_restored = self.history.restores.first().is_some_and(|at| self.history.existed(*at, uid, new));
         self.history.existed(0, uid, new) && (old.is_older_than(new) || is_restored)
     }
 
     fn may_insert(&self, uid: &Uid, version: &ResourceVersion) -> bool {
+        if self.rolls {
+            return self.history.existed(0, uid, version);
+        }
         let was_placed = self.history.placed_since(self.floor, self.node, uid).is_some();
         was_placed && self.history.existed(self.floor, uid, version)
     }
 
     fn may_remove(&self, uid: &Uid, key: &ObjectKey) -> bool {
-        if self.repeated.contains(uid) {
+        if self.repeated.contains(uid) || self.rolls {
             return true;
         }
         let from = self.floors.get(uid).copied().unwrap_or_default();

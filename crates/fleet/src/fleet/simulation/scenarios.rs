@@ -30,7 +30,7 @@ pub(super) struct Held {
 /// Returns the first world of this kind in which nothing fails, with a node connected to its last
 /// replica.
 fn calm(is_right: impl Fn(&World) -> bool) -> Result<World, String> {
-    let world = (0..).map(|seed| World::new(seed, 100, false)).find(|world| is_right(world));
+    let world = (0..).map(|seed| World::new(seed, 100, false, false)).find(|world| is_right(world));
     let mut world = world.ok_or("no seed has such a world")?;
     world.join(0, world.replicas.len() - 1);
     world.pass(WHILE)?;

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::history::{History, Objects, Registration};
-use super::rollouts::Rollouts;
+use super::rollouts::{Opened, Rollouts};
 use crate::config::ObjectSyncs;
 use crate::source::{
     Admission, Change, Changes, Effect, LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource,
@@ -109,6 +109,8 @@ pub(super) struct State {
     /// Reads of the records of nodes.
     pub(super) reads: usize,
     pub(super) violation: Option<String>,
+    /// What the stored statuses of roll-outs have opened.
+    pub(super) opened: Opened,
 }
 
 /// The handle of one replica.
@@ -162,6 +164,7 @@ impl State {
             renewals: 0,
             reads: 0,
             violation: None,
+            opened: Opened::default(),
         }
     }
 

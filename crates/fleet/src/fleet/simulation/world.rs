@@ -148,6 +148,9 @@ pub(super) struct World {
     pub(super) held: Option<Held>,
     /// The last frame with a removal that a fleet has sent, and its node.
     pub(super) last_removal: Option<(usize, Vec<u8>)>,
+    /// Whether a rule has a roll-out, and the version of the source since which its revisions decide.
+    pub(super) rolls: bool,
+    pub(super) rolled_since: Option<u64>,
     runtime: Rc<Runtime>,
     /// The time of the runtime's clock.
     clock: Now,
@@ -163,7 +166,7 @@ static ENROLLMENT: LazyLock<EnrollmentService> = LazyLock::new(|| {
 
 impl World {
     /// Creates the world of a seed; see [`Chaos::for_seed`].
-    pub(super) fn new(seed: u64, calm: u64, trace: bool) -> Self {
+    pub(super) fn new(seed: u64, calm: u64, trace: bool, rolls: bool) -> Self {
         let mut random = Random(seed ^ 0xf1ee7);
         let (is_shared, chaos) = (random.percent(40), Chaos::for_seed(&mut random, calm));
         let (replicas, is_slow) = (if is_shared { 2 } else { 1 }, random.percent(50));
@@ -175,6 +178,9 @@ impl World {
         let model = Model { state: Arc::new(Mutex::new(state)), replica: 0, is_shared };
         let mut config: Config = edgesync_config::parse("test.toml".as_ref(), RULES, []).unwrap().config;
         config.link.max_frame = MAX_FRAME;
+        if rolls {
+            super::rollouts::configure(&mut config);
+        }
         (config.sync.mass_delete_min, config.sync.compress_above) = (2, None);
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -212,6 +218,8 @@ impl World {
             pause: Duration::from_millis(1),
             held: None,
             last_removal: None,
+            rolls,
+            rolled_since: None,
             runtime: Rc::new(runtime),
             clock: Now::ZERO,
             time: Timeline::new(random, trace),
@@ -227,6 +235,7 @@ impl World {
             self.runtime.block_on(tokio::time::advance(passed));
             self.clock = self.time.now;
             self.model.state().clock = 1_000_000 + u64::try_from(self.clock.as_micros()).unwrap();
+            super::CLOCK.set(1_000_000 + i64::try_from(self.clock.as_micros()).unwrap());
         }
     }
 
@@ -255,6 +264,7 @@ impl World {
         let seed = self.time.random.next();
         super::RANDOM.replace(Random(seed));
         fleet.reconciler.random = super::random;
+        fleet.reconciler.clock = super::clock;
         fleet.reconciler.work.set_part(self.part);
         fleet.reconciler.ledgers.set_limit(self.differences);
         let replica = &mut self.replicas[n];
@@ -477,6 +487,7 @@ impl World {
     fn check_frame(&mut self, node: usize, bytes: &[u8]) {
         let frame = Received::decode(bytes, &mut Budget::of(MAX_FRAME), MAX_OBJECT).unwrap();
         self.time.say(|| format!("→ node {node} {frame:?}").chars().take(300).collect());
+        self.check_revision(node, &frame);
         let is_removed = self.model.state().db.objects.removed.contains_key(&self.devices[node].name);
         // A replica may not know yet that another one has removed the node.
         if is_removed && !self.is_shared && !matches!(frame, Received::HelloRequest(_)) {
@@ -599,6 +610,7 @@ impl Simulated for World {
                 self.drive_replica(n);
             }
         }
+        self.follow_rollouts();
         (0..self.devices.len()).for_each(|node| self.drive_device(node));
         let written = self.model.state().history.last();
         (self.announced..written).for_each(|_| self.wake_watches());

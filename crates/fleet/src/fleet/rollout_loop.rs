@@ -1,0 +1,525 @@
+//! Moves the roll-outs of rules: counts what nodes have answered, lets the engine decide, makes
+//! snapshots, and writes statuses.
+//!
+//! For each rule at most one write and one snapshot are in flight. A status is used when it is
+//! stored; who was refused waits until the stored one is known. Only the leader counts and moves;
+//! commands of operators are executed by whoever receives them.
+
+mod count;
+mod rule;
+mod snapshot;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::Fleet;
+use super::assignments::{Assignments, Revision, RuleIndex};
+use super::requests::Response;
+use crate::admin::RolloutStatusAnswer;
+use crate::metrics::RolloutNumbers;
+use crate::source::{RevisionKey, RolloutWrite, RuleKey, Source, Sweep};
+use edgesync_admin::cloud::RolloutStatus;
+use edgesync_object::status::Reason;
+use edgesync_object::{NodeName, Object, ObjectKey, Status as Error};
+use edgesync_protocol::timing::Now;
+use edgesync_rollout::engine::Happened;
+use edgesync_rollout::{Command, Input, Observed, Set, Snapshot, Status, Step, step};
+
+use count::{Count, Fact};
+pub(super) use rule::conditions;
+
+/// Interval between two counts of a rule.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+/// Delay after a failed request.
+const RETRY: Duration = Duration::from_secs(5);
+/// Maximum wait for a written status to arrive with its rule.
+const AWAITED: Duration = Duration::from_secs(30);
+/// Interval between two sweeps of bodies.
+const SWEEP_EVERY: Duration = Duration::from_secs(600);
+/// Number of nodes queued per unit of work.
+const NODES_A_UNIT: usize = 8;
+/// Maximum number of waiting commands of a rule.
+const MAX_COMMANDS: usize = 16;
+
+/// State of all roll-outs that is not persisted; see the module.
+#[derive(Debug, Default)]
+pub(super) struct RolloutLoop {
+    rules: BTreeMap<RuleIndex, Moved>,
+    /// Whether the sets of the start were read.
+    is_loaded: bool,
+    next_sweep: Now,
+    is_sweeping: bool,
+    /// When the statuses of configured rules are read again, which other replicas write too.
+    next_statuses: Now,
+}
+
+/// State of one roll-out.
+#[derive(Debug, Default)]
+struct Moved {
+    /// Whether `rollout` of the rule is valid; the last valid one stays in force otherwise.
+    is_valid: bool,
+    observed: Observed,
+    /// What is known of the nodes of open waves.
+    facts: HashMap<NodeName, Fact>,
+    count: Option<Count>,
+    next_count: Now,
+    /// Whether the set of a revision is being read, and when to try again after a failure.
+    is_reading: bool,
+    read_at: Now,
+    is_making: bool,
+    /// A snapshot whose bodies are stored.
+    snapshot: Option<Snapshot>,
+    /// The write in flight.
+    writing: Option<Writing>,
+    /// The sequence that was written and has not arrived with its rule, and until when to wait.
+    awaited: Option<(u64, Now)>,
+    commands: VecDeque<(Command, RolloutStatusAnswer)>,
+}
+
+/// A status that is being written.
+#[derive(Debug)]
+struct Writing {
+    next: Status,
+    happened: Vec<Happened>,
+    /// The revision that begins with it.
+    begun: Option<Arc<Set>>,
+    answer: Option<RolloutStatusAnswer>,
+}
+
+impl Moved {
+    /// Returns whether the status that is known is the stored one, as far as this process knows.
+    fn may_write(&mut self, now: Now) -> bool {
+        self.awaited.take_if(|(_, until)| *until <= now);
+        self.writing.is_none() && self.awaited.is_none()
+    }
+}
+
+impl RolloutLoop {
+    /// Returns whether a status is being written or awaited. The other writer of the status of rules
+    /// waits meanwhile.
+    pub(super) fn is_writing(&self) -> bool {
+        self.rules.values().any(|moved| moved.writing.is_some() || moved.awaited.is_some())
+    }
+
+    /// Returns whether a status has arrived whose revisions are still to be read before they can be
+    /// assigned.
+    pub(super) fn is_behind(&self, rollouts: &Assignments) -> bool {
+        self.is_loaded && rollouts.is_reading()
+    }
+
+    /// Handles that an older copy has replaced the source: statuses may go back.
+    pub(super) fn restored(&mut self) {
+        for moved in self.rules.values_mut() {
+            moved.awaited = None;
+            moved.snapshot = None;
+            moved.facts.clear();
+            moved.count = None;
+        }
+    }
+
+    /// Returns what was observed of a rule.
+    fn observed(&self, index: RuleIndex) -> Option<&Observed> {
+        self.rules.get(&index).map(|moved| &moved.observed)
+    }
+}
+
+impl<S: Source> Fleet<S> {
+    /// Moves the roll-outs within the budget of one turn. Returns whether work is left.
+    pub(super) fn move_rollouts(&mut self) -> bool {
+        if self.reconciler.desired.rollouts.is_empty() {
+            return false;
+        }
+        let end = self.reconciler.work.part();
+        let leads = self.requests.source().leads_rollouts();
+        let indexes: Vec<RuleIndex> = self.rollout_loop.rules.keys().copied().collect();
+        let mut more = false;
+        for index in indexes {
+            if self.reconciler.work.has_reached(end) {
+                return true;
+            }
+            self.read_revision(index);
+            self.execute_command(index);
+            if leads {
+                more |= self.lead(index, end);
+            }
+        }
+        if leads {
+            self.sweep();
+        }
+        self.follow_replicas();
+        more
+    }
+
+    /// Reads the statuses of configured rules from time to time, where other replicas write them
+    /// too.
+    fn follow_replicas(&mut self) {
+        let now = self.reconciler.now();
+        let mut rules = self.reconciler.desired.rollouts.rules();
+        let has_configured = rules.any(|(_, rule)| matches!(rule.key, RuleKey::Configured(_)));
+        if self.reconciler.is_shared && has_configured && now >= self.rollout_loop.next_statuses {
+            self.rollout_loop.next_statuses = now + RETRY;
+            self.requests
+                .ask(|source| async move { Response::RolloutStatuses(source.rollout_statuses().await) });
+        }
+    }
+
+    /// Handles the end of the queue of assignments. Returns whether nodes were queued again.
+    pub(super) fn rollouts_settled(&mut self) -> bool {
+        if self.reconciler.desired.rollouts.is_empty() {
+            return false;
+        }
+        let active = self.reconciler.desired.rollouts.settle();
+        for index in &active {
+            self.queue_nodes(*index);
+        }
+        let rollouts = &self.reconciler.desired.rollouts;
+        self.rollout_loop.rules.retain(|index, _| rollouts.rule(*index).is_some());
+        !active.is_empty() && !rollouts.is_settled()
+    }
+
+    /// Queues all nodes that a rule selects, or that have an assignment under it.
+    pub(super) fn queue_nodes(&mut self, index: RuleIndex) {
+        let desired = &mut self.reconciler.desired;
+        let Some(rule) = desired.rollouts.rule(index) else { return };
+        let nodes = rule.ids().iter().flat_map(|id| desired.placement.nodes_of(*id));
+        let nodes: Vec<_> = nodes.cloned().collect();
+        self.reconciler.work.objects(nodes.len() / NODES_A_UNIT);
+        desired.rollouts.queue(nodes);
+        desired.rollouts.queue_assigned(index);
+    }
+
+    /// Reads the set of a revision that the status has and this process does not.
+    fn read_revision(&mut self, index: RuleIndex) {
+        let now = self.reconciler.now();
+        let unread = self.reconciler.desired.rollouts.rule(index).and_then(|rule| rule.first_unread());
+        let (Some(key), Some(moved)) = (unread, self.rollout_loop.rules.get_mut(&index)) else { return };
+        if moved.is_reading || moved.read_at > now {
+            return;
+        }
+        moved.is_reading = true;
+        self.requests.ask(|source| async move {
+            let set = source.revision(key.clone()).await;
+            Response::RevisionRead(index, key, set)
+        });
+    }
+
+    pub(super) fn revision_read(
+        &mut self,
+        index: RuleIndex,
+        key: RevisionKey,
+        set: crate::source::Result<Option<Arc<Set>>>,
+    ) {
+        let now = self.reconciler.now();
+        if let Some(moved) = self.rollout_loop.rules.get_mut(&index) {
+            moved.is_reading = false;
+            moved.read_at = if set.is_err() { now + RETRY } else { now };
+        }
+        match set {
+            Ok(set) => {
+                self.add_revision(index, key, set);
+                self.queue_nodes(index);
+            }
+            Err(error) => {
+                tracing::error!(rule = %key.rule, revision = key.number, %error, "reading a revision failed")
+            }
+        }
+    }
+
+    /// Adds a revision whose set was read; one that is missing or damaged is lost.
+    pub(super) fn add_revision(&mut self, index: RuleIndex, key: RevisionKey, set: Option<Arc<Set>>) {
+        let set = set.filter(|set| set.digest() == key.digest);
+        if set.is_none() {
+            tracing::error!(rule = %key.rule, revision = key.number, "bodies of a revision are lost, nodes keep what they hold");
+        }
+        let desired = &mut self.reconciler.desired;
+        let resource = |uid: &str| desired.placement.object(uid).map(|object| object.resource.clone());
+        let revision = Revision::new(key, set, resource);
+        desired.rollouts.add_revision(index, revision);
+    }
+
+    // --- steps
+
+    /// Executes the next command of an operator.
+    fn execute_command(&mut self, index: RuleIndex) {
+        let now = self.reconciler.now();
+        let is_writing = self.rules.is_writing();
+        let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return };
+        if moved.commands.is_empty() || is_writing || !moved.may_write(now) {
+            return;
+        }
+        let Some((command, answer)) = moved.commands.pop_front() else { return };
+        match self.step(index, Input::Command(&command)) {
+            None => answer_with(answer, Err(not_moving())),
+            Some(Step { refused: Some(refusal), .. }) => {
+                answer_with(answer, Err(Error::new(Reason::Conflict, refusal.to_string())));
+            }
+            Some(Step { next: None, .. }) => {
+                let shown = self.rollout_status(index).ok_or_else(not_moving);
+                answer_with(answer, shown);
+            }
+            Some(Step { next: Some(next), happened, .. }) => {
+                self.write(index, Writing { next, happened, begun: None, answer: Some(answer) });
+            }
+        }
+    }
+
+    /// Moves a roll-out by what was observed. Returns whether its count is to be continued.
+    fn lead(&mut self, index: RuleIndex, end: u64) -> bool {
+        let now = self.reconciler.now();
+        let is_active = self.reconciler.desired.rollouts.rule(index).is_some_and(|rule| rule.is_active());
+        let is_writing = self.rules.is_writing();
+        let is_known =
+            self.rules.are_complete() && !self.replicas.is_being_restored() && !self.feed.is_listing();
+        let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return false };
+        if !is_active || !moved.is_valid {
+            return false;
+        }
+        if !is_writing
+            && moved.may_write(now)
+            && let Some(snapshot) = moved.snapshot.take()
+        {
+            match self.step(index, Input::Snapshot(&snapshot)) {
+                Some(Step { next: Some(next), happened, refused: None, .. }) => {
+                    let begun = Some(snapshot.set);
+                    self.write(index, Writing { next, happened, begun, answer: None });
+                }
+                step => {
+                    let refused = step.and_then(|step| step.refused);
+                    tracing::debug!(?refused, "snapshot of a roll-out discarded");
+                    if let Some(moved) = self.rollout_loop.rules.get_mut(&index) {
+                        moved.next_count = now + RETRY;
+                    }
+                }
+            }
+            return false;
+        }
+        let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return false };
+        if moved.count.is_none() {
+            let is_settled = self.reconciler.desired.rollouts.is_settled();
+            if now < moved.next_count || !is_settled || !is_known {
+                return false;
+            }
+            self.begin_count(index);
+        }
+        if !self.continue_count(index, end) {
+            return true;
+        }
+        let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return false };
+        moved.next_count = now + COUNT_EVERY;
+        if is_writing || !moved.may_write(now) {
+            return false;
+        }
+        let is_making = moved.is_making;
+        let Some(Step { next, snapshot, happened, .. }) = self.step(index, Input::Observe) else {
+            return false;
+        };
+        if let Some(next) = next {
+            self.write(index, Writing { next, happened, begun: None, answer: None });
+        } else if let Some(wanted) = snapshot.filter(|_| !is_making) {
+            self.make_snapshot(index, wanted);
+        }
+        false
+    }
+
+    fn step(&self, index: RuleIndex, input: Input<'_>) -> Option<Step> {
+        let rule = self.reconciler.desired.rollouts.rule(index)?;
+        let observed = self.rollout_loop.observed(index)?;
+        let now = (self.reconciler.clock)();
+        Some(step(now, &rule.rollout, &rule.status, observed, &rule.sets(), input))
+    }
+
+    /// Begins the write of a status, on the condition that the one that is known is stored.
+    fn write(&mut self, index: RuleIndex, writing: Writing) {
+        let Some(rule) = self.reconciler.desired.rollouts.rule(index) else { return };
+        let object = self.rule_object(&rule.key);
+        if object.is_none() && matches!(rule.key, RuleKey::Object(_)) {
+            // The rule was deleted.
+            return;
+        }
+        let write = RolloutWrite {
+            rule: rule.key.clone(),
+            object,
+            expected: rule.status.sequence,
+            status: Some(writing.next.to_value().to_string()),
+        };
+        let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return };
+        moved.writing = Some(writing);
+        self.requests
+            .ask(|source| async move { Response::RolloutWritten(index, source.write_rollout(write).await) });
+    }
+
+    /// Returns the key and the known generation of a rule that is an object.
+    fn rule_object(&self, key: &RuleKey) -> Option<(ObjectKey, u64)> {
+        let RuleKey::Object(uid) = key else { return None };
+        let (summary, ..) = self.rules.one(uid)?;
+        let text = summary.rule.as_ref()?;
+        Some((summary.resource.key(&summary.namespace, &summary.name), text.generation))
+    }
+
+    /// Handles the end of the write of a status.
+    pub(super) fn rollout_written(&mut self, index: RuleIndex, written: crate::source::Result<bool>) {
+        let now = self.reconciler.now();
+        let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return };
+        let Some(Writing { next, happened, begun, answer }) = moved.writing.take() else { return };
+        let Some(rule) = self.reconciler.desired.rollouts.rule(index) else { return };
+        let is_object = matches!(rule.key, RuleKey::Object(_));
+        let (key, name) = (rule.key.clone(), rule.shown_name());
+        match written {
+            Ok(true) => {
+                moved.awaited = is_object.then(|| (next.sequence, now + AWAITED));
+                moved.next_count = now;
+                self.adopt(index, next, begun);
+                for happened in happened {
+                    tracing::info!(rule = name, ?happened, "roll-out moved");
+                    self.emit_rollout_event(&key, &happened);
+                }
+                if let Some(answer) = answer {
+                    let shown = self.rollout_status(index).ok_or_else(not_moving);
+                    answer_with(answer, shown);
+                }
+                self.rollout_loop.next_sweep = self.rollout_loop.next_sweep.min(now + COUNT_EVERY);
+            }
+            Ok(false) | Err(_) => {
+                if let Err(error) = &written {
+                    tracing::error!(rule = name, %error, "writing the status of a roll-out failed");
+                }
+                moved.next_count = now + RETRY;
+                if let Some(answer) = answer {
+                    let message = "the rule has changed meanwhile; look at its status and repeat the command";
+                    let outcome = match written {
+                        Err(error) => Error::unavailable(format!("write roll-out: {error}"), 5),
+                        _ => Error::new(Reason::Conflict, message),
+                    };
+                    answer_with(answer, Err(outcome));
+                }
+                // The status of a rule that is an object arrives with it.
+                if !is_object {
+                    self.requests.ask(|source| async move {
+                        Response::RolloutStatuses(source.rollout_statuses().await)
+                    });
+                }
+            }
+        }
+    }
+
+    /// Uses a stored status from now on.
+    pub(super) fn adopt(&mut self, index: RuleIndex, status: Status, begun: Option<Arc<Set>>) {
+        let rollouts = &mut self.reconciler.desired.rollouts;
+        rollouts.set_status(index, status);
+        let begun = begun.and_then(|set| {
+            let rule = rollouts.rule(index)?;
+            Some((rule.revision_key(rule.status.top()?), set))
+        });
+        if let Some((key, set)) = begun {
+            self.add_revision(index, key, Some(set));
+        }
+        self.queue_nodes(index);
+    }
+
+    /// Deletes bodies that no roll-out needs any more.
+    fn sweep(&mut self) {
+        let now = self.reconciler.now();
+        let is_known =
+            self.rules.are_complete() && !self.replicas.is_being_restored() && !self.feed.is_listing();
+        let is_busy = self.rollout_loop.is_writing()
+            || self.rollout_loop.rules.values().any(|moved| moved.is_making || moved.snapshot.is_some());
+        if self.rollout_loop.is_sweeping || is_busy || !is_known || now < self.rollout_loop.next_sweep {
+            return;
+        }
+        let rules = self.reconciler.desired.rollouts.rules();
+        let statuses = rules.map(|(_, rule)| (rule.key.clone(), rule.status.clone()));
+        let sweep = Sweep(statuses.collect());
+        self.rollout_loop.is_sweeping = true;
+        self.rollout_loop.next_sweep = now + SWEEP_EVERY;
+        self.requests
+            .ask(|source| async move { Response::RevisionsSwept(source.sweep_revisions(sweep).await) });
+    }
+
+    pub(super) fn revisions_swept(&mut self, swept: &crate::source::Result<()>) {
+        self.rollout_loop.is_sweeping = false;
+        if let Err(error) = swept {
+            tracing::error!(%error, "deleting bodies of ended revisions failed");
+        }
+    }
+
+    // --- operators
+
+    /// Queues a command of an operator for the rule of this name.
+    pub(super) fn command_rollout(&mut self, name: &str, command: Command, answer: RolloutStatusAnswer) {
+        let Some(index) = self.rollout_named(name) else {
+            return answer_with(answer, Err(no_rollout(name)));
+        };
+        let Some(moved) = self.rollout_loop.rules.get_mut(&index) else {
+            return answer_with(answer, Err(no_rollout(name)));
+        };
+        if moved.commands.len() >= MAX_COMMANDS {
+            return answer_with(answer, Err(Error::unavailable("too many commands wait for this rule", 5)));
+        }
+        moved.commands.push_back((command, answer));
+    }
+
+    /// Answers with the status of the rule of this name.
+    pub(super) fn show_rollout(&self, name: &str, answer: RolloutStatusAnswer) {
+        let shown = self.rollout_named(name).and_then(|index| self.rollout_status(index));
+        answer_with(answer, shown.ok_or_else(|| no_rollout(name)));
+    }
+
+    /// Returns the rule of a name: `NAME` or `NAMESPACE/NAME`.
+    fn rollout_named(&self, name: &str) -> Option<RuleIndex> {
+        let mut rules = self.reconciler.desired.rollouts.rules();
+        rules.find(|(_, rule)| rule.shown_name() == name).map(|(index, _)| index)
+    }
+
+    /// Returns the status of a roll-out for operators.
+    fn rollout_status(&self, index: RuleIndex) -> Option<RolloutStatus> {
+        let rule = self.reconciler.desired.rollouts.rule(index)?;
+        let moved = self.rollout_loop.rules.get(&index)?;
+        Some(rule::show(rule, &moved.observed, moved.is_valid))
+    }
+
+    /// Returns the numbers of all roll-outs for the metrics.
+    pub(super) fn rollout_numbers(&self) -> Vec<RolloutNumbers> {
+        let rules = self.reconciler.desired.rollouts.rules();
+        let numbers = rules.filter_map(|(index, rule)| {
+            let observed = &self.rollout_loop.rules.get(&index)?.observed;
+            Some(rule::numbers(rule, observed))
+        });
+        numbers.collect()
+    }
+
+    /// Emits the Event of a transition, if the rule is an object.
+    fn emit_rollout_event(&self, key: &RuleKey, happened: &Happened) {
+        let RuleKey::Object(uid) = key else { return };
+        let Some((summary, ..)) = self.rules.one(uid) else { return };
+        let event = rule::event(summary, happened, (self.reconciler.clock)());
+        self.requests.ask(|source| async move { Response::EventEmitted(source.emit_event(event).await) });
+    }
+}
+
+/// Answers a requester, who may have disconnected.
+fn answer_with(answer: RolloutStatusAnswer, result: Result<RolloutStatus, Error>) {
+    let _ = answer.send(result);
+}
+
+fn no_rollout(name: &str) -> Error {
+    let message = format!(
+        "no rule named '{name}' has a roll-out; hint: NAME of a ClusterPlacement or a configured rule, NAMESPACE/NAME \
+         of a Placement"
+    );
+    Error::new(Reason::NotFound, message)
+}
+
+fn not_moving() -> Error {
+    Error::new(Reason::NotFound, "the rule has no roll-out any more")
+}
+
+/// Converts JSON to an object; an empty one if it is none.
+fn object(value: Value) -> Object {
+    match value {
+        Value::Object(fields) => Object::from(fields),
+        _ => Object::default(),
+    }
+}

@@ -1,0 +1,321 @@
+//! Counts what the nodes of a rule have answered to its newest revision, in steps.
+
+use std::collections::BTreeSet;
+use std::vec::IntoIter;
+
+use jiff::Timestamp;
+
+use super::Moved;
+use crate::fleet::Fleet;
+use crate::fleet::assignments::{GoverningRule, RuleIndex};
+use crate::fleet::reconciler::Reconciler;
+use crate::node::Node;
+use crate::source::{RevisionKey, Source, key_of};
+use edgesync_object::NodeName;
+use edgesync_placement::Placement;
+use edgesync_protocol::cloud::{CloudPhase, DesiredState as _};
+use edgesync_protocol::upload::EffectState;
+use edgesync_rollout::Set;
+use edgesync_rollout::observed::{Answer, Link, NodeFacts, TooLarge, WaveCounts};
+use edgesync_rollout::revision::{MAX_REJECTED, Selection};
+
+/// Limit of the objects of a rule with a roll-out.
+const MAX_OBJECTS: usize = MAX_REJECTED;
+/// Limit of the bytes of their bodies.
+const MAX_BYTES: u64 = 64 << 20;
+/// Number of objects of a node looked up per unit of work.
+const OBJECTS_A_UNIT: usize = 32;
+/// Number of nodes gathered per unit of work.
+const NODES_A_UNIT: usize = 8;
+/// Time after the assignment from which the state that another replica publishes is believed.
+const PUBLISHED: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// A count in progress.
+#[derive(Debug)]
+pub(super) struct Count {
+    at: Timestamp,
+    /// The revision that is counted, and the number of waves that it is open for.
+    counted: Option<(RevisionKey, usize)>,
+    nodes: IntoIter<NodeName>,
+    waves: Vec<WaveCounts>,
+    /// Nodes of open waves that were visited.
+    visited: BTreeSet<NodeName>,
+}
+
+/// What is known of a node under the counted revision.
+#[derive(Debug, Default)]
+pub(super) struct Fact {
+    /// Number of that revision.
+    revision: u64,
+    assigned_at: Option<Timestamp>,
+    first_connected: Option<Timestamp>,
+    connected_since: Option<Timestamp>,
+    waiting_since: Option<Timestamp>,
+    /// Its last answer, which counts while it is away.
+    answer: Option<Answer>,
+}
+
+/// Returns what a rule selects now.
+pub(super) fn selection(placement: &Placement, rule: &GoverningRule) -> Selection {
+    let objects = rule.ids().iter().flat_map(|id| placement.objects_of(*id));
+    objects.map(|object| (object.uid.clone(), object.version.clone())).collect()
+}
+
+/// Returns the limits, if the objects of a rule exceed them.
+fn too_large(placement: &Placement, selection: &Selection) -> Option<TooLarge> {
+    let sizes = selection.keys().filter_map(|uid| placement.object(uid)).map(|object| object.size as u64);
+    let (objects, bytes) = (selection.len(), sizes.sum::<u64>());
+    let is_too_large = objects > MAX_OBJECTS || bytes > MAX_BYTES;
+    is_too_large.then_some(TooLarge { objects, max_objects: MAX_OBJECTS, bytes, max_bytes: MAX_BYTES })
+}
+
+impl<S: Source> Fleet<S> {
+    /// Observes what a rule selects, and begins to count its nodes.
+    pub(super) fn begin_count(&mut self, index: RuleIndex) {
+        let now = (self.reconciler.clock)();
+        let Self { reconciler, rollout_loop, .. } = self;
+        let placement = &reconciler.desired.placement;
+        let Some(rule) = reconciler.desired.rollouts.rule(index) else { return };
+        let Some(moved) = rollout_loop.rules.get_mut(&index) else { return };
+        let selection = selection(placement, rule);
+        reconciler.work.objects(selection.len() / OBJECTS_A_UNIT + 1);
+        let top = rule.status.top();
+        let set = top.and_then(|top| rule.revision(&rule.revision_key(top))?.set.as_deref());
+        let digest = rule.status.rejected.plan(&selection, set).ok().map(|plan| plan.digest());
+        let observed = &mut moved.observed;
+        observed.planned.follow(now, digest, top.map(|top| top.digest));
+        observed.too_large = too_large(placement, &selection);
+        observed.lost = rule.lost();
+        observed.overlaps = overlaps(reconciler, index, rule);
+        let assignment = rule.status.assignment(&rule.rollout.waves);
+        let counted = assignment.counted().map(|(revision, open)| (rule.revision_key(revision), open));
+        let nodes: BTreeSet<NodeName> = match counted {
+            Some(_) => rule.ids().iter().flat_map(|id| placement.nodes_of(*id)).cloned().collect(),
+            None => BTreeSet::new(),
+        };
+        reconciler.work.objects(nodes.len() / NODES_A_UNIT);
+        let waves = vec![WaveCounts::default(); rule.rollout.waves.count()];
+        let nodes: Vec<NodeName> = nodes.into_iter().collect();
+        moved.count =
+            Some(Count { at: now, counted, nodes: nodes.into_iter(), waves, visited: BTreeSet::new() });
+    }
+
+    /// Continues a count within the budget of one turn. Returns whether it is complete.
+    pub(super) fn continue_count(&mut self, index: RuleIndex, end: u64) -> bool {
+        let Self { reconciler, rollout_loop, .. } = self;
+        let Some(moved) = rollout_loop.rules.get_mut(&index) else { return true };
+        let Some(mut count) = moved.count.take() else { return true };
+        let Some(rule) = reconciler.desired.rollouts.rule(index) else { return true };
+        while let Some(name) = count.nodes.next() {
+            count.add(reconciler, (index, rule), moved, &name);
+            if reconciler.work.has_reached(end) {
+                moved.count = Some(count);
+                return false;
+            }
+        }
+        let Count { counted, waves, visited, .. } = count;
+        moved.facts.retain(|name, _| visited.contains(name));
+        let (revision, open) = counted.map_or((0, 0), |(key, open)| (key.number, open));
+        (moved.observed.revision, moved.observed.open) = (revision, open);
+        moved.observed.waves = waves;
+        true
+    }
+}
+
+/// Returns the names of older rules that govern objects of the newest revision of a rule.
+fn overlaps(reconciler: &Reconciler, index: RuleIndex, rule: &GoverningRule) -> Vec<String> {
+    let Some(set) = newest_set(rule) else { return Vec::new() };
+    let rules = reconciler.desired.rollouts.rules();
+    let older = rules.filter(|(other, older)| *other != index && older.is_older_than(rule));
+    let overlapping = older.filter(|(_, older)| {
+        newest_set(older).is_some_and(|older| older.entries().keys().any(|uid| set.version(uid).is_some()))
+    });
+    overlapping.map(|(_, older)| older.shown_name()).collect()
+}
+
+fn newest_set(rule: &GoverningRule) -> Option<&Set> {
+    rule.revision(&rule.revision_key(rule.status.top()?))?.set.as_deref()
+}
+
+impl Count {
+    /// Counts a node.
+    fn add(
+        &mut self,
+        reconciler: &Reconciler,
+        (index, rule): (RuleIndex, &GoverningRule),
+        moved: &mut Moved,
+        name: &NodeName,
+    ) {
+        reconciler.work.node();
+        let Some((key, open)) = &self.counted else { return };
+        let labels = reconciler.nodes.assigned_labels(name);
+        let Some(wave) = rule.rollout.waves.wave_of(name, labels) else { return };
+        let Some(counts) = self.waves.get_mut(wave) else { return };
+        if wave >= *open {
+            return counts.add_unopened();
+        }
+        self.visited.insert(name.clone());
+        let fact = moved.facts.entry(name.clone()).or_default();
+        if fact.revision != key.number {
+            *fact = Fact { revision: key.number, ..Fact::default() };
+        }
+        let facts = fact.observe(reconciler, (index, rule), key, name, self.at);
+        let state = facts.classify(self.at, &rule.rollout).state;
+        let group = rule.rollout.max_failures.group_by.as_ref().and_then(|key| labels.get(key));
+        counts.add(name, group.map(String::as_str), &state);
+    }
+}
+
+impl Fact {
+    /// Observes a node, and returns the facts by which it is judged.
+    fn observe(
+        &mut self,
+        reconciler: &Reconciler,
+        (index, rule): (RuleIndex, &GoverningRule),
+        key: &RevisionKey,
+        name: &NodeName,
+        now: Timestamp,
+    ) -> NodeFacts {
+        let Some(node) = reconciler.nodes.named(name) else {
+            // It has never connected.
+            let assigned_at = Some(*self.assigned_at.get_or_insert(now));
+            let link = Link::Disconnected { last_heard: Timestamp::MIN, expected: None };
+            return NodeFacts { assigned_at, first_connected: None, answer: Answer::Incomplete, link };
+        };
+        let is_assigned =
+            reconciler.desired.rollouts.revision_of(name, index).is_some_and(|revision| revision.key == *key);
+        self.assigned_at = is_assigned.then(|| self.assigned_at.unwrap_or(now));
+        let lifecycle = &reconciler.nodes.lifecycle;
+        let (ready, renewed) = lifecycle.show(name);
+        let is_here = node.session.is_connected();
+        let expected = lifecycle.absence(name).map(|absence| absence.next);
+        // Another replica may serve the node: a valid Lease says so, unless the node is away.
+        let is_elsewhere = !is_here && reconciler.is_shared && ready == Some(true) && expected.is_none();
+        self.connected_since = (is_here || is_elsewhere).then(|| self.connected_since.unwrap_or(now));
+        if is_assigned && self.first_connected.is_none() {
+            self.first_connected = self.connected_since.map(|_| now);
+        }
+        let link = match self.connected_since {
+            Some(since) => Link::Connected(since),
+            None => Link::Disconnected {
+                last_heard: renewed.max(node.reported.last_report).unwrap_or(Timestamp::MIN),
+                expected,
+            },
+        };
+        if is_assigned && let Some(revision) = rule.revision(key).and_then(|revision| revision.set.as_deref())
+        {
+            let answer = match is_here || !reconciler.is_shared {
+                true => self.answer_of(reconciler, rule, node, revision, now),
+                false => self.published(node, now),
+            };
+            self.answer = answer.or_else(|| self.answer.take());
+        } else {
+            self.answer = None;
+        }
+        let answer = self.answer.clone().unwrap_or(Answer::Incomplete);
+        if !matches!(answer, Answer::Waiting(_)) {
+            self.waiting_since = None;
+        }
+        NodeFacts { assigned_at: self.assigned_at, first_connected: self.first_connected, answer, link }
+    }
+
+    /// Returns the answer of a node by what it has reported to this process; `None` if that is not
+    /// known now.
+    fn answer_of(
+        &mut self,
+        reconciler: &Reconciler,
+        rule: &GoverningRule,
+        node: &Node,
+        set: &Set,
+        now: Timestamp,
+    ) -> Option<Answer> {
+        let machine = &node.machine;
+        if machine.phase() != CloudPhase::Live {
+            // Before its first answer to this process: the stored digest of what it holds.
+            if self.answer.is_some() || reconciler.is_shared {
+                return None;
+            }
+            let desired = reconciler.desired_on(&node.name);
+            let holds_all = desired.tally(machine.epoch()) == machine.recorded_tally();
+            return holds_all.then(|| self.effect(reconciler, node, set, now));
+        }
+        reconciler.work.objects(machine.differences());
+        let is_of_rule = |uid: &str| {
+            let mut sets = rule
+                .status
+                .revisions
+                .iter()
+                .filter_map(|revision| rule.revision(&rule.revision_key(revision))?.set.as_deref());
+            sets.any(|set| set.version(uid).is_some())
+        };
+        let mut is_incomplete = false;
+        for uid in machine.differing()? {
+            if !is_of_rule(uid) {
+                continue;
+            }
+            is_incomplete = true;
+            let refusal = machine.stands_with(uid).and_then(|stands| stands.refusal);
+            if let Some((refusal, entry)) = refusal.zip(set.entries().get(uid))
+                && refusal.version == entry.version
+            {
+                // A message may quote the object.
+                return Some(Answer::Failed(format!(
+                    "{} rejected: {:?}",
+                    entry.object.key(),
+                    refusal.reason
+                )));
+            }
+        }
+        Some(match is_incomplete {
+            true => Answer::Incomplete,
+            false => self.effect(reconciler, node, set, now),
+        })
+    }
+
+    /// Returns the answer of a node that holds the revision.
+    fn effect(&mut self, reconciler: &Reconciler, node: &Node, set: &Set, now: Timestamp) -> Answer {
+        let effects = &node.reported.effects;
+        if effects.counts().objects() == 0 {
+            return match node.replicas.in_effect() {
+                Some(true) => Answer::InEffect,
+                Some(false) => Answer::NotYetInEffect,
+                None => Answer::HeldOnly,
+            };
+        }
+        reconciler.work.objects(set.entries().len() / OBJECTS_A_UNIT + 1);
+        let (mut is_waiting, mut is_pending) = (false, false);
+        for (uid, entry) in set.entries() {
+            match effects.state(key_of(uid), key_of(entry.version.as_str())) {
+                // No file rule concerns it.
+                None | Some(Some(EffectState::InEffect | EffectState::Gone)) => {}
+                Some(None) => is_pending = true,
+                Some(Some(EffectState::Waiting)) => is_waiting = true,
+                Some(Some(
+                    state @ (EffectState::NotInEffect | EffectState::Conflict | EffectState::Other),
+                )) => {
+                    return Answer::Failed(format!("{}: {}", entry.object.key(), state.name()));
+                }
+            }
+        }
+        match (is_pending, is_waiting) {
+            (true, _) => Answer::NotYetInEffect,
+            (false, true) => Answer::Waiting(*self.waiting_since.get_or_insert(now)),
+            (false, false) => Answer::InEffect,
+        }
+    }
+
+    /// Returns the answer of a node by the conditions that another replica has published. They may
+    /// refer to the revision before, until that replica has assigned this one.
+    fn published(&self, node: &Node, now: Timestamp) -> Option<Answer> {
+        let assigned_at = self.assigned_at?;
+        let age = std::time::Duration::try_from(now.duration_since(assigned_at)).unwrap_or_default();
+        if age < PUBLISHED || !node.replicas.in_sync() {
+            return Some(Answer::Incomplete);
+        }
+        Some(match node.replicas.in_effect() {
+            Some(true) => Answer::InEffect,
+            Some(false) => Answer::NotYetInEffect,
+            None => Answer::HeldOnly,
+        })
+    }
+}
