@@ -20,12 +20,16 @@ pub(crate) struct Device {
 impl Device {
     /// Creates a device with these rules without starting it.
     pub(crate) fn new(site: &Site, cloud: &Cloud, rules: &str) -> Self {
-        let mut agent = Agent::new(site, NODE, cloud.mqtt);
-        let (socket, hold_socket) = (site.path("files.sock"), site.path("hold.sock"));
+        Self::named(site, cloud, NODE, rules)
+    }
+
+    /// Creates one of several devices of a site.
+    pub(crate) fn named(site: &Site, cloud: &Cloud, node: &str, rules: &str) -> Self {
+        let mut agent = Agent::new(site, node, cloud.mqtt);
+        let path = |name: &str| site.path(&format!("{node}.{name}"));
+        let (socket, hold_socket, state) = (path("files.sock"), path("hold.sock"), path("files.state"));
         let settings = &mut agent.settings;
-        settings
-            .text("helper.socket", socket.display())
-            .text("helper.state", site.path("files.state").display());
+        settings.text("helper.socket", socket.display()).text("helper.state", state.display());
         settings.tables(rules);
         let arguments = vec![
             "files-helper".into(),

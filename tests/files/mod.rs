@@ -6,4 +6,5 @@
 mod device;
 mod effect;
 mod nginx;
+mod rollouts;
 mod sockets;
