@@ -80,7 +80,8 @@ async fn bad_version_stays_at_the_canary_and_its_fix_reaches_all() {
     .await;
     let node = |name: &str, stage: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"stage": stage}}});
     cloud.apply([node(CANARY, "canary"), node(OTHERS[0], "late"), node(OTHERS[1], "late")]).await;
-    cloud.apply([conf("web", "one"), conf("db", "one"), rule()]).await;
+    cloud.apply([conf("web", "one"), conf("db", "one")]).await;
+    cloud.apply([rule()]).await;
     let mut devices = Vec::new();
     for name in [CANARY, OTHERS[0], OTHERS[1]] {
         let mut device = Device::named(&site, &cloud, name, &checked(&site, name));

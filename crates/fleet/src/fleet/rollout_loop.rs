@@ -369,9 +369,13 @@ impl<S: Source> Fleet<S> {
         let (key, name) = (rule.key.clone(), rule.shown_name());
         match written {
             Ok(true) => {
-                moved.awaited = is_object.then(|| (next.sequence, now + AWAITED));
+                // The rule may have arrived with it, or with a newer one, before the answer.
+                let has_arrived = is_object && rule.status.sequence >= next.sequence;
+                moved.awaited = (is_object && !has_arrived).then(|| (next.sequence, now + AWAITED));
+                let status = if has_arrived { rule.status.clone() } else { next };
                 moved.next_count = now;
-                self.adopt(index, next, begun);
+                let begun = begun.filter(|set| status.top().is_some_and(|top| top.digest == set.digest()));
+                self.adopt(index, status, begun);
                 for happened in happened {
                     tracing::info!(rule = name, ?happened, "roll-out moved");
                     self.emit_rollout_event(&key, &happened);
