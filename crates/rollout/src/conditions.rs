@@ -9,7 +9,7 @@ use super::status::{PauseReason, Revision, Status};
 use super::verdict::{Exceeded, Verdict};
 
 /// From this number of revisions in a row that were replaced early, changes come too fast.
-pub const STARVED_AFTER: u32 = 3;
+pub(crate) const STARVED_AFTER: u32 = 3;
 
 /// The conditions of a rule with a roll-out. They have no counts, so that they change seldom;
 /// [`messages`] has them.

@@ -12,7 +12,7 @@ use super::spec::Rollout;
 use super::status::Revision;
 
 /// Limit of the failures of a wave that are shown.
-pub const MAX_FAILURES_SHOWN: usize = 5;
+pub(crate) const MAX_FAILURES_SHOWN: usize = 5;
 /// A selection that does not rest is taken after this many times the settle time.
 const SETTLE_AT_MOST: u32 = 10;
 
@@ -323,7 +323,7 @@ impl Planned {
     /// Returns when the selection counts as settled: it has rested for `settle`, or differs for ten
     /// times as long.
     #[must_use]
-    pub fn settled_at(&self, settle: Duration) -> Timestamp {
+    pub(crate) fn settled_at(&self, settle: Duration) -> Timestamp {
         later(self.changed_at, settle).min(later(self.differs_since, settle * SETTLE_AT_MOST))
     }
 }

@@ -11,9 +11,9 @@ use super::revision::{Digest, Rejections};
 use super::waves::Waves;
 
 /// Limit of the revisions on the stack, the stable one included.
-pub const MAX_REVISIONS: usize = 4;
+pub(crate) const MAX_REVISIONS: usize = 4;
 /// Limit of the recorded revisions that have ended.
-pub const MAX_HISTORY: usize = 10;
+pub(crate) const MAX_HISTORY: usize = 10;
 
 /// Number of the waves that a new revision is open for.
 pub(crate) const FIRST_OPEN: usize = 1;
@@ -161,7 +161,7 @@ impl<'a> Assignment<'a> {
     /// stable one. A node that is in no wave has the stable one. `None` before the first revision:
     /// then the node has what it would have without a roll-out.
     #[must_use]
-    pub fn revision_for(&self, wave: Option<usize>) -> Option<&'a Revision> {
+    pub(crate) fn revision_for(&self, wave: Option<usize>) -> Option<&'a Revision> {
         let is_open =
             |revision: &&Revision| wave.is_some_and(|wave| wave < revision.open.min(self.unchanged));
         self.status.above_stable().rev().find(is_open).or_else(|| self.status.stable())
@@ -237,7 +237,7 @@ impl Status {
 
     /// Returns the stable revision, which nodes get that no newer one is open for.
     #[must_use]
-    pub fn stable(&self) -> Option<&Revision> {
+    pub(crate) fn stable(&self) -> Option<&Revision> {
         self.revisions.first()
     }
 
@@ -282,7 +282,7 @@ impl Status {
 
     /// Returns whether an operator has paused the roll-out.
     #[must_use]
-    pub fn is_paused_by_hand(&self) -> bool {
+    pub(crate) fn is_paused_by_hand(&self) -> bool {
         self.paused.as_ref().is_some_and(|pause| pause.reason == PauseReason::Command)
     }
 

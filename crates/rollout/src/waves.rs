@@ -5,7 +5,7 @@ use edgesync_object::{Labels, Selector};
 use super::revision::{Digest, hasher};
 
 /// Limit of the waves of a roll-out.
-pub const MAX_WAVES: usize = 8;
+pub(crate) const MAX_WAVES: usize = 8;
 
 /// Some of the nodes that a rule selects. Without selector and percentage it has all that are in no
 /// earlier wave.

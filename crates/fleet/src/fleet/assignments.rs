@@ -1,7 +1,7 @@
 //! Which revision of which rule each node has, and what is desired on the node by it.
 //!
-//! A rule with a roll-out *governs* objects on its nodes: what is desired of them there follows from
-//! the revision that is assigned to the node, not from the newest versions. Nodes with equal
+//! A rule with a roll-out *governs* objects on its nodes: what is desired of them there follows
+//! from the revision that is assigned to the node, not from the newest versions. Nodes with equal
 //! assignments share one, and all nodes share the sets of the revisions.
 //!
 //! An assignment changes node by node ([`super::reconciler::Reconciler::reassign`]), together with

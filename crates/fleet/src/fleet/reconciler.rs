@@ -314,7 +314,7 @@ impl Reconciler {
 
     // --- roll-outs
 
-    /// Assigns its revisions to the next queued node, together with the desired objects that differ.
+    /// Assigns its revisions to the next queued node, and the desired objects that differ.
     /// Returns whether there was one.
     pub(super) fn reassign_next(&mut self) -> bool {
         let Some(name) = self.desired.rollouts.next_queued() else { return false };

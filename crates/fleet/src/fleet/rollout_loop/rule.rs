@@ -42,7 +42,7 @@ fn configured_rollouts(config: &Config) -> Vec<(usize, Arc<str>, Arc<Rollout>)> 
 fn status_of(text: &RuleText, name: &str) -> Status {
     let status: Value = serde_json::from_str(&text.status).unwrap_or_default();
     Status::read(status.get("rollout")).unwrap_or_else(|why| {
-        tracing::error!(rule = name, why, "status of a roll-out is lost, what is placed now becomes stable");
+        tracing::error!(rule = name, why, "status of a roll-out is lost, the placed objects become stable");
         Status::default()
     })
 }
@@ -71,7 +71,7 @@ impl<S: Source> Fleet<S> {
                 tracing::error!(
                     rule = &*name,
                     why,
-                    "status of a roll-out is lost, what is placed now becomes stable"
+                    "status of a roll-out is lost, the placed objects become stable"
                 );
                 Status::default()
             });
@@ -351,7 +351,7 @@ fn described(happened: &Happened) -> (&'static str, String, bool) {
     let by = |by: &str| if by.is_empty() { String::new() } else { format!(", by {by}") };
     match happened {
         Happened::Initialized { revision } => {
-            ("RolloutInitialized", format!("revision {revision} is what is placed now"), false)
+            ("RolloutInitialized", format!("revision {revision} holds the objects placed now"), false)
         }
         Happened::Begun { revision } => {
             ("RevisionBegun", format!("revision {revision} begins with the first wave"), false)
