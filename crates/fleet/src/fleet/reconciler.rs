@@ -277,14 +277,14 @@ impl Reconciler {
     pub(super) fn set_labels(&mut self, name: &NodeName, labels: Labels) {
         let deltas = self.desired.placement.set_node(name, labels);
         self.place(deltas);
-        self.desired.rollouts.queue([name.clone()]);
+        self.reassign_at_once(name);
     }
 
     /// Removes the node from the selection of all rules.
     pub(super) fn remove_from_placement(&mut self, name: &NodeName) {
         let deltas = self.desired.placement.remove_node(name);
         self.place(deltas);
-        self.desired.rollouts.queue([name.clone()]);
+        self.reassign_at_once(name);
     }
 
     /// Applies changes of the desired objects to the machines.
@@ -321,6 +321,14 @@ impl Reconciler {
         self.work.node();
         self.reassign(&name);
         true
+    }
+
+    /// Assigns its revisions to a node that other rules select now. Its machine gets no turn before:
+    /// under the old assignment an object of another roll-out would look like a removed one.
+    fn reassign_at_once(&mut self, name: &NodeName) {
+        if !self.desired.rollouts.is_empty() {
+            self.reassign(name);
+        }
     }
 
     fn reassign(&mut self, name: &NodeName) {

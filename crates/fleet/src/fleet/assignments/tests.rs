@@ -35,13 +35,14 @@ fn summary(name: &str, version: u64, labels: &[(&str, &str)]) -> Summary {
     Summary::of(&serde_json::from_value(object).unwrap(), resource, version.into())
 }
 
-fn rules() -> Vec<PlacementRule> {
-    let text = r#"
+const RULES: &str = r#"
     [[placement]]
     objects = { kinds = ["ConfigMap"], selector = "tier=a" }
     [[placement]]
     objects = { kinds = ["ConfigMap"], selector = "also" }
     "#;
+
+fn rules(text: &str) -> Vec<PlacementRule> {
     let config = edgesync_config::parse::<Config>("test.toml".as_ref(), text, []).unwrap().config;
     config.placement.rules.into_iter().map(|rule| rule.rule).collect()
 }
@@ -59,10 +60,15 @@ fn identity(name: &str, created: Timestamp) -> RuleIdentity {
 impl Rig {
     /// `places` is whether the rule has placed objects before.
     fn new(places: bool) -> Self {
+        Self::of(RULES, places)
+    }
+
+    /// Creates it with these rules, of which the first has the roll-out.
+    fn of(text: &str, places: bool) -> Self {
         let lifecycle = NodeLifecycle::of_replica(Now::ZERO, Timestamp::UNIX_EPOCH, Duration::ZERO);
         let mut reconciler = Reconciler::new(
             Nodes::new(lifecycle, []),
-            Placement::new(rules()),
+            Placement::new(rules(text)),
             Timeline::new("i".into(), Arc::new(Issued::default())),
             Settings::new(&Config::default()),
             false,
@@ -97,6 +103,14 @@ impl Rig {
             let counted = self.reconciler.nodes.named(&name).map(|node| node.progress.desired());
             assert_eq!(counted, Some(self.reconciler.desired_on(&name).count() as u64), "{name}");
         }
+    }
+
+    /// Replaces the labels of a node, which others have assigned to it.
+    fn label(&mut self, node: &str, labels: &[&str]) {
+        let labels: Labels = labels.iter().map(|key| ((*key).to_owned(), "yes".to_owned())).collect();
+        let name = node_name(node);
+        self.reconciler.nodes.set_object(&name, "u".into(), labels.clone(), &labels);
+        self.reconciler.set_labels(&name, labels);
     }
 
     fn queue_all(&mut self) {
@@ -250,6 +264,59 @@ fn label_that_others_assign_moves_a_node_to_another_wave() {
     assert_eq!(rig.on(OTHER), versions(&[("x", 2)]));
 }
 
+/// The object stays in place: with the old assignment it was removed until the queue was handled.
+#[test]
+fn label_that_moves_a_node_to_a_rule_with_a_roll_out_takes_effect_at_once() {
+    let text = r#"
+    [[placement]]
+    nodes = { selector = "rolled" }
+    objects = { kinds = ["ConfigMap"] }
+    [[placement]]
+    nodes = { selector = "plain" }
+    objects = { kinds = ["ConfigMap"] }
+    "#;
+    let mut rig = Rig::of(text, true);
+    rig.put("x", &[]);
+    rig.stack(&[(2, Some(&[("x", 1)]))]);
+    let version = rig.put("x", &[]);
+    rig.label(OTHER, &["plain"]);
+    assert_eq!(rig.on(OTHER), versions(&[("x", version)]));
+    rig.label(OTHER, &["rolled"]);
+    assert_eq!(rig.on(OTHER), versions(&[("x", 1)]));
+    rig.label(OTHER, &["plain"]);
+    assert_eq!(rig.on(OTHER), versions(&[("x", version)]));
+    rig.settle();
+}
+
+/// A changed rule has two numbers until the relist ends.
+#[test]
+fn changed_node_selector_reaches_newly_selected_nodes() {
+    let rule = |nodes: serde_json::Value| {
+        let object = json!({
+            "apiVersion": "edgesync.io/v1alpha1", "kind": "ClusterPlacement",
+            "metadata": {"name": "web", "uid": "web-uid"},
+            "spec": {"objects": {"kinds": ["ConfigMap"], "selector": {"matchLabels": {"tier": "b"}}}, "nodes": nodes},
+        });
+        let resource = Arc::new(kinds::guess("edgesync.io/v1alpha1", "ClusterPlacement", false));
+        Arc::new(Summary::of(&serde_json::from_value(object).unwrap(), resource, 1.into()))
+    };
+    let mut rig = Rig::new(true);
+    let mut rules = crate::fleet::rules::Rules::default();
+    rules.object_listed();
+    let is_relisted = rules.set(&mut rig.reconciler, &rule(json!({"selector": {"matchLabels": {"canary": "yes"}}})));
+    assert!(is_relisted && !rules.relisted(&mut rig.reconciler));
+    let id = rules.one("web-uid").and_then(|(_, id, _)| id).unwrap();
+    let identity = RuleIdentity { key: RuleKey::Object("web-uid".into()), ..identity("web", Timestamp::MIN) };
+    let rollouts = &mut rig.reconciler.desired.rollouts;
+    rig.rule = rollouts.govern(identity, rollout(), Status::default(), vec![id], false);
+    rig.put("y", &[("tier", "b")]);
+    rig.stack(&[(2, Some(&[("y", 1)]))]);
+    assert_eq!((rig.on(CANARY), rig.on(OTHER)), (versions(&[("y", 1)]), Vec::new()));
+    assert!(rules.set(&mut rig.reconciler, &rule(json!({}))));
+    rig.settle();
+    assert_eq!((rig.on(CANARY), rig.on(OTHER)), (versions(&[("y", 1)]), versions(&[("y", 1)])));
+}
+
 #[test]
 fn lost_revision_leaves_nodes_what_they_hold() {
     let mut rig = Rig::new(true);
@@ -327,11 +394,7 @@ fn desired_objects_are_counted_right_after_any_changes() {
             }
             4 => rig.stack(&[(2, None)]),
             _ => {
-                let labels =
-                    if below(2) == 0 { Labels::new() } else { [("canary".into(), "y".into())].into() };
-                let node = node_name(OTHER);
-                rig.reconciler.nodes.set_object(&node, "u".into(), labels.clone(), &labels);
-                rig.reconciler.set_labels(&node, labels);
+                rig.label(OTHER, if below(2) == 0 { &[] } else { &["canary"] });
                 rig.settle();
             }
         }
