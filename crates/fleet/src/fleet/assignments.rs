@@ -254,6 +254,11 @@ impl Assignments {
         self.by_key.get(key).copied()
     }
 
+    /// Returns whether a rule of the placement index governs the objects that it selects.
+    pub(crate) fn governs(&self, id: RuleId) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
     /// Returns the revision of a rule that is assigned to a node.
     pub(crate) fn revision_of(&self, node: &NodeName, rule: RuleIndex) -> Option<&Arc<Revision>> {
         self.of(node)?.entry(rule)?.revision.as_ref()

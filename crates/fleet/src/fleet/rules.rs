@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::broadcasts::QueuedChange;
-use super::reconciler::Reconciler;
+use super::reconciler::{DesiredObjects, Reconciler};
 use super::rollout_loop::conditions;
 use crate::reasons::PlacementReason;
 use crate::source::{RuleKey, RuleProblem, RuleStatus};
@@ -138,6 +138,12 @@ impl Rules {
         // Before any object is selected by the new number.
         if let (Some(old), Some(new)) = (replaced, id) {
             reconciler.desired.rollouts.add_id(old, new);
+            let DesiredObjects { placement, rollouts, .. } = &mut reconciler.desired;
+            if rollouts.governs(new) {
+                // It may select other nodes.
+                reconciler.work.objects(placement.selected_by(new).1 / NODES_A_UNIT);
+                rollouts.queue(placement.nodes_of(new).cloned());
+            }
         }
         let known = Known { summary: Arc::clone(summary), in_force, id };
         self.known.insert(summary.uid.clone(), known);

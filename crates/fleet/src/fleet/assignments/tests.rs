@@ -303,7 +303,8 @@ fn changed_node_selector_reaches_newly_selected_nodes() {
     let mut rig = Rig::new(true);
     let mut rules = crate::fleet::rules::Rules::default();
     rules.object_listed();
-    let is_relisted = rules.set(&mut rig.reconciler, &rule(json!({"selector": {"matchLabels": {"canary": "yes"}}})));
+    let is_relisted =
+        rules.set(&mut rig.reconciler, &rule(json!({"selector": {"matchLabels": {"canary": "yes"}}})));
     assert!(is_relisted && !rules.relisted(&mut rig.reconciler));
     let id = rules.one("web-uid").and_then(|(_, id, _)| id).unwrap();
     let identity = RuleIdentity { key: RuleKey::Object("web-uid".into()), ..identity("web", Timestamp::MIN) };
