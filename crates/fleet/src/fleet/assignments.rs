@@ -32,7 +32,7 @@ pub(crate) struct RuleIndex(u32);
 #[derive(Debug)]
 pub(crate) struct Revision {
     pub(crate) key: RevisionKey,
-    /// Its content; `None` if it is lost.
+    /// Its content; `None` if it is lost, or is not known yet.
     pub(crate) set: Option<Arc<Set>>,
     /// Names and kinds of its objects, for those that the source has deleted.
     objects: HashMap<Uid, (Arc<ObjectRef>, Arc<Resource>)>,
@@ -92,8 +92,11 @@ pub(crate) enum Effective<'a> {
     Unknown,
 }
 
+/// Key of a revision, and whether its set is known.
+type Known = (RevisionKey, bool);
+
 /// Key of an interned assignment: the rules with the numbers and digests of their revisions.
-type Interned = Vec<(RuleIndex, Option<RevisionKey>)>;
+type Interned = Vec<(RuleIndex, Option<Known>)>;
 
 /// Governing rules, assignments of nodes, and the queue; see the module.
 #[derive(Debug, Default)]
@@ -132,6 +135,15 @@ impl Revision {
             (uid.clone(), (Arc::new(entry.object.clone()), resource(uid).unwrap_or_else(guess)))
         });
         Self { objects: objects.collect(), key, set }
+    }
+
+    /// Creates a revision of which nodes keep what they hold: its set is not known.
+    fn unknown(key: RevisionKey) -> Self {
+        Self { key, set: None, objects: HashMap::new() }
+    }
+
+    fn known(&self) -> Known {
+        (self.key.clone(), self.set.is_some())
     }
 
     fn desired(&self, uid: &str, entry: &edgesync_rollout::revision::Entry) -> Option<Desired> {
@@ -208,10 +220,15 @@ impl GoverningRule {
     }
 }
 
+impl Entry {
+    fn known(&self) -> Option<Known> {
+        self.revision.as_ref().map(|revision| revision.known())
+    }
+}
+
 impl Assignment {
     fn key(&self) -> Interned {
-        let key = |entry: &Entry| entry.revision.as_ref().map(|revision| revision.key.clone());
-        self.0.iter().map(|entry| (entry.rule, key(entry))).collect()
+        self.0.iter().map(|entry| (entry.rule, entry.known())).collect()
     }
 
     fn entry(&self, rule: RuleIndex) -> Option<&Entry> {
@@ -392,7 +409,7 @@ impl Assignments {
             assignments().flat_map(|assignment| assignment.0.iter().map(|entry| entry.rule)).collect();
         for rule in rules {
             let [before, after] = both.map(|assignment| assignment.and_then(|it| it.entry(rule)));
-            let key = |entry: Option<&Entry>| entry.map(|it| it.revision.as_ref().map(|it| it.key.clone()));
+            let key = |entry: Option<&Entry>| entry.map(Entry::known);
             if key(before) == key(after) {
                 continue;
             }
@@ -537,7 +554,7 @@ impl Assignments {
                             // Its set is being read: the node keeps what it has.
                             None => match before.and_then(|before| before.entry(index)) {
                                 Some(entry) => entry.revision.clone(),
-                                None => continue,
+                                None => Some(Arc::new(Revision::unknown(key))),
                             },
                         },
                     }

@@ -93,15 +93,19 @@ impl Rig {
 
     /// Delivers all changes and assignments.
     fn settle(&mut self) {
+        self.settle_uncounted();
+        for name in [CANARY, OTHER].map(node_name) {
+            let counted = self.reconciler.nodes.named(&name).map(|node| node.progress.desired());
+            assert_eq!(counted, Some(self.reconciler.desired_on(&name).count() as u64), "{name}");
+        }
+    }
+
+    fn settle_uncounted(&mut self) {
         while self.reconciler.deliver_next() || self.reconciler.reassign_next() {}
         let active = self.reconciler.desired.rollouts.settle();
         if !active.is_empty() {
             self.queue_all();
-            self.settle();
-        }
-        for name in [CANARY, OTHER].map(node_name) {
-            let counted = self.reconciler.nodes.named(&name).map(|node| node.progress.desired());
-            assert_eq!(counted, Some(self.reconciler.desired_on(&name).count() as u64), "{name}");
+            self.settle_uncounted();
         }
     }
 
@@ -326,6 +330,58 @@ fn lost_revision_leaves_nodes_what_they_hold() {
     let on_node = rig.reconciler.desired_on(&node_name(OTHER));
     assert!(on_node.get("x").is_none() && on_node.is_unread(&entry("x", 1).object));
     rig.stack(&[(2, Some(&[("x", 1)]))]);
+    assert_eq!(rig.on(OTHER), versions(&[("x", 1)]));
+}
+
+/// Replaces the stack by one revision whose set was not read yet.
+fn unread(rig: &mut Rig) {
+    let rollouts = &mut rig.reconciler.desired.rollouts;
+    let mut status = rollouts.rule(rig.rule).unwrap().status.clone();
+    status.revisions[0].number = 7;
+    rollouts.set_status(rig.rule, status);
+    rig.queue_all();
+    rig.settle();
+}
+
+/// A node that is selected while the revision is being read removed what it holds.
+#[test]
+fn node_without_a_revision_keeps_what_it_holds_while_one_is_read() {
+    let text = r#"
+    [[placement]]
+    nodes = { selector = "rolled" }
+    objects = { kinds = ["ConfigMap"] }
+    "#;
+    let mut rig = Rig::of(text, true);
+    rig.put("x", &[]);
+    rig.stack(&[(2, Some(&[("x", 1)]))]);
+    unread(&mut rig);
+    rig.label(OTHER, &["rolled"]);
+    rig.settle();
+    assert!(rig.on(OTHER).is_empty());
+    assert!(rig.reconciler.desired_on(&node_name(OTHER)).is_unread(&entry("x", 1).object));
+    // The count of `settle` fails if the machine does not learn of the object.
+    rig.reconciler.desired.rollouts.leave(rig.rule);
+    rig.queue_all();
+    rig.settle();
+    assert_eq!(rig.on(OTHER), versions(&[("x", 1)]));
+}
+
+#[test]
+fn read_revision_replaces_the_unknown_one() {
+    let mut rig = Rig::new(true);
+    rig.put("x", &A);
+    rig.stack(&[(2, Some(&[("x", 1)]))]);
+    unread(&mut rig);
+    assert_eq!(rig.on(OTHER), versions(&[("x", 1)]), "the revision before");
+    rig.reconciler.desired.rollouts.set(&node_name(OTHER), None);
+    rig.queue_all();
+    rig.settle_uncounted();
+    let rollouts = &mut rig.reconciler.desired.rollouts;
+    let key = rollouts.first_unread().unwrap().1;
+    let set = Set::new([("x".into(), entry("x", 1))].into());
+    rollouts.add_revision(rig.rule, Revision::new(key, Some(Arc::new(set)), |_| None));
+    rig.queue_all();
+    rig.settle_uncounted();
     assert_eq!(rig.on(OTHER), versions(&[("x", 1)]));
 }
 
