@@ -271,7 +271,7 @@ impl CloudStore {
         self.write(WRITE_BYTES, move |tx| tx.complete_revision(&key, id, count)).await
     }
 
-    /// Returns the set of a stored revision.
+    /// Returns the set of a stored revision; `None` if it is missing or damaged.
     ///
     /// # Errors
     /// The store's.
@@ -279,8 +279,8 @@ impl CloudStore {
         self.readers.run(move |conn| Ok(find_revision(conn, &key)?.map(|(_, set)| set))).await
     }
 
-    /// Reads bodies of a stored revision, at most [`MAX_BODIES`]. Leaves out objects that the
-    /// revision does not have.
+    /// Reads bodies of a stored revision, at most [`MAX_BODIES`]. Leaves out lost ones,
+    /// and objects that the revision does not have.
     ///
     /// # Errors
     /// The store's.
@@ -459,7 +459,7 @@ fn interrupted(key: &RevisionKey) -> CloudError {
     key.error("it was deleted while it was stored".to_owned()).into()
 }
 
-/// Returns the id and the set of a complete revision.
+/// Returns the id and the set of a complete revision; `None` if it is missing or damaged.
 fn find_revision(conn: &Connection, key: &RevisionKey) -> Result<Option<(i64, Set)>, CloudError> {
     let sql = "SELECT id, objects FROM revisions
         WHERE rule = ?1 AND number = ?2 AND digest = ?3 AND complete";
@@ -472,8 +472,14 @@ fn find_revision(conn: &Connection, key: &RevisionKey) -> Result<Option<(i64, Se
     let Some((id, text)) = found else { return Ok(None) };
     match serde_json::from_str::<Set>(&text) {
         Ok(set) if set.digest() == key.digest => Ok(Some((id, set))),
-        Ok(_) => Err(StoreError::corrupt(format!("{key}: the stored set has another digest")).into()),
-        Err(error) => Err(StoreError::corrupt(format!("{key}: {error}")).into()),
+        Ok(_) => {
+            tracing::error!(%key, "set of a revision is damaged: it has another digest");
+            Ok(None)
+        }
+        Err(error) => {
+            tracing::error!(%key, %error, "set of a revision is damaged");
+            Ok(None)
+        }
     }
 }
 
@@ -488,9 +494,10 @@ fn revision_bodies(conn: &Connection, key: &RevisionKey, uids: Vec<Uid>) -> Resu
         let Some(entry) = set.entries().get(&uid) else { continue };
         let body: Option<String> = select.query_row((id, &uid), |row| row.get(0)).optional()?;
         let body = body.filter(|body| entry.is_body(body)).and_then(|body| Body::new(body).ok());
-        let damaged =
-            || StoreError::corrupt(format!("{key}: the body of object '{uid}' is missing or damaged"));
-        let body = body.ok_or_else(damaged)?;
+        let Some(body) = body else {
+            tracing::error!(%key, object = &*uid, "body of a revision is missing or damaged");
+            continue;
+        };
         bodies.push(Loaded { version: entry.version.clone(), uid, body, patch: None });
     }
     Ok(bodies)

@@ -169,7 +169,7 @@ impl<S: Source> Fleet<S> {
         };
         fleet.govern_configured(config).await?;
         fleet.read_all().await?;
-        fleet.load_rollouts().await?;
+        fleet.load_rollouts().await;
         fleet.load_nodes(&orphans).await?;
         fleet.resume_removals();
         fleet.sender.announce();

@@ -195,17 +195,34 @@ async fn sweep_deletes_garbage_and_rules_that_are_gone() {
 #[tokio::test]
 async fn damaged_body_is_found() {
     let Fixture { store, .. } = &fixture();
-    let key = store_revision(store, "web", 1, &[1]).await;
+    let key = store_revision(store, "web", 1, &[1, 2]).await;
     store
         .write(64, |tx| {
-            tx.conn.execute("UPDATE revision_bodies SET body = '{}'", [])?;
+            tx.conn.execute("UPDATE revision_bodies SET body = '{}' WHERE id = 1", [])?;
             Ok(())
         })
         .await
         .unwrap();
-    let read = store.revision_bodies(key, vec!["u0".into()]).await;
-    assert!(matches!(read, Err(CloudError::Store(StoreError::Corrupt(_)))), "{read:?}");
+    let read = store.revision_bodies(key, vec!["u0".into(), "u1".into()]).await.unwrap();
+    assert_eq!(read.iter().map(|loaded| &*loaded.uid).collect::<Vec<_>>(), ["u1"], "without the lost one");
     assert!(store.look_through().await.is_err());
+}
+
+#[tokio::test]
+async fn damaged_set_is_a_lost_one() {
+    let Fixture { store, .. } = &fixture();
+    let key = store_revision(store, "web", 1, &[1]).await;
+    for text in ["{}", "no JSON"] {
+        store
+            .write(64, move |tx| {
+                tx.conn.execute("UPDATE revisions SET objects = ?1", [text])?;
+                Ok(())
+            })
+            .await
+            .unwrap();
+        assert_eq!(store.revision(key.clone()).await.unwrap(), None);
+        assert!(store.revision_bodies(key.clone(), vec!["u0".into()]).await.unwrap().is_empty());
+    }
 }
 
 #[tokio::test]

@@ -65,6 +65,8 @@ pub(crate) struct GoverningRule {
     pub(crate) status: Status,
     /// The revisions of its stack whose sets were read.
     revisions: Vec<Arc<Revision>>,
+    /// Those whose sets cannot be read now: their nodes keep what they hold.
+    unreadable: Vec<RevisionKey>,
 }
 
 /// What is assigned to a node under a rule.
@@ -215,8 +217,17 @@ impl GoverningRule {
 
     /// Returns the first revision of the stack whose set was not read yet.
     pub(crate) fn first_unread(&self) -> Option<RevisionKey> {
-        let mut keys = self.status.revisions.iter().map(|revision| self.revision_key(revision));
-        keys.find(|key| self.revision(key).is_none())
+        self.unread().next()
+    }
+
+    /// Returns the first of them that is waited for: reading it has not failed repeatedly.
+    pub(crate) fn first_awaited(&self) -> Option<RevisionKey> {
+        self.unread().find(|key| !self.unreadable.contains(key))
+    }
+
+    fn unread(&self) -> impl Iterator<Item = RevisionKey> {
+        let keys = self.status.revisions.iter().map(|revision| self.revision_key(revision));
+        keys.filter(|key| self.revision(key).is_none())
     }
 }
 
@@ -460,10 +471,21 @@ impl Assignments {
         self.by_key.insert(key.clone(), index);
         self.by_id.extend(ids.iter().map(|id| (*id, index)));
         let stage = if places { Stage::Adopting } else { Stage::Active };
-        let revisions = Vec::new();
+        let (revisions, unreadable) = (Vec::new(), Vec::new());
         self.rules.insert(
             index,
-            GoverningRule { key, created, namespace, name, ids, stage, rollout, status, revisions },
+            GoverningRule {
+                key,
+                created,
+                namespace,
+                name,
+                ids,
+                stage,
+                rollout,
+                status,
+                revisions,
+                unreadable,
+            },
         );
         index
     }
@@ -508,23 +530,34 @@ impl Assignments {
         let kept: Vec<RevisionKey> =
             rule.status.revisions.iter().map(|revision| rule.revision_key(revision)).collect();
         rule.revisions.retain(|revision| kept.contains(&revision.key));
+        rule.unreadable.retain(|key| kept.contains(key));
     }
 
     /// Adds a revision whose set was read, or is lost.
     pub(crate) fn add_revision(&mut self, index: RuleIndex, revision: Revision) {
         let Some(rule) = self.rules.get_mut(&index) else { return };
         rule.revisions.retain(|known| known.key != revision.key);
+        rule.unreadable.retain(|known| *known != revision.key);
         rule.revisions.push(Arc::new(revision));
     }
 
-    /// Returns a revision whose set is still to be read, with its rule.
-    pub(crate) fn first_unread(&self) -> Option<(RuleIndex, RevisionKey)> {
-        self.rules().find_map(|(index, rule)| Some((index, rule.first_unread()?)))
+    /// Records that a revision cannot be read now: its nodes keep what they hold, and nothing waits
+    /// for it any more.
+    pub(crate) fn set_unreadable(&mut self, index: RuleIndex, key: RevisionKey) {
+        let Some(rule) = self.rules.get_mut(&index) else { return };
+        if !rule.unreadable.contains(&key) {
+            rule.unreadable.push(key);
+        }
     }
 
-    /// Returns whether sets of assigned revisions are still to be read.
+    /// Returns a revision whose set is waited for, with its rule.
+    pub(crate) fn first_awaited(&self) -> Option<(RuleIndex, RevisionKey)> {
+        self.rules().find_map(|(index, rule)| Some((index, rule.first_awaited()?)))
+    }
+
+    /// Returns whether sets of assigned revisions are waited for.
     pub(crate) fn is_reading(&self) -> bool {
-        self.first_unread().is_some()
+        self.first_awaited().is_some()
     }
 
     // --- assignments
@@ -551,6 +584,7 @@ impl Assignments {
                         None => None,
                         Some(key) => match rule.revision(&key) {
                             Some(revision) => Some(revision.clone()),
+                            None if rule.unreadable.contains(&key) => Some(Arc::new(Revision::unknown(key))),
                             // Its set is being read: the node keeps what it has.
                             None => match before.and_then(|before| before.entry(index)) {
                                 Some(entry) => entry.revision.clone(),
@@ -631,7 +665,7 @@ impl Assignments {
             }
         }
         let is_adopted =
-            |rule: &GoverningRule| rule.stage == Stage::Adopting && rule.first_unread().is_none();
+            |rule: &GoverningRule| rule.stage == Stage::Adopting && rule.first_awaited().is_none();
         let adopting = self.rules.iter_mut().filter(|(_, rule)| is_adopted(rule));
         adopting
             .map(|(index, rule)| {

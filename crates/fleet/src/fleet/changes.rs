@@ -1,6 +1,6 @@
 //! Applies changes of the source: updates the placement, and adds and removes nodes.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::broadcasts::QueuedChange;
@@ -9,6 +9,7 @@ use crate::source::{Change, Changes, RemovalCause, Source};
 use edgesync_object::NodeName;
 use edgesync_placement::Summary;
 use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::Reached;
 #[cfg(test)]
 use edgesync_protocol::fault::{Fault, planted};
 
@@ -20,11 +21,13 @@ pub(super) struct Feed<C> {
     pub(super) changes: C,
     /// During a relist: the UIDs of the objects and the names of the Nodes listed so far.
     listed: Option<HashSet<Arc<str>>>,
+    /// Answered questions that wait until revisions are read.
+    deferred: VecDeque<(u64, Reached)>,
 }
 
 impl<C: Changes> Feed<C> {
     pub(super) fn new(changes: C) -> Self {
-        Self { changes, listed: None }
+        Self { changes, listed: None, deferred: VecDeque::new() }
     }
 
     /// Waits for the next change. Cancel-safe.
@@ -64,14 +67,21 @@ impl<S: Source> Fleet<S> {
 
     /// Applies the next queued change.
     fn apply_next(&mut self) -> bool {
-        let Some(change) = self.reconciler.broadcasts.next_change() else { return false };
         let is_behind = self.rollout_loop.is_behind(&self.reconciler.desired.rollouts);
-        if is_behind && matches!(change, QueuedChange::CaughtUp(..)) {
-            // The revisions of a status that arrived before are assigned first.
-            self.reconciler.broadcasts.requeue(change);
-            return false;
+        if !is_behind && let Some((question, reached)) = self.feed.deferred.pop_front() {
+            self.reconciler.broadcasts.requeue(QueuedChange::CaughtUp(question, reached));
         }
+        let Some(change) = self.reconciler.broadcasts.next_change() else { return false };
         self.reconciler.work.change();
+        // The revisions of a status that arrived before are assigned first. Other changes do not
+        // wait for them.
+        let change = match change {
+            QueuedChange::CaughtUp(question, reached) if is_behind => {
+                self.feed.deferred.push_back((question, reached));
+                return true;
+            }
+            change => change,
+        };
         self.apply(change);
         true
     }

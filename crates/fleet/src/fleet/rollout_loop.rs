@@ -35,6 +35,8 @@ pub(super) use rule::conditions;
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Delay after a failed request.
 const RETRY: Duration = Duration::from_secs(5);
+/// Number of failed reads of a revision after which nothing waits for it any more.
+const MAX_READS: u32 = 3;
 /// Maximum wait for a written status to arrive with its rule.
 const AWAITED: Duration = Duration::from_secs(30);
 /// Interval between two sweeps of bodies.
@@ -69,6 +71,8 @@ struct Moved {
     /// Whether the set of a revision is being read, and when to try again after a failure.
     is_reading: bool,
     read_at: Now,
+    /// Number of reads that have failed since the last one that has not.
+    failed_reads: u32,
     is_making: bool,
     /// A snapshot whose bodies are stored.
     snapshot: Option<Snapshot>,
@@ -105,7 +109,7 @@ impl RolloutLoop {
     }
 
     /// Returns whether a status has arrived whose revisions are still to be read before they can be
-    /// assigned.
+    /// assigned. It ends, whatever cannot be read.
     pub(super) fn is_behind(&self, rollouts: &Assignments) -> bool {
         self.is_loaded && rollouts.is_reading()
     }
@@ -194,7 +198,8 @@ impl<S: Source> Fleet<S> {
     /// Reads the set of a revision that the status has and this process does not.
     fn read_revision(&mut self, index: RuleIndex) {
         let now = self.reconciler.now();
-        let unread = self.reconciler.desired.rollouts.rule(index).and_then(|rule| rule.first_unread());
+        let rule = self.reconciler.desired.rollouts.rule(index);
+        let unread = rule.and_then(|rule| rule.first_awaited().or_else(|| rule.first_unread()));
         let (Some(key), Some(moved)) = (unread, self.rollout_loop.rules.get_mut(&index)) else { return };
         if moved.is_reading || moved.read_at > now {
             return;
@@ -216,6 +221,7 @@ impl<S: Source> Fleet<S> {
         if let Some(moved) = self.rollout_loop.rules.get_mut(&index) {
             moved.is_reading = false;
             moved.read_at = if set.is_err() { now + RETRY } else { now };
+            moved.failed_reads = if set.is_err() { moved.failed_reads.saturating_add(1) } else { 0 };
         }
         match set {
             Ok(set) => {
@@ -223,7 +229,12 @@ impl<S: Source> Fleet<S> {
                 self.queue_nodes(index);
             }
             Err(error) => {
-                tracing::error!(rule = %key.rule, revision = key.number, %error, "reading a revision failed")
+                tracing::error!(rule = %key.rule, revision = key.number, %error, "reading a revision failed");
+                let failed = self.rollout_loop.rules.get(&index).map_or(0, |moved| moved.failed_reads);
+                if failed >= MAX_READS {
+                    self.reconciler.desired.rollouts.set_unreadable(index, key);
+                    self.queue_nodes(index);
+                }
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 mod pages;
+mod rollouts;
 mod turns;
 mod uploads;
 

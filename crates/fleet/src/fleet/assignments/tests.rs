@@ -377,7 +377,7 @@ fn read_revision_replaces_the_unknown_one() {
     rig.queue_all();
     rig.settle_uncounted();
     let rollouts = &mut rig.reconciler.desired.rollouts;
-    let key = rollouts.first_unread().unwrap().1;
+    let key = rollouts.first_awaited().unwrap().1;
     let set = Set::new([("x".into(), entry("x", 1))].into());
     rollouts.add_revision(rig.rule, Revision::new(key, Some(Arc::new(set)), |_| None));
     rig.queue_all();

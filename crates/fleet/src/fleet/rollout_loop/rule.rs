@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::object;
+use super::{COUNT_EVERY, MAX_READS, object};
 use crate::config::Config;
 use crate::fleet::Fleet;
 use crate::fleet::assignments::{GoverningRule, RuleIdentity};
@@ -26,6 +26,7 @@ use edgesync_rollout::observed::WaveCounts;
 use edgesync_rollout::status::Outcome;
 use edgesync_rollout::waves::Wave;
 use edgesync_rollout::{Observed, Rollout, Status};
+use edgesync_runtime::systemd::Watchdog;
 
 /// Component that reports Events.
 const CONTROLLER: &str = "edgesync.io/cloud";
@@ -82,16 +83,33 @@ impl<S: Source> Fleet<S> {
         Ok(())
     }
 
-    /// Reads the sets of all assigned revisions, at the start.
-    pub(in crate::fleet) async fn load_rollouts(&mut self) -> Result<()> {
-        while let Some((index, key)) = self.reconciler.desired.rollouts.first_unread() {
-            let set = self.requests.source().revision(key.clone()).await?;
-            self.add_revision(index, key, set);
-            self.queue_nodes(index);
+    /// Reads the sets of all assigned revisions, at the start. Nodes of those that cannot be read
+    /// keep what they hold; the loop reads them again.
+    pub(in crate::fleet) async fn load_rollouts(&mut self) {
+        let watchdog = Watchdog::start();
+        let mut attempts = MAX_READS;
+        while let Some((index, key)) = self.reconciler.desired.rollouts.first_awaited() {
+            watchdog.turned();
+            match self.requests.source().revision(key.clone()).await {
+                Ok(set) => {
+                    self.add_revision(index, key, set);
+                    self.queue_nodes(index);
+                }
+                Err(error) => {
+                    tracing::error!(rule = %key.rule, revision = key.number, %error, "reading a revision failed");
+                    attempts = attempts.saturating_sub(1);
+                    match attempts {
+                        0 => {
+                            self.reconciler.desired.rollouts.set_unreadable(index, key);
+                            self.queue_nodes(index);
+                        }
+                        _ => tokio::time::sleep(COUNT_EVERY).await,
+                    }
+                }
+            }
         }
         while self.deliver_changes() {}
         self.rollout_loop.is_loaded = true;
-        Ok(())
     }
 
     fn govern(

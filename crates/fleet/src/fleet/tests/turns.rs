@@ -12,8 +12,8 @@ use crate::node::Node;
 use crate::node_name;
 use crate::source::{
     Admission, Change, Changes, LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Removal,
-    RemovalCause, Replication, Result, RevisionKey, RolloutStore, RolloutWrite, RuleStatus, Sweep,
-    UploadBatch, UploadOutcome,
+    RemovalCause, Replication, Result, RevisionKey, RolloutStore, RolloutWrite, RuleStatus, SourceError,
+    Sweep, UploadBatch, UploadOutcome,
 };
 use crate::work::MAX_TURN;
 use edgesync_broker::Channel;
@@ -43,6 +43,8 @@ pub(super) struct State {
     changes: Option<ChangeStream>,
     objects: HashMap<Uid, Object>,
     records: HashMap<NodeName, HashMap<Uid, Record>>,
+    /// Statuses of roll-outs, whose revisions cannot be read.
+    pub(super) statuses: Vec<(String, String)>,
     /// Uploads ingested so far.
     pub(super) ingested: Vec<UploadBatch>,
 }
@@ -160,10 +162,10 @@ impl<const SHARED: bool> NodeStore for Store<SHARED> {
     }
 }
 
-/// No rule has a roll-out.
+/// No status is written.
 impl<const SHARED: bool> RolloutStore for Store<SHARED> {
     async fn rollout_statuses(&self) -> Result<Vec<(String, String)>> {
-        Ok(Vec::new())
+        Ok(self.0.lock().unwrap().statuses.clone())
     }
 
     async fn write_rollout(&self, _: RolloutWrite) -> Result<bool> {
@@ -175,7 +177,7 @@ impl<const SHARED: bool> RolloutStore for Store<SHARED> {
     }
 
     async fn revision(&self, _: RevisionKey) -> Result<Option<Arc<Set>>> {
-        Ok(None)
+        Err(SourceError::Unread("the source is gone".into()))
     }
 
     async fn revision_bodies(&self, _: RevisionKey, _: Vec<Uid>) -> Result<Vec<Loaded>> {
@@ -238,6 +240,11 @@ impl<const SHARED: bool> World<SHARED> {
     /// Starts a fleet of so many devices, which are not connected.
     pub(super) async fn with(nodes: usize) -> Self {
         let text = "[[placement]]\nnodes = { names = [\"*\"] }\nobjects = { kinds = [\"ConfigMap\"] }\n";
+        Self::of(nodes, text, Vec::new()).await
+    }
+
+    /// Starts a fleet with this configuration, and these statuses of its roll-outs.
+    pub(super) async fn of(nodes: usize, text: &str, statuses: Vec<(String, String)>) -> Self {
         let config: Config = edgesync_config::parse(Path::new("test.toml"), text, []).unwrap().config;
         let directory = tempfile::tempdir().unwrap();
         let real = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
@@ -245,14 +252,15 @@ impl<const SHARED: bool> World<SHARED> {
         let (changes, stream) = mpsc::unbounded_channel();
         let asked = Arc::new(AtomicU64::new(0));
         let stream = ChangeStream(stream, Arc::clone(&asked));
-        let store = Store(Arc::new(Mutex::new(State { changes: Some(stream), ..State::default() })));
+        let state = State { changes: Some(stream), statuses, ..State::default() };
+        let store = Store(Arc::new(Mutex::new(state)));
         let (downlink, broker) = Downlink::played(QUEUE);
         changes.send(Change::ListStarted).unwrap();
         changes.send(Change::Complete).unwrap();
+        tokio::time::pause();
         let fleet = Fleet::start(&config, store.clone(), downlink, enrollment).await.unwrap();
         let name = |n| format!("node-{n:05}");
         let devices = (0..nodes).map(|n| (name(n), Device::new(&name(n)))).collect();
-        tokio::time::pause();
         Self {
             fleet,
             store,
@@ -270,7 +278,7 @@ impl<const SHARED: bool> World<SHARED> {
         }
     }
 
-    fn summary(&self, name: &str) -> Summary {
+    pub(super) fn summary(&self, name: &str) -> Summary {
         let object = &self.store.0.lock().unwrap().objects[name];
         Summary::of(object, Arc::new(config_map()), version(object))
     }

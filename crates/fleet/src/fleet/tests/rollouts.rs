@@ -1,0 +1,71 @@
+//! Roll-outs whose revisions cannot be read.
+
+use super::turns::World;
+use super::*;
+use crate::fleet::assignments::RuleIndex;
+use crate::node_name;
+use crate::source::{RevisionKey, RuleKey, SourceError};
+use edgesync_object::ObjectRef;
+use edgesync_protocol::cloud::DesiredState as _;
+use edgesync_rollout::{Digest, Status};
+
+const RULE: &str = r#"
+[[placement]]
+name = "web"
+nodes = { names = ["*"] }
+objects = { kinds = ["ConfigMap"] }
+rollout = { waves = [{}] }
+"#;
+
+/// A status with a stable revision.
+fn status() -> Status {
+    let at = "2026-01-01T00:00:00Z";
+    let revision =
+        json!({"number": 1, "digest": Digest::of(b"x"), "open": 1, "startedAt": at, "openedAt": at});
+    Status::read(Some(&json!({"sequence": 1, "nextNumber": 2, "revisions": [revision]}))).unwrap()
+}
+
+fn rule(world: &World<true>) -> (RuleIndex, RevisionKey) {
+    let key = RuleKey::Configured("web".into());
+    let index = world.fleet.reconciler.desired.rollouts.index(&key).unwrap();
+    (index, RevisionKey { rule: key, number: 1, digest: Digest::of(b"x") })
+}
+
+#[tokio::test]
+async fn fleet_starts_without_revisions_that_cannot_be_read() {
+    let statuses = vec![("web".to_owned(), status().to_value().to_string())];
+    let mut world = World::<false>::of(1, RULE, statuses).await;
+    let rollouts = &world.fleet.reconciler.desired.rollouts;
+    assert!(!rollouts.is_reading() && rollouts.rules().all(|(_, rule)| rule.is_active()));
+    let name = node_name("node-00000");
+    world.fleet.meet(&name).unwrap();
+    let desired = world.fleet.reconciler.desired_on(&name);
+    let held = ObjectRef {
+        api_version: "v1".into(),
+        kind: "ConfigMap".into(),
+        namespace: "plant".into(),
+        name: "x".into(),
+    };
+    assert!(desired.count() == 0 && desired.is_unread(&held), "the node keeps what it holds");
+}
+
+#[tokio::test]
+async fn unread_revision_does_not_hold_up_other_changes() {
+    let mut world = World::<true>::of(1, RULE, Vec::new()).await;
+    let (index, key) = rule(&world);
+    world.fleet.adopt(index, status(), None);
+    world.put("x");
+    let object = Arc::new(world.summary("x"));
+    world.fleet.changed(Change::CaughtUp { question: 1, reached: 1.into() });
+    world.fleet.changed(Change::Set(object));
+    while world.fleet.deliver_changes() {}
+    let is_behind =
+        |world: &World<true>| world.fleet.rollout_loop.is_behind(&world.fleet.reconciler.desired.rollouts);
+    assert!(is_behind(&world) && world.fleet.reconciler.desired.placement.object("x").is_some());
+    for _ in 0..3 {
+        assert!(is_behind(&world));
+        let failed = Err(SourceError::Unread("the source is gone".into()));
+        world.fleet.revision_read(index, key.clone(), failed);
+    }
+    assert!(!is_behind(&world), "nodes keep what they hold instead");
+}
