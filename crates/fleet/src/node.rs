@@ -280,8 +280,9 @@ impl DesiredState for DesiredOn<'_> {
     }
 
     fn is_unread(&self, object: &ObjectRef) -> bool {
-        let is_lost = |(_, assignment): (&Assignments, Option<&Assignment>)| {
-            assignment.is_some_and(Assignment::has_lost)
+        let may_select = |id| self.placed.may_be_selected(id, object);
+        let is_lost = |(rules, assignment): (&Assignments, Option<&Assignment>)| {
+            assignment.is_some_and(|assignment| rules.may_be_lost(assignment, may_select))
         };
         self.unread.iter().any(|unread| unread.may_have(object)) || self.governed.is_some_and(is_lost)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::slots::{Id, Placed, Slot};
 use super::{Placement, Reasons, RuleId};
-use edgesync_object::{Resource, ResourceVersion};
+use edgesync_object::{ObjectRef, Resource, ResourceVersion, kinds};
 
 /// Desired state of one node, as a view of the index.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +64,16 @@ impl<'a> OnNode<'a> {
     /// Returns the rules that select the node, ascending.
     pub fn rules(&self) -> impl Iterator<Item = RuleId> + use<'a> {
         self.rules.iter().map(|number| RuleId::of(*number))
+    }
+
+    /// Returns whether a rule may select an object with this kind, namespace and name, whatever its
+    /// labels. The plural of the kind is guessed.
+    #[must_use]
+    pub fn may_be_selected(&self, rule: RuleId, object: &ObjectRef) -> bool {
+        let ObjectRef { api_version, kind, namespace, name } = object;
+        let resource = kinds::guess(api_version, kind, !namespace.is_empty());
+        let rule = self.placement.rules.get(rule.number());
+        rule.is_some_and(|rule| rule.rule.objects.names(&resource, namespace, name))
     }
 
     /// Returns the number of objects desired for reasons other than rules.

@@ -64,23 +64,32 @@ pub struct Decision<'a> {
 
 impl Governing<'_> {
     /// Returns whether the rule has a say about the object: it selects it now, or the assigned
-    /// revision has it. Of a revision that is not known it may have.
+    /// revision has it.
     fn governs(&self, uid: &str) -> bool {
         self.selects
             || match self.assigned {
-                Assigned::None => false,
+                Assigned::None | Assigned::Lost => false,
                 Assigned::Set(set) => set.entries().contains_key(uid),
-                Assigned::Lost => true,
             }
+    }
+
+    fn is_lost(&self) -> bool {
+        matches!(self.assigned, Assigned::Lost)
     }
 }
 
 /// Decides what is desired of an object on a node. `rules` are all rules with a roll-out that
 /// select the node, in any order; `is_placed` is whether anything else places the object there,
 /// such as a rule without a roll-out, a label or the reference of a Pod.
+///
+/// A revision that is not known may have any object. It decides about those that its rule selects,
+/// and about those that nothing else places: to take one for a removed one would delete it.
 #[must_use]
 pub fn decide<'a>(uid: &str, rules: &[Governing<'a>], is_placed: bool) -> Decision<'a> {
     let mut governing: Vec<&Governing<'a>> = rules.iter().filter(|rule| rule.governs(uid)).collect();
+    if governing.is_empty() && !is_placed {
+        governing.extend(rules.iter().filter(|rule| rule.is_lost()));
+    }
     governing.sort_by_key(|rule| rule.age);
     let presence = if is_placed { Desired::Newest } else { Desired::Absent };
     let Some((first, others)) = governing.split_first() else {

@@ -268,6 +268,14 @@ impl Assignments {
         self.of_nodes.get(node)
     }
 
+    /// Returns whether an object may be in a revision of a node whose set is not known. `may_select`
+    /// is whether a rule may select it.
+    pub(crate) fn may_be_lost(&self, assignment: &Assignment, may_select: impl Fn(RuleId) -> bool) -> bool {
+        let is_lost = |entry: &&Entry| entry.revision.as_ref().is_some_and(|revision| revision.set.is_none());
+        let rules = assignment.0.iter().filter(is_lost).filter_map(|entry| self.rules.get(&entry.rule));
+        rules.flat_map(|rule| &rule.ids).any(|id| may_select(*id))
+    }
+
     /// Returns the governing rules with their numbers.
     pub(crate) fn rules(&self) -> impl Iterator<Item = (RuleIndex, &GoverningRule)> {
         self.rules.iter().map(|(index, rule)| (*index, rule))

@@ -64,5 +64,18 @@ fn an_object_that_was_deleted_stays_while_the_revision_has_it() {
 fn nothing_changes_before_the_first_revision_and_without_bodies() {
     assert_eq!(decide("u", &[rule(1, "a", true, Assigned::None)], false).desired, Desired::Newest);
     assert_eq!(decide("u", &[rule(1, "a", false, Assigned::None)], false).desired, Desired::Absent);
-    assert_eq!(decide("u", &[rule(1, "a", false, Assigned::Lost)], true).desired, Desired::Unchanged);
+    for (selects, is_placed) in [(false, false), (true, false), (true, true)] {
+        let rules = [rule(1, "a", selects, Assigned::Lost)];
+        assert_eq!(decide("u", &rules, is_placed).desired, Desired::Unchanged);
+    }
+}
+
+#[test]
+fn lost_revision_holds_up_no_object_of_others() {
+    let lost = rule(1, "a", false, Assigned::Lost);
+    assert_eq!(decide("u", &[lost], true).desired, Desired::Newest);
+    let set = set("1");
+    let rules = [lost, rule(2, "b", false, Assigned::Set(&set))];
+    let decision = decide("u", &rules, false);
+    assert_eq!((decision.desired, decision.by.unwrap().name), (Desired::Version(&entry("1")), "b"));
 }

@@ -333,6 +333,18 @@ fn lost_revision_leaves_nodes_what_they_hold() {
     assert_eq!(rig.on(OTHER), versions(&[("x", 1)]));
 }
 
+#[test]
+fn lost_revision_holds_up_no_object_of_another_rule() {
+    let mut rig = Rig::new(true);
+    rig.stack(&[(2, None)]);
+    let version = rig.put("y", &[("also", "yes")]);
+    assert_eq!(rig.on(OTHER), versions(&[("y", version)]));
+    let desired = rig.reconciler.desired_on(&node_name(OTHER));
+    let secret = ObjectRef { kind: "Secret".into(), ..entry("z", 1).object };
+    assert!(!desired.is_unread(&secret), "the rule selects ConfigMaps only");
+    assert!(desired.is_unread(&entry("z", 1).object));
+}
+
 /// Replaces the stack by one revision whose set was not read yet.
 fn unread(rig: &mut Rig) {
     let rollouts = &mut rig.reconciler.desired.rollouts;
