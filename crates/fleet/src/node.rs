@@ -238,7 +238,7 @@ pub(super) struct DesiredOn<'a> {
     pub(super) placed: OnNode<'a>,
     /// Scopes that cannot be read.
     pub(super) unread: &'a [Unread],
-    /// Governing rules, and the assignment of the node; `None` without governing rules.
+    /// Governing rules, and the assignment of the node; `None` if none of them selects the node.
     pub(super) governed: Option<(&'a Assignments, Option<&'a Assignment>)>,
     pub(super) work: &'a Work,
 }

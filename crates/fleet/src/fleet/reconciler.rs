@@ -9,7 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::assignments::{Assignment, Assignments};
+use super::assignments::{Assignment, Assignments, RuleIndex};
 use super::broadcasts::Broadcasts;
 use super::ledger_loader::LedgerLoader;
 use super::nodes::{NodeId, Nodes};
@@ -59,8 +59,11 @@ impl DesiredObjects {
     /// Returns the desired objects of a node, as far as they can be read.
     pub(super) fn on<'a>(&'a self, name: &NodeName, work: &'a Work) -> DesiredOn<'a> {
         let Self { placement, rollouts, unread } = self;
-        let governed = (!rollouts.is_empty()).then(|| (rollouts, rollouts.of(name).map(|it| &**it)));
-        DesiredOn { placed: placement.on(name), unread, governed, work }
+        let placed = placement.on(name);
+        let assignment = rollouts.of(name).map(|it| &**it);
+        let is_governed =
+            assignment.is_some() || !rollouts.is_empty() && placed.rules().any(|rule| rollouts.governs(rule));
+        DesiredOn { placed, unread, governed: is_governed.then_some((rollouts, assignment)), work }
     }
 
     /// Returns the revisions that a node is to be assigned now. `labels` are those that others have
@@ -72,9 +75,10 @@ impl DesiredObjects {
 
     /// Returns the number of objects desired on a node.
     fn count(&mut self, name: &NodeName, work: &Work) -> u64 {
-        match self.rollouts.is_empty() {
-            true => self.placement.count(name) as u64,
-            false => self.on(name, work).count() as u64,
+        let on_node = self.on(name, work);
+        match on_node.governed.is_some() {
+            true => on_node.count() as u64,
+            false => self.placement.count(name) as u64,
         }
     }
 }
@@ -295,7 +299,7 @@ impl Reconciler {
             self.inform(id);
             let (Some(uid), Some(node)) = (delta.uid(), self.nodes.get_mut(id)) else { continue };
             let on_node = self.desired.on(&delta.node, &self.work);
-            let [before, after] = both(&on_node, uid, &delta);
+            let [before, after] = both(&on_node, &self.desired.rollouts, uid, &delta);
             match (&before, &after) {
                 (None, Some(_)) => node.progress.gain(),
                 (Some(_), None) => node.progress.lose(),
@@ -329,6 +333,18 @@ impl Reconciler {
         if !self.desired.rollouts.is_empty() {
             self.reassign(name);
         }
+    }
+
+    /// Handles the end of the queue of assignments. Returns the rules that have become active.
+    pub(super) fn settle_rollouts(&mut self) -> Vec<RuleIndex> {
+        if self.desired.rollouts.is_empty() {
+            return Vec::new();
+        }
+        let active = self.desired.rollouts.settle();
+        if self.desired.rollouts.is_empty() {
+            self.desired.placement.set_reports_reasons(false);
+        }
+        active
     }
 
     fn reassign(&mut self, name: &NodeName) {
@@ -400,16 +416,19 @@ impl Reconciler {
 
 /// Returns the desired object of a UID before and after a difference of the placement index, under
 /// the same assignment.
-fn both(on_node: &DesiredOn<'_>, uid: &Uid, delta: &Delta) -> [Option<Desired>; 2] {
-    let Delta { before, after, reasons: [reasons_before, reasons_after], .. } = delta;
-    match on_node.governed {
-        None => [before, after].map(|object| object.as_deref().map(desired)),
-        Some((rules, assignment)) => {
-            [(before, reasons_before), (after, reasons_after)].map(|(object, reasons)| {
-                rules.desired(assignment, uid, object.as_deref().map(|object| (object, reasons)))
-            })
-        }
-    }
+fn both(on_node: &DesiredOn<'_>, rollouts: &Assignments, uid: &Uid, delta: &Delta) -> [Option<Desired>; 2] {
+    let Delta { before, after, reasons, .. } = delta;
+    // A rule with a roll-out may have selected the node until now.
+    let has_governed = || reasons.iter().flat_map(|it| &it.rules).any(|rule| rollouts.governs(*rule));
+    let assignment = match on_node.governed {
+        Some((_, assignment)) => assignment,
+        None if has_governed() => None,
+        None => return [before, after].map(|object| object.as_deref().map(desired)),
+    };
+    let [reasons_before, reasons_after] = reasons;
+    [(before, reasons_before), (after, reasons_after)].map(|(object, reasons)| {
+        rollouts.desired(assignment, uid, object.as_deref().map(|object| (object, reasons)))
+    })
 }
 
 /// Returns whether two desired objects of a UID are the same for a machine.

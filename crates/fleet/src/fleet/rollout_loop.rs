@@ -175,7 +175,7 @@ impl<S: Source> Fleet<S> {
         if self.reconciler.desired.rollouts.is_empty() {
             return false;
         }
-        let active = self.reconciler.desired.rollouts.settle();
+        let active = self.reconciler.settle_rollouts();
         for index in &active {
             self.queue_nodes(*index);
         }

@@ -102,7 +102,7 @@ impl Rig {
 
     fn settle_uncounted(&mut self) {
         while self.reconciler.deliver_next() || self.reconciler.reassign_next() {}
-        let active = self.reconciler.desired.rollouts.settle();
+        let active = self.reconciler.settle_rollouts();
         if !active.is_empty() {
             self.queue_all();
             self.settle_uncounted();
@@ -420,6 +420,38 @@ fn deleted_rule_removes_its_objects() {
     rig.queue_all();
     rig.settle();
     assert_eq!(rig.on(OTHER), Vec::new(), "not even the newest version, which no wave has had");
+}
+
+#[test]
+fn nodes_of_other_rules_pay_nothing() {
+    let text = r#"
+    [[placement]]
+    nodes = { selector = "canary" }
+    objects = { kinds = ["ConfigMap"], selector = "tier=a" }
+    [[placement]]
+    objects = { kinds = ["ConfigMap"], selector = "also" }
+    "#;
+    let mut rig = Rig::of(text, true);
+    let is_governed = |rig: &Rig, node| rig.reconciler.desired_on(&node_name(node)).governed.is_some();
+    assert!(is_governed(&rig, CANARY) && !is_governed(&rig, OTHER));
+    let version = rig.put("x", &[("tier", "a"), ("also", "yes")]);
+    rig.stack(&[(2, Some(&[("x", 7)]))]);
+    assert_eq!((rig.on(CANARY), rig.on(OTHER)), (versions(&[("x", 7)]), versions(&[("x", version)])));
+    rig.label(CANARY, &[]);
+    rig.settle();
+    assert_eq!(rig.on(CANARY), versions(&[("x", version)]));
+    assert!(!is_governed(&rig, CANARY));
+    let reasons = |rig: &mut Rig| {
+        let labels = Labels::from([("canary".to_owned(), "yes".to_owned())]);
+        let placement = &mut rig.reconciler.desired.placement;
+        let deltas = placement.set_node(&node_name(OTHER), labels);
+        placement.set_node(&node_name(OTHER), Labels::new());
+        deltas.into_iter().map(|delta| delta.reasons).collect::<Vec<_>>()
+    };
+    assert_eq!(reasons(&mut rig).len(), 1, "only the reasons differ");
+    rig.reconciler.desired.rollouts.leave(rig.rule);
+    rig.settle();
+    assert!(reasons(&mut rig).is_empty(), "no rule with a roll-out is left");
 }
 
 /// Memory: nodes of a wave share one assignment, and all nodes the sets.
