@@ -61,7 +61,8 @@ pub struct RolloutWrite {
     pub object: Option<(ObjectKey, u64)>,
     /// [`Status::sequence`] of the stored status; 0 if none is stored, or if it is lost.
     pub expected: u64,
-    /// The next status as JSON text; `None` deletes it.
+    /// The next status as JSON text; `None` deletes it. The revisions of a configured rule are
+    /// deleted with it: nothing sweeps them without a roll-out.
     pub status: Option<String>,
 }
 
@@ -331,7 +332,10 @@ impl Tx<'_> {
                      ON CONFLICT DO UPDATE SET status = excluded.status",
                 )?
                 .execute((name, status))?,
-            None => self.conn.prepare_cached("DELETE FROM rollouts WHERE rule = ?1")?.execute([name])?,
+            None => {
+                self.delete_revisions(&RuleKey::Configured(name.into()))?;
+                self.conn.prepare_cached("DELETE FROM rollouts WHERE rule = ?1")?.execute([name])?
+            }
         };
         Ok(true)
     }
@@ -418,7 +422,21 @@ impl Tx<'_> {
             .prepare_cached("SELECT id FROM revisions WHERE rule = ?1 AND number = ?2 AND digest = ?3")?
             .query_row((key.rule.to_string(), key.number, key.digest.to_string()), |row| row.get(0))
             .optional()?;
-        let Some(id) = found else { return Ok(()) };
+        found.map_or(Ok(()), |id| self.delete_row(id))
+    }
+
+    /// Deletes all revisions of a rule.
+    fn delete_revisions(&self, rule: &RuleKey) -> Result<(), CloudError> {
+        let ids: Vec<i64> = self
+            .conn
+            .prepare_cached("SELECT id FROM revisions WHERE rule = ?1")?
+            .query_map([rule.to_string()], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        ids.into_iter().try_for_each(|id| self.delete_row(id))
+    }
+
+    /// Deletes the revision with this id, and the bodies that no other one has.
+    fn delete_row(&self, id: i64) -> Result<(), CloudError> {
         let bodies: BTreeSet<i64> = self
             .conn
             .prepare_cached("SELECT body FROM revision_objects WHERE revision = ?1")?

@@ -193,6 +193,22 @@ async fn sweep_deletes_garbage_and_rules_that_are_gone() {
 }
 
 #[tokio::test]
+async fn deleted_status_of_a_configured_rule_takes_its_revisions_along() {
+    let Fixture { store, .. } = &fixture();
+    let ours = store_revision(store, "web", 1, &[1, 2]).await;
+    let other = store_revision(store, "db", 1, &[1, 3]).await;
+    let write = async |expected: u64, status: Option<&str>| {
+        let status = status.map(str::to_owned);
+        store.write_rollout(RolloutWrite { rule: rule("web"), object: None, expected, status }).await.unwrap()
+    };
+    assert!(write(0, Some(r#"{"sequence":1}"#)).await);
+    assert!(!write(0, None).await && store.revision(ours.clone()).await.unwrap().is_some());
+    assert!(write(1, None).await);
+    assert_eq!(store.revision(ours).await.unwrap(), None);
+    assert_eq!((counts(store).await, texts(store, &other, 2).await.len()), ((1, 2), 2));
+}
+
+#[tokio::test]
 async fn damaged_body_is_found() {
     let Fixture { store, .. } = &fixture();
     let key = store_revision(store, "web", 1, &[1, 2]).await;

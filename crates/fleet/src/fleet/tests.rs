@@ -212,10 +212,14 @@ fn object(name: &str, bytes: usize) -> Object {
 
 impl Site {
     async fn start() -> Self {
-        let text = "[[placement]]\nnodes = { names = [\"*\"] }\nobjects = { kinds = [\"ConfigMap\"] }\n";
-        let config: Config = edgesync_config::parse(Path::new("test.toml"), text, []).unwrap().config;
         let directory = tempfile::tempdir().unwrap();
         let store = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
+        Self::over(store, directory).await
+    }
+
+    async fn over(store: CloudStore, directory: TempDir) -> Self {
+        let text = "[[placement]]\nnodes = { names = [\"*\"] }\nobjects = { kinds = [\"ConfigMap\"] }\n";
+        let config: Config = edgesync_config::parse(Path::new("test.toml"), text, []).unwrap().config;
         let enrollment = enrollment(directory.path(), &store).await;
         let (broker, events) =
             Broker::bind(([127, 0, 0, 1], 0).into(), BrokerOptions::default()).await.unwrap();

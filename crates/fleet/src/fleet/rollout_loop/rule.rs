@@ -56,13 +56,26 @@ fn frozen() -> Option<Arc<Rollout>> {
 }
 
 impl<S: Source> Fleet<S> {
-    /// Lets the rules of the configuration that have a roll-out govern their objects.
+    /// Lets the rules of the configuration that have a roll-out govern their objects, and deletes
+    /// the statuses of those that have none any more: with another roll-out, what is placed then
+    /// becomes stable.
     pub(in crate::fleet) async fn govern_configured(&mut self, config: &Config) -> Result<()> {
         let rollouts = configured_rollouts(config);
-        if rollouts.is_empty() {
-            return Ok(());
-        }
         let statuses = self.requests.source().rollout_statuses().await?;
+        for (name, status) in &statuses {
+            if rollouts.iter().any(|(_, rule, _)| **rule == **name) {
+                continue;
+            }
+            tracing::info!(rule = name, "rule has no roll-out any more, deleting its status");
+            let status = serde_json::from_str::<Value>(status).ok();
+            let write = RolloutWrite {
+                rule: RuleKey::Configured(name.as_str().into()),
+                object: None,
+                expected: Status::sequence_of(status.as_ref()),
+                status: None,
+            };
+            self.requests.source().write_rollout(write).await?;
+        }
         for (number, name, rollout) in rollouts {
             let Some(id) = self.reconciler.desired.placement.configured(number) else { continue };
             let stored = statuses.iter().find(|(rule, _)| **rule == *name).map(|(_, status)| status);

@@ -1,13 +1,13 @@
-//! Roll-outs whose revisions cannot be read.
+//! Roll-outs at the start, and those whose revisions cannot be read.
 
 use super::turns::World;
 use super::*;
 use crate::fleet::assignments::RuleIndex;
 use crate::node_name;
-use crate::source::{RevisionKey, RuleKey, SourceError};
+use crate::source::{RevisionKey, RolloutWrite, RuleKey, SourceError};
 use edgesync_object::ObjectRef;
 use edgesync_protocol::cloud::DesiredState as _;
-use edgesync_rollout::{Digest, Status};
+use edgesync_rollout::{Digest, Set, Status};
 
 const RULE: &str = r#"
 [[placement]]
@@ -47,6 +47,21 @@ async fn fleet_starts_without_revisions_that_cannot_be_read() {
         name: "x".into(),
     };
     assert!(desired.count() == 0 && desired.is_unread(&held), "the node keeps what it holds");
+}
+
+/// With another roll-out under the name, the fleet went back to the old revision.
+#[tokio::test]
+async fn start_deletes_the_status_of_a_rule_that_has_no_roll_out_any_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
+    let (rule, set) = (RuleKey::Configured("web".into()), Set::default());
+    let key = RevisionKey { rule: rule.clone(), number: 1, digest: set.digest() };
+    store.store_revision(key.clone(), &set, Vec::new()).await.unwrap();
+    let status = Some(status().to_value().to_string());
+    assert!(store.write_rollout(RolloutWrite { rule, object: None, expected: 0, status }).await.unwrap());
+    let site = Site::over(store, directory).await;
+    assert!(site.store.rollout_statuses().await.unwrap().is_empty());
+    assert_eq!(site.store.revision(key).await.unwrap(), None);
 }
 
 #[tokio::test]
