@@ -61,6 +61,7 @@ use edgesync_enrollment::EnrollmentService;
 use edgesync_object::NodeName;
 use edgesync_object::time::rounded;
 use edgesync_placement::Placement;
+use edgesync_protocol::change::Uid;
 use edgesync_protocol::timing::{Now, earlier};
 use edgesync_runtime::Service;
 use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
@@ -68,7 +69,7 @@ use edgesync_runtime::systemd::{self, Request, Signals, Watchdog};
 use super::admin::AdminRequest;
 use super::lifecycle::NodeLifecycle;
 use super::metrics::CloudNumbers;
-use super::source::{Change, NodeFacts, RemovalCause, Replication, Result, Source};
+use super::source::{Change, NodeFacts, RemovalCause, Replication, Result, RuleKey, Source};
 use super::summary::Board;
 use bodies::Bodies;
 use changes::Feed;
@@ -421,11 +422,14 @@ impl<S: Source> Fleet<S> {
 
     /// Checks the next rule, and writes its status if it has changed.
     fn check_rules(&mut self) {
-        if self.rollout_loop.is_writing() {
-            return;
-        }
-        let source = self.requests.source();
-        let status = self.rules.check_next(&self.reconciler, |rule, kinds| source.rule_problems(rule, kinds));
+        let Self { requests, rules, reconciler, rollout_loop, .. } = self;
+        let rollouts = &reconciler.desired.rollouts;
+        let is_moving = |rule: &Uid| {
+            let index = rollouts.index(&RuleKey::Object(rule.clone()));
+            index.is_some_and(|index| rollout_loop.is_writing_of(index))
+        };
+        let source = requests.source();
+        let status = rules.check_next(reconciler, is_moving, |rule, kinds| source.rule_problems(rule, kinds));
         if let Some(status) = status {
             self.requests.ask(|source| async move {
                 Response::RuleStatusWritten(source.set_rule_status(status).await)

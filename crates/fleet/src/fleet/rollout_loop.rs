@@ -94,6 +94,10 @@ struct Writing {
 }
 
 impl Moved {
+    fn is_writing(&self) -> bool {
+        self.writing.is_some() || self.awaited.is_some()
+    }
+
     /// Returns whether the status that is known is the stored one, as far as this process knows.
     fn may_write(&mut self, now: Now) -> bool {
         self.awaited.take_if(|(_, until)| *until <= now);
@@ -102,10 +106,10 @@ impl Moved {
 }
 
 impl RolloutLoop {
-    /// Returns whether a status is being written or awaited. The other writer of the status of rules
-    /// waits meanwhile.
-    pub(super) fn is_writing(&self) -> bool {
-        self.rules.values().any(|moved| moved.writing.is_some() || moved.awaited.is_some())
+    /// Returns whether the status of a roll-out is being written or awaited. The other writer of the
+    /// status of its rule waits meanwhile.
+    pub(super) fn is_writing_of(&self, index: RuleIndex) -> bool {
+        self.rules.get(&index).is_some_and(Moved::is_writing)
     }
 
     /// Returns whether a status has arrived whose revisions are still to be read before they can be
@@ -256,7 +260,7 @@ impl<S: Source> Fleet<S> {
     /// Executes the next command of an operator.
     fn execute_command(&mut self, index: RuleIndex) {
         let now = self.reconciler.now();
-        let is_writing = self.rules.is_writing();
+        let is_writing = self.is_status_written(index);
         let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return };
         if moved.commands.is_empty() || is_writing || !moved.may_write(now) {
             return;
@@ -281,7 +285,7 @@ impl<S: Source> Fleet<S> {
     fn lead(&mut self, index: RuleIndex, end: u64) -> bool {
         let now = self.reconciler.now();
         let is_active = self.reconciler.desired.rollouts.rule(index).is_some_and(|rule| rule.is_active());
-        let is_writing = self.rules.is_writing();
+        let is_writing = self.is_status_written(index);
         let is_known =
             self.rules.are_complete() && !self.replicas.is_being_restored() && !self.feed.is_listing();
         let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return false };
@@ -333,6 +337,12 @@ impl<S: Source> Fleet<S> {
             self.make_snapshot(index, wanted);
         }
         false
+    }
+
+    /// Returns whether the other writer of the status of a rule writes it now.
+    fn is_status_written(&self, index: RuleIndex) -> bool {
+        let rule = self.reconciler.desired.rollouts.rule(index);
+        rule.is_some_and(|rule| matches!(&rule.key, RuleKey::Object(uid) if self.rules.is_writing(uid)))
     }
 
     fn step(&self, index: RuleIndex, input: Input<'_>) -> Option<Step> {
@@ -439,8 +449,8 @@ impl<S: Source> Fleet<S> {
         let now = self.reconciler.now();
         let is_known =
             self.rules.are_complete() && !self.replicas.is_being_restored() && !self.feed.is_listing();
-        let is_busy = self.rollout_loop.is_writing()
-            || self.rollout_loop.rules.values().any(|moved| moved.is_making || moved.snapshot.is_some());
+        let is_busy = |moved: &Moved| moved.is_writing() || moved.is_making || moved.snapshot.is_some();
+        let is_busy = self.rollout_loop.rules.values().any(is_busy);
         if self.rollout_loop.is_sweeping || is_busy || !is_known || now < self.rollout_loop.next_sweep {
             return;
         }

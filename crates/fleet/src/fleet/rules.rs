@@ -48,7 +48,8 @@ pub(super) struct Rules {
     /// The status check in progress.
     counting: Option<Count>,
     next_check: Now,
-    writing: bool,
+    /// The rule whose status is being written.
+    writing: Option<Uid>,
 }
 
 #[derive(Debug)]
@@ -99,9 +100,9 @@ impl Rules {
         self.known.get(uid).map(|known| known.in_force.rollout.clone()).unwrap_or_default()
     }
 
-    /// Returns whether a status is being written.
-    pub(super) fn is_writing(&self) -> bool {
-        self.writing
+    /// Returns whether the status of this rule is being written.
+    pub(super) fn is_writing(&self, uid: &Uid) -> bool {
+        self.writing.as_ref() == Some(uid)
     }
 
     pub(super) fn has(&self, uid: &str) -> bool {
@@ -190,14 +191,16 @@ impl Rules {
     // --- status
 
     /// Checks rules, one per turn. Returns a status that must be written; [`Rules::status_written`]
-    /// follows. `problems` returns the source's problems with a rule.
+    /// follows. `is_moving` returns whether the roll-out of a rule is being written: the rule waits
+    /// for the next check. `problems` returns the source's problems with a rule.
     pub(super) fn check_next(
         &mut self,
         reconciler: &Reconciler,
+        is_moving: impl FnOnce(&Uid) -> bool,
         problems: impl FnOnce(&Uid, &[KindMatch]) -> Vec<RuleProblem>,
     ) -> Option<RuleStatus> {
         let now = reconciler.now();
-        if self.writing {
+        if self.writing.is_some() {
             return None;
         }
         if !self.has_due() && now >= self.next_check {
@@ -205,19 +208,22 @@ impl Rules {
             self.due = self.known.keys().cloned().collect();
         }
         let count = self.count_in_effect(reconciler)?;
+        if is_moving(&count.rule) {
+            return None;
+        }
         let status = self.status(reconciler, &count, problems)?;
-        self.writing = true;
+        self.writing = Some(count.rule);
         Some(status)
     }
 
     /// Records that the write of a status has ended.
     pub(super) fn status_written(&mut self) {
-        self.writing = false;
+        self.writing = None;
     }
 
     /// Returns whether the next turn has rules to check.
     pub(super) fn has_due(&self) -> bool {
-        !self.writing && (!self.due.is_empty() || self.counting.is_some())
+        self.writing.is_none() && (!self.due.is_empty() || self.counting.is_some())
     }
 
     /// Returns the status of a rule if it differs from the stored one.

@@ -322,6 +322,30 @@ fn changed_node_selector_reaches_newly_selected_nodes() {
     assert_eq!((rig.on(CANARY), rig.on(OTHER)), (versions(&[("y", 1)]), versions(&[("y", 1)])));
 }
 
+/// A write that takes long held up the statuses of all rules, and the loop did not rest.
+#[test]
+fn status_of_a_rule_waits_for_its_own_roll_out_only() {
+    let mut rig = Rig::new(true);
+    let mut rules = crate::fleet::rules::Rules::default();
+    for uid in ["one", "two"] {
+        let object = json!({
+            "apiVersion": "edgesync.io/v1alpha1", "kind": "ClusterPlacement", "metadata": {"name": uid, "uid": uid},
+            "spec": {"objects": {"kinds": ["Secret"]}},
+        });
+        let resource = Arc::new(kinds::guess("edgesync.io/v1alpha1", "ClusterPlacement", false));
+        let object = Summary::of(&serde_json::from_value(object).unwrap(), resource, 1.into());
+        assert!(!rules.set(&mut rig.reconciler, &Arc::new(object)));
+    }
+    let mut written = Vec::new();
+    for _ in 0..3 {
+        let status = rules.check_next(&rig.reconciler, |uid| &**uid == "one", |_, _| Vec::new());
+        written.extend(status.map(|status| status.uid));
+        rules.status_written();
+    }
+    assert_eq!(written, ["two".into()]);
+    assert!(!rules.has_due(), "the loop can rest until the next check");
+}
+
 #[test]
 fn lost_revision_leaves_nodes_what_they_hold() {
     let mut rig = Rig::new(true);
