@@ -62,6 +62,8 @@ pub(crate) struct GoverningRule {
     ids: Vec<RuleId>,
     stage: Stage,
     pub(crate) rollout: Arc<Rollout>,
+    /// Whether its waves are not known: nodes keep what they hold while revisions are rolled out.
+    is_frozen: bool,
     pub(crate) status: Status,
     /// The revisions of its stack whose sets were read.
     revisions: Vec<Arc<Revision>>,
@@ -176,6 +178,11 @@ impl GoverningRule {
     /// Returns whether this rule decides before the other one.
     pub(crate) fn is_older_than(&self, other: &Self) -> bool {
         self.age() < other.age()
+    }
+
+    /// Returns whether its waves are not known.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.is_frozen
     }
 
     /// Returns its numbers in the placement index.
@@ -479,23 +486,29 @@ impl Assignments {
         self.by_key.insert(key.clone(), index);
         self.by_id.extend(ids.iter().map(|id| (*id, index)));
         let stage = if places { Stage::Adopting } else { Stage::Active };
-        let (revisions, unreadable) = (Vec::new(), Vec::new());
-        self.rules.insert(
-            index,
-            GoverningRule {
-                key,
-                created,
-                namespace,
-                name,
-                ids,
-                stage,
-                rollout,
-                status,
-                revisions,
-                unreadable,
-            },
-        );
+        let rule = GoverningRule {
+            key,
+            created,
+            namespace,
+            name,
+            ids,
+            stage,
+            rollout,
+            is_frozen: false,
+            status,
+            revisions: Vec::new(),
+            unreadable: Vec::new(),
+        };
+        self.rules.insert(index, rule);
         index
+    }
+
+    /// Sets whether the waves of a rule are not known. Nodes of earlier waves have newer revisions,
+    /// and nobody knows which nodes these are.
+    pub(crate) fn set_frozen(&mut self, index: RuleIndex, is_frozen: bool) {
+        if let Some(rule) = self.rules.get_mut(&index) {
+            rule.is_frozen = is_frozen;
+        }
     }
 
     /// Lets a rule place the newest versions again: it has no roll-out any more.
@@ -586,6 +599,9 @@ impl Assignments {
             let revision = match rule.stage {
                 Stage::Leaving | Stage::Gone => continue,
                 Stage::Adopting => None,
+                Stage::Active if let Some(top) = rule.status.progressing().filter(|_| rule.is_frozen) => {
+                    Some(Arc::new(Revision::unknown(rule.revision_key(top))))
+                }
                 Stage::Active => {
                     let assignment = rule.status.assignment(&rule.rollout.waves);
                     match assignment.of(node, labels).map(|revision| rule.revision_key(revision)) {

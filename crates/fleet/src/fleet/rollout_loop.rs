@@ -265,7 +265,11 @@ impl<S: Source> Fleet<S> {
         if moved.commands.is_empty() || is_writing || !moved.may_write(now) {
             return;
         }
+        let is_valid = moved.is_valid;
         let Some((command, answer)) = moved.commands.pop_front() else { return };
+        if !is_valid {
+            return answer_with(answer, Err(invalid()));
+        }
         match self.step(index, Input::Command(&command)) {
             None => answer_with(answer, Err(not_moving())),
             Some(Step { refused: Some(refusal), .. }) => {
@@ -480,6 +484,9 @@ impl<S: Source> Fleet<S> {
         let Some(moved) = self.rollout_loop.rules.get_mut(&index) else {
             return answer_with(answer, Err(no_rollout(name)));
         };
+        if !moved.is_valid {
+            return answer_with(answer, Err(invalid()));
+        }
         if moved.commands.len() >= MAX_COMMANDS {
             return answer_with(answer, Err(Error::unavailable("too many commands wait for this rule", 5)));
         }
@@ -535,6 +542,12 @@ fn no_rollout(name: &str) -> Error {
          of a Placement"
     );
     Error::new(Reason::NotFound, message)
+}
+
+fn invalid() -> Error {
+    let message =
+        "the roll-out of the rule is invalid and moves nothing; correct 'rollout' of the rule first";
+    Error::new(Reason::Conflict, message)
 }
 
 fn not_moving() -> Error {

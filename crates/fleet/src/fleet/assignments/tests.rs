@@ -369,6 +369,27 @@ fn lost_revision_holds_up_no_object_of_another_rule() {
     assert!(desired.is_unread(&entry("z", 1).object));
 }
 
+/// After a restart the waves of an invalid roll-out are not known: canaries went back to the stable
+/// revision.
+#[test]
+fn nodes_of_unknown_waves_keep_what_they_hold() {
+    let mut rig = Rig::new(true);
+    rig.put("x", &A);
+    rig.reconciler.desired.rollouts.set_frozen(rig.rule, true);
+    rig.stack(&[(2, Some(&[("x", 1)])), (1, Some(&[("x", 2)]))]);
+    for node in [CANARY, OTHER] {
+        let desired = rig.reconciler.desired_on(&node_name(node));
+        assert!(desired.count() == 0 && desired.is_unread(&entry("x", 1).object), "{node}");
+    }
+    rig.reconciler.desired.rollouts.set_frozen(rig.rule, false);
+    rig.queue_all();
+    rig.settle();
+    assert_eq!((rig.on(CANARY), rig.on(OTHER)), (versions(&[("x", 2)]), versions(&[("x", 1)])));
+    rig.reconciler.desired.rollouts.set_frozen(rig.rule, true);
+    rig.stack(&[(2, Some(&[("x", 3)]))]);
+    assert_eq!(rig.on(OTHER), versions(&[("x", 3)]), "all waves have the stable revision");
+}
+
 /// Replaces the stack by one revision whose set was not read yet.
 fn unread(rig: &mut Rig) {
     let rollouts = &mut rig.reconciler.desired.rollouts;

@@ -31,6 +31,17 @@ use edgesync_runtime::systemd::Watchdog;
 /// Component that reports Events.
 const CONTROLLER: &str = "edgesync.io/cloud";
 
+/// Whether the roll-out of a rule is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Validity {
+    /// It is.
+    Valid,
+    /// It is not; the last valid one stays in force, and moves nothing.
+    Kept,
+    /// It is not, and this process knows no valid one.
+    Unknown,
+}
+
 /// Returns the rules of the configuration that have a roll-out: number, name, and roll-out.
 fn configured_rollouts(config: &Config) -> Vec<(usize, Arc<str>, Arc<Rollout>)> {
     let rules = config.placement.rules.iter().enumerate();
@@ -48,8 +59,8 @@ fn status_of(text: &RuleText, name: &str) -> Status {
     })
 }
 
-/// Returns a roll-out that moves nothing, for a rule whose own is invalid: all nodes have the stable
-/// revision.
+/// Returns a roll-out that moves nothing, for a rule whose own is invalid and was never valid for
+/// this process.
 fn frozen() -> Option<Arc<Rollout>> {
     let waves = json!({"waves": [{"selector": "no-node=true"}]});
     Rollout::parse(&waves, "spec.rollout").ok().map(Arc::new)
@@ -91,7 +102,7 @@ impl<S: Source> Fleet<S> {
             });
             let key = RuleKey::Configured(Arc::clone(&name));
             let identity = RuleIdentity { key, created: Timestamp::MIN, namespace: "".into(), name };
-            self.govern(identity, (rollout, true), status, vec![id], true);
+            self.govern(identity, (rollout, Validity::Valid), status, vec![id], true);
         }
         Ok(())
     }
@@ -128,7 +139,7 @@ impl<S: Source> Fleet<S> {
     fn govern(
         &mut self,
         identity: RuleIdentity,
-        (rollout, is_valid): (Arc<Rollout>, bool),
+        (rollout, validity): (Arc<Rollout>, Validity),
         status: Status,
         ids: Vec<RuleId>,
         places: bool,
@@ -136,7 +147,8 @@ impl<S: Source> Fleet<S> {
         let desired = &mut self.reconciler.desired;
         desired.placement.set_reports_reasons(true);
         let index = desired.rollouts.govern(identity, rollout, status, ids, places);
-        self.rollout_loop.rules.entry(index).or_default().is_valid = is_valid;
+        desired.rollouts.set_frozen(index, validity == Validity::Unknown);
+        self.rollout_loop.rules.entry(index).or_default().is_valid = validity == Validity::Valid;
         self.queue_nodes(index);
     }
 
@@ -147,7 +159,7 @@ impl<S: Source> Fleet<S> {
         let key = RuleKey::Object(summary.uid.clone());
         let known = self.reconciler.desired.rollouts.index(&key);
         let name = summary.resource.key(&summary.namespace, &summary.name).to_string();
-        let (rollout, is_valid) = match self.rules.rollout(&summary.uid) {
+        let (rollout, validity) = match self.rules.rollout(&summary.uid) {
             RuleRollout::None => {
                 if let Some(index) = known {
                     tracing::info!(rule = name, "rule has no roll-out any more");
@@ -160,13 +172,16 @@ impl<S: Source> Fleet<S> {
                 }
                 return;
             }
-            RuleRollout::Valid(rollout) => (rollout, true),
+            RuleRollout::Valid(rollout) => (rollout, Validity::Valid),
             RuleRollout::Invalid => {
                 tracing::error!(rule = name, "roll-out of a rule is invalid, it moves nothing");
                 let before = known.and_then(|index| self.reconciler.desired.rollouts.rule(index));
-                match before.map(|rule| Arc::clone(&rule.rollout)).or_else(frozen) {
-                    Some(rollout) => (rollout, false),
-                    None => return,
+                match before.filter(|rule| !rule.is_frozen()) {
+                    Some(rule) => (Arc::clone(&rule.rollout), Validity::Kept),
+                    None => {
+                        let Some(rollout) = frozen() else { return };
+                        (rollout, Validity::Unknown)
+                    }
                 }
             }
         };
@@ -179,7 +194,7 @@ impl<S: Source> Fleet<S> {
                     rule.rollout == rollout && ids.iter().all(|id| rule.ids().contains(id))
                 });
             let moved = self.rollout_loop.rules.entry(index).or_default();
-            if is_same && moved.is_valid == is_valid {
+            if is_same && moved.is_valid == (validity == Validity::Valid) {
                 return;
             }
         }
@@ -191,7 +206,7 @@ impl<S: Source> Fleet<S> {
         };
         // A rule without a status places the newest versions until it has one.
         let places = was_known || status.revisions.is_empty();
-        self.govern(identity, (rollout, is_valid), status, ids, places);
+        self.govern(identity, (rollout, validity), status, ids, places);
     }
 
     /// Adopts a status that has arrived with its rule, unless a newer one was written meanwhile.

@@ -6,8 +6,10 @@ use crate::fleet::assignments::RuleIndex;
 use crate::node_name;
 use crate::source::{RevisionKey, RolloutWrite, RuleKey, SourceError};
 use edgesync_object::ObjectRef;
+use edgesync_placement::Summary;
 use edgesync_protocol::cloud::DesiredState as _;
-use edgesync_rollout::{Digest, Set, Status};
+use edgesync_rollout::status::Revision;
+use edgesync_rollout::{Command, Digest, Set, Status};
 
 const RULE: &str = r#"
 [[placement]]
@@ -83,4 +85,28 @@ async fn unread_revision_does_not_hold_up_other_changes() {
         world.fleet.revision_read(index, key.clone(), failed);
     }
     assert!(!is_behind(&world), "nodes keep what they hold instead");
+}
+
+#[tokio::test]
+async fn invalid_roll_out_refuses_commands_and_keeps_what_nodes_hold() {
+    let mut world = World::<true>::of(1, "", Vec::new()).await;
+    let mut status = status();
+    let canary = Revision { number: 2, ..status.revisions[0].clone() };
+    status.revisions.push(canary);
+    let object = json!({
+        "metadata": {"name": "web", "uid": "u"},
+        "spec": {"objects": {"kinds": ["ConfigMap"]}, "rollout": {"waves": []}},
+        "status": {"rollout": Status { next_number: 3, ..status }},
+    });
+    let resource = Arc::new(kinds::guess("edgesync.io/v1alpha1", "ClusterPlacement", false));
+    let object: Object = serde_json::from_value(object).unwrap();
+    world.fleet.changed(Change::Set(Arc::new(Summary::of(&object, resource, 1.into()))));
+    while world.fleet.deliver_changes() {}
+    let rollouts = &world.fleet.reconciler.desired.rollouts;
+    assert!(rollouts.rules().all(|(_, rule)| rule.is_frozen() && rule.status.revisions.len() == 2));
+    let (answer, mut answered) = tokio::sync::oneshot::channel();
+    let command = Command::Pause { by: "ada".to_owned() };
+    world.fleet.administer(AdminRequest::MoveRollout("web".to_owned(), command, answer));
+    let refused = answered.try_recv().unwrap().unwrap_err();
+    assert!(refused.message.contains("the roll-out of the rule is invalid"), "{refused:?}");
 }
