@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::fleet::assignments::{Assignment, Assignments, Effective, Revision};
+use super::fleet::assignments::{Assignment, Assignments, Effective, Named, Revision};
 use super::metrics::NodeNumbers;
 use edgesync_admin::agent::RejectedObject;
 use edgesync_admin::cloud::{HeldBackObject, NodeCounters, NodeObjectCounts, NodeTraffic, ServedNode, state};
@@ -248,7 +248,8 @@ impl<'a> DesiredOn<'a> {
     /// desired, or none.
     pub(super) fn revision(&self, uid: &str) -> Option<&'a Arc<Revision>> {
         let (rules, assignment) = self.governed?;
-        match rules.effective(assignment, uid, &self.placed.reasons(uid).unwrap_or_default()) {
+        let reasons = self.placed.reasons(uid).unwrap_or_default();
+        match rules.effective(assignment, uid, &reasons, Named::On(&self.placed)) {
             Effective::Version(_, revision) => Some(revision),
             Effective::Newest | Effective::Absent | Effective::Unknown => None,
         }

@@ -26,6 +26,13 @@ impl<'a> OnNode<'a> {
         self.placement.slots.whole(slot).filter(|_| is_desired)
     }
 
+    /// Returns the name of an object that the index has.
+    #[must_use]
+    pub fn name(&self, uid: &str) -> Option<&'a str> {
+        let slots = &self.placement.slots;
+        Some(slots.get(slots.by_uid(uid)?)?.name())
+    }
+
     /// Returns the desired objects that `matches` accepts (kind, namespace, name). Examines all of
     /// them.
     #[must_use]

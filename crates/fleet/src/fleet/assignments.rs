@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 use crate::node::desired;
 use crate::source::{RevisionKey, RuleKey};
-use edgesync_object::{Labels, NodeName, ObjectRef, Resource, ResourceVersion, kinds};
+use edgesync_object::{Labels, NodeName, ObjectRef, Resource, ResourceVersion, kinds, split_api_version};
 use edgesync_placement::{OnNode, Placed, Reasons, RuleId};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Desired;
@@ -36,6 +36,8 @@ pub(crate) struct Revision {
     pub(crate) set: Option<Arc<Set>>,
     /// Names and kinds of its objects, for those that the source has deleted.
     objects: HashMap<Uid, (Arc<ObjectRef>, Arc<Resource>)>,
+    /// Their UIDs by name alone.
+    names: HashMap<Arc<str>, Vec<Uid>>,
 }
 
 /// Life cycle of a governing rule.
@@ -96,6 +98,17 @@ pub(crate) enum Effective<'a> {
     Unknown,
 }
 
+/// Where the name of an object is found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Named<'a> {
+    /// The placement index does not have the object.
+    Absent,
+    /// Here.
+    As(&'a ObjectRef),
+    /// In the placement index, which places it on the node.
+    On(&'a OnNode<'a>),
+}
+
 /// Key of a revision, and whether its set is known.
 type Known = (RevisionKey, bool);
 
@@ -138,12 +151,28 @@ impl Revision {
             let guess = || Arc::new(kinds::guess(api_version, kind, !namespace.is_empty()));
             (uid.clone(), (Arc::new(entry.object.clone()), resource(uid).unwrap_or_else(guess)))
         });
-        Self { objects: objects.collect(), key, set }
+        let objects: HashMap<_, _> = objects.collect();
+        let mut names: HashMap<Arc<str>, Vec<Uid>> = HashMap::with_capacity(objects.len());
+        for (uid, (object, _)) in &objects {
+            names.entry(object.name.clone()).or_default().push(uid.clone());
+        }
+        Self { key, set, objects, names }
     }
 
     /// Creates a revision of which nodes keep what they hold: its set is not known.
     fn unknown(key: RevisionKey) -> Self {
-        Self { key, set: None, objects: HashMap::new() }
+        Self { key, set: None, objects: HashMap::new(), names: HashMap::new() }
+    }
+
+    /// Returns the UID that an object of this kind, namespace and name has in the revision.
+    fn uid_of(&self, object: &ObjectRef) -> Option<&Uid> {
+        let group = |object: &ObjectRef| split_api_version(&object.api_version).0.to_owned();
+        self.names.get(&object.name)?.iter().find(|uid| {
+            self.objects.get(*uid).is_some_and(|(known, _)| {
+                (&known.kind, &known.namespace) == (&object.kind, &object.namespace)
+                    && group(known) == group(object)
+            })
+        })
     }
 
     fn known(&self) -> Known {
@@ -309,8 +338,37 @@ impl Assignments {
 
     // --- what is desired
 
-    /// Decides what is desired of an object on a node. `reasons` are those of the placement index.
+    /// Decides what is desired of an object on a node. `reasons` are those of the placement index,
+    /// `named` says what its name is there.
+    ///
+    /// A node holds one object of a name. An object that was deleted and created again under another
+    /// UID is absent as long as the revision has the one before.
     pub(crate) fn effective<'a>(
+        &'a self,
+        assignment: Option<&'a Assignment>,
+        uid: &str,
+        reasons: &Reasons,
+        named: Named<'_>,
+    ) -> Effective<'a> {
+        let effective = self.decide(assignment, uid, reasons);
+        let revisions = || assignment.iter().flat_map(|it| &it.0).filter_map(|entry| entry.revision.as_ref());
+        let is_taken = |object: &ObjectRef| {
+            let first = revisions().find_map(|revision| revision.uid_of(object));
+            first.is_some_and(|first| **first != *uid)
+        };
+        let is_absent = match (&effective, named) {
+            (Effective::Version(entry, _), _) => is_taken(&entry.object),
+            (Effective::Newest, Named::As(object)) => is_taken(object),
+            (Effective::Newest, Named::On(on)) => {
+                let has_name = |name| revisions().any(|revision| revision.names.contains_key(name));
+                on.name(uid).is_some_and(has_name) && on.get(uid).is_some_and(|it| is_taken(&it.object))
+            }
+            _ => false,
+        };
+        if is_absent { Effective::Absent } else { effective }
+    }
+
+    fn decide<'a>(
         &'a self,
         assignment: Option<&'a Assignment>,
         uid: &str,
@@ -365,7 +423,9 @@ impl Assignments {
         object: Option<(&Placed, &Reasons)>,
     ) -> Option<Desired> {
         let none = Reasons::default();
-        match self.effective(assignment, uid, object.map_or(&none, |(_, reasons)| reasons)) {
+        let reasons = object.map_or(&none, |(_, reasons)| reasons);
+        let named = object.map_or(Named::Absent, |(object, _)| Named::As(&object.object));
+        match self.effective(assignment, uid, reasons, named) {
             Effective::Newest => object.map(|(object, _)| desired(object)),
             Effective::Version(entry, revision) => revision.desired(uid, entry),
             Effective::Absent | Effective::Unknown => None,
@@ -380,7 +440,7 @@ impl Assignments {
         uid: &str,
         newest: ResourceVersion,
     ) -> Option<ResourceVersion> {
-        match self.effective(assignment, uid, &on.reasons(uid).unwrap_or_default()) {
+        match self.effective(assignment, uid, &on.reasons(uid).unwrap_or_default(), Named::On(on)) {
             Effective::Newest => Some(newest),
             Effective::Version(entry, _) => Some(entry.version.clone()),
             Effective::Absent | Effective::Unknown => None,
@@ -407,7 +467,7 @@ impl Assignments {
             if on.reasons(uid).is_some_and(|reasons| reasons != none) {
                 return None;
             }
-            match self.effective(assignment, uid, &none) {
+            match self.effective(assignment, uid, &none, Named::Absent) {
                 Effective::Version(entry, _) => Some((&**uid, entry.version.clone())),
                 _ => None,
             }
@@ -416,21 +476,19 @@ impl Assignments {
 
     /// Returns the UIDs of which the desired version may differ between two assignments of a node;
     /// `objects` returns those that a rule selects now, `all` those that are placed on the node.
+    /// `exists` returns whether the source has an object: one that it has deleted may stand in the
+    /// way of another one of its name.
     pub(crate) fn candidates<O: IntoIterator<Item = Uid>>(
         &self,
         before: Option<&Arc<Assignment>>,
         after: Option<&Arc<Assignment>>,
         objects: impl Fn(RuleId) -> O,
         all: impl Fn() -> Vec<Uid>,
+        exists: impl Fn(&Uid) -> bool,
     ) -> BTreeSet<Uid> {
         let both = [before, after];
         let mut found = BTreeSet::new();
         let assignments = || both.iter().copied().flatten();
-        if assignments().any(|assignment| assignment.has_lost()) {
-            found.extend(all());
-            let sets = assignments().flat_map(|assignment| assignment.sets());
-            found.extend(sets.flat_map(|set| set.entries().keys().cloned()));
-        }
         let rules: BTreeSet<RuleIndex> =
             assignments().flat_map(|assignment| assignment.0.iter().map(|entry| entry.rule)).collect();
         for rule in rules {
@@ -452,6 +510,12 @@ impl Assignments {
                     ids.iter().for_each(|id| found.extend(objects(*id)));
                 }
             }
+        }
+        let has_lost = assignments().any(|assignment| assignment.has_lost());
+        if has_lost || found.iter().any(|uid| !exists(uid)) {
+            found.extend(all());
+            let sets = assignments().flat_map(|assignment| assignment.sets());
+            found.extend(sets.flat_map(|set| set.entries().keys().cloned()));
         }
         found
     }

@@ -366,7 +366,8 @@ impl Reconciler {
             objects.collect::<Vec<_>>()
         };
         let all = || placement.on(name).iter().map(|(uid, _)| Uid::from(uid)).collect::<Vec<Uid>>();
-        let uids = rollouts.candidates(before.as_ref(), after.as_ref(), objects, all);
+        let exists = |uid: &Uid| placement.object(uid).is_some();
+        let uids = rollouts.candidates(before.as_ref(), after.as_ref(), objects, all, exists);
         let on_node = self.desired.on(name, &self.work);
         let old: Vec<_> = uids.into_iter().map(|uid| (on_node.get(&uid), uid)).collect();
         let had_lost = before.as_ref().is_some_and(|before| before.has_lost());

@@ -28,9 +28,9 @@ struct Rig {
     versions: u64,
 }
 
-fn summary(name: &str, version: u64, labels: &[(&str, &str)]) -> Summary {
+fn summary((uid, name): (&str, &str), version: u64, labels: &[(&str, &str)]) -> Summary {
     let labels: BTreeMap<&str, &str> = labels.iter().copied().collect();
-    let object = json!({"metadata": {"name": name, "namespace": "plant", "uid": name, "labels": labels}});
+    let object = json!({"metadata": {"name": name, "namespace": "plant", "uid": uid, "labels": labels}});
     let resource = Arc::new(kinds::by_word("configmap").unwrap().resource());
     Summary::of(&serde_json::from_value(object).unwrap(), resource, version.into())
 }
@@ -123,8 +123,13 @@ impl Rig {
 
     /// Writes an object with the next version, which it returns.
     fn put(&mut self, name: &str, labels: &[(&str, &str)]) -> u64 {
+        self.put_as(name, name, labels)
+    }
+
+    fn put_as(&mut self, uid: &str, name: &str, labels: &[(&str, &str)]) -> u64 {
         self.versions += 1;
-        let differences = self.reconciler.desired.placement.upsert(&summary(name, self.versions, labels));
+        let object = summary((uid, name), self.versions, labels);
+        let differences = self.reconciler.desired.placement.upsert(&object);
         self.reconciler.spread(differences);
         self.settle();
         self.versions
@@ -232,6 +237,22 @@ fn object_that_the_source_has_deleted_stays_while_the_revision_has_it() {
     assert_eq!(rig.on(OTHER), versions(&[("x", 1)]));
     rig.stack(&[(2, Some(&[("x", 1)])), (1, Some(&[]))]);
     assert_eq!((rig.on(CANARY), rig.on(OTHER)), (Vec::new(), versions(&[("x", 1)])));
+}
+
+/// A node holds one object of a name.
+#[test]
+fn object_that_was_created_again_waits_until_the_one_before_is_gone() {
+    let mut rig = Rig::new(true);
+    rig.put("x", &A);
+    rig.stack(&[(2, Some(&[("x", 1)]))]);
+    let version = rig.put_as("x-again", "x", &[("also", "yes")]);
+    assert_eq!(rig.on(OTHER), versions(&[("x", 1)]));
+    rig.stack(&[(2, Some(&[("x", 1)])), (1, Some(&[]))]);
+    assert_eq!((rig.on(CANARY), rig.on(OTHER)), (versions(&[("x-again", version)]), versions(&[("x", 1)])));
+    rig.stack(&[(2, Some(&[("x", 1)]))]);
+    assert_eq!(rig.on(CANARY), versions(&[("x", 1)]));
+    let version = rig.put("y", &[("also", "yes")]);
+    assert_eq!(rig.on(CANARY), versions(&[("x", 1), ("y", version)]), "another name");
 }
 
 #[test]
@@ -526,8 +547,11 @@ fn desired_objects_are_counted_right_after_any_changes() {
     let mut rig = Rig::new(true);
     for _ in 0..2000 {
         let name = ["x", "y", "z"][usize::try_from(below(3)).unwrap()];
-        match below(6) {
+        match below(7) {
             0 => rig.delete(name),
+            6 => {
+                rig.put_as(&format!("{name}-again"), name, &[("also", "yes")]);
+            }
             1 | 2 => {
                 let labels: &[&[(&str, &str)]] =
                     &[&A, &[("also", "yes")], &[("tier", "a"), ("also", "yes")], &[]];
