@@ -16,7 +16,7 @@ use edgesync_api::{Limits, MetricsWriter};
 use edgesync_broker::BrokerTraffic;
 use edgesync_cloud_store::EffectCounts;
 use edgesync_fleet::metrics::{
-    self as cloud, BodyNumbers, CloudNumbers, ClusterNumbers, NodeNumbers, PatchNumbers,
+    self as cloud, BodyNumbers, CloudNumbers, ClusterNumbers, NodeNumbers, PatchNumbers, RolloutNumbers,
 };
 use edgesync_kubeedge::{BridgeCounters, BridgeStatus, DynamicController};
 use edgesync_protocol::change::RejectReason;
@@ -287,6 +287,17 @@ fn cloud_numbers() -> CloudNumbers {
         leases_written: 837,
         events_expired: 838,
         events_dropped: 846,
+        rollouts: vec![RolloutNumbers {
+            rule: "web".into(),
+            revision: 881,
+            waves_open: 882,
+            is_paused: true,
+            is_degraded: true,
+            good: 883,
+            failed: 884,
+            awaited: 885,
+            away: 886,
+        }],
         bodies: BodyNumbers { count: 841, bytes: 842, read: 843, shared: 844, delayed: 845 },
         patches: PatchNumbers { count: 847, bytes: 848, made: 849, skipped: 850, shared: 851 },
         store: writer(),

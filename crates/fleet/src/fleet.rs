@@ -312,12 +312,11 @@ impl<S: Source> Fleet<S> {
     /// Continues the queries over all nodes within the budget of one turn. Returns whether work is
     /// left.
     fn run_queries(&mut self) -> bool {
-        let rollouts = self.rollout_numbers();
-        let Self { views, reconciler, removals, counts, bodies, patches, requests, .. } = self;
+        let Self { views, reconciler, removals, counts, bodies, patches, requests, rollout_loop, .. } = self;
         let complete = |numbers: &mut CloudNumbers| {
             numbers.objects = reconciler.desired.placement.len() as u64;
             numbers.bodies = bodies.numbers();
-            numbers.rollouts.clone_from(&rollouts);
+            numbers.rollouts = rollout_loop.numbers(&reconciler.desired.rollouts);
             numbers.patches = patches.numbers();
             numbers.cluster = requests.replication().map(Replication::numbers);
             numbers.nodes.waiting = reconciler.ledgers.waiting() as u64;

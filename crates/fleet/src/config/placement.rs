@@ -119,7 +119,7 @@ fn span_of(value: &Spanned<DeValue<'_>>, path: &str) -> Range<usize> {
             DeValue::Table(table) => {
                 table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
             }
-            DeValue::Array(array) => name.parse().ok().and_then(|index| array.iter().nth(index)),
+            DeValue::Array(array) => name.parse().ok().and_then(|index: usize| array.get(index)),
             _ => None,
         };
         let Some(inner) = inner else { break };

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Fleet;
-use super::assignments::{Assignments, Revision, RuleIndex};
+use super::assignments::{Assignments, GoverningRule, Revision, RuleIndex};
 use super::requests::Response;
 use crate::admin::RolloutStatusAnswer;
 use crate::metrics::RolloutNumbers;
@@ -50,6 +50,8 @@ const MAX_COMMANDS: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct RolloutLoop {
     rules: BTreeMap<RuleIndex, Moved>,
+    /// The rule that is moved first in the next turn.
+    next: Option<RuleIndex>,
     /// Whether the sets of the start were read.
     is_loaded: bool,
     next_sweep: Now,
@@ -128,6 +130,20 @@ impl RolloutLoop {
         }
     }
 
+    /// Returns whether a snapshot is being made.
+    fn is_making(&self) -> bool {
+        self.rules.values().any(|moved| moved.is_making)
+    }
+
+    /// Returns the numbers of all roll-outs for the metrics.
+    pub(super) fn numbers(&self, rollouts: &Assignments) -> Vec<RolloutNumbers> {
+        let numbers = rollouts.rules().filter_map(|(index, rule)| {
+            let observed = self.observed(index)?;
+            Some(rule::numbers(rule, observed))
+        });
+        numbers.collect()
+    }
+
     /// Returns what was observed of a rule.
     fn observed(&self, index: RuleIndex) -> Option<&Observed> {
         self.rules.get(&index).map(|moved| &moved.observed)
@@ -141,23 +157,32 @@ impl<S: Source> Fleet<S> {
             return false;
         }
         let end = self.reconciler.work.part();
-        let leads = self.requests.source().leads_rollouts();
-        let indexes: Vec<RuleIndex> = self.rollout_loop.rules.keys().copied().collect();
+        let mut indexes: Vec<RuleIndex> = self.rollout_loop.rules.keys().copied().collect();
+        // What operators and nodes wait for does not wait for the counts of other rules.
+        for index in &indexes {
+            self.read_revision(*index);
+            self.execute_command(*index);
+        }
+        self.follow_replicas();
+        if !self.requests.source().leads_rollouts() {
+            return false;
+        }
+        let first = self.rollout_loop.next.take();
+        let place = first.and_then(|first| indexes.iter().position(|index| *index >= first));
+        indexes.rotate_left(place.unwrap_or(0));
         let mut more = false;
         for index in indexes {
             if self.reconciler.work.has_reached(end) {
+                self.rollout_loop.next = Some(index);
                 return true;
             }
-            self.read_revision(index);
-            self.execute_command(index);
-            if leads {
-                more |= self.lead(index, end);
+            let is_counting = self.lead(index, end);
+            if is_counting {
+                self.rollout_loop.next = Some(index);
             }
+            more |= is_counting;
         }
-        if leads {
-            self.sweep();
-        }
-        self.follow_replicas();
+        self.sweep();
         more
     }
 
@@ -288,7 +313,7 @@ impl<S: Source> Fleet<S> {
     /// Moves a roll-out by what was observed. Returns whether its count is to be continued.
     fn lead(&mut self, index: RuleIndex, end: u64) -> bool {
         let now = self.reconciler.now();
-        let is_active = self.reconciler.desired.rollouts.rule(index).is_some_and(|rule| rule.is_active());
+        let is_active = self.reconciler.desired.rollouts.rule(index).is_some_and(GoverningRule::is_active);
         let is_writing = self.is_status_written(index);
         let is_known =
             self.rules.are_complete() && !self.replicas.is_being_restored() && !self.feed.is_listing();
@@ -331,7 +356,8 @@ impl<S: Source> Fleet<S> {
         if is_writing || !moved.may_write(now) {
             return false;
         }
-        let is_making = moved.is_making;
+        // All bodies of a revision are in memory meanwhile.
+        let is_making = self.rollout_loop.is_making();
         let Some(Step { next, snapshot, happened, .. }) = self.step(index, Input::Observe) else {
             return false;
         };
@@ -510,16 +536,6 @@ impl<S: Source> Fleet<S> {
         let rule = self.reconciler.desired.rollouts.rule(index)?;
         let moved = self.rollout_loop.rules.get(&index)?;
         Some(rule::show(rule, &moved.observed, moved.is_valid))
-    }
-
-    /// Returns the numbers of all roll-outs for the metrics.
-    pub(super) fn rollout_numbers(&self) -> Vec<RolloutNumbers> {
-        let rules = self.reconciler.desired.rollouts.rules();
-        let numbers = rules.filter_map(|(index, rule)| {
-            let observed = &self.rollout_loop.rules.get(&index)?.observed;
-            Some(rule::numbers(rule, observed))
-        });
-        numbers.collect()
     }
 
     /// Emits the Event of a transition, if the rule is an object.

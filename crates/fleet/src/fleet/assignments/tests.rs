@@ -21,6 +21,9 @@ use edgesync_rollout::status::Revision as Stacked;
 const CANARY: &str = "edge-0";
 const OTHER: &str = "edge-1";
 
+/// UIDs with versions.
+type Versions<'a> = &'a [(&'a str, u64)];
+
 /// A reconciler with a rule that has a roll-out (`tier=a`), and one without (`tier=b` or `also`).
 struct Rig {
     reconciler: Reconciler,
@@ -143,7 +146,7 @@ impl Rig {
 
     /// Replaces the stack: for each revision the waves that it is open for, and its versions. A
     /// revision without versions is lost.
-    fn stack(&mut self, revisions: &[(usize, Option<&[(&str, u64)]>)]) {
+    fn stack(&mut self, revisions: &[(usize, Option<Versions<'_>>)]) {
         let rollouts = &mut self.reconciler.desired.rollouts;
         let rule = rollouts.rule(self.rule).unwrap();
         let (key, waves) = (rule.key.clone(), rule.rollout.waves.digests());

@@ -14,6 +14,7 @@ use crate::source::{RevisionKey, Source, key_of};
 use edgesync_object::NodeName;
 use edgesync_placement::Placement;
 use edgesync_protocol::cloud::{CloudPhase, DesiredState as _};
+use edgesync_protocol::digest::Tally;
 use edgesync_protocol::upload::EffectState;
 use edgesync_rollout::Set;
 use edgesync_rollout::observed::{Answer, Link, NodeFacts, TooLarge, WaveCounts};
@@ -53,6 +54,8 @@ pub(super) struct Fact {
     waiting_since: Option<Timestamp>,
     /// Its last answer, which counts while it is away.
     answer: Option<Answer>,
+    /// What it was recorded to hold when that was not what is desired.
+    differing: Option<Tally>,
 }
 
 /// Returns what a rule selects now.
@@ -235,8 +238,14 @@ impl Fact {
             if self.answer.is_some() || reconciler.is_shared {
                 return None;
             }
+            // A comparison with all that is desired, once for as long as the node is away.
+            let recorded = machine.recorded_tally();
+            if self.differing == Some(recorded) {
+                return None;
+            }
             let desired = reconciler.desired_on(&node.name);
-            let holds_all = desired.tally(machine.epoch()) == machine.recorded_tally();
+            let holds_all = desired.tally(machine.epoch()) == recorded;
+            self.differing = (!holds_all).then_some(recorded);
             return holds_all.then(|| self.effect(reconciler, node, set, now));
         }
         reconciler.work.objects(machine.differences());

@@ -12,6 +12,7 @@ use super::world::World;
 use crate::admin::AdminRequest;
 use crate::config::Config;
 use crate::source::{Result, RevisionKey, RolloutStore, RolloutWrite, RuleKey, Sweep};
+use edgesync_cloud_store::RevisionError;
 use edgesync_object::NodeName;
 use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::cloud::Loaded;
@@ -91,7 +92,12 @@ impl Rollouts {
     }
 
     /// Stores a revision, unless it is stored.
-    fn store(&mut self, key: RevisionKey, set: Arc<Set>, bodies: Vec<Loaded>) -> Result<()> {
+    fn store(
+        &mut self,
+        key: RevisionKey,
+        set: Arc<Set>,
+        bodies: Vec<Loaded>,
+    ) -> std::result::Result<(), RevisionError> {
         let bodies = key.check(&set, bodies)?;
         let bodies = bodies.into_iter().map(|loaded| (loaded.uid.clone(), loaded)).collect();
         self.revisions.entry(key).or_insert((set, bodies));

@@ -1,6 +1,8 @@
 //! Roll-outs at the start, and those whose revisions cannot be read.
 
-use super::turns::World;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use super::turns::{State, World};
 use super::*;
 use crate::fleet::assignments::RuleIndex;
 use crate::node_name;
@@ -8,8 +10,9 @@ use crate::source::{RevisionKey, RolloutWrite, RuleKey, SourceError};
 use edgesync_object::ObjectRef;
 use edgesync_placement::Summary;
 use edgesync_protocol::cloud::DesiredState as _;
+use edgesync_rollout::revision::Entry;
 use edgesync_rollout::status::Revision;
-use edgesync_rollout::{Command, Digest, Set, Status};
+use edgesync_rollout::{Command, Digest, Rollout, Set, Status};
 
 const RULE: &str = r#"
 [[placement]]
@@ -24,7 +27,9 @@ fn status() -> Status {
     let at = "2026-01-01T00:00:00Z";
     let revision =
         json!({"number": 1, "digest": Digest::of(b"x"), "open": 1, "startedAt": at, "openedAt": at});
-    Status::read(Some(&json!({"sequence": 1, "nextNumber": 2, "revisions": [revision]}))).unwrap()
+    let waves = Rollout::parse(&json!({"waves": [{}]}), "rollout").unwrap().waves.digests();
+    let status = json!({"sequence": 1, "nextNumber": 2, "revisions": [revision], "waves": waves});
+    Status::read(Some(&status)).unwrap()
 }
 
 fn rule(world: &World<true>) -> (RuleIndex, RevisionKey) {
@@ -36,7 +41,8 @@ fn rule(world: &World<true>) -> (RuleIndex, RevisionKey) {
 #[tokio::test]
 async fn fleet_starts_without_revisions_that_cannot_be_read() {
     let statuses = vec![("web".to_owned(), status().to_value().to_string())];
-    let mut world = World::<false>::of(1, RULE, statuses).await;
+    let state = State { statuses, ..State::default() };
+    let mut world = World::<false>::of(1, RULE, state).await;
     let rollouts = &world.fleet.reconciler.desired.rollouts;
     assert!(!rollouts.is_reading() && rollouts.rules().all(|(_, rule)| rule.is_active()));
     let name = node_name("node-00000");
@@ -68,7 +74,7 @@ async fn start_deletes_the_status_of_a_rule_that_has_no_roll_out_any_more() {
 
 #[tokio::test]
 async fn unread_revision_does_not_hold_up_other_changes() {
-    let mut world = World::<true>::of(1, RULE, Vec::new()).await;
+    let mut world = World::<true>::of(1, RULE, State::default()).await;
     let (index, key) = rule(&world);
     world.fleet.adopt(index, status(), None);
     world.put("x");
@@ -89,7 +95,7 @@ async fn unread_revision_does_not_hold_up_other_changes() {
 
 #[tokio::test]
 async fn invalid_roll_out_refuses_commands_and_keeps_what_nodes_hold() {
-    let mut world = World::<true>::of(1, "", Vec::new()).await;
+    let mut world = World::<true>::of(1, "", State::default()).await;
     let mut status = status();
     let canary = Revision { number: 2, ..status.revisions[0].clone() };
     status.revisions.push(canary);
@@ -109,4 +115,77 @@ async fn invalid_roll_out_refuses_commands_and_keeps_what_nodes_hold() {
     world.fleet.administer(AdminRequest::MoveRollout("web".to_owned(), command, answer));
     let refused = answered.try_recv().unwrap().unwrap_err();
     assert!(refused.message.contains("the roll-out of the rule is invalid"), "{refused:?}");
+}
+
+/// A count of ten thousand nodes takes several turns.
+#[tokio::test]
+async fn command_does_not_wait_for_counts() {
+    let mut world = World::<true>::of(1, RULE, State::default()).await;
+    let (answer, mut answered) = tokio::sync::oneshot::channel();
+    let command = Command::Undo { by: "ada".to_owned(), revision: 9, override_windows: false };
+    world.fleet.administer(AdminRequest::MoveRollout("web".to_owned(), command, answer));
+    world.fleet.reconciler.work.set_part(0);
+    assert!(world.fleet.move_rollouts(), "the count is left");
+    assert!(answered.try_recv().unwrap().is_err(), "no such revision");
+}
+
+#[tokio::test]
+async fn one_snapshot_is_made_at_a_time() {
+    let text = [RULE, &RULE.replace("web", "other")].concat();
+    let mut world = World::<true>::of(1, &text, State::default()).await;
+    world.fleet.reconciler.clock = || {
+        static CALLS: AtomicI64 = AtomicI64::new(0);
+        Timestamp::from_second(60 * CALLS.fetch_add(1, Ordering::Relaxed)).unwrap()
+    };
+    let is_begun = |world: &World<true>| {
+        world.fleet.reconciler.desired.rollouts.rules().all(|(_, rule)| !rule.status.revisions.is_empty())
+    };
+    for _ in 0..200 {
+        world.turn().await;
+    }
+    assert!(is_begun(&world));
+    assert_eq!(world.store.0.lock().unwrap().storing, (0, 1), "none now, one at most");
+}
+
+/// What an away node holds was compared with all that is desired there, each second.
+#[tokio::test]
+async fn away_node_is_compared_once() {
+    const OBJECTS: usize = 2000;
+    let (stable, newest) = (Arc::new(Set::default()), Arc::new(Set::new([("u".into(), entry())].into())));
+    let mut status = status();
+    status.revisions[0].digest = stable.digest();
+    let canary = Revision { number: 2, digest: newest.digest(), ..status.revisions[0].clone() };
+    status.revisions.push(canary);
+    status.next_number = 3;
+    let statuses = vec![("web".to_owned(), status.to_value().to_string())];
+    let state = State { statuses, revisions: vec![stable, newest], ..State::default() };
+    let text =
+        [RULE.replace("ConfigMap", "Secret"), "[[placement]]\nobjects = { kinds = [\"ConfigMap\"] }".into()];
+    let mut world = World::<false>::of(1, &text.concat(), state).await;
+    world.fleet.meet(&node_name("node-00000")).unwrap();
+    for number in 0..OBJECTS {
+        let name = format!("object-{number}");
+        world.put(&name);
+        let object = Arc::new(world.summary(&name));
+        world.fleet.changed(Change::Set(object));
+    }
+    while world.fleet.deliver_changes() {}
+    let mut counts = Vec::new();
+    for _ in 0..3 {
+        let before = world.fleet.reconciler.work.done();
+        while world.fleet.move_rollouts() {}
+        counts.push(world.fleet.reconciler.work.done() - before);
+        tokio::time::advance(Duration::from_secs(2)).await;
+    }
+    assert!(counts[0] >= OBJECTS as u64 && counts[1] < 100 && counts[2] < 100, "{counts:?}");
+}
+
+fn entry() -> Entry {
+    let object = ObjectRef {
+        api_version: "v1".into(),
+        kind: "Secret".into(),
+        namespace: "plant".into(),
+        name: "u".into(),
+    };
+    Entry { version: 1.into(), object, size: 1, digest: "".into() }
 }

@@ -40,11 +40,15 @@ pub(super) struct Store<const SHARED: bool>(pub(super) Arc<Mutex<State>>);
 
 #[derive(Default)]
 pub(super) struct State {
-    changes: Option<ChangeStream>,
-    objects: HashMap<Uid, Object>,
-    records: HashMap<NodeName, HashMap<Uid, Record>>,
-    /// Statuses of roll-outs, whose revisions cannot be read.
+    pub(super) changes: Option<ChangeStream>,
+    pub(super) objects: HashMap<Uid, Object>,
+    pub(super) records: HashMap<NodeName, HashMap<Uid, Record>>,
+    /// Statuses of roll-outs.
     pub(super) statuses: Vec<(String, String)>,
+    /// Numbers of revisions that are being stored now, and at most.
+    pub(super) storing: (usize, usize),
+    /// Their revisions; others cannot be read.
+    pub(super) revisions: Vec<Arc<Set>>,
     /// Uploads ingested so far.
     pub(super) ingested: Vec<UploadBatch>,
 }
@@ -162,22 +166,31 @@ impl<const SHARED: bool> NodeStore for Store<SHARED> {
     }
 }
 
-/// No status is written.
+/// Accepts each status.
 impl<const SHARED: bool> RolloutStore for Store<SHARED> {
     async fn rollout_statuses(&self) -> Result<Vec<(String, String)>> {
         Ok(self.0.lock().unwrap().statuses.clone())
     }
 
     async fn write_rollout(&self, _: RolloutWrite) -> Result<bool> {
-        Ok(false)
+        Ok(true)
     }
 
     async fn store_revision(&self, _: RevisionKey, _: Arc<Set>, _: Vec<Loaded>) -> Result<()> {
+        let begin = |State { storing: (now, most), .. }: &mut State| {
+            *now += 1;
+            *most = (*most).max(*now);
+        };
+        begin(&mut self.0.lock().unwrap());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        self.0.lock().unwrap().storing.0 -= 1;
         Ok(())
     }
 
-    async fn revision(&self, _: RevisionKey) -> Result<Option<Arc<Set>>> {
-        Err(SourceError::Unread("the source is gone".into()))
+    async fn revision(&self, key: RevisionKey) -> Result<Option<Arc<Set>>> {
+        let state = self.0.lock().unwrap();
+        let found = state.revisions.iter().find(|set| set.digest() == key.digest);
+        found.map(|set| Some(set.clone())).ok_or_else(|| SourceError::Unread("the source is gone".into()))
     }
 
     async fn revision_bodies(&self, _: RevisionKey, _: Vec<Uid>) -> Result<Vec<Loaded>> {
@@ -240,11 +253,11 @@ impl<const SHARED: bool> World<SHARED> {
     /// Starts a fleet of so many devices, which are not connected.
     pub(super) async fn with(nodes: usize) -> Self {
         let text = "[[placement]]\nnodes = { names = [\"*\"] }\nobjects = { kinds = [\"ConfigMap\"] }\n";
-        Self::of(nodes, text, Vec::new()).await
+        Self::of(nodes, text, State::default()).await
     }
 
-    /// Starts a fleet with this configuration, and these statuses of its roll-outs.
-    pub(super) async fn of(nodes: usize, text: &str, statuses: Vec<(String, String)>) -> Self {
+    /// Starts a fleet with this configuration over this store.
+    pub(super) async fn of(nodes: usize, text: &str, state: State) -> Self {
         let config: Config = edgesync_config::parse(Path::new("test.toml"), text, []).unwrap().config;
         let directory = tempfile::tempdir().unwrap();
         let real = CloudStore::open(&directory.path().join("cloud.db"), &CloudOptions::default()).unwrap();
@@ -252,7 +265,7 @@ impl<const SHARED: bool> World<SHARED> {
         let (changes, stream) = mpsc::unbounded_channel();
         let asked = Arc::new(AtomicU64::new(0));
         let stream = ChangeStream(stream, Arc::clone(&asked));
-        let state = State { changes: Some(stream), statuses, ..State::default() };
+        let state = State { changes: Some(stream), ..state };
         let store = Store(Arc::new(Mutex::new(state)));
         let (downlink, broker) = Downlink::played(QUEUE);
         changes.send(Change::ListStarted).unwrap();
@@ -330,7 +343,7 @@ impl<const SHARED: bool> World<SHARED> {
         }
     }
 
-    async fn turn(&mut self) {
+    pub(super) async fn turn(&mut self) {
         self.answer();
         while let Some(event) = self.up.pop_front() {
             if let Err(event) = self.events.0.send(event) {
