@@ -75,7 +75,7 @@ pub struct Sweep(pub HashMap<RuleKey, Status>);
 #[error("store {revision}: {problem}")]
 pub struct RevisionError {
     /// The revision.
-    pub revision: RevisionKey,
+    pub revision: Box<RevisionKey>,
     /// What is wrong.
     pub problem: String,
 }
@@ -111,7 +111,7 @@ impl RevisionKey {
     /// Returns an error about the bodies of this revision.
     #[must_use]
     pub fn error(&self, problem: String) -> RevisionError {
-        RevisionError { revision: self.clone(), problem }
+        RevisionError { revision: self.clone().into(), problem }
     }
 
     /// Checks bodies before they are stored: one for each object of the set, in its version.
