@@ -591,7 +591,8 @@ fn dashboard_has_its_rows_and_no_overlapping_panels() {
             "Outbox of $node",
             "API and processes",
             "Files of $node",
-            "A Kubernetes cluster as the store"
+            "A Kubernetes cluster as the store",
+            "Roll-outs"
         ]
     );
     let mut taken = BTreeMap::new();
