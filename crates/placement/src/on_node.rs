@@ -49,8 +49,8 @@ impl<'a> OnNode<'a> {
         self.slots().map(|slot| (slot.uid(), slot.version()))
     }
 
-    /// Returns why an object would be desired on the node, and its newest state; `None` if the index
-    /// does not have it.
+    /// Returns why an object would be desired on the node, and its newest state; `None` if the
+    /// index does not have it.
     #[must_use]
     pub fn with_reasons(&self, uid: &str) -> Option<(Arc<Placed>, Reasons)> {
         let id = self.placement.slots.by_uid(uid)?;

@@ -165,8 +165,8 @@ pub fn step(
         happened: Vec::new(),
         wake: None,
     };
-    // Whatever was observed or commanded refers to the waves before: a write that adopts others does
-    // nothing else, except for a pause.
+    // Whatever was observed or commanded refers to the waves before: a write that adopts others
+    // does nothing else, except for a pause.
     let is_adopted = engine.adopt_waves();
     engine.drop_lost();
     let refused = match input {

@@ -304,8 +304,8 @@ impl Assignments {
         self.of_nodes.get(node)
     }
 
-    /// Returns whether an object may be in a revision of a node whose set is not known. `may_select`
-    /// is whether a rule may select it.
+    /// Returns whether an object may be in a revision of a node whose set is not known.
+    /// `may_select` is whether a rule may select it.
     pub(crate) fn may_be_lost(&self, assignment: &Assignment, may_select: impl Fn(RuleId) -> bool) -> bool {
         let is_lost = |entry: &&Entry| entry.revision.as_ref().is_some_and(|revision| revision.set.is_none());
         let rules = assignment.0.iter().filter(is_lost).filter_map(|entry| self.rules.get(&entry.rule));
@@ -341,8 +341,8 @@ impl Assignments {
     /// Decides what is desired of an object on a node. `reasons` are those of the placement index,
     /// `named` says what its name is there.
     ///
-    /// A node holds one object of a name. An object that was deleted and created again under another
-    /// UID is absent as long as the revision has the one before.
+    /// A node holds one object of a name. An object that was deleted and created again under
+    /// another UID is absent as long as the revision has the one before.
     pub(crate) fn effective<'a>(
         &'a self,
         assignment: Option<&'a Assignment>,

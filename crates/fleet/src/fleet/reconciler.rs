@@ -327,8 +327,9 @@ impl Reconciler {
         true
     }
 
-    /// Assigns its revisions to a node that other rules select now. Its machine gets no turn before:
-    /// under the old assignment an object of another roll-out would look like a removed one.
+    /// Assigns its revisions to a node that other rules select now. Its machine gets no turn
+    /// before: under the old assignment an object of another roll-out would look like a removed
+    /// one.
     fn reassign_at_once(&mut self, name: &NodeName) {
         if !self.desired.rollouts.is_empty() {
             self.reassign(name);

@@ -108,8 +108,8 @@ impl Moved {
 }
 
 impl RolloutLoop {
-    /// Returns whether the status of a roll-out is being written or awaited. The other writer of the
-    /// status of its rule waits meanwhile.
+    /// Returns whether the status of a roll-out is being written or awaited. The other writer of
+    /// the status of its rule waits meanwhile.
     pub(super) fn is_writing_of(&self, index: RuleIndex) -> bool {
         self.rules.get(&index).is_some_and(Moved::is_writing)
     }

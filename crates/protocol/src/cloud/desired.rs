@@ -19,8 +19,8 @@ pub struct Desired {
     pub resource: Arc<Resource>,
     /// The size of its JSON in bytes, an estimate.
     pub size: usize,
-    /// Whether only this version will do, as in the revision of a roll-out; otherwise a newer one is
-    /// as good.
+    /// Whether only this version will do, as in the revision of a roll-out; otherwise a newer one
+    /// is as good.
     pub is_exact: bool,
 }
 

@@ -195,8 +195,8 @@ pub(super) struct Judge<'a> {
     pub(super) gone: RefCell<Vec<(Uid, usize)>>,
     /// The number of removals for which no client of the source is responsible.
     pub(super) vanished: Cell<usize>,
-    /// Whether a rule has a roll-out: then an earlier version may be desired, and an object that was
-    /// deleted. What is sent is judged by the revisions instead.
+    /// Whether a rule has a roll-out: then an earlier version may be desired, and an object that
+    /// was deleted. What is sent is judged by the revisions instead.
     pub(super) rolls: bool,
 }
 

@@ -148,7 +148,8 @@ pub(super) struct World {
     pub(super) held: Option<Held>,
     /// The last frame with a removal that a fleet has sent, and its node.
     pub(super) last_removal: Option<(usize, Vec<u8>)>,
-    /// Whether a rule has a roll-out, and the version of the source since which its revisions decide.
+    /// Whether a rule has a roll-out, and the version of the source since which its revisions
+    /// decide.
     pub(super) rolls: bool,
     pub(super) rolled_since: Option<u64>,
     runtime: Rc<Runtime>,
