@@ -8,6 +8,7 @@ use rusqlite::Connection;
 use tokio::time::Instant;
 
 use super::history::PARTITIONS;
+use super::open::KIND;
 use super::rollouts::check_bodies;
 use super::{CloudError, CloudStore};
 use edgesync_object::Head;
@@ -44,20 +45,23 @@ enum Place {
     End,
 }
 
-/// Tables that stay small.
-const TABLES: [&str; 11] = [
-    "meta",
-    "openings",
-    "partitions",
-    "resources",
-    "nodes",
-    "node_outboxes",
-    "effects",
-    "documents",
-    "rollouts",
-    "revisions",
-    "revision_objects",
+/// Tables that stay small, with the schema version that added them.
+const TABLES: [(&str, u32); 11] = [
+    ("meta", 1),
+    ("openings", 1),
+    ("partitions", 1),
+    ("resources", 1),
+    ("nodes", 1),
+    ("node_outboxes", 1),
+    ("effects", 1),
+    ("documents", 1),
+    ("rollouts", ROLLOUTS),
+    ("revisions", ROLLOUTS),
+    ("revision_objects", ROLLOUTS),
 ];
+
+/// Schema version that added the tables of roll-outs.
+const ROLLOUTS: u32 = 2;
 
 impl CloudStore {
     /// Reads everything once: verifies that rows are as written, and that the indexes find them.
@@ -71,7 +75,7 @@ impl CloudStore {
         loop {
             let began = Instant::now();
             let from = place.clone();
-            let read = self.readers.run(move |conn| piece(conn, &from, report)).await;
+            let read = self.readers.run(move |conn| piece(conn, known_version(), &from, report)).await;
             (place, report) = read.inspect_err(|error| {
                 if let CloudError::Store(error) = error {
                     self.shared.damage.note(error);
@@ -91,14 +95,19 @@ impl CloudStore {
     }
 }
 
-/// Reads everything in the snapshot of one transaction.
+/// Returns the schema version of this program.
+pub(super) fn known_version() -> u32 {
+    u32::try_from(KIND.migrations.len()).unwrap_or(u32::MAX)
+}
+
+/// Reads everything that a database of this schema version has, in the snapshot of one transaction.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for damage.
-pub(super) fn read_all(conn: &Connection) -> Result<CheckReport, CloudError> {
+pub(super) fn read_all(conn: &Connection, version: u32) -> Result<CheckReport, CloudError> {
     let (mut place, mut report) = (Place::Table(0), CheckReport::default());
     while !matches!(place, Place::End) {
-        (place, report) = piece(conn, &place, report)?;
+        (place, report) = piece(conn, version, &place, report)?;
     }
     Ok(report)
 }
@@ -116,13 +125,20 @@ impl Damage {
     }
 }
 
-/// Checks one piece. Returns the start of the next one.
-fn piece(conn: &Connection, from: &Place, report: CheckReport) -> Result<(Place, CheckReport), CloudError> {
+/// Checks one piece of a database of this schema version. Returns the start of the next one.
+fn piece(
+    conn: &Connection,
+    version: u32,
+    from: &Place,
+    report: CheckReport,
+) -> Result<(Place, CheckReport), CloudError> {
     let CheckReport { mut objects, mut changes } = report;
     let next = match from {
         Place::Table(number) => match TABLES.get(*number) {
-            Some(table) => {
-                quick_check(conn, table)?;
+            Some((table, since)) => {
+                if *since <= version {
+                    quick_check(conn, table)?;
+                }
                 Place::Table(number + 1)
             }
             None => Place::Rows(i64::MIN),
@@ -150,6 +166,7 @@ fn piece(conn: &Connection, from: &Place, report: CheckReport) -> Result<(Place,
             }
             last.map_or(Place::Changes(partition + 1, i64::MIN), |last| Place::Changes(*partition, last))
         }
+        Place::Bodies(_) if version < ROLLOUTS => Place::End,
         Place::Bodies(after) => match check_bodies(conn, *after, PIECE_BODIES)? {
             Some(last) => Place::Bodies(last),
             None => Place::End,
