@@ -299,15 +299,16 @@ impl CloudStore {
             .readers
             .run(|conn| -> Result<_, CloudError> { Ok((revisions(conn)?, rollout_names(conn)?)) })
             .await?;
-        for key in revisions.into_iter().filter(|key| sweep.is_garbage(key)) {
-            self.write(WRITE_BYTES, move |tx| tx.delete_revision(&key)).await?;
-        }
+        // A status is never without its bodies.
         for name in names.into_iter().filter(|name| !sweep.has(&RuleKey::Configured(name.as_str().into()))) {
             self.write(WRITE_BYTES, move |tx| {
                 tx.conn.prepare_cached("DELETE FROM rollouts WHERE rule = ?1")?.execute([&name])?;
                 Ok(())
             })
             .await?;
+        }
+        for key in revisions.into_iter().filter(|key| sweep.is_garbage(key)) {
+            self.write(WRITE_BYTES, move |tx| tx.delete_revision(&key)).await?;
         }
         Ok(())
     }

@@ -67,6 +67,8 @@ pub enum Reason {
     AsExpected,
     /// The objects exceed the limits of a roll-out.
     TooLarge,
+    /// Bodies of the next revision cannot be stored.
+    NotStored,
     /// Bodies of a revision cannot be read.
     BodiesLost,
     /// Changes come faster than waves open.
@@ -152,6 +154,7 @@ fn degraded(rollout: &Rollout, status: &Status, observed: &Observed, judged: &Ju
     let reasons = [
         (judged.failed.is_some() || paused == Some(PauseReason::FailuresExceeded), Reason::FailuresExceeded),
         (observed.too_large.is_some(), Reason::TooLarge),
+        (observed.unstored.is_some(), Reason::NotStored),
         (status.revisions.iter().any(is_lost), Reason::BodiesLost),
         (status.replaced_in_a_row >= STARVED_AFTER, Reason::Starved),
         (!observed.overlaps.is_empty(), Reason::Overlaps),
@@ -272,6 +275,10 @@ fn degraded_message(rollout: &Rollout, status: &Status, observed: &Observed, jud
              nodes keep the revisions that they have"
         ),
         (Reason::FailuresExceeded, ..) => "too many nodes have failed".to_owned(),
+        (Reason::NotStored, ..) => format!(
+            "bodies of the next revision cannot be stored: {}; nodes keep the revisions that they have",
+            observed.unstored.as_deref().unwrap_or_default()
+        ),
         (Reason::BodiesLost, ..) => {
             "bodies of a revision cannot be read; its nodes keep what they hold".to_owned()
         }

@@ -176,6 +176,8 @@ pub struct Observed {
     pub planned: Planned,
     /// The limits, if the rule's objects exceed them.
     pub too_large: Option<TooLarge>,
+    /// Why the bodies of the next revision could not be stored, if the last attempt has failed.
+    pub unstored: Option<String>,
     /// Older rules that decide about objects of this one on some nodes.
     pub overlaps: Vec<String>,
     /// Revisions whose bodies cannot be read any more.

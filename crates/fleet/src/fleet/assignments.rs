@@ -224,6 +224,11 @@ impl GoverningRule {
         self.stage == Stage::Active
     }
 
+    /// Returns whether it has no roll-out any more.
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(self.stage, Stage::Leaving | Stage::Gone)
+    }
+
     /// Returns a revision of its stack, if its set was read.
     pub(crate) fn revision(&self, key: &RevisionKey) -> Option<&Arc<Revision>> {
         self.revisions.iter().find(|revision| revision.key == *key)

@@ -24,6 +24,7 @@ use crate::source::{RevisionKey, RolloutWrite, RuleKey, Source, Sweep};
 use edgesync_admin::cloud::RolloutStatus;
 use edgesync_object::status::Reason;
 use edgesync_object::{NodeName, Object, ObjectKey, Status as Error};
+use edgesync_protocol::change::Uid;
 use edgesync_protocol::timing::Now;
 use edgesync_rollout::engine::Happened;
 use edgesync_rollout::{Command, Input, Observed, Set, Snapshot, Status, Step, step};
@@ -43,6 +44,8 @@ const AWAITED: Duration = Duration::from_secs(30);
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
 /// Number of nodes queued per unit of work.
 const NODES_A_UNIT: usize = 8;
+/// Maximum delay after snapshots that could not be stored.
+const MAX_MAKE_DELAY: Duration = Duration::from_secs(600);
 /// Maximum number of waiting commands of a rule.
 const MAX_COMMANDS: usize = 16;
 
@@ -56,6 +59,9 @@ pub(super) struct RolloutLoop {
     is_loaded: bool,
     next_sweep: Now,
     is_sweeping: bool,
+    /// Rules that are objects and have no roll-out, but one in their status, with the time of the
+    /// next attempt to delete it.
+    pub(super) leftover: BTreeMap<Uid, Now>,
     /// When the statuses of configured rules are read again, which other replicas write too.
     next_statuses: Now,
 }
@@ -76,6 +82,9 @@ struct Moved {
     /// Number of reads that have failed since the last one that has not.
     failed_reads: u32,
     is_making: bool,
+    /// When the next snapshot may be made, and number of failures in a row.
+    make_at: Now,
+    failed_makes: u32,
     /// A snapshot whose bodies are stored.
     snapshot: Option<Snapshot>,
     /// The write in flight.
@@ -104,6 +113,11 @@ impl Moved {
     fn may_write(&mut self, now: Now) -> bool {
         self.awaited.take_if(|(_, until)| *until <= now);
         self.writing.is_none() && self.awaited.is_none()
+    }
+
+    /// Answers all waiting commands with an error.
+    fn answer_all(&mut self, error: &Error) {
+        self.commands.drain(..).for_each(|(_, answer)| answer_with(answer, Err(error.clone())));
     }
 }
 
@@ -153,9 +167,16 @@ impl RolloutLoop {
 impl<S: Source> Fleet<S> {
     /// Moves the roll-outs within the budget of one turn. Returns whether work is left.
     pub(super) fn move_rollouts(&mut self) -> bool {
-        if self.reconciler.desired.rollouts.is_empty() {
-            return false;
+        let more = !self.reconciler.desired.rollouts.is_empty() && self.move_rules();
+        // Also after the last roll-out.
+        if self.requests.source().leads_rollouts() {
+            self.delete_leftover();
+            self.sweep();
         }
+        more
+    }
+
+    fn move_rules(&mut self) -> bool {
         let end = self.reconciler.work.part();
         let mut indexes: Vec<RuleIndex> = self.rollout_loop.rules.keys().copied().collect();
         // What operators and nodes wait for does not wait for the counts of other rules.
@@ -182,7 +203,6 @@ impl<S: Source> Fleet<S> {
             }
             more |= is_counting;
         }
-        self.sweep();
         more
     }
 
@@ -209,7 +229,13 @@ impl<S: Source> Fleet<S> {
             self.queue_nodes(*index);
         }
         let rollouts = &self.reconciler.desired.rollouts;
-        self.rollout_loop.rules.retain(|index, _| rollouts.rule(*index).is_some());
+        self.rollout_loop.rules.retain(|index, moved| {
+            let stays = rollouts.rule(*index).is_some();
+            if !stays {
+                moved.answer_all(&not_moving());
+            }
+            stays
+        });
         !active.is_empty() && !rollouts.is_settled()
     }
 
@@ -280,13 +306,36 @@ impl<S: Source> Fleet<S> {
         desired.rollouts.add_revision(index, revision);
     }
 
+    /// Deletes the roll-out in the status of a rule that has none any more: with another roll-out,
+    /// what is placed then becomes stable. Repeats it until the rule arrives without.
+    fn delete_leftover(&mut self) {
+        let now = self.reconciler.now();
+        let mut due = self.rollout_loop.leftover.iter_mut().filter(|(_, at)| **at <= now);
+        let Some((uid, at)) = due.next() else { return };
+        *at = now + AWAITED;
+        let Some((summary, ..)) = self.rules.one(uid) else { return };
+        let Some(text) = &summary.rule else { return };
+        let write = RolloutWrite {
+            rule: RuleKey::Object(uid.clone()),
+            object: Some((summary.resource.key(&summary.namespace, &summary.name), text.generation)),
+            expected: Status::sequence_of(rule::stored_rollout(text).as_ref()),
+            status: None,
+        };
+        self.requests
+            .ask(|source| async move { Response::RolloutDeleted(source.write_rollout(write).await) });
+    }
+
     // --- steps
 
     /// Executes the next command of an operator.
     fn execute_command(&mut self, index: RuleIndex) {
         let now = self.reconciler.now();
         let is_writing = self.is_status_written(index);
+        let is_ending = self.reconciler.desired.rollouts.rule(index).is_none_or(GoverningRule::is_ending);
         let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return };
+        if is_ending {
+            return moved.answer_all(&not_moving());
+        }
         if moved.commands.is_empty() || is_writing || !moved.may_write(now) {
             return;
         }
@@ -353,17 +402,18 @@ impl<S: Source> Fleet<S> {
         }
         let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return false };
         moved.next_count = now + COUNT_EVERY;
+        let may_make = now >= moved.make_at;
         if is_writing || !moved.may_write(now) {
             return false;
         }
-        // All bodies of a revision are in memory meanwhile.
-        let is_making = self.rollout_loop.is_making();
+        // All bodies of a revision are in memory meanwhile, and a sweep may not know of them.
+        let is_making = self.rollout_loop.is_making() || self.rollout_loop.is_sweeping;
         let Some(Step { next, snapshot, happened, .. }) = self.step(index, Input::Observe) else {
             return false;
         };
         if let Some(next) = next {
             self.write(index, Writing { next, happened, begun: None, answer: None });
-        } else if let Some(wanted) = snapshot.filter(|_| !is_making) {
+        } else if let Some(wanted) = snapshot.filter(|_| !is_making && may_make) {
             self.make_snapshot(index, wanted);
         }
         false

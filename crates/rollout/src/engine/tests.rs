@@ -510,6 +510,16 @@ fn a_set_beyond_the_limits_is_refused_with_its_numbers() {
 }
 
 #[test]
+fn bodies_that_cannot_be_stored_are_reported() {
+    let mut rule = Rule::new(&json!({}));
+    rule.observed.unstored = Some("no space".to_owned());
+    rule.observe();
+    assert_eq!(rule.reasons().2, Reason::NotStored);
+    let message = messages(&rule.rollout, &rule.status, &rule.observed).degraded;
+    assert!(message.contains("cannot be stored: no space"), "{message}");
+}
+
+#[test]
 fn a_revision_without_bodies_is_dropped_unless_it_is_stable() {
     let mut rule = Rule::new(&json!({}));
     rule.change("a", 2);

@@ -88,6 +88,10 @@ impl<S: Source> Fleet<S> {
         let observed = &mut moved.observed;
         observed.planned.follow(now, digest, top.map(|top| top.digest));
         observed.too_large = too_large(placement, &selection);
+        if digest == top.map(|top| top.digest) {
+            // The change that could not be stored was taken back.
+            observed.unstored = None;
+        }
         observed.lost = rule.lost();
         observed.overlaps = overlaps(reconciler, index, rule);
         let assignment = rule.status.assignment(&rule.rollout.waves);

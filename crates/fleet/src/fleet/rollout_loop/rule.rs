@@ -9,7 +9,6 @@ use super::{COUNT_EVERY, MAX_READS, object};
 use crate::config::Config;
 use crate::fleet::Fleet;
 use crate::fleet::assignments::{GoverningRule, RuleIdentity};
-use crate::fleet::requests::Response;
 use crate::metrics::RolloutNumbers;
 use crate::source::{Result, RolloutWrite, RuleKey, Source};
 use edgesync_admin::cloud::{
@@ -50,10 +49,16 @@ fn configured_rollouts(config: &Config) -> Vec<(usize, Arc<str>, Arc<Rollout>)> 
     rollouts.collect()
 }
 
+/// Returns `status.rollout` of a rule as it is stored, unless it is null.
+pub(super) fn stored_rollout(text: &RuleText) -> Option<Value> {
+    let mut status: Value = serde_json::from_str(&text.status).unwrap_or_default();
+    let rollout = status.get_mut("rollout").map(Value::take);
+    rollout.filter(|rollout| !rollout.is_null())
+}
+
 /// Returns `status.rollout` of a rule; a lost one is the default.
 fn status_of(text: &RuleText, name: &str) -> Status {
-    let status: Value = serde_json::from_str(&text.status).unwrap_or_default();
-    Status::read(status.get("rollout")).unwrap_or_else(|why| {
+    Status::read(stored_rollout(text).as_ref()).unwrap_or_else(|why| {
         tracing::error!(rule = name, why, "status of a roll-out is lost, the placed objects become stable");
         Status::default()
     })
@@ -159,16 +164,19 @@ impl<S: Source> Fleet<S> {
         let key = RuleKey::Object(summary.uid.clone());
         let known = self.reconciler.desired.rollouts.index(&key);
         let name = summary.resource.key(&summary.namespace, &summary.name).to_string();
-        let (rollout, validity) = match self.rules.rollout(&summary.uid) {
+        let rollout = self.rules.rollout(&summary.uid);
+        let is_leftover = matches!(rollout, RuleRollout::None) && stored_rollout(text).is_some();
+        let leftover = &mut self.rollout_loop.leftover;
+        match is_leftover {
+            true => drop(leftover.entry(summary.uid.clone()).or_default()),
+            false => drop(leftover.remove(&summary.uid)),
+        }
+        let (rollout, validity) = match rollout {
             RuleRollout::None => {
                 if let Some(index) = known {
                     tracing::info!(rule = name, "rule has no roll-out any more");
                     self.reconciler.desired.rollouts.leave(index);
                     self.queue_nodes(index);
-                }
-                let status = status_of(text, &name);
-                if status != Status::default() {
-                    self.delete_status(summary, status.sequence);
                 }
                 return;
             }
@@ -242,24 +250,11 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Deletes the status of a rule that has no roll-out any more: with another roll-out, what is
-    /// placed then becomes stable.
-    fn delete_status(&self, summary: &Summary, expected: u64) {
-        if !self.requests.source().leads_rollouts() {
-            return;
-        }
-        let rule = RuleKey::Object(summary.uid.clone());
-        let key = summary.resource.key(&summary.namespace, &summary.name);
-        let object = summary.rule.as_ref().map(|text| (key, text.generation));
-        let write = RolloutWrite { rule, object, expected, status: None };
-        self.requests
-            .ask(|source| async move { Response::RolloutDeleted(source.write_rollout(write).await) });
-    }
-
     /// Handles the deletion of a rule.
     pub(in crate::fleet) fn rule_deleted(&mut self, uid: &Uid) {
         let index = self.reconciler.desired.rollouts.rule_deleted(&RuleKey::Object(uid.clone()));
         self.rules.drop(&mut self.reconciler, uid);
+        self.rollout_loop.leftover.remove(uid);
         if let Some(index) = index {
             self.queue_nodes(index);
         }

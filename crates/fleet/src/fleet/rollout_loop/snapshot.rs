@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::count::selection;
-use super::{RETRY, RuleIndex};
+use super::{MAX_MAKE_DELAY, RETRY, RuleIndex};
 use crate::fleet::Fleet;
 use crate::fleet::requests::Response;
 use crate::source::{MAX_BODIES, Result, RevisionKey, RuleKey, Source};
@@ -52,10 +52,17 @@ impl<S: Source> Fleet<S> {
         let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return };
         moved.is_making = false;
         match made {
-            Ok(snapshot) => moved.snapshot = snapshot,
+            Ok(snapshot) => {
+                (moved.failed_makes, moved.observed.unstored) = (0, None);
+                moved.snapshot = snapshot;
+            }
             Err(error) => {
-                moved.next_count = now + RETRY;
+                // A refused store stays refused, and costs all bodies each time.
+                let delay = RETRY.saturating_mul(1_u32.checked_shl(moved.failed_makes).unwrap_or(u32::MAX));
+                moved.make_at = now + delay.min(MAX_MAKE_DELAY);
+                moved.failed_makes = moved.failed_makes.saturating_add(1);
                 tracing::error!(%error, "making a revision of a rule failed");
+                moved.observed.unstored = Some(error.to_string());
             }
         }
     }

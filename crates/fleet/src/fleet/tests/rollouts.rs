@@ -117,6 +117,120 @@ async fn invalid_roll_out_refuses_commands_and_keeps_what_nodes_hold() {
     assert!(refused.message.contains("the roll-out of the rule is invalid"), "{refused:?}");
 }
 
+/// A ClusterPlacement of this generation, with the status of a roll-out, and with one or not.
+fn placement(generation: u64, has_rollout: bool, status: Option<Status>) -> Change {
+    let rollout = if has_rollout { json!({"waves": [{}]}) } else { json!(null) };
+    let object = json!({
+        "metadata": {"name": "web", "uid": "u", "generation": generation},
+        "spec": {"objects": {"kinds": ["ConfigMap"]}, "rollout": rollout},
+        "status": {"rollout": status},
+    });
+    let resource = Arc::new(kinds::guess("edgesync.io/v1alpha1", "ClusterPlacement", false));
+    let object: Object = serde_json::from_value(object).unwrap();
+    Change::Set(Arc::new(Summary::of(&object, resource, generation.into())))
+}
+
+/// The first deletion fails; the process did not lead when the roll-out was removed.
+#[tokio::test]
+async fn status_of_a_removed_roll_out_is_deleted_until_it_is_gone() {
+    let state = State { follows: true, fails_writes: true, ..State::default() };
+    let mut world = World::<true>::of(1, "", state).await;
+    world.fleet.changed(placement(3, false, Some(status())));
+    for _ in 0..3 {
+        world.turn().await;
+    }
+    assert!(world.store.0.lock().unwrap().written.is_empty(), "another process leads");
+    world.store.0.lock().unwrap().follows = false;
+    for _ in 0..100 {
+        world.turn().await;
+    }
+    let writes = std::mem::take(&mut world.store.0.lock().unwrap().written);
+    assert!(writes.len() >= 2, "{writes:?}");
+    let (key, generation) = writes[1].object.clone().unwrap();
+    assert_eq!((&*key.name, generation, writes[1].expected, &writes[1].status), ("web", 3, 1, &None));
+    assert_eq!(writes[0], writes[1]);
+    world.fleet.changed(placement(3, false, None));
+    for _ in 0..100 {
+        world.turn().await;
+    }
+    assert!(world.store.0.lock().unwrap().written.is_empty(), "its status has no roll-out any more");
+}
+
+/// What was placed before the roll-out was removed is not the new roll-out's.
+#[tokio::test]
+async fn roll_out_that_is_removed_and_added_begins_without_the_status_of_before() {
+    let mut world = World::<true>::of(1, "", State { follows: true, ..State::default() }).await;
+    world.fleet.changed(placement(1, true, Some(status())));
+    world.turn().await;
+    world.fleet.changed(placement(2, false, Some(status())));
+    world.fleet.changed(placement(2, false, None));
+    world.fleet.changed(placement(3, true, None));
+    for _ in 0..5 {
+        world.turn().await;
+    }
+    let rollouts = &world.fleet.reconciler.desired.rollouts;
+    let rule = rollouts.rule(rollouts.index(&RuleKey::Object("u".into())).unwrap()).unwrap();
+    assert!(rule.is_active() && rule.status == Status::default(), "{rule:?}");
+    assert!(world.fleet.rollout_loop.leftover.is_empty());
+}
+
+#[tokio::test]
+async fn command_that_waits_when_its_roll_out_ends_is_answered() {
+    let mut world = World::<true>::of(1, "", State::default()).await;
+    world.fleet.changed(placement(1, true, Some(status())));
+    while world.fleet.deliver_changes() {}
+    let (answer, mut answered) = tokio::sync::oneshot::channel();
+    let command = Command::Pause { by: "ada".to_owned() };
+    world.fleet.administer(AdminRequest::MoveRollout("web".to_owned(), command, answer));
+    world.fleet.changed(placement(2, false, Some(status())));
+    world.turn().await;
+    let refused = answered.try_recv().unwrap().unwrap_err();
+    assert!(refused.message.contains("has no roll-out any more"), "{refused:?}");
+    assert!(world.store.0.lock().unwrap().written.iter().all(|write| write.status.is_none()));
+}
+
+/// Bodies of rules that were deleted while this process did not run, or did not lead.
+#[tokio::test]
+async fn bodies_are_swept_without_any_roll_out() {
+    let mut world = World::<false>::of(1, "", State::default()).await;
+    for _ in 0..3 {
+        world.turn().await;
+    }
+    assert_eq!(world.store.0.lock().unwrap().sweeps, 1);
+    tokio::time::advance(Duration::from_secs(700)).await;
+    for _ in 0..3 {
+        world.turn().await;
+    }
+    assert_eq!(world.store.0.lock().unwrap().sweeps, 2);
+}
+
+#[tokio::test]
+async fn refused_bodies_are_reported_and_tried_ever_more_seldom() {
+    let state = State { refused: Some(0), ..State::default() };
+    let mut world = World::<true>::of(1, RULE, state).await;
+    world.fleet.reconciler.clock = || {
+        static CALLS: AtomicI64 = AtomicI64::new(0);
+        Timestamp::from_second(60 * CALLS.fetch_add(1, Ordering::Relaxed)).unwrap()
+    };
+    let (index, _) = rule(&world);
+    for _ in 0..1000 {
+        world.turn().await;
+    }
+    let refused = world.store.0.lock().unwrap().refused.unwrap();
+    assert!((3..=20).contains(&refused), "{refused} attempts");
+    let (answer, mut answered) = tokio::sync::oneshot::channel();
+    world.fleet.administer(AdminRequest::ShowRollout("web".to_owned(), answer));
+    let shown = answered.try_recv().unwrap().unwrap();
+    let message = &shown.conditions.iter().find(|shown| shown.r#type == "Degraded").unwrap().message;
+    assert!(message.contains("no space"), "{shown:?}");
+    world.store.0.lock().unwrap().refused = None;
+    for _ in 0..1000 {
+        world.turn().await;
+    }
+    let rule = world.fleet.reconciler.desired.rollouts.rule(index).unwrap();
+    assert_eq!(rule.status.revisions.len(), 1);
+}
+
 /// A count of ten thousand nodes takes several turns.
 #[tokio::test]
 async fn command_does_not_wait_for_counts() {

@@ -45,6 +45,15 @@ pub(super) struct State {
     pub(super) records: HashMap<NodeName, HashMap<Uid, Record>>,
     /// Statuses of roll-outs.
     pub(super) statuses: Vec<(String, String)>,
+    /// Whether another process moves roll-outs.
+    pub(super) follows: bool,
+    /// Writes of roll-outs, and whether each other one fails.
+    pub(super) written: Vec<RolloutWrite>,
+    pub(super) fails_writes: bool,
+    /// Number of sweeps.
+    pub(super) sweeps: usize,
+    /// Whether bodies of revisions are refused, and how many times they were.
+    pub(super) refused: Option<usize>,
     /// Numbers of revisions that are being stored now, and at most.
     pub(super) storing: (usize, usize),
     /// Their revisions; others cannot be read.
@@ -166,14 +175,23 @@ impl<const SHARED: bool> NodeStore for Store<SHARED> {
     }
 }
 
-/// Accepts each status.
+/// Accepts each status that it stores.
 impl<const SHARED: bool> RolloutStore for Store<SHARED> {
+    fn leads_rollouts(&self) -> bool {
+        !self.0.lock().unwrap().follows
+    }
+
     async fn rollout_statuses(&self) -> Result<Vec<(String, String)>> {
         Ok(self.0.lock().unwrap().statuses.clone())
     }
 
-    async fn write_rollout(&self, _: RolloutWrite) -> Result<bool> {
-        Ok(true)
+    async fn write_rollout(&self, write: RolloutWrite) -> Result<bool> {
+        let mut state = self.0.lock().unwrap();
+        state.written.push(write);
+        match state.fails_writes && state.written.len() % 2 == 1 {
+            true => Err(SourceError::Unread("the source is gone".into())),
+            false => Ok(true),
+        }
     }
 
     async fn store_revision(&self, _: RevisionKey, _: Arc<Set>, _: Vec<Loaded>) -> Result<()> {
@@ -181,6 +199,10 @@ impl<const SHARED: bool> RolloutStore for Store<SHARED> {
             *now += 1;
             *most = (*most).max(*now);
         };
+        if let Some(refused) = &mut self.0.lock().unwrap().refused {
+            *refused += 1;
+            return Err(SourceError::Unread("no space".into()));
+        }
         begin(&mut self.0.lock().unwrap());
         tokio::time::sleep(Duration::from_secs(1)).await;
         self.0.lock().unwrap().storing.0 -= 1;
@@ -198,6 +220,7 @@ impl<const SHARED: bool> RolloutStore for Store<SHARED> {
     }
 
     async fn sweep_revisions(&self, _: Sweep) -> Result<()> {
+        self.0.lock().unwrap().sweeps += 1;
         Ok(())
     }
 }
