@@ -7,6 +7,7 @@ mod pages;
 mod rollouts;
 mod turns;
 mod uploads;
+mod waves;
 
 use edgesync_object::Budget;
 use edgesync_protocol::change::Uid;

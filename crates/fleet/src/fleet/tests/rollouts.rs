@@ -118,7 +118,7 @@ async fn invalid_roll_out_refuses_commands_and_keeps_what_nodes_hold() {
 }
 
 /// A ClusterPlacement of this generation, with the status of a roll-out, and with one or not.
-fn placement(generation: u64, has_rollout: bool, status: Option<Status>) -> Change {
+fn placement(generation: u64, has_rollout: bool, status: Option<&Status>) -> Change {
     let rollout = if has_rollout { json!({"waves": [{}]}) } else { json!(null) };
     let object = json!({
         "metadata": {"name": "web", "uid": "u", "generation": generation},
@@ -135,7 +135,7 @@ fn placement(generation: u64, has_rollout: bool, status: Option<Status>) -> Chan
 async fn status_of_a_removed_roll_out_is_deleted_until_it_is_gone() {
     let state = State { follows: true, fails_writes: true, ..State::default() };
     let mut world = World::<true>::of(1, "", state).await;
-    world.fleet.changed(placement(3, false, Some(status())));
+    world.fleet.changed(placement(3, false, Some(&status())));
     for _ in 0..3 {
         world.turn().await;
     }
@@ -160,9 +160,9 @@ async fn status_of_a_removed_roll_out_is_deleted_until_it_is_gone() {
 #[tokio::test]
 async fn roll_out_that_is_removed_and_added_begins_without_the_status_of_before() {
     let mut world = World::<true>::of(1, "", State { follows: true, ..State::default() }).await;
-    world.fleet.changed(placement(1, true, Some(status())));
+    world.fleet.changed(placement(1, true, Some(&status())));
     world.turn().await;
-    world.fleet.changed(placement(2, false, Some(status())));
+    world.fleet.changed(placement(2, false, Some(&status())));
     world.fleet.changed(placement(2, false, None));
     world.fleet.changed(placement(3, true, None));
     for _ in 0..5 {
@@ -177,12 +177,12 @@ async fn roll_out_that_is_removed_and_added_begins_without_the_status_of_before(
 #[tokio::test]
 async fn command_that_waits_when_its_roll_out_ends_is_answered() {
     let mut world = World::<true>::of(1, "", State::default()).await;
-    world.fleet.changed(placement(1, true, Some(status())));
+    world.fleet.changed(placement(1, true, Some(&status())));
     while world.fleet.deliver_changes() {}
     let (answer, mut answered) = tokio::sync::oneshot::channel();
     let command = Command::Pause { by: "ada".to_owned() };
     world.fleet.administer(AdminRequest::MoveRollout("web".to_owned(), command, answer));
-    world.fleet.changed(placement(2, false, Some(status())));
+    world.fleet.changed(placement(2, false, Some(&status())));
     world.turn().await;
     let refused = answered.try_recv().unwrap().unwrap_err();
     assert!(refused.message.contains("has no roll-out any more"), "{refused:?}");

@@ -26,7 +26,7 @@ use edgesync_rollout::Set;
 use edgesync_transport::link::handle::Shared;
 use edgesync_transport::link::{Cause, Topic};
 
-const NODES: usize = 10_000;
+pub(super) const NODES: usize = 10_000;
 /// Objects of a rule for all nodes, from the start.
 const OBJECTS: usize = 3;
 /// Capacity of the queue to the broker, in messages.
@@ -58,6 +58,8 @@ pub(super) struct State {
     pub(super) storing: (usize, usize),
     /// Their revisions; others cannot be read.
     pub(super) revisions: Vec<Arc<Set>>,
+    /// Bodies of stored revisions.
+    pub(super) bodies: HashMap<RevisionKey, Vec<Loaded>>,
     /// Uploads ingested so far.
     pub(super) ingested: Vec<UploadBatch>,
 }
@@ -194,7 +196,7 @@ impl<const SHARED: bool> RolloutStore for Store<SHARED> {
         }
     }
 
-    async fn store_revision(&self, _: RevisionKey, _: Arc<Set>, _: Vec<Loaded>) -> Result<()> {
+    async fn store_revision(&self, key: RevisionKey, _: Arc<Set>, bodies: Vec<Loaded>) -> Result<()> {
         let begin = |State { storing: (now, most), .. }: &mut State| {
             *now += 1;
             *most = (*most).max(*now);
@@ -205,7 +207,9 @@ impl<const SHARED: bool> RolloutStore for Store<SHARED> {
         }
         begin(&mut self.0.lock().unwrap());
         tokio::time::sleep(Duration::from_secs(1)).await;
-        self.0.lock().unwrap().storing.0 -= 1;
+        let mut state = self.0.lock().unwrap();
+        state.storing.0 -= 1;
+        state.bodies.insert(key, bodies);
         Ok(())
     }
 
@@ -215,8 +219,10 @@ impl<const SHARED: bool> RolloutStore for Store<SHARED> {
         found.map(|set| Some(set.clone())).ok_or_else(|| SourceError::Unread("the source is gone".into()))
     }
 
-    async fn revision_bodies(&self, _: RevisionKey, _: Vec<Uid>) -> Result<Vec<Loaded>> {
-        Ok(Vec::new())
+    async fn revision_bodies(&self, key: RevisionKey, uids: Vec<Uid>) -> Result<Vec<Loaded>> {
+        let state = self.0.lock().unwrap();
+        let bodies = state.bodies.get(&key).into_iter().flatten();
+        Ok(bodies.filter(|loaded| uids.contains(&loaded.uid)).cloned().collect())
     }
 
     async fn sweep_revisions(&self, _: Sweep) -> Result<()> {
@@ -256,13 +262,13 @@ pub(super) struct World<const SHARED: bool> {
     pub(super) asked: Arc<AtomicU64>,
     answered: u64,
     version: u64,
-    devices: BTreeMap<String, Device>,
+    pub(super) devices: BTreeMap<String, Device>,
     pub(super) broker: Arc<Shared>,
     /// Messages in flight from the broker to the cloud.
-    up: VecDeque<FleetEvent>,
+    pub(super) up: VecDeque<FleetEvent>,
     pub(super) events: (edgesync_broker::TestEvents, FleetEvents),
     /// Longest turn since the last wait began, in units.
-    longest: u64,
+    pub(super) longest: u64,
     /// The same in time, for information only.
     slowest: Duration,
     _directory: TempDir,
@@ -335,7 +341,7 @@ impl<const SHARED: bool> World<SHARED> {
     }
 
     /// Reconnects all nodes at once.
-    fn connect_all(&mut self) {
+    pub(super) fn connect_all(&mut self) {
         self.up.push_back(FleetEvent::Open { max_packet: 1 << 20 });
         for (name, device) in &mut self.devices {
             let payload = br#"{"connection":"c","online":true}"#.to_vec();
@@ -347,7 +353,7 @@ impl<const SHARED: bool> World<SHARED> {
     }
 
     /// Delivers the broker's messages in both directions.
-    fn carry(&mut self) {
+    pub(super) fn carry(&mut self) {
         let topics = Topics::default();
         while let Some(publish) = self.broker.queue.pop() {
             let Some(Topic::Down(name)) = topics.parse(&publish.topic) else { continue };
@@ -406,7 +412,7 @@ impl<const SHARED: bool> World<SHARED> {
         assert!(longest <= MAX_TURN, "{what}: a turn of {longest} units, of {MAX_TURN} that are allowed");
     }
 
-    async fn until_in_sync(&mut self, what: &str, objects: u64) {
+    pub(super) async fn until_in_sync(&mut self, what: &str, objects: u64) {
         let in_sync = |node: &Node| {
             node.machine.in_sync()
                 && node.progress.desired() == objects
@@ -418,7 +424,7 @@ impl<const SHARED: bool> World<SHARED> {
 }
 
 /// Queues the frames of a node for the cloud.
-fn queue_frames(name: &str, device: &mut Device, up: &mut VecDeque<FleetEvent>) {
+pub(super) fn queue_frames(name: &str, device: &mut Device, up: &mut VecDeque<FleetEvent>) {
     while let Some(payload) = device.next_frame() {
         up.push_back(FleetEvent::Message { node: node_name(name), channel: Channel::Up, payload });
     }

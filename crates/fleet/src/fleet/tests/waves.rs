@@ -1,0 +1,236 @@
+//! A roll-out with ten thousand nodes: real machines on both sides, time that the test advances.
+//! What nodes have is judged by what their rows hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::turns::{NODES, State, World, queue_frames};
+use super::*;
+use crate::node_name;
+use crate::work::MAX_TURN;
+use edgesync_admin::cloud::RolloutStatus;
+use edgesync_broker::Channel;
+use edgesync_object::Labels;
+use edgesync_protocol::frame::{Up, Upload};
+use edgesync_protocol::upload::{Lane, UploadItem};
+use edgesync_rollout::status::PauseReason;
+use edgesync_rollout::{Command, Rollout};
+use serde_json::value::RawValue;
+
+const RULE: &str = r#"
+[[placement]]
+name = "web"
+nodes = { names = ["*"] }
+objects = { kinds = ["ConfigMap"] }
+rollout = { waves = [{ percent = 1, heldOnly = true }, { percent = 10, heldOnly = true }, { heldOnly = true }], soak = "1m", healthyWithin = "10m", settle = "1s" }
+"#;
+/// Turns after which a condition has to hold.
+const TURNS: usize = 20_000;
+
+thread_local! {
+    static BEGUN: (Timestamp, Instant) = (Timestamp::now(), Instant::now());
+}
+
+/// Returns the time by the paused clock of this test.
+fn virtual_now() -> Timestamp {
+    BEGUN.with(|(wall, paused)| *wall + paused.elapsed())
+}
+
+/// The fleet with the numbers of the items that devices have uploaded.
+struct Waves {
+    world: World<false>,
+    uploaded: BTreeMap<String, u64>,
+    /// Names of the nodes by wave.
+    waves: [BTreeSet<String>; 3],
+}
+
+impl Waves {
+    async fn start() -> Self {
+        let mut world = World::of(NODES, RULE, State::default()).await;
+        world.fleet.reconciler.clock = virtual_now;
+        let waves = json!({"waves": [{"percent": 1}, {"percent": 10}, {}]});
+        let rollout = Rollout::parse(&waves, "rollout").unwrap();
+        let mut names: [BTreeSet<String>; 3] = Default::default();
+        for name in world.devices.keys() {
+            names[rollout.waves.wave_of(name, &Labels::default()).unwrap()].insert(name.clone());
+        }
+        Self { world, uploaded: BTreeMap::new(), waves: names }
+    }
+
+    async fn turn(&mut self) {
+        self.world.carry();
+        self.world.turn().await;
+    }
+
+    async fn until(&mut self, what: &str, condition: impl Fn(&Self) -> bool) {
+        self.world.longest = 0;
+        let mut turns = 0;
+        while !condition(self) {
+            self.turn().await;
+            turns += 1;
+            assert!(turns < TURNS, "{what}: {:?}", self.shown());
+        }
+        let longest = self.world.longest;
+        assert!(longest <= MAX_TURN, "{what}: a turn of {longest} units, of {MAX_TURN} that are allowed");
+    }
+
+    /// Returns what operators are shown.
+    fn shown(&self) -> RolloutStatus {
+        let (answer, mut answered) = tokio::sync::oneshot::channel();
+        self.world.fleet.show_rollout("web", answer);
+        answered.try_recv().unwrap().unwrap()
+    }
+
+    /// Returns the numbers of the stack's revisions, and the waves that each is open for.
+    fn stack(&self) -> Vec<(u64, usize)> {
+        self.shown().revisions.iter().map(|revision| (revision.number, revision.open)).collect()
+    }
+
+    /// Executes a command. Returns the number of turns until it was answered.
+    async fn command(&mut self, command: Command) -> usize {
+        let (answer, mut answered) = tokio::sync::oneshot::channel();
+        self.world.fleet.administer(AdminRequest::MoveRollout("web".to_owned(), command, answer));
+        for turns in 1..TURNS {
+            self.turn().await;
+            if let Ok(answer) = answered.try_recv() {
+                answer.unwrap();
+                return turns;
+            }
+        }
+        panic!("no answer")
+    }
+
+    /// Returns the nodes that hold this version of an object.
+    fn holders(&self, name: &str, version: u64) -> BTreeSet<String> {
+        let version = version.to_string();
+        let holds =
+            |device: &Device| device.rows.0.get(name).is_some_and(|(held, _)| held.as_str() == version);
+        let holders = self.world.devices.iter().filter(|(_, device)| holds(device));
+        holders.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Lets nodes report that a version of an object is in effect, or is not.
+    fn report(&mut self, nodes: &BTreeSet<String>, name: &str, version: u64, is_in_effect: bool) {
+        for node in nodes {
+            let seq = self.uploaded.entry(node.clone()).and_modify(|seq| *seq += 1).or_insert(1);
+            let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "namespace": "plant", "name": name});
+            let version = version.to_string();
+            let effect = match is_in_effect {
+                true => json!({"state": "InEffect", "version": version}),
+                false => json!({"state": "NotInEffect", "message": "check: exit code 1"}),
+            };
+            let mut content = json!({"uid": name, "object": object, "wanted": version, "since": 1});
+            content.as_object_mut().unwrap().extend(effect.as_object().unwrap().clone());
+            let content = RawValue::from_string(json!({ "effect": content }).to_string()).unwrap();
+            let device = &self.world.devices[node];
+            let upload = Upload {
+                session: device.machine.session().unwrap().to_owned(),
+                outbox: "o".to_owned(),
+                lane: Lane::Status,
+                confirmed: *seq - 1,
+                items: vec![UploadItem { seq: *seq, content }],
+            };
+            let payload = Up::Upload(upload).encode(1024).unwrap();
+            let node = node_name(node);
+            self.world.up.push_back(FleetEvent::Message { node, channel: Channel::Up, payload });
+        }
+    }
+
+    /// Changes an object. Returns its version.
+    fn put(&mut self, name: &str) -> u64 {
+        self.world.put(name);
+        self.world.summary(name).version.as_str().parse().unwrap()
+    }
+
+    fn presence(&mut self, node: &str, online: bool) {
+        let payload = json!({"connection": "c", "online": online}).to_string().into_bytes();
+        let name = node_name(node);
+        self.world.up.push_back(FleetEvent::Message { node: name, channel: Channel::Presence, payload });
+        let device = self.world.devices.get_mut(node).unwrap();
+        match online {
+            true => device.connected(),
+            false => device.machine.disconnected(),
+        }
+        queue_frames(node, device, &mut self.world.up);
+    }
+
+    /// Lets time pass in steps of ten minutes.
+    async fn pass(&mut self, time: Duration) {
+        let step = Duration::from_secs(600);
+        for _ in 0..time.as_secs() / step.as_secs() {
+            tokio::time::advance(step).await;
+            for _ in 0..50 {
+                self.turn().await;
+            }
+        }
+    }
+}
+
+fn pause() -> Command {
+    Command::Pause { by: "ada".to_owned() }
+}
+
+#[tokio::test]
+async fn bad_version_stays_at_one_wave_of_ten_thousand_nodes() {
+    let mut fleet = Waves::start().await;
+    let canaries = fleet.waves[0].clone();
+    assert!((50..200).contains(&canaries.len()), "{} canaries", canaries.len());
+    let (good, other) = (fleet.put("web"), fleet.put("db"));
+    fleet.world.connect_all();
+    fleet.world.until_in_sync("new nodes", 2).await;
+    fleet.until("what is placed is the stable revision", |fleet| fleet.stack() == [(1, 3)]).await;
+    fleet.report(&canaries, "web", good, true);
+    fleet.report(&canaries, "db", other, true);
+
+    // The canaries refuse the bad version, and no other node is ever sent it.
+    let bad = fleet.put("web");
+    let canaries_hold = |fleet: &Waves| fleet.holders("web", bad) == fleet.waves[0];
+    fleet.until("the canaries hold the bad version", canaries_hold).await;
+    fleet.report(&canaries, "web", bad, false);
+    fleet.until("the roll-out pauses", |fleet| fleet.shown().paused.is_some()).await;
+    fleet.pass(Duration::from_secs(24 * 3600)).await;
+    assert_eq!(fleet.holders("web", bad), canaries);
+    assert_eq!(fleet.holders("web", good).len(), NODES - canaries.len());
+    let shown = fleet.shown();
+    assert_eq!((shown.paused.as_deref(), fleet.stack()), (Some("FailuresExceeded"), vec![(1, 3), (2, 1)]));
+    assert_eq!((shown.waves[0].failed, shown.waves[1].open), (canaries.len(), false));
+    let first = &shown.waves[0].failures[0];
+    assert!(first.node == *canaries.first().unwrap() && first.message.contains("web"), "{first:?}");
+
+    // It does not return after an undo, neither by itself nor with a fix of another object.
+    fleet.command(Command::Undo { by: "ada".to_owned(), revision: 2, override_windows: false }).await;
+    fleet.until("all have the good version", |fleet| fleet.holders("web", good).len() == NODES).await;
+    fleet.report(&canaries, "web", good, true);
+    fleet.pass(Duration::from_secs(3600)).await;
+    assert_eq!(fleet.stack(), [(1, 3)]);
+    let fixed = fleet.put("db");
+    let holds_canary = |fleet: &Waves| fleet.holders("db", fixed) == fleet.waves[0];
+    fleet.until("the canaries have the fix of the other object", holds_canary).await;
+    fleet.report(&canaries, "db", fixed, true);
+    let is_stable = |fleet: &Waves| fleet.stack() == [(3, 3)] && fleet.holders("db", fixed).len() == NODES;
+    fleet.until("the fix of the other object reaches all", is_stable).await;
+    assert!(fleet.holders("web", good).len() == NODES && fleet.holders("web", bad).is_empty());
+
+    // A third of the nodes is away, and gets the fix when it returns.
+    let away: Vec<String> = fleet.waves[2].iter().step_by(3).cloned().collect();
+    away.iter().for_each(|node| fleet.presence(node, false));
+    let fix = fleet.put("web");
+    let holds_canary = |fleet: &Waves| fleet.holders("web", fix) == fleet.waves[0];
+    fleet.until("the canaries have the fix", holds_canary).await;
+    fleet.report(&canaries, "web", fix, true);
+    fleet.until("the second wave opens", |fleet| fleet.stack() == [(3, 3), (4, 2)]).await;
+    // A pause takes hold within two seconds, whatever is being counted.
+    let turns = fleet.command(pause()).await;
+    assert!(turns <= 4, "{turns} turns until the pause");
+    fleet.pass(Duration::from_secs(3600)).await;
+    assert!(fleet.holders("web", fix).is_disjoint(&fleet.waves[2]), "paused");
+    let resume = Command::Resume { by: "ada".to_owned(), reason: PauseReason::Command };
+    fleet.command(resume).await;
+    let last = fleet.waves[2].len() - away.len();
+    let all_here = |fleet: &Waves| fleet.shown().waves[2].held_only == last;
+    fleet.until("the others have answered", all_here).await;
+    assert_eq!(fleet.holders("web", fix).len(), NODES - away.len());
+    fleet.pass(Duration::from_secs(2 * 3600)).await;
+    assert_eq!(fleet.stack(), [(4, 3)], "nodes that are away do not hold up the others");
+    away.iter().for_each(|node| fleet.presence(node, true));
+    fleet.until("those that return have it", |fleet| fleet.holders("web", fix).len() == NODES).await;
+}
