@@ -9,11 +9,9 @@ use super::fault::{Fault, planted};
 use super::hold::Holds;
 use super::rule::Rule;
 use edgesync_object::Labels;
+use edgesync_object::urgency::{OVERRIDE_WINDOW, URGENCY_ANNOTATION};
 use serde_json::Value;
 
-/// Annotation by which an object's author asks for its change outside of windows.
-const URGENCY: &str = "edgesync.io/urgency";
-const OVERRIDE_WINDOW: &str = "override-window";
 /// Longest wait until the gate is looked at again, in microseconds.
 const MAX_POLL: i64 = 600_000_000;
 /// Wait until a file, a program or a hold is looked at again, in microseconds: none of them tells
@@ -122,7 +120,7 @@ pub fn decide(rule: &Rule, facts: Facts<'_>, override_windows: bool) -> Option<C
 pub(crate) fn is_urgent(object: &Value) -> bool {
     let annotations = &object["metadata"]["annotations"];
     let annotations = serde_json::from_value::<Labels>(annotations.clone()).unwrap_or_default();
-    annotations.get(URGENCY).is_some_and(|value| value == OVERRIDE_WINDOW)
+    annotations.get(URGENCY_ANNOTATION).is_some_and(|value| value == OVERRIDE_WINDOW)
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ mod resource;
 pub mod selector;
 pub mod status;
 pub mod time;
+pub mod urgency;
 mod version;
 pub mod yaml;
 

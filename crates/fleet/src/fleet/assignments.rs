@@ -341,6 +341,16 @@ impl Assignments {
         self.of(node)?.entry(rule)?.revision.as_ref()
     }
 
+    /// Returns whether nodes apply a revision outside of their windows: the one above was undone with
+    /// that wish.
+    pub(crate) fn overrides_windows(&self, key: &RevisionKey) -> bool {
+        let rule = self.index(&key.rule).and_then(|index| self.rule(index));
+        let revisions = rule.iter().flat_map(|rule| &rule.status.revisions);
+        revisions
+            .filter(|revision| (revision.number, revision.digest) == (key.number, key.digest))
+            .any(|revision| revision.overrides_windows_of.is_some())
+    }
+
     // --- what is desired
 
     /// Decides what is desired of an object on a node. `reasons` are those of the placement index,

@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::nodes::NodeId;
 use crate::metrics::BodyNumbers;
-use crate::source::{MAX_BODIES, RevisionKey};
+use crate::source::{MAX_BODIES, Result, RevisionKey, Source};
+use edgesync_object::urgency::override_windows;
 use edgesync_object::{Relation, ResourceVersion};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
@@ -43,12 +44,24 @@ pub(super) struct BodyRequest {
     /// Approximate size of its JSON, in bytes.
     pub(super) size: usize,
     /// The revision that has exactly this version; otherwise the newest one is read.
-    pub(super) revision: Option<RevisionKey>,
+    pub(super) revision: Option<FromRevision>,
+}
+
+/// Where a body of a revision is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FromRevision {
+    pub(super) key: RevisionKey,
+    /// Whether the change takes effect outside of windows: the body gets the annotation for it.
+    pub(super) overrides_windows: bool,
 }
 
 impl BodyRequest {
     fn key(&self) -> BodyKey {
-        BodyKey { uid: self.uid.clone(), exact: self.revision.as_ref().map(|_| self.version.clone()) }
+        let exact = self
+            .revision
+            .as_ref()
+            .map(|from| Exact { version: self.version.clone(), overrides_windows: from.overrides_windows });
+        BodyKey { uid: self.uid.clone(), exact }
     }
 }
 
@@ -56,7 +69,14 @@ impl BodyRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct BodyKey {
     uid: Uid,
-    exact: Option<ResourceVersion>,
+    exact: Option<Exact>,
+}
+
+/// A body of a revision.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Exact {
+    version: ResourceVersion,
+    overrides_windows: bool,
 }
 
 /// The answer to a load.
@@ -133,7 +153,7 @@ struct Read {
     /// The read in flight; `None` while it is queued.
     in_flight: Option<ReadId>,
     /// The revision to read from; `None` for the newest version.
-    revision: Option<RevisionKey>,
+    revision: Option<FromRevision>,
     class: SizeClass,
     /// Bytes reserved for it.
     size: usize,
@@ -150,9 +170,9 @@ pub(super) struct NextRead {
     pub(super) id: ReadId,
     pub(super) uids: Vec<Uid>,
     /// The revision to read them from; `None` for their newest versions.
-    pub(super) revision: Option<RevisionKey>,
+    pub(super) revision: Option<FromRevision>,
     /// Versions of the revision, in the order of the UIDs; empty without one.
-    exact: Vec<ResourceVersion>,
+    exact: Vec<Exact>,
 }
 
 /// A load that waits for an object.
@@ -313,7 +333,8 @@ impl Bodies {
             bodies.into_iter().map(|loaded| (Arc::clone(&loaded.uid), loaded)).collect();
         for uid in uids {
             let exact = exact.next();
-            let is_right = |loaded: &Loaded| exact.as_ref().is_none_or(|exact| loaded.version == *exact);
+            let is_right =
+                |loaded: &Loaded| exact.as_ref().is_none_or(|exact| loaded.version == exact.version);
             let loaded = bodies.remove(&uid).filter(is_right);
             self.read_done(id, BodyKey { uid, exact }, loaded);
         }
@@ -443,6 +464,22 @@ impl Bodies {
                 self.entries.remove(&key);
             }
         }
+    }
+}
+
+impl FromRevision {
+    /// Reads bodies of the revision.
+    pub(super) async fn read<S: Source>(self, source: &S, uids: Vec<Uid>) -> Result<Vec<Loaded>> {
+        let mut bodies = source.revision_bodies(self.key, uids).await?;
+        if self.overrides_windows {
+            for loaded in &mut bodies {
+                match override_windows(loaded.body.as_str()).and_then(Body::new) {
+                    Ok(body) => loaded.body = body,
+                    Err(error) => tracing::error!(uid = &*loaded.uid, %error, "annotating an object failed"),
+                }
+            }
+        }
+        Ok(bodies)
     }
 }
 

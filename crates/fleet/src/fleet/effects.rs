@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::bodies::{Answer, BodyRequest, SizeClass};
+use super::bodies::{Answer, BodyRequest, FromRevision, SizeClass};
 use super::nodes::NodeId;
 use super::requests::Response;
 use super::sender::Sent;
@@ -73,9 +73,9 @@ impl<S: Source> Fleet<S> {
             let left_out = self.reconciler.settings.left_out;
             self.requests.ask(|source| async move {
                 let uids = read.uids.clone();
-                let bodies = match &read.revision {
+                let bodies = match read.revision.clone() {
                     None => source.bodies(uids, left_out).await,
-                    Some(revision) => source.revision_bodies(revision.clone(), uids).await,
+                    Some(from) => from.read(&source, uids).await,
                 };
                 Response::BodiesRead(read, bodies)
             });
@@ -139,9 +139,18 @@ impl<S: Source> Fleet<S> {
             }
             CloudEffect::Load { token, objects } => {
                 let desired = self.reconciler.desired_on(&name);
+                let rollouts = &self.reconciler.desired.rollouts;
+                let machine = self.reconciler.nodes.named(&name).map(|node| &node.machine);
                 let request = |LoadRequest { uid, version, base }| {
                     let size = desired.get(&uid).map_or(0, |object| object.size);
-                    let revision = desired.revision(&uid).map(|revision| revision.key.clone());
+                    let revision = desired.revision(&uid).map(|revision| {
+                        let held = || machine?.recorded_version(&uid, &desired);
+                        let goes_back = || held().is_some_and(|held| version.is_older_than(&held));
+                        let overrides_windows = rollouts.overrides_windows(&revision.key) && goes_back();
+                        FromRevision { key: revision.key.clone(), overrides_windows }
+                    });
+                    // A patch would have the body without the annotation.
+                    let base = base.filter(|_| revision.as_ref().is_none_or(|from| !from.overrides_windows));
                     BodyRequest { size, uid, version, base, revision }
                 };
                 let requests: Vec<BodyRequest> = objects.into_iter().map(request).collect();

@@ -307,3 +307,28 @@ fn welcome(wish: &Wish) -> CloudMachine {
         }
     }
 }
+
+#[test]
+fn body_with_an_annotation_is_another_one() {
+    let mut bodies = Bodies::new(256 << 20);
+    let rule = crate::source::RuleKey::Configured("web".into());
+    let key = RevisionKey { rule, number: 1, digest: edgesync_rollout::Digest::of(b"") };
+    for (node, overrides_windows) in [(0, false), (1, true), (2, false), (3, true)] {
+        let revision = Some(FromRevision { key: key.clone(), overrides_windows });
+        let request = BodyRequest { revision, ..request("a", 1, KIB) };
+        bodies.load(NodeId::of_tests(node), 0, SizeClass::Small, vec![request]);
+    }
+    let reads: Vec<NextRead> = std::iter::from_fn(|| bodies.read()).collect();
+    let overrides: Vec<_> =
+        reads.iter().map(|read| read.revision.as_ref().unwrap().overrides_windows).collect();
+    assert_eq!((overrides, reads.iter().map(|read| read.uids.len()).sum::<usize>()), (vec![false, true], 2));
+    for read in reads {
+        let size = if read.revision.as_ref().unwrap().overrides_windows { 2 * KIB } else { KIB };
+        let body = vec![loaded(&"a".into(), 1, size)];
+        bodies.arrived(read, body);
+    }
+    let sizes = answers(&mut bodies).into_iter().map(|answer| answer.bodies[0].body.as_str().len());
+    let mut sizes: Vec<usize> = sizes.collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, [KIB, KIB, 2 * KIB, 2 * KIB]);
+}

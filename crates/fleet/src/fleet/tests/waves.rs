@@ -197,8 +197,12 @@ async fn bad_version_stays_at_one_wave_of_ten_thousand_nodes() {
     assert!(first.node == *canaries.first().unwrap() && first.message.contains("web"), "{first:?}");
 
     // It does not return after an undo, neither by itself nor with a fix of another object.
-    fleet.command(Command::Undo { by: "ada".to_owned(), revision: 2, override_windows: false }).await;
+    fleet.command(Command::Undo { by: "ada".to_owned(), revision: 2, override_windows: true }).await;
     fleet.until("all have the good version", |fleet| fleet.holders("web", good).len() == NODES).await;
+    for (name, device) in &fleet.world.devices {
+        let is_urgent = device.rows.1["web"].1.contains("override-window");
+        assert_eq!(is_urgent, canaries.contains(name), "only what goes back ignores the windows of {name}");
+    }
     fleet.report(&canaries, "web", good, true);
     fleet.pass(Duration::from_secs(3600)).await;
     assert_eq!(fleet.stack(), [(1, 3)]);
