@@ -3,13 +3,14 @@
 //!
 //! # Layout
 //! - changes from the cluster, through the cache: `intake`;
-//! - writes: `leases`, `nodes`, `uploads`, `syncs` with `records`, `rules`; all pass the rate limit
-//!   of `requests` and touch only objects with the label in `mark`;
+//! - writes: `leases`, `nodes`, `uploads`, `syncs` with `records`, `rules`, `events`; all pass the
+//!   rate limit of `requests` and touch only objects with the label in `mark`;
 //! - roll-outs: their statuses in `rules`, the bodies of revisions in `revisions`;
 //! - assignment of nodes to replicas: `serving`; leader election and the leader's work: `leader`,
 //!   `sweep`; detection of a restored cluster: `incarnation`.
 
 mod background;
+mod events;
 mod incarnation;
 mod intake;
 mod leader;
@@ -45,7 +46,7 @@ pub use edgesync_fleet::source::{
     Replication, Result, RevisionKey, RolloutStore, RolloutWrite, RuleProblem, RuleStatus, Source,
     SourceError, Sweep, UploadBatch, UploadOutcome,
 };
-use edgesync_object::{NodeName, OmittedFields, ResourceVersion};
+use edgesync_object::{NodeName, Object, OmittedFields, ResourceVersion};
 use edgesync_placement::KindMatch;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
@@ -215,6 +216,10 @@ impl NodeStore for Kubernetes {
 
     async fn ingest(&self, batch: UploadBatch) -> Result<UploadOutcome> {
         self.0.nodes.ingest(batch).await
+    }
+
+    async fn emit_event(&self, event: Object) -> Result<()> {
+        events::emit(&self.0.requests, event).await
     }
 
     async fn expire_events(&self, ttl: Duration, _: usize) -> Result<u64> {

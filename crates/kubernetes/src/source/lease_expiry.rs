@@ -149,13 +149,15 @@ impl LeaseExpiryCheck {
     }
 }
 
-/// Returns the Event of a missed check-in, in the form of the core group.
+/// Returns the Event of a missed check-in, in the form of the core group. The replica that served
+/// the node may create it too, under the same name: that of the absence, which the Lease has in
+/// seconds.
 fn missed_event(node: &NodeName, due: Timestamp, now: Timestamp) -> Object {
     let time = rfc3339(now);
     let event = json!({
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": format!("{node}.{:x}", due.as_microsecond()), "namespace": "default"},
+        "metadata": {"name": format!("{node}.{:x}", due.as_second()), "namespace": "default"},
         "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node},
         "source": {"component": "edgesync.io/cloud"},
         "reason": "CheckInMissed",

@@ -39,10 +39,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use serde_json::Value;
 
-use serde_json::{Value, json};
-
+use super::events::make_legacy;
 use super::leases::{Leases, Served};
 use super::nodes::{NodeError, Nodes};
 use super::requests::Requests;
@@ -53,7 +52,6 @@ pub(super) use edgesync_fleet::source::{
     Effect, NodeChange, Result, SourceError, UploadBatch, UploadOutcome,
 };
 use edgesync_object::event::event_to_core;
-use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Object, ObjectKey, Resource, kinds};
 use edgesync_protocol::node::NodeReport;
 use edgesync_protocol::replicas::IngestProgress;
@@ -279,7 +277,8 @@ impl Uploads {
         event_to_core(&mut event);
         let tokens = event_tokens(event.to_json().len());
         let put = self.put_event(node, event.clone(), tokens).await;
-        if matches!(put, Err(NotApplied::Refused(RefusedReason::Invalid, _))) && make_legacy(&mut event, node)
+        if matches!(put, Err(NotApplied::Refused(RefusedReason::Invalid, _)))
+            && make_legacy(&mut event, Some(node))
         {
             return self.put_event(node, event, tokens).await;
         }
@@ -389,36 +388,6 @@ impl StatusItem<'_> {
     fn key(&self) -> ObjectKey {
         self.resource.key(self.namespace, self.name)
     }
-}
-
-/// Converts an Event about a cluster-scoped object, in the form of the core group, to the form
-/// without `eventTime`. Older servers, such as 1.20, refuse one with it outside of `kube-system`,
-/// where nodes create none. Returns whether the Event is such a one.
-fn make_legacy(event: &mut Object, node: &NodeName) -> bool {
-    let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
-    let fields = event.fields();
-    let regarding = fields.get("involvedObject");
-    let is_namespaced = !text(regarding.and_then(|regarding| regarding.get("namespace"))).is_empty();
-    let Ok(first) = text(fields.get("eventTime")).parse::<Timestamp>() else { return false };
-    if is_namespaced {
-        return false;
-    }
-    let series = fields.get("series");
-    let last = text(series.and_then(|series| series.get("lastObservedTime"))).parse().unwrap_or(first);
-    let count = series.and_then(|series| series.get("count")).cloned().unwrap_or_else(|| json!(1));
-    let component = text(fields.get("reportingComponent"));
-    let fields = event.fields_mut();
-    for field in ["eventTime", "series"] {
-        fields.remove(field);
-    }
-    let legacy = [
-        ("firstTimestamp", json!(rfc3339(first))),
-        ("lastTimestamp", json!(rfc3339(last))),
-        ("count", count),
-        ("source", json!({"component": component, "host": node.as_str()})),
-    ];
-    fields.extend(legacy.map(|(field, value)| (field.to_owned(), value)));
-    true
 }
 
 /// Returns whether `value` contains all fields of `desired`; servers add defaults.

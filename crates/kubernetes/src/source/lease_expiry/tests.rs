@@ -93,3 +93,12 @@ async fn a_live_controller_manager_sets_ready_itself() {
     let lost = statuses(&rig.node("edge-1").await.unwrap());
     assert!(lost.contains(&("Ready".into(), "Unknown".into())), "{lost:?}");
 }
+
+/// The replica that served the node has the exact time, the Lease the second.
+#[test]
+fn event_of_a_missed_check_in_has_the_name_that_the_serving_replica_gives_it() {
+    let [exact, stored] = ["2026-11-21T10:00:00.25Z", "2026-11-21T10:00:00Z"].map(|due| due.parse().unwrap());
+    let name = |due: Timestamp| missed_event(&node_name("edge-1"), due, due).name().to_owned();
+    assert_eq!(name(stored), format!("edge-1.{:x}", stored.as_second()));
+    assert_eq!(name(exact), name(stored));
+}

@@ -213,37 +213,6 @@ async fn a_node_has_only_so_many_events_and_the_oldest_make_room() {
     assert_eq!(names().await, [22, 26, 40]);
 }
 
-#[test]
-fn an_event_about_a_cluster_scoped_object_has_a_legacy_form() {
-    let of = |regarding: Value| {
-        let event = json!({
-            "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "default"},
-            "eventTime": "2026-11-22T00:00:00.500000Z", "reportingComponent": "edgesync.io/agent",
-            "reportingInstance": "edge-1", "action": "A", "reason": "R", "type": "Normal", "message": "m",
-            "series": {"count": 3, "lastObservedTime": "2026-11-22T00:00:09.000000Z"},
-            "involvedObject": regarding,
-        });
-        object_of(event)
-    };
-    let mut event = of(json!({"kind": "Node", "name": "edge-1"}));
-    assert!(make_legacy(&mut event, &node_name("edge-1")));
-    for (field, value) in [
-        ("firstTimestamp", json!("2026-11-22T00:00:00Z")),
-        ("lastTimestamp", json!("2026-11-22T00:00:09Z")),
-        ("count", json!(3)),
-        ("source", json!({"component": "edgesync.io/agent", "host": "edge-1"})),
-        ("message", json!("m")),
-    ] {
-        assert_eq!(event.fields().get(field), Some(&value), "{field}");
-    }
-    assert!(!event.fields().contains_key("eventTime") && !event.fields().contains_key("series"));
-    assert!(!make_legacy(&mut event, &node_name("edge-1")), "it has that form already");
-    let mut namespaced = of(json!({"kind": "Pod", "namespace": "default", "name": "p"}));
-    let before = namespaced.clone();
-    assert!(!make_legacy(&mut namespaced, &node_name("edge-1")));
-    assert_eq!(namespaced, before);
-}
-
 #[tokio::test]
 async fn numbers_start_after_those_the_node_calls_confirmed() {
     let rig = Rig::start().await;
