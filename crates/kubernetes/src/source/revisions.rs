@@ -2,10 +2,14 @@
 //!
 //! The index is written after all parts, and deleted before them: a revision with an index is
 //! complete, unless somebody else has deleted Secrets.
+//!
+//! Bodies are read with background priority, below Leases, and each pack once: thousands of nodes
+//! may need it at the same time.
 
+mod cache;
 mod pack;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,12 +20,14 @@ use serde_json::{Value, json};
 
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
+use cache::Cache;
 use edgesync_fleet::source::{MAX_BODIES, Result, RevisionKey, SourceError, Sweep};
 use edgesync_object::{Object, Resource, kinds};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
 use edgesync_rollout::Set;
-use pack::{Index, Pack, Packed, index_name, is_index, pack, rule_value};
+use edgesync_rollout::revision::Entry;
+use pack::{Index, Pack, Packed, index_name, is_index, length_of, pack, rule_value};
 
 /// Label of the Secrets with a hash of the rule.
 const LABEL: &str = "edgesync.io/revision-of";
@@ -35,8 +41,6 @@ const TYPE: &str = "edgesync.io/revision";
 const DATA: &str = "revision";
 /// Attempts to create an index beside another replica.
 const ATTEMPTS: usize = 3;
-/// Limit of the indexes in memory. An index has some 200 bytes per object.
-const MAX_INDEXES: usize = 64;
 /// Minimum age of Secrets of a rule that is not known, before they are deleted: this replica may
 /// have observed the rule late, and another one may be the leader.
 const UNKNOWN_RULE_GRACE: Duration = Duration::from_secs(60 * 60);
@@ -47,8 +51,7 @@ pub(super) struct Revisions {
     requests: Requests,
     namespace: Arc<str>,
     secrets: Arc<Resource>,
-    /// Indexes that were read. They never change.
-    indexes: Arc<Mutex<HashMap<RevisionKey, Arc<Index>>>>,
+    cache: Arc<Mutex<Cache>>,
 }
 
 /// The Secret with an index, as found.
@@ -59,13 +62,26 @@ enum Found {
     Index(Arc<Index>),
 }
 
+/// Reason why the bodies of a pack are not read.
+enum Unread {
+    /// A Secret is missing or damaged.
+    Lost,
+    Failed(SourceError),
+}
+
+impl From<SourceError> for Unread {
+    fn from(error: SourceError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 impl Revisions {
     pub(super) fn new(requests: &Requests, namespace: &str) -> Self {
         Self {
             requests: requests.clone(),
             namespace: namespace.into(),
             secrets: Arc::new(kinds::guess("v1", "Secret", true)),
-            indexes: Arc::default(),
+            cache: Arc::default(),
         }
     }
 
@@ -111,6 +127,9 @@ impl Revisions {
 
     /// Returns the set of a stored revision; `None` if one of its Secrets is missing or damaged.
     ///
+    /// Looks for the Secrets by name. Only when [`Self::bodies`] has missed bodies of the revision,
+    /// their content is read, until all of it is there again.
+    ///
     /// # Errors
     /// The cluster's.
     pub(super) async fn set(&self, key: &RevisionKey) -> Result<Option<Arc<Set>>> {
@@ -124,29 +143,41 @@ impl Revisions {
             std::iter::once(index_name(key)).chain(parts).find(|name| !stored.contains(name.as_str()));
         if let Some(secret) = &missing {
             tracing::error!(%key, secret, "bodies of a revision are lost: Secret not found");
+            return Ok(None);
         }
-        Ok(missing.is_none().then(|| index.set.clone()))
+        if self.cache().is_damaged(key) {
+            let background = self.in_background();
+            for (pack, entries) in index.packs() {
+                if background.unpack(key, pack, &entries).await?.is_none() {
+                    return Ok(None);
+                }
+            }
+            self.cache().set_complete(key);
+        }
+        Ok(Some(index.set.clone()))
     }
 
-    /// Returns bodies of a stored revision. Leaves out lost ones.
+    /// Returns bodies of a stored revision. Leaves out lost ones; the next [`Self::set`] then looks
+    /// for the loss.
     ///
     /// # Errors
     /// The cluster's.
     pub(super) async fn bodies(&self, key: &RevisionKey, uids: Vec<Uid>) -> Result<Vec<Loaded>> {
-        let Found::Index(index) = self.find(key).await? else { return Ok(Vec::new()) };
-        let wanted: HashSet<Uid> = uids.into_iter().take(MAX_BODIES).collect();
+        let background = self.in_background();
+        let Found::Index(index) = background.find(key).await? else { return Ok(Vec::new()) };
+        let mut wanted: HashSet<Uid> = uids.into_iter().take(MAX_BODIES).collect();
+        wanted.retain(|uid| index.set.version(uid).is_some());
         let mut bodies = Vec::with_capacity(wanted.len());
         for (pack, entries) in index.packs() {
             if !entries.iter().any(|(uid, _)| wanted.contains(*uid)) {
                 continue;
             }
-            let Some(bytes) = self.read(key, pack).await? else { continue };
-            match pack.unpack(&bytes, &entries) {
-                Ok(unpacked) => {
-                    bodies.extend(unpacked.into_iter().filter(|loaded| wanted.contains(&loaded.uid)));
-                }
-                Err(problem) => tracing::error!(%key, problem, "bodies of a revision are damaged"),
-            }
+            let unpacked = background.unpack(key, pack, &entries).await?;
+            let unpacked = unpacked.as_deref().unwrap_or_default().iter();
+            bodies.extend(unpacked.filter(|loaded| wanted.contains(&loaded.uid)).cloned());
+        }
+        if bodies.len() < wanted.len() {
+            self.cache().set_damaged(key);
         }
         Ok(bodies)
     }
@@ -156,8 +187,8 @@ impl Revisions {
     /// # Errors
     /// The cluster's.
     pub(super) async fn sweep(&self, sweep: &Sweep, now: Timestamp) -> Result<()> {
-        self.indexes().retain(|key, _| !sweep.is_garbage(key));
-        let background = Self { requests: self.requests.in_background(), ..self.clone() };
+        self.cache().retain(|key| !sweep.is_garbage(key));
+        let background = self.in_background();
         let mut secrets = background.requests.list_metadata(&self.secrets, &self.namespace, LABEL).await?;
         secrets.retain(|secret| {
             key_of(secret).is_some_and(|key| {
@@ -173,19 +204,15 @@ impl Revisions {
     }
 
     async fn find(&self, key: &RevisionKey) -> Result<Found> {
-        if let Some(index) = self.indexes().get(key) {
-            return Ok(Found::Index(Arc::clone(index)));
+        if let Some(index) = self.cache().index(key) {
+            return Ok(Found::Index(index));
         }
         let found = self.requests.get(&self.secrets, &self.namespace, &index_name(key)).await?;
         let Some(object) = found else { return Ok(Found::Missing) };
         match data_of(&object).and_then(|bytes| Index::read(&bytes, key)) {
             Ok(index) => {
                 let index = Arc::new(index);
-                let mut indexes = self.indexes();
-                if indexes.len() >= MAX_INDEXES {
-                    indexes.clear();
-                }
-                indexes.insert(key.clone(), Arc::clone(&index));
+                self.cache().insert_index(key, Arc::clone(&index));
                 Ok(Found::Index(index))
             }
             Err(problem) => {
@@ -195,20 +222,44 @@ impl Revisions {
         }
     }
 
-    /// Reads the bytes of a pack; `None` if they are lost.
-    async fn read(&self, key: &RevisionKey, pack: &Pack) -> Result<Option<Vec<u8>>> {
+    /// Returns the bodies of a pack, which callers at the same time read once; `None` if they are
+    /// lost.
+    async fn unpack(
+        &self,
+        key: &RevisionKey,
+        pack: &Pack,
+        entries: &[(&Uid, &Entry)],
+    ) -> Result<Option<Arc<[Loaded]>>> {
+        let unpacked = self.cache().unpacked(key, pack.digest(), length_of(entries));
+        let read = async || {
+            let bytes = self.read(key, pack).await?;
+            pack.unpack(&bytes, entries).map(Arc::from).map_err(|problem| {
+                tracing::error!(%key, problem, "bodies of a revision are damaged");
+                Unread::Lost
+            })
+        };
+        match unpacked.get_or_try_init(read).await {
+            Ok(bodies) => Ok(Some(Arc::clone(bodies))),
+            Err(Unread::Lost) => Ok(None),
+            Err(Unread::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Reads the bytes of a pack.
+    async fn read(&self, key: &RevisionKey, pack: &Pack) -> Result<Vec<u8>, Unread> {
         let mut bytes = Vec::new();
         for name in pack.names(key) {
-            let found = self.requests.get(&self.secrets, &self.namespace, &name).await?;
+            let found = self.requests.get(&self.secrets, &self.namespace, &name).await;
+            let found = found.map_err(SourceError::from)?;
             match found.ok_or_else(|| "Secret not found".to_owned()).and_then(|object| data_of(&object)) {
                 Ok(part) => bytes.extend(part),
                 Err(problem) => {
                     tracing::error!(%key, secret = name, problem, "bodies of a revision are lost");
-                    return Ok(None);
+                    return Err(Unread::Lost);
                 }
             }
         }
-        Ok(Some(bytes))
+        Ok(bytes)
     }
 
     async fn delete(&self, secret: &Object) -> Result<()> {
@@ -242,8 +293,13 @@ impl Revisions {
         object
     }
 
-    fn indexes(&self) -> MutexGuard<'_, HashMap<RevisionKey, Arc<Index>>> {
-        self.indexes.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the same with background priority.
+    fn in_background(&self) -> Self {
+        Self { requests: self.requests.in_background(), ..self.clone() }
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

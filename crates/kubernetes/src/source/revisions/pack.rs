@@ -119,13 +119,23 @@ impl Pack {
     /// # Errors
     /// The bytes are not those of the pack.
     pub(super) fn unpack(&self, bytes: &[u8], entries: &[(&Uid, &Entry)]) -> Result<Vec<Loaded>, String> {
-        let length = entries.iter().fold(0, |sum: u64, (_, entry)| sum.saturating_add(entry.size));
+/// Returns the number of bytes of bodies.
+pub(super) fn length_of(entries: &[(&Uid, &Entry)]) -> u64 {
+    entries.iter().fold(0, |sum: u64, (_, entry)| sum.saturating_add(entry.size))
+}
+
+        let length = length_of(entries);
         if Digest::of(bytes) != self.digest || length > MAX_PACK_BYTES {
             return Err("the bytes have another digest".to_owned());
         }
         let length = usize::try_from(length).map_err(|error| error.to_string())?;
         let bytes = decompress(bytes, length).map_err(|error| error.to_string())?;
         let text = String::from_utf8(bytes).map_err(|error| error.to_string())?;
+    /// Returns the digest of the compressed bytes.
+    pub(super) fn digest(&self) -> Digest {
+        self.digest
+    }
+
         let mut rest = text.as_str();
         let mut bodies = Vec::with_capacity(entries.len());
         for (uid, entry) in entries {

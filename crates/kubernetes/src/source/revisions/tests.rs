@@ -160,6 +160,57 @@ async fn lost_secrets_are_noticed_and_stored_again() {
 }
 
 #[tokio::test]
+async fn each_pack_is_read_once_for_all_nodes() {
+    let rig = Rig::start().await;
+    // Two packs, the second one in two Secrets.
+    let key = store(&rig, 1, &[(0, 100), (1, 100), (2, 2 << 20)]).await;
+    assert_eq!(names(&rig).await.len(), 4);
+    let revisions = replica(&rig);
+    revisions.set(&key).await.unwrap();
+    let urgent = revisions.requests.used().urgent;
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..20 {
+        let (revisions, key) = (revisions.clone(), key.clone());
+        let uid: Uid = format!("u{:05}", number % 3).into();
+        calls.spawn(async move { revisions.bodies(&key, vec![uid]).await.unwrap().len() });
+    }
+    while let Some(found) = calls.join_next().await {
+        assert_eq!(found.unwrap(), 1);
+    }
+    let used = revisions.requests.used();
+    assert_eq!((used.urgent, used.background), (urgent, 3), "one for each Secret of a pack");
+}
+
+#[tokio::test]
+async fn damaged_pack_is_noticed_by_its_revision_until_it_is_restored() {
+    let rig = Rig::start().await;
+    let key = store(&rig, 1, &[(0, 100), (1, 2 << 20)]).await;
+    let revisions = replica(&rig);
+    assert!(revisions.set(&key).await.unwrap().is_some());
+    let name = names(&rig).await.pop().unwrap();
+    let good = rig.get("v1", "Secret", NAMESPACE, &name).await.unwrap();
+    rig.delete(&good).await;
+    let other = revisions.secret(&name, &key, b"damaged");
+    let damaged = rig.create(Value::Object(other.into_fields())).await;
+    assert!(revisions.set(&key).await.unwrap().is_some(), "a Secret of the name exists");
+    // Objects that the revision does not have are no loss.
+    assert!(revisions.bodies(&key, vec!["another".into()]).await.unwrap().is_empty());
+    assert!(revisions.set(&key).await.unwrap().is_some());
+    let uids: Vec<Uid> = vec!["u00000".into(), "u00001".into()];
+    assert_eq!(revisions.bodies(&key, uids.clone()).await.unwrap().len(), 1);
+    assert!(revisions.set(&key).await.unwrap().is_none());
+    assert!(revisions.set(&key).await.unwrap().is_none(), "it is not forgotten");
+    rig.delete(&damaged).await;
+    let mut fields = good.into_fields();
+    for field in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
+        fields["metadata"].as_object_mut().unwrap().remove(field);
+    }
+    rig.create(Value::Object(fields)).await;
+    assert!(revisions.set(&key).await.unwrap().is_some());
+    assert_eq!(revisions.bodies(&key, uids).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
 async fn damaged_index_is_replaced() {
     let rig = Rig::start().await;
     let sizes = [(0, 100)];
