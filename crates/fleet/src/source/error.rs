@@ -1,6 +1,6 @@
 //! Errors of a source.
 
-use edgesync_cloud_store::{CloudError, RevisionError};
+use edgesync_cloud_store::{CloudError, RevisionError, RevisionKey};
 use edgesync_enrollment::membership::MembershipError;
 use edgesync_enrollment::object_store::Failure;
 use edgesync_store::StoreError;
@@ -70,6 +70,20 @@ pub enum SourceError {
     /// A revision cannot be stored.
     #[error(transparent)]
     Revision(#[from] RevisionError),
+    /// A revision has more bytes than the store accepts, whenever it is stored.
+    #[error(
+        "store {revision}: its {objects} objects have {size} bytes compressed, the limit is {limit}; hint: divide the rule"
+    )]
+    RevisionTooLarge {
+        /// The revision.
+        revision: Box<RevisionKey>,
+        /// Number of its objects.
+        objects: usize,
+        /// Bytes that the store would have to keep.
+        size: usize,
+        /// Limit of these bytes.
+        limit: usize,
+    },
     /// A namespace could not be looked up.
     #[error("look up namespace '{namespace}': {message}")]
     Namespace {

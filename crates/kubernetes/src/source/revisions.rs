@@ -88,7 +88,8 @@ impl Revisions {
     /// Stores the bodies of a revision. One that is stored stays as it is.
     ///
     /// # Errors
-    /// The bodies are not those of the set, or do not fit; or the cluster's.
+    /// The bodies are not those of the set, or too large
+    /// ([`SourceError::RevisionTooLarge`]); or the cluster's.
     pub(super) async fn store(&self, key: RevisionKey, set: Arc<Set>, bodies: Vec<Loaded>) -> Result<()> {
         let packing = {
             let key = key.clone();

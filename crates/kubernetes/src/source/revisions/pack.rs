@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use edgesync_fleet::source::{RevisionError, RevisionKey, RuleKey};
+use edgesync_fleet::source::{RevisionKey, RuleKey, SourceError};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
 use edgesync_protocol::compression::{compress, decompress};
@@ -19,6 +19,9 @@ use edgesync_rollout::{Digest, Set};
 const PACK_BYTES: usize = 1 << 20;
 /// Limit of the bytes in a Secret, so that its text in base64 is below 1 MiB too.
 pub(super) const PART_BYTES: usize = 700 << 10;
+/// Limit of the bytes in the Secrets of a revision. Each change of a rule's objects writes all of
+/// them, and etcd has 2 GiB by default.
+pub(super) const MAX_REVISION_BYTES: usize = 4 << 20;
 /// Limit of a decompressed index.
 const MAX_INDEX_BYTES: usize = 32 << 20;
 /// Limit of a decompressed pack.
@@ -70,8 +73,8 @@ pub(super) fn is_index(name: &str) -> bool {
 /// Packs the bodies of a set, which are in its order.
 ///
 /// # Errors
-/// The index does not fit into a Secret, or memory is exhausted.
-pub(super) fn pack(key: &RevisionKey, set: Arc<Set>, bodies: &[Loaded]) -> Result<Packed, RevisionError> {
+/// [`SourceError::RevisionTooLarge`], or memory is exhausted.
+pub(super) fn pack(key: &RevisionKey, set: Arc<Set>, bodies: &[Loaded]) -> Result<Packed, SourceError> {
     let failed = |error: &dyn std::fmt::Display| key.error(format!("compress the bodies: {error}"));
     let mut index = Index { set, packs: Vec::new() };
     let mut parts = Vec::new();
@@ -96,15 +99,29 @@ pub(super) fn pack(key: &RevisionKey, set: Arc<Set>, bodies: &[Loaded]) -> Resul
     }
     let text = serde_json::to_vec(&index).map_err(|error| failed(&error))?;
     let index = compress(&text).map_err(|error| failed(&error))?;
-    if text.len() > MAX_INDEX_BYTES || index.len() > PART_BYTES {
-        let objects = bodies.len();
-        return Err(key.error(format!(
-            "the index of its {objects} objects has {} bytes compressed, a Secret holds at most {PART_BYTES}; \
-             select fewer objects",
-            index.len()
-        )));
+    let too_large = |size: usize, limit: usize| SourceError::RevisionTooLarge {
+        revision: Box::new(key.clone()),
+        objects: bodies.len(),
+        size,
+        limit,
+    };
+    let size = parts.iter().fold(index.len(), |sum, (_, part)| sum.saturating_add(part.len()));
+    if size > MAX_REVISION_BYTES {
+        return Err(too_large(size, MAX_REVISION_BYTES));
+    }
+    // The index is in one Secret.
+    if index.len() > PART_BYTES {
+        return Err(too_large(index.len(), PART_BYTES));
+    }
+    if text.len() > MAX_INDEX_BYTES {
+        return Err(too_large(text.len(), MAX_INDEX_BYTES));
     }
     Ok(Packed { parts, index })
+}
+
+/// Returns the number of bytes of bodies.
+pub(super) fn length_of(entries: &[(&Uid, &Entry)]) -> u64 {
+    entries.iter().fold(0, |sum: u64, (_, entry)| sum.saturating_add(entry.size))
 }
 
 impl Pack {
@@ -114,16 +131,16 @@ impl Pack {
         (0..self.parts).map(|part| format!("{index}.{}.{part}", self.digest)).collect()
     }
 
+    /// Returns the digest of the compressed bytes.
+    pub(super) fn digest(&self) -> Digest {
+        self.digest
+    }
+
     /// Returns the bodies of the entries of this pack.
     ///
     /// # Errors
     /// The bytes are not those of the pack.
     pub(super) fn unpack(&self, bytes: &[u8], entries: &[(&Uid, &Entry)]) -> Result<Vec<Loaded>, String> {
-/// Returns the number of bytes of bodies.
-pub(super) fn length_of(entries: &[(&Uid, &Entry)]) -> u64 {
-    entries.iter().fold(0, |sum: u64, (_, entry)| sum.saturating_add(entry.size))
-}
-
         let length = length_of(entries);
         if Digest::of(bytes) != self.digest || length > MAX_PACK_BYTES {
             return Err("the bytes have another digest".to_owned());
@@ -131,11 +148,6 @@ pub(super) fn length_of(entries: &[(&Uid, &Entry)]) -> u64 {
         let length = usize::try_from(length).map_err(|error| error.to_string())?;
         let bytes = decompress(bytes, length).map_err(|error| error.to_string())?;
         let text = String::from_utf8(bytes).map_err(|error| error.to_string())?;
-    /// Returns the digest of the compressed bytes.
-    pub(super) fn digest(&self) -> Digest {
-        self.digest
-    }
-
         let mut rest = text.as_str();
         let mut bodies = Vec::with_capacity(entries.len());
         for (uid, entry) in entries {
@@ -218,6 +230,28 @@ mod tests {
         }
         assert!(is_index(&index_name(&key)));
         assert_eq!(check_label_value(&rule_value(&key.rule)), Ok(()));
+    }
+
+    /// The limit is that of the compressed bytes: etcd stores those.
+    #[test]
+    fn revision_with_too_many_bytes_is_refused_with_numbers() {
+        let random: Vec<_> = (0..6).map(|number| (number, 2 << 20)).collect();
+        let bodies = loaded(&random);
+        let set = Arc::new(set(&bodies));
+        let refused = pack(&key(1, &set), set, &bodies).map(|packed| packed.parts.len());
+        let Err(error) = refused else { panic!("must be refused: {refused:?}") };
+        assert!(matches!(error, SourceError::RevisionTooLarge { objects: 6, limit: MAX_REVISION_BYTES, .. }));
+        assert!(
+            error.to_string().contains("6 objects have") && error.to_string().contains("4194304"),
+            "{error}"
+        );
+        let same = "x".repeat(2 << 20);
+        let mut bodies = bodies;
+        for loaded in &mut bodies {
+            loaded.body = Body::new(format!("\"{same}\"")).unwrap();
+        }
+        let set = Arc::new(super::super::tests::set(&bodies));
+        assert_eq!(pack(&key(1, &set), set, &bodies).unwrap().parts.len(), 6);
     }
 
     #[test]

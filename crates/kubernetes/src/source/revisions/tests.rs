@@ -211,6 +211,17 @@ async fn damaged_pack_is_noticed_by_its_revision_until_it_is_restored() {
 }
 
 #[tokio::test]
+async fn revision_that_is_too_large_leaves_no_secrets() {
+    let rig = Rig::start().await;
+    let sizes: Vec<_> = (0..6).map(|number| (number, 2 << 20)).collect();
+    let bodies = loaded(&sizes);
+    let set = Arc::new(set(&bodies));
+    let refused = replica(&rig).store(key(1, &set), set, bodies).await;
+    assert!(matches!(refused, Err(SourceError::RevisionTooLarge { .. })), "{refused:?}");
+    assert!(names(&rig).await.is_empty());
+}
+
+#[tokio::test]
 async fn damaged_index_is_replaced() {
     let rig = Rig::start().await;
     let sizes = [(0, 100)];
