@@ -361,23 +361,6 @@ fn own_rules_refuse_patterns_and_selectors_with_a_reason() {
         ("/objects/selector", expression("NotIn", json!(["a"])), None),
         ("/objects/selector", expression("DoesNotExist", json!([])), None),
         ("/objects/selector", json!({"matchExpressions": [{"key": "site", "operator": "Exists"}]}), None),
-        ("/rollout", json!({"waves": [{"selector": "stage=canary"}, {"percent": 10}, {}]}), None),
-        (
-            "/rollout",
-            json!({"waves": [{"selector": "stage=canary"}, {"selector": "stage=canary", "percent": 100}]}),
-            Some(("spec.rollout.waves", "must differ in selector or percent")),
-        ),
-        ("/rollout", json!({"waves": [{}], "maxFailures": {"groupBy": "site"}}), None),
-        (
-            "/rollout",
-            json!({"waves": [{}], "maxFailures": {"groupBy": "kubernetes.io/os"}}),
-            Some(("spec.rollout.maxFailures.groupBy", "the cloud side assigns")),
-        ),
-        (
-            "/rollout",
-            json!({"waves": [{}], "maxFailures": {"groupBy": "node.kubernetes.io/instance-type"}}),
-            Some(("spec.rollout.maxFailures.groupBy", "the cloud side assigns")),
-        ),
     ] {
         let mut rule = json!({"apiVersion": "edgesync.io/v1alpha1", "kind": "ClusterPlacement",
             "metadata": {"name": "a"}, "spec": {"objects": {"kinds": ["cm"]}, "nodes": {}}});
