@@ -26,6 +26,7 @@ mod installed;
 mod joining;
 mod kubernetes;
 mod replicas;
+mod rollouts;
 mod server;
 mod setup;
 mod trouble;

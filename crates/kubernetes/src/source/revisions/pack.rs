@@ -21,7 +21,7 @@ const PACK_BYTES: usize = 1 << 20;
 pub(super) const PART_BYTES: usize = 700 << 10;
 /// Limit of the bytes in the Secrets of a revision. Each change of a rule's objects writes all of
 /// them, and etcd has 2 GiB by default.
-pub(super) const MAX_REVISION_BYTES: usize = 4 << 20;
+const MAX_REVISION_BYTES: usize = 4 << 20;
 /// Limit of a decompressed index.
 const MAX_INDEX_BYTES: usize = 32 << 20;
 /// Limit of a decompressed pack.
