@@ -192,7 +192,7 @@ pub(crate) struct Replica {
 
 impl Replica {
     /// Returns the log lines of refused requests.
-    fn refused(&self) -> Vec<String> {
+    pub(crate) fn refused(&self) -> Vec<String> {
         let log = self.fleet.cloud.process.log();
         log.into_iter()
             .filter(|line| line.contains("is forbidden") || line.contains("cannot get path"))

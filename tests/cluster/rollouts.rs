@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::install;
 use crate::setup::{PATIENCE, Setup, arrived};
 use edgesync_testkit::proxy::Proxy;
 use edgesync_testkit::site::fleet::output_text;
@@ -235,4 +236,45 @@ async fn roll_out_continues_when_its_leader_is_killed() {
     let after = fleet.rule().await;
     assert_eq!(after["metadata"]["generation"], before["metadata"]["generation"]);
     assert_eq!(after["status"]["rollout"], before["status"]["rollout"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn installed_rights_suffice_for_roll_outs() {
+    let setup = install::Setup::installed().await;
+    setup.aggregate(&["edgesync-place-configmaps"]);
+    setup.admin.run(&["create", "configmap", "web", "-n", "plant", "--from-literal=mode=one"]).ok();
+    setup.apply(
+        "{apiVersion: edgesync.io/v1alpha1, kind: Placement, metadata: {name: web, namespace: plant}, spec: \
+         {objects: {kinds: [configmaps]}, nodes: {}, rollout: {waves: [{heldOnly: true}], soak: 1s, settle: 1s}}}",
+    );
+    let mut replica = setup.replica();
+    replica.fleet.cloud.run().await;
+    let mut agent = replica.fleet.device(&setup.site, "edge-1").await;
+    agent.run_as_configured().await;
+    let stable = async |number: u64| {
+        eventually(&format!("revision {number} is stable"), PATIENCE, async || {
+            let rule = setup.get(&["placement", "web", "-n", "plant"]);
+            let revisions = rule["status"]["rollout"]["revisions"].as_array()?.clone();
+            matches!(&revisions[..], [only] if only["number"] == number).then_some(())
+        })
+        .await;
+    };
+    stable(1).await;
+    let change = ["patch", "configmap", "web", "-n", "plant", "-p", "{\"data\": {\"mode\": \"two\"}}"];
+    setup.admin.run(&change).ok();
+    stable(2).await;
+    eventually("the first revision is deleted", PATIENCE, async || {
+        let secrets = setup.get(&["secrets", "-n", "edgesync", "-l", "edgesync.io/revision-of"]);
+        let secrets = secrets["items"].as_array()?.clone();
+        let is_second = |secret: &Value| secret["metadata"]["annotations"]["edgesync.io/revision"] == "2";
+        (secrets.len() == 2 && secrets.iter().all(is_second)).then_some(())
+    })
+    .await;
+    eventually("an Event is in the namespace of the rule", PATIENCE, async || {
+        let events = setup.get(&["events", "-n", "plant"]);
+        events["items"].as_array()?.iter().any(|event| event["reason"] == "RolloutCompleted").then_some(())
+    })
+    .await;
+    assert!(replica.refused().is_empty(), "{:#?}", replica.refused());
 }
