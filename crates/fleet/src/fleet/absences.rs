@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::Fleet;
 use super::nodes::NodeId;
 use super::reconciler::Reconciler;
-use super::requests::Response;
+use super::requests::{EventCause, Response};
 use crate::lifecycle::MissedCheckIn;
 use crate::source::Source;
 use edgesync_object::time::{rfc3339, rfc3339_micros};
@@ -24,7 +24,9 @@ impl<S: Source> Fleet<S> {
             tracing::warn!(node = node.as_str(), due = %rfc3339(due), "planned check-in missed");
             let uid = self.reconciler.nodes.uid(&node).map(ToString::to_string);
             let event = missed_event(&node, uid.as_deref(), due, Timestamp::now());
-            self.requests.ask(|source| async move { Response::EventEmitted(source.emit_event(event).await) });
+            self.requests.ask(|source| async move {
+                Response::EventEmitted(source.emit_event(event).await, EventCause::MissedCheckIn)
+            });
         }
     }
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::bodies::{Answer, BodyRequest, FromRevision, SizeClass};
 use super::nodes::NodeId;
-use super::requests::Response;
+use super::requests::{EventCause, Response};
 use super::sender::Sent;
 use super::{Fleet, absences, patches, replicas, writes};
 use crate::source::{Changes as _, Source};
@@ -259,11 +259,14 @@ impl<S: Source> Fleet<S> {
                 self.ended(&name);
             }
             Response::BodiesRead(read, bodies) => {
-                let bodies = bodies.unwrap_or_else(|error| {
-                    tracing::error!(%error, "reading objects failed");
-                    Vec::new()
-                });
-                self.bodies.arrived(read, bodies);
+                match (&read.revision, &bodies) {
+                    (Some(from), Ok(bodies)) if bodies.len() < read.uids.len() => {
+                        self.check_revision(from.key.clone());
+                    }
+                    (_, Err(error)) => tracing::error!(%error, "reading objects failed"),
+                    _ => {}
+                }
+                self.bodies.arrived(read, bodies.unwrap_or_default());
             }
             Response::PatchesMade(pairs, patches) => self.patches.made(pairs, patches),
             Response::Recorded(name, token, recorded) => {
@@ -299,8 +302,10 @@ impl<S: Source> Fleet<S> {
                 self.resume_removals();
             }
             Response::EventsExpired(expired) => self.expiry.ended(now, &mut self.counts, &expired),
-            Response::EventEmitted(emitted) => {
-                self.reconciler.nodes.lifecycle.missed_written();
+            Response::EventEmitted(emitted, cause) => {
+                if cause == EventCause::MissedCheckIn {
+                    self.reconciler.nodes.lifecycle.missed_written();
+                }
                 if let Err(error) = emitted {
                     tracing::error!(%error, "creating an Event failed");
                 }
@@ -319,6 +324,7 @@ impl<S: Source> Fleet<S> {
                 }
             }
             Response::RevisionRead(index, key, set) => self.revision_read(index, key, set),
+            Response::RevisionChecked(index, key, set) => self.revision_checked(index, key, set),
             Response::SnapshotMade(index, made) => self.snapshot_made(index, made),
             Response::RevisionsSwept(swept) => self.revisions_swept(&swept),
             Response::Confirmed(node, written) => {

@@ -34,7 +34,7 @@ pub(super) enum Response {
     LeasesWritten(Result<u64>),
     NodesChanged(Result<()>),
     EventsExpired(Result<u64>),
-    EventEmitted(Result<()>),
+    EventEmitted(Result<()>, EventCause),
     RuleStatusWritten(Result<()>),
     /// The stored statuses of configured rules.
     RolloutStatuses(Result<Vec<(String, String)>>),
@@ -43,11 +43,22 @@ pub(super) enum Response {
     /// Whether the status of a rule without a roll-out was deleted.
     RolloutDeleted(Result<bool>),
     RevisionRead(RuleIndex, RevisionKey, Result<Option<Arc<Set>>>),
+    /// A revision that was read again.
+    RevisionChecked(RuleIndex, RevisionKey, Result<Option<Arc<Set>>>),
     SnapshotMade(RuleIndex, Result<Option<Snapshot>>),
     RevisionsSwept(Result<()>),
     Confirmed(NodeName, Result<()>),
     Removed(NodeName, Result<Removal>),
     Admitted(NodeName, Result<Admission>),
+}
+
+/// Why an Event was created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EventCause {
+    /// A node has missed its planned check-in.
+    MissedCheckIn,
+    /// A roll-out has moved.
+    Rollout,
 }
 
 /// Source, and channel of responses; see the module.

@@ -6,6 +6,7 @@
 //! commands of operators are executed by whoever receives them.
 
 mod count;
+mod revisions;
 mod rule;
 mod snapshot;
 
@@ -16,11 +17,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Fleet;
-use super::assignments::{Assignments, GoverningRule, Revision, RuleIndex};
-use super::requests::Response;
+use super::assignments::{Assignments, GoverningRule, RuleIndex};
+use super::requests::{EventCause, Response};
 use crate::admin::RolloutStatusAnswer;
 use crate::metrics::RolloutNumbers;
-use crate::source::{RevisionKey, RolloutWrite, RuleKey, Source, Sweep};
+use crate::source::{RolloutWrite, RuleKey, Source, Sweep};
 use edgesync_admin::cloud::RolloutStatus;
 use edgesync_object::status::Reason;
 use edgesync_object::{NodeName, Object, ObjectKey, Status as Error};
@@ -248,62 +249,6 @@ impl<S: Source> Fleet<S> {
         self.reconciler.work.objects(nodes.len() / NODES_A_UNIT);
         desired.rollouts.queue(nodes);
         desired.rollouts.queue_assigned(index);
-    }
-
-    /// Reads the set of a revision that the status has and this process does not.
-    fn read_revision(&mut self, index: RuleIndex) {
-        let now = self.reconciler.now();
-        let rule = self.reconciler.desired.rollouts.rule(index);
-        let unread = rule.and_then(|rule| rule.first_awaited().or_else(|| rule.first_unread()));
-        let (Some(key), Some(moved)) = (unread, self.rollout_loop.rules.get_mut(&index)) else { return };
-        if moved.is_reading || moved.read_at > now {
-            return;
-        }
-        moved.is_reading = true;
-        self.requests.ask(|source| async move {
-            let set = source.revision(key.clone()).await;
-            Response::RevisionRead(index, key, set)
-        });
-    }
-
-    pub(super) fn revision_read(
-        &mut self,
-        index: RuleIndex,
-        key: RevisionKey,
-        set: crate::source::Result<Option<Arc<Set>>>,
-    ) {
-        let now = self.reconciler.now();
-        if let Some(moved) = self.rollout_loop.rules.get_mut(&index) {
-            moved.is_reading = false;
-            moved.read_at = if set.is_err() { now + RETRY } else { now };
-            moved.failed_reads = if set.is_err() { moved.failed_reads.saturating_add(1) } else { 0 };
-        }
-        match set {
-            Ok(set) => {
-                self.add_revision(index, key, set);
-                self.queue_nodes(index);
-            }
-            Err(error) => {
-                tracing::error!(rule = %key.rule, revision = key.number, %error, "reading a revision failed");
-                let failed = self.rollout_loop.rules.get(&index).map_or(0, |moved| moved.failed_reads);
-                if failed >= MAX_READS {
-                    self.reconciler.desired.rollouts.set_unreadable(index, key);
-                    self.queue_nodes(index);
-                }
-            }
-        }
-    }
-
-    /// Adds a revision whose set was read; one that is missing or damaged is lost.
-    pub(super) fn add_revision(&mut self, index: RuleIndex, key: RevisionKey, set: Option<Arc<Set>>) {
-        let set = set.filter(|set| set.digest() == key.digest);
-        if set.is_none() {
-            tracing::error!(rule = %key.rule, revision = key.number, "bodies of a revision are lost, nodes keep what they hold");
-        }
-        let desired = &mut self.reconciler.desired;
-        let resource = |uid: &str| desired.placement.object(uid).map(|object| object.resource.clone());
-        let revision = Revision::new(key, set, resource);
-        desired.rollouts.add_revision(index, revision);
     }
 
     /// Deletes the roll-out in the status of a rule that has none any more: with another roll-out,
@@ -593,7 +538,9 @@ impl<S: Source> Fleet<S> {
         let RuleKey::Object(uid) = key else { return };
         let Some((summary, ..)) = self.rules.one(uid) else { return };
         let event = rule::event(summary, happened, (self.reconciler.clock)());
-        self.requests.ask(|source| async move { Response::EventEmitted(source.emit_event(event).await) });
+        self.requests.ask(|source| async move {
+            Response::EventEmitted(source.emit_event(event).await, EventCause::Rollout)
+        });
     }
 }
 

@@ -15,6 +15,7 @@ use edgesync_admin::cloud::{
     EndedRevision, FailedNode, RejectedVersion, RolloutCondition, RolloutRevision, RolloutStatus, RolloutWave,
 };
 use edgesync_object::Object;
+use edgesync_object::event::shorten;
 use edgesync_object::time::{rfc3339, rfc3339_micros};
 use edgesync_placement::spec::RuleRollout;
 use edgesync_placement::{RuleId, RuleText, Summary};
@@ -27,6 +28,8 @@ use edgesync_rollout::waves::Wave;
 use edgesync_rollout::{Observed, Rollout, Status};
 use edgesync_runtime::systemd::Watchdog;
 
+/// Maximum length of a rule's name in the names of its Events, which have at most 253 characters.
+const MAX_NAME: usize = 200;
 /// Component that reports Events.
 const CONTROLLER: &str = "edgesync.io/cloud";
 
@@ -426,7 +429,7 @@ pub(super) fn event(rule: &Summary, happened: &Happened, now: Timestamp) -> Obje
     object(json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": format!("{}.{:x}.{}", rule.name, now.as_microsecond(), reason.to_lowercase()),
+        "metadata": {"name": format!("{}.{:x}.{}", shorten(&rule.name, MAX_NAME), now.as_microsecond(), reason.to_lowercase()),
             "namespace": namespace},
         "eventTime": rfc3339_micros(now),
         "reportingController": CONTROLLER,

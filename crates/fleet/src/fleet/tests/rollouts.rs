@@ -93,6 +93,30 @@ async fn unread_revision_does_not_hold_up_other_changes() {
     assert!(!is_behind(&world), "nodes keep what they hold instead");
 }
 
+/// A deleted Secret of a revision was noticed after a restart only.
+#[tokio::test]
+async fn revision_whose_bodies_are_missing_is_read_again() {
+    let mut world = World::<true>::of(1, RULE, State::default()).await;
+    let (index, key) = rule(&world);
+    let set = Arc::new(Set::new([("u".into(), entry())].into()));
+    let key = RevisionKey { digest: set.digest(), ..key };
+    let mut status = status();
+    status.revisions[0].digest = set.digest();
+    world.fleet.adopt(index, status, Some(set));
+    let is_lost = |world: &World<true>| {
+        let rule = world.fleet.reconciler.desired.rollouts.rule(index).unwrap();
+        rule.revision(&key).unwrap().set.is_none()
+    };
+    world.fleet.check_revision(key.clone());
+    let failed = Err(SourceError::Unread("the source is gone".into()));
+    world.fleet.revision_checked(index, key.clone(), failed);
+    assert!(!is_lost(&world));
+    world.fleet.revision_checked(index, key.clone(), Ok(None));
+    assert!(is_lost(&world));
+    let rule = world.fleet.reconciler.desired.rollouts.rule(index).unwrap();
+    assert_eq!(rule.lost(), [1].into());
+}
+
 #[tokio::test]
 async fn invalid_roll_out_refuses_commands_and_keeps_what_nodes_hold() {
     let mut world = World::<true>::of(1, "", State::default()).await;
