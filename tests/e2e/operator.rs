@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use edgesync_admin::check::CheckReport;
 use edgesync_admin::cloud::state::{OFFLINE, REVOKED};
+use serde_json::json;
 
 use edgesync_testkit::kubectl::{Cluster, Edge, Kubectl};
 use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, output_text, stored};
@@ -138,6 +139,35 @@ async fn cloud_side_without_a_tls_api_serves_its_socket() {
     let refused = fleet.command(&["kubeconfig", "--api", "https://cloud.example:10551"]).await;
     assert!(ends_with(1, &refused).contains("hint: set api.listen"), "{}", output_text(&refused));
     assert!(!fleet.cloud.kubeconfig.exists(), "no kubeconfig without an address");
+}
+
+#[tokio::test]
+async fn roll_outs_are_moved_with_the_role_edit() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |_| {}).await;
+    let rule = json!({
+        "apiVersion": "edgesync.io/v1alpha1", "kind": "ClusterPlacement", "metadata": {"name": "web"},
+        "spec": {"objects": {"kinds": ["ConfigMap"]}, "nodes": {"names": ["*"]}, "rollout": {"waves": [{}]}}
+    });
+    fleet.cloud.apply([rule]).await;
+    eventually("the roll-out has a revision", PATIENCE, async || {
+        let output = fleet.command(&["rollout", "status", "web"]).await;
+        output_text(&output).contains("Initialized").then_some(())
+    })
+    .await;
+    let api = format!("https://{}", fleet.cloud.api);
+    for (role, code, words) in [
+        ("view", 1, "requires role 'edit', have 'view'"),
+        ("edit", 0, "paused by ada"),
+        ("admin", 1, "already"),
+    ] {
+        let output = fleet.command(&["kubeconfig", "--user", "ada", "--role", role, "--api", &api]).await;
+        ends_with(0, &output);
+        let file = site.path(role);
+        std::fs::write(&file, output.stdout).unwrap();
+        let output = fleet.command(&["rollout", "pause", "web", "--kubeconfig", text(&file)]).await;
+        assert!(ends_with(code, &output).contains(words), "{role}: {}", output_text(&output));
+    }
 }
 
 #[tokio::test]

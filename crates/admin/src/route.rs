@@ -191,6 +191,16 @@ impl<'a> Route<'a> {
         })
     }
 
+    /// Returns whether the page sends the request to change something.
+    #[must_use]
+    pub const fn is_action_of_the_page(&self) -> bool {
+        match self {
+            Self::ChangeNode(_, action) => action.is_on_page(),
+            Self::MoveRollout(_) => true,
+            _ => false,
+        }
+    }
+
     /// Returns whether the request is about tokens or operators.
     #[must_use]
     pub const fn is_enrollment(&self) -> bool {

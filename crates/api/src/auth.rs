@@ -39,7 +39,7 @@ pub enum Role {
     View,
     /// Read and write everything on a device but Secrets.
     Local,
-    /// Read everything, write everything in namespaces; Secrets included.
+    /// Read everything, write everything in namespaces, Secrets included, and move roll-outs.
     Edit,
     /// Everything, including cluster-scoped objects and administration of the fleet.
     Admin,

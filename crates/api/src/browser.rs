@@ -55,13 +55,12 @@ pub(super) fn refusal(
 }
 
 /// Limits a page key, the credential for plain TCP where pages are served, to reads and the page's
-/// actions ([`NodeAction::is_on_page`](edgesync_admin::NodeAction::is_on_page)); the actions keep
-/// the key's role.
+/// actions ([`Route::is_action_of_the_page`]); the actions keep the key's role.
 pub(super) fn narrowed(caller: Caller, peer: &Peer, request: &Request) -> Caller {
     let is_page = matches!(peer, Peer::Tcp(_));
     let acts = match request {
         Request::Extension { method, path, .. } => {
-            matches!(Route::parse(method, path), Some(Route::ChangeNode(_, action)) if action.is_on_page())
+            Route::parse(method, path).is_some_and(|route| route.is_action_of_the_page())
         }
         _ => false,
     };
@@ -153,14 +152,21 @@ mod tests {
     }
 
     #[test]
-    fn page_key_reads_and_does_three_actions() {
+    fn page_key_reads_and_acts_on_nodes_and_roll_outs_only() {
         let caller = Caller { name: "page key of ada".into(), role: Role::Admin, ..Caller::default() };
         let (tcp, unix) = (Peer::Tcp(([127, 0, 0, 1], 1).into()), Peer::Unix { uid: Some(0) });
         let role = |peer: &Peer, method: &str, path: &str| {
             let request = Request::parse(method, path, None).unwrap();
             narrowed(caller.clone(), peer, &request).role
         };
-        for path in ["nodes/a/remove", "nodes/a/admit", "nodes/a/confirm-deletions"] {
+        let actions = [
+            "nodes/a/remove",
+            "nodes/a/admit",
+            "nodes/a/confirm-deletions",
+            "rollouts/rules/a",
+            "rollouts/rules/plant/a",
+        ];
+        for path in actions {
             assert_eq!(role(&tcp, "POST", &format!("/edgesync/v1/{path}")), Role::Admin, "{path}");
         }
         for path in ["nodes/a/revoke", "nodes/a/forget", "operators", "tokens", "broker-config", "a/b/remove"]

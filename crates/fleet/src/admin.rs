@@ -466,10 +466,11 @@ impl Extension for Admin {
         {
             return Ok(shown);
         }
-        answers::check_change(&call)?;
         if let Some(Route::MoveRollout(rule)) = route {
+            answers::check_role(&call, Role::Edit)?;
             return self.move_rollout(rule, &call).await;
         }
+        answers::check_change(&call)?;
         self.change(route.ok_or_else(Status::no_such_path)?, &call.body).await
     }
 

@@ -33,10 +33,18 @@ pub fn answer(answer: &impl Serialize) -> Result<Value> {
 
 /// Refuses a request that changes something, unless the caller is an administrator.
 pub fn check_change(call: &ExtensionCall) -> Result<()> {
-    if call.method == Method::Get.as_str() || call.caller.role == Role::Admin {
+    if call.method == Method::Get.as_str() {
         return Ok(());
     }
-    let message = format!("requires role 'admin', have '{}'", call.caller.role);
+    check_role(call, Role::Admin)
+}
+
+/// Refuses a request of a caller with a lesser role than the required one.
+pub(crate) fn check_role(call: &ExtensionCall, required: Role) -> Result<()> {
+    if call.caller.role >= required {
+        return Ok(());
+    }
+    let message = format!("requires role '{required}', have '{}'", call.caller.role);
     Err(Status::new(Reason::Forbidden, message))
 }
 
